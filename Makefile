@@ -1,0 +1,83 @@
+# Two commands: `make run` and `make test`. Both build .venv from the hash-pinned requirements.lock first.
+# Needs python3 (3.11 or newer), pip, make and git; nothing is installed outside this folder.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+PYTHON ?= python3
+UV_VERSION := 0.13.7
+UV := .tools/bin/uv
+BIN := .venv/bin
+READY := .venv/.ready
+UV_READY := .tools/uv-$(UV_VERSION)
+UP := $(wildcard alembic/versions/*.up.sql)
+DOWN := $(wildcard alembic/versions/*.down.sql)
+# alembic/env.py sets the timeouts and opens the transaction; a way down drops by nature.
+SQUAWK := $(BIN)/squawk --assume-in-transaction --exclude require-lock-timeout,require-statement-timeout
+SQUAWK_DOWN := $(SQUAWK),ban-drop-table,ban-drop-column,ban-drop-database
+
+# The system's certificates, so that uv works behind a private certificate authority; and never a Python from the net.
+export UV_SYSTEM_CERTS := 1
+export UV_PYTHON_DOWNLOADS := never
+
+# uv does not read pip's configuration: hand over pip's index, so that a mirror set up for pip serves here too.
+with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
+	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
+
+.PHONY: help run test lint fresh format lock openapi schema clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(READY) ## serve on 127.0.0.1:8080 with an embedded Postgres (or DATABASE_URL); Ctrl-C stops both
+	@exec $(BIN)/python -m app serve --migrate
+
+test: lint ## everything CI runs: lint, then pytest on a real Postgres
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## ruff, mypy, import-linter, squawk, and whether generated files are fresh
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(if $(UP),$(SQUAWK) $(UP))
+	$(if $(DOWN),$(SQUAWK_DOWN) $(DOWN))
+	@$(MAKE) --no-print-directory fresh
+
+fresh: $(READY) ## whether openapi.json and schema.sql are what the code says
+	$(BIN)/python -m app openapi | diff -u openapi/openapi.json -
+	$(BIN)/python -m tests.dump_schema | diff -u alembic/schema.sql -
+
+format: $(READY) ## format the code and fix what ruff can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+openapi: $(READY) ## write openapi/openapi.json
+	@mkdir -p openapi
+	$(BIN)/python -m app openapi > openapi/openapi.json.new
+	@mv openapi/openapi.json.new openapi/openapi.json
+
+schema: $(READY) ## write alembic/schema.sql, a dump of the newest migration
+	$(BIN)/python -m tests.dump_schema > alembic/schema.sql.new
+	@mv alembic/schema.sql.new alembic/schema.sql
+
+lock: $(UV_READY) ## write requirements.lock from pyproject.toml (UPGRADE=1 takes newer versions)
+	$(with_index) $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+		--all-extras --group dev --no-emit-index-url --no-emit-find-links --no-annotate $(if $(UPGRADE),--upgrade) \
+		--custom-compile-command "make lock" --output-file requirements.lock
+
+clean: ## remove the environment and caches; the data folder .longshore stays
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find app tests bench alembic -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# `pip install --target` also works where Debian's pip refuses to install ("externally managed").
+$(UV_READY):
+	@$(PYTHON) -c 'import sys; sys.exit("Longshore needs Python 3.11 or newer: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-warn-script-location \
+		--upgrade --target .tools uv==$(UV_VERSION)
+	@touch $(UV_READY)
+
+$(READY): requirements.lock $(UV_READY)
+	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" .venv
+	@$(with_index) $(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
+	@touch $(READY)

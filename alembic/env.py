@@ -1,0 +1,43 @@
+"""How migrations run: on asyncpg, one migrator at a time, never waiting long for a lock that claims need."""
+
+import asyncio
+
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from alembic import context
+from app.db.migrations import MIGRATOR_LOCK, engine_url, is_ours
+from app.db.tables import metadata
+
+
+def migrate(connection: Connection) -> None:
+    # Parameters of the session and not of the transaction, so that a revision with CREATE INDEX CONCURRENTLY has them too.
+    for name, value in (("lock_timeout", "200ms"), ("statement_timeout", "0"), ("timezone", "UTC")):
+        connection.execute(text(f"SET {name} = '{value}'"))
+    connection.execute(text("SET citus.multi_shard_modify_mode = 'sequential'"))
+    # A session lock and not one of the transaction: revisions commit one by one.
+    while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATOR_LOCK}):
+        connection.execute(text("SELECT pg_sleep(0.1)"))
+    connection.commit()
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        transaction_per_migration=True,
+        include_object=is_ours,
+        compare_type=True,
+        compare_server_default=False,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+    connection.commit()
+
+
+async def connect() -> None:
+    engine = create_async_engine(engine_url(context.config.attributes["dsn"]), poolclass=NullPool)
+    async with engine.connect() as connection:
+        await connection.run_sync(migrate)
+    await engine.dispose()
+
+
+asyncio.run(connect())

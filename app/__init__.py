@@ -1,0 +1,1 @@
+"""Longshore: a REST job broker on Postgres."""

@@ -1,0 +1,1 @@
+"""The floor: knows Postgres, knows no job."""

@@ -1,0 +1,26 @@
+"""What every room stands on, passed as one thing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.db.clock import DatabaseClock
+from app.db.lanes import IdMint
+from app.db.pool import Database
+from app.db.wakeups import Wakeups
+from app.metrics import Metrics
+from app.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    settings: Settings
+    metrics: Metrics
+    db: Database
+    clock: DatabaseClock
+    mint: IdMint
+    wakeups: Wakeups
+
+    @property
+    def now(self) -> Callable[[], datetime]:
+        return self.clock.now

@@ -1,0 +1,70 @@
+"""The schema, through Alembic: to head, what head is, and what a revision file needs."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import SchemaItem
+
+from alembic import command, op
+
+ROOT = Path(__file__).resolve().parents[2]
+MIGRATOR_LOCK = 0x6C6F6E67  # "long"
+TRIES = 50  # each gives up after lock_timeout, so that claims are never held up for longer than that
+
+
+def config(dsn: str) -> Config:
+    made = Config(ROOT / "alembic.ini")
+    made.attributes["dsn"] = dsn
+    return made
+
+
+def upgrade(dsn: str) -> None:
+    _with_retries(lambda: command.upgrade(config(dsn), "head"))
+
+
+def downgrade(dsn: str, revision: str) -> None:
+    _with_retries(lambda: command.downgrade(config(dsn), revision))
+
+
+def head() -> str:
+    found = ScriptDirectory.from_config(config("")).get_current_head()
+    assert found is not None, "there is at least one revision"
+    return found
+
+
+def _with_retries(run: Callable[[], None]) -> None:
+    for left in reversed(range(TRIES)):
+        try:
+            run()
+            return
+        except DBAPIError as error:
+            if "LockNotAvailable" not in str(error) or not left:
+                raise
+            time.sleep(0.2)
+
+
+def run_file(revision_file: str, direction: str) -> None:
+    """Runs `0001_x.up.sql` beside `0001_x.py`. Through the driver's own `execute`: SQLAlchemy's cursor prepares, and a prepared
+    statement cannot be several."""
+    script = Path(revision_file).with_suffix(f".{direction}.sql").read_text()
+    bind = op.get_bind()
+    bind.execute(text("SELECT 1"))  # opens the transaction, which the driver's own call would not
+    adapted: Any = bind.connection.dbapi_connection
+    adapted.run_async(lambda driver: driver.execute(script))
+
+
+def is_ours(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
+    """Partitions come and go with time; they are no part of the model."""
+    return not (kind == "table" and (name or "").startswith("finished_jobs_"))
+
+
+def engine_url(dsn: str) -> URL:
+    """The same DSN for SQLAlchemy: asyncpg and libpq spell some options differently."""
+    return make_url(dsn).set(drivername="postgresql+asyncpg")

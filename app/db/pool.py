@@ -1,0 +1,136 @@
+"""The pool: SQL text on asyncpg, and what a failed call means for the caller (not done, or unknown)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+import asyncpg
+from asyncpg import Record
+
+from app.errors import DatabaseUnavailable, Outcome
+from app.metrics import Metrics
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+Connection: TypeAlias = "PoolConnectionProxy[Record]"
+T = TypeVar("T")
+
+# A server that says one of these has ended our session; a commit may have been on its way (57P01 during a wait for a standby).
+_ENDED_MEANWHILE = ("57P01", "57P02", "57P05")
+# Refused before anything could be done: starting up, too many connections, lock not to be had, disk or memory full, read-only.
+_REFUSED = ("57P03", "53", "55P03", "57014", "25006", "08", "40001", "40P01", "3D000", "28", "42P01", "42703")
+
+
+class Runs(Protocol):
+    """What a store function needs: the database (each statement by itself) or a transaction (all or nothing)."""
+
+    async def rows(self, sql: str, *args: object) -> list[Record]: ...
+
+    async def row(self, sql: str, *args: object) -> Record | None: ...
+
+    async def value(self, sql: str, *args: object) -> Any: ...
+
+
+class Transaction:
+    """Statements that commit together when the block ends."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def rows(self, sql: str, *args: object) -> list[Record]:
+        return await self._connection.fetch(sql, *args)
+
+    async def row(self, sql: str, *args: object) -> Record | None:
+        return await self._connection.fetchrow(sql, *args)
+
+    async def value(self, sql: str, *args: object) -> Any:
+        return await self._connection.fetchval(sql, *args)
+
+
+class Database:
+    """`value`, `row`, `rows` run one statement in autocommit; `transaction` is for what has to be all or nothing."""
+
+    def __init__(self, dsn: str, settings: Settings, metrics: Metrics) -> None:
+        self.dsn = dsn
+        self._settings = settings
+        self._metrics = metrics
+        self._pool: "asyncpg.Pool[Record]"
+
+    async def open(self) -> None:
+        """Opens without connecting: a broker may start before its database, and says so in /readyz."""
+        self._pool = asyncpg.create_pool(
+            self.dsn,
+            min_size=0,
+            max_size=self._settings.pool_size,
+            reset=_leave_as_is,
+            statement_cache_size=1000 if self._settings.statement_cache else 0,
+            max_cached_statement_lifetime=0,
+            server_settings={"application_name": "longshore", "timezone": "UTC", "jit": "off", "lock_timeout": "1000"},
+        )
+        await self._pool
+
+    async def close(self) -> None:
+        await asyncio.wait_for(self._pool.close(), timeout=5)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        with self._translated("not_done"):
+            connection = await self._pool.acquire(timeout=self._settings.acquire_timeout_seconds)
+        try:
+            with self._translated("unknown"):
+                yield connection
+        finally:
+            await self._pool.release(connection)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        async with self.connection() as connection, connection.transaction():
+            yield Transaction(connection)
+
+    async def rows(self, sql: str, *args: object) -> list[Record]:
+        return await self._with_one_retry(lambda connection: connection.fetch(sql, *args))
+
+    async def row(self, sql: str, *args: object) -> Record | None:
+        return await self._with_one_retry(lambda connection: connection.fetchrow(sql, *args))
+
+    async def value(self, sql: str, *args: object) -> Any:
+        return await self._with_one_retry(lambda connection: connection.fetchval(sql, *args))
+
+    async def _with_one_retry(self, call: Callable[[Connection], Awaitable[T]]) -> T:
+        """Deadlocks and serialization failures are undone whole by Postgres: once more is safe."""
+        async with self.connection() as connection:
+            try:
+                return await call(connection)
+            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+                return await call(connection)
+
+    @contextmanager
+    def _translated(self, outcome: Outcome) -> Iterator[None]:
+        """Errors before anything was sent are `not_done`; afterwards only the server's own word makes them so."""
+        try:
+            yield
+        except asyncpg.PostgresError as error:
+            state = error.sqlstate or ""
+            if state in _ENDED_MEANWHILE:
+                raise self._unavailable(error, outcome) from error
+            if state.startswith(_REFUSED):
+                raise self._unavailable(error, "not_done") from error
+            raise
+        except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            raise self._unavailable(error, outcome) from error
+
+    def _unavailable(self, error: Exception, outcome: Outcome) -> DatabaseUnavailable:
+        self._metrics.database_errors.labels(outcome).inc()
+        return DatabaseUnavailable(f"{type(error).__name__}", outcome)
+
+
+async def _leave_as_is(_connection: "asyncpg.Connection[Record]") -> None:
+    """Sessions hold no state worth resetting; the default reset costs a round trip per release."""
+
+
+def columns(rows: Sequence[Sequence[object]]) -> list[list[object]]:
+    """Rows, at least one, turned into the column arrays that `unnest` takes."""
+    return [list(column) for column in zip(*rows, strict=True)]

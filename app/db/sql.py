@@ -1,0 +1,49 @@
+"""Named statements: `<room>.sql` holds the text, a function of the same name in the room's store runs it.
+
+A statement starts at `-- name: x`, may say `-- fills: Shape` (a test compares its columns with the shape's fields), and its
+comment says which transition it makes.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_HEAD = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_FILLS = re.compile(r"^-- fills: (\w+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    name: str
+    text: str
+    fills: str | None
+
+
+class Statements:
+    """The statements of one file, as attributes: `SQL.enqueue` is the text."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.all = {statement.name: statement for statement in _parse(path.read_text())}
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self.all[name].text
+        except KeyError:
+            raise AttributeError(f"{self.path.name} has no statement named {name}") from None
+
+
+def _parse(text: str) -> list[Statement]:
+    pieces = _HEAD.split(text)[1:]
+    return [_statement(name, body) for name, body in zip(pieces[::2], pieces[1::2], strict=True)]
+
+
+def _statement(name: str, body: str) -> Statement:
+    fills = _FILLS.search(body)
+    return Statement(name, f"/* {name} */" + body.rstrip().removesuffix(";"), fills[1] if fills else None)
+
+
+def statements(module_file: str) -> Statements:
+    """The .sql file that bears the name of the room in which `module_file` lies."""
+    room = Path(module_file).parent
+    return Statements(room / f"{room.name}.sql")

@@ -1,0 +1,181 @@
+"""The tables as SQLAlchemy knows them: for `alembic check` and the assembled reads. The migrations are the truth; a test joins the two."""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, UUID
+
+metadata = sa.MetaData()
+
+
+def _instant(name: str, *, nullable: bool = True) -> "sa.Column[object]":
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable)
+
+
+def _text(*names: str) -> "list[sa.Column[object]]":
+    return [sa.Column(name, sa.Text) for name in names]
+
+
+queues = sa.Table(
+    "queues",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("lanes", sa.SmallInteger, nullable=False, server_default="1"),
+    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+)
+
+workers = sa.Table(
+    "workers",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("directive", sa.Text, nullable=False, server_default="run"),
+    sa.Column("last_seen_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+)
+
+leaders = sa.Table(
+    "leaders",
+    metadata,
+    sa.Column("chore", sa.Text, primary_key=True),
+    sa.Column("holder", UUID, nullable=False),
+    _instant("held_until", nullable=False),
+)
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.SmallInteger, nullable=False, server_default="0"),
+    sa.Column("crashes", sa.SmallInteger, nullable=False, server_default="0"),
+    _instant("run_at", nullable=False),
+    _instant("lease_expires_at"),
+    _instant("started_at"),
+    _instant("missing_since"),
+    _instant("cancel_requested_at"),
+    sa.Column("lease_token", UUID),
+    sa.Column("deliveries", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("state", sa.Text, nullable=False),
+    *_text("state_reason", "settled_as", "worker_id"),
+    sa.Column("attempts", ARRAY(sa.Text)),
+    *_text("progress", "checkpoint"),
+    sa.Column("id", UUID, primary_key=True),
+    sa.Column("priority", sa.SmallInteger, nullable=False),
+    sa.Column("max_attempts", sa.SmallInteger, nullable=False),
+    sa.Column("replay_count", sa.SmallInteger, nullable=False, server_default="0"),
+    sa.Column("job_type", sa.Text, nullable=False),
+    *_text("group_key"),
+    sa.Column("lease_seconds", sa.Integer),
+    *_text("retry", "tags", "metadata", "traceparent", "tracestate"),
+    sa.Column("replayed_from", UUID),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Index("jobs_ready", "lane", sa.text("priority DESC"), "id", postgresql_where=sa.text("state = 'ready'")),
+    sa.Index("jobs_due", "run_at", postgresql_where=sa.text("state = 'scheduled'")),
+    sa.Index("jobs_leased", "lease_expires_at", "worker_id", postgresql_where=sa.text("lease_expires_at IS NOT NULL")),
+)
+
+finished_jobs = sa.Table(
+    "finished_jobs",
+    metadata,
+    sa.Column("lane", sa.Integer, nullable=False),
+    sa.Column("attempt", sa.SmallInteger, nullable=False),
+    sa.Column("crashes", sa.SmallInteger, nullable=False),
+    _instant("run_at", nullable=False),
+    _instant("started_at"),
+    _instant("finished_at", nullable=False),
+    _instant("keep_until", nullable=False),
+    _instant("cancel_requested_at"),
+    sa.Column("deliveries", sa.Integer, nullable=False),
+    sa.Column("priority", sa.SmallInteger, nullable=False),
+    sa.Column("max_attempts", sa.SmallInteger, nullable=False),
+    sa.Column("replay_count", sa.SmallInteger, nullable=False),
+    sa.Column("archive", sa.Boolean, nullable=False),
+    sa.Column("lease_token", UUID),
+    sa.Column("id", UUID, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    *_text("state_reason", "settled_as", "worker_id"),
+    sa.Column("job_type", sa.Text, nullable=False),
+    *_text("group_key"),
+    sa.Column("attempts", ARRAY(sa.Text)),
+    *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate"),
+    sa.Column("replayed_from", UUID),
+    *_text("result"),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Index("finished_jobs_id", "lane", "id"),
+    postgresql_partition_by="RANGE (archive, keep_until)",
+)
+
+dead_letters = sa.Table(
+    "dead_letters",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("id", UUID, primary_key=True),
+    sa.Column("attempt", sa.SmallInteger, nullable=False),
+    sa.Column("crashes", sa.SmallInteger, nullable=False),
+    sa.Column("deliveries", sa.Integer, nullable=False),
+    sa.Column("priority", sa.SmallInteger, nullable=False),
+    sa.Column("max_attempts", sa.SmallInteger, nullable=False),
+    sa.Column("replay_count", sa.SmallInteger, nullable=False),
+    _instant("run_at", nullable=False),
+    _instant("started_at"),
+    _instant("dead_at", nullable=False),
+    sa.Column("lease_token", UUID),
+    *_text("settled_as"),
+    sa.Column("reason", sa.Text, nullable=False),
+    *_text("error_type"),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    *_text("worker_id"),
+    sa.Column("job_type", sa.Text, nullable=False),
+    *_text("group_key"),
+    sa.Column("lease_seconds", sa.Integer),
+    *_text("retry"),
+    sa.Column("attempts", ARRAY(sa.Text)),
+    *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate"),
+    sa.Column("replayed_from", UUID),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Index("dead_letters_dead_at", "dead_at", "id"),
+)
+
+keys = sa.Table(
+    "keys",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("digest", UUID, primary_key=True),
+    sa.Column("fingerprint", UUID),
+    *_text("answer"),
+    _instant("expires_at", nullable=False),
+    sa.Index("keys_expires_at", "expires_at"),
+)
+
+STATES = ("scheduled", "blocked", "ready", "running", "completed", "cancelled", "dead")
+
+stat_deltas = sa.Table(
+    "stat_deltas",
+    metadata,
+    sa.Column("lane", sa.Integer, nullable=False),
+    sa.Column("at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    *[sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in (*STATES, "enqueued", "failed")],
+    sa.Index("stat_deltas_lane", "lane"),
+)
+
+stat_totals = sa.Table(
+    "stat_totals",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    *[sa.Column(name, sa.BigInteger, nullable=False) for name in STATES],
+)
+
+stat_rates = sa.Table(
+    "stat_rates",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("slot", sa.DateTime(timezone=True), primary_key=True),
+    *[sa.Column(name, sa.BigInteger, nullable=False) for name in ("enqueued", "completed", "failed", "dead")],
+)
+
+stat_times = sa.Table(
+    "stat_times",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("minute", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("bucket", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("n", sa.BigInteger, nullable=False),
+)

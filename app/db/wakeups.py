@@ -1,0 +1,91 @@
+"""Wake-ups between processes: one coalesced NOTIFY per beat from a connection of its own, and a LISTEN that proves itself.
+
+Nothing depends on them: a lost wake-up costs the time until the next poll, never a job.
+"""
+
+import asyncio
+from collections.abc import Callable
+from uuid import uuid4
+
+import asyncpg
+
+from app.log import log
+from app.metrics import Metrics
+
+CHANNEL = "longshore"
+BEAT_SECONDS = 0.025  # NOTIFY takes a cluster-wide lock: never inside an enqueue, and at most 40 times a second
+PROOF_SECONDS = 5.0  # a black-holed connection never reports its death, so it has to answer now and then
+MOST_TOPICS = 200  # a NOTIFY payload holds 8000 bytes; topics are short numbers
+
+Listener = Callable[[int | None], None]
+
+
+class Wakeups:
+    """Topics are numbers (queue ids). Listeners hear topics of other processes; `None` means: look everywhere."""
+
+    def __init__(self, dsn: str, metrics: Metrics, *, enabled: bool) -> None:
+        self._dsn = dsn
+        self._metrics = metrics
+        self._enabled = enabled
+        self._sender = uuid4().hex
+        self._listeners: list[Listener] = []
+        self._pending: set[int] = set()
+        self._any_pending = asyncio.Event()
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def announce(self, topic: int) -> None:
+        """Tells the other processes, soon. The own process is woken directly by whoever calls this."""
+        if self._enabled:
+            self._pending.add(topic)
+            self._any_pending.set()
+
+    async def run(self) -> None:
+        """Sends and listens for ever on one connection, and makes a new one when it fails."""
+        while self._enabled:
+            try:
+                await self._run_connected()
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self._metrics.notify_failures.inc()
+                log.warning("wake-up connection lost", error=type(error).__name__)
+                await asyncio.sleep(1)
+
+    async def _run_connected(self) -> None:
+        connection = await asyncpg.connect(
+            self._dsn, timeout=PROOF_SECONDS, statement_cache_size=0, server_settings={"application_name": "longshore-wakeups"}
+        )
+        try:
+            await connection.add_listener(CHANNEL, self._heard)
+            self._tell(None)  # whatever was announced while nobody listened
+            while True:
+                await self._send_or_prove(connection)
+        finally:
+            connection.terminate()
+
+    async def _send_or_prove(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        try:
+            await asyncio.wait_for(self._any_pending.wait(), PROOF_SECONDS)
+        except TimeoutError:
+            await connection.execute("SELECT 1", timeout=PROOF_SECONDS)
+            return
+        topics = self._take_pending()
+        await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, f"{self._sender} {' '.join(topics)}", timeout=PROOF_SECONDS)
+        await asyncio.sleep(BEAT_SECONDS)
+
+    def _take_pending(self) -> list[str]:
+        topics = [str(self._pending.pop()) for _ in range(min(MOST_TOPICS, len(self._pending)))]
+        if not self._pending:
+            self._any_pending.clear()
+        return topics
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        sender, *topics = str(payload).split()
+        if sender == self._sender:
+            return
+        for topic in topics:
+            self._tell(int(topic) if topic.isdigit() else None)
+
+    def _tell(self, topic: int | None) -> None:
+        for listener in self._listeners:
+            listener(topic)

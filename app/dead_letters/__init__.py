@@ -1,0 +1,1 @@
+"""Dead letters: jobs that will not run again by themselves. Owns the state dead."""

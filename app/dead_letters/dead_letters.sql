@@ -1,0 +1,72 @@
+-- Dead letters: looked at in groups, replayed, purged, and removed when too old.
+
+-- name: replay
+-- fills: ReplayedRow
+-- dead -> ready | scheduled.  The job keeps its id and its history; its budgets start anew. Two replays at once: one finds no row.
+-- $3 states, $4 run_ats, $5 payloads (NULL: as it was), then the overrides.
+WITH taken AS (
+    DELETE FROM dead_letters
+    USING unnest($2::uuid[], $3::text[], $4::timestamptz[], $5::text[]) AS sent (id, state, run_at, payload)
+    WHERE dead_letters.lane = $1 AND dead_letters.id = sent.id
+    RETURNING dead_letters.*, sent.state AS next_state, sent.run_at AS next_run_at, coalesce(sent.payload, dead_letters.payload) AS next_payload
+),
+revived AS (
+    INSERT INTO jobs (
+        lane, id, state, run_at, deliveries, replay_count, priority, max_attempts, attempts, job_type, group_key, lease_seconds, retry,
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+    )
+    SELECT
+        lane, id, next_state, next_run_at, deliveries, replay_count + 1, coalesce($6, priority), coalesce($7, max_attempts), attempts,
+        job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from, next_payload
+    FROM taken
+    RETURNING id, state, run_at, job_type
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, dead, ready, scheduled)
+    SELECT $1, -count(*), count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled')
+    FROM revived
+    HAVING count(*) > 0
+)
+SELECT id, state, run_at, job_type
+FROM revived;
+
+-- name: take_out
+-- fills: TakenRow
+-- dead -> (another job, in another queue).  The caller inserts that job in the same transaction.
+WITH taken AS (
+    DELETE FROM dead_letters
+    WHERE lane = $1 AND id = ANY($2::uuid[])
+    RETURNING id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, dead)
+    SELECT $1, -count(*)
+    FROM taken
+    HAVING count(*) > 0
+)
+SELECT id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload
+FROM taken;
+
+-- name: purge
+-- dead -> (nothing).
+WITH purged AS (
+    DELETE FROM dead_letters
+    WHERE lane = $1 AND id = ANY($2::uuid[])
+    RETURNING id
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, dead)
+    SELECT $1, -count(*)
+    FROM purged
+    HAVING count(*) > 0
+)
+SELECT id
+FROM purged;
+
+-- name: too_old
+-- For retention: a range at the start of dead_letters_dead_at, bounded.
+SELECT id
+FROM dead_letters
+WHERE dead_at < $1
+ORDER BY dead_at
+LIMIT $2;

@@ -1,0 +1,93 @@
+"""Reads of dead letters whose text is assembled from the filters: lists, counts, groups."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+from asyncpg import Record
+
+from app.db.assembled import compiled
+from app.db.lanes import LANES_PER_QUEUE
+from app.db.pool import Database
+from app.db.tables import dead_letters as letters
+from app.dead_letters.schemas import DeadLetterFilter, GroupField
+from app.jobs.listing import job_columns
+from app.jobs.store import JobRow
+from app.web.shapes import UNSET
+
+MOST_GROUPS = 1000
+_QUEUE_ID = letters.c.lane / LANES_PER_QUEUE
+_GROUPED_BY = {GroupField.QUEUE: _QUEUE_ID, GroupField.JOB_TYPE: letters.c.job_type, GroupField.FINGERPRINT: letters.c.fingerprint}
+
+
+class Letter(NamedTuple):
+    job: JobRow
+    dead_at: datetime
+    fingerprint: str
+
+
+async def list_letters(
+    db: Database, wanted: DeadLetterFilter, queue_id: int | None, *, after: tuple[datetime, UUID] | None, limit: int
+) -> list[Letter]:
+    query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(*_conditions(wanted, queue_id))
+    if after is not None:
+        query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(*after))
+    query = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(limit)
+    return [_letter(row) for row in await db.rows(*compiled(query))]
+
+
+async def letters_of(db: Database, lane: int, job_id: UUID) -> list[Letter]:
+    query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(letters.c.lane == lane, letters.c.id == job_id)
+    return [_letter(row) for row in await db.rows(*compiled(query))]
+
+
+async def matching_ids(db: Database, wanted: DeadLetterFilter, queue_id: int | None, limit: int) -> list[UUID]:
+    """Oldest first: who has waited longest is replayed first."""
+    query = sa.select(letters.c.id).where(*_conditions(wanted, queue_id)).order_by(letters.c.dead_at, letters.c.id).limit(limit)
+    return [row["id"] for row in await db.rows(*compiled(query))]
+
+
+async def count(db: Database, wanted: DeadLetterFilter, queue_id: int | None) -> int:
+    found: int = await db.value(*compiled(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queue_id))))
+    return found
+
+
+async def group(db: Database, by: Sequence[GroupField], wanted: DeadLetterFilter, queue_id: int | None) -> list[Record]:
+    """One row per group: the fields grouped by, then count, first_at, last_at and the id of one."""
+    keys = [_GROUPED_BY[field].label(field.value) for field in by]
+    query = (
+        sa.select(
+            *keys,
+            sa.func.count().label("count"),
+            sa.func.min(letters.c.dead_at).label("first_at"),
+            sa.func.max(letters.c.dead_at).label("last_at"),
+            sa.func.max(sa.cast(letters.c.id, sa.Text)).label("sample"),
+        )
+        .where(*_conditions(wanted, queue_id))
+        .group_by(*[_GROUPED_BY[field] for field in by])
+        .order_by(sa.desc("count"))
+        .limit(MOST_GROUPS)
+    )
+    return await db.rows(*compiled(query))
+
+
+def _letter(row: Record) -> Letter:
+    *job, dead_at, fingerprint = row
+    return Letter(JobRow(*job), dead_at, fingerprint)
+
+
+def _conditions(wanted: DeadLetterFilter, queue_id: int | None) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    if queue_id is not None:
+        conditions.append(letters.c.lane.between(queue_id * LANES_PER_QUEUE, (queue_id + 1) * LANES_PER_QUEUE - 1))
+    for name in ("job_type", "reason", "error_type", "fingerprint"):
+        value = getattr(wanted, name)
+        if value is not UNSET:
+            conditions.append(letters.c[name] == value)
+    if wanted.dead_after is not UNSET:
+        conditions.append(letters.c.dead_at >= wanted.dead_after)
+    if wanted.dead_before is not UNSET:
+        conditions.append(letters.c.dead_at < wanted.dead_before)
+    return conditions

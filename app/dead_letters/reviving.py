@@ -1,0 +1,205 @@
+"""What operators do with dead letters: look, group, replay, purge."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from app.db.floor import Floor
+from app.db.lanes import by_lane, lane_of
+from app.dead_letters import listing, store
+from app.dead_letters.listing import Letter
+from app.dead_letters.merging import merged
+from app.dead_letters.schemas import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterGroup,
+    DeadLetterList,
+    GroupField,
+    PurgeAnswer,
+    PurgeDeadLetters,
+    ReplayAnswer,
+    ReplayDeadLetters,
+    ReplayOverrides,
+)
+from app.dead_letters.store import TakenRow
+from app.errors import NotFound, ValidationFailed
+from app.jobs import store as jobs
+from app.jobs.schemas import Job
+from app.jobs.signals import Signals
+from app.jobs.store import NewJob
+from app.jobs.wanted import choose_lane
+from app.jobs.watching import Watching
+from app.log import log
+from app.queues.registry import Queues
+from app.web.bodies import check_user_data
+from app.web.paging import Paging, page_of
+from app.web.shapes import UNSET, Raw, UnsetType, given, or_unset
+
+SAMPLE = 20
+_NO_FILTER = DeadLetterFilter()
+
+
+class Reviving:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals, watching: Watching) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._signals = signals
+        self._watching = watching
+
+    async def page(self, wanted: DeadLetterFilter, page: Paging) -> DeadLetterList:
+        after = (datetime.fromisoformat(page.after("at")), UUID(page.after("id"))) if page.cursor else None
+        queue_id = await self._queue_id(wanted)
+        letters = await listing.list_letters(self._floor.db, wanted, queue_id, after=after, limit=page.limit + 1)
+        found = [await self._told(letter) for letter in letters]
+        items, cursor = page_of(found, page.limit, lambda letter: {"at": letter.dead_at.isoformat(), "id": str(letter.id)})
+        return DeadLetterList(items=items, next_cursor=cursor)
+
+    async def get(self, job_id: UUID) -> DeadLetter:
+        letters = await listing.letters_of(self._floor.db, lane_of(job_id), job_id)
+        if not letters:
+            raise NotFound(f"no dead letter {job_id}")
+        return await self._told(letters[0])
+
+    async def groups(self, by: Sequence[GroupField], wanted: DeadLetterFilter) -> list[DeadLetterGroup]:
+        rows = await listing.group(self._floor.db, by, wanted, await self._queue_id(wanted))
+        return [
+            DeadLetterGroup(
+                queue=await self._queues.name_of(row["queue"] * 256) if "queue" in row else UNSET,
+                job_type=or_unset(row.get("job_type")),
+                fingerprint=or_unset(row.get("fingerprint")),
+                count=row["count"],
+                first_at=row["first_at"],
+                last_at=row["last_at"],
+                sample=UUID(row["sample"]),
+            )
+            for row in rows
+        ]
+
+    async def replay_one(self, job_id: UUID) -> Job:
+        revived = await self._replay([job_id], UNSET, spread_seconds=0)
+        if not revived:
+            raise NotFound(f"no dead letter {job_id}")
+        log.info("dead letter replayed", job_id=str(job_id))
+        return await self._watching.get(revived[0])
+
+    async def replay(self, request: ReplayDeadLetters) -> ReplayAnswer:
+        matched, ids = await self._matching(request.ids, request.filter, given(request.limit, 1000))
+        if given(request.dry_run, False):
+            return ReplayAnswer(matched=matched, replayed=0, remaining=matched, sample=ids[:SAMPLE])
+        revived = await self._replay(ids, request.overrides, spread_seconds=given(request.spread_seconds, 0))
+        log.info("dead letters replayed", count=len(revived), matched=matched)
+        return ReplayAnswer(matched=matched, replayed=len(revived), remaining=max(0, matched - len(revived)), sample=revived[:SAMPLE])
+
+    async def purge(self, request: PurgeDeadLetters) -> PurgeAnswer:
+        matched, ids = await self._matching(request.ids, request.filter, 10_000)
+        if given(request.dry_run, True):
+            return PurgeAnswer(matched=matched, purged=0)
+        purged = 0
+        while ids:
+            purged += await self.remove(ids)
+            ids = [] if request.filter is UNSET else (await self._matching(UNSET, request.filter, 10_000))[1]
+        log.info("dead letters purged", count=purged)
+        return PurgeAnswer(matched=matched, purged=purged)
+
+    async def remove(self, ids: Sequence[UUID]) -> int:
+        return sum([await store.purge(self._floor.db, lane, some) for lane, some in by_lane(ids, lambda job_id: job_id).items()])
+
+    async def _told(self, letter: Letter) -> DeadLetter:
+        job = letter.job.told(await self._queues.name_of(letter.job.lane))
+        return DeadLetter(**msgspec.structs.asdict(job), dead_at=letter.dead_at, fingerprint=letter.fingerprint)
+
+    async def _queue_id(self, wanted: DeadLetterFilter) -> int | None:
+        """A queue that does not exist has number 0, which no job has."""
+        if wanted.queue is UNSET:
+            return None
+        queue = await self._queues.find(wanted.queue)
+        return queue.id if queue else 0
+
+    async def _matching(self, ids: Sequence[UUID] | UnsetType, chosen: DeadLetterFilter | UnsetType, limit: int) -> tuple[int, list[UUID]]:
+        """How many match, and at most `limit` of them."""
+        if (ids is UNSET) == (chosen is UNSET):
+            raise ValidationFailed.at("/filter", "either ids or a filter")
+        wanted = given(chosen, _NO_FILTER)
+        if not isinstance(ids, UnsetType):
+            asked = list(dict.fromkeys(ids))
+            found = [job_id for job_id in asked if await listing.letters_of(self._floor.db, lane_of(job_id), job_id)]
+            return len(found), found[:limit]
+        queue_id = await self._queue_id(wanted)
+        return await listing.count(self._floor.db, wanted, queue_id), await listing.matching_ids(self._floor.db, wanted, queue_id, limit)
+
+    async def _replay(self, ids: Sequence[UUID], sent: ReplayOverrides | UnsetType, *, spread_seconds: int) -> list[UUID]:
+        overrides = given(sent, ReplayOverrides())
+        now = self._floor.now()
+        step = spread_seconds / len(ids) if ids else 0
+        due = {job_id: now + timedelta(seconds=step * index) for index, job_id in enumerate(ids)}
+        revived: list[UUID] = []
+        for lane, some in by_lane(ids, lambda job_id: job_id).items():
+            if overrides.queue is UNSET:
+                revived += await self._revive(lane, some, due, overrides)
+            else:
+                revived += await self._move(lane, some, due, overrides)
+        return sorted(revived, key=lambda job_id: (job_id not in due, due.get(job_id, now)))
+
+    async def _revive(self, lane: int, ids: Sequence[UUID], due: dict[UUID, datetime], overrides: ReplayOverrides) -> list[UUID]:
+        payloads = await self._payloads(lane, ids, overrides.payload_merge)
+        letters = [(job_id, self._state(due[job_id]), due[job_id], payloads.get(job_id)) for job_id in ids]
+        rows = await store.replay(self._floor.db, lane, letters, given(overrides.priority, None), given(overrides.max_attempts, None))
+        self._tell(lane, [(row.state, row.run_at, row.job_type) for row in rows])
+        return [row.id for row in rows]
+
+    async def _payloads(self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType) -> dict[UUID, str]:
+        """Merged here and not in SQL, so that what is not touched stays as it was sent. A dead letter's payload does not change."""
+        if isinstance(patch, UnsetType):
+            return {}
+        rows = await self._floor.db.rows(jobs.SQL.dead_jobs, lane, ids)
+        return {row["id"]: self._merged(row["payload"], patch) for row in rows}
+
+    def _merged(self, payload: str, patch: dict[str, Raw]) -> str:
+        text = merged(payload, patch)
+        check_user_data(Raw(text.encode()), self._floor.settings.max_payload_bytes, "/overrides/payload_merge")
+        return text
+
+    async def _move(self, lane: int, ids: Sequence[UUID], due: dict[UUID, datetime], overrides: ReplayOverrides) -> list[UUID]:
+        """Into another queue: the letter goes and a new job comes, in one transaction."""
+        queue = await self._queues.get_or_create(given(overrides.queue, "default"))
+        async with self._floor.db.transaction() as transaction:
+            letters = await store.take_out(transaction, lane, ids)
+            fresh = [self._fresh(letter, choose_lane(queue, or_unset(letter.group_key)), due[letter.id], overrides) for letter in letters]
+            for target, rows in by_lane(fresh, lambda row: row.id).items():
+                await jobs.enqueue(transaction, target, rows)
+        for row in fresh:
+            self._tell(lane_of(row.id), [(row.state, row.run_at, row.job_type)])
+        return [row.id for row in fresh]
+
+    def _fresh(self, letter: TakenRow, lane: int, run_at: datetime, overrides: ReplayOverrides) -> NewJob:
+        patch = given(overrides.payload_merge, None)
+        return NewJob(
+            id=self._floor.mint(lane),
+            state=self._state(run_at),
+            run_at=run_at,
+            priority=given(overrides.priority, letter.priority),
+            max_attempts=given(overrides.max_attempts, letter.max_attempts),
+            job_type=letter.job_type,
+            group_key=letter.group_key,
+            lease_seconds=letter.lease_seconds,
+            retry=letter.retry,
+            tags=letter.tags,
+            metadata=letter.metadata,
+            traceparent=letter.traceparent,
+            tracestate=letter.tracestate,
+            replayed_from=letter.id,
+            payload=letter.payload if patch is None else self._merged(letter.payload, patch),
+        )
+
+    def _state(self, run_at: datetime) -> str:
+        return "scheduled" if run_at > self._floor.now() else "ready"
+
+    def _tell(self, lane: int, rows: Sequence[tuple[str, datetime, str]]) -> None:
+        ready = [job_type for state, _, job_type in rows if state == "ready"]
+        if ready:
+            self._signals.ready(lane, ready)
+        for state, run_at, _ in rows:
+            if state == "scheduled":
+                self._signals.due(run_at)

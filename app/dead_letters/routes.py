@@ -1,0 +1,104 @@
+"""What operators ask of dead letters."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from app.dead_letters.reviving import Reviving
+from app.dead_letters.schemas import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterGroups,
+    DeadLetterList,
+    GroupField,
+    PurgeAnswer,
+    PurgeDeadLetters,
+    ReplayAnswer,
+    ReplayDeadLetters,
+)
+from app.errors import MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
+from app.jobs.schemas import Job
+from app.web.bodies import answer, body
+from app.web.contract import gives
+from app.web.paging import Paging
+from app.web.rooms import of
+from app.web.shapes import NAME_PATTERN, or_unset
+
+router = APIRouter(tags=["dead_letters"])
+
+RevivingRoom = Annotated[Reviving, of(Reviving)]
+_BAD = (MalformedJson, ValidationFailed)
+
+
+class LetterFilter(BaseModel):
+    """The filters of lists and groups."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    queue: str | None = Field(None, pattern=NAME_PATTERN)
+    job_type: str | None = Field(None, pattern=NAME_PATTERN)
+    reason: str | None = Field(None, pattern=NAME_PATTERN)
+    error_type: str | None = Field(None, max_length=200)
+    fingerprint: str | None = Field(None, max_length=250)
+    dead_after: AwareDatetime | None = None
+    dead_before: AwareDatetime | None = None
+
+    def filter(self) -> DeadLetterFilter:
+        return DeadLetterFilter(**{name: or_unset(getattr(self, name)) for name in LetterFilter.model_fields})
+
+
+class LetterQuery(LetterFilter, Paging):
+    """The filters and the page of GET /dead-letters."""
+
+
+class GroupQuery(LetterFilter):
+    """The filters and the grouping of GET /dead-letters/groups."""
+
+    by: str = Field("queue,job_type,fingerprint", description="Comma-separated: queue, job_type, fingerprint. Default: all three.")
+
+    def fields(self) -> list[GroupField]:
+        try:
+            return list(dict.fromkeys(GroupField(name) for name in self.by.split(",")))
+        except ValueError:
+            raise ValidationFailed.at("/query/by", "a comma-separated list of queue, job_type, fingerprint") from None
+
+
+@router.get("/dead-letters", **gives(DeadLetterList, ValidationFailed))
+async def list_dead_letters(reviving: RevivingRoom, query: Annotated[LetterQuery, Query()]) -> Response:
+    """Dead letters, latest first, filtered and page by page."""
+    return answer(await reviving.page(query.filter(), query))
+
+
+@router.get("/dead-letters/groups", **gives(DeadLetterGroups, ValidationFailed))
+async def group_dead_letters(reviving: RevivingRoom, query: Annotated[GroupQuery, Query()]) -> Response:
+    """What fails, how often and since when: dead letters grouped by queue, job type and fingerprint of the error."""
+    return answer(DeadLetterGroups(items=await reviving.groups(query.fields(), query.filter())))
+
+
+@router.post("/dead-letters/replay", **gives(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters))
+async def replay_dead_letters(replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], reviving: RevivingRoom) -> Response:
+    """Makes dead jobs live again, by ids or by filter: at once or spread over time, as they were or with overrides.
+
+    Replaying twice at once replays once. `dry_run: true` only counts.
+    """
+    return answer(await reviving.replay(replay))
+
+
+@router.post("/dead-letters/purge", **gives(PurgeAnswer, *_BAD, takes=PurgeDeadLetters))
+async def purge_dead_letters(purge: Annotated[PurgeDeadLetters, body(PurgeDeadLetters)], reviving: RevivingRoom) -> Response:
+    """Removes dead letters for good, by ids or by filter. It only counts unless `dry_run` is false."""
+    return answer(await reviving.purge(purge))
+
+
+@router.get("/dead-letters/{job_id}", **gives(DeadLetter, NotFound))
+async def get_dead_letter(job_id: UUID, reviving: RevivingRoom) -> Response:
+    """One dead letter."""
+    return answer(await reviving.get(job_id))
+
+
+@router.post("/dead-letters/{job_id}/replay", **gives(Job, NotFound))
+async def replay_dead_letter(job_id: UUID, reviving: RevivingRoom) -> Response:
+    """Makes one dead job live again: it keeps its id and its history, its attempts start at 0."""
+    return answer(await reviving.replay_one(job_id))

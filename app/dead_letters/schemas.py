@@ -1,0 +1,105 @@
+"""The shapes of dead letters."""
+
+from enum import StrEnum
+
+from app.jobs.schemas import Job, MaxAttempts, Priority
+from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Meta, Name, Raw, Sent, Told, UnsetType, integer
+
+Ids = Annotated[list[UUID], Meta(max_length=1000)]
+Fingerprint = Annotated[str, Meta(max_length=250)]
+
+
+class GroupField(StrEnum):
+    """What dead letters are grouped by."""
+
+    QUEUE = "queue"
+    JOB_TYPE = "job_type"
+    FINGERPRINT = "fingerprint"
+
+
+class DeadLetter(Job, kw_only=True):
+    """A dead job, when it died, and the fingerprint of its last error: the same for failures that differ only in numbers and names."""
+
+    dead_at: Instant
+    fingerprint: str
+
+
+class DeadLetterList(Told):
+    """Dead letters, latest first."""
+
+    items: list[DeadLetter]
+    next_cursor: str | UnsetType = UNSET
+
+
+class DeadLetterGroup(Told, kw_only=True):
+    """Dead letters that have something in common. `sample` is the id of one of them."""
+
+    queue: str | UnsetType = UNSET
+    job_type: str | UnsetType = UNSET
+    fingerprint: str | UnsetType = UNSET
+    count: Int32
+    first_at: Instant
+    last_at: Instant
+    sample: UUID
+
+
+class DeadLetterGroups(Told):
+    """Groups, largest first."""
+
+    items: list[DeadLetterGroup]
+
+
+class DeadLetterFilter(Sent):
+    """Dead letters that fulfil all that is given."""
+
+    queue: Name | UnsetType = UNSET
+    job_type: Name | UnsetType = UNSET
+    reason: Name | UnsetType = UNSET
+    error_type: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    fingerprint: Fingerprint | UnsetType = UNSET
+    dead_after: Instant | UnsetType = UNSET
+    dead_before: Instant | UnsetType = UNSET
+
+
+class ReplayOverrides(Sent):
+    """What the replayed jobs get instead of what they had. `queue` makes new jobs with `replayed_from`."""
+
+    queue: Name | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
+    payload_merge: Annotated[dict[str, Raw], Meta(description="JSON merge patch (RFC 7396) for the payload.")] | UnsetType = UNSET
+
+
+class ReplayDeadLetters(Sent):
+    """Either ids or a filter."""
+
+    ids: Ids | UnsetType = UNSET
+    filter: DeadLetterFilter | UnsetType = UNSET
+    dry_run: bool | UnsetType = UNSET
+    limit: Annotated[int, integer(ge=1, le=10_000, description="Default 1000.")] | UnsetType = UNSET
+    spread_seconds: Annotated[int, integer(ge=0, le=86_400, description="Spread the jobs evenly over this time.")] | UnsetType = UNSET
+    overrides: ReplayOverrides | UnsetType = UNSET
+
+
+class ReplayAnswer(Told):
+    """How many dead letters matched, how many jobs are alive again, how many are left, and some of their ids."""
+
+    matched: Int32
+    replayed: Int32
+    remaining: Int32
+    sample: list[UUID]
+
+
+class PurgeDeadLetters(Sent):
+    """Either ids or a filter. Nothing is removed unless `dry_run` is false."""
+
+    ids: Ids | UnsetType = UNSET
+    filter: DeadLetterFilter | UnsetType = UNSET
+    dry_run: Annotated[bool, Meta(description="Default true.")] | UnsetType = UNSET
+
+
+class PurgeAnswer(Told):
+    """How many matched, and how many were removed."""
+
+    matched: Int32
+    purged: Int32

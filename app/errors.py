@@ -1,0 +1,111 @@
+"""The error tree. A room raises one of these; `web.problems` is the one place that renders them (RFC 9457).
+
+Problem
+├── MalformedJson 400
+├── ValidationFailed 422 ── IdempotencyKeyReused 422
+├── NotFound 404
+├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409
+├── PayloadTooLarge 413 · BatchTooLarge 413
+├── MethodNotAllowed 405
+├── QueueLimit 429
+└── DatabaseUnavailable 503
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple
+from uuid import UUID
+
+Outcome = Literal["not_done", "unknown"]
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong with a request, and where (a JSON pointer)."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class Problem(Exception):
+    """What a caller is told: a status, a code that programs match on, a sentence for people, and typed extra members."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    title: ClassVar[str] = "Something went wrong on our side"
+
+    def __init__(self, detail: str, *, faults: Sequence[Fault] = (), retry_after: int | None = None, **members: str | int) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.faults = faults
+        self.retry_after = retry_after
+        self.members = members
+
+
+class MalformedJson(Problem):
+    status, code, title = 400, "malformed_json", "The body is not JSON"
+
+
+class ValidationFailed(Problem):
+    status, code, title = 422, "validation_failed", "The request is not what we take"
+
+    @classmethod
+    def at(cls, pointer: str, detail: str, code: str = "invalid") -> "ValidationFailed":
+        return cls(detail, faults=[Fault(pointer, code, detail)])
+
+
+class NotFound(Problem):
+    status, code, title = 404, "not_found", "No such thing"
+
+
+class MethodNotAllowed(Problem):
+    status, code, title = 405, "method_not_allowed", "This path does not take that method"
+
+
+class LeaseLost(Problem):
+    status, code, title = 409, "lease_lost", "The token is not the current lease"
+
+    def __init__(self, job_id: UUID, state: str, attempt: int) -> None:
+        super().__init__(f"job {job_id} is {state}, attempt {attempt}", job_id=str(job_id), state=state, attempt=attempt)
+
+
+class WrongState(Problem):
+    status, code, title = 409, "wrong_state", "The job's state does not allow that"
+
+    def __init__(self, job_id: UUID, state: str) -> None:
+        super().__init__(f"job {job_id} is {state}", state=state)
+
+
+class IdempotencyKeyReused(Problem):
+    status, code, title = 422, "idempotency_key_reused", "The key was used with another body"
+
+
+class IdempotencyKeyInUse(Problem):
+    status, code, title = 409, "idempotency_key_in_use", "The first call with this key is still running"
+
+
+class PayloadTooLarge(Problem):
+    status, code, title = 413, "payload_too_large", "Too many bytes"
+
+    def __init__(self, detail: str, limit: int, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(detail, limit=limit, faults=faults)
+
+
+class BatchTooLarge(Problem):
+    status, code, title = 413, "batch_too_large", "Too many items"
+
+    def __init__(self, detail: str, limit: int) -> None:
+        super().__init__(detail, limit=limit)
+
+
+class QueueLimit(Problem):
+    status, code, title = 429, "queue_limit", "There are as many queues as allowed"
+
+
+class DatabaseUnavailable(Problem):
+    """`not_done`: nothing was sent. `unknown`: it may have committed; repeat with the same key or token to find out."""
+
+    status, code, title = 503, "database_unavailable", "The database did not answer"
+
+    def __init__(self, detail: str, outcome: Outcome) -> None:
+        super().__init__(detail, retry_after=1, outcome=outcome)
+        self.outcome = outcome

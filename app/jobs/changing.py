@@ -1,0 +1,111 @@
+"""What may be done to a job from outside: change it, run it now, cancel it, cancel many."""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from app.db.floor import Floor
+from app.db.lanes import by_lane, lane_of
+from app.errors import ValidationFailed, WrongState
+from app.jobs import store, wanted
+from app.jobs.listing import LIVE, list_jobs
+from app.jobs.schemas import CancelAnswer, CancelJobs, Job, JobFilter, JobPatch
+from app.jobs.signals import Signals
+from app.jobs.watching import FINISHED, Watching
+from app.log import log
+from app.queues.registry import Queues
+from app.web.bodies import check_user_data
+from app.web.shapes import encoded, given, text_of
+
+SAMPLE = 20
+
+
+class Changing:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals, watching: Watching) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._signals = signals
+        self._watching = watching
+
+    async def patch(self, job_id: UUID, patch: JobPatch) -> Job:
+        now = self._floor.now()
+        check_user_data(patch.payload, self._floor.settings.max_payload_bytes, "/payload")
+        wanted.check_metadata(patch.metadata, "")
+        run_at = given(patch.run_at, None)
+        if run_at is not None:
+            wanted.check_horizon(run_at, self._floor.settings, now, "/run_at")
+        values = (
+            given(patch.priority, None),
+            run_at,
+            text_of(patch.payload),
+            given(patch.max_attempts, None),
+            encoded(patch.tags),
+            encoded(patch.metadata),
+        )
+        state = await store.change(self._floor.db, job_id, now=now, values=values)
+        if state is None:
+            raise WrongState(job_id, (await self._watching.find(job_id)).state)
+        if run_at is not None:
+            self._became(job_id, state)
+        return await self._watching.get(job_id)
+
+    async def run_now(self, job_id: UUID) -> Job:
+        """Scheduled becomes ready; what is ready already needs nothing done."""
+        hurried = await store.run_now(self._floor.db, job_id, self._floor.now())
+        row = await self._watching.find(job_id)
+        if not hurried and row.state != "ready":
+            raise WrongState(job_id, row.state)
+        self._became(job_id, "ready")
+        return await self._watching.told(row)
+
+    async def cancel(self, job_id: UUID, reason: str | None) -> tuple[int, Job]:
+        """202 the first time a running job is asked to stop; 200 when it is cancelled, or had been asked before."""
+        cancelled, asked = await self._cancel([job_id])
+        job = await self._watching.get(job_id)
+        if cancelled or asked:
+            log.info("job cancelled", job_id=str(job_id), state=job.state, reason=reason)
+            return (202 if asked.get(job_id) is False else 200), job
+        if job.state != "cancelled":
+            raise WrongState(job_id, job.state)
+        return 200, job
+
+    async def cancel_many(self, request: CancelJobs) -> CancelAnswer:
+        ids = await self._matching(request)
+        if given(request.dry_run, False):
+            return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:SAMPLE])
+        cancelled, asked = await self._cancel(ids)
+        log.info("jobs cancelled", count=len(cancelled), asked=len(asked))
+        return CancelAnswer(matched=len(ids), cancelled=len(cancelled), requested=len(asked), sample=ids[:SAMPLE])
+
+    async def _matching(self, request: CancelJobs) -> list[UUID]:
+        ids, chosen = given(request.ids, None), given(request.filter, None)
+        if (ids is None) == (chosen is None):
+            raise ValidationFailed.at("/filter", "either ids or a filter")
+        if chosen is None:
+            return list(dict.fromkeys(ids or []))
+        if given(chosen.state, None) in FINISHED:
+            raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
+        return await self._filtered(chosen, given(request.limit, 1000))
+
+    async def _filtered(self, chosen: JobFilter, limit: int) -> list[UUID]:
+        lanes = await self._watching.lanes(chosen)
+        return [row.id for row in await list_jobs(self._floor.db, lanes, chosen, limit=limit, tables=LIVE)]
+
+    async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:
+        """Those that are cancelled now; and the running ones, with whether they had been asked before."""
+        now = self._floor.now()
+        keep_until, archive = self._queues.retention(now)
+        cancelled: list[UUID] = []
+        asked: dict[UUID, bool] = {}
+        for lane, some in by_lane(ids, lambda job_id: job_id).items():
+            cancelled += await store.cancel_waiting(self._floor.db, lane, some, now=now, keep_until=keep_until, archive=archive)
+            rest = sorted(set(some) - set(cancelled))
+            if rest:
+                asked |= {row["id"]: row["again"] for row in await store.request_cancel(self._floor.db, lane, rest, now)}
+        self._signals.finished(cancelled)
+        return cancelled, asked
+
+    def _became(self, job_id: UUID, state: str) -> None:
+        if state == "ready":
+            self._signals.ready(lane_of(job_id), [None])
+        else:
+            self._signals.due(self._floor.now())

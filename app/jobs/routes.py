@@ -1,0 +1,172 @@
+"""What producers and operators ask of jobs."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import AwareDatetime, Field
+
+from app.errors import (
+    BatchTooLarge,
+    IdempotencyKeyInUse,
+    IdempotencyKeyReused,
+    MalformedJson,
+    NotFound,
+    PayloadTooLarge,
+    QueueLimit,
+    ValidationFailed,
+    WrongState,
+)
+from app.jobs.changing import Changing
+from app.jobs.intake import Intake
+from app.jobs.schemas import (
+    AttemptList,
+    BatchAnswer,
+    CancelAnswer,
+    CancelJob,
+    CancelJobs,
+    Job,
+    JobBatch,
+    JobCreate,
+    JobFilter,
+    JobList,
+    JobPatch,
+    JobState,
+    Order,
+    UnreadBatch,
+)
+from app.jobs.watching import Watching
+from app.web.bodies import answer, body
+from app.web.contract import gives
+from app.web.disconnect import watched
+from app.web.headers import IdempotencyKey, trace_of
+from app.web.paging import Paging
+from app.web.rooms import of
+from app.web.shapes import NAME_PATTERN, given, or_unset
+
+router = APIRouter(tags=["jobs"])
+
+_ENQUEUE = (MalformedJson, IdempotencyKeyInUse, PayloadTooLarge, ValidationFailed, IdempotencyKeyReused, QueueLimit)
+
+
+class JobQuery(Paging):
+    """The filters of GET /jobs."""
+
+    queue: str | None = Field(None, pattern=NAME_PATTERN)
+    state: JobState | None = None
+    job_type: str | None = Field(None, pattern=NAME_PATTERN)
+    group: str | None = Field(None, pattern=NAME_PATTERN)
+    tag: str | None = Field(None, max_length=120)
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+    order: Order = Field(Order.NEWEST, description="`newest` (default) or `oldest` first.")
+
+    def filter(self) -> JobFilter:
+        return JobFilter(
+            queue=or_unset(self.queue),
+            state=or_unset(self.state),
+            job_type=or_unset(self.job_type),
+            group=or_unset(self.group),
+            tag=or_unset(self.tag),
+            created_after=or_unset(self.created_after),
+            created_before=or_unset(self.created_before),
+        )
+
+
+@router.post("/jobs", **gives(Job, *_ENQUEUE, takes=JobCreate, status=201))
+async def enqueue_job(
+    request: Request,
+    job: Annotated[JobCreate, body(JobCreate)],
+    intake: Annotated[Intake, of(Intake)],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Stores a job, durably, and answers with it.
+
+    Repeat the call with the same `Idempotency-Key` after a lost answer: you get the job of the first call, as it is now.
+    """
+    stored = await intake.enqueue(job, trace_of(request), idempotency_key)
+    return answer(stored, status=201, headers={"Location": f"/jobs/{stored.id}"})
+
+
+@router.post(
+    "/jobs/batch",
+    **gives(
+        BatchAnswer,
+        BatchTooLarge,
+        *_ENQUEUE,
+        takes=JobBatch,
+        status=201,
+        also={207: ("`atomic: false`: what became of each job.", BatchAnswer)},
+    ),
+)
+async def enqueue_jobs(
+    request: Request,
+    batch: Annotated[UnreadBatch, body(UnreadBatch, limit="max_batch_bytes")],
+    intake: Annotated[Intake, of(Intake)],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Stores up to 1000 jobs. By default all or nothing: one bad job gives 422 with a pointer to it, and nothing is stored.
+
+    With `atomic: false` the good ones are stored (207) and each bad one carries its problem.
+    """
+    result = await intake.enqueue_batch(batch, trace_of(request), idempotency_key)
+    return answer(result, status=201 if given(batch.atomic, True) else 207)
+
+
+@router.get("/jobs", **gives(JobList, ValidationFailed))
+async def list_jobs(watching: Annotated[Watching, of(Watching)], query: Annotated[JobQuery, Query()]) -> Response:
+    """Jobs in every state that is still kept, newest first, filtered and page by page."""
+    return answer(await watching.page(query.filter(), query.order, query))
+
+
+@router.post("/jobs/cancel", **gives(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs))
+async def cancel_jobs(request: Annotated[CancelJobs, body(CancelJobs)], changing: Annotated[Changing, of(Changing)]) -> Response:
+    """Cancels many jobs, by ids or by filter: waiting ones at once, running ones by asking their workers.
+
+    `dry_run: true` only counts. `limit` (default 1000) bounds one call; repeat it until nothing matches.
+    """
+    return answer(await changing.cancel_many(request))
+
+
+@router.get("/jobs/{job_id}", **gives(Job, NotFound))
+async def get_job(
+    request: Request,
+    job_id: UUID,
+    watching: Annotated[Watching, of(Watching)],
+    wait_seconds: Annotated[
+        float, Query(ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling.")
+    ] = 0,
+) -> Response:
+    """A job as it is now; with `wait_seconds` as soon as it has finished, or as it is when the time is over."""
+    if wait_seconds == 0:
+        return answer(await watching.get(job_id))
+    async with watched(request) as client:
+        return answer(await watching.get_finished(job_id, wait_seconds, client))
+
+
+@router.patch("/jobs/{job_id}", **gives(Job, NotFound, WrongState, MalformedJson, PayloadTooLarge, ValidationFailed, takes=JobPatch))
+async def update_job(job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], changing: Annotated[Changing, of(Changing)]) -> Response:
+    """Changes a job that is not running. What is absent stays as it is."""
+    return answer(await changing.patch(job_id, patch))
+
+
+@router.post(
+    "/jobs/{job_id}/cancel",
+    **gives(Job, NotFound, WrongState, takes=CancelJob, also={202: ("Running: its worker hears of it on its next heartbeat.", Job)}),
+)
+async def cancel_job(job_id: UUID, changing: Annotated[Changing, of(Changing)], request: Annotated[CancelJob, body(CancelJob)]) -> Response:
+    """Cancels a waiting job (200), or asks a running one to stop (202). A running job that completes all the same stays completed."""
+    status, job = await changing.cancel(job_id, given(request.reason, None))
+    return answer(job, status=status)
+
+
+@router.post("/jobs/{job_id}/run-now", **gives(Job, NotFound, WrongState))
+async def run_job_now(job_id: UUID, changing: Annotated[Changing, of(Changing)]) -> Response:
+    """Makes a scheduled job ready now."""
+    return answer(await changing.run_now(job_id))
+
+
+@router.get("/jobs/{job_id}/attempts", **gives(AttemptList, NotFound))
+async def list_attempts(job_id: UUID, watching: Annotated[Watching, of(Watching)]) -> Response:
+    """The executions of a job, oldest first."""
+    return answer(AttemptList(items=await watching.attempts(job_id)))

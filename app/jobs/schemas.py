@@ -1,0 +1,222 @@
+"""The shapes of a job: what a producer sends, what anybody gets."""
+
+from enum import StrEnum
+
+from app.web.problems import Problem
+from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Int64, Meta, Name, Raw, Sent, Tag, Told, UnsetType, integer, number
+
+Priority = Annotated[int, integer(ge=-32768, le=32767, description="Higher goes first. Default 0.")]
+MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions before the job is dead.")]
+LeaseSeconds = Annotated[int, integer(ge=1, le=24 * 60 * 60, description="Lease in seconds.")]
+DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
+BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
+Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, 32 at most.")]
+Metadata = Annotated[dict[str, Raw], Meta(max_length=64, description="Free facts about the job; never interpreted.")]
+
+
+class JobState(StrEnum):
+    """Where a job is in its life."""
+
+    SCHEDULED = "scheduled"
+    BLOCKED = "blocked"
+    READY = "ready"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+class Order(StrEnum):
+    """By age of the job."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+class RetryPolicy(Sent):
+    """Delay before retry n is base_seconds * factor^(n-1), at most max_seconds, stretched or shortened by up to `jitter`."""
+
+    base_seconds: BackoffSeconds | UnsetType = UNSET
+    factor: Annotated[float, number(ge=1, le=1000)] | UnsetType = UNSET
+    max_seconds: BackoffSeconds | UnsetType = UNSET
+    jitter: Annotated[float, number(ge=0, le=1, description="Share of the delay.")] | UnsetType = UNSET
+
+
+class JobCreate(Sent):
+    """A job to be done. Only `job_type` is required."""
+
+    job_type: Name
+    queue: Name | UnsetType = UNSET
+    payload: Annotated[Raw, Meta(description="Any JSON, kept as sent. Absent means `{}`.")] | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    run_at: Annotated[Instant, Meta(description="Not before this instant. Not together with delay_seconds.")] | UnsetType = UNSET
+    delay_seconds: DelaySeconds | UnsetType = UNSET
+    group: Name | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
+    retry: RetryPolicy | UnsetType = UNSET
+    lease_seconds: LeaseSeconds | UnsetType = UNSET
+    tags: Tags | UnsetType = UNSET
+    metadata: Metadata | UnsetType = UNSET
+
+
+class BatchJob(JobCreate):
+    """A job in a batch."""
+
+    ref: Name | UnsetType = UNSET
+
+
+class BatchOptions(Sent):
+    """How a batch is taken."""
+
+    atomic: Annotated[bool, Meta(description="Default true: one bad job and nothing is stored.")] | UnsetType = UNSET
+
+
+class JobBatch(BatchOptions, kw_only=True):
+    """Up to 1000 jobs. All or nothing, unless `atomic` is false."""
+
+    jobs: Annotated[list[BatchJob], Meta(description="At least one.")]
+
+
+class UnreadBatch(BatchOptions, kw_only=True):
+    """A `JobBatch` whose jobs are read one by one, so that each bad one gets its own pointer."""
+
+    jobs: list[Raw]
+
+
+class Progress(Sent):
+    """How far a worker has got."""
+
+    percent: Annotated[float, number(ge=0, le=100)] | UnsetType = UNSET
+    stage: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    message: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
+
+
+class JobError(Told):
+    """What a worker said went wrong."""
+
+    message: str
+    error_type: str | UnsetType = UNSET
+    stack: str | UnsetType = UNSET
+    details: Raw | UnsetType = UNSET
+
+
+class Job(Told, kw_only=True):
+    """A job as it is now. `state` is one of scheduled, blocked, ready, running, completed, dead, cancelled."""
+
+    id: UUID
+    queue: str
+    job_type: str
+    payload: Raw
+    state: str
+    state_reason: str | UnsetType = UNSET
+    priority: Int32
+    attempt: Int32
+    max_attempts: Int32
+    crashes: Int32
+    deliveries: Int32
+    run_at: Instant
+    created_at: Instant
+    started_at: Instant | UnsetType = UNSET
+    finished_at: Instant | UnsetType = UNSET
+    duration_ms: Int64 | UnsetType = UNSET
+    worker_id: str | UnsetType = UNSET
+    lease_expires_at: Instant | UnsetType = UNSET
+    progress: Progress | UnsetType = UNSET
+    checkpoint: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: JobError | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    tags: list[str]
+    metadata: dict[str, Raw]
+    replayed_from: UUID | UnsetType = UNSET
+    replay_count: Int32
+    cancel_requested_at: Instant | UnsetType = UNSET
+
+
+class JobList(Told):
+    """Jobs, newest first unless asked otherwise."""
+
+    items: list[Job]
+    next_cursor: str | UnsetType = UNSET
+
+
+class Attempt(Told, kw_only=True):
+    """One execution. `outcome`: running, complete, fail, expire, cancel."""
+
+    attempt: Int32
+    worker_id: str | UnsetType = UNSET
+    started_at: Instant | UnsetType = UNSET
+    ended_at: Instant | UnsetType = UNSET
+    outcome: str
+    error: JobError | UnsetType = UNSET
+
+
+class AttemptList(Told):
+    """Executions, oldest first; of failed ones the last 20 are kept."""
+
+    items: list[Attempt]
+
+
+class BatchResult(Told):
+    """What became of one item. `status`: created, duplicate, rejected."""
+
+    index: Int32
+    status: str
+    job_id: UUID | UnsetType = UNSET
+    problem: Problem | UnsetType = UNSET
+
+
+class BatchAnswer(Told):
+    """What became of the batch, in the order of the request."""
+
+    results: list[BatchResult]
+    created: Int32
+    duplicates: Int32
+    rejected: Int32 | UnsetType = UNSET
+
+
+class JobPatch(Sent):
+    """What may change while a job is not running. What is absent stays."""
+
+    priority: Priority | UnsetType = UNSET
+    run_at: Instant | UnsetType = UNSET
+    payload: Raw | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
+    tags: Tags | UnsetType = UNSET
+    metadata: Metadata | UnsetType = UNSET
+
+
+class CancelJob(Sent):
+    """Why, for people; it is logged."""
+
+    reason: Annotated[str, Meta(max_length=500)] | UnsetType = UNSET
+
+
+class JobFilter(Sent):
+    """Live jobs that fulfil all that is given."""
+
+    queue: Name | UnsetType = UNSET
+    state: JobState | UnsetType = UNSET
+    job_type: Name | UnsetType = UNSET
+    group: Name | UnsetType = UNSET
+    tag: Tag | UnsetType = UNSET
+    created_after: Instant | UnsetType = UNSET
+    created_before: Instant | UnsetType = UNSET
+
+
+class CancelJobs(Sent):
+    """Either ids or a filter."""
+
+    ids: Annotated[list[UUID], Meta(max_length=1000)] | UnsetType = UNSET
+    filter: JobFilter | UnsetType = UNSET
+    dry_run: bool | UnsetType = UNSET
+    limit: Annotated[int, integer(ge=1, le=10_000, description="Default 1000.")] | UnsetType = UNSET
+
+
+class CancelAnswer(Told):
+    """How many matched, how many of them are cancelled now, and how many running ones were asked to stop."""
+
+    matched: Int32
+    cancelled: Int32
+    requested: Int32
+    sample: list[UUID]

@@ -1,0 +1,105 @@
+"""Looking at jobs: one, one until it has finished, many, and the attempts of one."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Sequence
+from uuid import UUID
+
+from app.db.floor import Floor
+from app.db.lanes import lanes_of
+from app.errors import NotFound, ValidationFailed
+from app.jobs import store
+from app.jobs.listing import list_jobs
+from app.jobs.schemas import Attempt, Job, JobFilter, JobList, Order
+from app.jobs.signals import Signals
+from app.jobs.store import JobRow
+from app.queues.registry import Queues
+from app.web.disconnect import Client
+from app.web.paging import Paging, page_of
+from app.web.shapes import given
+
+FINISHED = ("completed", "dead", "cancelled")
+LOOK_SECONDS = 0.5  # a job that another process finishes is found by looking
+
+
+class Watching:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._watchers: dict[UUID, list[asyncio.Event]] = {}
+        self._draining = False
+        signals.on_finished = self._finished
+
+    async def find(self, job_id: UUID) -> JobRow:
+        row = await store.find(self._floor.db, job_id)
+        if row is None:
+            raise NotFound(f"no job {job_id}")
+        return row
+
+    async def told(self, row: JobRow) -> Job:
+        return row.told(await self._queues.name_of(row.lane))
+
+    async def get(self, job_id: UUID) -> Job:
+        return await self.told(await self.find(job_id))
+
+    async def attempts(self, job_id: UUID) -> list[Attempt]:
+        return (await self.find(job_id)).all_attempts()
+
+    async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client) -> Job:
+        """Answers when the job has finished, the time is over, the client has left or the process drains."""
+        until = time.monotonic() + min(wait_seconds, self._floor.settings.max_wait_seconds)
+        event = asyncio.Event()
+        client.on_leave(event.set)
+        self._watchers.setdefault(job_id, []).append(event)
+        try:
+            while True:
+                event.clear()
+                row = await self.find(job_id)
+                left = until - time.monotonic()
+                if row.state in FINISHED or left <= 0 or client.gone or self._draining:
+                    return await self.told(row)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(event.wait(), min(left, LOOK_SECONDS * random.uniform(0.8, 1.2)))
+        finally:
+            self._forget(job_id, event)
+
+    async def page(self, wanted: JobFilter, order: Order, page: Paging) -> JobList:
+        lanes = await self.lanes(wanted)
+        after = page.after("id")
+        rows = await list_jobs(self._floor.db, lanes, wanted, after=_id(after), order=order, limit=page.limit + 1)
+        await self._queues.learn({row.lane for row in rows})
+        items, cursor = page_of([row.told(self._queues.name(row.lane)) for row in rows], page.limit, lambda job: {"id": str(job.id)})
+        return JobList(items=items, next_cursor=cursor)
+
+    async def lanes(self, wanted: JobFilter) -> Sequence[int]:
+        name = given(wanted.queue, None)
+        if name is None:
+            await self._queues.refresh()
+            return self._queues.lanes()
+        queue = await self._queues.find(name)
+        return lanes_of(queue.id, queue.lanes) if queue else []
+
+    def drain(self) -> None:
+        self._draining = True
+        for events in self._watchers.values():
+            for event in events:
+                event.set()
+
+    def _finished(self, job_id: UUID) -> None:
+        for event in self._watchers.get(job_id, ()):
+            event.set()
+
+    def _forget(self, job_id: UUID, event: asyncio.Event) -> None:
+        events = self._watchers[job_id]
+        events.remove(event)
+        if not events:
+            del self._watchers[job_id]
+
+
+def _id(text: str) -> UUID | None:
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        raise ValidationFailed.at("/query/cursor", "not a cursor that we gave out") from None

@@ -1,0 +1,108 @@
+"""Heartbeats: extend what is held, tell what is lost or cancelled, take back what a worker no longer lists."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from app.db.floor import Floor
+from app.db.lanes import by_lane, lane_of
+from app.errors import BatchTooLarge, LeaseLost, NotFound
+from app.leases import store
+from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
+from app.leases.settling import Settling, token_of
+from app.leases.store import BeatRow
+from app.leases.verdicts import Ending
+from app.web.bodies import check_user_data
+from app.web.shapes import encoded, given, text_of
+from app.workers.roster import Roster
+
+SETTLED_IN = timedelta(seconds=2)  # a claim's answer may still be on its way: its leases are not missed yet
+BEATS_PER_LEASE = 3  # one lost heartbeat must not cost the lease
+
+
+class Beating:
+    def __init__(self, floor: Floor, settling: Settling, roster: Roster) -> None:
+        self._floor = floor
+        self._settling = settling
+        self._roster = roster
+
+    async def beat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        held = given(heartbeat.leases, [])
+        self._check(held)
+        self._roster.seen(heartbeat.worker_id)
+        beats = await self._extend(held)
+        released = await self._reconcile(heartbeat.worker_id, held) if given(heartbeat.holds_all, False) else []
+        return HeartbeatAnswer(
+            directive=self._roster.directive(heartbeat.worker_id),
+            next_heartbeat_ms=self._next_ms(held),
+            leases=[_status(lease.job_id, beats.get(lease.job_id)) for lease in held],
+            released=released,
+            server_time=self._floor.now(),
+        )
+
+    async def beat_one(self, job_id: UUID, beat: LeaseBeat) -> LeaseStatus:
+        lease = HeldLease(
+            job_id=job_id,
+            lease_token=beat.lease_token,
+            lease_seconds=beat.lease_seconds,
+            progress=beat.progress,
+            checkpoint=beat.checkpoint,
+        )
+        self._check([lease])
+        row = (await self._extend([lease])).get(job_id)
+        if row is None:
+            trace = (await store.traces(self._floor.db, lane_of(job_id), [job_id])).get(job_id)
+            if trace is None:
+                raise NotFound(f"no job {job_id}")
+            raise LeaseLost(job_id, trace.state, trace.attempt)
+        return _status(job_id, row)
+
+    def _check(self, held: Sequence[HeldLease]) -> None:
+        settings = self._floor.settings
+        if len(held) > settings.max_settlements:
+            raise BatchTooLarge(f"{len(held)} leases, at most {settings.max_settlements} are taken", settings.max_settlements)
+        for index, lease in enumerate(held):
+            check_user_data(lease.checkpoint, settings.max_payload_bytes, f"/leases/{index}/checkpoint")
+
+    async def _extend(self, held: Sequence[HeldLease]) -> dict[UUID, BeatRow]:
+        beats: dict[UUID, BeatRow] = {}
+        default = self._floor.settings.default_lease_seconds
+        for lane, leases in by_lane(held, lambda lease: lease.job_id).items():
+            sent = [
+                (
+                    lease.job_id,
+                    token_of(lease.lease_token),
+                    given(lease.lease_seconds, None),
+                    encoded(lease.progress),
+                    text_of(lease.checkpoint),
+                )
+                for lease in leases
+            ]
+            beats |= {row.id: row for row in await store.heartbeat(self._floor.db, lane, sent, self._floor.now(), default)}
+        return beats
+
+    async def _reconcile(self, worker_id: str, held: Sequence[HeldLease]) -> list[UUID]:
+        """Layer 4: missing from this heartbeat and the one before means that the claim's answer never arrived."""
+        now = self._floor.now()
+        listed = {(lease.job_id, token_of(lease.lease_token)) for lease in held}
+        rows = await store.leases_of_worker(self._floor.db, worker_id, now - SETTLED_IN)
+        missing = [row for row in rows if (row["id"], row["lease_token"]) not in listed]
+        first_time = [row for row in missing if row["missing_since"] is None]
+        for lane, some in by_lane(first_time, lambda row: row["id"]).items():
+            await store.mark_missing(self._floor.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], now)
+        again = [Ending(row["id"], row["lease_token"], "reclaim") for row in missing if row["missing_since"] is not None]
+        released = await self._settling.end(again)
+        self._floor.metrics.reconciled.inc(len(released))
+        return [row.id for row in released]
+
+    def _next_ms(self, held: Sequence[HeldLease]) -> int:
+        default = self._floor.settings.default_lease_seconds
+        shortest = min((given(lease.lease_seconds, default) for lease in held), default=default)
+        return shortest * 1000 // BEATS_PER_LEASE
+
+
+def _status(job_id: UUID, row: BeatRow | None) -> LeaseStatus:
+    if row is None:
+        return LeaseStatus(job_id=job_id, status="lost", action="abandon")
+    action = "cancel" if row.cancel else "continue"
+    return LeaseStatus(job_id=job_id, status="extended", action=action, lease_expires_at=row.lease_expires_at)

@@ -1,0 +1,308 @@
+-- A job in a worker's hands: claim, heartbeat, and the four ways out (complete, put back, bury, close).
+--
+-- The fence is (id, lease_token): every hand-out replaces the token, so a stale holder matches no row. settled_as says that this
+-- token has been used; expiry clears lease_expires_at and keeps the token, so a late settlement still finds its job and a late
+-- heartbeat does not.
+--
+-- Order of locks: a row of keys, then jobs of one lane in the order of their ids, then the next lane. Arrays are sent sorted by id.
+-- 'state = running' is the condition for leased rows, and not lease_expires_at IS NOT NULL: no index answers it, so the planner
+-- stays on the primary key whatever the statistics say.
+
+-- name: claim
+-- fills: ClaimedRow
+-- ready -> running.  Claiming, not failing, spends the attempt: a worker that dies silently must not retry for ever.
+-- The token is a hash of the claim's secret and the id: as random as the secret, and the broker need not send one per row.
+-- Times that depend on a column go through to_timestamp, which is immutable (Citus refuses timestamptz + interval there).
+-- Keys are collected into an array first: joined to the picked rows, a generic plan becomes a scan of the whole table.
+WITH picked AS MATERIALIZED (
+    SELECT id, priority, octet_length(payload) + coalesce(octet_length(checkpoint), 0) AS size
+    FROM jobs
+    WHERE lane = $1 AND state = 'ready' AND ($9::text[] IS NULL OR job_type = ANY($9::text[]))
+    ORDER BY priority DESC, id
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+),
+measured AS (
+    SELECT id, size, sum(size) OVER (ORDER BY priority DESC, id) AS total
+    FROM picked
+),
+claimed AS (
+    UPDATE jobs
+    SET state = 'running',
+        state_reason = NULL,
+        settled_as = NULL,
+        missing_since = NULL,
+        attempt = attempt + 1,
+        deliveries = deliveries + 1,
+        worker_id = $3,
+        started_at = $4,
+        lease_token = md5($5 || id::text)::uuid,
+        lease_expires_at = to_timestamp($10::float8 + coalesce($6, lease_seconds, $7))
+    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM measured WHERE total - size = 0 OR total <= $8))
+    RETURNING lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
+        checkpoint, progress, group_key, tags, metadata, traceparent, started_at
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, ready, running)
+    SELECT $1, -count(*), count(*)
+    FROM claimed
+    HAVING count(*) > 0
+)
+SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
+    checkpoint, progress, group_key, tags, metadata, traceparent, started_at
+FROM claimed;
+
+-- name: held_leases
+-- fills: ClaimedRow
+-- For a repeated claim: of the leases that it handed out, those that still live.
+SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
+    checkpoint, progress, group_key, tags, metadata, traceparent, started_at
+FROM jobs
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_token = md5($3 || id::text)::uuid AND state = 'running';
+
+-- name: heartbeat
+-- fills: BeatRow
+-- running -> running (later).  The token is the fence: a stale holder matches no row, nor does one whose lease was taken back.
+UPDATE jobs
+SET lease_expires_at = to_timestamp($4::float8 + coalesce(sent.lease_seconds, jobs.lease_seconds, $5)),
+    missing_since = NULL,
+    progress = coalesce(sent.progress, jobs.progress),
+    checkpoint = coalesce(sent.checkpoint, jobs.checkpoint)
+FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::text[], $8::text[]) AS sent (id, token, lease_seconds, progress, checkpoint)
+WHERE jobs.lane = $1 AND jobs.id = sent.id AND jobs.lease_token = sent.token AND jobs.state = 'running'
+RETURNING jobs.id, jobs.lease_expires_at, jobs.cancel_requested_at IS NOT NULL AS cancel;
+
+-- name: complete
+-- fills: SettledRow
+-- running -> completed.  Also ready -> completed: a late settlement that nobody has overtaken is accepted, work is not thrown away.
+WITH taken AS (
+    DELETE FROM jobs
+    USING unnest($2::uuid[], $3::uuid[], $4::text[]) AS sent (id, token, result)
+    WHERE jobs.lane = $1 AND jobs.id = sent.id AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL
+    RETURNING jobs.*, sent.result
+),
+moved AS (
+    INSERT INTO finished_jobs (
+        lane, id, state, finished_at, keep_until, archive, settled_as, result, cancel_requested_at, attempt, crashes, deliveries, run_at,
+        started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key, attempts, progress,
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+    )
+    SELECT
+        lane, id, 'completed', $5, $6, $7, 'complete', result, cancel_requested_at, attempt, crashes, deliveries, run_at,
+        started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key, attempts, progress,
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+    FROM taken
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, ready, running, completed)
+    SELECT $1, -count(*) FILTER (WHERE state = 'ready'), -count(*) FILTER (WHERE state = 'running'), count(*)
+    FROM taken
+    HAVING count(*) > 0
+)
+SELECT id, 'completed' AS state, attempt, run_at, started_at, job_type
+FROM taken;
+
+-- name: leased
+-- fills: LeasedRow
+-- What `verdicts.judge` decides on. Everything here but state, lease_expires_at and cancel_requested_at is fixed while the token is.
+SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries, jobs.run_at, jobs.started_at,
+    jobs.lease_expires_at, jobs.cancel_requested_at, jobs.worker_id, jobs.retry
+FROM jobs
+JOIN unnest($2::uuid[], $3::uuid[]) AS sent (id, token) ON jobs.id = sent.id AND jobs.lease_token = sent.token
+WHERE jobs.lane = $1 AND jobs.settled_as IS NULL;
+
+-- name: put_back
+-- fills: SettledRow
+-- running -> ready | scheduled.  Every way out of a lease that leaves the job alive: fail, snooze, release, and the broker's own undo
+-- (undelivered), reclaim (no longer listed by its worker) and expire. Late ones come from ready, like `complete`.
+-- Matches only what was judged: the same state, no cancel since, and for expire and reclaim the same lease (no heartbeat since).
+WITH locked AS (
+    SELECT jobs.id, sent.next_state, sent.reason, sent.settled_as, sent.run_at, sent.attempt, sent.crashes, sent.checkpoint, sent.entry,
+        sent.was
+    FROM jobs
+    JOIN unnest(
+        $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::text[], $9::timestamptz[], $10::smallint[],
+        $11::smallint[], $12::text[], $13::text[]
+    ) AS sent (id, token, was, lease, next_state, reason, settled_as, run_at, attempt, crashes, checkpoint, entry)
+        ON jobs.id = sent.id AND jobs.lease_token = sent.token
+    WHERE jobs.lane = $1 AND jobs.settled_as IS NULL AND jobs.state = sent.was AND jobs.cancel_requested_at IS NULL
+        AND (sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)
+    ORDER BY jobs.id
+    FOR UPDATE OF jobs
+),
+stayed AS (
+    UPDATE jobs
+    SET state = locked.next_state,
+        state_reason = locked.reason,
+        settled_as = locked.settled_as,
+        run_at = locked.run_at,
+        attempt = locked.attempt,
+        crashes = locked.crashes,
+        lease_expires_at = NULL,
+        missing_since = NULL,
+        checkpoint = coalesce(locked.checkpoint, jobs.checkpoint),
+        attempts = CASE
+            WHEN locked.entry IS NULL THEN jobs.attempts
+            ELSE (coalesce(jobs.attempts, '{}') || locked.entry)[greatest(1, coalesce(cardinality(jobs.attempts), 0) + 2 - $14):]
+        END
+    FROM locked
+    WHERE jobs.lane = $1 AND jobs.id = locked.id
+    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.started_at, jobs.job_type, locked.was, locked.entry
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, ready, running, scheduled, failed)
+    SELECT $1,
+        count(*) FILTER (WHERE state = 'ready') - count(*) FILTER (WHERE was = 'ready'),
+        -count(*) FILTER (WHERE was = 'running'),
+        count(*) FILTER (WHERE state = 'scheduled'),
+        count(entry)
+    FROM stayed
+    HAVING count(*) > 0
+)
+SELECT id, state, attempt, run_at, started_at, job_type
+FROM stayed;
+
+-- name: bury
+-- fills: SettledRow
+-- running -> dead.  Moves the job, its cause and its history to dead_letters. Matches only what was judged, like `put_back`.
+WITH locked AS (
+    SELECT jobs.id, sent.reason, sent.settled_as, sent.attempt, sent.crashes, sent.checkpoint, sent.entry, sent.error_type, sent.fingerprint,
+        sent.was
+    FROM jobs
+    JOIN unnest(
+        $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::smallint[], $9::smallint[], $10::text[],
+        $11::text[], $12::text[], $13::text[]
+    ) AS sent (id, token, was, lease, reason, settled_as, attempt, crashes, checkpoint, entry, error_type, fingerprint)
+        ON jobs.id = sent.id AND jobs.lease_token = sent.token
+    WHERE jobs.lane = $1 AND jobs.settled_as IS NULL AND jobs.state = sent.was AND jobs.cancel_requested_at IS NULL
+        AND (sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)
+    ORDER BY jobs.id
+    FOR UPDATE OF jobs
+),
+taken AS (
+    DELETE FROM jobs
+    USING locked
+    WHERE jobs.lane = $1 AND jobs.id = locked.id
+    RETURNING jobs.*, locked.was, locked.reason, locked.settled_as AS outcome, locked.attempt AS last_attempt, locked.crashes AS last_crashes,
+        locked.checkpoint AS last_checkpoint, locked.entry, locked.error_type, locked.fingerprint
+),
+buried AS (
+    INSERT INTO dead_letters (
+        lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, dead_at, lease_token, settled_as,
+        reason, error_type, fingerprint, worker_id, job_type, group_key, lease_seconds, retry, attempts, progress, checkpoint, tags,
+        metadata, traceparent, tracestate, replayed_from, payload
+    )
+    SELECT
+        lane, id, last_attempt, last_crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, $15, lease_token, outcome,
+        reason, error_type, fingerprint, worker_id, job_type, group_key, lease_seconds, retry,
+        CASE
+            WHEN entry IS NULL THEN attempts
+            ELSE (coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - $14):]
+        END,
+        progress, coalesce(last_checkpoint, checkpoint), tags, metadata, traceparent, tracestate, replayed_from, payload
+    FROM taken
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, ready, running, dead, failed)
+    SELECT $1, -count(*) FILTER (WHERE was = 'ready'), -count(*) FILTER (WHERE was = 'running'), count(*), count(entry)
+    FROM taken
+    HAVING count(*) > 0
+)
+SELECT id, 'dead' AS state, last_attempt AS attempt, NULL::timestamptz AS run_at, started_at, job_type
+FROM taken;
+
+-- name: close
+-- fills: SettledRow
+-- running -> cancelled.  It had been asked to stop, and any end but completion is that.
+WITH locked AS (
+    SELECT jobs.id, sent.settled_as, sent.crashes, sent.checkpoint, sent.entry, sent.was
+    FROM jobs
+    JOIN unnest($2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::smallint[], $8::text[], $9::text[])
+        AS sent (id, token, was, lease, settled_as, crashes, checkpoint, entry)
+        ON jobs.id = sent.id AND jobs.lease_token = sent.token
+    WHERE jobs.lane = $1 AND jobs.settled_as IS NULL AND jobs.state = sent.was AND (sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)
+    ORDER BY jobs.id
+    FOR UPDATE OF jobs
+),
+taken AS (
+    DELETE FROM jobs
+    USING locked
+    WHERE jobs.lane = $1 AND jobs.id = locked.id
+    RETURNING jobs.*, locked.was, locked.settled_as AS outcome, locked.crashes AS last_crashes, locked.checkpoint AS last_checkpoint, locked.entry
+),
+closed AS (
+    INSERT INTO finished_jobs (
+        lane, id, state, state_reason, finished_at, keep_until, archive, settled_as, cancel_requested_at, attempt, crashes, deliveries,
+        run_at, started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key, attempts, progress,
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+    )
+    SELECT
+        lane, id, 'cancelled', 'cancelled_by_user', $11, $12, $13, outcome, cancel_requested_at, attempt, last_crashes, deliveries,
+        run_at, started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key,
+        (coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - $10):], progress,
+        coalesce(last_checkpoint, checkpoint), tags, metadata, traceparent, tracestate, replayed_from, payload
+    FROM taken
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, ready, running, cancelled)
+    SELECT $1, -count(*) FILTER (WHERE was = 'ready'), -count(*) FILTER (WHERE was = 'running'), count(*)
+    FROM taken
+    HAVING count(*) > 0
+)
+SELECT id, 'cancelled' AS state, attempt, NULL::timestamptz AS run_at, started_at, job_type
+FROM taken;
+
+-- name: traces
+-- fills: TraceRow
+-- For settlements that matched no lease: what has become of their jobs, and by which token and outcome.
+SELECT id, state, attempt, run_at, lease_token, settled_as
+FROM jobs
+WHERE lane = $1 AND id = ANY($2::uuid[])
+UNION ALL
+SELECT id, state, attempt, NULL, lease_token, settled_as
+FROM finished_jobs
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > now()
+UNION ALL
+SELECT id, 'dead', attempt, NULL, lease_token, settled_as
+FROM dead_letters
+WHERE lane = $1 AND id = ANY($2::uuid[]);
+
+-- name: expired_leases
+-- A range at the start of jobs_leased, read from where the last sweep ended; bounded, as a stalled broker may find very many.
+SELECT lane, id, lease_token
+FROM jobs
+WHERE lease_expires_at > $1 AND lease_expires_at <= $2
+ORDER BY lease_expires_at
+LIMIT $3;
+
+-- name: leases_of_worker
+-- For reconciliation: what the worker holds, claimed at least two seconds ago. Reads jobs_leased, fetches only the worker's own rows.
+SELECT lane, id, lease_token, missing_since
+FROM jobs
+WHERE lease_expires_at IS NOT NULL AND worker_id = $1 AND started_at <= $2;
+
+-- name: mark_missing
+-- running -> running (not listed).  The first of the two heartbeats in a row.
+UPDATE jobs
+SET missing_since = $4
+FROM unnest($2::uuid[], $3::uuid[]) AS sent (id, token)
+WHERE jobs.lane = $1 AND jobs.id = sent.id AND jobs.lease_token = sent.token AND jobs.state = 'running';
+
+-- name: ready_lanes
+-- For the fallback poll: which of these lanes have anything to claim. One probe of jobs_ready each.
+SELECT asked.lane
+FROM unnest($1::int[]) AS asked (lane)
+WHERE EXISTS (SELECT FROM jobs WHERE jobs.lane = asked.lane AND jobs.state = 'ready');
+
+-- name: hold_key
+-- Claims with one key are serialised here: the row stays locked until the claim has committed.
+INSERT INTO keys (lane, digest, expires_at)
+VALUES ($1, $2, $3)
+ON CONFLICT (lane, digest) DO UPDATE
+SET expires_at = excluded.expires_at
+RETURNING answer;
+
+-- name: write_key
+UPDATE keys
+SET answer = $3
+WHERE lane = $1 AND digest = $2;

@@ -1,0 +1,127 @@
+"""What workers ask for."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Request, Response
+
+from app.errors import BatchTooLarge, LeaseLost, MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
+from app.leases.beating import Beating
+from app.leases.claiming import Claiming
+from app.leases.schemas import (
+    ClaimAnswer,
+    ClaimJobs,
+    Complete,
+    Fail,
+    Heartbeat,
+    HeartbeatAnswer,
+    LeaseBeat,
+    LeaseStatus,
+    Outcome,
+    Release,
+    SettleAnswer,
+    SettleJobs,
+    Settlement,
+    SettleResult,
+    Snooze,
+)
+from app.leases.settling import Settling
+from app.web.bodies import answer, body
+from app.web.contract import gives
+from app.web.disconnect import watched
+from app.web.headers import IdempotencyKey
+from app.web.rooms import of
+
+router = APIRouter(tags=["leases"])
+
+_BAD = (MalformedJson, PayloadTooLarge, ValidationFailed)
+SettlingRoom = Annotated[Settling, of(Settling)]
+
+
+@router.post("/claim", **gives(ClaimAnswer, BatchTooLarge, *_BAD, takes=ClaimJobs))
+async def claim_jobs(
+    request: Request,
+    claim: Annotated[ClaimJobs, body(ClaimJobs, limit="max_batch_bytes", nul_in_text=True)],
+    claiming: Annotated[Claiming, of(Claiming)],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Hands out jobs under a lease; waits up to `wait_seconds` for one to come.
+
+    With an `Idempotency-Key` a claim whose answer was lost can be repeated: it gives the leases of the first call that still
+    live, with the same tokens. A claim that carries settlements never waits.
+    """
+    async with watched(request) as client:
+        result = await claiming.claim(claim, idempotency_key, client)
+    return answer(result, headers={"Cache-Control": "no-store"})
+
+
+@router.post("/heartbeat", **gives(HeartbeatAnswer, BatchTooLarge, *_BAD, takes=Heartbeat))
+async def heartbeat(
+    beat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")], beating: Annotated[Beating, of(Beating)]
+) -> Response:
+    """Extends many leases at once, and tells which are lost or to be cancelled. One lost lease never fails the call.
+
+    With `holds_all: true` the list is all that the worker holds: leases that it misses twice in a row go back to ready.
+    """
+    return answer(await beating.beat(beat))
+
+
+@router.post("/settle", **gives(SettleAnswer, BatchTooLarge, *_BAD, takes=SettleJobs))
+async def settle_jobs(
+    settle: Annotated[SettleJobs, body(SettleJobs, limit="max_batch_bytes", nul_in_text=True)], settling: SettlingRoom
+) -> Response:
+    """Ends many leases at once, each by its own outcome. A lost one never fails the others."""
+    results = await settling.settle(settle.items)
+    lost = sum(result.status in ("lease_lost", "not_found") for result in results)
+    return answer(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
+
+
+@router.post("/jobs/{job_id}/heartbeat", **gives(LeaseStatus, NotFound, LeaseLost, *_BAD, takes=LeaseBeat))
+async def heartbeat_job(job_id: UUID, beat: Annotated[LeaseBeat, body(LeaseBeat)], beating: Annotated[Beating, of(Beating)]) -> Response:
+    """Extends one lease; keeps progress and checkpoint."""
+    return answer(await beating.beat_one(job_id, beat))
+
+
+@router.post("/jobs/{job_id}/complete", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Complete))
+async def complete_job(job_id: UUID, settlement: Annotated[Complete, body(Complete)], settling: SettlingRoom) -> Response:
+    """The work is done. Repeating the call is safe: the answer is then `already_settled`."""
+    item = Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.COMPLETE, result=settlement.result)
+    return await _settled(settling, item)
+
+
+@router.post("/jobs/{job_id}/fail", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Fail))
+async def fail_job(job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_text=True)], settling: SettlingRoom) -> Response:
+    """The work failed: it is tried again after a back-off, or is dead when its attempts are used up or it is not retryable."""
+    item = Settlement(
+        job_id=job_id,
+        lease_token=settlement.lease_token,
+        outcome=Outcome.FAIL,
+        error=settlement.error,
+        retryable=settlement.retryable,
+        retry_after_seconds=settlement.retry_after_seconds,
+        scope=settlement.scope,
+    )
+    return await _settled(settling, item)
+
+
+@router.post("/jobs/{job_id}/snooze", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Snooze))
+async def snooze_job(job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], settling: SettlingRoom) -> Response:
+    """Not now: again in `delay_seconds`. The attempt is given back."""
+    item = Settlement(
+        job_id=job_id,
+        lease_token=settlement.lease_token,
+        outcome=Outcome.SNOOZE,
+        delay_seconds=settlement.delay_seconds,
+        checkpoint=settlement.checkpoint,
+    )
+    return await _settled(settling, item)
+
+
+@router.post("/jobs/{job_id}/release", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Release))
+async def release_job(job_id: UUID, settlement: Annotated[Release, body(Release)], settling: SettlingRoom) -> Response:
+    """Gives the job back: ready now, for anybody. The attempt is given back."""
+    return await _settled(settling, Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.RELEASE))
+
+
+async def _settled(settling: Settling, item: Settlement) -> Response:
+    return answer(await settling.settle_one(item))

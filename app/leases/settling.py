@@ -1,0 +1,220 @@
+"""How leases end: what workers say (complete, fail, snooze, release) and what the broker does itself (undo, reclaim, expire)."""
+
+import random
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from uuid import UUID
+
+from app.db.floor import Floor
+from app.db.lanes import by_lane, lane_of
+from app.errors import BatchTooLarge, LeaseLost, NotFound, ValidationFailed
+from app.jobs.signals import Signals
+from app.leases import store
+from app.leases.schemas import Outcome, Settlement, SettleResult
+from app.leases.store import SettledRow, TraceRow
+from app.leases.times import Times
+from app.leases.verdicts import Ending, Verdict, judge, stored_error
+from app.queues.registry import Queues
+from app.web import strict_json
+from app.web.bodies import check_user_data
+from app.web.shapes import UNSET, given, or_unset, text_of
+
+_NOBODYS = UUID(int=0)  # a token that was never given out
+_JUDGED_AGAIN = 3  # a cancel or a heartbeat may come between judging and writing
+
+
+class Settling:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals, times: Times) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._signals = signals
+        self._times = times
+
+    async def settle(self, items: Sequence[Settlement], at: str = "/items") -> list[SettleResult]:
+        """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
+        self._check(items, at)
+        results: dict[int, SettleResult] = {}
+        left = dict(enumerate(items))
+        while left:
+            turn = {item.job_id: index for index, item in reversed(left.items())}
+            for lane, indexes in by_lane(turn.values(), lambda index: items[index].job_id).items():
+                results |= await self._settle_lane(lane, {index: items[index] for index in indexes})
+            left = {index: item for index, item in left.items() if index not in results}
+        return [results[index] for index in range(len(items))]
+
+    async def settle_one(self, item: Settlement) -> SettleResult:
+        """The same for one job: a lost lease is an error here, as there is nothing else to tell."""
+        self._check_one(item)
+        result = (await self._settle_lane(lane_of(item.job_id), {0: item}))[0]
+        if result.status == "not_found":
+            raise NotFound(f"no job {item.job_id}")
+        if result.status == "lease_lost":
+            raise LeaseLost(item.job_id, given(result.state, ""), given(result.attempt, 0))
+        return result
+
+    async def end(self, endings: Sequence[Ending]) -> list[SettledRow]:
+        """The broker's own endings; those that have been overtaken are left out."""
+        return [row for lane, some in by_lane(endings, attrgetter("job_id")).items() for row in await self._end_lane(lane, some)]
+
+    def _check(self, items: Sequence[Settlement], at: str) -> None:
+        settings = self._floor.settings
+        if len(items) > settings.max_settlements:
+            raise BatchTooLarge(f"{len(items)} settlements, at most {settings.max_settlements} are taken", settings.max_settlements)
+        for index, item in enumerate(items):
+            self._check_one(item, f"{at}/{index}")
+
+    def _check_one(self, item: Settlement, at: str = "") -> None:
+        most = self._floor.settings.max_payload_bytes
+        check_user_data(item.result, most, f"{at}/result")
+        check_user_data(item.checkpoint, most, f"{at}/checkpoint")
+        if item.outcome is Outcome.FAIL and item.error is UNSET:
+            raise ValidationFailed.at(f"{at}/error", "a failure needs an error", "missing")
+        if item.outcome is Outcome.SNOOZE and item.delay_seconds is UNSET:
+            raise ValidationFailed.at(f"{at}/delay_seconds", "a snooze needs a delay", "missing")
+        strict_json.check_no_nul(text_of(item.result), f"{at}/result")
+        strict_json.check_no_nul(text_of(item.checkpoint), f"{at}/checkpoint")
+        if item.error is not UNSET:
+            check_user_data(item.error.details, most, f"{at}/error/details")
+            strict_json.check_no_nul(text_of(item.error.details), f"{at}/error/details")
+
+    async def _settle_lane(self, lane: int, items: dict[int, Settlement]) -> dict[int, SettleResult]:
+        done = {row.id: row for row in await self._complete(lane, [item for item in items.values() if item.outcome is Outcome.COMPLETE])}
+        endings = [_ending(item) for item in items.values() if item.outcome is not Outcome.COMPLETE]
+        done |= {row.id: row for row in await self._end_lane(lane, endings)}
+        for item in items.values():
+            if item.job_id in done:
+                self._floor.metrics.settled.labels(item.outcome.value).inc()
+        missed = sorted({item.job_id for item in items.values()} - done.keys())
+        traces = await store.traces(self._floor.db, lane, missed) if missed else {}
+        return {
+            index: _settled(done[item.job_id]) if item.job_id in done else self._missed(item, traces.get(item.job_id))
+            for index, item in items.items()
+        }
+
+    async def _complete(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
+        if not items:
+            return []
+        now = self._floor.now()
+        sent = sorted((item.job_id, token_of(item.lease_token), text_of(item.result)) for item in items)
+        rows = await store.complete(self._floor.db, lane, sent, now, *self._queues.retention(now))
+        self._times.record(lane, "run", [(row.started_at, now) for row in rows if row.started_at])
+        self._signals.finished(row.id for row in rows)
+        return rows
+
+    async def _end_lane(self, lane: int, endings: Sequence[Ending]) -> list[SettledRow]:
+        ended: list[SettledRow] = []
+        left = {ending.job_id: ending for ending in endings}
+        for _ in range(_JUDGED_AGAIN):
+            verdicts = await self._judge(lane, list(left.values())) if left else []
+            if not verdicts:
+                break
+            rows = await self._carry_out(lane, verdicts)
+            ended += rows
+            for row in rows:
+                del left[row.id]
+        self._tell(lane, ended)
+        return ended
+
+    async def _judge(self, lane: int, endings: Sequence[Ending]) -> list[Verdict]:
+        now = self._floor.now()
+        wanted = {ending.job_id: ending for ending in endings}
+        ids = sorted(wanted)
+        rows = await store.leased(self._floor.db, lane, ids, [wanted[job_id].token for job_id in ids])
+        verdicts = []
+        for row in sorted(rows):
+            ending = wanted[row.id]
+            overdue = row.lease_expires_at is not None and row.lease_expires_at <= now
+            if ending.outcome in ("undo", "reclaim", "expire") and row.state != "running":
+                continue
+            if ending.outcome == "expire" and not overdue:
+                continue  # a heartbeat came first
+            verdicts.append(judge(row, ending, self._floor.settings, now, random.uniform(-1, 1)))
+        return verdicts
+
+    async def _carry_out(self, lane: int, verdicts: Sequence[Verdict]) -> list[SettledRow]:
+        db, now = self._floor.db, self._floor.now()
+        stay = [verdict[:-2] for verdict in verdicts if verdict.next_state in ("ready", "scheduled")]
+        dead = [_burial(verdict) for verdict in verdicts if verdict.next_state == "dead"]
+        over = [_closing(verdict) for verdict in verdicts if verdict.next_state == "cancelled"]
+        rows = await store.put_back(db, lane, stay) if stay else []
+        rows += await store.bury(db, lane, dead, now) if dead else []
+        rows += await store.close(db, lane, over, now, *self._queues.retention(now)) if over else []
+        return rows
+
+    def _tell(self, lane: int, rows: Iterable[SettledRow]) -> None:
+        ready = [row.job_type for row in rows if row.state == "ready"]
+        if ready:
+            self._signals.ready(lane, ready)
+        for row in rows:
+            if row.state == "scheduled" and row.run_at is not None:
+                self._signals.due(row.run_at)
+        self._signals.finished(row.id for row in rows if row.state in ("dead", "cancelled"))
+
+    def _missed(self, item: Settlement, trace: TraceRow | None) -> SettleResult:
+        if trace is None:
+            return SettleResult(job_id=item.job_id, status="not_found")
+        if trace.lease_token == token_of(item.lease_token) and trace.settled_as == item.outcome:
+            return _already(trace)
+        self._floor.metrics.lost.inc()
+        return SettleResult(job_id=item.job_id, status="lease_lost", state=trace.state, attempt=trace.attempt)
+
+
+def token_of(text: str) -> UUID:
+    """A token is opaque: what is not one of ours is lost, not an error."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return _NOBODYS
+
+
+def _ending(item: Settlement) -> Ending:
+    return Ending(
+        job_id=item.job_id,
+        token=token_of(item.lease_token),
+        outcome=item.outcome.value,  # type: ignore[arg-type]
+        error=None if item.error is UNSET else stored_error(item.error),
+        retryable=given(item.retryable, True),
+        delay_seconds=given(item.retry_after_seconds if item.outcome is Outcome.FAIL else item.delay_seconds, None),
+        checkpoint=text_of(item.checkpoint),
+    )
+
+
+def _burial(verdict: Verdict) -> tuple[object, ...]:
+    return (
+        verdict.id,
+        verdict.token,
+        verdict.was,
+        verdict.lease,
+        verdict.reason,
+        verdict.settled_as,
+        verdict.attempt,
+        verdict.crashes,
+        verdict.checkpoint,
+        verdict.entry,
+        verdict.error_type,
+        verdict.fingerprint,
+    )
+
+
+def _closing(verdict: Verdict) -> tuple[object, ...]:
+    return (
+        verdict.id,
+        verdict.token,
+        verdict.was,
+        verdict.lease,
+        verdict.settled_as,
+        verdict.crashes,
+        verdict.checkpoint,
+        verdict.entry,
+    )
+
+
+def _settled(row: SettledRow) -> SettleResult:
+    run_at = row.run_at if row.state in ("ready", "scheduled") else None
+    return SettleResult(job_id=row.id, status="settled", state=row.state, attempt=row.attempt, run_at=or_unset(run_at))
+
+
+def _already(trace: TraceRow) -> SettleResult:
+    """The same answer as the first time: a retry that has become due since was `scheduled` when it was settled."""
+    state = "scheduled" if trace.state == "ready" and trace.settled_as in ("fail", "snooze") else trace.state
+    return SettleResult(job_id=trace.id, status="already_settled", state=state, attempt=trace.attempt, run_at=or_unset(trace.run_at))

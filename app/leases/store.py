@@ -1,0 +1,170 @@
+"""Runs leases.sql."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from asyncpg import Record
+
+from app.db.pool import Runs, columns
+from app.db.sql import statements
+
+SQL = statements(__file__)
+
+KEPT_ATTEMPTS = 20  # a job that retries for months must not grow for ever
+
+
+class ClaimedRow(NamedTuple):
+    lane: int
+    id: UUID
+    job_type: str
+    payload: str
+    attempt: int
+    max_attempts: int
+    deliveries: int
+    lease_token: UUID
+    lease_expires_at: datetime
+    priority: int
+    crashes: int
+    run_at: datetime
+    checkpoint: str | None
+    progress: str | None
+    group_key: str | None
+    tags: str | None
+    metadata: str | None
+    traceparent: str | None
+    started_at: datetime
+
+
+class LeasedRow(NamedTuple):
+    id: UUID
+    lease_token: UUID
+    state: str
+    attempt: int
+    max_attempts: int
+    crashes: int
+    deliveries: int
+    run_at: datetime
+    started_at: datetime
+    lease_expires_at: datetime | None
+    cancel_requested_at: datetime | None
+    worker_id: str | None
+    retry: str | None
+
+
+class SettledRow(NamedTuple):
+    id: UUID
+    state: str
+    attempt: int
+    run_at: datetime | None
+    started_at: datetime | None
+    job_type: str
+
+
+class TraceRow(NamedTuple):
+    id: UUID
+    state: str
+    attempt: int
+    run_at: datetime | None
+    lease_token: UUID | None
+    settled_as: str | None
+
+
+class BeatRow(NamedTuple):
+    id: UUID
+    lease_expires_at: datetime
+    cancel: bool
+
+
+class Asked(NamedTuple):
+    """What a claim asks of each lane."""
+
+    worker_id: str | None
+    secret: str
+    lease_seconds: int | None
+    default_lease_seconds: int
+    max_bytes: int
+    job_types: Sequence[str] | None
+
+
+async def claim(on: Runs, lane: int, limit: int, asked: Asked, now: datetime) -> list[ClaimedRow]:
+    rows = await on.rows(
+        SQL.claim,
+        lane,
+        limit,
+        asked.worker_id,
+        now,
+        asked.secret,
+        asked.lease_seconds,
+        asked.default_lease_seconds,
+        asked.max_bytes,
+        asked.job_types,
+        now.timestamp(),
+    )
+    return sorted((ClaimedRow(*row) for row in rows), key=lambda row: (-row.priority, row.id))
+
+
+async def held_leases(on: Runs, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
+    return [ClaimedRow(*row) for row in await on.rows(SQL.held_leases, lane, ids, secret)]
+
+
+async def heartbeat(on: Runs, lane: int, beats: Sequence[tuple[object, ...]], now: datetime, default_lease_seconds: int) -> list[BeatRow]:
+    """Beats are (id, token, lease_seconds, progress, checkpoint)."""
+    ids, tokens, seconds, progress, checkpoints = columns(beats)
+    rows = await on.rows(SQL.heartbeat, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints)
+    return [BeatRow(*row) for row in rows]
+
+
+async def complete(
+    on: Runs, lane: int, items: Sequence[tuple[UUID, UUID, str | None]], now: datetime, keep_until: datetime, archive: bool
+) -> list[SettledRow]:
+    """Items are (id, token, result)."""
+    return [SettledRow(*row) for row in await on.rows(SQL.complete, lane, *columns(items), now, keep_until, archive)]
+
+
+async def leased(on: Runs, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeasedRow]:
+    return [LeasedRow(*row) for row in await on.rows(SQL.leased, lane, ids, tokens)]
+
+
+async def put_back(on: Runs, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
+    return [SettledRow(*row) for row in await on.rows(SQL.put_back, lane, *columns(rows), KEPT_ATTEMPTS)]
+
+
+async def bury(on: Runs, lane: int, rows: Sequence[tuple[object, ...]], now: datetime) -> list[SettledRow]:
+    return [SettledRow(*row) for row in await on.rows(SQL.bury, lane, *columns(rows), KEPT_ATTEMPTS, now)]
+
+
+async def close(
+    on: Runs, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
+) -> list[SettledRow]:
+    return [SettledRow(*row) for row in await on.rows(SQL.close, lane, *columns(rows), KEPT_ATTEMPTS, now, keep_until, archive)]
+
+
+async def traces(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, TraceRow]:
+    return {row["id"]: TraceRow(*row) for row in await on.rows(SQL.traces, lane, ids)}
+
+
+async def expired_leases(on: Runs, after: datetime, until: datetime, limit: int) -> list[Record]:
+    return await on.rows(SQL.expired_leases, after, until, limit)
+
+
+async def leases_of_worker(on: Runs, worker_id: str, claimed_before: datetime) -> list[Record]:
+    return await on.rows(SQL.leases_of_worker, worker_id, claimed_before)
+
+
+async def mark_missing(on: Runs, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID], now: datetime) -> None:
+    await on.rows(SQL.mark_missing, lane, ids, tokens, now)
+
+
+async def ready_lanes(on: Runs, lanes: Sequence[int]) -> list[int]:
+    return [row["lane"] for row in await on.rows(SQL.ready_lanes, lanes)]
+
+
+async def hold_key(on: Runs, lane: int, digest: UUID, expires_at: datetime) -> str | None:
+    answer: str | None = await on.value(SQL.hold_key, lane, digest, expires_at)
+    return answer
+
+
+async def write_key(on: Runs, lane: int, digest: UUID, answer: str) -> None:
+    await on.rows(SQL.write_key, lane, digest, answer)

@@ -1,0 +1,162 @@
+"""Pure: what becomes of a job whose lease ends other than by completion. Budgets, back-off and the account of the attempt."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from app.jobs.schemas import Attempt, JobError, RetryPolicy
+from app.leases.schemas import SentError
+from app.leases.store import LeasedRow
+from app.settings import Settings
+from app.web.shapes import UNSET, given, or_unset
+
+# The first three are a worker's word; the others the broker's own: undelivered, no longer listed, ran out.
+Ends = Literal["fail", "snooze", "release", "undo", "reclaim", "expire"]
+
+MAX_TEXT = 8 * 1024
+_UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`")
+_HEX = re.compile(r"\b(?:0x)?(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_retry = msgspec.json.Decoder(RetryPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of one lease, as asked for."""
+
+    job_id: UUID
+    token: UUID
+    outcome: Ends
+    error: JobError | None = None
+    retryable: bool = True
+    delay_seconds: float | None = None
+    checkpoint: str | None = None
+
+
+class Verdict(NamedTuple):
+    """What the job becomes, and what it was when that was decided (the statement matches nothing else)."""
+
+    id: UUID
+    token: UUID
+    was: str
+    lease: datetime | None
+    next_state: str
+    reason: str | None
+    settled_as: str | None
+    run_at: datetime
+    attempt: int
+    crashes: int
+    checkpoint: str | None
+    entry: str | None
+    error_type: str | None
+    fingerprint: str
+
+
+def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dice: float) -> Verdict:
+    """`dice` is a number from -1 to 1, for the jitter."""
+    spent = ending.outcome in ("fail", "expire")
+    reason = _reason(row, ending, settings)
+    next_state = _next_state(reason)
+    given_back = 0 if spent or row.state != "running" or next_state == "cancelled" else 1
+    told = spent or next_state == "cancelled"
+    return Verdict(
+        id=row.id,
+        token=row.lease_token,
+        was=row.state,
+        lease=row.lease_expires_at if ending.outcome in ("expire", "reclaim") else None,
+        next_state=next_state,
+        reason=reason,
+        settled_as=ending.outcome if ending.outcome in ("fail", "snooze", "release") else None,
+        run_at=now + timedelta(seconds=_delay(row, ending, settings, dice)) if next_state == "scheduled" else row.run_at,
+        attempt=row.attempt - given_back,
+        crashes=row.crashes + (ending.outcome == "expire"),
+        checkpoint=ending.checkpoint,
+        entry=_account(row, ending, now, cancelled=next_state == "cancelled") if told else None,
+        error_type=given(ending.error.error_type, None) if ending.error else None,
+        fingerprint=fingerprint(ending.error) if ending.error else str(reason),
+    )
+
+
+def _reason(row: LeasedRow, ending: Ending, settings: Settings) -> str | None:
+    """Why the job is where it goes; None for ready, which needs no reason."""
+    if row.cancel_requested_at is not None:
+        return "cancelled_by_user"
+    if ending.outcome == "fail" and not ending.retryable:
+        return "not_retryable"
+    if ending.outcome == "expire" and row.crashes + 1 >= settings.max_crashes:
+        return "poison"
+    if ending.outcome in ("fail", "expire") and row.attempt >= row.max_attempts:
+        return "attempts_exhausted"
+    if row.deliveries >= settings.max_deliveries:
+        return "undeliverable"
+    return {"fail": "retry_backoff", "snooze": "snoozed"}.get(ending.outcome)
+
+
+def _next_state(reason: str | None) -> str:
+    if reason is None:
+        return "ready"
+    if reason in ("retry_backoff", "snoozed"):
+        return "scheduled"
+    return "cancelled" if reason == "cancelled_by_user" else "dead"
+
+
+def _delay(row: LeasedRow, ending: Ending, settings: Settings, dice: float) -> float:
+    if ending.delay_seconds is not None:
+        return ending.delay_seconds
+    policy = _retry.decode(row.retry) if row.retry else RetryPolicy()
+    base = given(policy.base_seconds, settings.retry_base_seconds)
+    factor = given(policy.factor, settings.retry_factor)
+    most = given(policy.max_seconds, settings.retry_max_seconds)
+    return backoff(row.attempt, base, factor, most) * (1 + given(policy.jitter, settings.retry_jitter) * dice)
+
+
+def backoff(attempt: int, base: float, factor: float, most: float) -> float:
+    """Delay after the n-th execution. Multiplied step by step, so that no exponent can overflow."""
+    delay = base
+    for _ in range(attempt - 1):
+        if delay >= most or factor == 1:
+            break
+        delay *= factor
+    return min(delay, most)
+
+
+def _account(row: LeasedRow, ending: Ending, now: datetime, *, cancelled: bool) -> str:
+    attempt = Attempt(
+        attempt=row.attempt,
+        worker_id=or_unset(row.worker_id),
+        started_at=row.started_at,
+        ended_at=now,
+        outcome="cancel" if cancelled else ending.outcome,
+        error=UNSET if ending.error is None else ending.error,
+    )
+    return msgspec.json.encode(attempt).decode()
+
+
+def stored_error(sent: SentError) -> JobError:
+    """A worker's error as it is kept: texts cut, and without the one character that Postgres cannot store."""
+    return JobError(
+        message=_clean(sent.message),
+        error_type=UNSET if sent.error_type is UNSET else _clean(sent.error_type)[:200],
+        stack=UNSET if sent.stack is UNSET else _clean(sent.stack),
+        details=sent.details,
+    )
+
+
+def _clean(text: str) -> str:
+    return text.replace("\x00", "")[:MAX_TEXT]
+
+
+def fingerprint(error: JobError) -> str:
+    """The same for failures that differ only in numbers, ids and quoted strings."""
+    message = error.message[:500]
+    for pattern, mask in ((_QUOTED, "?"), (_UUID, "#"), (_HEX, "#"), (_NUMBER, "#")):
+        message = pattern.sub(mask, message)
+    return f"{given(error.error_type, 'error')}: {message}"[:250]
+
+
+EXPIRED = JobError(message="the lease ran out: no heartbeat, no settlement", error_type="lease_expired")

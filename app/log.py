@@ -1,0 +1,30 @@
+"""Structured logs: one JSON object per line on stderr, facts in the past tense with numbers."""
+
+import logging
+import sys
+
+import msgspec
+import structlog
+
+
+def configure(level: str) -> None:
+    """Called once by `__main__`. JSON escapes control characters, so that no name or header can forge a line."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_dumps),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _dumps(event: object, **_: object) -> bytes:
+    return msgspec.json.encode(event, enc_hook=str)
+
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -1,0 +1,139 @@
+"""What happens with no request. Each chore is one `run_once`; two processes doing the same one at once do no harm."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from app.db.floor import Floor
+from app.dead_letters import store as letters
+from app.dead_letters.reviving import Reviving
+from app.jobs import store as jobs
+from app.jobs.signals import Signals
+from app.leases import store as leases
+from app.leases.settling import Settling
+from app.leases.verdicts import EXPIRED, Ending
+from app.leases.waiting import WaitingRoom
+from app.log import log
+from app.maintenance import store
+from app.queues.registry import Queues
+from app.stats import store as stats
+from app.workers import store as workers
+
+BATCH = 500  # bounds every sweep
+LOOK_BACK = timedelta(seconds=5)  # how far before the last sweep the next one begins
+FULL_SWEEP_EVERY = 20  # sweeps; a lease can be written with an end that had already been swept past
+DAYS_AHEAD = 3
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Expiry:
+    """running -> ready | dead | cancelled, for leases that ran out."""
+
+    def __init__(self, floor: Floor, settling: Settling) -> None:
+        self._floor = floor
+        self._settling = settling
+        self._swept_until = _LONG_AGO
+        self._sweeps = 0
+
+    async def run_once(self) -> None:
+        """Reads from where the last sweep ended: the index's start is full of dead entries of jobs that were settled in time."""
+        until = self._floor.now()
+        after = _LONG_AGO if self._sweeps % FULL_SWEEP_EVERY == 0 else self._swept_until - LOOK_BACK
+        expired = 0
+        while rows := await leases.expired_leases(self._floor.db, after, until, BATCH):
+            ended = await self._settling.end([Ending(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows])
+            expired += len(ended)
+            if len(rows) < BATCH or not ended:
+                break
+        self._swept_until = until
+        self._sweeps += 1
+        if expired:
+            self._floor.metrics.expired.inc(expired)
+            log.info("leases expired", count=expired)
+
+
+class Promotion:
+    """scheduled -> ready, for jobs whose time has come; and the alarm for the next one."""
+
+    def __init__(self, floor: Floor, signals: Signals) -> None:
+        self._floor = floor
+        self._signals = signals
+        self.nudge: Callable[[], None] = lambda: None
+        signals.on_due = self.set_alarm
+
+    async def run_once(self) -> None:
+        now = self._floor.now()
+        while lanes := await jobs.due_lanes(self._floor.db, now, BATCH):
+            moved = sum([await self._promote(lane, now) for lane in lanes])
+            if not moved:
+                break  # others have them
+        upcoming = await jobs.next_due(self._floor.db)
+        if upcoming is not None:
+            self.set_alarm(upcoming)
+
+    async def _promote(self, lane: int, now: datetime) -> int:
+        job_types = await jobs.promote(self._floor.db, lane, now, BATCH)
+        if job_types:
+            self._floor.metrics.promoted.inc(len(job_types))
+            self._signals.ready(lane, job_types)
+        return len(job_types)
+
+    def set_alarm(self, instant: datetime) -> None:
+        """Later ones are found by the regular look."""
+        seconds = (instant - self._floor.now()).total_seconds()
+        if seconds < self._floor.settings.sweep_seconds:
+            asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.nudge)
+
+
+class Look:
+    """The guarantee behind wake-ups: looks for ready jobs in the queues that polls wait for."""
+
+    def __init__(self, floor: Floor, queues: Queues, waiting: WaitingRoom) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._waiting = waiting
+
+    async def run_once(self) -> None:
+        awaited = set(self._waiting.awaited())
+        if not awaited:
+            return
+        if not awaited <= {queue.name for queue in self._queues.known()}:
+            await self._queues.refresh()
+        lanes = self._queues.lanes(awaited)
+        for lane in await leases.ready_lanes(self._floor.db, lanes) if lanes else []:
+            self._waiting.wake(self._queues.name(lane), [None])
+
+
+class Retention:
+    """What is too old goes: finished jobs by partition, dead letters, keys, workers and old statistics. Queued work never."""
+
+    def __init__(self, floor: Floor, reviving: Reviving) -> None:
+        self._floor = floor
+        self._reviving = reviving
+
+    async def run_once(self) -> None:
+        now = self._floor.now()
+        await self.make_partitions(now)
+        await self.retire_partitions(now)
+        await self._forget_letters(now - timedelta(seconds=self._floor.settings.dead_letter_seconds))
+        await store.forget_keys(self._floor.db, now)
+        await workers.forget_workers(self._floor.db, now - timedelta(days=1))
+        await stats.forget(self._floor.db, now - timedelta(hours=2))
+
+    async def make_partitions(self, now: datetime) -> None:
+        """For what finishes from now on: the day on which it may go, and a few after that."""
+        settings = self._floor.settings
+        first = (now + timedelta(seconds=settings.finished_seconds)).date()
+        for ahead in range(DAYS_AHEAD):
+            await store.make_partition(self._floor.db, first + timedelta(days=ahead), archived=settings.finished_mode == "detach")
+
+    async def retire_partitions(self, now: datetime) -> None:
+        """A partition holds what may go on its day: it goes when the day is over."""
+        for name in await store.partitions(self._floor.db):
+            day = datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=UTC)
+            if day + timedelta(days=1) <= now and await store.retire_partition(self._floor.db, name, archived="_archive_" in name):
+                log.info("partition retired", partition=name)
+
+    async def _forget_letters(self, before: datetime) -> None:
+        while ids := await letters.too_old(self._floor.db, before, BATCH):
+            log.info("dead letters removed by age", count=await self._reviving.remove(ids))

@@ -1,0 +1,70 @@
+"""When chores run: each in a named task of its own, every so often or when nudged, until the process ends."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+from app.db.floor import Floor
+from app.errors import DatabaseUnavailable
+from app.log import log
+from app.maintenance import store
+
+LEAD_SECONDS = 10.0  # a leader that dies is followed after this; what it leads can wait that long
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """`led` chores run in one process at a time."""
+
+    name: str
+    run_once: Callable[[], Awaitable[None]]
+    seconds: float
+    led: bool = False
+
+
+class Runner:
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+        self._holder = uuid4()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, chore: Chore) -> Callable[[], None]:
+        """Returns the nudge: calling it makes the chore run now."""
+        nudged = asyncio.Event()
+        self._tasks.append(asyncio.create_task(self._run(chore, nudged), name=f"chore {chore.name}"))
+        return nudged.set
+
+    def start_task(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """For what is a loop by itself."""
+        self._tasks.append(asyncio.ensure_future(run()))
+        self._tasks[-1].set_name(name)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(DatabaseUnavailable):
+            await store.step_down(self._floor.db, self._holder)
+
+    async def _run(self, chore: Chore, nudged: asyncio.Event) -> None:
+        while True:
+            nudged.clear()
+            await self._run_once(chore)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(chore.seconds * random.uniform(0.9, 1.1)):
+                    await nudged.wait()
+
+    async def _run_once(self, chore: Chore) -> None:
+        """A chore that fails is logged, counted and run again: none may end another, or itself."""
+        try:
+            if not chore.led or await store.lead(self._floor.db, chore.name, self._holder, max(LEAD_SECONDS, 2 * chore.seconds)):
+                await chore.run_once()
+        except DatabaseUnavailable as error:
+            self._floor.metrics.chore_failures.labels(chore.name).inc()
+            log.debug("chore could not run", chore=chore.name, error=error.detail)
+        except Exception:
+            self._floor.metrics.chore_failures.labels(chore.name).inc()
+            log.exception("chore failed", chore=chore.name)

@@ -1,0 +1,35 @@
+"""Runs maintenance.sql."""
+
+from datetime import date, datetime
+from uuid import UUID
+
+from app.db.pool import Runs
+from app.db.sql import statements
+
+SQL = statements(__file__)
+
+
+async def lead(on: Runs, chore: str, holder: UUID, seconds: float) -> bool:
+    return await on.value(SQL.lead, chore, holder, seconds) is not None
+
+
+async def step_down(on: Runs, holder: UUID) -> None:
+    await on.rows(SQL.step_down, holder)
+
+
+async def make_partition(on: Runs, day: date, *, archived: bool) -> bool:
+    made: bool = await on.value(SQL.make_partition, day, archived)
+    return made
+
+
+async def partitions(on: Runs) -> list[str]:
+    return [row["name"] for row in await on.rows(SQL.partitions)]
+
+
+async def retire_partition(on: Runs, name: str, *, archived: bool) -> bool:
+    retired: bool = await on.value(SQL.retire_partition, name, archived)
+    return retired
+
+
+async def forget_keys(on: Runs, before: datetime) -> None:
+    await on.rows(SQL.forget_keys, before)

@@ -1,0 +1,1 @@
+"""Queues: where jobs wait. Small, cached in every process, never written on the hot path."""

@@ -1,0 +1,86 @@
+"""Every knob of the broker: frozen, documented, built once in `__main__` and passed on. No other module reads the environment."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+KIB = 1024
+MIB = 1024 * KIB
+DAY = 24 * 60 * 60
+
+Seconds = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """Each field is read from `LONGSHORE_<NAME>`; its description is the README's settings table (a test joins the two)."""
+
+    model_config = SettingsConfigDict(env_prefix="LONGSHORE_", frozen=True, extra="forbid", populate_by_name=True)
+
+    # Where we listen, where the data is
+    host: str = Field("127.0.0.1", description="Address to serve on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to serve on; 0 takes a free one.")
+    data_dir: Path = Field(Path(".longshore"), description="Folder of the embedded Postgres, used when `DATABASE_URL` is not set.")
+    database_url: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("DATABASE_URL", "LONGSHORE_DATABASE_URL"),
+        description="Postgres 15 to 18 to use instead of the embedded one. Read from `DATABASE_URL` too.",
+    )
+    listen_url: SecretStr | None = Field(
+        None, description="Direct connection for LISTEN/NOTIFY when `DATABASE_URL` leads to a transaction pooler; default: `DATABASE_URL`."
+    )
+    pool_size: int = Field(10, ge=2, le=1000, description="Database connections per broker process.")
+    acquire_timeout_seconds: Seconds = Field(5.0, description="How long a request waits for a free database connection before 503.")
+    statement_cache: bool = Field(True, description="Keep prepared statements; turn off behind PgBouncer in transaction mode.")
+    notify: bool = Field(True, description="Wake other broker processes through LISTEN/NOTIFY; without it they find work by polling.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe log line that is written.")
+
+    # Limits, published at GET /limits
+    max_payload_bytes: Count = Field(256 * KIB, description="Largest payload, result or checkpoint, each.")
+    max_batch_jobs: Count = Field(1000, description="Most jobs in one `POST /jobs/batch`.")
+    max_batch_bytes: Count = Field(8 * MIB, description="Largest body of batch, settle and claim calls, and largest claim answer.")
+    max_body_bytes: Count = Field(1 * MIB, description="Largest body of any other call.")
+    max_claim_jobs: Count = Field(1000, description="Most jobs handed out by one claim.")
+    max_settlements: Count = Field(1000, description="Most settlements, or heartbeat leases, in one call.")
+    max_wait_seconds: Annotated[float, Field(ge=0, le=60)] = Field(
+        30.0, description="Longest long poll; longer waits are clamped. At most 60."
+    )
+    min_lease_seconds: Count = Field(1, description="Shortest lease.")
+    max_lease_seconds: Count = Field(DAY, description="Longest lease.")
+    max_queues: int = Field(10_000, ge=1, le=65_535, description="Most queues.")
+    max_delay_seconds: Count = Field(366 * DAY, description="How far ahead a job may be scheduled.")
+    max_parked_polls: Count = Field(
+        10_000, description="Long polls parked per process; beyond it claims answer empty with `poll_after_ms`."
+    )
+
+    # What a job gets when nobody says otherwise
+    default_max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="Executions before a failing job is dead.")
+    default_lease_seconds: Count = Field(60, description="Lease when neither the claim nor the job names one.")
+    retry_base_seconds: Seconds = Field(5.0, description="Delay before the first retry.")
+    retry_factor: Annotated[float, Field(ge=1)] = Field(2.0, description="Each further delay is this many times longer.")
+    retry_max_seconds: Seconds = Field(3600.0, description="Longest delay between retries.")
+    retry_jitter: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.1, description="Random share by which a retry delay is stretched or shortened."
+    )
+    max_crashes: Count = Field(3, description="Expired leases before a job is dead as `poison`.")
+    max_deliveries: Count = Field(1000, description="Hand-outs before a job is dead as `undeliverable`.")
+    create_queues: bool = Field(True, description="Whether an unknown queue comes into being on first enqueue.")
+
+    # What is kept, and for how long
+    finished_seconds: Count = Field(7 * DAY, description="How long completed and cancelled jobs are kept.")
+    finished_mode: Literal["drop", "detach"] = Field(
+        "drop", description="Whether old partitions of finished jobs are dropped or detached for an archive."
+    )
+    dead_letter_seconds: Count = Field(90 * DAY, description="How long dead letters are kept.")
+    idempotency_seconds: Count = Field(DAY, description="How long an `Idempotency-Key` is remembered.")
+
+    # How often things happen with no request
+    sweep_seconds: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="Longest pause between looks for expired leases and due jobs."
+    )
+    poll_seconds: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Pause between the fallback polls that find work when no wake-up came."
+    )
+    shutdown_seconds: Seconds = Field(5.0, description="How long running requests may take to finish after SIGTERM.")

@@ -1,0 +1,1 @@
+"""Stats: how the queues are. Reads sums that are kept, never counts jobs."""

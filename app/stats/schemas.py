@@ -1,0 +1,56 @@
+"""The shapes of statistics."""
+
+from app.web.shapes import UNSET, Instant, Int32, Int64, Number, Told, UnsetType
+
+
+class StateCounts(Told):
+    """Jobs by state; completed and cancelled ones as long as they are kept."""
+
+    scheduled: Int64
+    blocked: Int64
+    ready: Int64
+    running: Int64
+    completed: Int64
+    dead: Int64
+    cancelled: Int64
+
+
+class Rate(Told):
+    """How many in the last minute, five minutes, hour."""
+
+    last_1m: Int64
+    last_5m: Int64
+    last_60m: Int64
+
+
+class Rates(Told):
+    """What happened lately."""
+
+    enqueued: Rate
+    completed: Rate
+    failed: Rate
+    dead: Rate
+
+
+class Percentiles(Told):
+    """Over the last hour, in milliseconds, within 25 %."""
+
+    p50_ms: Number
+    p95_ms: Number
+    p99_ms: Number
+
+
+class Stats(Told, kw_only=True):
+    """How things are. `verdict`: ok, warning, critical, with the reasons."""
+
+    queue: str | UnsetType = UNSET
+    counts: StateCounts
+    oldest_ready_age_seconds: Number | UnsetType = UNSET
+    rates: Rates
+    wait_time: Percentiles | UnsetType = UNSET
+    run_time: Percentiles | UnsetType = UNSET
+    waiting_polls: Int32
+    workers: Int32
+    verdict: str
+    reasons: list[str]
+    server_time: Instant

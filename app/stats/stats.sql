@@ -1,0 +1,130 @@
+-- Statistics. Every transition writes one delta row in its own statement; `fold` adds the deltas up. Readers add totals and deltas in
+-- one snapshot, so counts are exact at any moment and cost the same for ten jobs and ten million.
+
+-- name: unfolded_lanes
+SELECT DISTINCT lane
+FROM stat_deltas;
+
+-- name: fold
+-- Deltas of one lane become totals and rates. Two processes at once: each delta is deleted, and so added, by one of them.
+WITH taken AS (
+    DELETE FROM stat_deltas
+    WHERE lane = $1
+    RETURNING at, scheduled, blocked, ready, running, completed, cancelled, dead, enqueued, failed
+),
+summed AS (
+    INSERT INTO stat_totals AS totals (lane, scheduled, blocked, ready, running, completed, cancelled, dead)
+    SELECT $1, sum(scheduled), sum(blocked), sum(ready), sum(running), sum(completed), sum(cancelled), sum(dead)
+    FROM taken
+    HAVING count(*) > 0
+    ON CONFLICT (lane) DO UPDATE
+    SET scheduled = totals.scheduled + excluded.scheduled,
+        blocked = totals.blocked + excluded.blocked,
+        ready = totals.ready + excluded.ready,
+        running = totals.running + excluded.running,
+        completed = totals.completed + excluded.completed,
+        cancelled = totals.cancelled + excluded.cancelled,
+        dead = totals.dead + excluded.dead
+)
+INSERT INTO stat_rates AS rates (lane, slot, enqueued, completed, failed, dead)
+SELECT $1, date_bin('10 seconds', at, '2000-01-01'), sum(enqueued), sum(greatest(completed, 0)), sum(failed), sum(greatest(dead, 0))
+FROM taken
+GROUP BY date_bin('10 seconds', at, '2000-01-01')
+ON CONFLICT (lane, slot) DO UPDATE
+SET enqueued = rates.enqueued + excluded.enqueued,
+    completed = rates.completed + excluded.completed,
+    failed = rates.failed + excluded.failed,
+    dead = rates.dead + excluded.dead;
+
+-- name: add_times
+INSERT INTO stat_times AS times (lane, minute, kind, bucket, n)
+SELECT sent.lane, date_trunc('minute', $5::timestamptz), sent.kind, sent.bucket, sent.n
+FROM unnest($1::int[], $2::text[], $3::smallint[], $4::bigint[]) AS sent (lane, kind, bucket, n)
+ORDER BY sent.lane, sent.kind, sent.bucket
+ON CONFLICT (lane, minute, kind, bucket) DO UPDATE
+SET n = times.n + excluded.n;
+
+-- name: counts
+-- fills: CountRow
+-- Totals and the deltas that are not folded yet, in one snapshot.
+SELECT lane, sum(scheduled)::bigint AS scheduled, sum(blocked)::bigint AS blocked, sum(ready)::bigint AS ready, sum(running)::bigint AS running,
+    sum(completed)::bigint AS completed, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead
+FROM (
+    SELECT lane, scheduled, blocked, ready, running, completed, cancelled, dead
+    FROM stat_totals
+    WHERE lane = ANY($1::int[])
+    UNION ALL
+    SELECT lane, scheduled, blocked, ready, running, completed, cancelled, dead
+    FROM stat_deltas
+    WHERE lane = ANY($1::int[])
+) AS parts
+GROUP BY lane;
+
+-- name: rates
+-- fills: RateRow
+-- What happened since $2, $3 and $4, from slots of ten seconds and the deltas since the last fold.
+SELECT
+    sum(enqueued) FILTER (WHERE slot > $2) AS enqueued_1, sum(completed) FILTER (WHERE slot > $2) AS completed_1,
+    sum(failed) FILTER (WHERE slot > $2) AS failed_1, sum(dead) FILTER (WHERE slot > $2) AS dead_1,
+    sum(enqueued) FILTER (WHERE slot > $3) AS enqueued_5, sum(completed) FILTER (WHERE slot > $3) AS completed_5,
+    sum(failed) FILTER (WHERE slot > $3) AS failed_5, sum(dead) FILTER (WHERE slot > $3) AS dead_5,
+    sum(enqueued) FILTER (WHERE slot > $4) AS enqueued_60, sum(completed) FILTER (WHERE slot > $4) AS completed_60,
+    sum(failed) FILTER (WHERE slot > $4) AS failed_60, sum(dead) FILTER (WHERE slot > $4) AS dead_60
+FROM (
+    SELECT slot, enqueued, completed, failed, dead
+    FROM stat_rates
+    WHERE lane = ANY($1::int[]) AND slot > $4
+    UNION ALL
+    SELECT at, enqueued, greatest(completed, 0), failed, greatest(dead, 0)
+    FROM stat_deltas
+    WHERE lane = ANY($1::int[])
+) AS parts;
+
+-- name: times
+-- fills: TimeRow
+SELECT kind, bucket, sum(n)::bigint AS n
+FROM stat_times
+WHERE lane = ANY($1::int[]) AND minute > $2
+GROUP BY kind, bucket
+ORDER BY kind, bucket;
+
+-- name: oldest_ready
+-- The job at the head of each priority, found by hopping from one priority to the next in jobs_ready: a few probes however long the
+-- queue is. Within a priority the head has waited longest, but for jobs that were created early and became due late.
+WITH RECURSIVE heads AS (
+    SELECT asked.lane, head.priority, head.run_at, 1 AS hop
+    FROM unnest($1::int[]) AS asked (lane)
+    CROSS JOIN LATERAL (
+        SELECT priority, run_at
+        FROM jobs
+        WHERE jobs.lane = asked.lane AND state = 'ready'
+        ORDER BY priority DESC, id
+        LIMIT 1
+    ) AS head
+    UNION ALL
+    SELECT heads.lane, head.priority, head.run_at, heads.hop + 1
+    FROM heads
+    CROSS JOIN LATERAL (
+        SELECT priority, run_at
+        FROM jobs
+        WHERE jobs.lane = heads.lane AND state = 'ready' AND priority < heads.priority
+        ORDER BY priority DESC, id
+        LIMIT 1
+    ) AS head
+    WHERE heads.hop < 100
+)
+SELECT min(run_at)
+FROM heads;
+
+-- name: workers_seen
+SELECT count(*)
+FROM workers
+WHERE last_seen_at > $1;
+
+-- name: forget_rates
+DELETE FROM stat_rates
+WHERE slot < $1;
+
+-- name: forget_times
+DELETE FROM stat_times
+WHERE minute < $1;

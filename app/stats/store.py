@@ -1,0 +1,86 @@
+"""Runs stats.sql."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from app.db.pool import Runs
+from app.db.sql import statements
+
+SQL = statements(__file__)
+
+
+class CountRow(NamedTuple):
+    lane: int
+    scheduled: int
+    blocked: int
+    ready: int
+    running: int
+    completed: int
+    cancelled: int
+    dead: int
+
+
+class RateRow(NamedTuple):
+    """NULL where nothing happened at all."""
+
+    enqueued_1: int | None
+    completed_1: int | None
+    failed_1: int | None
+    dead_1: int | None
+    enqueued_5: int | None
+    completed_5: int | None
+    failed_5: int | None
+    dead_5: int | None
+    enqueued_60: int | None
+    completed_60: int | None
+    failed_60: int | None
+    dead_60: int | None
+
+
+class TimeRow(NamedTuple):
+    kind: str
+    bucket: int
+    n: int
+
+
+async def unfolded_lanes(on: Runs) -> list[int]:
+    return [row["lane"] for row in await on.rows(SQL.unfolded_lanes)]
+
+
+async def fold(on: Runs, lane: int) -> None:
+    await on.rows(SQL.fold, lane)
+
+
+async def add_times(on: Runs, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
+    """Counts are (lane, kind, bucket, n)."""
+    await on.rows(SQL.add_times, *[list(column) for column in zip(*counts, strict=True)], now)
+
+
+async def counts(on: Runs, lanes: Sequence[int]) -> list[CountRow]:
+    return [CountRow(*row) for row in await on.rows(SQL.counts, lanes)]
+
+
+async def rates(on: Runs, lanes: Sequence[int], now: datetime) -> RateRow:
+    row = await on.row(SQL.rates, lanes, *[now - timedelta(minutes=minutes) for minutes in (1, 5, 60)])
+    assert row is not None, "an aggregate without GROUP BY has one row"
+    return RateRow(*row)
+
+
+async def times(on: Runs, lanes: Sequence[int], since: datetime) -> list[TimeRow]:
+    return [TimeRow(*row) for row in await on.rows(SQL.times, lanes, since)]
+
+
+async def oldest_ready(on: Runs, lanes: Sequence[int]) -> datetime | None:
+    oldest: datetime | None = await on.value(SQL.oldest_ready, lanes)
+    return oldest
+
+
+async def workers_seen(on: Runs, since: datetime) -> int:
+    seen: int = await on.value(SQL.workers_seen, since)
+    return seen
+
+
+async def forget(on: Runs, before: datetime) -> None:
+    await on.rows(SQL.forget_rates, before)
+    await on.rows(SQL.forget_times, before)

@@ -1,0 +1,1 @@
+"""The door: knows HTTP, knows no job."""

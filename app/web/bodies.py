@@ -1,0 +1,100 @@
+"""Bodies in and answers out: read with a cap, checked, decoded into a shape; encoded from a shape. No content type is asked for."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from fastapi import Depends, Request, Response
+
+from app.errors import Fault, MalformedJson, PayloadTooLarge, ValidationFailed
+from app.settings import Settings
+from app.web import strict_json
+
+T = TypeVar("T")
+Limit = Literal["max_body_bytes", "max_batch_bytes"]
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
+_FIELD = re.compile(r"(?P<why>unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def body(kind: type[T], *, limit: Limit = "max_body_bytes", nul_in_text: bool = False) -> Any:
+    """A dependency that is the request's body as `kind`. An empty body is `{}` where nothing is required."""
+    decoder = msgspec.json.Decoder(kind)
+    empty = _default_of(kind)
+
+    async def read(request: Request) -> T:
+        settings: Settings = request.app.state.settings
+        data = await read_capped(request, getattr(settings, limit))
+        if not data and empty is not None:
+            return empty
+        text = strict_json.text(data)
+        strict_json.check(text, max_nodes=_most_nodes(limit, settings), nul_in_text=nul_in_text)
+        return decode(decoder, data)
+
+    return Depends(read)
+
+
+def _most_nodes(limit: Limit, settings: Settings) -> int:
+    return strict_json.MAX_NODES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
+
+
+def _default_of(kind: type[T]) -> T | None:
+    try:
+        return kind()
+    except TypeError:
+        return None
+
+
+async def read_capped(request: Request, limit: int) -> bytes:
+    """Stops reading at the cap, so that an endless body costs no more memory than the largest allowed one."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise PayloadTooLarge(f"the body has {declared} bytes, at most {limit} are taken", limit)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise PayloadTooLarge(f"the body has more than {limit} bytes", limit)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def decode(decoder: "msgspec.json.Decoder[T]", data: bytes | msgspec.Raw, at: str = "") -> T:
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        fault = _fault(str(error), at)
+        raise ValidationFailed(fault.detail, faults=[fault]) from None
+    except msgspec.DecodeError as error:
+        raise MalformedJson(str(error)) from None
+
+
+def _fault(message: str, at: str) -> Fault:
+    """msgspec's "Expected `int`, got `str` - at `$.jobs[3].queue`" as a pointer, a code and a sentence."""
+    place = _PLACE.match(message)
+    assert place is not None
+    pointer = at + "".join(f"/{name or index}" for name, index in _STEP.findall(place["path"] or ""))
+    field = _FIELD.search(place["what"])
+    if field is None:
+        return Fault(pointer, "invalid", place["what"])
+    return Fault(f"{pointer}/{field['name']}", "unknown_field" if field["why"] == "unknown" else "missing", place["what"])
+
+
+def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_encode(value), status, headers, "application/json")
+
+
+def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
+    """Payload, result and checkpoint have caps of their own, below those of the body."""
+    if isinstance(raw, msgspec.UnsetType):
+        return
+    data = bytes(raw)
+    if len(data) > limit:
+        detail = f"{pointer} has {len(data)} bytes, at most {limit} are taken"
+        raise PayloadTooLarge(detail, limit, [Fault(pointer, "payload_too_large", detail)])
+    strict_json.check_nodes(data, pointer)

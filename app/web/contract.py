@@ -1,0 +1,48 @@
+"""What a route says about itself in the OpenAPI document: the shape it takes, the shapes it gives, the errors it may raise."""
+
+from typing import Any
+
+import msgspec
+
+from app import errors
+from app.web.problems import Problem
+
+# FastAPI knows nothing of msgspec: routes refer to shapes by name, and web.openapi adds their schemas from here.
+SHAPES: dict[str, type] = {"Problem": Problem}
+
+
+def gives(
+    shape: type,
+    *raised: type[errors.Problem],
+    takes: type | None = None,
+    status: int = 200,
+    also: dict[int, tuple[str, type]] | None = None,
+) -> dict[str, Any]:
+    """Arguments for `@router.post(...)`. Every route may also answer with any other problem: that is the `default` response."""
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"description": _first_sentence(shape), "content": _json(shape)},
+        **{code: {"description": text, "content": _json(other)} for code, (text, other) in (also or {}).items()},
+    }
+    for error in raised:
+        known = responses.setdefault(error.status, {"description": "", "content": _problem()})
+        known["description"] = "; ".join(filter(None, [known["description"], f"`{error.code}`: {error.title}"]))
+    responses["default"] = {"description": "Any other problem", "content": _problem()}
+    extra = {"requestBody": {"required": _needs_body(takes), "content": _json(takes)}} if takes else {}
+    return {"status_code": status, "responses": responses, "openapi_extra": extra, "response_model": None}
+
+
+def _json(shape: type) -> dict[str, Any]:
+    SHAPES[shape.__name__] = shape
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
+
+
+def _problem() -> dict[str, Any]:
+    return {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+
+
+def _needs_body(shape: type) -> bool:
+    return any(field.required for field in msgspec.structs.fields(shape))
+
+
+def _first_sentence(shape: type) -> str:
+    return (shape.__doc__ or "").split(". ")[0].rstrip(".")

@@ -1,0 +1,108 @@
+"""What operators and orchestrators ask of a process: is it alive, is it ready, what does it count, what are its limits."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from app.errors import Problem
+from app.metrics import Metrics
+from app.settings import Settings
+from app.web.bodies import answer
+from app.web.contract import gives
+from app.web.rooms import of
+from app.web.shapes import Int32, Number, Told
+
+router = APIRouter(tags=["operations"])
+
+Probe = Callable[[], Awaitable[str]]
+
+
+class Alive(Told):
+    """The process runs."""
+
+    status: str
+
+
+class Check(Told):
+    """One thing that has to be right."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Readiness(Told):
+    """Whether to send requests here, and why not."""
+
+    ready: bool
+    checks: list[Check]
+
+
+class Limits(Told):
+    """What this broker takes."""
+
+    max_payload_bytes: Int32
+    max_batch_jobs: Int32
+    max_batch_bytes: Int32
+    max_body_bytes: Int32
+    max_claim_jobs: Int32
+    max_settlements: Int32
+    max_wait_seconds: Number
+    min_lease_seconds: Int32
+    max_lease_seconds: Int32
+    max_delay_seconds: Int32
+    max_queues: Int32
+    max_list_items: Int32
+
+
+class Health:
+    """The checks of /readyz, by name. Each returns a detail, or raises."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, checks: dict[str, Probe]) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self._checks = checks
+
+    async def readiness(self) -> Readiness:
+        checks = [await _checked(name, check) for name, check in self._checks.items()]
+        return Readiness(ready=all(check.ok for check in checks), checks=checks)
+
+
+async def _checked(name: str, check: Probe) -> Check:
+    try:
+        return Check(name=name, ok=True, detail=await check())
+    except Problem as problem:
+        return Check(name=name, ok=False, detail=problem.detail)
+
+
+HealthRoom = Annotated[Health, of(Health)]
+
+
+@router.get("/livez", **gives(Alive))
+async def get_liveness() -> Response:
+    """Whether the process runs. It does not ask the database: restarting us would not mend that."""
+    return answer(Alive(status="alive"))
+
+
+@router.get("/readyz", **gives(Readiness, also={503: ("Not ready: some check failed.", Readiness)}))
+async def get_readiness(health: HealthRoom) -> Response:
+    """Whether requests should be sent here: the database answers, the schema is this release's, we are not draining."""
+    readiness = await health.readiness()
+    return answer(readiness, status=200 if readiness.ready else 503, headers={} if readiness.ready else {"Retry-After": "1"})
+
+
+@router.get("/limits", **gives(Limits))
+async def get_limits(health: HealthRoom) -> Response:
+    """What this broker takes: sizes, counts, times."""
+    settings = health.settings
+    own = {name: getattr(settings, name) for name in Limits.__struct_fields__ if name != "max_list_items"}
+    return answer(Limits(**own, max_list_items=1000))
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses={200: {"description": "Prometheus text"}})
+async def get_metrics(health: HealthRoom) -> Response:
+    """What this process counts, for Prometheus."""
+    return Response(generate_latest(health.metrics.registry), media_type=CONTENT_TYPE_LATEST)

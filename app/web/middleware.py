@@ -1,0 +1,64 @@
+"""Around every request, as plain ASGI (a wrapped handler would never hear that its client left): id, log line, timing."""
+
+import re
+import time
+from uuid import uuid4
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.log import log
+from app.metrics import Metrics
+
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,120}")
+
+
+def request_id(scope: Scope) -> str:
+    found: str = scope["state"]["request_id"]
+    return found
+
+
+class Envelope:
+    """Gives the request an id (the client's own if it is a sane one), counts and logs its end."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        name = _id_of(scope)
+        scope.setdefault("state", {})["request_id"] = name
+        started = time.perf_counter()
+        status = 500
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"].append((b"x-request-id", name.encode()))
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        finally:
+            self._done(scope, status, time.perf_counter() - started)
+
+    def _done(self, scope: Scope, status: int, seconds: float) -> None:
+        operation = getattr(scope.get("route"), "name", "unknown")
+        self.metrics.requests.labels(operation, f"{status // 100}xx").observe(seconds)
+        level = log.warning if status >= 500 else log.debug
+        level(
+            "request answered",
+            request_id=request_id(scope),
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            ms=round(seconds * 1000, 1),
+        )
+
+
+def _id_of(scope: Scope) -> str:
+    sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    return sent.decode() if _SAFE_ID.fullmatch(sent) else uuid4().hex

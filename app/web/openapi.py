@@ -1,0 +1,76 @@
+"""The OpenAPI document: what FastAPI knows of the routes, msgspec of the shapes, and openapi/examples of real calls."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from app.web.contract import SHAPES
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "openapi" / "examples"
+_METHODS = ("get", "put", "post", "delete", "patch")
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags)
+    _, shapes = msgspec.json.schema_components(tuple(SHAPES.values()), ref_template="#/components/schemas/{name}")
+    enums = {name: schema for name, schema in made.get("components", {}).get("schemas", {}).items() if "enum" in schema}
+    made["components"] = {"schemas": dict(sorted({**enums, **shapes}.items()))}
+    for path in made["paths"].values():
+        for method in _METHODS:
+            if method in path:
+                _finish(path[method])
+    tidy: dict[str, Any] = _tidied(made)
+    return tidy
+
+
+def _finish(operation: dict[str, Any]) -> None:
+    operation["responses"] = {code: given for code, given in operation["responses"].items() if "HTTPValidationError" not in str(given)}
+    example = examples().get(operation["operationId"])
+    if example is None:
+        return
+    if "requestBody" in operation:
+        operation["requestBody"]["content"]["application/json"]["example"] = example["request"]["body"]
+    answered = operation["responses"].get(str(example["answer"]["status"]), {})
+    for content in answered.get("content", {}).values():
+        content["example"] = example["answer"]["body"]
+
+
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text()) for path in sorted(EXAMPLES.glob("*.json"))}
+
+
+def _tidied(value: Any) -> Any:
+    """What makes generated clients clean: no nulls, no defaults, no titles; and ECMA's spelling of the end of a pattern."""
+    if isinstance(value, list):
+        return [_tidied(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "anyOf" in value and {"type": "null"} in value["anyOf"]:
+        value = {**_without_null(value["anyOf"]), **{name: item for name, item in value.items() if name != "anyOf"}}
+    tidy = {name: item if name == "example" else _tidied(item) for name, item in value.items() if not _unwanted(name, item)}
+    if "pattern" in tidy and isinstance(tidy["pattern"], str):
+        tidy["pattern"] = tidy["pattern"].replace(r"\Z", "$")
+    return tidy
+
+
+def _without_null(options: list[dict[str, Any]]) -> dict[str, Any]:
+    left = [option for option in options if option != {"type": "null"}]
+    return left[0] if len(left) == 1 else {"anyOf": left}
+
+
+def _unwanted(name: str, item: Any) -> bool:
+    return (name == "title" and isinstance(item, str) and item != "Longshore") or (name == "default" and not isinstance(item, dict))
+
+
+def install(app: FastAPI) -> None:
+    @cache
+    def openapi() -> dict[str, Any]:
+        return document(app)
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,90 @@
+"""The one place that turns an error into an answer: application/problem+json (RFC 9457)."""
+
+from collections.abc import Mapping
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from app import errors
+from app.errors import Fault, MethodNotAllowed, NotFound, ValidationFailed
+from app.log import log
+from app.web.middleware import request_id
+from app.web.shapes import UNSET, Int32, Told, UnsetType
+
+
+class FieldProblem(Told):
+    """One thing that is wrong with the request. `pointer` is a JSON pointer into the body (or `/query/x`, `/path/x`)."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class Problem(Told):
+    """RFC 9457. `code` is for programs, `detail` for people, `instance` is the request id. Some members come with some codes only."""
+
+    type: str
+    title: str
+    status: Int32
+    detail: str
+    instance: str
+    code: str
+    errors: list[FieldProblem] | UnsetType = UNSET
+    job_id: str | UnsetType = UNSET
+    state: str | UnsetType = UNSET
+    attempt: Int32 | UnsetType = UNSET
+    limit: Int32 | UnsetType = UNSET
+    outcome: str | UnsetType = UNSET
+
+
+def details(problem: errors.Problem, instance: str) -> Problem:
+    return Problem(
+        type=f"/problems/{problem.code}",
+        title=problem.title,
+        status=problem.status,
+        detail=problem.detail,
+        instance=instance,
+        code=problem.code,
+        errors=[FieldProblem(**fault._asdict()) for fault in problem.faults] or UNSET,
+        **problem.members,  # type: ignore[arg-type]
+    )
+
+
+def render(problem: errors.Problem, instance: str, headers: Mapping[str, str] | None = None) -> Response:
+    sent = dict(headers or {})
+    if problem.retry_after is not None:
+        sent["Retry-After"] = str(problem.retry_after)
+    return Response(msgspec.json.encode(details(problem, instance)), problem.status, sent, "application/problem+json")
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(errors.Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.Problem)
+    return render(error, request_id(request.scope))
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    """FastAPI checks path and query; bodies are ours."""
+    assert isinstance(error, RequestValidationError)
+    faults = [Fault("/" + "/".join(str(step) for step in found["loc"]), found["type"], found["msg"]) for found in error.errors()]
+    return render(ValidationFailed(faults[0].detail, faults=faults), request_id(request.scope))
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    """The router's own: no such path, or not with that method."""
+    assert isinstance(error, HTTPException)
+    kind = MethodNotAllowed if error.status_code == 405 else NotFound
+    return render(kind(f"{request.method} {request.url.path}"), request_id(request.scope), error.headers)
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    log.error("request failed", request_id=request_id(request.scope), exc_info=error)
+    return render(errors.Problem("the error was logged under this request id"), request_id(request.scope))

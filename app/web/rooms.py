@@ -1,0 +1,19 @@
+"""How a route gets at its room: `Annotated[Intake, of(Intake)]`. `main` puts one of each kind into the app."""
+
+from typing import Any, TypeVar
+
+from fastapi import Depends, FastAPI, Request
+
+T = TypeVar("T")
+
+
+def of(kind: type[T]) -> Any:
+    async def find(request: Request) -> T:
+        room: T = request.app.state.rooms[kind]
+        return room
+
+    return Depends(find)
+
+
+def furnish(app: FastAPI, *rooms: object) -> None:
+    app.state.rooms = {type(room): room for room in rooms}

@@ -1,0 +1,48 @@
+"""uvicorn, with two things of our own: parked polls are answered first on SIGTERM (R15), and we say where we listen."""
+
+import asyncio
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from app.settings import Settings
+
+Listening = Callable[[str, int], None]
+
+
+class Server(uvicorn.Server):
+    """`timeout_graceful_shutdown` alone would reset every parked poll: they are woken before uvicorn starts to wait."""
+
+    def __init__(self, app: FastAPI, settings: Settings, on_listening: Listening) -> None:
+        super().__init__(_config(app, settings))
+        self._app = app
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._on_listening(host, port)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        asyncio.get_running_loop().call_soon_threadsafe(self._app.state.drain)
+        super().handle_exit(sig, frame)
+
+
+def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_seconds)),
+    )
+
+
+def serve(app: FastAPI, settings: Settings, *, on_listening: Listening) -> None:
+    """Blocks until SIGTERM or SIGINT. The second signal does not wait for running requests."""
+    Server(app, settings, on_listening).run()

@@ -1,0 +1,79 @@
+"""What shapes are made of: the two bases, and the field types that rooms share.
+
+msgspec and not pydantic, because `Raw` hands a payload through as the bytes that were sent (and decoding costs 0.5 µs, not 3.6).
+Optional fields are `X | UnsetType = UNSET`: absent, never null.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, TypeVar, dataclass_transform
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, StructMeta, UnsetType
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+NAME_PATTERN = r"^[A-Za-z0-9._:-]{1,120}$"
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class _Shape(StructMeta):
+    """Frozen, and fields by keyword only, in every subclass too: msgspec alone would ask for both again in each of them."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
+        return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, **config})
+
+
+class Sent(Struct, metaclass=_Shape, forbid_unknown_fields=True):
+    """What comes in. A field that we do not know is an error: a misspelt `delay_second` must not run the job now."""
+
+
+class Told(Struct, metaclass=_Shape):
+    """What goes out."""
+
+
+# `\Z`, because `$` also matches before a trailing newline; web.openapi writes it as `$`.
+Name = Annotated[str, Meta(pattern=NAME_PATTERN.replace("$", r"\Z"), min_length=1, max_length=120)]
+Tag = Annotated[str, Meta(min_length=1, max_length=120)]
+Instant = Annotated[datetime, Meta(tz=True, extra_json_schema={"format": "date-time"})]
+Int32 = Annotated[int, Meta(extra_json_schema={"format": "int32"})]
+Int64 = Annotated[int, Meta(extra_json_schema={"format": "int64"})]
+Number = Annotated[float, Meta(extra_json_schema={"format": "double"})]
+
+
+def integer(*, ge: int, le: int | None = None, description: str | None = None) -> Any:
+    """Bounds of an integer field; generators want to know how many bits it needs."""
+    return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "int32"})
+
+
+def number(*, ge: float, le: float | None = None, description: str | None = None) -> Any:
+    return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "double"})
+
+
+def given(value: T | UnsetType, default: D) -> T | D:
+    """What was sent, or else the default."""
+    return default if isinstance(value, UnsetType) else value
+
+
+def or_unset(value: Any) -> Any:
+    """SQL's NULL is HTTP's absence."""
+    return UNSET if value is None else value
+
+
+def raw_or_unset(text: str | None) -> Raw | UnsetType:
+    """JSON text from the database, passed on as it is."""
+    return UNSET if text is None else Raw(text.encode())
+
+
+def text_of(raw: Raw | UnsetType) -> str | None:
+    """JSON text for the database, as it was sent."""
+    return None if isinstance(raw, UnsetType) else bytes(raw).decode()
+
+
+def encoded(value: object) -> str | None:
+    """JSON text for the database of what has no raw form; nothing for what was not sent."""
+    return None if value is UNSET else msgspec.json.encode(value).decode()
+
+
+__all__ = ["UNSET", "UUID", "Annotated", "Instant", "Int32", "Int64", "Meta", "Name", "Number", "Raw", "Sent", "Tag", "Told", "UnsetType"]

@@ -1,0 +1,143 @@
+"""JSON that every parser reads alike: what Postgres, a worker or a browser could take differently is refused at the door.
+
+Checks bytes; decodes nothing for keeps. The payload that was checked is stored as the text that was sent.
+"""
+
+import json
+import math
+import re
+
+from msgspec import DecodeError, Raw
+from msgspec.json import Decoder
+
+from app.errors import Fault, MalformedJson, ValidationFailed
+
+MAX_DEPTH = 64
+MAX_NODES = 10_000  # per payload; a batch may hold that many for each of its items
+MAX_DIGITS = 64
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_members = Decoder(dict[str, Raw])
+_items = Decoder(list[Raw])
+
+
+class _Refused(ValueError):
+    """JSON, but not JSON that we take."""
+
+
+def text(body: bytes) -> str:
+    """UTF-8 without a byte order mark and without NUL, or 400: anything else is not JSON (RFC 8259)."""
+    try:
+        decoded = body.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedJson(f"the body is not UTF-8 (byte {error.start})") from error
+    if decoded.startswith("\ufeff") or "\x00" in decoded:
+        raise MalformedJson("the body has a byte order mark or a NUL byte")
+    return decoded
+
+
+def check(decoded: str, *, max_nodes: int = MAX_NODES, nul_in_text: bool = False) -> None:
+    """Raises 400 for what is not JSON and 422, with a pointer, for what not everyone reads alike."""
+    try:
+        _scan(decoded, max_nodes, nul_in_text)
+    except _Refused as refusal:
+        raise ValidationFailed(
+            str(refusal), faults=[Fault(_locate(decoded, max_nodes, nul_in_text), "unsafe_json", str(refusal))]
+        ) from None
+    except json.JSONDecodeError as error:
+        raise MalformedJson(f"{error.msg} (line {error.lineno}, column {error.colno})") from None
+
+
+def check_nodes(raw: bytes, pointer: str) -> None:
+    """A batch is checked as a whole; each payload in it still has a cap of its own."""
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") < MAX_NODES:
+        return
+    try:
+        _check_size(raw.decode(), MAX_NODES)
+    except _Refused as refusal:
+        raise ValidationFailed.at(pointer, str(refusal), "unsafe_json") from None
+
+
+def check_no_nul(decoded: str | None, pointer: str) -> None:
+    """For user data in bodies whose other texts may have NUL characters (a worker's error message is stripped of them)."""
+    if decoded is not None and "\\u0000" in decoded and _NUL.search(decoded):
+        raise ValidationFailed.at(pointer, "\\u0000 cannot be stored", "unsafe_json")
+
+
+def _scan(decoded: str, max_nodes: int, nul_in_text: bool) -> None:
+    _check_size(decoded, max_nodes)
+    if "\\u" in decoded:
+        _check_escapes(decoded, nul_in_text)
+    json.loads(decoded, object_pairs_hook=_unique, parse_int=_short, parse_float=_finite, parse_constant=_refuse_constant)
+
+
+def _check_size(decoded: str, max_nodes: int) -> None:
+    """Counting brackets and commas is an upper bound; only when it is too high are strings taken out and counted exactly."""
+    opening = decoded.count("[") + decoded.count("{")
+    if opening <= MAX_DEPTH and opening + decoded.count(",") < max_nodes:
+        return
+    bare = _STRING.sub("", decoded)
+    if bare.count("[") + bare.count("{") + bare.count(",") >= max_nodes:
+        raise _Refused(f"more than {max_nodes} values")
+    depth = deepest = 0
+    for character in bare:
+        depth += (character in "[{") - (character in "]}")
+        deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH:
+        raise _Refused(f"nested deeper than {MAX_DEPTH}")
+
+
+def _check_escapes(decoded: str, nul_in_text: bool) -> None:
+    if not nul_in_text and _NUL.search(decoded):
+        raise _Refused("\\u0000 cannot be stored")
+    if _SURROGATE.search(_PAIR.sub("", decoded)):
+        raise _Refused("half of a surrogate pair is not a character")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _Refused("the same key stands twice in one object")
+    return members
+
+
+def _short(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise _Refused(f"a number of more than {MAX_DIGITS} digits")
+    return 0
+
+
+def _finite(digits: str) -> float:
+    if len(digits) > MAX_DIGITS or math.isinf(float(digits)):
+        raise _Refused("a number that no double can hold")
+    return 0.0
+
+
+def _refuse_constant(name: str) -> None:
+    raise _Refused(f"{name} is not JSON")
+
+
+def _locate(decoded: str, max_nodes: int, nul_in_text: bool) -> str:
+    """The pointer to the smallest part that is refused by itself. Slow, and only for requests that fail anyway."""
+    for step, child in _children(decoded):
+        try:
+            _scan(child, max_nodes, nul_in_text)
+        except _Refused:
+            return f"/{step}{_locate(child, max_nodes, nul_in_text)}"
+        except (json.JSONDecodeError, RecursionError):
+            return f"/{step}"
+    return ""
+
+
+def _children(decoded: str) -> list[tuple[str, str]]:
+    try:
+        if decoded.lstrip().startswith("["):
+            return [(str(index), bytes(item).decode()) for index, item in enumerate(_items.decode(decoded))]
+        if decoded.lstrip().startswith("{"):
+            return [(key.replace("~", "~0").replace("/", "~1"), bytes(item).decode()) for key, item in _members.decode(decoded).items()]
+    except (DecodeError, ValueError, RecursionError):
+        pass
+    return []

@@ -1,0 +1,60 @@
+"""Who was seen, and who was told to drain or stop: in memory, exchanged with the database every beat."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from app.db.floor import Floor
+from app.errors import NotFound
+from app.workers import store
+from app.workers.schemas import Worker
+
+Directive = Literal["run", "drain", "stop"]
+
+
+class Roster:
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+        self._seen: set[str] = set()
+        self._directives: dict[str, str] = {}
+        self.on_directive: Callable[[str], None] = lambda _worker: None
+
+    def seen(self, worker_id: str | None) -> None:
+        if worker_id is not None:
+            self._seen.add(worker_id)
+
+    def directive(self, worker_id: str | None) -> str:
+        return self._directives.get(worker_id or "", "run")
+
+    async def exchange(self) -> None:
+        """Writes down who was seen, and learns what other processes were told; wakes the polls of those who have news."""
+        await self._write_seen()
+        before, self._directives = self._directives, await store.directed_workers(self._floor.db)
+        for worker_id in before.keys() ^ self._directives.keys():
+            self.on_directive(worker_id)
+
+    async def direct(self, worker_id: str, directive: Directive) -> Worker:
+        await self._write_seen()
+        if not await store.direct_worker(self._floor.db, worker_id, directive):
+            raise NotFound(f"no worker {worker_id} has been seen")
+        await self.exchange()
+        return await self.get(worker_id)
+
+    async def get(self, worker_id: str) -> Worker:
+        row = await store.get_worker(self._floor.db, worker_id)
+        if row is None:
+            raise NotFound(f"no worker {worker_id} has been seen")
+        return row.told()
+
+    async def page(self, after: str, limit: int) -> list[Worker]:
+        await self._write_seen()
+        return [row.told() for row in await store.list_workers(self._floor.db, after, limit)]
+
+    async def _write_seen(self) -> None:
+        seen, self._seen = self._seen, set()
+        if not seen:
+            return
+        try:
+            await store.saw_workers(self._floor.db, sorted(seen), self._floor.now())
+        except Exception:
+            self._seen |= seen
+            raise

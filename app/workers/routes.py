@@ -1,0 +1,45 @@
+"""What operators ask of workers."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from app.errors import NotFound
+from app.web.bodies import answer
+from app.web.contract import gives
+from app.web.paging import Page, page_of
+from app.web.rooms import of
+from app.web.shapes import NAME_PATTERN
+from app.workers.roster import Roster
+from app.workers.schemas import Worker, WorkerList
+
+router = APIRouter(tags=["workers"])
+
+RosterRoom = Annotated[Roster, of(Roster)]
+WorkerId = Annotated[str, Path(pattern=NAME_PATTERN)]
+
+
+@router.get("/workers", **gives(WorkerList))
+async def list_workers(roster: RosterRoom, page: Page) -> Response:
+    """Workers that have asked for work lately, with the leases they hold."""
+    found = await roster.page(page.after("id"), page.limit + 1)
+    items, cursor = page_of(found, page.limit, lambda worker: {"id": worker.worker_id})
+    return answer(WorkerList(items=items, next_cursor=cursor))
+
+
+@router.post("/workers/{worker_id}/drain", **gives(Worker, NotFound))
+async def drain_worker(worker_id: WorkerId, roster: RosterRoom) -> Response:
+    """Asks a worker to finish what it holds and to take no more."""
+    return answer(await roster.direct(worker_id, "drain"))
+
+
+@router.post("/workers/{worker_id}/stop", **gives(Worker, NotFound))
+async def stop_worker(worker_id: WorkerId, roster: RosterRoom) -> Response:
+    """Asks a worker to stop: release what it holds and end."""
+    return answer(await roster.direct(worker_id, "stop"))
+
+
+@router.post("/workers/{worker_id}/resume", **gives(Worker, NotFound))
+async def resume_worker(worker_id: WorkerId, roster: RosterRoom) -> Response:
+    """Lets a worker run again."""
+    return answer(await roster.direct(worker_id, "run"))

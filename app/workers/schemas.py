@@ -1,0 +1,19 @@
+"""What is told about a worker."""
+
+from app.web.shapes import UNSET, Instant, Int32, Told, UnsetType
+
+
+class Worker(Told):
+    """A worker that has asked for work. `directive`: run, drain (finish what you hold, take no more) or stop."""
+
+    worker_id: str
+    directive: str
+    last_seen_at: Instant
+    held_leases: Int32
+
+
+class WorkerList(Told):
+    """Workers in the order of their ids."""
+
+    items: list[Worker]
+    next_cursor: str | UnsetType = UNSET

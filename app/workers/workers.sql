@@ -1,0 +1,49 @@
+-- Workers. Written by a chore, at most once a beat for all that were seen since; never on the path of a claim.
+
+-- name: saw_workers
+INSERT INTO workers (id, last_seen_at)
+SELECT seen.id, $2
+FROM unnest($1::text[]) AS seen (id)
+ORDER BY seen.id
+ON CONFLICT (id) DO UPDATE
+SET last_seen_at = greatest(workers.last_seen_at, excluded.last_seen_at);
+
+-- name: directed_workers
+-- Those that are not simply to run: few, and read by every process every beat.
+SELECT id, directive
+FROM workers
+WHERE directive <> 'run';
+
+-- name: direct_worker
+UPDATE workers
+SET directive = $2
+WHERE id = $1
+RETURNING id;
+
+-- name: list_workers
+-- fills: WorkerRow
+-- Held leases are counted over the leases that exist, not over the backlog.
+SELECT workers.id, workers.directive, workers.last_seen_at, coalesce(held.leases, 0) AS leases
+FROM workers
+LEFT JOIN (
+    SELECT worker_id, count(*) AS leases
+    FROM jobs
+    WHERE lease_expires_at IS NOT NULL
+    GROUP BY worker_id
+) AS held ON held.worker_id = workers.id
+WHERE workers.id > $1
+ORDER BY workers.id
+LIMIT $2;
+
+-- name: get_worker
+-- fills: WorkerRow
+SELECT workers.id, workers.directive, workers.last_seen_at,
+    (SELECT count(*) FROM jobs WHERE lease_expires_at IS NOT NULL AND worker_id = $1) AS leases
+FROM workers
+WHERE workers.id = $1;
+
+-- name: forget_workers
+-- Seen long ago and with no directive left for them.
+DELETE FROM workers
+WHERE last_seen_at < $1 AND directive = 'run'
+RETURNING id;

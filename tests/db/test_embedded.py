@@ -1,0 +1,220 @@
+"""The embedded Postgres with the real binaries: it keeps data, names its owner, dies with it, and cleans up after a killed one."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from app.db import embedded_binaries
+from app.db.embedded import AlreadyOwned, EmbeddedError, EmbeddedPostgres, find_binaries
+
+OWNER = """
+import sys
+from pathlib import Path
+from app.db.embedded import EmbeddedPostgres
+print(EmbeddedPostgres(Path(sys.argv[1])).start(), flush=True)
+sys.stdin.read()
+"""
+QUICK = {"shared_buffers": "1MB", "max_connections": "10", "fsync": "off"}
+
+
+def query(dsn: str, statement: str) -> object:
+    async def ask() -> object:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return await connection.fetchval(statement)
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+def until(condition: Callable[[], bool], *, limit: float = 60.0) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not (stat.exists() and ") Z " in stat.read_text())  # dead, but its new parent has not asked yet
+
+
+def postmaster(folder: Path) -> int:
+    return int((folder / "data" / "postmaster.pid").read_text().split()[0])
+
+
+def start(folder: Path) -> EmbeddedPostgres:
+    return EmbeddedPostgres(folder, options=QUICK)
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """Unlike `tmp_path` open to other users, without which a system's Postgres 15 cannot be started by root."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name, "postgres")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Path]:
+    """One folder for the tests that do not care what is in it: initdb is the slow part."""
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def empty() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def owner(cluster: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", OWNER, cluster], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("postgresql://")
+        yield process
+        process.kill()
+
+
+def test_data_survives_a_restart(cluster: Path) -> None:
+    with start(cluster) as dsn:
+        query(dsn, "CREATE TABLE kept AS SELECT 42 AS answer")
+    with start(cluster) as dsn:
+        assert query(dsn, "SELECT answer FROM kept") == 42
+
+
+def test_it_has_checksums_utf8_and_no_tcp_port(cluster: Path) -> None:
+    with start(cluster) as dsn:
+        shown = [query(dsn, f"SHOW {name}") for name in ("data_checksums", "server_encoding", "listen_addresses")]
+    assert shown == ["on", "UTF8", ""]
+
+
+def test_stopping_leaves_no_process_and_no_runtime_folder(cluster: Path) -> None:
+    server = start(cluster)
+    dsn = server.start()
+    pid, sockets = postmaster(cluster), Path(dsn.partition("host=")[2].partition("&")[0])
+    server.stop()
+    assert not alive(pid)
+    assert not sockets.parent.exists()
+
+
+def test_a_second_start_names_the_owner(cluster: Path) -> None:
+    with start(cluster), pytest.raises(AlreadyOwned, match=rf"in use by process {os.getpid()} \(since .*pytest"):
+        start(cluster).start()
+
+
+def test_a_killed_owner_leaves_no_postgres_and_the_next_start_has_its_data(cluster: Path, owner: subprocess.Popen[str]) -> None:
+    pid = postmaster(cluster)
+    owner.kill()
+    owner.wait()
+    if sys.platform == "linux":
+        until(lambda: not alive(pid))
+    with start(cluster) as dsn:
+        assert not alive(pid)
+        assert query(dsn, "SELECT 1") == 1
+
+
+def test_a_start_right_after_the_kill_waits_for_the_old_server(cluster: Path, owner: subprocess.Popen[str]) -> None:
+    owner.kill()
+    owner.wait()
+    with start(cluster) as dsn:
+        assert query(dsn, "SELECT 1") == 1
+
+
+def test_a_killed_postmaster_is_recovered_from(cluster: Path) -> None:
+    server = start(cluster)
+    dsn = server.start()
+    query(dsn, "CREATE TABLE IF NOT EXISTS survived AS SELECT 1 AS one")
+    os.kill(postmaster(cluster), signal.SIGQUIT)  # ends without a checkpoint
+    server.stop()
+    with start(cluster) as dsn:
+        assert query(dsn, "SELECT one FROM survived") == 1
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_postgres(cluster: Path) -> None:
+    with start(cluster):
+        assert os.getpgid(postmaster(cluster)) != os.getpgid(0)
+
+
+def test_a_stale_pid_file_whose_number_another_process_has_is_no_obstacle(cluster: Path) -> None:
+    with start(cluster):
+        lines = (cluster / "data" / "postmaster.pid").read_text().splitlines()
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        (cluster / "data" / "postmaster.pid").write_text("\n".join([str(stranger.pid), *lines[1:], ""]))
+        with start(cluster) as dsn:
+            assert query(dsn, "SELECT 1") == 1
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_folder_of_another_major_version_is_refused_in_words(cluster: Path) -> None:
+    with start(cluster):
+        pass
+    version = cluster / "data" / "PG_VERSION"
+    real = version.read_text()
+    version.write_text("9\n")
+    try:
+        with pytest.raises(EmbeddedError, match="made by Postgres 9"):
+            start(cluster).start()
+    finally:
+        version.write_text(real)
+
+
+def test_a_server_that_cannot_start_shows_its_log(cluster: Path) -> None:
+    with pytest.raises(EmbeddedError, match=r"(?s)postgres\.log ends with:.*no_such_setting"):
+        EmbeddedPostgres(cluster, options={"no_such_setting": "1"}).start()
+
+
+def test_an_interrupted_initdb_leaves_nothing_in_the_way(empty: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER, empty], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        until(lambda: any(empty.glob("data.new-*/*")))
+        process.kill()
+    assert not (empty / "data").exists()
+    with start(empty) as dsn:
+        assert query(dsn, "SELECT 1") == 1
+        assert not list(empty.glob("data.new-*"))
+
+
+def test_a_long_path_below_a_closed_folder_works(tmp_path: Path) -> None:
+    """As root Postgres runs as another user, for whom root's home, say, is closed; the socket's path has its limit."""
+    if os.geteuid() == 0 and embedded_binaries.version_of(find_binaries()) < 16:
+        pytest.skip("needs Postgres 16, as the message then says")
+    (closed := tmp_path / "closed").mkdir(mode=0o700)
+    with start(closed / ("long-" * 30) / "postgres") as dsn:
+        assert query(dsn, "SELECT 1") == 1
+    assert closed.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes user")
+def test_binaries_below_a_closed_folder_are_run_from_a_copy(cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_binaries().parent.parent.name != embedded_binaries.PACKAGE:
+        pytest.skip("the system's binaries are open to all")
+    (closed := tmp_path / "closed").mkdir()
+    hidden = embedded_binaries.copy_for_all(find_binaries(), closed)
+    closed.chmod(0o700)
+    monkeypatch.setattr("app.db.embedded.find_binaries", lambda: hidden)
+    with start(cluster) as dsn:
+        assert query(dsn, "SELECT 1") == 1
+
+
+def test_without_binaries_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(embedded_binaries, "_system_folders", list)
+    with pytest.raises(EmbeddedError, match="DATABASE_URL"):
+        find_binaries()
