@@ -1,0 +1,1 @@
+"""Tests name behaviour, arrange over HTTP, and run on a real Postgres."""

@@ -1,0 +1,87 @@
+"""The API as tests speak it: one method per thing that a producer, a worker or an operator does. Fails on any unexpected status."""
+
+from typing import Any
+
+import httpx
+
+Json = dict[str, Any]
+
+
+class Api:
+    def __init__(self, http: httpx.Client, queue: str) -> None:
+        self.http = http
+        self.queue = queue
+
+    def get(self, path: str, *, status: int = 200, **params: Any) -> Any:
+        return self._checked(self.http.get(path, params=params), status)
+
+    def post(self, path: str, body: Any = None, *, status: int = 200, key: str | None = None) -> Any:
+        headers = {"Idempotency-Key": key} if key else {}
+        return self._checked(self.http.post(path, json=body, headers=headers), status)
+
+    def patch(self, path: str, body: Any, *, status: int = 200) -> Any:
+        return self._checked(self.http.patch(path, json=body), status)
+
+    def _checked(self, response: httpx.Response, status: int) -> Any:
+        assert response.status_code == status, response.text
+        kind = "application/problem+json" if status >= 400 and "/readyz" not in str(response.url) else "application/json"
+        assert response.headers["content-type"] == kind
+        return response.json()
+
+    # Producers
+
+    def enqueue(self, **fields: Any) -> Json:
+        job: Json = self.post("/jobs", {"queue": self.queue, "job_type": "test", **fields}, status=201)
+        return job
+
+    def job(self, job_id: str, **params: Any) -> Json:
+        job: Json = self.get(f"/jobs/{job_id}", **params)
+        return job
+
+    # Workers
+
+    def claim(self, **fields: Any) -> Json:
+        key = fields.pop("key", None)
+        answer: Json = self.post("/claim", {"queues": [self.queue], **fields}, key=key)
+        return answer
+
+    def claim_one(self, **fields: Any) -> Json:
+        """Exactly one job, or the test fails."""
+        jobs = self.claim(**fields)["jobs"]
+        assert len(jobs) == 1, jobs
+        job: Json = jobs[0]
+        return job
+
+    def complete(self, job: Json, *, status: int = 200, **fields: Any) -> Json:
+        return self._settle("complete", job, status, fields)
+
+    def fail(self, job: Json, message: str = "it broke", *, status: int = 200, **fields: Any) -> Json:
+        return self._settle("fail", job, status, {"error": {"message": message}, **fields})
+
+    def snooze(self, job: Json, delay_seconds: int, *, status: int = 200, **fields: Any) -> Json:
+        return self._settle("snooze", job, status, {"delay_seconds": delay_seconds, **fields})
+
+    def release(self, job: Json, *, status: int = 200) -> Json:
+        return self._settle("release", job, status, {})
+
+    def heartbeat_one(self, job: Json, *, status: int = 200, **fields: Any) -> Json:
+        return self._settle("heartbeat", job, status, fields)
+
+    def settle(self, *items: Json) -> Json:
+        answer: Json = self.post("/settle", {"items": list(items)})
+        return answer
+
+    def heartbeat(self, worker_id: str, *jobs: Json, **fields: Any) -> Json:
+        leases = [{"job_id": job["id"], "lease_token": job["lease_token"]} for job in jobs]
+        answer: Json = self.post("/heartbeat", {"worker_id": worker_id, "leases": leases, **fields})
+        return answer
+
+    def _settle(self, verb: str, job: Json, status: int, fields: Json) -> Json:
+        answer: Json = self.post(f"/jobs/{job['id']}/{verb}", {"lease_token": job["lease_token"], **fields}, status=status)
+        return answer
+
+    def dead(self, **fields: Any) -> Json:
+        """A job that has died of its first failure."""
+        job = self.enqueue(**fields)
+        self.fail(self.claim_one(), retryable=False)
+        return job

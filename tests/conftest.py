@@ -1,0 +1,86 @@
+"""Fixtures: one Postgres server and one broker for the whole run, an empty database and a queue of its own for each test."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from app.settings import Settings
+from tests.api import Api
+from tests.broker import Broker, threaded_broker
+from tests.database import Loop, TestDatabase, create_database, server
+
+QUICK = Settings.model_construct().model_copy(
+    update={"port": 0, "sweep_seconds": 0.05, "poll_seconds": 0.2, "retry_base_seconds": 30.0, "log_level": "error"}
+)
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with server(tmp_path_factory.mktemp("postgres") / "data") as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def dsn(postgres: str, loop: Loop) -> str:
+    return create_database(postgres, loop, "longshore")
+
+
+@pytest.fixture(scope="session")
+def database(dsn: str, loop: Loop) -> Iterator[TestDatabase]:
+    database = TestDatabase(dsn, loop)
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def broker(dsn: str) -> Iterator[Broker]:
+    with threaded_broker(QUICK, dsn) as broker:
+        yield broker
+
+
+@pytest.fixture
+def db(database: TestDatabase) -> TestDatabase:
+    """An empty database."""
+    database.empty()
+    return database
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"queue-{next(_numbers)}"
+
+
+@pytest.fixture
+def api(broker: Broker, db: TestDatabase, queue: str) -> Api:
+    """The broker's HTTP API, with an empty database behind it and this test's own queue as the default."""
+    return Api(broker.http, queue)
+
+
+@pytest.fixture
+def http(broker: Broker, db: TestDatabase) -> httpx.Client:
+    """For requests that are not what the API wants."""
+    return broker.http
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], Any]], Any]:
+    return wait_until
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 20) -> Any:
+    """Waits for an event that has no signal. The limit is not a measurement: it only ends a test that would hang."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+    return found

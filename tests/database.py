@@ -1,0 +1,112 @@
+"""The test database: one server per run (fsync off), a migrated template named by the schema's hash, rows deleted between tests."""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+
+from app.db import migrations
+from app.db.embedded import EmbeddedPostgres
+
+T = TypeVar("T")
+
+# Queues stay: brokers cache them. Tests use queues of their own.
+EMPTIED = ("jobs", "finished_jobs", "dead_letters", "keys", "workers", "stat_deltas", "stat_totals", "stat_rates", "stat_times")
+
+
+class Loop:
+    """An event loop in a thread, for tests that are not async themselves."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="test loop", daemon=True).start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(120)
+
+
+class TestDatabase:
+    """SQL from a test: to look behind the API, and to move time by moving rows."""
+
+    __test__ = False
+
+    def __init__(self, dsn: str, loop: Loop) -> None:
+        self.dsn = dsn
+        self.loop = loop
+        self._pool: Any = loop.run(self._open())
+
+    async def _open(self) -> Any:
+        return await asyncpg.create_pool(self.dsn, min_size=1, max_size=5)
+
+    def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
+        return self.loop.run(self._pool.fetch(sql, *args))
+
+    def row(self, sql: str, *args: object) -> asyncpg.Record:
+        found = self.loop.run(self._pool.fetchrow(sql, *args))
+        assert found is not None
+        return found
+
+    def value(self, sql: str, *args: object) -> Any:
+        return self.loop.run(self._pool.fetchval(sql, *args))
+
+    def execute(self, sql: str, *args: object) -> str:
+        return str(self.loop.run(self._pool.execute(sql, *args)))
+
+    def empty(self) -> None:
+        self.execute("; ".join(f"DELETE FROM {table}" for table in EMPTIED))
+
+    def age(self, job_id: str, seconds: float) -> None:
+        """As if everything that happened to a live job had happened that much earlier."""
+        self.execute(
+            """
+            UPDATE jobs
+            SET run_at = run_at - make_interval(secs => $2), started_at = started_at - make_interval(secs => $2),
+                lease_expires_at = lease_expires_at - make_interval(secs => $2)
+            WHERE id = $1
+            """,
+            job_id,
+            seconds,
+        )
+
+    def close(self) -> None:
+        self.loop.run(self._pool.close())
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[str]:
+    """A server for this run alone: nothing in it needs to survive, so nothing is flushed."""
+    quick = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off", "max_connections": "200"}
+    with EmbeddedPostgres(folder, options=quick) as dsn:
+        yield dsn
+
+
+def create_database(dsn: str, loop: Loop, name: str) -> str:
+    """A migrated database, copied from the template."""
+    template = f"template_{_schema_hash()}"
+    loop.run(_create(dsn, template, "template1"))
+    migrations.upgrade(_in_database(dsn, template))
+    loop.run(_create(dsn, name, template))
+    return _in_database(dsn, name)
+
+
+async def _create(dsn: str, name: str, template: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", name):
+            await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    finally:
+        await connection.close()
+
+
+def _in_database(dsn: str, name: str) -> str:
+    return dsn.replace("/postgres?", f"/{name}?")
+
+
+def _schema_hash() -> str:
+    files = sorted((migrations.ROOT / "alembic" / "versions").glob("*.sql"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
