@@ -2,7 +2,7 @@
 
 Problem
 ├── MalformedJson 400
-├── ValidationFailed 422 ── IdempotencyKeyReused 422
+├── ValidationFailed 422 · IdempotencyKeyReused 422
 ├── NotFound 404
 ├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409
 ├── PayloadTooLarge 413 · BatchTooLarge 413

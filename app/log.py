@@ -21,6 +21,16 @@ def configure(level: str) -> None:
         logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
         cache_logger_on_first_use=True,
     )
+    # uvicorn's account of an unhandled error: ours, with the request id, has been written by then.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith("Exception in ASGI"))
+    logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+class _Forward(logging.Handler):
+    """What libraries log (uvicorn, asyncio) becomes a line of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
 
 
 def _dumps(event: object, **_: object) -> bytes:

@@ -27,7 +27,7 @@ from app.leases.claiming import Claiming
 from app.leases.settling import Settling
 from app.leases.times import Times
 from app.leases.waiting import WaitingRoom
-from app.maintenance.chores import Expiry, Look, Promotion, Retention
+from app.maintenance.chores import Expiry, Look, Partitions, Promotion, Retention
 from app.maintenance.runner import Chore, Runner
 from app.metrics import Metrics
 from app.queues import routes as queue_routes
@@ -129,7 +129,7 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
     floor = house.floor
     await floor.db.open()
     runner = Runner(floor)
-    _connect_signals(house, runner)
+    _start_chores(house, runner)
     try:
         yield
     finally:
@@ -137,7 +137,7 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
         await floor.db.close()
 
 
-def _connect_signals(house: House, runner: Runner) -> None:
+def _start_chores(house: House, runner: Runner) -> None:
     floor, settings = house.floor, house.floor.settings
     promotion = Promotion(floor, house.signals)
     look = Look(floor, house.queues, house.waiting)
@@ -148,6 +148,7 @@ def _connect_signals(house: House, runner: Runner) -> None:
     runner.start(Chore("roster", house.roster.exchange, 1.0))
     runner.start(Chore("times", house.reckoning.write_times, 1.0))
     runner.start(Chore("fold", house.reckoning.fold, 1.0, led=True))
+    runner.start(Chore("partitions", Partitions(floor).run_once, 60.0, led=True))
     runner.start(Chore("retention", Retention(floor, house.reviving).run_once, 60.0, led=True))
     runner.start_task("wakeups", floor.wakeups.run)
     house.roster.on_directive = house.waiting.wake_worker
@@ -168,9 +169,11 @@ def _checks(house: House) -> dict[str, health.Probe]:
         return f"Postgres {version}"
 
     async def schema() -> str:
-        at = await house.floor.db.value("SELECT version_num FROM alembic_version")
-        if at != migrations.head():
-            raise Problem(f"the schema is at {at}, this release needs {migrations.head()}: run `longshore migrate`")
+        head = migrations.head()
+        migrated = await house.floor.db.value("SELECT to_regclass('alembic_version') IS NOT NULL")
+        at = await house.floor.db.value("SELECT version_num FROM alembic_version") if migrated else "nothing"
+        if at != head:
+            raise Problem(f"the schema is at {at}, this release needs {head}: run `longshore migrate`")
         return f"at {at}"
 
     async def serving() -> str:

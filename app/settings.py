@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 KIB = 1024
@@ -84,3 +84,10 @@ class Settings(BaseSettings):
         1.0, description="Pause between the fallback polls that find work when no wake-up came."
     )
     shutdown_seconds: Seconds = Field(5.0, description="How long running requests may take to finish after SIGTERM.")
+
+    @field_validator("database_url", "listen_url")
+    @classmethod
+    def _is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise ValueError("not a postgresql:// URL")
+        return value

@@ -34,9 +34,45 @@ class Api:
         job: Json = self.post("/jobs", {"queue": self.queue, "job_type": "test", **fields}, status=201)
         return job
 
+    def batch(self, *jobs: Json, status: int = 201, key: str | None = None, **fields: Any) -> Json:
+        """Jobs of this test's queue and of type test, unless they say otherwise."""
+        body = {"jobs": [{"queue": self.queue, "job_type": "test", **job} for job in jobs], **fields}
+        answer: Json = self.post("/jobs/batch", body, status=status, key=key)
+        return answer
+
+    def enqueue_many(self, count: int, **fields: Any) -> list[str]:
+        """Their ids, in the order of creation."""
+        return [result["job_id"] for result in self.batch(*[fields] * count)["results"]]
+
     def job(self, job_id: str, **params: Any) -> Json:
         job: Json = self.get(f"/jobs/{job_id}", **params)
         return job
+
+    def cancel(self, job: Json, *, status: int = 200) -> Json:
+        cancelled: Json = self.post(f"/jobs/{job['id']}/cancel", {}, status=status)
+        return cancelled
+
+    def attempts(self, job: Json) -> list[Json]:
+        attempts: list[Json] = self.get(f"/jobs/{job['id']}/attempts")["items"]
+        return attempts
+
+    def pages(self, path: str, **params: Any) -> list[list[Json]]:
+        """Every page of a list, by following its cursors."""
+        pages = [self.get(path, **params)]
+        while "next_cursor" in pages[-1]:
+            pages.append(self.get(path, **params, cursor=pages[-1]["next_cursor"]))
+        return [page["items"] for page in pages]
+
+    # Operators
+
+    def stats(self) -> Json:
+        """Of this test's queue."""
+        stats: Json = self.get(f"/queues/{self.queue}/stats")
+        return stats
+
+    def counts(self) -> dict[str, int]:
+        """Of this test's queue, without the zeros."""
+        return {state: count for state, count in self.stats()["counts"].items() if count}
 
     # Workers
 
@@ -80,8 +116,8 @@ class Api:
         answer: Json = self.post(f"/jobs/{job['id']}/{verb}", {"lease_token": job["lease_token"], **fields}, status=status)
         return answer
 
-    def dead(self, **fields: Any) -> Json:
+    def dead(self, error: Json | None = None, **fields: Any) -> Json:
         """A job that has died of its first failure."""
         job = self.enqueue(**fields)
-        self.fail(self.claim_one(), retryable=False)
+        self.fail(self.claim_one(queues=[job["queue"]]), retryable=False, error=error or {"message": "it broke"})
         return job

@@ -3,20 +3,27 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
+from app import log
+from app.main import House, build
 from app.settings import Settings
 from tests.api import Api
 from tests.broker import Broker, threaded_broker
 from tests.database import Loop, TestDatabase, create_database, server
+from tests.versions import AT_HAND, NOT_AT_HAND
 
 QUICK = Settings.model_construct().model_copy(
     update={"port": 0, "sweep_seconds": 0.05, "poll_seconds": 0.2, "retry_base_seconds": 30.0, "log_level": "error"}
 )
 _numbers = itertools.count(1)
+
+
+log.configure("error")
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +37,19 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield dsn
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--partitioned", action="store_true", help="run on a database whose laned tables are divided by lane")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was not tried is said, so that a green run is not taken for more than it is."""
+    tried, missing = (", ".join(map(str, versions)) for versions in (AT_HAND, NOT_AT_HAND))
+    terminalreporter.write_line(f"Postgres tried: {tried}; supported, but no binaries here: {missing or 'none'}")
+
+
 @pytest.fixture(scope="session")
-def dsn(postgres: str, loop: Loop) -> str:
-    return create_database(postgres, loop, "longshore")
+def dsn(postgres: str, loop: Loop, pytestconfig: pytest.Config) -> str:
+    return create_database(postgres, loop, "longshore", in_parts=pytestconfig.getoption("--partitioned"))
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +87,23 @@ def api(broker: Broker, db: TestDatabase, queue: str) -> Api:
 def http(broker: Broker, db: TestDatabase) -> httpx.Client:
     """For requests that are not what the API wants."""
     return broker.http
+
+
+@pytest.fixture
+def house(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[House]:
+    """The rooms of a broker that serves nobody and has no chores, for what happens with no request."""
+    house = build(QUICK, dsn)
+    loop.run(house.floor.db.open())
+    loop.run(house.floor.clock.refresh(house.floor.db))
+    yield house
+    loop.run(house.floor.db.close())
+
+
+@pytest.fixture
+def background() -> Iterator[ThreadPoolExecutor]:
+    """For calls that wait while the test goes on."""
+    with ThreadPoolExecutor(32) as pool:
+        yield pool
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 import asyncio
 import hashlib
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import asyncpg
 
 from app.db import migrations
 from app.db.embedded import EmbeddedPostgres
+from tests.partitioned import divide
 
 T = TypeVar("T")
 
@@ -47,7 +49,7 @@ class TestDatabase:
         return self.loop.run(self._pool.fetch(sql, *args))
 
     def row(self, sql: str, *args: object) -> asyncpg.Record:
-        found = self.loop.run(self._pool.fetchrow(sql, *args))
+        found: asyncpg.Record | None = self.loop.run(self._pool.fetchrow(sql, *args))
         assert found is not None
         return found
 
@@ -73,6 +75,37 @@ class TestDatabase:
             seconds,
         )
 
+    @contextmanager
+    def uncommitted(self, sql: str, *args: object) -> Iterator[None]:
+        """As another process that has done this and neither commits nor gives up until the block ends."""
+        connection = self.loop.run(asyncpg.connect(self.dsn))
+        try:
+            self.loop.run(connection.execute("BEGIN"))
+            self.loop.run(connection.execute(sql, *args))
+            yield
+        finally:
+            self.loop.run(connection.close())
+
+    @contextmanager
+    def led_here(self, chore: str) -> Iterator[None]:
+        """As if this test were the process that leads the chore: brokers leave it alone meanwhile."""
+        self.execute(
+            """
+            INSERT INTO leaders (chore, holder, held_until)
+            VALUES ($1, gen_random_uuid(), now() + interval '1 hour')
+            ON CONFLICT (chore) DO UPDATE
+            SET holder = excluded.holder, held_until = excluded.held_until
+            """,
+            chore,
+        )
+        yield
+        self.execute("DELETE FROM leaders WHERE chore = $1", chore)
+
+    def instant(self, seconds: float) -> str:
+        """So many seconds from now, as the API writes it."""
+        at: datetime = self.value("SELECT now() + make_interval(secs => $1)", float(seconds))
+        return at.isoformat().replace("+00:00", "Z")
+
     def close(self) -> None:
         self.loop.run(self._pool.close())
 
@@ -85,25 +118,34 @@ def server(folder: Path) -> Iterator[str]:
         yield dsn
 
 
-def create_database(dsn: str, loop: Loop, name: str) -> str:
-    """A migrated database, copied from the template."""
+def create_database(dsn: str, loop: Loop, name: str, *, in_parts: bool = False) -> str:
+    """A migrated database, copied from the template; `in_parts` with its laned tables divided by lane."""
     template = f"template_{_schema_hash()}"
-    loop.run(_create(dsn, template, "template1"))
-    migrations.upgrade(_in_database(dsn, template))
+    create_empty_database(dsn, loop, template)
+    migrations.upgrade(in_database(dsn, template))
+    if in_parts:
+        loop.run(_create(dsn, f"{template}_in_parts", template, then=divide))
+        template = f"{template}_in_parts"
     loop.run(_create(dsn, name, template))
-    return _in_database(dsn, name)
+    return in_database(dsn, name)
 
 
-async def _create(dsn: str, name: str, template: str) -> None:
+def create_empty_database(dsn: str, loop: Loop, name: str) -> str:
+    loop.run(_create(dsn, name, "template1"))
+    return in_database(dsn, name)
+
+
+async def _create(dsn: str, name: str, template: str, then: Callable[[str], Awaitable[None]] | None = None) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", name):
             await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+            await then(in_database(dsn, name)) if then else None
     finally:
         await connection.close()
 
 
-def _in_database(dsn: str, name: str) -> str:
+def in_database(dsn: str, name: str) -> str:
     return dsn.replace("/postgres?", f"/{name}?")
 
 

@@ -18,6 +18,11 @@ class DatabaseClock:
         return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     async def refresh(self, db: Database) -> None:
+        """The answer was written somewhere between asking and hearing. If the offset that we have fits into that span it stays, so
+        that a slow round trip does not move the clock."""
         before = time.monotonic()
         theirs: datetime = await db.value("SELECT clock_timestamp()")
-        self._offset = theirs.timestamp() - (before + time.monotonic()) / 2
+        after = time.monotonic()
+        earliest, latest = theirs.timestamp() - after, theirs.timestamp() - before
+        if not earliest <= self._offset <= latest:
+            self._offset = (earliest + latest) / 2

@@ -37,7 +37,7 @@ def created_at(job_id: UUID) -> datetime:
 
 def first_id_at(instant: datetime) -> UUID:
     """The smallest id of that millisecond: a bound for time filters that the index on ids can use."""
-    return UUID(int=_milliseconds(instant) << 80)
+    return UUID(int=max(0, _milliseconds(instant)) << 80)
 
 
 def digest(*parts: str) -> UUID:

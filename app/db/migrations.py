@@ -7,6 +7,7 @@ from typing import Any
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from asyncpg import LockNotAvailableError
 from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
@@ -44,8 +45,8 @@ def _with_retries(run: Callable[[], None]) -> None:
         try:
             run()
             return
-        except DBAPIError as error:
-            if "LockNotAvailable" not in str(error) or not left:
+        except (DBAPIError, LockNotAvailableError) as error:  # the second from `run_file`, past SQLAlchemy
+            if "LockNotAvailable" not in repr(error) or not left:
                 raise
             time.sleep(0.2)
 

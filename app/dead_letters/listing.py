@@ -1,7 +1,7 @@
 """Reads of dead letters whose text is assembled from the filters: lists, counts, groups."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from app.jobs.store import JobRow
 from app.web.shapes import UNSET
 
 MOST_GROUPS = 1000
-_QUEUE_ID = letters.c.lane / LANES_PER_QUEUE
+_QUEUE_ID = letters.c.lane // LANES_PER_QUEUE
 _GROUPED_BY = {GroupField.QUEUE: _QUEUE_ID, GroupField.JOB_TYPE: letters.c.job_type, GroupField.FINGERPRINT: letters.c.fingerprint}
 
 
@@ -33,7 +33,7 @@ async def list_letters(
 ) -> list[Letter]:
     query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(*_conditions(wanted, queue_id))
     if after is not None:
-        query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(*after))
+        query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(_in_utc(after[0]), after[1]))
     query = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(limit)
     return [_letter(row) for row in await db.rows(*compiled(query))]
 
@@ -87,7 +87,15 @@ def _conditions(wanted: DeadLetterFilter, queue_id: int | None) -> list[sa.Colum
         if value is not UNSET:
             conditions.append(letters.c[name] == value)
     if wanted.dead_after is not UNSET:
-        conditions.append(letters.c.dead_at >= wanted.dead_after)
+        conditions.append(letters.c.dead_at >= _in_utc(wanted.dead_after))
     if wanted.dead_before is not UNSET:
-        conditions.append(letters.c.dead_at < wanted.dead_before)
+        conditions.append(letters.c.dead_at < _in_utc(wanted.dead_before))
     return conditions
+
+
+def _in_utc(instant: datetime) -> datetime:
+    """The last hours of the year 9999 in one zone may lie beyond the calendar in UTC: then its end, or its beginning, will do."""
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC) if instant.year == 1 else datetime.max.replace(tzinfo=UTC)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -35,10 +36,21 @@ from app.log import log
 from app.queues.registry import Queues
 from app.web.bodies import check_user_data
 from app.web.paging import Paging, page_of
-from app.web.shapes import UNSET, Raw, UnsetType, given, or_unset
+from app.web.shapes import UNSET, Instant, Raw, UnsetType, given, or_unset
 
 SAMPLE = 20
 _NO_FILTER = DeadLetterFilter()
+
+
+class Due(NamedTuple):
+    """When a replayed job starts. What starts now is ready, even if the clock is set back by a millisecond meanwhile."""
+
+    run_at: datetime
+    state: str
+
+    @classmethod
+    def after(cls, seconds: float, now: datetime) -> "Due":
+        return cls(now + timedelta(seconds=seconds), "scheduled" if seconds > 0 else "ready")
 
 
 class Reviving:
@@ -49,9 +61,8 @@ class Reviving:
         self._watching = watching
 
     async def page(self, wanted: DeadLetterFilter, page: Paging) -> DeadLetterList:
-        after = (datetime.fromisoformat(page.after("at")), UUID(page.after("id"))) if page.cursor else None
         queue_id = await self._queue_id(wanted)
-        letters = await listing.list_letters(self._floor.db, wanted, queue_id, after=after, limit=page.limit + 1)
+        letters = await listing.list_letters(self._floor.db, wanted, queue_id, after=_after(page), limit=page.limit + 1)
         found = [await self._told(letter) for letter in letters]
         items, cursor = page_of(found, page.limit, lambda letter: {"at": letter.dead_at.isoformat(), "id": str(letter.id)})
         return DeadLetterList(items=items, next_cursor=cursor)
@@ -133,18 +144,18 @@ class Reviving:
         overrides = given(sent, ReplayOverrides())
         now = self._floor.now()
         step = spread_seconds / len(ids) if ids else 0
-        due = {job_id: now + timedelta(seconds=step * index) for index, job_id in enumerate(ids)}
+        due = {job_id: Due.after(step * index, now) for index, job_id in enumerate(ids)}
         revived: list[UUID] = []
         for lane, some in by_lane(ids, lambda job_id: job_id).items():
             if overrides.queue is UNSET:
                 revived += await self._revive(lane, some, due, overrides)
             else:
                 revived += await self._move(lane, some, due, overrides)
-        return sorted(revived, key=lambda job_id: (job_id not in due, due.get(job_id, now)))
+        return sorted(revived, key=lambda job_id: due[job_id].run_at if job_id in due else now)
 
-    async def _revive(self, lane: int, ids: Sequence[UUID], due: dict[UUID, datetime], overrides: ReplayOverrides) -> list[UUID]:
+    async def _revive(self, lane: int, ids: Sequence[UUID], due: dict[UUID, Due], overrides: ReplayOverrides) -> list[UUID]:
         payloads = await self._payloads(lane, ids, overrides.payload_merge)
-        letters = [(job_id, self._state(due[job_id]), due[job_id], payloads.get(job_id)) for job_id in ids]
+        letters = [(job_id, due[job_id].state, due[job_id].run_at, payloads.get(job_id)) for job_id in ids]
         rows = await store.replay(self._floor.db, lane, letters, given(overrides.priority, None), given(overrides.max_attempts, None))
         self._tell(lane, [(row.state, row.run_at, row.job_type) for row in rows])
         return [row.id for row in rows]
@@ -161,7 +172,7 @@ class Reviving:
         check_user_data(Raw(text.encode()), self._floor.settings.max_payload_bytes, "/overrides/payload_merge")
         return text
 
-    async def _move(self, lane: int, ids: Sequence[UUID], due: dict[UUID, datetime], overrides: ReplayOverrides) -> list[UUID]:
+    async def _move(self, lane: int, ids: Sequence[UUID], due: dict[UUID, Due], overrides: ReplayOverrides) -> list[UUID]:
         """Into another queue: the letter goes and a new job comes, in one transaction."""
         queue = await self._queues.get_or_create(given(overrides.queue, "default"))
         async with self._floor.db.transaction() as transaction:
@@ -173,12 +184,12 @@ class Reviving:
             self._tell(lane_of(row.id), [(row.state, row.run_at, row.job_type)])
         return [row.id for row in fresh]
 
-    def _fresh(self, letter: TakenRow, lane: int, run_at: datetime, overrides: ReplayOverrides) -> NewJob:
+    def _fresh(self, letter: TakenRow, lane: int, due: Due, overrides: ReplayOverrides) -> NewJob:
         patch = given(overrides.payload_merge, None)
         return NewJob(
             id=self._floor.mint(lane),
-            state=self._state(run_at),
-            run_at=run_at,
+            state=due.state,
+            run_at=due.run_at,
             priority=given(overrides.priority, letter.priority),
             max_attempts=given(overrides.max_attempts, letter.max_attempts),
             job_type=letter.job_type,
@@ -193,9 +204,6 @@ class Reviving:
             payload=letter.payload if patch is None else self._merged(letter.payload, patch),
         )
 
-    def _state(self, run_at: datetime) -> str:
-        return "scheduled" if run_at > self._floor.now() else "ready"
-
     def _tell(self, lane: int, rows: Sequence[tuple[str, datetime, str]]) -> None:
         ready = [job_type for state, _, job_type in rows if state == "ready"]
         if ready:
@@ -203,3 +211,13 @@ class Reviving:
         for state, run_at, _ in rows:
             if state == "scheduled":
                 self._signals.due(run_at)
+
+
+def _after(page: Paging) -> tuple[datetime, UUID] | None:
+    """Where the last page ended: letters that died at the same instant are told apart by their ids."""
+    if page.cursor is None:
+        return None
+    try:
+        return msgspec.convert((page.after("at"), page.after("id")), tuple[Instant, UUID])
+    except msgspec.ValidationError:
+        raise ValidationFailed.at("/query/cursor", "not a cursor that we gave out") from None

@@ -4,7 +4,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.dead_letters.reviving import Reviving
 from app.dead_letters.schemas import (
@@ -19,7 +19,7 @@ from app.dead_letters.schemas import (
     ReplayDeadLetters,
 )
 from app.errors import MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
-from app.jobs.schemas import Job
+from app.jobs.schemas import Job, QueryInstant
 from app.web.bodies import answer, body
 from app.web.contract import gives
 from app.web.paging import Paging
@@ -42,8 +42,8 @@ class LetterFilter(BaseModel):
     reason: str | None = Field(None, pattern=NAME_PATTERN)
     error_type: str | None = Field(None, max_length=200)
     fingerprint: str | None = Field(None, max_length=250)
-    dead_after: AwareDatetime | None = None
-    dead_before: AwareDatetime | None = None
+    dead_after: QueryInstant | None = None
+    dead_before: QueryInstant | None = None
 
     def filter(self) -> DeadLetterFilter:
         return DeadLetterFilter(**{name: or_unset(getattr(self, name)) for name in LetterFilter.model_fields})

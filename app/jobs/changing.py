@@ -17,6 +17,7 @@ from app.web.bodies import check_user_data
 from app.web.shapes import encoded, given, text_of
 
 SAMPLE = 20
+CANCEL_TRIES = 3  # a job may begin or end its run between the two statements: neither matches, and it is looked at again
 
 
 class Changing:
@@ -44,9 +45,12 @@ class Changing:
         state = await store.change(self._floor.db, job_id, now=now, values=values)
         if state is None:
             raise WrongState(job_id, (await self._watching.find(job_id)).state)
-        if run_at is not None:
-            self._became(job_id, state)
-        return await self._watching.get(job_id)
+        job = await self._watching.get(job_id)
+        if run_at is not None and state == "ready":
+            self._signals.ready(lane_of(job_id), [job.job_type])
+        elif run_at is not None:
+            self._signals.due(run_at)
+        return job
 
     async def run_now(self, job_id: UUID) -> Job:
         """Scheduled becomes ready; what is ready already needs nothing done."""
@@ -54,7 +58,8 @@ class Changing:
         row = await self._watching.find(job_id)
         if not hurried and row.state != "ready":
             raise WrongState(job_id, row.state)
-        self._became(job_id, "ready")
+        if hurried:
+            self._signals.ready(row.lane, [row.job_type])
         return await self._watching.told(row)
 
     async def cancel(self, job_id: UUID, reason: str | None) -> tuple[int, Job]:
@@ -80,11 +85,21 @@ class Changing:
         ids, chosen = given(request.ids, None), given(request.filter, None)
         if (ids is None) == (chosen is None):
             raise ValidationFailed.at("/filter", "either ids or a filter")
+        limit = given(request.limit, 1000)
         if chosen is None:
-            return list(dict.fromkeys(ids or []))
+            return (await self._living(ids or []))[:limit]
+        if chosen == JobFilter():
+            raise ValidationFailed.at("/filter", "an empty filter would cancel everything: name at least a queue")
         if given(chosen.state, None) in FINISHED:
             raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
-        return await self._filtered(chosen, given(request.limit, 1000))
+        return await self._filtered(chosen, limit)
+
+    async def _living(self, ids: Iterable[UUID]) -> list[UUID]:
+        """Those that wait or run, each once and in the order of the request."""
+        asked = list(dict.fromkeys(ids))
+        lanes = by_lane(asked, lambda job_id: job_id)
+        living = {row.id for lane, some in lanes.items() for row in await store.live_jobs(self._floor.db, lane, some)}
+        return [job_id for job_id in asked if job_id in living]
 
     async def _filtered(self, chosen: JobFilter, limit: int) -> list[UUID]:
         lanes = await self._watching.lanes(chosen)
@@ -96,16 +111,15 @@ class Changing:
         keep_until, archive = self._queues.retention(now)
         cancelled: list[UUID] = []
         asked: dict[UUID, bool] = {}
-        for lane, some in by_lane(ids, lambda job_id: job_id).items():
-            cancelled += await store.cancel_waiting(self._floor.db, lane, some, now=now, keep_until=keep_until, archive=archive)
-            rest = sorted(set(some) - set(cancelled))
-            if rest:
-                asked |= {row["id"]: row["again"] for row in await store.request_cancel(self._floor.db, lane, rest, now)}
+        left = list(ids)
+        for _ in range(CANCEL_TRIES):
+            for lane, some in by_lane(left, lambda job_id: job_id).items():
+                cancelled += await store.cancel_waiting(self._floor.db, lane, some, now=now, keep_until=keep_until, archive=archive)
+                rest = sorted(set(some) - set(cancelled))
+                if rest:
+                    asked |= {row["id"]: row["again"] for row in await store.request_cancel(self._floor.db, lane, rest, now)}
+            left = await self._living(job_id for job_id in left if job_id not in asked and job_id not in cancelled)
+            if not left:
+                break
         self._signals.finished(cancelled)
         return cancelled, asked
-
-    def _became(self, job_id: UUID, state: str) -> None:
-        if state == "ready":
-            self._signals.ready(lane_of(job_id), [None])
-        else:
-            self._signals.due(self._floor.now())

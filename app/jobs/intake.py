@@ -9,7 +9,7 @@ import msgspec
 
 from app.db.floor import Floor
 from app.db.lanes import KEY_LANES, by_lane, digest, lane_of, spread
-from app.errors import BatchTooLarge, Fault, IdempotencyKeyReused, NotFound, Problem, ValidationFailed
+from app.errors import BatchTooLarge, Fault, IdempotencyKeyReused, NotFound, Problem, QueueLimit, ValidationFailed
 from app.jobs import store, wanted
 from app.jobs.schemas import BatchAnswer, BatchJob, BatchResult, Job, JobCreate, UnreadBatch
 from app.jobs.signals import Signals
@@ -20,7 +20,7 @@ from app.web.bodies import decode
 from app.web.problems import details
 from app.web.shapes import UNSET, Raw, given
 
-_ids = msgspec.json.Decoder(list[UUID])
+_ids = msgspec.json.Decoder(list[UUID | None])
 _batch_job = msgspec.json.Decoder(BatchJob)
 
 
@@ -47,20 +47,23 @@ class Intake:
         """The job as stored; for a repeated key the job of the first call, as it is now."""
         wanted.check(job, self._floor.settings, self._floor.now())
         row = await self._prepare(job, trace)
-        stored = await self._store([row], Key(key, "enqueue_job", job) if key else None)
-        if stored == [row.id]:
+        (stored,) = await self._store([row], Key(key, "enqueue_job", job) if key else None)
+        if stored is None or stored == row.id:
             return wanted.told(row, self._queues.name(lane_of(row.id)))
-        return await self._as_it_is_now(stored[0])
+        return await self._as_it_is_now(stored)
 
-    async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None) -> BatchAnswer:
+    async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str) -> BatchAnswer:
         atomic = given(batch.atomic, True)
         jobs = self._read(batch)
-        refused = {index: job for index, job in enumerate(jobs) if isinstance(job, Problem)}
-        if refused and atomic:
-            raise _all_of(refused)
-        rows = [await self._prepare(job, trace) for job in jobs if isinstance(job, JobCreate)]
+        if atomic:
+            _check_all(jobs)
+        rows = [await self._prepare_one(job, trace, f"/jobs/{index}") for index, job in enumerate(jobs)]
+        if atomic:
+            _check_all(rows)
         stored = await self._store(rows, Key(key, "enqueue_jobs", batch) if key else None)
-        return _batch_answer(jobs, stored, atomic)
+        results = [_batch_result(index, item, job_id, request_id) for index, (item, job_id) in enumerate(zip(rows, stored, strict=True))]
+        created = sum(result.status == "created" for result in results)
+        return BatchAnswer(results=results, created=created, duplicates=0, rejected=UNSET if atomic else len(results) - created)
 
     def _read(self, batch: UnreadBatch) -> list[JobCreate | Problem]:
         """Each job, or what is wrong with it. Nothing is written before all have been read, not even a queue."""
@@ -83,19 +86,31 @@ class Intake:
         queue = await self._queues.get_or_create(given(job.queue, "default"))
         return wanted.new_job(job, wanted.choose_lane(queue, job.group), self._floor, trace)
 
-    async def _store(self, rows: Sequence[NewJob], key: Key | None) -> list[UUID]:
-        """The ids of the jobs; for a repeated key those of the first call. One lane without a key is one statement in autocommit."""
-        lanes = by_lane(rows, lambda row: row.id)
+    async def _prepare_one(self, job: JobCreate | Problem, trace: Trace, at: str) -> NewJob | Problem:
+        """A queue that does not exist and may not be made is the fault of its job alone."""
+        if isinstance(job, Problem):
+            return job
+        try:
+            return await self._prepare(job, trace)
+        except (NotFound, QueueLimit) as problem:
+            problem.faults = [Fault(f"{at}/queue", problem.code, problem.detail)]
+            return problem
+
+    async def _store(self, items: Sequence[NewJob | Problem], key: Key | None) -> list[UUID | None]:
+        """The id of each job, None for what was refused; for a repeated key those of the first call. One lane without a key is one
+        statement in autocommit."""
+        lanes = by_lane([item for item in items if isinstance(item, NewJob)], lambda row: row.id)
+        ids = [item.id if isinstance(item, NewJob) else None for item in items]
         if key is None and len(lanes) == 1:
             await store.enqueue(self._floor.db, *next(iter(lanes.items())))
         elif key is not None or lanes:
-            known = await self._store_together(lanes, [row.id for row in rows], key)
+            known = await self._store_together(lanes, ids, key)
             if known is not None:
                 return known
         self._tell(lanes)
-        return [row.id for row in rows]
+        return ids
 
-    async def _store_together(self, lanes: dict[int, list[NewJob]], ids: list[UUID], key: Key | None) -> list[UUID] | None:
+    async def _store_together(self, lanes: dict[int, list[NewJob]], ids: list[UUID | None], key: Key | None) -> list[UUID | None] | None:
         async with self._floor.db.transaction() as transaction:
             if key is not None:
                 fingerprint = wanted.fingerprint_of(key.body)
@@ -130,22 +145,25 @@ class Intake:
         return row.told(await self._queues.name_of(row.lane))
 
 
-def _all_of(refused: dict[int, Problem]) -> Problem:
+def _check_all(items: Sequence[object]) -> None:
+    refused = [item for item in items if isinstance(item, Problem)]
+    if refused:
+        raise _all_of(refused)
+
+
+def _all_of(refused: Sequence[Problem]) -> Problem:
     """One problem for the whole batch, with a pointer for each bad item. Items that fail alike keep their own code."""
-    faults = [fault for problem in refused.values() for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]]
-    first = next(iter(refused.values()))
-    if all(type(problem) is type(first) for problem in refused.values()) and not isinstance(first, ValidationFailed):
+    faults = [fault for problem in refused for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]]
+    first = refused[0]
+    if all(type(problem) is type(first) for problem in refused) and not isinstance(first, ValidationFailed):
         first.faults = faults
         return first
     return ValidationFailed(f"{len(refused)} of the jobs are not what we take; nothing was stored", faults=faults)
 
 
-def _batch_answer(jobs: Sequence[JobCreate | Problem], stored: list[UUID], atomic: bool) -> BatchAnswer:
-    ids = iter(stored)
-    results = [
-        BatchResult(index=index, status="rejected", problem=details(job, ""))
-        if isinstance(job, Problem)
-        else BatchResult(index=index, status="created", job_id=next(ids))
-        for index, job in enumerate(jobs)
-    ]
-    return BatchAnswer(results=results, created=len(stored), duplicates=0, rejected=UNSET if atomic else len(jobs) - len(stored))
+def _batch_result(index: int, item: NewJob | Problem, job_id: UUID | None, request_id: str) -> BatchResult:
+    """What was refused when its key was first used stays refused, even if it would be taken now."""
+    if job_id is not None:
+        return BatchResult(index=index, status="created", job_id=job_id)
+    problem = item if isinstance(item, Problem) else ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used")
+    return BatchResult(index=index, status="rejected", problem=details(problem, request_id))

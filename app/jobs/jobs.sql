@@ -59,7 +59,7 @@ changed AS (
     SET priority = coalesce($3, priority),
         run_at = coalesce($4, run_at),
         payload = coalesce($5, payload),
-        max_attempts = greatest(coalesce($6, max_attempts), attempt),
+        max_attempts = coalesce($6, max_attempts),
         tags = coalesce($7, tags),
         metadata = coalesce($8, metadata),
         state = CASE WHEN $4 IS NULL OR jobs.state = 'blocked' THEN jobs.state WHEN $4 > $9 THEN 'scheduled' ELSE 'ready' END,

@@ -38,7 +38,7 @@ async def list_jobs(
     wanted: JobFilter,
     *,
     after: UUID | None = None,
-    order: Order = Order.NEWEST,
+    order: Order = Order.DESC,
     limit: int,
     tables: Sequence[sa.Table] = EVERYWHERE,
 ) -> list[JobRow]:
@@ -62,14 +62,15 @@ def _merged(
 def _of_one_lane(
     table: sa.Table, lane: sa.ColumnElement[int], wanted: JobFilter, after: UUID | None, order: Order, limit: int
 ) -> sa.Subquery:
-    query = sa.select(*job_columns(table)).where(table.c.lane == lane, *_conditions(table, wanted))
+    # The lane comes from outside: without the last word SQLAlchemy adds all lanes to the FROM, and each job comes once per lane.
+    query = sa.select(*job_columns(table)).where(table.c.lane == lane, *_conditions(table, wanted)).correlate_except(table)
     if after is not None:
-        query = query.where(table.c.id < after if order is Order.NEWEST else table.c.id > after)
+        query = query.where(table.c.id < after if order is Order.DESC else table.c.id > after)
     return query.order_by(_by_age(table.c.id, order)).limit(limit).subquery(f"part_{table.name}")
 
 
 def _by_age(column: sa.ColumnElement[UUID], order: Order) -> sa.ColumnElement[UUID]:
-    return column.desc() if order is Order.NEWEST else column.asc()
+    return column.desc() if order is Order.DESC else column.asc()
 
 
 def job_columns(table: sa.Table) -> list[sa.ColumnElement[object]]:

@@ -4,7 +4,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import (
     BatchTooLarge,
@@ -33,6 +33,7 @@ from app.jobs.schemas import (
     JobPatch,
     JobState,
     Order,
+    QueryInstant,
     UnreadBatch,
 )
 from app.jobs.watching import Watching
@@ -40,6 +41,7 @@ from app.web.bodies import answer, body
 from app.web.contract import gives
 from app.web.disconnect import watched
 from app.web.headers import IdempotencyKey, trace_of
+from app.web.middleware import request_id
 from app.web.paging import Paging
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN, given, or_unset
@@ -57,9 +59,9 @@ class JobQuery(Paging):
     job_type: str | None = Field(None, pattern=NAME_PATTERN)
     group: str | None = Field(None, pattern=NAME_PATTERN)
     tag: str | None = Field(None, max_length=120)
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
-    order: Order = Field(Order.NEWEST, description="`newest` (default) or `oldest` first.")
+    created_after: QueryInstant | None = None
+    created_before: QueryInstant | None = None
+    order: Order = Field(Order.DESC, description="By age: `desc` (default, newest first) or `asc`.")
 
     def filter(self) -> JobFilter:
         return JobFilter(
@@ -71,6 +73,14 @@ class JobQuery(Paging):
             created_after=or_unset(self.created_after),
             created_before=or_unset(self.created_before),
         )
+
+
+class WaitQuery(BaseModel):
+    """A misspelt `wait_second` must not answer at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wait_seconds: float = Field(0, ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling.")
 
 
 @router.post("/jobs", **gives(Job, *_ENQUEUE, takes=JobCreate, status=201))
@@ -109,7 +119,7 @@ async def enqueue_jobs(
 
     With `atomic: false` the good ones are stored (207) and each bad one carries its problem.
     """
-    result = await intake.enqueue_batch(batch, trace_of(request), idempotency_key)
+    result = await intake.enqueue_batch(batch, trace_of(request), idempotency_key, request_id(request.scope))
     return answer(result, status=201 if given(batch.atomic, True) else 207)
 
 
@@ -133,15 +143,13 @@ async def get_job(
     request: Request,
     job_id: UUID,
     watching: Annotated[Watching, of(Watching)],
-    wait_seconds: Annotated[
-        float, Query(ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling.")
-    ] = 0,
+    query: Annotated[WaitQuery, Query()],
 ) -> Response:
     """A job as it is now; with `wait_seconds` as soon as it has finished, or as it is when the time is over."""
-    if wait_seconds == 0:
+    if query.wait_seconds == 0:
         return answer(await watching.get(job_id))
     async with watched(request) as client:
-        return answer(await watching.get_finished(job_id, wait_seconds, client))
+        return answer(await watching.get_finished(job_id, query.wait_seconds, client))
 
 
 @router.patch("/jobs/{job_id}", **gives(Job, NotFound, WrongState, MalformedJson, PayloadTooLarge, ValidationFailed, takes=JobPatch))

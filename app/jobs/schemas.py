@@ -2,6 +2,9 @@
 
 from enum import StrEnum
 
+import msgspec
+from pydantic import AwareDatetime, BeforeValidator
+
 from app.web.problems import Problem
 from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Int64, Meta, Name, Raw, Sent, Tag, Told, UnsetType, integer, number
 
@@ -12,6 +15,8 @@ DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
 BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
 Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, 32 at most.")]
 Metadata = Annotated[dict[str, Raw], Meta(max_length=64, description="Free facts about the job; never interpreted.")]
+# Read like the instants in bodies: pydantic alone would take `-1` too, as seconds since the epoch.
+QueryInstant = Annotated[AwareDatetime, BeforeValidator(lambda text: msgspec.convert(text, Instant))]
 
 
 class JobState(StrEnum):
@@ -29,8 +34,8 @@ class JobState(StrEnum):
 class Order(StrEnum):
     """By age of the job."""
 
-    NEWEST = "newest"
-    OLDEST = "oldest"
+    DESC = "desc"
+    ASC = "asc"
 
 
 class RetryPolicy(Sent):

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -20,6 +20,8 @@ from app.web.shapes import UNSET, Raw, UnsetType, encoded, given, or_unset, text
 MAX_METADATA_BYTES = 16 * 1024
 Trace = Mapping[str, str]
 
+_FIRST_INSTANT = datetime.min.replace(tzinfo=UTC)
+
 
 def check(job: JobCreate, settings: Settings, now: datetime, at: str = "") -> None:
     """`at` is the pointer to the job in the request: empty, or `/jobs/3`."""
@@ -36,6 +38,8 @@ def check(job: JobCreate, settings: Settings, now: datetime, at: str = "") -> No
 def check_horizon(instant: datetime, settings: Settings, now: datetime, pointer: str) -> None:
     if instant > now + timedelta(seconds=settings.max_delay_seconds):
         raise ValidationFailed.at(pointer, f"more than {settings.max_delay_seconds} seconds ahead")
+    if instant < _FIRST_INSTANT:
+        raise ValidationFailed.at(pointer, "before the year 1 in UTC")
 
 
 def check_metadata(metadata: dict[str, Raw] | UnsetType, at: str) -> None:
@@ -56,10 +60,11 @@ def choose_lane(queue: Queue, group: str | UnsetType) -> int:
 def new_job(job: JobCreate, lane: int, floor: Floor, trace: Trace) -> NewJob:
     job_id = floor.mint(lane)
     settings = floor.settings
-    run_at = _run_at(job, created_at(job_id), floor.now())
+    now = max(floor.now(), created_at(job_id))  # ids never go back, the clock may by some milliseconds when it is set right
+    run_at = _run_at(job, created_at(job_id), now)
     return NewJob(
         id=job_id,
-        state="scheduled" if run_at > floor.now() else "ready",
+        state="scheduled" if run_at > now else "ready",
         run_at=run_at,
         priority=given(job.priority, 0),
         max_attempts=given(job.max_attempts, settings.default_max_attempts),
@@ -78,7 +83,7 @@ def new_job(job: JobCreate, lane: int, floor: Floor, trace: Trace) -> NewJob:
 
 def _run_at(job: JobCreate, created: datetime, now: datetime) -> datetime:
     if isinstance(job.run_at, datetime):
-        return job.run_at
+        return job.run_at.astimezone(UTC)
     if isinstance(job.delay_seconds, int) and job.delay_seconds:
         return now + timedelta(seconds=job.delay_seconds)
     return created
@@ -108,4 +113,5 @@ def told(job: NewJob, queue: str) -> Job:
 
 def fingerprint_of(body: object) -> UUID:
     """Equal for bodies that mean the same, so that a client may order its keys anew when it repeats a call."""
-    return digest(msgspec.json.encode(body, order="sorted").decode())
+    meaning = msgspec.json.decode(msgspec.json.encode(body))
+    return digest(msgspec.json.encode(meaning, order="sorted").decode())

@@ -1,6 +1,6 @@
 """Heartbeats: extend what is held, tell what is lost or cancelled, take back what a worker no longer lists."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -15,6 +15,8 @@ from app.leases.verdicts import Ending
 from app.web.bodies import check_user_data
 from app.web.shapes import encoded, given, text_of
 from app.workers.roster import Roster
+
+Lease = tuple[UUID, UUID]  # a job and the token; a job may be listed with a stale one too
 
 SETTLED_IN = timedelta(seconds=2)  # a claim's answer may still be on its way: its leases are not missed yet
 BEATS_PER_LEASE = 3  # one lost heartbeat must not cost the lease
@@ -34,8 +36,8 @@ class Beating:
         released = await self._reconcile(heartbeat.worker_id, held) if given(heartbeat.holds_all, False) else []
         return HeartbeatAnswer(
             directive=self._roster.directive(heartbeat.worker_id),
-            next_heartbeat_ms=self._next_ms(held),
-            leases=[_status(lease.job_id, beats.get(lease.job_id)) for lease in held],
+            next_heartbeat_ms=self._next_ms(beats.values()),
+            leases=[_status(lease.job_id, beats.get(_lease(lease))) for lease in held],
             released=released,
             server_time=self._floor.now(),
         )
@@ -49,7 +51,7 @@ class Beating:
             checkpoint=beat.checkpoint,
         )
         self._check([lease])
-        row = (await self._extend([lease])).get(job_id)
+        row = (await self._extend([lease])).get(_lease(lease))
         if row is None:
             trace = (await store.traces(self._floor.db, lane_of(job_id), [job_id])).get(job_id)
             if trace is None:
@@ -64,8 +66,8 @@ class Beating:
         for index, lease in enumerate(held):
             check_user_data(lease.checkpoint, settings.max_payload_bytes, f"/leases/{index}/checkpoint")
 
-    async def _extend(self, held: Sequence[HeldLease]) -> dict[UUID, BeatRow]:
-        beats: dict[UUID, BeatRow] = {}
+    async def _extend(self, held: Sequence[HeldLease]) -> dict[Lease, BeatRow]:
+        beats: dict[Lease, BeatRow] = {}
         default = self._floor.settings.default_lease_seconds
         for lane, leases in by_lane(held, lambda lease: lease.job_id).items():
             sent = [
@@ -78,13 +80,14 @@ class Beating:
                 )
                 for lease in leases
             ]
-            beats |= {row.id: row for row in await store.heartbeat(self._floor.db, lane, sent, self._floor.now(), default)}
+            rows = await store.heartbeat(self._floor.db, lane, sent, self._floor.now(), default)
+            beats |= {(row.id, row.lease_token): row for row in rows}
         return beats
 
     async def _reconcile(self, worker_id: str, held: Sequence[HeldLease]) -> list[UUID]:
         """Layer 4: missing from this heartbeat and the one before means that the claim's answer never arrived."""
         now = self._floor.now()
-        listed = {(lease.job_id, token_of(lease.lease_token)) for lease in held}
+        listed = {_lease(lease) for lease in held}
         rows = await store.leases_of_worker(self._floor.db, worker_id, now - SETTLED_IN)
         missing = [row for row in rows if (row["id"], row["lease_token"]) not in listed]
         first_time = [row for row in missing if row["missing_since"] is None]
@@ -95,10 +98,14 @@ class Beating:
         self._floor.metrics.reconciled.inc(len(released))
         return [row.id for row in released]
 
-    def _next_ms(self, held: Sequence[HeldLease]) -> int:
-        default = self._floor.settings.default_lease_seconds
-        shortest = min((given(lease.lease_seconds, default) for lease in held), default=default)
-        return shortest * 1000 // BEATS_PER_LEASE
+    def _next_ms(self, beats: Iterable[BeatRow]) -> int:
+        default = timedelta(seconds=self._floor.settings.default_lease_seconds)
+        shortest = min((row.lease_expires_at - self._floor.now() for row in beats), default=default)
+        return max(0, shortest // timedelta(milliseconds=1) // BEATS_PER_LEASE)
+
+
+def _lease(held: HeldLease) -> Lease:
+    return held.job_id, token_of(held.lease_token)
 
 
 def _status(job_id: UUID, row: BeatRow | None) -> LeaseStatus:

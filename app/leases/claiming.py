@@ -22,7 +22,7 @@ from app.leases.settling import Settling
 from app.leases.store import Asked, ClaimedRow
 from app.leases.times import Times
 from app.leases.verdicts import Ending
-from app.leases.waiting import Poll, WaitingRoom
+from app.leases.waiting import Poll, WaitingRoom, Word
 from app.queues.registry import Queues
 from app.web.disconnect import Client
 from app.web.shapes import UNSET, Raw, Sent, given, or_unset, raw_or_unset
@@ -62,13 +62,15 @@ class Claiming:
         names = list(dict.fromkeys(given(request.queues, ["default"])))
         types = given(request.job_types, None)
         poll = Poll(names, frozenset(types) if types is not None else None, worker_id)
-        rows = await self._poll(request, poll, wait, key, client)
-        self._pass_on(rows, given(request.max_jobs, 1))
+        client.on_leave(poll.stir)
+        with self._waiting.park(poll):
+            rows = await self._poll(request, poll, wait, key, client)
+            away = 0 if rows or self._serves(worker_id) else BUSY_MS
         return ClaimAnswer(
             jobs=[self._told(row) for row in rows],
             settled=settled,
             directive=self._roster.directive(worker_id),
-            poll_after_ms=0 if rows or self._serves(worker_id) else BUSY_MS,
+            poll_after_ms=away,
             server_time=self._floor.now(),
         )
 
@@ -90,20 +92,20 @@ class Claiming:
     async def _poll(self, request: ClaimJobs, poll: Poll, wait: float, key: str | None, client: Client) -> list[ClaimedRow]:
         """Layer 1: SQL runs only when there may be something, and only while the client is there."""
         until = time.monotonic() + wait
-        client.on_leave(poll.wake)
-        with self._waiting.park(poll):
-            while self._serves(poll.worker_id):
-                poll.look()
-                rows = await self._look(request, poll, key)
-                if rows is not None:
-                    return await self._delivered(rows, key, client)
-                left = until - time.monotonic()
-                if left <= 0:
-                    break
-                await poll.sleep(left)
-                if client.gone:
-                    self._floor.metrics.parked_left.inc()
-                    break
+        while self._serves(poll.worker_id):
+            poll.look()
+            rows = await self._look(request, poll, key)
+            if rows is not None:
+                self._took(poll, rows, given(request.max_jobs, 1))
+                return await self._delivered(rows, key, client)
+            poll.found_nothing()
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            await poll.sleep(left)
+            if client.gone:
+                self._floor.metrics.parked_left.inc()
+                break
         return []
 
     async def _look(self, request: ClaimJobs, poll: Poll, key: str | None) -> list[ClaimedRow] | None:
@@ -114,6 +116,7 @@ class Claiming:
             lease_seconds=given(request.lease_seconds, None),
             default_lease_seconds=self._floor.settings.default_lease_seconds,
             max_bytes=self._floor.settings.max_batch_bytes,
+            at_least_one=True,
             job_types=given(request.job_types, None),
         )
         most = given(request.max_jobs, 1)
@@ -132,9 +135,9 @@ class Claiming:
                     raise
                 break  # what we have is leased and must reach the worker
             taken += rows
-            asked = asked._replace(max_bytes=asked.max_bytes - sum(len(row.payload) for row in rows))
-            if len(taken) >= most or asked.max_bytes <= 0:
+            if len(taken) >= most:
                 break
+            asked = asked._replace(max_bytes=asked.max_bytes - sum(map(_size, rows)), at_least_one=not taken)
         self._count(taken)
         return taken
 
@@ -188,14 +191,13 @@ class Claiming:
             live |= {row.id: row for row in await store.held_leases(on, lane, ids, receipt.secret)}
             traces = await store.traces(on, lane, ids)
             settled |= any(trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values())
+        await self._queues.learn({row.lane for row in live.values()})  # the first call may have been another process's
         self._floor.metrics.replayed.inc(len(live))
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or settled else None
 
-    def _pass_on(self, rows: Sequence[ClaimedRow], most: int) -> None:
-        """A full batch may have left more behind: the next poll looks. A wake-up from another process says only that there is some."""
-        if len(rows) == most:
-            for name in {self._queues.name(row.lane) for row in rows}:
-                self._waiting.wake(name, [None])
+    def _took(self, poll: Poll, rows: Sequence[ClaimedRow], most: int) -> None:
+        """A full batch may have left more behind."""
+        poll.took({Word(self._queues.name(row.lane), row.job_type) for row in rows}, all_there_were=len(rows) < most)
 
     def _told(self, row: ClaimedRow) -> ClaimedJob:
         return ClaimedJob(
@@ -216,7 +218,15 @@ class Claiming:
             metadata=metadata_of(row.metadata),
             created_at=created_at(row.id),
             traceparent=or_unset(row.traceparent),
+            tracestate=or_unset(row.tracestate),
         )
+
+
+def _size(row: ClaimedRow) -> int:
+    """As the claim statement measures it."""
+    return store.ENVELOPE_BYTES + sum(
+        len(text.encode()) for text in (row.payload, row.checkpoint, row.progress, row.tags, row.metadata) if text
+    )
 
 
 def _token(secret: str, job_id: UUID) -> UUID:

@@ -15,7 +15,8 @@
 -- Times that depend on a column go through to_timestamp, which is immutable (Citus refuses timestamptz + interval there).
 -- Keys are collected into an array first: joined to the picked rows, a generic plan becomes a scan of the whole table.
 WITH picked AS MATERIALIZED (
-    SELECT id, priority, octet_length(payload) + coalesce(octet_length(checkpoint), 0) AS size
+    SELECT id, priority, $11 + octet_length(payload) + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
+        + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
     FROM jobs
     WHERE lane = $1 AND state = 'ready' AND ($9::text[] IS NULL OR job_type = ANY($9::text[]))
     ORDER BY priority DESC, id
@@ -38,9 +39,9 @@ claimed AS (
         started_at = $4,
         lease_token = md5($5 || id::text)::uuid,
         lease_expires_at = to_timestamp($10::float8 + coalesce($6, lease_seconds, $7))
-    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM measured WHERE total - size = 0 OR total <= $8))
+    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM measured WHERE total <= $8 OR ($12 AND total = size)))
     RETURNING lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-        checkpoint, progress, group_key, tags, metadata, traceparent, started_at
+        checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running)
@@ -49,32 +50,37 @@ counted AS (
     HAVING count(*) > 0
 )
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-    checkpoint, progress, group_key, tags, metadata, traceparent, started_at
+    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at
 FROM claimed;
 
 -- name: held_leases
 -- fills: ClaimedRow
 -- For a repeated claim: of the leases that it handed out, those that still live.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-    checkpoint, progress, group_key, tags, metadata, traceparent, started_at
+    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_token = md5($3 || id::text)::uuid AND state = 'running';
 
 -- name: heartbeat
 -- fills: BeatRow
 -- running -> running (later).  The token is the fence: a stale holder matches no row, nor does one whose lease was taken back.
+-- Only a length that was asked for may shorten the lease: its claim may have asked for a longer one than the defaults.
 UPDATE jobs
-SET lease_expires_at = to_timestamp($4::float8 + coalesce(sent.lease_seconds, jobs.lease_seconds, $5)),
+SET lease_expires_at = greatest(
+        to_timestamp($4::float8 + coalesce(sent.lease_seconds, jobs.lease_seconds, $5)),
+        CASE WHEN sent.lease_seconds IS NULL THEN jobs.lease_expires_at END
+    ),
     missing_since = NULL,
     progress = coalesce(sent.progress, jobs.progress),
     checkpoint = coalesce(sent.checkpoint, jobs.checkpoint)
 FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::text[], $8::text[]) AS sent (id, token, lease_seconds, progress, checkpoint)
 WHERE jobs.lane = $1 AND jobs.id = sent.id AND jobs.lease_token = sent.token AND jobs.state = 'running'
-RETURNING jobs.id, jobs.lease_expires_at, jobs.cancel_requested_at IS NOT NULL AS cancel;
+RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at, jobs.cancel_requested_at IS NOT NULL AS cancel;
 
 -- name: complete
 -- fills: SettledRow
--- running -> completed.  Also ready -> completed: a late settlement that nobody has overtaken is accepted, work is not thrown away.
+-- running -> completed.  Also ready -> completed: a late settlement that nobody has overtaken is accepted, work is not thrown away
+-- (and scheduled -> completed, if somebody has put the job off since).
 WITH taken AS (
     DELETE FROM jobs
     USING unnest($2::uuid[], $3::uuid[], $4::text[]) AS sent (id, token, result)
@@ -94,8 +100,9 @@ moved AS (
     FROM taken
 ),
 counted AS (
-    INSERT INTO stat_deltas (lane, ready, running, completed)
-    SELECT $1, -count(*) FILTER (WHERE state = 'ready'), -count(*) FILTER (WHERE state = 'running'), count(*)
+    INSERT INTO stat_deltas (lane, scheduled, ready, running, completed)
+    SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'ready'),
+        -count(*) FILTER (WHERE state = 'running'), count(*)
     FROM taken
     HAVING count(*) > 0
 )
@@ -104,9 +111,9 @@ FROM taken;
 
 -- name: leased
 -- fills: LeasedRow
--- What `verdicts.judge` decides on. Everything here but state, lease_expires_at and cancel_requested_at is fixed while the token is.
+-- What `verdicts.judge` decides on. Everything here but state, lease_expires_at, cancel_requested_at and missing_since is fixed while the token is.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries, jobs.run_at, jobs.started_at,
-    jobs.lease_expires_at, jobs.cancel_requested_at, jobs.worker_id, jobs.retry
+    jobs.lease_expires_at, jobs.cancel_requested_at, jobs.missing_since, jobs.worker_id, jobs.retry
 FROM jobs
 JOIN unnest($2::uuid[], $3::uuid[]) AS sent (id, token) ON jobs.id = sent.id AND jobs.lease_token = sent.token
 WHERE jobs.lane = $1 AND jobs.settled_as IS NULL;
@@ -114,7 +121,7 @@ WHERE jobs.lane = $1 AND jobs.settled_as IS NULL;
 -- name: put_back
 -- fills: SettledRow
 -- running -> ready | scheduled.  Every way out of a lease that leaves the job alive: fail, snooze, release, and the broker's own undo
--- (undelivered), reclaim (no longer listed by its worker) and expire. Late ones come from ready, like `complete`.
+-- (undelivered), reclaim (no longer listed by its worker) and expire. Late ones come from ready or scheduled, like `complete`.
 -- Matches only what was judged: the same state, no cancel since, and for expire and reclaim the same lease (no heartbeat since).
 WITH locked AS (
     SELECT jobs.id, sent.next_state, sent.reason, sent.settled_as, sent.run_at, sent.attempt, sent.crashes, sent.checkpoint, sent.entry,
@@ -154,7 +161,7 @@ counted AS (
     SELECT $1,
         count(*) FILTER (WHERE state = 'ready') - count(*) FILTER (WHERE was = 'ready'),
         -count(*) FILTER (WHERE was = 'running'),
-        count(*) FILTER (WHERE state = 'scheduled'),
+        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE was = 'scheduled'),
         count(entry)
     FROM stayed
     HAVING count(*) > 0
@@ -203,8 +210,9 @@ buried AS (
     FROM taken
 ),
 counted AS (
-    INSERT INTO stat_deltas (lane, ready, running, dead, failed)
-    SELECT $1, -count(*) FILTER (WHERE was = 'ready'), -count(*) FILTER (WHERE was = 'running'), count(*), count(entry)
+    INSERT INTO stat_deltas (lane, scheduled, ready, running, dead, failed)
+    SELECT $1, -count(*) FILTER (WHERE was = 'scheduled'), -count(*) FILTER (WHERE was = 'ready'),
+        -count(*) FILTER (WHERE was = 'running'), count(*), count(entry)
     FROM taken
     HAVING count(*) > 0
 )
@@ -244,8 +252,9 @@ closed AS (
     FROM taken
 ),
 counted AS (
-    INSERT INTO stat_deltas (lane, ready, running, cancelled)
-    SELECT $1, -count(*) FILTER (WHERE was = 'ready'), -count(*) FILTER (WHERE was = 'running'), count(*)
+    INSERT INTO stat_deltas (lane, scheduled, ready, running, cancelled)
+    SELECT $1, -count(*) FILTER (WHERE was = 'scheduled'), -count(*) FILTER (WHERE was = 'ready'),
+        -count(*) FILTER (WHERE was = 'running'), count(*)
     FROM taken
     HAVING count(*) > 0
 )

@@ -56,7 +56,7 @@ async def claim_jobs(
 
 
 @router.post("/heartbeat", **gives(HeartbeatAnswer, BatchTooLarge, *_BAD, takes=Heartbeat))
-async def heartbeat(
+async def heartbeat_leases(
     beat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")], beating: Annotated[Beating, of(Beating)]
 ) -> Response:
     """Extends many leases at once, and tells which are lost or to be cancelled. One lost lease never fails the call.

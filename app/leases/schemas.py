@@ -5,8 +5,8 @@ from enum import StrEnum
 from app.jobs.schemas import LeaseSeconds, Progress
 from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Meta, Name, Raw, Sent, Told, UnsetType, integer, number
 
-# A token is opaque: one that we never gave out is simply a lost lease, so any short string is taken.
-Token = Annotated[str, Meta(max_length=200)]
+# A token is opaque: one that we never gave out is simply a lost lease, so any string is taken.
+Token = str
 Seconds = Annotated[int, integer(ge=0, le=366 * 24 * 60 * 60)]
 
 
@@ -138,6 +138,7 @@ class ClaimedJob(Told, kw_only=True):
     metadata: dict[str, Raw]
     created_at: Instant
     traceparent: str | UnsetType = UNSET
+    tracestate: str | UnsetType = UNSET
 
 
 class ClaimAnswer(Told):

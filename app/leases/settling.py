@@ -126,7 +126,7 @@ class Settling:
             overdue = row.lease_expires_at is not None and row.lease_expires_at <= now
             if ending.outcome in ("undo", "reclaim", "expire") and row.state != "running":
                 continue
-            if ending.outcome == "expire" and not overdue:
+            if (ending.outcome == "expire" and not overdue) or (ending.outcome == "reclaim" and row.missing_since is None):
                 continue  # a heartbeat came first
             verdicts.append(judge(row, ending, self._floor.settings, now, random.uniform(-1, 1)))
         return verdicts

@@ -12,6 +12,7 @@ from app.db.sql import statements
 
 SQL = statements(__file__)
 
+ENVELOPE_BYTES = 1024  # of a claimed job without its user data: names, instants, token
 KEPT_ATTEMPTS = 20  # a job that retries for months must not grow for ever
 
 
@@ -34,6 +35,7 @@ class ClaimedRow(NamedTuple):
     tags: str | None
     metadata: str | None
     traceparent: str | None
+    tracestate: str | None
     started_at: datetime
 
 
@@ -49,6 +51,7 @@ class LeasedRow(NamedTuple):
     started_at: datetime
     lease_expires_at: datetime | None
     cancel_requested_at: datetime | None
+    missing_since: datetime | None
     worker_id: str | None
     retry: str | None
 
@@ -73,6 +76,7 @@ class TraceRow(NamedTuple):
 
 class BeatRow(NamedTuple):
     id: UUID
+    lease_token: UUID
     lease_expires_at: datetime
     cancel: bool
 
@@ -85,6 +89,7 @@ class Asked(NamedTuple):
     lease_seconds: int | None
     default_lease_seconds: int
     max_bytes: int
+    at_least_one: bool
     job_types: Sequence[str] | None
 
 
@@ -101,6 +106,8 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, now: datetime) ->
         asked.max_bytes,
         asked.job_types,
         now.timestamp(),
+        ENVELOPE_BYTES,
+        asked.at_least_one,
     )
     return sorted((ClaimedRow(*row) for row in rows), key=lambda row: (-row.priority, row.id))
 

@@ -148,7 +148,7 @@ def stored_error(sent: SentError) -> JobError:
 
 
 def _clean(text: str) -> str:
-    return text.replace("\x00", "")[:MAX_TEXT]
+    return text.replace("\x00", "").encode()[:MAX_TEXT].decode(errors="ignore")  # bytes, and no character cut in two
 
 
 def fingerprint(error: JobError) -> str:

@@ -2,40 +2,74 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from app.metrics import Metrics
 
 
+class Word(NamedTuple):
+    """That a job became claimable. Without a type it says only that there are some: perhaps many, of any type."""
+
+    queue: str
+    job_type: str | None
+
+
 class Poll:
-    """One parked claim. `wake` is remembered: if it comes while the poll is looking, the poll looks once more."""
+    """One parked claim. A word that comes while the poll is looking is kept: the poll looks once more, or passes it on."""
 
     def __init__(self, queues: Sequence[str], job_types: frozenset[str] | None, worker_id: str | None) -> None:
         self.queues = queues
         self.job_types = job_types
         self.worker_id = worker_id
-        self._woken = asyncio.Event()
         self.asleep = False
+        self._stirred = asyncio.Event()
+        self._new: set[Word] = set()
+        self._looked_for: set[Word] = set()
 
     @property
-    def woken(self) -> bool:
-        return self._woken.is_set()
+    def stirred(self) -> bool:
+        return self._stirred.is_set()
 
-    def wake(self) -> None:
-        self._woken.set()
+    @property
+    def unused(self) -> set[Word]:
+        """What others should hear when this poll leaves."""
+        return self._new | self._looked_for
+
+    def stir(self) -> None:
+        """Something other than a job: the client left, the server drains, there is a directive."""
+        self._stirred.set()
+
+    def tell(self, word: Word) -> None:
+        self._new.add(word)
+        self._stirred.set()
 
     def takes(self, job_type: str | None) -> bool:
         return self.job_types is None or job_type is None or job_type in self.job_types
 
     def look(self) -> None:
         """What happened before now will be seen by the look that begins now."""
-        self._woken.clear()
+        self._stirred.clear()
+        self._looked_for |= self._new
+        self._new = set()
+
+    def found_nothing(self) -> None:
+        """Others had them."""
+        self._looked_for = set()
+
+    def took(self, jobs: set[Word], *, all_there_were: bool) -> None:
+        """A word is used up by the job it was about; one without a type only when nothing was left behind."""
+        queues = {job.queue for job in jobs}
+        used = {word for word in self._looked_for if word in jobs or (all_there_were and not word.job_type and word.queue in queues)}
+        self._looked_for -= used
 
     async def sleep(self, seconds: float) -> None:
         self.asleep = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._woken.wait()
+                await self._stirred.wait()
         self.asleep = False
 
 
@@ -67,24 +101,23 @@ class WaitingRoom:
                 del self._polls[queue]
         self.parked -= 1
         self._metrics.parked.set(self.parked)
-        if poll.woken:  # the word was meant for somebody who can use it
-            for queue in poll.queues:
-                self.wake(queue, [None])
+        for word in poll.unused:
+            self.wake(word.queue, [word.job_type])
 
     def wake(self, queue: str, job_types: Iterable[str | None]) -> None:
-        """One poll per job: the longest asleep that takes its type, or else one that is looking just now."""
+        """One poll per job."""
         polls = self._polls.get(queue)
         if not polls:
             return
-        for job_type in job_types:
-            chosen = _first(polls, job_type, asleep=True) or _first(polls, job_type, asleep=False)
-            if chosen is not None:
-                chosen.wake()
+        for job_type, count in Counter(job_types).items():
+            for candidates in [polls] if job_type else _by_filter(polls):
+                for poll in islice(_able(candidates, job_type), count):
+                    poll.tell(Word(queue, job_type))
 
     def wake_worker(self, worker_id: str) -> None:
         for poll in self._all():
             if poll.worker_id == worker_id:
-                poll.wake()
+                poll.stir()
 
     def waiting(self, queue: str) -> int:
         return len(self._polls.get(queue, ()))
@@ -95,11 +128,23 @@ class WaitingRoom:
     def drain(self) -> None:
         self.draining = True
         for poll in self._all():
-            poll.wake()
+            poll.stir()
 
     def _all(self) -> set[Poll]:
         return {poll for polls in self._polls.values() for poll in polls}
 
 
-def _first(polls: Iterable[Poll], job_type: str | None, *, asleep: bool) -> Poll | None:
-    return next((poll for poll in polls if poll.asleep is asleep and not poll.woken and poll.takes(job_type)), None)
+def _by_filter(polls: Iterable[Poll]) -> list[list[Poll]]:
+    """A job of unknown type may be for any of them: one poll of each kind looks, or the wrong one would look for ever."""
+    kinds: dict[frozenset[str] | None, list[Poll]] = {}
+    for poll in polls:
+        kinds.setdefault(poll.job_types, []).append(poll)
+    return list(kinds.values())
+
+
+def _able(polls: Iterable[Poll], job_type: str | None) -> Iterator[Poll]:
+    """The longest asleep first; then those that are looking just now."""
+    for asleep in (True, False):
+        for poll in polls:
+            if poll.asleep is asleep and not poll.stirred and poll.takes(job_type):
+                yield poll

@@ -105,7 +105,7 @@ class Look:
 
 
 class Retention:
-    """What is too old goes: finished jobs by partition, dead letters, keys, workers and old statistics. Queued work never."""
+    """What is too old goes: dead letters, keys, workers and old statistics. Queued work never."""
 
     def __init__(self, floor: Floor, reviving: Reviving) -> None:
         self._floor = floor
@@ -113,27 +113,40 @@ class Retention:
 
     async def run_once(self) -> None:
         now = self._floor.now()
-        await self.make_partitions(now)
-        await self.retire_partitions(now)
         await self._forget_letters(now - timedelta(seconds=self._floor.settings.dead_letter_seconds))
         await store.forget_keys(self._floor.db, now)
         await workers.forget_workers(self._floor.db, now - timedelta(days=1))
         await stats.forget(self._floor.db, now - timedelta(hours=2))
 
-    async def make_partitions(self, now: datetime) -> None:
-        """For what finishes from now on: the day on which it may go, and a few after that."""
+    async def _forget_letters(self, before: datetime) -> None:
+        while ids := await letters.too_old(self._floor.db, before, BATCH):
+            log.info("dead letters removed by age", count=await self._reviving.remove(ids))
+
+
+class Partitions:
+    """Finished jobs come and go by partition. A chore of its own: it may have to wait for a lock, and nothing else should."""
+
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+
+    async def run_once(self) -> None:
+        now = self._floor.now()
+        await self.make(now)
+        await self.retire(now)
+
+    async def make(self, now: datetime) -> None:
+        """For what finishes from now on: the day on which it may go, and a few after that. And for what lies in the default one,
+        which is never dropped: it would be kept for ever."""
         settings = self._floor.settings
         first = (now + timedelta(seconds=settings.finished_seconds)).date()
         for ahead in range(DAYS_AHEAD):
             await store.make_partition(self._floor.db, first + timedelta(days=ahead), archived=settings.finished_mode == "detach")
+        for archived, day in await store.stray_days(self._floor.db):
+            await store.make_partition(self._floor.db, day, archived=archived)
 
-    async def retire_partitions(self, now: datetime) -> None:
+    async def retire(self, now: datetime) -> None:
         """A partition holds what may go on its day: it goes when the day is over."""
         for name in await store.partitions(self._floor.db):
             day = datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=UTC)
             if day + timedelta(days=1) <= now and await store.retire_partition(self._floor.db, name, archived="_archive_" in name):
                 log.info("partition retired", partition=name)
-
-    async def _forget_letters(self, before: datetime) -> None:
-        while ids := await letters.too_old(self._floor.db, before, BATCH):
-            log.info("dead letters removed by age", count=await self._reviving.remove(ids))

@@ -16,6 +16,11 @@ WHERE holder = $1;
 -- name: make_partition
 SELECT make_finished_partition($1, $2);
 
+-- name: stray_days
+-- Days of jobs that finished while their partition was not there: under other settings, or when none could be made. Mostly none.
+SELECT DISTINCT archive, (keep_until AT TIME ZONE 'UTC')::date AS day
+FROM finished_jobs_default;
+
 -- name: partitions
 -- Dated partitions; the default one is not among them.
 SELECT child.relname AS name

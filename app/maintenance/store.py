@@ -22,6 +22,11 @@ async def make_partition(on: Runs, day: date, *, archived: bool) -> bool:
     return made
 
 
+async def stray_days(on: Runs) -> list[tuple[bool, date]]:
+    """Whether they go to an archive, and the day on which they may go."""
+    return [(row["archive"], row["day"]) for row in await on.rows(SQL.stray_days)]
+
+
 async def partitions(on: Runs) -> list[str]:
     return [row["name"] for row in await on.rows(SQL.partitions)]
 

@@ -51,7 +51,7 @@ class Reckoning:
         db, now = self._floor.db, self._floor.now()
         rows = await store.counts(db, lanes)
         oldest = await store.oldest_ready(db, lanes)
-        age = None if oldest is None else max(0.0, (now - oldest).total_seconds())
+        age = None if oldest is None else max(0, round((now - oldest).total_seconds()))
         times = await store.times(db, lanes, now - timedelta(hours=1))
         reasons = _reasons(age, polls)
         return Stats(
@@ -108,7 +108,7 @@ def _percentile(rows: Sequence[TimeRow], share: float) -> float:
     return float(LADDER[rows[-1].bucket])
 
 
-def _reasons(age: float | None, polls: int) -> list[str]:
+def _reasons(age: int | None, polls: int) -> list[str]:
     if age is not None and age > STALE_SECONDS and polls == 0:
-        return [f"the oldest ready job has waited {round(age)} s and no poll is waiting here"]
+        return [f"the oldest ready job has waited {age} s and no poll is waiting here"]
     return []

@@ -33,7 +33,7 @@ class Rates(Told):
 
 
 class Percentiles(Told):
-    """Over the last hour, in milliseconds, within 25 %."""
+    """Over the last hour, in milliseconds, within 25 % and 1 ms."""
 
     p50_ms: Number
     p95_ms: Number
@@ -45,7 +45,7 @@ class Stats(Told, kw_only=True):
 
     queue: str | UnsetType = UNSET
     counts: StateCounts
-    oldest_ready_age_seconds: Number | UnsetType = UNSET
+    oldest_ready_age_seconds: Int64 | UnsetType = UNSET
     rates: Rates
     wait_time: Percentiles | UnsetType = UNSET
     run_time: Percentiles | UnsetType = UNSET

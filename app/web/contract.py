@@ -24,9 +24,9 @@ def gives(
         **{code: {"description": text, "content": _json(other)} for code, (text, other) in (also or {}).items()},
     }
     for error in raised:
-        known = responses.setdefault(error.status, {"description": "", "content": _problem()})
+        known = responses.setdefault(error.status, {"description": "", "content": _problem(error)})
         known["description"] = "; ".join(filter(None, [known["description"], f"`{error.code}`: {error.title}"]))
-    responses["default"] = {"description": "Any other problem", "content": _problem()}
+    responses |= OTHERWISE
     extra = {"requestBody": {"required": _needs_body(takes), "content": _json(takes)}} if takes else {}
     return {"status_code": status, "responses": responses, "openapi_extra": extra, "response_model": None}
 
@@ -36,8 +36,19 @@ def _json(shape: type) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
 
 
-def _problem() -> dict[str, Any]:
-    return {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+def _problem(error: type[errors.Problem]) -> dict[str, Any]:
+    example = {
+        "type": f"/problems/{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": f"{error.title}, in the words of this case",
+        "instance": "171dfa6170c7451a8736e468487d31d0",
+        "code": error.code,
+    }
+    return {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}}
+
+
+OTHERWISE: dict[int | str, dict[str, Any]] = {"default": {"description": "Any other problem", "content": _problem(errors.Problem)}}
 
 
 def _needs_body(shape: type) -> bool:

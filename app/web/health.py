@@ -11,7 +11,7 @@ from app.errors import Problem
 from app.metrics import Metrics
 from app.settings import Settings
 from app.web.bodies import answer
-from app.web.contract import gives
+from app.web.contract import OTHERWISE, gives
 from app.web.rooms import of
 from app.web.shapes import Int32, Number, Told
 
@@ -102,7 +102,7 @@ async def get_limits(health: HealthRoom) -> Response:
     return answer(Limits(**own, max_list_items=1000))
 
 
-@router.get("/metrics", response_class=PlainTextResponse, responses={200: {"description": "Prometheus text"}})
+@router.get("/metrics", response_class=PlainTextResponse, responses={200: {"description": "Prometheus text"}, **OTHERWISE})
 async def get_metrics(health: HealthRoom) -> Response:
     """What this process counts, for Prometheus."""
     return Response(generate_latest(health.metrics.registry), media_type=CONTENT_TYPE_LATEST)

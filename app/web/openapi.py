@@ -30,23 +30,22 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 def _finish(operation: dict[str, Any]) -> None:
     operation["responses"] = {code: given for code, given in operation["responses"].items() if "HTTPValidationError" not in str(given)}
-    example = examples().get(operation["operationId"])
-    if example is None:
-        return
-    if "requestBody" in operation:
-        operation["requestBody"]["content"]["application/json"]["example"] = example["request"]["body"]
-    answered = operation["responses"].get(str(example["answer"]["status"]), {})
-    for content in answered.get("content", {}).values():
-        content["example"] = example["answer"]["body"]
+    for example in examples(operation["operationId"]):
+        if "requestBody" in operation:
+            operation["requestBody"]["content"]["application/json"].setdefault("example", example["request"]["body"])
+        for content in operation["responses"][str(example["answer"]["status"])]["content"].values():
+            content["example"] = example["answer"]["body"]
 
 
 @cache
-def examples() -> dict[str, dict[str, Any]]:
-    return {path.stem: json.loads(path.read_text()) for path in sorted(EXAMPLES.glob("*.json"))}
+def examples(operation_id: str) -> list[dict[str, Any]]:
+    """The usual call, `<operation_id>.json`, and others whose success has another status: `<operation_id>.207.json`."""
+    others = sorted(EXAMPLES.glob(f"{operation_id}.*.json"))
+    return [json.loads(path.read_text()) for path in (EXAMPLES / f"{operation_id}.json", *others) if path.exists()]
 
 
 def _tidied(value: Any) -> Any:
-    """What makes generated clients clean: no nulls, no defaults, no titles; and ECMA's spelling of the end of a pattern."""
+    """What makes generated clients clean: no nulls, no defaults, no titles, sized numbers; and ECMA's spelling of a pattern's end."""
     if isinstance(value, list):
         return [_tidied(item) for item in value]
     if not isinstance(value, dict):
@@ -56,6 +55,8 @@ def _tidied(value: Any) -> Any:
     tidy = {name: item if name == "example" else _tidied(item) for name, item in value.items() if not _unwanted(name, item)}
     if "pattern" in tidy and isinstance(tidy["pattern"], str):
         tidy["pattern"] = tidy["pattern"].replace(r"\Z", "$")
+    if tidy.get("type") in ("integer", "number"):
+        tidy.setdefault("format", "int32" if tidy["type"] == "integer" else "double")
     return tidy
 
 

@@ -1,6 +1,7 @@
 """uvicorn, with two things of our own: parked polls are answered first on SIGTERM (R15), and we say where we listen."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from types import FrameType
 
@@ -45,4 +46,13 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 def serve(app: FastAPI, settings: Settings, *, on_listening: Listening) -> None:
     """Blocks until SIGTERM or SIGINT. The second signal does not wait for running requests."""
-    Server(app, settings, on_listening).run()
+    with _listen(settings.host, settings.port) as listener:
+        Server(app, settings, on_listening).run([listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Not left to uvicorn, which ends the process by itself when the port is taken."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host} port {port}: {error.strerror}") from error

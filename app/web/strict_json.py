@@ -6,9 +6,8 @@ Checks bytes; decodes nothing for keeps. The payload that was checked is stored 
 import json
 import math
 import re
-
-from msgspec import DecodeError, Raw
-from msgspec.json import Decoder
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from app.errors import Fault, MalformedJson, ValidationFailed
 
@@ -18,10 +17,11 @@ MAX_DIGITS = 64
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_members = Decoder(dict[str, Raw])
-_items = Decoder(list[Raw])
+_BAD_TEXT = re.compile("[\x00\ud800-\udfff]")
+_BAD_TEXT_BUT_NUL = re.compile("[\ud800-\udfff]")
+_BAD = object()  # stands for a refused value
 
 
 class _Refused(ValueError):
@@ -44,9 +44,7 @@ def check(decoded: str, *, max_nodes: int = MAX_NODES, nul_in_text: bool = False
     try:
         _scan(decoded, max_nodes, nul_in_text)
     except _Refused as refusal:
-        raise ValidationFailed(
-            str(refusal), faults=[Fault(_locate(decoded, max_nodes, nul_in_text), "unsafe_json", str(refusal))]
-        ) from None
+        raise ValidationFailed(str(refusal), faults=[Fault(_locate(decoded, nul_in_text), "unsafe_json", str(refusal))]) from None
     except json.JSONDecodeError as error:
         raise MalformedJson(f"{error.msg} (line {error.lineno}, column {error.colno})") from None
 
@@ -93,7 +91,7 @@ def _check_size(decoded: str, max_nodes: int) -> None:
 def _check_escapes(decoded: str, nul_in_text: bool) -> None:
     if not nul_in_text and _NUL.search(decoded):
         raise _Refused("\\u0000 cannot be stored")
-    if _SURROGATE.search(_PAIR.sub("", decoded)):
+    if _SURROGATE.search(_PAIR.sub(r"\1_", decoded)):
         raise _Refused("half of a surrogate pair is not a character")
 
 
@@ -120,24 +118,46 @@ def _refuse_constant(name: str) -> None:
     raise _Refused(f"{name} is not JSON")
 
 
-def _locate(decoded: str, max_nodes: int, nul_in_text: bool) -> str:
-    """The pointer to the smallest part that is refused by itself. Slow, and only for requests that fail anyway."""
-    for step, child in _children(decoded):
-        try:
-            _scan(child, max_nodes, nul_in_text)
-        except _Refused:
-            return f"/{step}{_locate(child, max_nodes, nul_in_text)}"
-        except (json.JSONDecodeError, RecursionError):
-            return f"/{step}"
-    return ""
-
-
-def _children(decoded: str) -> list[tuple[str, str]]:
+def _locate(decoded: str, nul_in_text: bool) -> str:
+    """The pointer to the first refused value. Reads everything once more, but only for requests that fail anyway."""
     try:
-        if decoded.lstrip().startswith("["):
-            return [(str(index), bytes(item).decode()) for index, item in enumerate(_items.decode(decoded))]
-        if decoded.lstrip().startswith("{"):
-            return [(key.replace("~", "~0").replace("/", "~1"), bytes(item).decode()) for key, item in _members.decode(decoded).items()]
-    except (DecodeError, ValueError, RecursionError):
-        pass
-    return []
+        tree = json.loads(
+            decoded,
+            object_pairs_hook=_marking(_unique),
+            parse_int=_marking(_short),
+            parse_float=_marking(_finite),
+            parse_constant=_marking(_refuse_constant),
+        )
+    except (ValueError, RecursionError):
+        return ""
+    return "".join(f"/{step}" for step in _steps(tree, _BAD_TEXT_BUT_NUL if nul_in_text else _BAD_TEXT, 1) or [])
+
+
+def _marking(check: Callable[[Any], object]) -> Callable[[Any], object]:
+    def read(found: Any) -> object:
+        try:
+            return check(found)
+        except _Refused:
+            return _BAD
+
+    return read
+
+
+def _steps(value: object, bad_text: re.Pattern[str], depth: int) -> list[str] | None:
+    if value is _BAD or (isinstance(value, str) and bad_text.search(value)):
+        return []
+    if isinstance(value, dict | list) and depth > MAX_DEPTH:
+        return []
+    for step, member in _parts(value):
+        if bad_text.search(step):
+            return []
+        steps = _steps(member, bad_text, depth + 1)
+        if steps is not None:
+            return [step.replace("~", "~0").replace("/", "~1"), *steps]
+    return None
+
+
+def _parts(value: object) -> Iterable[tuple[str, object]]:
+    if isinstance(value, dict):
+        return value.items()
+    return ((str(index), item) for index, item in enumerate(value)) if isinstance(value, list) else ()

@@ -1,5 +1,6 @@
 """Who was seen, and who was told to drain or stop: in memory, exchanged with the database every beat."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Literal
 
@@ -16,6 +17,7 @@ class Roster:
         self._floor = floor
         self._seen: set[str] = set()
         self._directives: dict[str, str] = {}
+        self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
         self.on_directive: Callable[[str], None] = lambda _worker: None
 
     def seen(self, worker_id: str | None) -> None:
@@ -28,7 +30,8 @@ class Roster:
     async def exchange(self) -> None:
         """Writes down who was seen, and learns what other processes were told; wakes the polls of those who have news."""
         await self._write_seen()
-        before, self._directives = self._directives, await store.directed_workers(self._floor.db)
+        async with self._reading:
+            before, self._directives = self._directives, await store.directed_workers(self._floor.db)
         for worker_id in before.keys() ^ self._directives.keys():
             self.on_directive(worker_id)
 

@@ -1,6 +1,11 @@
-"""POST /claim."""
+"""POST /claim: which jobs it hands out, in which order, and what it says about them."""
+
+from datetime import datetime, timedelta
+
+import pytest
 
 from tests.api import Api
+from tests.database import TestDatabase
 
 
 def test_a_claim_hands_out_a_ready_job_under_a_lease(api: Api) -> None:
@@ -8,8 +13,129 @@ def test_a_claim_hands_out_a_ready_job_under_a_lease(api: Api) -> None:
     claimed = api.claim_one(worker_id="w1")
     assert claimed["id"] == job["id"]
     assert claimed["payload"] == {"to": "ada"}
-    assert api.job(job["id"])["state"] == "running"
+    stored = api.job(job["id"])
+    assert (stored["state"], stored["worker_id"], stored["attempt"], stored["deliveries"]) == ("running", "w1", 1, 1)
 
 
 def test_a_claim_without_jobs_is_an_empty_list(api: Api) -> None:
+    answer = api.claim()
+    assert (answer["jobs"], answer["settled"], answer["directive"], answer["poll_after_ms"]) == ([], [], "run", 0)
+    assert datetime.fromisoformat(answer["server_time"]).tzinfo is not None
+
+
+def test_an_empty_body_asks_for_one_job_of_the_default_queue_for_a_minute(api: Api) -> None:
+    wanted, _, _ = api.enqueue(queue="default"), api.enqueue(queue="default"), api.enqueue()
+    (claimed,) = api.post("/claim", {})["jobs"]
+    assert (claimed["id"], claimed["queue"], claimed["lease_seconds"]) == (wanted["id"], "default", 60)
+
+
+def test_higher_priority_goes_first_then_older(api: Api) -> None:
+    late = [api.enqueue(priority=-1)["id"], api.enqueue(priority=-1)["id"]]
+    early = [api.enqueue(priority=7)["id"], api.enqueue(priority=7)["id"]]
+    middle = [api.enqueue()["id"]]
+    assert [api.claim_one()["id"] for _ in range(5)] == early + middle + late
+
+
+def test_a_batch_is_in_the_order_in_which_jobs_should_run(api: Api) -> None:
+    ids = [api.enqueue(priority=priority)["id"] for priority in (0, 9, -3, 9)]
+    assert [job["id"] for job in api.claim(max_jobs=10)["jobs"]] == [ids[1], ids[3], ids[0], ids[2]]
+
+
+def test_a_batch_holds_at_most_max_jobs(api: Api) -> None:
+    ids = [api.enqueue()["id"] for _ in range(5)]
+    assert [job["id"] for job in api.claim(max_jobs=3)["jobs"]] == ids[:3]
+    assert [job["id"] for job in api.claim(max_jobs=3)["jobs"]] == ids[3:]
+
+
+def test_queues_are_served_in_order_of_preference_whatever_the_priority(api: Api) -> None:
+    second = api.enqueue(queue=f"{api.queue}-second", priority=100)["id"]
+    first = api.enqueue(priority=-100)["id"]
+    asked = {"queues": [api.queue, f"{api.queue}-second"]}
+    assert [job["id"] for job in api.claim(max_jobs=1, **asked)["jobs"]] == [first]
+    assert [job["id"] for job in api.claim(max_jobs=1, **asked)["jobs"]] == [second]
+
+
+def test_one_batch_may_come_from_several_queues_the_preferred_first(api: Api) -> None:
+    other = f"{api.queue}-other"
+    ids = {queue: api.enqueue(queue=queue)["id"] for queue in (other, api.queue)}
+    jobs = api.claim(queues=[api.queue, other, api.queue], max_jobs=10)["jobs"]
+    assert [(job["id"], job["queue"]) for job in jobs] == [(ids[api.queue], api.queue), (ids[other], other)]
+
+
+def test_only_the_asked_job_types_are_handed_out(api: Api) -> None:
+    api.enqueue(job_type="a", priority=10)
+    wanted = [api.enqueue(job_type=kind)["id"] for kind in ("b", "c")]
+    assert [job["id"] for job in api.claim(job_types=["c", "b"], max_jobs=10)["jobs"]] == wanted
+    assert api.claim(job_types=["d"], max_jobs=10)["jobs"] == []
+
+
+def test_a_leased_job_is_not_handed_out_again(api: Api) -> None:
+    api.enqueue()
+    api.claim_one()
     assert api.claim()["jobs"] == []
+
+
+def test_a_job_that_is_not_due_is_not_handed_out(api: Api) -> None:
+    api.enqueue(delay_seconds=3600)
+    assert api.claim()["jobs"] == []
+
+
+def test_a_queue_that_does_not_exist_gives_nothing_and_does_not_come_into_being(api: Api) -> None:
+    assert api.claim(queues=["never-heard-of"])["jobs"] == []
+    api.get("/queues/never-heard-of/stats", status=404)
+
+
+def test_the_answer_says_all_a_worker_needs(api: Api) -> None:
+    sent = {"tags": ["red"], "metadata": {"tenant": "t1"}, "group": "g1", "max_attempts": 9, "payload": [1, None, "ä"]}
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    job = api.http.post("/jobs", json={"queue": api.queue, "job_type": "t", **sent}, headers={"traceparent": trace}).json()
+    claimed = api.claim_one()
+    assert {name: claimed[name] for name in sent} == sent
+    assert claimed["traceparent"] == trace
+    assert claimed["created_at"] == job["created_at"]
+    assert (claimed["job_type"], claimed["attempt"], claimed["deliveries"]) == ("t", 1, 1)
+    assert not {"checkpoint", "progress"} & claimed.keys()
+
+
+def test_no_answer_but_the_claim_names_the_token(api: Api) -> None:
+    job = api.enqueue()
+    token = api.claim_one()["lease_token"]
+    assert token not in api.http.get(f"/jobs/{job['id']}").text
+    assert token not in api.http.get(f"/jobs/{job['id']}/attempts").text
+
+
+def test_checkpoint_and_progress_of_the_last_holder_are_handed_back(api: Api) -> None:
+    api.enqueue()
+    held = api.claim_one()
+    progress = {"percent": 40.5, "stage": "upload", "message": "page 4"}
+    api.heartbeat_one(held, checkpoint={"page": 4, "seen": None}, progress=progress)
+    api.release(held)
+    claimed = api.claim_one()
+    assert (claimed["checkpoint"], claimed["progress"]) == ({"page": 4, "seen": None}, progress)
+
+
+def test_a_null_checkpoint_is_a_checkpoint(api: Api) -> None:
+    api.enqueue()
+    held = api.claim_one()
+    api.snooze(held, 0, checkpoint=None)
+    claimed = api.claim_one(wait_seconds=20)
+    assert "checkpoint" in claimed
+    assert claimed["checkpoint"] is None
+
+
+def test_an_answer_with_tokens_is_not_to_be_stored(api: Api) -> None:
+    assert api.http.post("/claim", json={"queues": [api.queue]}).headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("job", "claim", "expected"), [({}, {}, 60), ({"lease_seconds": 30}, {}, 30), ({"lease_seconds": 30}, {"lease_seconds": 5}, 5)]
+)
+def test_the_lease_is_as_long_as_the_claim_says_or_else_the_job_or_else_the_settings(
+    api: Api, db: TestDatabase, job: dict[str, int], claim: dict[str, int], expected: int
+) -> None:
+    api.enqueue(**job)
+    claimed = api.claim_one(**claim)
+    row = db.row("SELECT lease_expires_at - started_at AS lease, lease_expires_at FROM jobs WHERE id = $1", claimed["id"])
+    assert claimed["lease_seconds"] == expected
+    assert row["lease"] == timedelta(seconds=expected)
+    assert datetime.fromisoformat(claimed["lease_expires_at"]) == row["lease_expires_at"]

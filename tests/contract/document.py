@@ -1,0 +1,99 @@
+"""The OpenAPI document as the app makes it, and ways to walk through it."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI
+
+from app.main import create_app
+from app.settings import Settings
+from app.web.openapi import document
+
+Schema = dict[str, Any]
+
+
+class Operation(NamedTuple):
+    method: str
+    path: str
+    spec: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        name: str = self.spec["operationId"]
+        return name
+
+    @property
+    def takes(self) -> Schema | None:
+        """The schema of its request body."""
+        body = self.spec.get("requestBody")
+        return None if body is None else body["content"]["application/json"]["schema"]
+
+    def bodies(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Everything with content: the request and each response."""
+        for content in self.spec.get("requestBody", {}).get("content", {}).values():
+            yield "request", content
+        for status, response in self.spec["responses"].items():
+            for content in response.get("content", {}).values():
+                yield status, content
+
+
+@cache
+def app() -> FastAPI:
+    return create_app(Settings.model_construct(), "postgresql://")
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    return document(app())
+
+
+@cache
+def operations() -> list[Operation]:
+    return [Operation(method.upper(), path, spec) for path, methods in openapi()["paths"].items() for method, spec in methods.items()]
+
+
+def operation(name: str) -> Operation:
+    return next(found for found in operations() if found.name == name)
+
+
+def component(schema: Schema) -> Schema:
+    """What a `$ref` points at; anything else is itself."""
+    found: Schema = openapi()["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
+    return found
+
+
+def schemas() -> Iterator[tuple[str, Schema]]:
+    """Every schema and sub-schema in the document, with the place where it stands."""
+    for name, schema in openapi()["components"]["schemas"].items():
+        yield from _within(name, schema)
+    for found in operations():
+        for parameter in found.spec.get("parameters", []):
+            yield from _within(f"{found.name}?{parameter['name']}", parameter["schema"])
+        for where, content in found.bodies():
+            yield from _within(f"{found.name} {where}", content.get("schema", {}))
+
+
+def _within(place: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
+    yield place, schema
+    for name, inner in schema.get("properties", {}).items():
+        yield from _within(f"{place}.{name}", inner)
+    for name in ("items", "additionalProperties"):
+        if isinstance(schema.get(name), dict):
+            yield from _within(f"{place}.{name}", schema[name])
+    for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for index, inner in enumerate(schema.get(name, [])):
+            yield from _within(f"{place}.{name}[{index}]", inner)
+
+
+def request_components() -> set[str]:
+    """The names of all components that a request body can reach."""
+    reached: set[str] = set()
+    left = [found.takes for found in operations() if found.takes is not None]
+    while left:
+        for _, schema in _within("", left.pop()):
+            name = schema.get("$ref", "").rsplit("/", 1)[-1]
+            if name and name not in reached:
+                reached.add(name)
+                left.append(component(schema))
+    return reached

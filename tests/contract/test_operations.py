@@ -1,0 +1,109 @@
+"""What operators and orchestrators ask: /livez, /readyz, /metrics, /limits, /docs."""
+
+import re
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.settings import Settings
+from tests.api import Api
+from tests.broker import threaded_broker
+from tests.conftest import QUICK
+from tests.contract.arrangements import example
+from tests.contract.test_examples import NOT_READY, shape
+
+LAYERS = ["longshore_claims_parked_left", "longshore_claims_undone", "longshore_claims_replayed", "longshore_claims_reconciled"]
+
+
+def metrics(api: Api) -> dict[str, float]:
+    """Each sample that has no labels."""
+    families = text_string_to_metric_families(api.http.get("/metrics").text)
+    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+
+def test_a_broker_with_a_migrated_database_is_ready(api: Api) -> None:
+    answer = api.get("/readyz")
+    assert answer["ready"]
+    assert [check["name"] for check in answer["checks"]] == ["database", "schema", "serving"]
+
+
+def test_a_broker_without_a_schema_is_alive_but_not_ready(postgres: str) -> None:
+    with threaded_broker(QUICK, postgres) as broker:
+        assert broker.http.get("/livez").json() == {"status": "alive"}
+        response = broker.http.get("/readyz")
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert shape(response.json()) == shape(example(NOT_READY)["answer"]["body"])
+    assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["schema"]
+
+
+def test_a_broker_without_a_database_is_alive_but_not_ready() -> None:
+    with threaded_broker(QUICK, "postgresql://nobody@127.0.0.1:1/nowhere") as broker:
+        assert broker.http.get("/livez").status_code == 200
+        response = broker.http.get("/readyz")
+        enqueued = broker.http.post("/jobs", json={"job_type": "test"})
+    assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["database", "schema"]
+    assert (enqueued.status_code, enqueued.json()["code"]) == (503, "database_unavailable")
+    assert (enqueued.json()["outcome"], enqueued.headers["retry-after"]) == ("not_done", "1")
+
+
+def test_a_draining_broker_is_not_ready(dsn: str) -> None:
+    with threaded_broker(QUICK, dsn) as broker:
+        assert broker.house is not None
+        broker.house.drain()
+        response = broker.http.get("/readyz")
+    assert response.status_code == 503
+    assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["serving"]
+
+
+def test_limits_are_the_settings(api: Api) -> None:
+    limits = api.get("/limits")
+    assert limits.pop("max_list_items") == 1000
+    assert limits == {name: getattr(QUICK, name) for name in limits}
+
+
+def test_every_limit_in_the_settings_is_published(api: Api) -> None:
+    own = {"max_parked_polls", "max_crashes", "max_deliveries"}  # not of what is sent, but of what happens
+    named = {name for name in Settings.model_fields if name.startswith(("max_", "min_"))}
+    assert api.get("/limits").keys() - {"max_list_items"} == named - own
+
+
+def test_metrics_count_each_layer_that_keeps_a_claim(api: Api) -> None:
+    assert {f"{name}_total" for name in LAYERS} <= metrics(api).keys()
+
+
+def test_metrics_count_what_happens(api: Api) -> None:
+    before = metrics(api)
+    api.enqueue()
+    api.claim_one()
+    after = metrics(api)
+    counted = ["longshore_jobs_enqueued_total", "longshore_jobs_claimed_total"]
+    assert [after[name] - before[name] for name in counted] == [1, 1]
+
+
+def test_metrics_time_requests_by_operation(api: Api) -> None:
+    api.get("/limits")
+    api.http.get("/no/such/path")
+    text = api.http.get("/metrics").text
+    assert 'longshore_request_seconds_count{operation="get_limits",status="2xx"}' in text
+    assert "such" not in text, "a path is no label: anybody could make as many as they like"
+
+
+def test_the_docs_need_no_internet(http: httpx.Client) -> None:
+    page = http.get("/docs").text
+    assert re.findall(r"(?:https?:)?//[a-z][^\s\"'<]*", page) == []
+    assets = re.findall(r'(?:src|href)="(/[^"]+)"', page)
+    assert len(assets) == 2
+    for asset in assets:
+        assert len(http.get(asset).raise_for_status().content) > 10_000
+
+
+@pytest.mark.parametrize(("asset", "kind"), [("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css")])
+def test_an_asset_has_its_type(asset: str, kind: str, http: httpx.Client) -> None:
+    assert http.get(f"/docs/{asset}").headers["content-type"].startswith(kind)
+
+
+@pytest.mark.parametrize("asset", ["..%2f..%2fsettings.py", "index.html", "%2e%2e"])
+def test_nothing_else_is_served_as_an_asset(asset: str, http: httpx.Client) -> None:
+    assert http.get(f"/docs/{asset}").status_code == 404

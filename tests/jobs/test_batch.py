@@ -1,0 +1,97 @@
+"""POST /jobs/batch."""
+
+from typing import Any
+
+import pytest
+
+from tests.api import Api
+from tests.database import TestDatabase
+
+BAD = {"job_type": "a b"}
+
+
+def test_results_come_in_the_order_of_the_request(api: Api) -> None:
+    answer = api.batch(*[{"payload": n} for n in range(20)])
+    assert (answer["created"], answer["duplicates"]) == (20, 0)
+    assert [result["index"] for result in answer["results"]] == list(range(20))
+    assert {result["status"] for result in answer["results"]} == {"created"}
+    assert [api.job(result["job_id"])["payload"] for result in answer["results"]] == list(range(20))
+
+
+def test_a_batch_may_span_queues(api: Api) -> None:
+    queues = [f"{api.queue}-{n % 3}" for n in range(9)]
+    answer = api.batch(*[{"queue": queue} for queue in queues])
+    assert [api.job(result["job_id"])["queue"] for result in answer["results"]] == queues
+
+
+def test_jobs_of_a_batch_are_claimed_in_its_order(api: Api) -> None:
+    ids = api.enqueue_many(10)
+    assert [job["id"] for job in api.claim(max_jobs=10)["jobs"]] == ids
+
+
+def test_one_bad_job_and_nothing_is_stored(api: Api, db: TestDatabase) -> None:
+    problem = api.batch({}, {}, {}, {"queue": "no spaces"}, status=422)
+    assert [error["pointer"] for error in problem["errors"]] == ["/jobs/3/queue"]
+    assert db.value("SELECT count(*) FROM jobs") == 0
+    api.get(f"/queues/{api.queue}/stats", status=404)
+
+
+def test_every_bad_job_is_pointed_at(api: Api) -> None:
+    problem = api.batch(BAD, {}, {"delay_second": 1}, {"run_at": "2026-01-01T00:00:00"}, status=422)
+    assert [error["pointer"] for error in problem["errors"]] == ["/jobs/0/job_type", "/jobs/2/delay_second", "/jobs/3/run_at"]
+
+
+def test_without_atomic_the_good_ones_are_stored_and_the_bad_ones_say_why(api: Api) -> None:
+    answer = api.batch({}, BAD, {"payload": "x" * 300_000}, {}, atomic=False, status=207)
+    assert (answer["created"], answer["duplicates"], answer["rejected"]) == (2, 0, 2)
+    assert [result["status"] for result in answer["results"]] == ["created", "rejected", "rejected", "created"]
+    invalid, large = answer["results"][1]["problem"], answer["results"][2]["problem"]
+    assert (invalid["code"], invalid["errors"][0]["pointer"]) == ("validation_failed", "/jobs/1/job_type")
+    assert (large["code"], large["status"]) == ("payload_too_large", 413)
+    assert api.counts() == {"ready": 2}
+
+
+def test_without_atomic_all_may_be_bad(api: Api) -> None:
+    answer = api.batch(BAD, BAD, atomic=False, status=207)
+    assert (answer["created"], answer["rejected"]) == (0, 2)
+
+
+def test_an_atomic_batch_that_is_all_good_has_nothing_rejected(api: Api) -> None:
+    assert "rejected" not in api.batch({})
+    assert api.batch({}, atomic=False, status=207)["rejected"] == 0
+
+
+def test_a_thousand_jobs_are_taken_and_one_more_is_not(api: Api) -> None:
+    problem = api.batch(*[{}] * 1001, status=413)
+    assert (problem["code"], problem["limit"]) == ("batch_too_large", 1000)
+    assert api.batch(*[{}] * 1000)["created"] == 1000
+
+
+def test_a_batch_above_eight_mebibytes_is_refused(api: Api) -> None:
+    problem = api.batch(*[{"payload": "x" * 250_000}] * 34, status=413)
+    assert problem["limit"] == 8 * 1024 * 1024
+
+
+def test_a_payload_above_the_limit_refuses_the_whole_batch(api: Api) -> None:
+    problem = api.batch({}, {"payload": "x" * 300_000}, status=413)
+    assert (problem["code"], problem["errors"][0]["pointer"]) == ("payload_too_large", "/jobs/1/payload")
+    assert api.claim()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"jobs": []}, "/jobs"),
+        ({}, "/jobs"),
+        ({"jobs": {}}, "/jobs"),
+        ({"jobs": [{"job_type": "t"}], "atomc": False}, "/atomc"),
+        ({"jobs": [3]}, "/jobs/0"),
+        ({"jobs": [{}]}, "/jobs/0/job_type"),
+    ],
+)
+def test_a_bad_batch_is_pointed_at(api: Api, body: Any, pointer: str) -> None:
+    assert api.post("/jobs/batch", body, status=422)["errors"][0]["pointer"] == pointer
+
+
+def test_a_job_in_a_batch_may_have_a_ref(api: Api) -> None:
+    assert api.batch({"ref": "first"})["created"] == 1

@@ -1,0 +1,138 @@
+"""run_at, delay_seconds and POST /jobs/{id}/run-now: not before its time, and on time."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tests.api import Api
+from tests.database import TestDatabase
+
+YEAR = 366 * 24 * 60 * 60
+
+
+@pytest.mark.parametrize("fields", [{"delay_seconds": 60}, {"run_at": 60}])
+def test_a_delayed_job_is_scheduled_and_not_handed_out(api: Api, db: TestDatabase, fields: dict[str, Any]) -> None:
+    if "run_at" in fields:
+        fields = {"run_at": db.instant(fields["run_at"])}
+    job = api.enqueue(**fields)
+    assert (job["state"], job["run_at"] > job["created_at"]) == ("scheduled", True)
+    assert api.claim()["jobs"] == []
+    assert api.job(job["id"]) == job
+
+
+def test_a_run_at_is_kept_exactly(api: Api, db: TestDatabase) -> None:
+    at = db.instant(60)
+    assert api.enqueue(run_at=at)["run_at"] == at
+
+
+def test_a_run_at_of_another_zone_is_told_in_utc(api: Api, db: TestDatabase) -> None:
+    at = db.instant(60)
+    job = api.enqueue(run_at=datetime.fromisoformat(at).astimezone(timezone(timedelta(hours=2))).isoformat())
+    assert (job["run_at"], api.job(job["id"])["run_at"]) == (at, at)
+
+
+def test_a_run_at_in_the_past_is_ready_now(api: Api, db: TestDatabase) -> None:
+    assert api.enqueue(run_at=db.instant(-60))["state"] == "ready"
+    assert api.enqueue(run_at="0001-01-01T00:00:00Z")["state"] == "ready"
+
+
+def test_no_delay_is_ready_now(api: Api) -> None:
+    assert api.enqueue(delay_seconds=0)["state"] == "ready"
+
+
+def test_a_job_becomes_ready_when_its_time_comes(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+    job = api.enqueue(delay_seconds=60)
+    other = api.enqueue(delay_seconds=3600)
+    db.age(job["id"], 60)
+    eventually(lambda: api.job(job["id"])["state"] == "ready")
+    assert api.job(other["id"])["state"] == "scheduled"
+    assert api.counts() == {"ready": 1, "scheduled": 1}
+
+
+def test_a_poll_gets_a_job_on_time_and_not_before(api: Api, db: TestDatabase) -> None:
+    job = api.enqueue(run_at=db.instant(0.3))
+    claimed = api.claim_one(wait_seconds=20)
+    assert claimed["id"] == job["id"]
+    assert api.job(job["id"])["started_at"] >= job["run_at"]
+
+
+def test_a_poll_in_a_broker_hears_of_a_time_that_comes(
+    api: Api, db: TestDatabase, background: ThreadPoolExecutor, eventually: Callable[..., Any]
+) -> None:
+    poll = background.submit(api.claim_one, wait_seconds=20)
+    eventually(lambda: api.get("/stats")["waiting_polls"] == 1)
+    job = api.enqueue(delay_seconds=60)
+    db.age(job["id"], 60)
+    assert poll.result()["id"] == job["id"]
+
+
+def test_many_due_jobs_become_ready_together(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+    api.batch(*[{"delay_seconds": 60, "queue": f"{api.queue}{'-b' * (n % 2)}"} for n in range(1000)])
+    db.execute("UPDATE jobs SET run_at = run_at - interval '1 minute'")
+    eventually(lambda: api.get("/stats")["counts"]["ready"] == 1000)
+    assert api.get("/stats")["counts"]["scheduled"] == 0
+
+
+def test_run_now_makes_a_scheduled_job_ready(api: Api) -> None:
+    job = api.enqueue(delay_seconds=600)
+    ready = api.post(f"/jobs/{job['id']}/run-now")
+    assert (ready["state"], ready["run_at"] < job["run_at"]) == ("ready", True)
+    assert api.claim_one()["id"] == job["id"]
+
+
+def test_run_now_wakes_a_poll(api: Api, background: ThreadPoolExecutor) -> None:
+    job = api.enqueue(delay_seconds=600)
+    poll = background.submit(api.claim_one, wait_seconds=20)
+    api.post(f"/jobs/{job['id']}/run-now")
+    assert poll.result()["id"] == job["id"]
+
+
+def test_run_now_ends_a_back_off(api: Api) -> None:
+    job = api.enqueue()
+    api.fail(api.claim_one(), retry_after_seconds=600)
+    assert "state_reason" not in api.post(f"/jobs/{job['id']}/run-now")
+
+
+def test_run_now_leaves_a_ready_job_as_it_is(api: Api) -> None:
+    job = api.enqueue()
+    assert api.post(f"/jobs/{job['id']}/run-now") == job
+
+
+def test_run_now_is_too_late_for_a_job_that_runs_or_has_ended(api: Api) -> None:
+    job = api.enqueue()
+    claimed = api.claim_one()
+    assert api.post(f"/jobs/{job['id']}/run-now", status=409)["state"] == "running"
+    api.complete(claimed)
+    assert api.post(f"/jobs/{job['id']}/run-now", status=409)["state"] == "completed"
+
+
+def test_a_year_ahead_is_allowed(api: Api) -> None:
+    assert api.enqueue(delay_seconds=YEAR)["state"] == "scheduled"
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"run_at": "2026-01-01T00:00:00Z", "delay_seconds": 1}, "/delay_seconds"),
+        ({"delay_seconds": YEAR + 1}, "/delay_seconds"),
+        ({"delay_seconds": -1}, "/delay_seconds"),
+        ({"delay_seconds": 1.5}, "/delay_seconds"),
+        ({"delay_seconds": 10**30}, "/delay_seconds"),
+        ({"run_at": "2099-01-01T00:00:00Z"}, "/run_at"),
+        ({"run_at": "9999-12-31T23:59:59Z"}, "/run_at"),
+        ({"run_at": "9999-12-31T23:59:59-12:00"}, "/run_at"),
+        ({"run_at": "0001-01-01T00:00:00+12:00"}, "/run_at"),
+        ({"run_at": "10000-01-01T00:00:00Z"}, "/run_at"),
+        ({"run_at": "2026-01-01T00:00:00"}, "/run_at"),
+        ({"run_at": "2026-02-30T00:00:00Z"}, "/run_at"),
+        ({"run_at": "infinity"}, "/run_at"),
+        ({"run_at": "tomorrow"}, "/run_at"),
+        ({"run_at": -1}, "/run_at"),
+        ({"run_at": None}, "/run_at"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(api: Api, fields: dict[str, Any], pointer: str) -> None:
+    assert api.post("/jobs", {"job_type": "test", **fields}, status=422)["errors"][0]["pointer"] == pointer

@@ -1,0 +1,126 @@
+"""GET /jobs/{id}, and waiting for its end."""
+
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID, uuid1, uuid4
+
+import httpx
+import pytest
+
+from app.jobs import watching
+from tests.api import Api
+from tests.broker import Broker, broker_process
+
+
+@pytest.mark.parametrize("job_id", [uuid1(), uuid4(), UUID(int=0), UUID(int=2**128 - 1)])
+def test_an_unknown_id_of_any_kind_is_not_found(api: Api, job_id: UUID) -> None:
+    for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/attempts", f"/jobs/{job_id}?wait_seconds=5"):
+        assert api.get(path, status=404)["code"] == "not_found"
+    for verb in ("cancel", "run-now"):
+        assert api.post(f"/jobs/{job_id}/{verb}", status=404)["code"] == "not_found"
+    assert api.patch(f"/jobs/{job_id}", {"priority": 1}, status=404)["code"] == "not_found"
+
+
+def test_what_is_no_uuid_is_refused(api: Api) -> None:
+    assert api.get("/jobs/42", status=422)["errors"][0]["pointer"] == "/path/job_id"
+
+
+def test_a_running_job_tells_who_runs_it_but_not_the_token(api: Api) -> None:
+    api.enqueue()
+    claimed = api.claim_one(worker_id="w1")
+    job = api.job(claimed["id"])
+    assert (job["state"], job["worker_id"], job["lease_expires_at"]) == ("running", "w1", claimed["lease_expires_at"])
+    assert "lease_token" not in job
+
+
+def test_a_completed_job_tells_its_result_and_times(api: Api) -> None:
+    api.enqueue()
+    claimed = api.claim_one()
+    api.complete(claimed, result={"sum": 3})
+    job = api.job(claimed["id"])
+    assert (job["state"], job["result"]) == ("completed", {"sum": 3})
+    assert job["created_at"] <= job["started_at"] <= job["finished_at"]
+    assert job["duration_ms"] >= 0
+    assert "lease_expires_at" not in job
+
+
+def test_a_null_result_is_a_result(api: Api) -> None:
+    api.enqueue()
+    claimed = api.claim_one()
+    api.complete(claimed, result=None)
+    assert api.job(claimed["id"])["result"] is None
+
+
+def test_a_failed_job_tells_its_last_error(api: Api) -> None:
+    job = api.enqueue()
+    api.fail(api.claim_one(), error={"message": "no route", "error_type": "Net", "stack": "at x", "details": {"host": None}})
+    seen = api.job(job["id"])
+    assert (seen["state"], seen["state_reason"]) == ("scheduled", "retry_backoff")
+    assert seen["error"] == {"message": "no route", "error_type": "Net", "stack": "at x", "details": {"host": None}}
+
+
+def test_the_error_is_gone_when_the_job_completes(api: Api) -> None:
+    job = api.enqueue()
+    api.fail(api.claim_one(), retry_after_seconds=0)
+    api.complete(api.claim_one(wait_seconds=20))
+    assert "error" not in api.job(job["id"])
+
+
+def test_waiting_for_a_finished_job_answers_at_once(api: Api) -> None:
+    job = api.enqueue()
+    api.complete(api.claim_one())
+    assert api.job(job["id"], wait_seconds=30)["state"] == "completed"
+
+
+def test_waiting_answers_when_the_job_is_completed(api: Api, background: ThreadPoolExecutor) -> None:
+    job = api.enqueue()
+    waiters = [background.submit(api.job, job["id"], wait_seconds=30) for _ in range(3)]
+    api.complete(api.claim_one(), result="done")
+    assert [waiter.result()["result"] for waiter in waiters] == ["done"] * 3
+
+
+def test_waiting_needs_no_looking_in_the_broker_that_completes_the_job(
+    api: Api, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 3600.0)
+    first, second = api.enqueue(), api.enqueue()
+    other = background.submit(api.job, second["id"], wait_seconds=20)
+    waiter = background.submit(api.job, first["id"], wait_seconds=30)
+    api.complete(api.claim_one())
+    assert waiter.result()["state"] == "completed"
+    assert not other.done()
+    api.complete(api.claim_one())
+    assert other.result()["state"] == "completed"
+
+
+def test_waiting_answers_when_the_job_dies(api: Api, background: ThreadPoolExecutor) -> None:
+    job = api.enqueue()
+    waiter = background.submit(api.job, job["id"], wait_seconds=30)
+    api.fail(api.claim_one(), retryable=False)
+    assert waiter.result()["state"] == "dead"
+
+
+def test_waiting_answers_when_the_job_is_cancelled(api: Api, background: ThreadPoolExecutor) -> None:
+    job = api.enqueue()
+    waiter = background.submit(api.job, job["id"], wait_seconds=30)
+    api.cancel(job)
+    assert waiter.result()["state"] == "cancelled"
+
+
+def test_waiting_answers_when_another_broker_completes_the_job(api: Api, broker: Broker, dsn: str, background: ThreadPoolExecutor) -> None:
+    job = api.enqueue()
+    with broker_process(dsn) as (other, _process):
+        waiter = background.submit(Api(other.http, api.queue).job, job["id"], wait_seconds=30)
+        api.complete(api.claim_one(), result="done")
+        assert waiter.result()["result"] == "done"
+
+
+def test_when_the_time_is_over_the_job_is_told_as_it_is(api: Api) -> None:
+    job = api.enqueue()
+    assert api.job(job["id"], wait_seconds=0.05) == job
+
+
+@pytest.mark.parametrize("query", ["wait_seconds=-1", "wait_seconds=soon", "wait_seconds=nan", "wait_second=1"])
+def test_a_bad_wait_is_refused(api: Api, http: httpx.Client, query: str) -> None:
+    job = api.enqueue()
+    answer = http.get(f"/jobs/{job['id']}?{query}")
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, f"/query/{query.split('=')[0]}")

@@ -1,0 +1,18 @@
+"""Databases that are not migrated yet, one for each test."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.database import Loop, TestDatabase, create_empty_database
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def blank(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    """A database with nothing in it."""
+    database = TestDatabase(create_empty_database(postgres, loop, f"blank_{next(_numbers)}"), loop)
+    yield database
+    database.close()

@@ -1,0 +1,39 @@
+"""A broker that was started before its schema: alive, not ready, says what is missing, and recovers by itself."""
+
+from app.db import migrations
+from tests.api import Api
+from tests.broker import threaded_broker
+from tests.conftest import QUICK
+from tests.database import TestDatabase
+
+
+def test_a_broker_on_an_empty_database_says_which_revision_is_missing_and_does_nothing(blank: TestDatabase) -> None:
+    with threaded_broker(QUICK, blank.dsn) as broker:
+        api = Api(broker.http, "mail")
+        api.get("/livez")
+        readiness = api.get("/readyz", status=503)
+        (schema,) = [check for check in readiness["checks"] if check["name"] == "schema"]
+        assert not schema["ok"]
+        assert migrations.head() in schema["detail"]
+        refused = api.post("/jobs", {"queue": "mail", "job_type": "welcome"}, status=503)
+        assert (refused["code"], refused["outcome"]) == ("database_unavailable", "not_done")
+
+
+def test_it_serves_as_soon_as_the_schema_is_there(blank: TestDatabase) -> None:
+    with threaded_broker(QUICK, blank.dsn) as broker:
+        api = Api(broker.http, "mail")
+        api.get("/readyz", status=503)
+        migrations.upgrade(blank.dsn)
+        assert api.get("/readyz")["ready"]
+        job = api.enqueue()
+        assert api.claim_one()["id"] == job["id"]
+
+
+def test_a_schema_of_another_release_is_named(blank: TestDatabase) -> None:
+    migrations.upgrade(blank.dsn)
+    blank.execute("UPDATE alembic_version SET version_num = '9999'")
+    with threaded_broker(QUICK, blank.dsn) as broker:
+        readiness = Api(broker.http, "mail").get("/readyz", status=503)
+        (schema,) = [check for check in readiness["checks"] if not check["ok"]]
+        assert "9999" in schema["detail"]
+        assert migrations.head() in schema["detail"]

@@ -1,0 +1,128 @@
+"""The rules for SQL text. Each takes a statement and gives what is wrong with it, or None."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from tests.sql.statements import LANED, Named
+
+Rule = Callable[[Named], str | None]
+
+# What looks across lanes by nature: sweeps that find out which lanes to visit, statistics, lists of workers. None of them locks a job,
+# none is on the path of a hot call.
+ACROSS_LANES = {
+    "jobs.due_lanes",
+    "jobs.next_due",
+    "leases.expired_leases",
+    "leases.leases_of_worker",
+    "leases.ready_lanes",
+    "dead_letters.too_old",
+    "maintenance.forget_keys",
+    "stats.unfolded_lanes",
+    "stats.add_times",
+    "stats.counts",
+    "stats.rates",
+    "stats.times",
+    "stats.oldest_ready",
+    "stats.forget_rates",
+    "stats.forget_times",
+    "workers.list_workers",
+    "workers.get_worker",
+}
+
+_TABLE = "|".join(LANED)
+_READS = re.compile(rf"\b(?:FROM|UPDATE|JOIN|USING)\s+(?:{_TABLE})\b(?!\s*\()")
+_WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:{_TABLE})\b")
+_MOVES = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:jobs|finished_jobs|dead_letters)\b")
+_FILLED = re.compile(rf"INSERT INTO (?:{_TABLE})\b(?: AS \w+)? \(\s*(\w+).*?\)\s*(?:SELECT\s+|VALUES \()(\S+?),", re.DOTALL)
+_STAR = re.compile(r"(?<!\()(?:(\w+)\.)?\*")
+_PARAMETERS_ONLY = r"make_interval\(\w+ => \$\d+\)"
+
+
+def says_its_transition(statement: Named) -> str | None:
+    """`grep -- '->' app/*/*.sql` lists all transitions."""
+    if _MOVES.search(statement.code) and not re.search(r"^-- .*->", statement.text, re.MULTILINE):
+        return "moves or changes jobs, and its comment names no transition"
+    return None
+
+
+def names_its_columns(statement: Named) -> str | None:
+    """A star is for rows on their way from a DELETE .. RETURNING to an INSERT that names them, and for the columns of an unnest."""
+    for star in _STAR.finditer(statement.code):
+        before = statement.code[: star.start()]
+        inner = before.count("(") > before.count(")")
+        clause = re.findall(r"\b(SELECT|RETURNING)\b", before)[-1:]
+        if not (inner and (clause == ["RETURNING"] or star[1] in _unnested(statement))):
+            return f"takes all columns: {star[0]}"
+    return None
+
+
+def _unnested(statement: Named) -> list[str]:
+    return re.findall(r"\bunnest\([^)]*\) AS (\w+)", statement.code)
+
+
+def is_the_same_on_every_node(statement: Named) -> str | None:
+    dice = re.search(r"\b(random|clock_timestamp|statement_timestamp|gen_random_uuid|uuidv7|nextval|timeofday)\(", statement.code)
+    return f"calls {dice[1]}" if dice else None
+
+
+def computes_no_time_from_a_column(statement: Named) -> str | None:
+    """Citus refuses `now() + column` in UPDATE and DELETE: the broker computes such times."""
+    if not re.search(r"\b(UPDATE|DELETE)\b", statement.code):
+        return None
+    code = re.sub(rf"now\(\) [-+] {_PARAMETERS_ONLY}", "now()", statement.code)
+    return "computes with now()" if re.search(r"now\(\)\s*[-+*/]|[-+*/]\s*now\(\)", code) else None
+
+
+def wakes_nobody_and_takes_no_session_lock(statement: Named) -> str | None:
+    """NOTIFY holds a lock of the whole cluster until after the flush; advisory locks do not work behind a pooler."""
+    found = re.search(r"\b(NOTIFY|LISTEN|pg_notify|LOCK TABLE|\w*advisory\w*)\b", statement.code, re.IGNORECASE)
+    return f"uses {found[1]}" if found else None
+
+
+def stays_in_its_lane(statement: Named) -> str | None:
+    if str(statement) in ACROSS_LANES:
+        return None
+    reads, bounds = len(_READS.findall(statement.code)), len(re.findall(r"\blane = \$1(?!\d)", statement.code))
+    if reads > bounds:
+        return f"touches laned tables {reads} times and says `lane = $1` {bounds} times"
+    strays = [value for column, value in _FILLED.findall(statement.code) if column != "lane" or value not in ("$1", "lane")]
+    written = len(re.findall(rf"INSERT INTO (?:{_TABLE})\b", statement.code))
+    if strays or written != len(_FILLED.findall(statement.code)):
+        return f"writes rows whose lane is not plain to see: {strays}"
+    return None
+
+
+def locks_within_one_lane_in_the_order_of_ids(statement: Named) -> str | None:
+    for locking in re.finditer(r"SELECT\b(?:(?!SELECT).)*?FOR UPDATE", statement.code, re.DOTALL):
+        if not re.search(r"\blane = \$1(?!\d)", locking[0]):
+            return "FOR UPDATE without `lane = $1`"
+        many = re.search(r"\bid = ANY\(|\bunnest\(", locking[0])
+        if many and not re.search(r"ORDER BY (?:\w+\.)?id\s+FOR UPDATE", locking[0]):
+            return "locks many rows in no order"
+    return None
+
+
+def writes_no_lane_if_across_lanes(statement: Named) -> str | None:
+    """A sweep finds; the statement of one lane acts. Old keys and statistics may be deleted anywhere, as nobody waits for them."""
+    if str(statement) in ACROSS_LANES and _MOVES.search(statement.code):
+        return "moves jobs across lanes"
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    says_its_transition,
+    names_its_columns,
+    is_the_same_on_every_node,
+    computes_no_time_from_a_column,
+    wakes_nobody_and_takes_no_session_lock,
+    stays_in_its_lane,
+    locks_within_one_lane_in_the_order_of_ids,
+    writes_no_lane_if_across_lanes,
+)
+
+
+def faults(statement: Named) -> Iterator[str]:
+    for rule in RULES:
+        fault = rule(statement)
+        if fault is not None:
+            yield f"{rule.__name__}: {fault}"

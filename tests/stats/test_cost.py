@@ -1,0 +1,42 @@
+"""What statistics cost does not grow with the backlog."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from app.stats.store import SQL
+from tests.api import Api
+from tests.database import TestDatabase
+from tests.stats.conftest import Fold
+
+
+def buffers(db: TestDatabase, statement: str, *args: object) -> int:
+    """Pages that the statement touched."""
+    plan: list[dict[str, Any]] = json.loads(db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *args))
+    return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
+
+
+def cost(db: TestDatabase, lanes: list[int]) -> dict[str, int]:
+    now = datetime.now(UTC)
+    spans = [now - timedelta(minutes=minutes) for minutes in (1, 5, 60)]
+    return {
+        "counts": buffers(db, SQL.counts, lanes),
+        "oldest_ready": buffers(db, SQL.oldest_ready, lanes),
+        "rates": buffers(db, SQL.rates, lanes, *spans),
+        "times": buffers(db, SQL.times, lanes, spans[2]),
+        "workers_seen": buffers(db, SQL.workers_seen, spans[2]),
+    }
+
+
+def test_twenty_thousand_ready_jobs_cost_about_what_a_hundred_do(api: Api, db: TestDatabase, fold: Fold) -> None:
+    db.execute("VACUUM jobs, stat_deltas, stat_totals, stat_rates, stat_times, workers")
+    api.batch(*[{"priority": n % 3} for n in range(100)])
+    lanes = [db.value("SELECT id * 256 FROM queues WHERE name = $1", api.queue)]
+    fold()
+    few = cost(db, lanes)
+    for _ in range(20):
+        api.batch(*[{"priority": n % 3} for n in range(1000)])
+        fold()
+    assert api.counts() == {"ready": 20_100}
+    many = cost(db, lanes)
+    assert {name: pages for name, pages in many.items() if pages > 2 * few[name] + 20} == {}

@@ -1,0 +1,133 @@
+"""Oldest ready age, rates, percentiles, polls, workers and the verdict."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.api import Api
+from tests.database import TestDatabase
+from tests.stats.conftest import Fold
+
+
+def rate(api: Api, span: str) -> dict[str, int]:
+    return {name: rate[span] for name, rate in api.stats()["rates"].items()}
+
+
+def test_the_oldest_ready_job_tells_its_age(api: Api, db: TestDatabase) -> None:
+    old = api.enqueue()
+    api.enqueue()
+    db.age(old["id"], 100)
+    assert 100 <= api.stats()["oldest_ready_age_seconds"] < 200
+
+
+def test_the_oldest_is_found_behind_higher_priorities(api: Api, db: TestDatabase) -> None:
+    api.batch(*[{"priority": n} for n in range(5)])
+    old = api.enqueue(priority=-1)
+    db.age(old["id"], 100)
+    assert api.stats()["oldest_ready_age_seconds"] >= 100
+
+
+def test_without_ready_jobs_there_is_no_age(api: Api) -> None:
+    api.enqueue(delay_seconds=60)
+    api.enqueue()
+    api.claim_one()
+    assert "oldest_ready_age_seconds" not in api.stats()
+
+
+def test_rates_tell_what_happened_before_and_after_folding(api: Api, fold: Fold) -> None:
+    api.enqueue_many(3)
+    api.complete(api.claim_one())
+    api.fail(api.claim_one())
+    api.fail(api.claim_one(), retryable=False)
+    expected = {"enqueued": 3, "completed": 1, "failed": 2, "dead": 1}
+    assert rate(api, "last_1m") == expected
+    fold()
+    assert rate(api, "last_1m") == rate(api, "last_5m") == rate(api, "last_60m") == expected
+
+
+def test_replay_and_purge_take_nothing_from_the_rates(api: Api, fold: Fold) -> None:
+    for _ in range(2):
+        api.dead()
+    job = api.get("/dead-letters")["items"][0]
+    api.post(f"/dead-letters/{job['id']}/replay")
+    api.post("/dead-letters/purge", {"filter": {}, "dry_run": False})
+    assert rate(api, "last_1m")["dead"] == 2
+    fold()
+    assert rate(api, "last_1m")["dead"] == 2
+
+
+def test_what_is_long_past_counts_only_in_the_longer_spans(api: Api, db: TestDatabase, fold: Fold) -> None:
+    api.enqueue()
+    fold()
+    db.execute("UPDATE stat_rates SET slot = slot - interval '2 minutes'")
+    assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 1, 1]
+    db.execute("UPDATE stat_rates SET slot = slot - interval '10 minutes'")
+    assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 0, 1]
+    db.execute("UPDATE stat_rates SET slot = slot - interval '1 hour'")
+    assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 0, 0]
+
+
+def test_deltas_that_were_not_folded_for_long_are_in_their_own_time(api: Api, db: TestDatabase, fold: Fold) -> None:
+    api.enqueue()
+    db.execute("UPDATE stat_deltas SET at = at - interval '2 minutes'")
+    assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 1, 1]
+
+
+def test_wait_and_run_times_are_told_within_a_quarter(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+    job = api.enqueue()
+    db.age(job["id"], 50)
+    claimed = api.claim_one(lease_seconds=3600)
+    db.age(job["id"], 100)
+    api.complete(claimed)
+    stats = eventually(lambda: {"wait_time", "run_time"} <= api.stats().keys() and api.stats())
+    ran = api.job(job["id"])["duration_ms"]
+    for percentile in ("p50_ms", "p95_ms", "p99_ms"):
+        assert ran <= stats["run_time"][percentile] <= ran * 1.26
+        assert 50_000 <= stats["wait_time"][percentile] < 100_000
+
+
+def test_percentiles_tell_the_usual_from_the_rare(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+    ids = api.enqueue_many(100)
+    claimed = api.claim(max_jobs=100, lease_seconds=80_000)["jobs"]
+    for job_id in ids[:3]:
+        db.age(job_id, 10_000)
+    db.execute("UPDATE jobs SET started_at = started_at - interval '100 seconds'")
+    api.settle(*[{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in claimed])
+    run = eventually(lambda: api.stats().get("run_time"))
+    assert run["p50_ms"] == run["p95_ms"] < 1_000_000 < run["p99_ms"]
+
+
+def test_without_runs_there_are_no_times(api: Api) -> None:
+    api.enqueue()
+    assert not {"wait_time", "run_time"} & api.stats().keys()
+
+
+def test_waiting_polls_are_counted_where_they_wait(api: Api, background: ThreadPoolExecutor, eventually: Callable[..., Any]) -> None:
+    api.enqueue(queue=f"{api.queue}-b")
+    job = api.enqueue()
+    api.claim_one()
+    poll = background.submit(api.claim_one, wait_seconds=20)
+    eventually(lambda: api.stats()["waiting_polls"] == 1)
+    assert api.get(f"/queues/{api.queue}-b/stats")["waiting_polls"] == 0
+    api.enqueue()
+    assert poll.result()["id"] != job["id"]
+    assert api.stats()["waiting_polls"] == 0
+
+
+def test_workers_that_were_seen_lately_are_counted(api: Api, db: TestDatabase) -> None:
+    api.claim(worker_id="w1")
+    api.claim(worker_id="w2")
+    api.get("/workers")
+    assert api.get("/stats")["workers"] == 2
+    db.execute("UPDATE workers SET last_seen_at = last_seen_at - interval '5 minutes' WHERE id = 'w1'")
+    assert api.get("/stats")["workers"] == 1
+
+
+def test_old_work_that_nobody_asks_for_is_a_warning(api: Api, db: TestDatabase) -> None:
+    job = api.enqueue()
+    assert (api.stats()["verdict"], api.stats()["reasons"]) == ("ok", [])
+    db.age(job["id"], 1000)
+    stats = api.stats()
+    assert (stats["verdict"], len(stats["reasons"])) == ("warning", 1)
+    api.claim_one()
+    assert api.stats()["verdict"] == "ok"

@@ -1,0 +1,53 @@
+"""The error tree: every class is drawn in the docstring, and says what the contract says."""
+
+import re
+
+import pytest
+
+from app import errors
+from app.errors import Problem
+
+# API.md's table, as far as it is built, then what we added.
+CONTRACT = {
+    "malformed_json": 400,
+    "validation_failed": 422,
+    "not_found": 404,
+    "lease_lost": 409,
+    "wrong_state": 409,
+    "idempotency_key_reused": 422,
+    "idempotency_key_in_use": 409,
+    "payload_too_large": 413,
+    "batch_too_large": 413,
+    "database_unavailable": 503,
+    "method_not_allowed": 405,
+    "queue_limit": 429,
+}
+
+
+def problems() -> list[type[Problem]]:
+    return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Problem) and kind is not Problem]
+
+
+def test_codes_and_statuses_are_those_of_the_contract() -> None:
+    assert {kind.code: kind.status for kind in problems()} == CONTRACT
+
+
+def test_no_code_is_used_twice() -> None:
+    kinds: list[type[Problem]] = [Problem, *problems()]
+    codes = [kind.code for kind in kinds]
+    assert len(set(codes)) == len(codes)
+
+
+def test_every_class_is_drawn_in_the_tree_with_its_status() -> None:
+    drawn = re.findall(r"(\w+) (\d{3})\b", errors.__doc__ or "")
+    assert sorted(drawn) == sorted((kind.__name__, str(kind.status)) for kind in problems())
+
+
+@pytest.mark.parametrize("kind", problems(), ids=lambda kind: kind.__name__)
+def test_a_problem_has_a_title_of_its_own(kind: type[Problem]) -> None:
+    assert [other for other in problems() if other.title == kind.title] == [kind]
+
+
+def test_a_database_that_is_away_says_whether_anything_was_done() -> None:
+    problem = errors.DatabaseUnavailable("gone", "unknown")
+    assert (problem.members, problem.retry_after) == ({"outcome": "unknown"}, 1)
