@@ -205,7 +205,7 @@ CREATE TABLE public.jobs (
     replayed_from uuid,
     payload text NOT NULL
 )
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000', autovacuum_analyze_scale_factor='0.5');
+WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000', autovacuum_analyze_scale_factor='0.5');
 
 CREATE TABLE public.keys (
     lane integer NOT NULL,
@@ -313,7 +313,7 @@ ALTER TABLE ONLY public.stat_totals
 ALTER TABLE ONLY public.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (id);
 
-CREATE INDEX dead_letters_dead_at ON public.dead_letters USING btree (dead_at, id);
+CREATE INDEX dead_letters_dead_at ON public.dead_letters USING btree (dead_at);
 
 CREATE INDEX finished_jobs_id ON ONLY public.finished_jobs USING btree (lane, id);
 

@@ -56,7 +56,7 @@ CREATE TABLE jobs (
     replayed_from       uuid,
     payload             text        NOT NULL,
     PRIMARY KEY (lane, id)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_analyze_scale_factor = 0.5);
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_analyze_scale_factor = 0.5);
 
 -- The claim reads this one: equality, then exactly its ORDER BY. Jobs that are not ready are not in it.
 CREATE INDEX jobs_ready ON jobs (lane, priority DESC, id) WHERE state = 'ready';
@@ -143,7 +143,8 @@ CREATE TABLE dead_letters (
     PRIMARY KEY (lane, id)
 );
 
-CREATE INDEX dead_letters_dead_at ON dead_letters (dead_at, id);
+-- Without the id: with it, stale statistics tempt the planner to look up ids here.
+CREATE INDEX dead_letters_dead_at ON dead_letters (dead_at);
 
 -- Idempotency keys of enqueues and claims, on 256 lanes of their own; the primary key makes rivals wait for each other.
 CREATE TABLE keys (

@@ -23,7 +23,7 @@ CLOSE_SECONDS = 5
 # A plan must not depend on when it was made: what Postgres knows of a queue is out of date within seconds. With statistics from before
 # the claims a heartbeat of 1000 leases scanned the table (2,126 ms; by the index 18); made while `jobs` was empty, any plan does, and
 # stays cached until somebody analyzes. Plain index scans also lock in the order of the ids. No plan_cache_mode: Citus needs custom plans.
-_PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
+_PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off", "jit": "off"}
 
 # A server that says one of these has ended our session; a commit may have been on its way (57P01 during a wait for a standby).
 _ENDED_MEANWHILE = ("57P01", "57P02", "57P05")

@@ -130,7 +130,7 @@ dead_letters = sa.Table(
     *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate"),
     sa.Column("replayed_from", UUID),
     sa.Column("payload", sa.Text, nullable=False),
-    sa.Index("dead_letters_dead_at", "dead_at", "id"),
+    sa.Index("dead_letters_dead_at", "dead_at"),
 )
 
 keys = sa.Table(

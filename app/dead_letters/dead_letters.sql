@@ -7,7 +7,7 @@
 WITH taken AS (
     DELETE FROM dead_letters
     USING unnest($2::uuid[], $3::text[], $4::timestamptz[], $5::text[]) AS sent (id, state, run_at, payload)
-    WHERE dead_letters.lane = $1 AND dead_letters.id = sent.id
+    WHERE dead_letters.lane = $1 AND dead_letters.id = ANY($2::uuid[]) AND dead_letters.id = sent.id
     RETURNING dead_letters.*, sent.state AS next_state, sent.run_at AS next_run_at, coalesce(sent.payload, dead_letters.payload) AS next_payload
 ),
 revived AS (

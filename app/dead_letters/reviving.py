@@ -164,8 +164,7 @@ class Reviving:
         """Merged here and not in SQL, so that what is not touched stays as it was sent. A dead letter's payload does not change."""
         if isinstance(patch, UnsetType):
             return {}
-        rows = await self._floor.db.rows(jobs.SQL.dead_jobs, lane, ids)
-        return {row["id"]: self._merged(row["payload"], patch) for row in rows}
+        return {row.id: self._merged(row.payload, patch) for row in await jobs.dead_jobs(self._floor.db, lane, ids)}
 
     def _merged(self, payload: str, patch: dict[str, Raw]) -> str:
         text = merged(payload, patch)

@@ -147,6 +147,10 @@ async def live_jobs(db: Database, lane: int, ids: Sequence[UUID]) -> list[JobRow
     return [JobRow(*row) for row in await db.rows(SQL.live_jobs, lane, ids)]
 
 
+async def dead_jobs(db: Database, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
+    return [JobRow(*row) for row in await db.rows(SQL.dead_jobs, lane, ids)]
+
+
 async def find(db: Database, job_id: UUID) -> JobRow | None:
     """Live first, then finished, then dead. Once more if it was nowhere: it may have moved while we looked."""
     for _ in range(2):

@@ -64,12 +64,12 @@ GROUP BY lane;
 -- fills: RateRow
 -- What happened since $2, $3 and $4, from slots of ten seconds and the deltas since the last fold.
 SELECT
-    sum(enqueued) FILTER (WHERE slot > $2) AS enqueued_1, sum(completed) FILTER (WHERE slot > $2) AS completed_1,
-    sum(failed) FILTER (WHERE slot > $2) AS failed_1, sum(dead) FILTER (WHERE slot > $2) AS dead_1,
-    sum(enqueued) FILTER (WHERE slot > $3) AS enqueued_5, sum(completed) FILTER (WHERE slot > $3) AS completed_5,
-    sum(failed) FILTER (WHERE slot > $3) AS failed_5, sum(dead) FILTER (WHERE slot > $3) AS dead_5,
-    sum(enqueued) FILTER (WHERE slot > $4) AS enqueued_60, sum(completed) FILTER (WHERE slot > $4) AS completed_60,
-    sum(failed) FILTER (WHERE slot > $4) AS failed_60, sum(dead) FILTER (WHERE slot > $4) AS dead_60
+    (sum(enqueued) FILTER (WHERE slot > $2))::bigint AS enqueued_1, (sum(completed) FILTER (WHERE slot > $2))::bigint AS completed_1,
+    (sum(failed) FILTER (WHERE slot > $2))::bigint AS failed_1, (sum(dead) FILTER (WHERE slot > $2))::bigint AS dead_1,
+    (sum(enqueued) FILTER (WHERE slot > $3))::bigint AS enqueued_5, (sum(completed) FILTER (WHERE slot > $3))::bigint AS completed_5,
+    (sum(failed) FILTER (WHERE slot > $3))::bigint AS failed_5, (sum(dead) FILTER (WHERE slot > $3))::bigint AS dead_5,
+    (sum(enqueued) FILTER (WHERE slot > $4))::bigint AS enqueued_60, (sum(completed) FILTER (WHERE slot > $4))::bigint AS completed_60,
+    (sum(failed) FILTER (WHERE slot > $4))::bigint AS failed_60, (sum(dead) FILTER (WHERE slot > $4))::bigint AS dead_60
 FROM (
     SELECT slot, enqueued, completed, failed, dead
     FROM stat_rates

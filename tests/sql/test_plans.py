@@ -81,18 +81,6 @@ INDEXES = {
     "fold": {"stat_deltas_lane"},
 }
 
-# Known, and to be mended: written as a join with unnest, they are entered by the lane alone while Postgres believes that it holds next to
-# nothing (put_back of 1000: 700 to 800 ms; matched by array position 80). And dead_letters_dead_at (dead_at, id) tempts by its id.
-JOINED = {"heartbeat", "complete", "leased", "put_back", "bury", "close", "mark_missing"}
-TEMPTED = {"traces", "dead_jobs", "take_out", "purge"}
-NOT_YET = {
-    *[("the tables were empty", name, custom) for name in JOINED | TEMPTED | {"replay"} for custom in (False, True)],
-    *[("nothing is known", name, True) for name in JOINED],
-    *[("nothing is known", "replay", custom) for custom in (False, True)],
-    ("before the claims", "replay", True),
-    ("after the claims", "replay", True),
-}
-
 
 @pytest.fixture(scope="module", params=TIMES)
 def time(request: pytest.FixtureRequest) -> str:
@@ -127,11 +115,7 @@ def of_parent(index: str) -> str:
 
 @pytest.mark.parametrize("custom", [False, True], ids=["generic", "custom"])
 @pytest.mark.parametrize("name", INDEXES)
-def test_a_statement_reads_by_its_index(
-    request: pytest.FixtureRequest, loop: Loop, time: str, known: Database, name: str, custom: bool
-) -> None:
-    if (time, name, custom) in NOT_YET:
-        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason="see NOT_YET"))
+def test_a_statement_reads_by_its_index(loop: Loop, known: Database, name: str, custom: bool) -> None:
     found = [scan for scan in scans(loop, known, named(name), custom=custom) if scan.table.startswith(LANED)]
     assert {of_parent(scan.index) for scan in found} == INDEXES[name], found
     by_id = [scan for scan in found if scan.index.endswith(("_pkey", "_lane_id_idx"))]
