@@ -14,7 +14,7 @@ UP := $(wildcard alembic/versions/*.up.sql)
 DOWN := $(wildcard alembic/versions/*.down.sql)
 # alembic/env.py sets the timeouts and opens the transaction; a way down drops by nature; small numbers are meant (every byte is WAL).
 SQUAWK := $(BIN)/squawk --assume-in-transaction --exclude require-lock-timeout,require-statement-timeout,prefer-bigint-over-int,prefer-bigint-over-smallint
-SQUAWK_DOWN := $(SQUAWK),ban-drop-table,ban-drop-column,ban-drop-database
+SQUAWK_DOWN := $(SQUAWK),ban-drop-table,ban-drop-column,ban-drop-database,ban-drop-function
 
 # The system's certificates, so that uv works behind a private certificate authority; and never a Python from the net.
 export UV_SYSTEM_CERTS := 1

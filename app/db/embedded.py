@@ -198,8 +198,9 @@ class EmbeddedPostgres:
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as log:
+            begins = log.tell()  # asked before the start: Postgres writes through the same file offset
             self._process = self._spawn([f"{binaries}/postgres", "-D", self._address(self.data, version), *settings], self.data, log)
-            return self._process, log.tell()
+            return self._process, begins
 
     def _await_ready(self, process: subprocess.Popen[bytes], offset: int) -> None:
         while not self._is_ready(process.pid):
