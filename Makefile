@@ -81,6 +81,7 @@ $(UV_READY):
 	@touch $(UV_READY)
 
 $(READY): requirements.lock $(UV_READY)
+	@echo "Setting up .venv (once)…"
 	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" .venv
 	@$(with_index) $(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
 	@touch $(READY)

@@ -1,6 +1,7 @@
 """How migrations run: on asyncpg, one migrator at a time, never waiting long for a lock that claims need."""
 
 import asyncio
+import time
 
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -18,7 +19,8 @@ def migrate(connection: Connection) -> None:
     connection.execute(text("SET citus.multi_shard_modify_mode = 'sequential'"))
     # A session lock and not one of the transaction: revisions commit one by one.
     while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATOR_LOCK}):
-        connection.execute(text("SELECT pg_sleep(0.1)"))
+        connection.commit()  # an open transaction would hold up the other's CREATE INDEX CONCURRENTLY
+        time.sleep(0.1)
     connection.commit()
     context.configure(
         connection=connection,

@@ -1,8 +1,8 @@
 CREATE FUNCTION public.make_finished_partition(day date, archived boolean) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO '$user', 'public'
     SET "TimeZone" TO 'UTC'
     SET lock_timeout TO '200ms'
+    SET search_path TO 'public', 'pg_temp'
     AS $$
 DECLARE
     partition text := format('finished_jobs_%s%s', CASE WHEN archived THEN 'archive_' ELSE '' END, to_char(day, 'YYYYMMDD'));
@@ -37,8 +37,8 @@ $$;
 
 CREATE FUNCTION public.retire_finished_partition(partition text, archived boolean) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO '$user', 'public'
     SET lock_timeout TO '200ms'
+    SET search_path TO 'public', 'pg_temp'
     AS $_$
 BEGIN
     IF partition !~ '^finished_jobs_(archive_)?[0-9]{8}$' OR to_regclass(partition) IS NULL THEN
@@ -46,8 +46,7 @@ BEGIN
 
     END IF;
 
-    EXECUTE format('ALTER TABLE finished_jobs DETACH PARTITION %I', partition);
-
+    -- Counted before the lock: nothing is written to a day that is over, and nobody may wait while a whole day is counted.
     EXECUTE format(
         'INSERT INTO stat_deltas (lane, completed, cancelled)
         SELECT lane, -count(*) FILTER (WHERE state = ''completed''), -count(*) FILTER (WHERE state = ''cancelled'')
@@ -55,6 +54,8 @@ BEGIN
         GROUP BY lane',
         partition
     );
+
+    EXECUTE format('ALTER TABLE finished_jobs DETACH PARTITION %I', partition);
 
     IF NOT archived THEN
         EXECUTE format('DROP TABLE %I', partition);

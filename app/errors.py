@@ -91,7 +91,7 @@ class PayloadTooLarge(Problem):
 
 
 class BatchTooLarge(Problem):
-    status, code, title = 413, "batch_too_large", "Too many items"
+    status, code, title = 413, "batch_too_large", "Too much for one call"
 
     def __init__(self, detail: str, limit: int) -> None:
         super().__init__(detail, limit=limit)

@@ -21,8 +21,6 @@ def configure(level: str) -> None:
         logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
         cache_logger_on_first_use=True,
     )
-    # uvicorn's account of an unhandled error: ours, with the request id, has been written by then.
-    logging.getLogger("uvicorn.error").addFilter(lambda record: not record.getMessage().startswith("Exception in ASGI"))
     logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
 
 

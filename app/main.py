@@ -1,10 +1,11 @@
 """The composition root: the only file that knows everything."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from app.db import migrations
@@ -15,7 +16,7 @@ from app.db.pool import Database
 from app.db.wakeups import Wakeups
 from app.dead_letters import routes as dead_letter_routes
 from app.dead_letters.reviving import Reviving
-from app.errors import Problem
+from app.errors import DatabaseUnavailable, Problem
 from app.jobs import routes as job_routes
 from app.jobs.changing import Changing
 from app.jobs.intake import Intake
@@ -36,6 +37,7 @@ from app.settings import Settings
 from app.stats import routes as stats_routes
 from app.stats.reckoning import Reckoning
 from app.web import docs, health, openapi, problems
+from app.web.headers import refuse_unknown_parameters
 from app.web.health import Health
 from app.web.middleware import Envelope
 from app.web.rooms import furnish
@@ -100,13 +102,14 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     house = build(settings, dsn)
     app = FastAPI(
         title="Longshore",
-        version="1.0.0",
+        version="0.1.0",
         description=DESCRIPTION,
         lifespan=lambda _app: _lived_in(house),
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
+        dependencies=[Depends(refuse_unknown_parameters)],
     )
     app.state.settings = settings
     app.state.drain = house.drain
@@ -129,12 +132,30 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
     floor = house.floor
     await floor.db.open()
     runner = Runner(floor)
-    _start_chores(house, runner)
+    if await _time_is_known(house):
+        _start_chores(house, runner)
+    else:
+        runner.start_task("await the database", lambda: _start_later(house, runner))
     try:
         yield
     finally:
         await runner.stop()
+        with suppress(Exception):
+            await house.reckoning.write_times()
         await floor.db.close()
+
+
+async def _time_is_known(house: House) -> bool:
+    with suppress(DatabaseUnavailable):
+        await house.floor.clock.refresh(house.floor.db)
+    return house.floor.clock.known
+
+
+async def _start_later(house: House, runner: Runner) -> None:
+    """A broker may start before its database. Nothing is swept by any other clock than the database's."""
+    while not await _time_is_known(house):  # noqa: ASYNC110 (a database sets no event)
+        await asyncio.sleep(0.25)
+    _start_chores(house, runner)
 
 
 def _start_chores(house: House, runner: Runner) -> None:
@@ -169,11 +190,11 @@ def _checks(house: House) -> dict[str, health.Probe]:
         return f"Postgres {version}"
 
     async def schema() -> str:
-        head = migrations.head()
+        """A newer schema is fine: migrations come before the release that needs them."""
         migrated = await house.floor.db.value("SELECT to_regclass('alembic_version') IS NOT NULL")
-        at = await house.floor.db.value("SELECT version_num FROM alembic_version") if migrated else "nothing"
-        if at != head:
-            raise Problem(f"the schema is at {at}, this release needs {head}: run `longshore migrate`")
+        at = await house.floor.db.value("SELECT version_num FROM alembic_version") if migrated else None
+        if at in migrations.older_than_head():
+            raise Problem(f"the schema is at {at or 'nothing'}, this release needs {migrations.head()}: run `python -m app migrate`")
         return f"at {at}"
 
     async def serving() -> str:

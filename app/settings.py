@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 KIB = 1024
@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         None,
         validation_alias=AliasChoices("DATABASE_URL", "LONGSHORE_DATABASE_URL"),
-        description="Postgres 15 to 18 to use instead of the embedded one. Read from `DATABASE_URL` too.",
+        description="Postgres 15 to 18 to use instead of the embedded one.",
     )
     listen_url: SecretStr | None = Field(
         None, description="Direct connection for LISTEN/NOTIFY when `DATABASE_URL` leads to a transaction pooler; default: `DATABASE_URL`."
@@ -42,13 +42,11 @@ class Settings(BaseSettings):
     max_batch_jobs: Count = Field(1000, description="Most jobs in one `POST /jobs/batch`.")
     max_batch_bytes: Count = Field(8 * MIB, description="Largest body of batch, settle and claim calls, and largest claim answer.")
     max_body_bytes: Count = Field(1 * MIB, description="Largest body of any other call.")
-    max_claim_jobs: Count = Field(1000, description="Most jobs handed out by one claim.")
+    max_claim_jobs: int = Field(1000, ge=1, le=1000, description="Most jobs handed out by one claim.")
     max_settlements: Count = Field(1000, description="Most settlements, or heartbeat leases, in one call.")
-    max_wait_seconds: Annotated[float, Field(ge=0, le=60)] = Field(
-        30.0, description="Longest long poll; longer waits are clamped. At most 60."
-    )
+    max_wait_seconds: int = Field(30, ge=0, le=60, description="Longest long poll; longer waits are clamped. At most 60.")
     min_lease_seconds: Count = Field(1, description="Shortest lease.")
-    max_lease_seconds: Count = Field(DAY, description="Longest lease.")
+    max_lease_seconds: int = Field(DAY, ge=1, le=DAY, description="Longest lease.")
     max_queues: int = Field(10_000, ge=1, le=65_535, description="Most queues.")
     max_delay_seconds: Count = Field(366 * DAY, description="How far ahead a job may be scheduled.")
     max_parked_polls: Count = Field(
@@ -91,3 +89,9 @@ class Settings(BaseSettings):
         if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
             raise ValueError("not a postgresql:// URL")
         return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Settings":
+        if not self.min_lease_seconds <= self.default_lease_seconds <= self.max_lease_seconds:
+            raise ValueError("the default lease must lie between the shortest and the longest")
+        return self

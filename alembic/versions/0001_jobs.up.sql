@@ -212,7 +212,7 @@ CREATE TABLE stat_times (
 -- lock gives up and tries again a minute later.
 
 CREATE FUNCTION make_finished_partition(day date, archived boolean) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET timezone = 'UTC' SET lock_timeout = '200ms'
+LANGUAGE plpgsql SECURITY DEFINER SET timezone = 'UTC' SET lock_timeout = '200ms'
 AS $$
 DECLARE
     partition text := format('finished_jobs_%s%s', CASE WHEN archived THEN 'archive_' ELSE '' END, to_char(day, 'YYYYMMDD'));
@@ -239,13 +239,13 @@ END
 $$;
 
 CREATE FUNCTION retire_finished_partition(partition text, archived boolean) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '200ms'
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms'
 AS $$
 BEGIN
     IF partition !~ '^finished_jobs_(archive_)?[0-9]{8}$' OR to_regclass(partition) IS NULL THEN
         RETURN false;
     END IF;
-    EXECUTE format('ALTER TABLE finished_jobs DETACH PARTITION %I', partition);
+    -- Counted before the lock: nothing is written to a day that is over, and nobody may wait while a whole day is counted.
     EXECUTE format(
         'INSERT INTO stat_deltas (lane, completed, cancelled)
         SELECT lane, -count(*) FILTER (WHERE state = ''completed''), -count(*) FILTER (WHERE state = ''cancelled'')
@@ -253,9 +253,19 @@ BEGIN
         GROUP BY lane',
         partition
     );
+    EXECUTE format('ALTER TABLE finished_jobs DETACH PARTITION %I', partition);
     IF NOT archived THEN
         EXECUTE format('DROP TABLE %I', partition);
     END IF;
     RETURN true;
 END
 $$;
+
+-- A definer's function looks only into our schema, its caller's temporary tables last; and only who is granted it may call it.
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION make_finished_partition(date, boolean) SET search_path = %I, pg_temp', current_schema());
+    EXECUTE format('ALTER FUNCTION retire_finished_partition(text, boolean) SET search_path = %I, pg_temp', current_schema());
+END
+$$;
+REVOKE EXECUTE ON FUNCTION make_finished_partition(date, boolean), retire_finished_partition(text, boolean) FROM PUBLIC;

@@ -7,14 +7,21 @@ import time
 from datetime import UTC, datetime
 
 from app.db.pool import Database
+from app.errors import DatabaseUnavailable
 
 
 class DatabaseClock:
     def __init__(self) -> None:
-        # Before the first refresh the wall clock has to do: nothing is written with it, as writing needs the database too.
-        self._offset = time.time() - time.monotonic()
+        self._offset: float | None = None
+
+    @property
+    def known(self) -> bool:
+        return self._offset is not None
 
     def now(self) -> datetime:
+        """Before the database has told the time nobody knows it: our own clock could end every lease."""
+        if self._offset is None:
+            raise DatabaseUnavailable("the database has not told the time yet", "not_done")
         return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     async def refresh(self, db: Database) -> None:
@@ -24,5 +31,5 @@ class DatabaseClock:
         theirs: datetime = await db.value("SELECT clock_timestamp()")
         after = time.monotonic()
         earliest, latest = theirs.timestamp() - after, theirs.timestamp() - before
-        if not earliest <= self._offset <= latest:
+        if self._offset is None or not earliest <= self._offset <= latest:
             self._offset = (earliest + latest) / 2

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,17 @@ def downgrade(dsn: str, revision: str) -> None:
     _with_retries(lambda: command.downgrade(config(dsn), revision))
 
 
+@cache
 def head() -> str:
     found = ScriptDirectory.from_config(config("")).get_current_head()
     assert found is not None, "there is at least one revision"
     return found
+
+
+@cache
+def older_than_head() -> frozenset[str | None]:
+    """Revisions with which this release cannot work; None stands for no schema at all."""
+    return frozenset({None, *(script.revision for script in ScriptDirectory.from_config(config("")).walk_revisions())} - {head()})
 
 
 def _with_retries(run: Callable[[], None]) -> None:

@@ -1,8 +1,11 @@
 """The pool: SQL text on asyncpg, and what a failed call means for the caller (not done, or unknown)."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import asyncpg
@@ -28,7 +31,12 @@ _PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_nestloop"
 # A server that says one of these has ended our session; a commit may have been on its way (57P01 during a wait for a standby).
 _ENDED_MEANWHILE = ("57P01", "57P02", "57P05")
 # Refused before anything could be done: starting up, too many connections, lock not to be had, disk or memory full, read-only.
-_REFUSED = ("57P03", "53", "55P03", "57014", "25006", "08", "40001", "40P01", "3D000", "28", "42P01", "42703")
+_REFUSED = ("57P03", "53", "55P03", "57014", "25006", "40001", "40P01", "3D000", "28", "42P01", "42703")
+
+
+_WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
+# Whether this request (each is a task of its own) has written anything yet: from then on no failure may say that nothing was done.
+_written: ContextVar[bool] = ContextVar("written", default=False)
 
 
 class Runs(Protocol):
@@ -98,31 +106,38 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        async with self.connection() as connection, connection.transaction():
-            yield Transaction(connection)
+        async with self.connection() as connection:
+            async with connection.transaction():
+                yield Transaction(connection)
+            _written.set(True)
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        return await self._with_one_retry(lambda connection: connection.fetch(sql, *args))
+        return await self._with_one_retry(sql, lambda connection: connection.fetch(sql, *args))
 
     async def row(self, sql: str, *args: object) -> Record | None:
-        return await self._with_one_retry(lambda connection: connection.fetchrow(sql, *args))
+        return await self._with_one_retry(sql, lambda connection: connection.fetchrow(sql, *args))
 
     async def value(self, sql: str, *args: object) -> Any:
-        return await self._with_one_retry(lambda connection: connection.fetchval(sql, *args))
+        return await self._with_one_retry(sql, lambda connection: connection.fetchval(sql, *args))
 
-    async def _with_one_retry(self, call: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _with_one_retry(self, sql: str, call: Callable[[Connection], Awaitable[T]]) -> T:
         """Deadlocks and serialization failures are undone whole by Postgres: once more is safe."""
         async with self.connection() as connection:
             try:
-                return await call(connection)
+                result = await call(connection)
             except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
-                return await call(connection)
+                result = await call(connection)
+        if _writes(sql):
+            _written.set(True)
+        return result
 
     @contextmanager
     def _translated(self, outcome: Outcome) -> Iterator[None]:
         """Errors before anything was sent are `not_done`; afterwards only the server's own word makes them so."""
         try:
             yield
+        except asyncpg.PostgresConnectionError as error:  # the connection broke, although it looks like the server's word (08003)
+            raise self._unavailable(error, outcome) from error
         except asyncpg.PostgresError as error:
             state = error.sqlstate or ""
             if state in _ENDED_MEANWHILE:
@@ -134,8 +149,14 @@ class Database:
             raise self._unavailable(error, outcome) from error
 
     def _unavailable(self, error: Exception, outcome: Outcome) -> DatabaseUnavailable:
-        self._metrics.database_errors.labels(outcome).inc()
-        return DatabaseUnavailable(f"{type(error).__name__}", outcome)
+        known: Outcome = "unknown" if _written.get() else outcome
+        self._metrics.database_errors.labels(known).inc()
+        return DatabaseUnavailable(f"{type(error).__name__}", known)
+
+
+@cache
+def _writes(sql: str) -> bool:
+    return _WRITE.search(sql) is not None
 
 
 async def _leave_as_is(_connection: "asyncpg.Connection[Record]") -> None:

@@ -46,7 +46,7 @@ class Wakeups:
         while self._enabled:
             try:
                 await self._run_connected()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except Exception as error:  # whatever it was: without this task other processes would be heard by polling only
                 self._metrics.notify_failures.inc()
                 log.warning("wake-up connection lost", error=type(error).__name__)
                 await asyncio.sleep(1)

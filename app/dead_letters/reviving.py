@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from app.db.floor import Floor
-from app.db.lanes import by_lane, lane_of
+from app.db.lanes import LANES_PER_QUEUE, by_lane, lane_of
 from app.dead_letters import listing, store
 from app.dead_letters.listing import Letter
 from app.dead_letters.merging import merged
@@ -77,7 +77,7 @@ class Reviving:
         rows = await listing.group(self._floor.db, by, wanted, await self._queue_id(wanted))
         return [
             DeadLetterGroup(
-                queue=await self._queues.name_of(row["queue"] * 256) if "queue" in row else UNSET,
+                queue=await self._queues.name_of(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
                 job_type=or_unset(row.get("job_type")),
                 fingerprint=or_unset(row.get("fingerprint")),
                 count=row["count"],
@@ -135,7 +135,9 @@ class Reviving:
         wanted = given(chosen, _NO_FILTER)
         if not isinstance(ids, UnsetType):
             asked = list(dict.fromkeys(ids))
-            found = [job_id for job_id in asked if await listing.letters_of(self._floor.db, lane_of(job_id), job_id)]
+            lanes = by_lane(asked, lambda job_id: job_id)
+            dead = {row.id for lane, some in lanes.items() for row in await jobs.dead_jobs(self._floor.db, lane, some)}
+            found = [job_id for job_id in asked if job_id in dead]
             return len(found), found[:limit]
         queue_id = await self._queue_id(wanted)
         return await listing.count(self._floor.db, wanted, queue_id), await listing.matching_ids(self._floor.db, wanted, queue_id, limit)

@@ -20,7 +20,7 @@ from app.dead_letters.schemas import (
 )
 from app.errors import MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
 from app.jobs.schemas import Job, QueryInstant
-from app.web.bodies import answer, body
+from app.web.bodies import NoBody, answer, body
 from app.web.contract import gives
 from app.web.paging import Paging
 from app.web.rooms import of
@@ -99,6 +99,6 @@ async def get_dead_letter(job_id: UUID, reviving: RevivingRoom) -> Response:
 
 
 @router.post("/dead-letters/{job_id}/replay", **gives(Job, NotFound))
-async def replay_dead_letter(job_id: UUID, reviving: RevivingRoom) -> Response:
+async def replay_dead_letter(job_id: UUID, reviving: RevivingRoom, _: NoBody) -> Response:
     """Makes one dead job live again: it keeps its id and its history, its attempts start at 0."""
     return answer(await reviving.replay_one(job_id))

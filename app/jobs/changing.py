@@ -118,7 +118,7 @@ class Changing:
                 rest = sorted(set(some) - set(cancelled))
                 if rest:
                     asked |= {row["id"]: row["again"] for row in await store.request_cancel(self._floor.db, lane, rest, now)}
-            left = await self._living(job_id for job_id in left if job_id not in asked and job_id not in cancelled)
+            left = await self._living(set(left) - asked.keys() - set(cancelled))
             if not left:
                 break
         self._signals.finished(cancelled)

@@ -115,10 +115,11 @@ class Intake:
             if key is not None:
                 fingerprint = wanted.fingerprint_of(key.body)
                 key_lane = spread(key.digest, KEY_LANES)
-                expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
+                now = self._floor.now()
+                expires_at = now + timedelta(seconds=self._floor.settings.idempotency_seconds)
                 answer = msgspec.json.encode(ids).decode()
                 if not await store.take_key(
-                    transaction, key_lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at
+                    transaction, key_lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, now=now
                 ):
                     first = await store.read_key(transaction, key_lane, key.digest)
                     if first["fingerprint"] != fingerprint:

@@ -145,16 +145,13 @@ counted AS (
 SELECT id
 FROM hurried;
 
--- name: due_lanes
+-- name: due_jobs
 -- A range at the start of jobs_due: future jobs are not read. Bounded, as there may be very many.
-SELECT DISTINCT lane
-FROM (
-    SELECT lane
-    FROM jobs
-    WHERE state = 'scheduled' AND run_at <= $1
-    ORDER BY run_at
-    LIMIT $2
-) AS due;
+SELECT id
+FROM jobs
+WHERE state = 'scheduled' AND run_at <= $1
+ORDER BY run_at
+LIMIT $2;
 
 -- name: next_due
 -- The first entry of jobs_due.
@@ -164,18 +161,17 @@ WHERE state = 'scheduled';
 
 -- name: promote
 -- scheduled -> ready.  Several brokers may do this at once: each takes what the others have not.
-WITH picked AS (
-    SELECT id
+WITH picked AS MATERIALIZED (
+    SELECT id, state, run_at
     FROM jobs
-    WHERE lane = $1 AND state = 'scheduled' AND run_at <= $2
-    ORDER BY run_at
-    LIMIT $3
+    WHERE lane = $1 AND id = ANY($2::uuid[])
+    ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
 promoted AS (
     UPDATE jobs
     SET state = 'ready', state_reason = NULL
-    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM picked))
+    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM picked WHERE state = 'scheduled' AND run_at <= $3))
     RETURNING job_type
 ),
 counted AS (
@@ -193,7 +189,7 @@ INSERT INTO keys (lane, digest, fingerprint, answer, expires_at)
 VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (lane, digest) DO UPDATE
 SET fingerprint = excluded.fingerprint, answer = excluded.answer, expires_at = excluded.expires_at
-WHERE keys.expires_at <= now()
+WHERE keys.expires_at <= $6
 RETURNING digest;
 
 -- name: read_key

@@ -37,11 +37,10 @@ from app.jobs.schemas import (
     UnreadBatch,
 )
 from app.jobs.watching import Watching
-from app.web.bodies import answer, body
+from app.web.bodies import NoBody, answer, body
 from app.web.contract import gives
 from app.web.disconnect import watched
-from app.web.headers import IdempotencyKey, trace_of
-from app.web.middleware import request_id
+from app.web.headers import IdempotencyKey, request_id, trace_of
 from app.web.paging import Paging
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN, given, or_unset
@@ -169,7 +168,7 @@ async def cancel_job(job_id: UUID, changing: Annotated[Changing, of(Changing)], 
 
 
 @router.post("/jobs/{job_id}/run-now", **gives(Job, NotFound, WrongState))
-async def run_job_now(job_id: UUID, changing: Annotated[Changing, of(Changing)]) -> Response:
+async def run_job_now(job_id: UUID, changing: Annotated[Changing, of(Changing)], _: NoBody) -> Response:
     """Makes a scheduled job ready now."""
     return answer(await changing.run_now(job_id))
 

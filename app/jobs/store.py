@@ -114,7 +114,7 @@ class JobRow(NamedTuple):
         return _attempt.decode(self.attempts[-1]).error if self.attempts else UNSET
 
     def all_attempts(self) -> list[Attempt]:
-        """The failed ones that were kept, then the one that the row itself tells of: running, completed or cancelled in mid-run."""
+        """The failed ones that were kept, then the one that the row itself tells of: running or completed."""
         past = [_attempt.decode(text) for text in self.attempts or []]
         ends = {"running": "running", "completed": "complete"}
         if self.state not in ends:
@@ -178,8 +178,8 @@ async def run_now(db: Database, job_id: UUID, now: datetime) -> bool:
     return await db.value(SQL.run_now, lane_of(job_id), job_id, now) is not None
 
 
-async def due_lanes(db: Database, now: datetime, limit: int) -> list[int]:
-    return [row["lane"] for row in await db.rows(SQL.due_lanes, now, limit)]
+async def due_jobs(db: Database, now: datetime, limit: int) -> list[UUID]:
+    return [row["id"] for row in await db.rows(SQL.due_jobs, now, limit)]
 
 
 async def next_due(db: Database) -> datetime | None:
@@ -187,13 +187,13 @@ async def next_due(db: Database) -> datetime | None:
     return due
 
 
-async def promote(db: Database, lane: int, now: datetime, limit: int) -> list[str]:
-    return [row["job_type"] for row in await db.rows(SQL.promote, lane, now, limit)]
+async def promote(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[str]:
+    return [row["job_type"] for row in await db.rows(SQL.promote, lane, ids, now)]
 
 
-async def take_key(on: Runs, lane: int, digest: UUID, *, fingerprint: UUID, answer: str, expires_at: datetime) -> bool:
+async def take_key(on: Runs, lane: int, digest: UUID, *, fingerprint: UUID, answer: str, expires_at: datetime, now: datetime) -> bool:
     try:
-        return await on.value(SQL.take_key, lane, digest, fingerprint, answer, expires_at) is not None
+        return await on.value(SQL.take_key, lane, digest, fingerprint, answer, expires_at, now) is not None
     except LockNotAvailableError:
         raise IdempotencyKeyInUse("the first call with this key has not ended yet", retry_after=1) from None
 

@@ -30,9 +30,19 @@ def check(job: JobCreate, settings: Settings, now: datetime, at: str = "") -> No
         raise ValidationFailed.at(f"{at}/delay_seconds", "either run_at or delay_seconds, not both")
     if isinstance(job.run_at, datetime):
         check_horizon(job.run_at, settings, now, f"{at}/run_at")
-    if isinstance(job.delay_seconds, int) and job.delay_seconds > settings.max_delay_seconds:
-        raise ValidationFailed.at(f"{at}/delay_seconds", f"at most {settings.max_delay_seconds}")
+    check_delay(job.delay_seconds, settings, f"{at}/delay_seconds")
+    check_lease(job.lease_seconds, settings, f"{at}/lease_seconds")
     check_metadata(job.metadata, at)
+
+
+def check_lease(seconds: int | UnsetType, settings: Settings, pointer: str) -> None:
+    if isinstance(seconds, int) and not settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
+        raise ValidationFailed.at(pointer, f"{settings.min_lease_seconds} to {settings.max_lease_seconds}")
+
+
+def check_delay(seconds: int | UnsetType, settings: Settings, pointer: str) -> None:
+    if isinstance(seconds, int) and seconds > settings.max_delay_seconds:
+        raise ValidationFailed.at(pointer, f"at most {settings.max_delay_seconds}")
 
 
 def check_horizon(instant: datetime, settings: Settings, now: datetime, pointer: str) -> None:

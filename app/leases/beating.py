@@ -1,12 +1,13 @@
 """Heartbeats: extend what is held, tell what is lost or cancelled, take back what a worker no longer lists."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
 from app.errors import BatchTooLarge, LeaseLost, NotFound
+from app.jobs.wanted import check_lease
 from app.leases import store
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
 from app.leases.settling import Settling, token_of
@@ -31,9 +32,10 @@ class Beating:
     async def beat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         held = given(heartbeat.leases, [])
         self._check(held)
+        begun = self._floor.now()
         self._roster.seen(heartbeat.worker_id)
         beats = await self._extend(held)
-        released = await self._reconcile(heartbeat.worker_id, held) if given(heartbeat.holds_all, False) else []
+        released = await self._reconcile(heartbeat.worker_id, held, begun) if given(heartbeat.holds_all, False) else []
         return HeartbeatAnswer(
             directive=self._roster.directive(heartbeat.worker_id),
             next_heartbeat_ms=self._next_ms(beats.values()),
@@ -50,7 +52,7 @@ class Beating:
             progress=beat.progress,
             checkpoint=beat.checkpoint,
         )
-        self._check([lease])
+        self._check_one(lease)
         row = (await self._extend([lease])).get(_lease(lease))
         if row is None:
             trace = (await store.traces(self._floor.db, lane_of(job_id), [job_id])).get(job_id)
@@ -64,7 +66,11 @@ class Beating:
         if len(held) > settings.max_settlements:
             raise BatchTooLarge(f"{len(held)} leases, at most {settings.max_settlements} are taken", settings.max_settlements)
         for index, lease in enumerate(held):
-            check_user_data(lease.checkpoint, settings.max_payload_bytes, f"/leases/{index}/checkpoint")
+            self._check_one(lease, f"/leases/{index}")
+
+    def _check_one(self, beat: LeaseBeat, at: str = "") -> None:
+        check_user_data(beat.checkpoint, self._floor.settings.max_payload_bytes, f"{at}/checkpoint")
+        check_lease(beat.lease_seconds, self._floor.settings, f"{at}/lease_seconds")
 
     async def _extend(self, held: Sequence[HeldLease]) -> dict[Lease, BeatRow]:
         beats: dict[Lease, BeatRow] = {}
@@ -84,15 +90,14 @@ class Beating:
             beats |= {(row.id, row.lease_token): row for row in rows}
         return beats
 
-    async def _reconcile(self, worker_id: str, held: Sequence[HeldLease]) -> list[UUID]:
+    async def _reconcile(self, worker_id: str, held: Sequence[HeldLease], begun: datetime) -> list[UUID]:
         """Layer 4: missing from this heartbeat and the one before means that the claim's answer never arrived."""
-        now = self._floor.now()
         listed = {_lease(lease) for lease in held}
-        rows = await store.leases_of_worker(self._floor.db, worker_id, now - SETTLED_IN)
+        rows = await store.leases_of_worker(self._floor.db, worker_id, begun - SETTLED_IN)
         missing = [row for row in rows if (row["id"], row["lease_token"]) not in listed]
         first_time = [row for row in missing if row["missing_since"] is None]
         for lane, some in by_lane(first_time, lambda row: row["id"]).items():
-            await store.mark_missing(self._floor.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], now)
+            await store.mark_missing(self._floor.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], begun)
         again = [Ending(row["id"], row["lease_token"], "reclaim") for row in missing if row["missing_since"] is not None]
         released = await self._settling.end(again)
         self._floor.metrics.reconciled.inc(len(released))

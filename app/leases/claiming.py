@@ -4,6 +4,7 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import md5
 from uuid import UUID
@@ -16,6 +17,7 @@ from app.db.pool import Runs
 from app.errors import DatabaseUnavailable, ValidationFailed
 from app.jobs.schemas import Progress
 from app.jobs.store import metadata_of, tags_of
+from app.jobs.wanted import check_lease
 from app.leases import store
 from app.leases.schemas import ClaimAnswer, ClaimedJob, ClaimJobs
 from app.leases.settling import Settling
@@ -42,6 +44,10 @@ class Receipt(Sent):
 
 
 _receipt = msgspec.json.Decoder(Receipt)
+
+
+class _NothingTaken(Exception):
+    """Rolls back the transaction of a claim with a key."""
 
 
 class Claiming:
@@ -78,8 +84,7 @@ class Claiming:
         settings = self._floor.settings
         if given(request.max_jobs, 1) > settings.max_claim_jobs:
             raise ValidationFailed.at("/max_jobs", f"at most {settings.max_claim_jobs}")
-        if not settings.min_lease_seconds <= given(request.lease_seconds, settings.min_lease_seconds) <= settings.max_lease_seconds:
-            raise ValidationFailed.at("/lease_seconds", f"{settings.min_lease_seconds} to {settings.max_lease_seconds}")
+        check_lease(request.lease_seconds, settings, "/lease_seconds")
 
     def _wait(self, request: ClaimJobs) -> float:
         wait = min(given(request.wait_seconds, 0.0), self._floor.settings.max_wait_seconds)
@@ -120,14 +125,16 @@ class Claiming:
             job_types=given(request.job_types, None),
         )
         most = given(request.max_jobs, 1)
+        lanes = await self._lanes(poll.queues)
         if key is None:
-            return await self._take(self._floor.db, poll.queues, most, asked) or None
-        return await self._take_with_key(key, poll.queues, most, asked)
+            return await self._take(self._floor.db, lanes, most, asked) or None
+        rows = await self._take_with_key(key, lanes, most, asked)
+        await self._queues.learn({row.lane for row in rows or []})  # the first call may have been another process's
+        return rows
 
-    async def _take(self, on: Runs, queues: Sequence[str], most: int, asked: Asked) -> list[ClaimedRow]:
-        """Queue after queue in order of preference; the lanes of one queue from a random one on, so that none is always last."""
+    async def _take(self, on: Runs, lanes: Sequence[int], most: int, asked: Asked) -> list[ClaimedRow]:
         taken: list[ClaimedRow] = []
-        for lane in await self._lanes(queues):
+        for lane in lanes:
             try:
                 rows = await store.claim(on, lane, most - len(taken), asked, self._floor.now())
             except DatabaseUnavailable:
@@ -142,13 +149,12 @@ class Claiming:
         return taken
 
     async def _lanes(self, names: Sequence[str]) -> list[int]:
+        """Queue after queue in order of preference; the lanes of one queue from a random one on, so that none is always last."""
         lanes: list[int] = []
-        for name in names:
-            queue = await self._queues.find(name)
-            if queue is not None:
-                own = list(lanes_of(queue.id, queue.lanes))
-                first = random.randrange(len(own))
-                lanes += own[first:] + own[:first]
+        for queue in await self._queues.find_all(names):
+            own = list(lanes_of(queue.id, queue.lanes))
+            first = random.randrange(len(own))
+            lanes += own[first:] + own[:first]
         return lanes
 
     def _count(self, rows: Sequence[ClaimedRow]) -> None:
@@ -166,22 +172,25 @@ class Claiming:
         self._floor.metrics.undone.inc(len(rows))
         return []
 
-    async def _take_with_key(self, key: str, queues: Sequence[str], most: int, asked: Asked) -> list[ClaimedRow] | None:
-        """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns."""
+    async def _take_with_key(self, key: str, lanes: Sequence[int], most: int, asked: Asked) -> list[ClaimedRow] | None:
+        """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns.
+        All is asked of this one connection: a second one could be held by somebody who waits for ours."""
         name = digest("claim", key)
         lane = spread(name, KEY_LANES)
         expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
-        async with self._floor.db.transaction() as transaction:
-            answer = await store.hold_key(transaction, lane, name, expires_at)
-            if answer is not None:
-                again = await self._replayed(transaction, _receipt.decode(answer))
+        with suppress(_NothingTaken):
+            async with self._floor.db.transaction() as transaction:
+                answer = await store.hold_key(transaction, lane, name, expires_at)
+                again = await self._replayed(transaction, _receipt.decode(answer)) if answer else None
                 if again is not None:
                     return again
-            rows = await self._take(transaction, queues, most, asked)
-            if rows:
+                rows = await self._take(transaction, lanes, most, asked)
+                if not rows:
+                    raise _NothingTaken  # a key that got nothing need not be remembered: an idle poll writes nothing
                 receipt = Receipt(secret=asked.secret, ids=[row.id for row in rows])
                 await store.write_key(transaction, lane, name, msgspec.json.encode(receipt).decode())
-        return rows or None
+            return rows
+        return None
 
     async def _replayed(self, on: Runs, receipt: Receipt) -> list[ClaimedRow] | None:
         """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired."""
@@ -191,7 +200,6 @@ class Claiming:
             live |= {row.id: row for row in await store.held_leases(on, lane, ids, receipt.secret)}
             traces = await store.traces(on, lane, ids)
             settled |= any(trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values())
-        await self._queues.learn({row.lane for row in live.values()})  # the first call may have been another process's
         self._floor.metrics.replayed.inc(len(live))
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or settled else None
 

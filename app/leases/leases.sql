@@ -124,18 +124,19 @@ WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL;
 -- fills: SettledRow
 -- running -> ready | scheduled.  Every way out of a lease that leaves the job alive: fail, snooze, release, and the broker's own undo
 -- (undelivered), reclaim (no longer listed by its worker) and expire. Late ones come from ready or scheduled, like `complete`.
--- Matches only what was judged: the same state, no cancel since, and for expire and reclaim the same lease (no heartbeat since).
+-- Matches only what was judged: the same state, no cancel since, and for expire and reclaim no heartbeat since.
 WITH locked AS (
     SELECT jobs.id, sent.next_state, sent.reason, sent.settled_as, sent.run_at, sent.attempt, sent.crashes, sent.checkpoint, sent.entry,
         sent.was
     FROM jobs
     JOIN unnest(
-        $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::text[], $9::timestamptz[], $10::smallint[],
-        $11::smallint[], $12::text[], $13::text[]
-    ) AS sent (id, token, was, lease, next_state, reason, settled_as, run_at, attempt, crashes, checkpoint, entry)
+        $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::text[], $8::text[], $9::text[], $10::timestamptz[], $11::smallint[],
+        $12::smallint[], $13::text[], $14::text[]
+    ) AS sent (id, token, was, lease, missing, next_state, reason, settled_as, run_at, attempt, crashes, checkpoint, entry)
         ON jobs.id = sent.id AND jobs.lease_token = sent.token
     WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL AND jobs.state = sent.was
         AND jobs.cancel_requested_at IS NULL AND (sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)
+        AND (sent.missing IS NULL OR jobs.missing_since = sent.missing)
     ORDER BY jobs.id
     FOR UPDATE OF jobs
 ),
@@ -152,7 +153,7 @@ stayed AS (
         checkpoint = coalesce(locked.checkpoint, jobs.checkpoint),
         attempts = CASE
             WHEN locked.entry IS NULL THEN jobs.attempts
-            ELSE (coalesce(jobs.attempts, '{}') || locked.entry)[greatest(1, coalesce(cardinality(jobs.attempts), 0) + 2 - $14):]
+            ELSE (coalesce(jobs.attempts, '{}') || locked.entry)[greatest(1, coalesce(cardinality(jobs.attempts), 0) + 2 - $15):]
         END
     FROM locked
     WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = locked.id
@@ -179,12 +180,13 @@ WITH locked AS (
         sent.was
     FROM jobs
     JOIN unnest(
-        $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::text[], $8::smallint[], $9::smallint[], $10::text[],
-        $11::text[], $12::text[], $13::text[]
-    ) AS sent (id, token, was, lease, reason, settled_as, attempt, crashes, checkpoint, entry, error_type, fingerprint)
+        $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::text[], $8::text[], $9::smallint[], $10::smallint[], $11::text[],
+        $12::text[], $13::text[], $14::text[]
+    ) AS sent (id, token, was, lease, missing, reason, settled_as, attempt, crashes, checkpoint, entry, error_type, fingerprint)
         ON jobs.id = sent.id AND jobs.lease_token = sent.token
     WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL AND jobs.state = sent.was
         AND jobs.cancel_requested_at IS NULL AND (sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)
+        AND (sent.missing IS NULL OR jobs.missing_since = sent.missing)
     ORDER BY jobs.id
     FOR UPDATE OF jobs
 ),
@@ -202,11 +204,11 @@ buried AS (
         metadata, traceparent, tracestate, replayed_from, payload
     )
     SELECT
-        lane, id, last_attempt, last_crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, $15, lease_token, outcome,
+        lane, id, last_attempt, last_crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, $16, lease_token, outcome,
         reason, error_type, fingerprint, worker_id, job_type, group_key, lease_seconds, retry,
         CASE
             WHEN entry IS NULL THEN attempts
-            ELSE (coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - $14):]
+            ELSE (coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - $15):]
         END,
         progress, coalesce(last_checkpoint, checkpoint), tags, metadata, traceparent, tracestate, replayed_from, payload
     FROM taken
@@ -227,11 +229,12 @@ FROM taken;
 WITH locked AS (
     SELECT jobs.id, sent.settled_as, sent.crashes, sent.checkpoint, sent.entry, sent.was
     FROM jobs
-    JOIN unnest($2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::smallint[], $8::text[], $9::text[])
-        AS sent (id, token, was, lease, settled_as, crashes, checkpoint, entry)
+    JOIN unnest($2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::text[], $8::smallint[], $9::text[], $10::text[])
+        AS sent (id, token, was, lease, missing, settled_as, crashes, checkpoint, entry)
         ON jobs.id = sent.id AND jobs.lease_token = sent.token
     WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL AND jobs.state = sent.was
         AND (sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)
+        AND (sent.missing IS NULL OR jobs.missing_since = sent.missing)
     ORDER BY jobs.id
     FOR UPDATE OF jobs
 ),
@@ -248,9 +251,9 @@ closed AS (
         checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
     )
     SELECT
-        lane, id, 'cancelled', 'cancelled_by_user', $11, $12, $13, outcome, cancel_requested_at, attempt, last_crashes, deliveries,
+        lane, id, 'cancelled', 'cancelled_by_user', $12, $13, $14, outcome, cancel_requested_at, attempt, last_crashes, deliveries,
         run_at, started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key,
-        (coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - $10):], progress,
+        (coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - $11):], progress,
         coalesce(last_checkpoint, checkpoint), tags, metadata, traceparent, tracestate, replayed_from, payload
     FROM taken
 ),

@@ -9,11 +9,12 @@ from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
 from app.errors import BatchTooLarge, LeaseLost, NotFound, ValidationFailed
 from app.jobs.signals import Signals
+from app.jobs.wanted import check_delay
 from app.leases import store
 from app.leases.schemas import Outcome, Settlement, SettleResult
 from app.leases.store import SettledRow, TraceRow
 from app.leases.times import Times
-from app.leases.verdicts import Ending, Verdict, judge, stored_error
+from app.leases.verdicts import AT_ONCE, Ending, Verdict, judge, stored_error
 from app.queues.registry import Queues
 from app.web import strict_json
 from app.web.bodies import check_user_data
@@ -67,6 +68,8 @@ class Settling:
         most = self._floor.settings.max_payload_bytes
         check_user_data(item.result, most, f"{at}/result")
         check_user_data(item.checkpoint, most, f"{at}/checkpoint")
+        check_delay(item.retry_after_seconds, self._floor.settings, f"{at}/retry_after_seconds")
+        check_delay(item.delay_seconds, self._floor.settings, f"{at}/delay_seconds")
         if item.outcome is Outcome.FAIL and item.error is UNSET:
             raise ValidationFailed.at(f"{at}/error", "a failure needs an error", "missing")
         if item.outcome is Outcome.SNOOZE and item.delay_seconds is UNSET:
@@ -153,7 +156,8 @@ class Settling:
     def _missed(self, item: Settlement, trace: TraceRow | None) -> SettleResult:
         if trace is None:
             return SettleResult(job_id=item.job_id, status="not_found")
-        if trace.lease_token == token_of(item.lease_token) and trace.settled_as == item.outcome:
+        used_for = (trace.settled_as or "").removesuffix(f" {AT_ONCE}")
+        if trace.lease_token == token_of(item.lease_token) and used_for == item.outcome:
             return _already(trace)
         self._floor.metrics.lost.inc()
         return SettleResult(job_id=item.job_id, status="lease_lost", state=trace.state, attempt=trace.attempt)
@@ -185,6 +189,7 @@ def _burial(verdict: Verdict) -> tuple[object, ...]:
         verdict.token,
         verdict.was,
         verdict.lease,
+        verdict.missing,
         verdict.reason,
         verdict.settled_as,
         verdict.attempt,
@@ -202,6 +207,7 @@ def _closing(verdict: Verdict) -> tuple[object, ...]:
         verdict.token,
         verdict.was,
         verdict.lease,
+        verdict.missing,
         verdict.settled_as,
         verdict.crashes,
         verdict.checkpoint,

@@ -17,6 +17,7 @@ from app.web.shapes import UNSET, given, or_unset
 # The first three are a worker's word; the others the broker's own: undelivered, no longer listed, ran out.
 Ends = Literal["fail", "snooze", "release", "undo", "reclaim", "expire"]
 
+AT_ONCE = "at once"  # a retry or a snooze without delay: ready when it was settled, not scheduled
 MAX_TEXT = 8 * 1024
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`")
@@ -45,6 +46,7 @@ class Verdict(NamedTuple):
     token: UUID
     was: str
     lease: datetime | None
+    missing: datetime | None
     next_state: str
     reason: str | None
     settled_as: str | None
@@ -62,17 +64,20 @@ def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dic
     spent = ending.outcome in ("fail", "expire")
     reason = _reason(row, ending, settings)
     next_state = _next_state(reason)
+    delay = _delay(row, ending, settings, dice) if next_state == "scheduled" else 0
+    at_once = next_state == "scheduled" and delay <= 0
     given_back = 0 if spent or row.state != "running" or next_state == "cancelled" else 1
     told = spent or next_state == "cancelled"
     return Verdict(
         id=row.id,
         token=row.lease_token,
         was=row.state,
-        lease=row.lease_expires_at if ending.outcome in ("expire", "reclaim") else None,
-        next_state=next_state,
-        reason=reason,
-        settled_as=ending.outcome if ending.outcome in ("fail", "snooze", "release") else None,
-        run_at=now + timedelta(seconds=_delay(row, ending, settings, dice)) if next_state == "scheduled" else row.run_at,
+        lease=row.lease_expires_at if ending.outcome == "expire" else None,
+        missing=row.missing_since if ending.outcome == "reclaim" else None,
+        next_state="ready" if at_once else next_state,
+        reason=None if at_once else reason,
+        settled_as=_settled_as(ending.outcome, at_once=at_once),
+        run_at=now + timedelta(seconds=delay) if next_state == "scheduled" else row.run_at,
         attempt=row.attempt - given_back,
         crashes=row.crashes + (ending.outcome == "expire"),
         checkpoint=ending.checkpoint,
@@ -80,6 +85,13 @@ def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dic
         error_type=given(ending.error.error_type, None) if ending.error else None,
         fingerprint=fingerprint(ending.error) if ending.error else str(reason),
     )
+
+
+def _settled_as(outcome: Ends, *, at_once: bool) -> str | None:
+    """What the token was used for; with it a repeated settlement gets the same answer. The broker's own endings use up no token."""
+    if outcome not in ("fail", "snooze", "release"):
+        return None
+    return f"{outcome} {AT_ONCE}" if at_once else outcome
 
 
 def _reason(row: LeasedRow, ending: Ending, settings: Settings) -> str | None:

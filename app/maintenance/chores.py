@@ -1,10 +1,12 @@
 """What happens with no request. Each chore is one `run_once`; two processes doing the same one at once do no harm."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from app.db.floor import Floor
+from app.db.lanes import by_lane
 from app.dead_letters import store as letters
 from app.dead_letters.reviving import Reviving
 from app.jobs import store as jobs
@@ -63,16 +65,17 @@ class Promotion:
 
     async def run_once(self) -> None:
         now = self._floor.now()
-        while lanes := await jobs.due_lanes(self._floor.db, now, BATCH):
-            moved = sum([await self._promote(lane, now) for lane in lanes])
+        while due := await jobs.due_jobs(self._floor.db, now, BATCH):
+            lanes = by_lane(due, lambda job_id: job_id)
+            moved = sum([await self._promote(lane, ids, now) for lane, ids in lanes.items()])
             if not moved:
                 break  # others have them
         upcoming = await jobs.next_due(self._floor.db)
-        if upcoming is not None:
+        if upcoming is not None and upcoming > now:  # what is overdue is in other hands; the regular look sees to it
             self.set_alarm(upcoming)
 
-    async def _promote(self, lane: int, now: datetime) -> int:
-        job_types = await jobs.promote(self._floor.db, lane, now, BATCH)
+    async def _promote(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
+        job_types = await jobs.promote(self._floor.db, lane, ids, now)
         if job_types:
             self._floor.metrics.promoted.inc(len(job_types))
             self._signals.ready(lane, job_types)
@@ -114,9 +117,17 @@ class Retention:
     async def run_once(self) -> None:
         now = self._floor.now()
         await self._forget_letters(now - timedelta(seconds=self._floor.settings.dead_letter_seconds))
-        await store.forget_keys(self._floor.db, now)
-        await workers.forget_workers(self._floor.db, now - timedelta(days=1))
+        await self._forget_keys(now)
+        await workers.forget_workers(self._floor.db, now - timedelta(days=1), now - timedelta(days=7))
         await stats.forget(self._floor.db, now - timedelta(hours=2))
+
+    async def _forget_keys(self, now: datetime) -> None:
+        while keys := await store.expired_keys(self._floor.db, now, BATCH):
+            lanes: dict[int, list[UUID]] = {}
+            for lane, digest in keys:
+                lanes.setdefault(lane, []).append(digest)
+            for lane in sorted(lanes):
+                await store.forget_keys(self._floor.db, lane, lanes[lane], now)
 
     async def _forget_letters(self, before: datetime) -> None:
         while ids := await letters.too_old(self._floor.db, before, BATCH):

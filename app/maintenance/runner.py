@@ -46,8 +46,9 @@ class Runner:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(DatabaseUnavailable):
-            await store.step_down(self._floor.db, self._holder)
+        with contextlib.suppress(DatabaseUnavailable, TimeoutError):
+            async with asyncio.timeout(1):  # the lease runs out by itself
+                await store.step_down(self._floor.db, self._holder)
 
     async def _run(self, chore: Chore, nudged: asyncio.Event) -> None:
         while True:

@@ -1,5 +1,6 @@
 """Runs maintenance.sql."""
 
+from collections.abc import Sequence
 from datetime import date, datetime
 from uuid import UUID
 
@@ -36,5 +37,9 @@ async def retire_partition(on: Runs, name: str, *, archived: bool) -> bool:
     return retired
 
 
-async def forget_keys(on: Runs, before: datetime) -> None:
-    await on.rows(SQL.forget_keys, before)
+async def expired_keys(on: Runs, now: datetime, limit: int) -> list[tuple[int, UUID]]:
+    return [(row["lane"], row["digest"]) for row in await on.rows(SQL.expired_keys, now, limit)]
+
+
+async def forget_keys(on: Runs, lane: int, digests: Sequence[UUID], now: datetime) -> None:
+    await on.rows(SQL.forget_keys, lane, digests, now)

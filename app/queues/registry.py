@@ -1,6 +1,6 @@
 """The cache of queues in this process: by name for callers, by number for lanes."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from datetime import datetime, timedelta
 
 from app.db.floor import Floor
@@ -39,6 +39,12 @@ class Queues:
         if name not in self._by_name:
             await self.refresh()
         return self._by_name.get(name)
+
+    async def find_all(self, names: Sequence[str]) -> list[Queue]:
+        """Those that exist, in the order of the names; asks the database at most once."""
+        if any(name not in self._by_name for name in names):
+            await self.refresh()
+        return [self._by_name[name] for name in names if name in self._by_name]
 
     async def get(self, name: str) -> Queue:
         queue = await self.find(name)

@@ -33,7 +33,7 @@ class Reckoning:
         return await self._stats(lanes_of(queue.id, queue.lanes), name, self._waiting.waiting(name))
 
     async def fold(self) -> None:
-        """The chore: deltas into totals, and the times of this process into the table."""
+        """The chore: deltas into totals and rates."""
         for lane in await store.unfolded_lanes(self._floor.db):
             await store.fold(self._floor.db, lane)
 

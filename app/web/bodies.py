@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from fastapi import Depends, Request, Response
@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, ValidationFailed
 from app.settings import Settings
 from app.web import strict_json
+from app.web.shapes import Nothing
 
 T = TypeVar("T")
 LARGE = 256 * 1024  # bytes; to check 3 MB of small values took more than a second, in which nobody else was served
@@ -97,7 +98,7 @@ def _fault(message: str, at: str) -> Fault:
 
 
 def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_encode(value), status, headers, "application/json")
+    return Response(_encode(value) + b"\n", status, headers, "application/json")  # curl's prompt begins on a line of its own
 
 
 def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
@@ -109,3 +110,6 @@ def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: s
         detail = f"{pointer} has {len(data)} bytes, at most {limit} are taken"
         raise PayloadTooLarge(detail, limit, [Fault(pointer, "payload_too_large", detail)])
     strict_json.check_nodes(data, pointer)
+
+
+NoBody = Annotated[Nothing, body(Nothing)]

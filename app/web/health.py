@@ -1,5 +1,6 @@
 """What operators and orchestrators ask of a process: is it alive, is it ready, what does it count, what are its limits."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -13,10 +14,11 @@ from app.settings import Settings
 from app.web.bodies import answer
 from app.web.contract import OTHERWISE, gives
 from app.web.rooms import of
-from app.web.shapes import Int32, Number, Told
+from app.web.shapes import Int32, Told
 
 router = APIRouter(tags=["operations"])
 
+CHECK_SECONDS = 3  # a database that hangs must not make the question hang too
 Probe = Callable[[], Awaitable[str]]
 
 
@@ -50,7 +52,7 @@ class Limits(Told):
     max_body_bytes: Int32
     max_claim_jobs: Int32
     max_settlements: Int32
-    max_wait_seconds: Number
+    max_wait_seconds: Int32
     min_lease_seconds: Int32
     max_lease_seconds: Int32
     max_delay_seconds: Int32
@@ -73,9 +75,12 @@ class Health:
 
 async def _checked(name: str, check: Probe) -> Check:
     try:
-        return Check(name=name, ok=True, detail=await check())
+        async with asyncio.timeout(CHECK_SECONDS):
+            return Check(name=name, ok=True, detail=await check())
     except Problem as problem:
         return Check(name=name, ok=False, detail=problem.detail)
+    except TimeoutError:
+        return Check(name=name, ok=False, detail=f"no answer in {CHECK_SECONDS} s")
 
 
 HealthRoom = Annotated[Health, of(Health)]

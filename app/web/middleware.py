@@ -2,19 +2,18 @@
 
 import re
 import time
+import traceback
 from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.errors import Problem
 from app.log import log
 from app.metrics import Metrics
+from app.web.headers import request_id
+from app.web.problems import render
 
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,120}")
-
-
-def request_id(scope: Scope) -> str:
-    found: str = scope["state"]["request_id"]
-    return found
 
 
 class Envelope:
@@ -31,7 +30,7 @@ class Envelope:
         name = _id_of(scope)
         scope.setdefault("state", {})["request_id"] = name
         started = time.perf_counter()
-        status = 500
+        status = 0  # until an answer has begun
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -42,6 +41,10 @@ class Envelope:
 
         try:
             await self.app(scope, receive, send_with_id)
+        except Exception as error:
+            _log_bug(error, name)
+            if status == 0:
+                await render(Problem("the error was logged under this request id"), name)(scope, receive, send_with_id)
         finally:
             self._done(scope, status, time.perf_counter() - started)
 
@@ -62,3 +65,9 @@ class Envelope:
 def _id_of(scope: Scope) -> str:
     sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
     return sent.decode() if _SAFE_ID.fullmatch(sent) else uuid4().hex
+
+
+def _log_bug(error: Exception, name: str) -> None:
+    """Without what Postgres adds as DETAIL: that is the row, with payload and lease token."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    log.error("request failed", request_id=name, error=type(error).__name__, message=str(error).partition("\nDETAIL")[0], traceback=where)

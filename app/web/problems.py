@@ -10,8 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import errors
 from app.errors import Fault, MethodNotAllowed, NotFound, ValidationFailed
-from app.log import log
-from app.web.middleware import request_id
+from app.web.headers import request_id
 from app.web.shapes import UNSET, Int32, Told, UnsetType
 
 
@@ -64,7 +63,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(errors.Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_bug)
     app.add_middleware(_NoNul)
 
 
@@ -99,8 +97,3 @@ async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = MethodNotAllowed if error.status_code == 405 else NotFound
     return render(kind(f"{request.method} {request.url.path}"), request_id(request.scope), error.headers)
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    log.error("request failed", request_id=request_id(request.scope), exc_info=error)
-    return render(errors.Problem("the error was logged under this request id"), request_id(request.scope))

@@ -45,7 +45,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 def serve(app: FastAPI, settings: Settings, *, on_listening: Listening) -> None:
-    """Blocks until SIGTERM or SIGINT. The second signal does not wait for running requests."""
+    """Blocks until SIGTERM or SIGINT. A second SIGINT does not wait for running requests."""
     with _listen(settings.host, settings.port) as listener:
         Server(app, settings, on_listening).run([listener])
 

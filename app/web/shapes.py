@@ -29,6 +29,10 @@ class Sent(Struct, metaclass=_Shape, forbid_unknown_fields=True):
     """What comes in. A field that we do not know is an error: a misspelt `delay_second` must not run the job now."""
 
 
+class Nothing(Sent):
+    """For calls that take no body: what is sent all the same was meant for another call."""
+
+
 class Told(Struct, metaclass=_Shape):
     """What goes out."""
 

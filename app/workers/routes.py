@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
-from app.web.bodies import answer
+from app.web.bodies import NoBody, answer
 from app.web.contract import gives
 from app.web.paging import Page, page_of
 from app.web.rooms import of
@@ -28,18 +28,18 @@ async def list_workers(roster: RosterRoom, page: Page) -> Response:
 
 
 @router.post("/workers/{worker_id}/drain", **gives(Worker, NotFound))
-async def drain_worker(worker_id: WorkerId, roster: RosterRoom) -> Response:
+async def drain_worker(worker_id: WorkerId, roster: RosterRoom, _: NoBody) -> Response:
     """Asks a worker to finish what it holds and to take no more."""
     return answer(await roster.direct(worker_id, "drain"))
 
 
 @router.post("/workers/{worker_id}/stop", **gives(Worker, NotFound))
-async def stop_worker(worker_id: WorkerId, roster: RosterRoom) -> Response:
+async def stop_worker(worker_id: WorkerId, roster: RosterRoom, _: NoBody) -> Response:
     """Asks a worker to stop: release what it holds and end."""
     return answer(await roster.direct(worker_id, "stop"))
 
 
 @router.post("/workers/{worker_id}/resume", **gives(Worker, NotFound))
-async def resume_worker(worker_id: WorkerId, roster: RosterRoom) -> Response:
+async def resume_worker(worker_id: WorkerId, roster: RosterRoom, _: NoBody) -> Response:
     """Lets a worker run again."""
     return answer(await roster.direct(worker_id, "run"))

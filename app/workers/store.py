@@ -42,5 +42,5 @@ async def get_worker(on: Runs, worker_id: str) -> WorkerRow | None:
     return WorkerRow(*row) if row else None
 
 
-async def forget_workers(on: Runs, seen_before: datetime) -> int:
-    return len(await on.rows(SQL.forget_workers, seen_before))
+async def forget_workers(on: Runs, seen_before: datetime, told_seen_before: datetime) -> int:
+    return len(await on.rows(SQL.forget_workers, seen_before, told_seen_before))

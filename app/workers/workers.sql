@@ -43,7 +43,7 @@ FROM workers
 WHERE workers.id = $1;
 
 -- name: forget_workers
--- Seen long ago and with no directive left for them.
+-- Not seen for long; those that were told something are remembered longer, as they may come back.
 DELETE FROM workers
-WHERE last_seen_at < $1 AND directive = 'run'
+WHERE last_seen_at < $1 AND (directive = 'run' OR last_seen_at < $2)
 RETURNING id;

@@ -23,7 +23,7 @@ def death(api: Api, job: Json) -> tuple[str, str, int, int]:
 
 def test_the_last_failure_kills(api: Api) -> None:
     job = api.enqueue(max_attempts=2, retry={"base_seconds": 0, "jitter": 0})
-    assert api.fail(api.claim_one())["state"] == "scheduled"
+    assert api.fail(api.claim_one())["state"] == "ready"
     assert api.fail(api.claim_one(wait_seconds=20), "for good")["state"] == "dead"
     assert death(api, job) == ("dead", "attempts_exhausted", 2, 0)
     assert api.job(job["id"])["error"]["message"] == "for good"
