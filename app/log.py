@@ -2,9 +2,11 @@
 
 import logging
 import sys
+import traceback
 
 import msgspec
 import structlog
+from structlog.typing import EventDict
 
 
 def configure(level: str) -> None:
@@ -14,7 +16,7 @@ def configure(level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
+            _tell_error,
             structlog.processors.JSONRenderer(serializer=_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
@@ -29,6 +31,17 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
+
+
+def _tell_error(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """An exception, without what Postgres adds to it as DETAIL: that is the row, with payload and lease token."""
+    found = event.pop("exc_info", None)
+    error = found[1] if isinstance(found, tuple) else sys.exc_info()[1] if found is True else found
+    if isinstance(error, BaseException):
+        event["error"] = type(error).__name__
+        event["message"] = str(error).partition("\nDETAIL")[0]
+        event["traceback"] = "".join(traceback.format_tb(error.__traceback__))
+    return event
 
 
 def _dumps(event: object, **_: object) -> bytes:

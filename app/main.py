@@ -109,7 +109,6 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
         redoc_url=None,
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
-        dependencies=[Depends(refuse_unknown_parameters)],
     )
     app.state.settings = settings
     app.state.drain = house.drain
@@ -118,8 +117,10 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     problems.install(app)
     openapi.install(app)
     app.add_middleware(Envelope, metrics=house.floor.metrics)
-    for room in (job_routes, lease_routes, worker_routes, dead_letter_routes, queue_routes, stats_routes, health, docs):
-        app.include_router(room.router)
+    for room in (job_routes, lease_routes, worker_routes, dead_letter_routes, queue_routes, stats_routes):
+        app.include_router(room.router, dependencies=[Depends(refuse_unknown_parameters)])
+    for desk in (health, docs):  # a probe may carry what it likes
+        app.include_router(desk.router)
     return app
 
 

@@ -63,8 +63,8 @@ def broker_process(dsn: str, **settings: str) -> Iterator[tuple[Broker, "subproc
     try:
         base = next(line for line in process.stdout if "listens on" in line).split()[3]
         broker = Broker(base)
-        yield broker, process
-        broker.http.close()
+        with broker.http:
+            yield broker, process
     finally:
         process.terminate()
         process.wait(30)

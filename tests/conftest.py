@@ -3,7 +3,6 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -15,6 +14,7 @@ from app.settings import Settings
 from tests.api import Api
 from tests.broker import Broker, threaded_broker
 from tests.database import Loop, TestDatabase, create_database, server
+from tests.polls import Background, background_calls
 from tests.versions import AT_HAND, NOT_AT_HAND
 
 QUICK = Settings.model_construct().model_copy(
@@ -100,10 +100,10 @@ def house(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[House]:
 
 
 @pytest.fixture
-def background() -> Iterator[ThreadPoolExecutor]:
+def background() -> Iterator[Background]:
     """For calls that wait while the test goes on."""
-    with ThreadPoolExecutor(32) as pool:
-        yield pool
+    with background_calls() as calls:
+        yield calls
 
 
 @pytest.fixture

@@ -23,6 +23,12 @@ class Background:
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
 
+    def submit(self, call: Callable[..., T], *args: Any, **fields: Any) -> "Future[T]":
+        return self._pool.submit(call, *args, **fields)
+
+    def map(self, call: Callable[[Any], T], things: Iterable[Any]) -> Iterator[T]:
+        return self._pool.map(call, things)
+
     def claim(self, api: Api, **fields: Any) -> "Future[Json]":
         return self._pool.submit(api.claim, **{"wait_seconds": 25, **fields})
 

@@ -2,7 +2,6 @@
 
 import re
 import time
-import traceback
 from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,7 +41,7 @@ class Envelope:
         try:
             await self.app(scope, receive, send_with_id)
         except Exception as error:
-            _log_bug(error, name)
+            log.error("request failed", request_id=name, exc_info=error)
             if status == 0:
                 await render(Problem("the error was logged under this request id"), name)(scope, receive, send_with_id)
         finally:
@@ -65,9 +64,3 @@ class Envelope:
 def _id_of(scope: Scope) -> str:
     sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
     return sent.decode() if _SAFE_ID.fullmatch(sent) else uuid4().hex
-
-
-def _log_bug(error: Exception, name: str) -> None:
-    """Without what Postgres adds as DETAIL: that is the row, with payload and lease token."""
-    where = "".join(traceback.format_tb(error.__traceback__))
-    log.error("request failed", request_id=name, error=type(error).__name__, message=str(error).partition("\nDETAIL")[0], traceback=where)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,10 +18,9 @@ from tests.conftest import wait_until
 FORGED = '\r\n{"event": "forged", "level": "info"}\r\n\x1b[31m'
 
 
-@pytest.fixture(scope="module")
-def logged(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Path]]:
+@contextmanager
+def logging_broker(dsn: str, file: Path) -> Iterator[Broker]:
     """A broker whose log goes to a file."""
-    file = tmp_path_factory.mktemp("log") / "broker.log"
     given = environment(DATABASE_URL=dsn, LONGSHORE_PORT="0", LONGSHORE_LOG_LEVEL="debug")
     with (
         file.open("wb") as log,
@@ -29,10 +29,17 @@ def logged(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
         assert process.stdout is not None
         broker = Broker(process.stdout.readline().decode().split()[3])
         try:
-            yield broker, file
+            yield broker
         finally:
             broker.http.close()
             process.terminate()
+
+
+@pytest.fixture(scope="module")
+def logged(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Path]]:
+    file = tmp_path_factory.mktemp("log") / "broker.log"
+    with logging_broker(dsn, file) as broker:
+        yield broker, file
 
 
 def lines(file: Path, last: str) -> list[Json]:

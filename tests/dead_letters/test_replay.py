@@ -1,7 +1,6 @@
 """POST /dead-letters/replay and POST /dead-letters/{id}/replay."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +8,7 @@ import pytest
 
 from tests.api import Api, Json
 from tests.database import TestDatabase
+from tests.polls import Background
 
 
 def replay(api: Api, *, status: int = 200, **body: Any) -> Json:
@@ -79,7 +79,7 @@ def test_the_token_of_before_is_lost(api: Api) -> None:
     assert api.complete(claimed, status=409)["code"] == "lease_lost"
 
 
-def test_a_replay_wakes_a_poll(api: Api, background: ThreadPoolExecutor) -> None:
+def test_a_replay_wakes_a_poll(api: Api, background: Background) -> None:
     job = api.dead()
     poll = background.submit(api.claim_one, wait_seconds=20)
     api.post(f"/dead-letters/{job['id']}/replay")
@@ -94,7 +94,7 @@ def test_replaying_twice_replays_once(api: Api) -> None:
     assert api.counts() == {"ready": 1}
 
 
-def test_replaying_twice_at_once_replays_once(api: Api, dead: list[str], background: ThreadPoolExecutor) -> None:
+def test_replaying_twice_at_once_replays_once(api: Api, dead: list[str], background: Background) -> None:
     answers = list(background.map(lambda _: replay(api, ids=dead), range(8)))
     assert sum(answer["replayed"] for answer in answers) == 3
     assert api.counts() == {"ready": 3}

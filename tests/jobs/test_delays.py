@@ -1,7 +1,6 @@
 """run_at, delay_seconds and POST /jobs/{id}/run-now: not before its time, and on time."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from tests.api import Api
 from tests.database import TestDatabase
+from tests.polls import Background
 
 YEAR = 366 * 24 * 60 * 60
 
@@ -60,7 +60,7 @@ def test_a_poll_gets_a_job_on_time_and_not_before(api: Api, db: TestDatabase) ->
 
 
 def test_a_poll_in_a_broker_hears_of_a_time_that_comes(
-    api: Api, db: TestDatabase, background: ThreadPoolExecutor, eventually: Callable[..., Any]
+    api: Api, db: TestDatabase, background: Background, eventually: Callable[..., Any]
 ) -> None:
     poll = background.submit(api.claim_one, wait_seconds=20)
     eventually(lambda: api.get("/stats")["waiting_polls"] == 1)
@@ -83,7 +83,7 @@ def test_run_now_makes_a_scheduled_job_ready(api: Api) -> None:
     assert api.claim_one()["id"] == job["id"]
 
 
-def test_run_now_wakes_a_poll(api: Api, background: ThreadPoolExecutor) -> None:
+def test_run_now_wakes_a_poll(api: Api, background: Background) -> None:
     job = api.enqueue(delay_seconds=600)
     poll = background.submit(api.claim_one, wait_seconds=20)
     api.post(f"/jobs/{job['id']}/run-now")

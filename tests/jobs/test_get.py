@@ -1,6 +1,5 @@
 """GET /jobs/{id}, and waiting for its end."""
 
-from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID, uuid1, uuid4
 
 import httpx
@@ -9,6 +8,7 @@ import pytest
 from app.jobs import watching
 from tests.api import Api
 from tests.broker import Broker, broker_process
+from tests.polls import Background
 
 
 @pytest.mark.parametrize("job_id", [uuid1(), uuid4(), UUID(int=0), UUID(int=2**128 - 1)])
@@ -71,7 +71,7 @@ def test_waiting_for_a_finished_job_answers_at_once(api: Api) -> None:
     assert api.job(job["id"], wait_seconds=30)["state"] == "completed"
 
 
-def test_waiting_answers_when_the_job_is_completed(api: Api, background: ThreadPoolExecutor) -> None:
+def test_waiting_answers_when_the_job_is_completed(api: Api, background: Background) -> None:
     job = api.enqueue()
     waiters = [background.submit(api.job, job["id"], wait_seconds=30) for _ in range(3)]
     api.complete(api.claim_one(), result="done")
@@ -79,7 +79,7 @@ def test_waiting_answers_when_the_job_is_completed(api: Api, background: ThreadP
 
 
 def test_waiting_needs_no_looking_in_the_broker_that_completes_the_job(
-    api: Api, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    api: Api, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "LOOK_SECONDS", 3600.0)
     first, second = api.enqueue(), api.enqueue()
@@ -92,21 +92,21 @@ def test_waiting_needs_no_looking_in_the_broker_that_completes_the_job(
     assert other.result()["state"] == "completed"
 
 
-def test_waiting_answers_when_the_job_dies(api: Api, background: ThreadPoolExecutor) -> None:
+def test_waiting_answers_when_the_job_dies(api: Api, background: Background) -> None:
     job = api.enqueue()
     waiter = background.submit(api.job, job["id"], wait_seconds=30)
     api.fail(api.claim_one(), retryable=False)
     assert waiter.result()["state"] == "dead"
 
 
-def test_waiting_answers_when_the_job_is_cancelled(api: Api, background: ThreadPoolExecutor) -> None:
+def test_waiting_answers_when_the_job_is_cancelled(api: Api, background: Background) -> None:
     job = api.enqueue()
     waiter = background.submit(api.job, job["id"], wait_seconds=30)
     api.cancel(job)
     assert waiter.result()["state"] == "cancelled"
 
 
-def test_waiting_answers_when_another_broker_completes_the_job(api: Api, broker: Broker, dsn: str, background: ThreadPoolExecutor) -> None:
+def test_waiting_answers_when_another_broker_completes_the_job(api: Api, broker: Broker, dsn: str, background: Background) -> None:
     job = api.enqueue()
     with broker_process(dsn) as (other, _process):
         waiter = background.submit(Api(other.http, api.queue).job, job["id"], wait_seconds=30)

@@ -1,11 +1,11 @@
 """Idempotency-Key on POST /jobs and POST /jobs/batch."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from app.db.lanes import KEY_LANES, digest, spread
 from tests.api import Api, Json
 from tests.database import TestDatabase
+from tests.polls import Background
 
 
 def enqueue(api: Api, key: str, *, status: int = 201, **fields: Any) -> Json:
@@ -42,7 +42,7 @@ def test_the_same_key_with_another_body_is_refused(api: Api) -> None:
     assert api.counts() == {"ready": 1}
 
 
-def test_calls_with_one_key_at_once_make_one_job(api: Api, background: ThreadPoolExecutor) -> None:
+def test_calls_with_one_key_at_once_make_one_job(api: Api, background: Background) -> None:
     jobs = list(background.map(lambda _: enqueue(api, "k"), range(16)))
     assert len({job["id"] for job in jobs}) == 1
     assert api.counts() == {"ready": 1}
@@ -107,7 +107,7 @@ def test_a_refused_batch_does_not_use_the_key_up(api: Api) -> None:
     assert api.batch({}, {}, key="k")["created"] == 2
 
 
-def test_batches_with_one_key_at_once_are_stored_once(api: Api, background: ThreadPoolExecutor) -> None:
+def test_batches_with_one_key_at_once_are_stored_once(api: Api, background: Background) -> None:
     answers = list(background.map(lambda _: api.batch({}, {"queue": f"{api.queue}-b"}, key="k"), range(8)))
     assert all(answer == answers[0] for answer in answers)
     assert api.counts() == {"ready": 1}

@@ -1,6 +1,5 @@
 """PATCH /jobs/{id}."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -8,6 +7,7 @@ import pytest
 
 from tests.api import Api
 from tests.database import TestDatabase
+from tests.polls import Background
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_run_at_ends_the_back_off(api: Api, db: TestDatabase) -> None:
     assert (patched["state"], "state_reason" in patched) == ("ready", False)
 
 
-def test_a_poll_hears_of_a_job_that_is_made_ready(api: Api, db: TestDatabase, background: ThreadPoolExecutor) -> None:
+def test_a_poll_hears_of_a_job_that_is_made_ready(api: Api, db: TestDatabase, background: Background) -> None:
     job = api.enqueue(delay_seconds=600)
     poll = background.submit(api.claim_one, wait_seconds=20)
     api.patch(f"/jobs/{job['id']}", {"run_at": db.instant(-1)})

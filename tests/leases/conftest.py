@@ -9,7 +9,6 @@ from tests.api import Api, Json
 from tests.broker import Broker, threaded_broker
 from tests.conftest import QUICK, wait_until
 from tests.database import Loop, TestDatabase, create_database
-from tests.polls import Background, background_calls
 
 WATCH = """
 CREATE TABLE claim_statements (at timestamptz DEFAULT clock_timestamp());
@@ -51,12 +50,6 @@ class ClaimStatements:
             yield
         finally:
             self._db.execute("DELETE FROM claims_held")
-
-
-@pytest.fixture
-def background() -> Iterator[Background]:
-    with background_calls() as calls:
-        yield calls
 
 
 @pytest.fixture

@@ -1,9 +1,13 @@
 """A claim with an Idempotency-Key can be repeated: the same leases, with the same tokens, in the same order."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tests.api import Api, Json
+from tests.broker import threaded_broker
+from tests.conftest import QUICK
+from tests.database import TestDatabase
 from tests.polls import Background, counted, parked
 
 Eventually = Callable[[Callable[[], Any]], Any]
@@ -130,3 +134,13 @@ def test_concurrent_parked_polls_with_one_key_share_one_lease(quiet: Api, backgr
     answers = [leases(poll.result(20)) for poll in polls]
     assert answers == [answers[0]] * 3
     assert len(quiet.claim(max_jobs=5)["jobs"]) == 2
+
+
+def test_many_claims_with_keys_on_a_queue_that_nobody_made_share_two_connections(
+    db: TestDatabase, queue: str, background: Background
+) -> None:
+    """None may hold one connection and wait for another: all would wait for each other."""
+    with threaded_broker(QUICK.model_copy(update={"pool_size": 2}), db.dsn) as broker:
+        api = Api(broker.http, queue)
+        answers = background.together(*[partial(api.claim, key=f"{queue}-{number}") for number in range(20)])
+    assert [answer["jobs"] for answer in answers] == [[]] * 20

@@ -1,6 +1,6 @@
 """When a failed job runs again: back-off from the job or the settings, and what a worker may ask for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -80,11 +80,22 @@ def test_a_worker_may_name_the_delay(api: Api, db: TestDatabase) -> None:
     assert delay_after_failure(api, db, retry_after_seconds=500) == 500
 
 
-def test_a_delay_of_nothing_is_a_retry_at_once(api: Api) -> None:
-    job = api.enqueue()
-    api.fail(api.claim_one(), retry_after_seconds=0)
-    again = api.claim_one(wait_seconds=20)
-    assert (again["id"], again["attempt"]) == (job["id"], 2)
+NOW: dict[str, Callable[[Api, Json], Json]] = {
+    "fail": lambda api, held: api.fail(held, retry_after_seconds=0),
+    "fail without back-off": lambda api, held: api.fail(held),
+    "snooze": lambda api, held: api.snooze(held, 0),
+}
+
+
+@pytest.mark.parametrize("settle", NOW.values(), ids=NOW)
+def test_a_delay_of_nothing_makes_the_job_ready_at_once(api: Api, settle: Callable[[Api, Json], Json]) -> None:
+    job = api.enqueue(retry={"base_seconds": 0, "jitter": 0})
+    held = api.claim_one()
+    first, again = settle(api, held), settle(api, held)
+    assert (first["status"], again["status"]) == ("settled", "already_settled")
+    assert (first["state"], again["state"]) == ("ready", "ready")
+    assert "state_reason" not in api.job(job["id"])
+    assert api.claim_one()["id"] == job["id"]
 
 
 def test_a_retry_keeps_the_error_of_the_last_failure_and_the_history_of_all(api: Api) -> None:

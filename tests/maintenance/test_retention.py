@@ -147,14 +147,17 @@ def test_keys_are_forgotten_when_their_time_is_over(api: Api, db: TestDatabase, 
     assert api.batch({}, key="new") == first
 
 
-def test_workers_are_forgotten_unless_they_were_told_something(api: Api, db: TestDatabase, retain: Retain) -> None:
-    names = [f"{api.queue}-{name}" for name in ("gone", "drained", "here")]
+def test_workers_are_forgotten_and_later_those_that_were_told_something(api: Api, db: TestDatabase, retain: Retain) -> None:
+    names = [f"{api.queue}-{name}" for name in ("gone", "drained", "drained-long-gone", "here")]
+    gone, drained, long_gone, here = names
     for name in names:
         api.claim(worker_id=name)
-    api.post(f"/workers/{names[1]}/drain")
-    db.execute("UPDATE workers SET last_seen_at = now() - interval '2 days' WHERE id <> $1", names[2])
+    for name in (drained, long_gone):
+        api.post(f"/workers/{name}/drain")
+    db.execute("UPDATE workers SET last_seen_at = now() - interval '2 days' WHERE id = ANY($1)", [gone, drained])
+    db.execute("UPDATE workers SET last_seen_at = now() - interval '8 days' WHERE id = $1", long_gone)
     retain()
-    assert [worker["worker_id"] for worker in api.get("/workers")["items"]] == sorted(names[1:])
+    assert [worker["worker_id"] for worker in api.get("/workers")["items"]] == [drained, here]
 
 
 def test_old_statistics_are_forgotten_but_not_the_counts(api: Api, db: TestDatabase, retain: Retain) -> None:

@@ -2,11 +2,13 @@
 ours may end while the broker's has not."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from app.main import House
 from app.maintenance.chores import Expiry, Promotion
+from app.maintenance.runner import Chore, Runner
 from tests.api import Api
 from tests.database import Loop, TestDatabase
 
@@ -77,3 +79,30 @@ def test_a_retry_that_becomes_due_has_no_reason_left(
     sweep_at_once(loop, Promotion(house.floor, house.signals))
     ready = eventually(lambda: (seen := api.job(job["id"]))["state"] == "ready" and seen)
     assert ("state_reason" in ready, ready["attempt"]) == (False, 1)
+
+
+def test_promotion_does_not_run_again_and_again_for_a_job_that_another_session_holds(
+    api: Api, db: TestDatabase, house: House, loop: Loop, eventually: Callable[..., Any]
+) -> None:
+    job = api.enqueue(delay_seconds=3600)
+    promotion, runner, ran = Promotion(house.floor, house.signals), Runner(house.floor), Counter[str]()
+
+    async def promote() -> None:
+        await promotion.run_once()
+        ran["promotion"] += 1
+
+    async def tick() -> None:
+        ran["tick"] += 1
+
+    async def start() -> None:
+        promotion.nudge = runner.start(Chore("promotion", promote, 3600))
+        runner.start(Chore("tick", tick, 0.01))
+
+    with db.uncommitted("SELECT FROM jobs WHERE id = $1 FOR KEY SHARE", job["id"]):  # in the way of promotion, not of this test
+        db.age(job["id"], 3601)
+        loop.run(start())
+        eventually(lambda: ran["promotion"] and ran["tick"] > 20)
+        loop.run(runner.stop())
+        assert ran["promotion"] == 1
+        assert api.job(job["id"])["state"] == "scheduled"
+    eventually(lambda: api.job(job["id"])["state"] == "ready")

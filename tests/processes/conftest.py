@@ -8,15 +8,8 @@ from tests.api import Api
 from tests.broker import Broker, broker_process
 from tests.database import Loop, TestDatabase, create_database
 from tests.leases.conftest import WATCH, ClaimStatements
-from tests.polls import Background, background_calls
 
 QUICK = {"sweep_seconds": "0.05", "log_level": "error"}
-
-
-@pytest.fixture
-def background() -> Iterator[Background]:
-    with background_calls() as calls:
-        yield calls
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """GET /queues, and how queues come into being."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
 from tests.database import TestDatabase
+from tests.polls import Background
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_refused_job_makes_no_queue(api: Api) -> None:
     assert names(api) == []
 
 
-def test_many_first_jobs_at_once_make_one_queue_each(api: Api, background: ThreadPoolExecutor) -> None:
+def test_many_first_jobs_at_once_make_one_queue_each(api: Api, background: Background) -> None:
     jobs = list(background.map(lambda n: api.enqueue(queue=f"{api.queue}-{n % 4}"), range(24)))
     assert sorted(names(api)) == [f"{api.queue}-{n}" for n in range(4)]
     assert [job["queue"] for job in jobs] == [f"{api.queue}-{n % 4}" for n in range(24)]

@@ -10,13 +10,13 @@ Rule = Callable[[Named], str | None]
 # What looks across lanes by nature: sweeps that find out which lanes to visit, statistics, lists of workers. None of them locks a job,
 # none is on the path of a hot call.
 ACROSS_LANES = {
-    "jobs.due_lanes",
+    "jobs.due_jobs",
     "jobs.next_due",
     "leases.expired_leases",
     "leases.leases_of_worker",
     "leases.ready_lanes",
     "dead_letters.too_old",
-    "maintenance.forget_keys",
+    "maintenance.expired_keys",
     "stats.unfolded_lanes",
     "stats.add_times",
     "stats.counts",

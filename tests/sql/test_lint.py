@@ -46,7 +46,7 @@ def test_a_statement_keeps_the_rules(statement: Named) -> None:
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in BAD.items() for text in texts])
 def test_a_rule_finds_what_it_is_for(rule: str, text: str) -> None:
-    room, name = ("jobs", "due_lanes") if rule == "writes_no_lane_if_across_lanes" else ("jobs", "bad")
+    room, name = ("jobs", "due_jobs") if rule == "writes_no_lane_if_across_lanes" else ("jobs", "bad")
     assert any(fault.startswith(f"{rule}: ") for fault in faults(Named(room, name, text, None)))
 
 

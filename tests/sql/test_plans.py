@@ -61,8 +61,8 @@ INDEXES = {
     "leases_of_worker": {"jobs_leased"},
     "ready_lanes": {"jobs_ready"},
     "oldest_ready": {"jobs_ready"},
-    "promote": {"jobs_due", "jobs_pkey"},
-    "due_lanes": {"jobs_due"},
+    "promote": {"jobs_pkey"},
+    "due_jobs": {"jobs_due"},
     "next_due": {"jobs_due"},
     "live_jobs": {"jobs_pkey"},
     "finished_jobs": {"finished_jobs_id"},
@@ -77,7 +77,8 @@ INDEXES = {
     "too_old": {"dead_letters_dead_at"},
     "read_key": {"keys_pkey"},
     "write_key": {"keys_pkey"},
-    "forget_keys": {"keys_expires_at"},
+    "expired_keys": {"keys_expires_at"},
+    "forget_keys": {"keys_pkey"},
     "fold": {"stat_deltas_lane"},
 }
 

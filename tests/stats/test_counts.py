@@ -1,7 +1,6 @@
 """Counts by state are exact after every transition, before and after they are folded."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from tests.api import Api
 from tests.conftest import wait_until
 from tests.database import TestDatabase
+from tests.polls import Background
 from tests.stats.conftest import Counted, Fold
 
 Step = Callable[[Api, TestDatabase], object]
@@ -138,7 +138,7 @@ def test_an_unknown_queue_has_no_stats(api: Api) -> None:
     assert api.get("/queues/no-such-queue/stats", status=404)["code"] == "not_found"
 
 
-def test_counts_stay_exact_while_they_are_folded(api: Api, counted: Counted, fold: Fold, background: ThreadPoolExecutor) -> None:
+def test_counts_stay_exact_while_they_are_folded(api: Api, counted: Counted, fold: Fold, background: Background) -> None:
     def live(_: int) -> None:
         api.enqueue_many(2)
         for job in api.claim(max_jobs=2)["jobs"]:

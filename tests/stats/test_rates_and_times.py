@@ -1,11 +1,11 @@
 """Oldest ready age, rates, percentiles, polls, workers and the verdict."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.api import Api
 from tests.database import TestDatabase
+from tests.polls import Background
 from tests.stats.conftest import Fold
 
 
@@ -102,7 +102,7 @@ def test_without_runs_there_are_no_times(api: Api) -> None:
     assert not {"wait_time", "run_time"} & api.stats().keys()
 
 
-def test_waiting_polls_are_counted_where_they_wait(api: Api, background: ThreadPoolExecutor, eventually: Callable[..., Any]) -> None:
+def test_waiting_polls_are_counted_where_they_wait(api: Api, background: Background, eventually: Callable[..., Any]) -> None:
     api.enqueue(queue=f"{api.queue}-b")
     job = api.enqueue()
     api.claim_one()

@@ -1,7 +1,6 @@
 """GET /workers, and POST /workers/{id}/drain | stop | resume."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
 from tests.database import TestDatabase
+from tests.polls import Background
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_last_directive_counts(api: Api, w1: str) -> None:
 
 @pytest.mark.parametrize("directive", ["drain", "stop"])
 def test_a_parked_poll_of_a_worker_that_is_told_to_end_comes_back(
-    api: Api, w1: str, w2: str, directive: str, background: ThreadPoolExecutor, eventually: Callable[..., Any]
+    api: Api, w1: str, w2: str, directive: str, background: Background, eventually: Callable[..., Any]
 ) -> None:
     poll = background.submit(api.claim, worker_id=w1, wait_seconds=30)
     other = background.submit(api.claim, worker_id=w2, wait_seconds=30)
@@ -142,7 +142,7 @@ def test_a_parked_poll_of_a_worker_that_is_told_to_end_comes_back(
 
 
 def test_a_worker_that_polls_another_broker_is_told_too(
-    api: Api, w1: str, dsn: str, background: ThreadPoolExecutor, eventually: Callable[..., Any]
+    api: Api, w1: str, dsn: str, background: Background, eventually: Callable[..., Any]
 ) -> None:
     with threaded_broker(QUICK, dsn) as broker:
         other = Api(broker.http, api.queue)

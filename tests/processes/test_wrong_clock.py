@@ -1,0 +1,61 @@
+"""A broker whose own clock is two hours ahead: only the database's counts."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import Api
+from tests.broker import broker_process, threaded_broker
+from tests.conftest import QUICK
+from tests.database import Loop, TestDatabase, create_database
+
+AHEAD = """
+import time
+right = time.time
+time.time = lambda: right() + 7200
+"""
+
+# A database that answers everything but what time it is, until the row is deleted.
+UNTOLD = """
+CREATE TABLE untold AS SELECT true;
+CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM untold) THEN
+        RAISE EXCEPTION 'not yet' USING ERRCODE = 'cannot_connect_now';
+    END IF;
+    RETURN pg_catalog.clock_timestamp();
+END
+$$;
+ALTER DATABASE wrong_clock SET search_path = public, pg_catalog;
+"""
+
+
+@pytest.fixture
+def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    """With no other broker on it, whose sweeps would be by the right time."""
+    database = TestDatabase(create_database(postgres, loop, "wrong_clock"), loop)
+    yield database
+    database.close()
+
+
+def test_a_broker_whose_clock_is_ahead_ends_no_lease_and_makes_no_job_of_the_future(
+    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    with threaded_broker(QUICK, database.dsn) as broker:
+        api = Api(broker.http, "clocks")
+        api.enqueue_many(2)
+        held, lost = api.claim(max_jobs=2)["jobs"]
+    database.age(lost["id"], 61)
+    database.execute(UNTOLD)
+    (tmp_path / "sitecustomize.py").write_text(AHEAD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with broker_process(database.dsn, sweep_seconds="0.05", log_level="error") as (ahead, _):
+        api = Api(ahead.http, "clocks")
+        untimely = api.post("/jobs", {"queue": "clocks", "job_type": "test"}, status=503)
+        assert untimely["outcome"] == "not_done"
+        database.execute("DELETE FROM untold")
+        eventually(lambda: api.job(lost["id"])["state"] == "ready")
+        assert api.job(held["id"])["state"] == "running"
+        assert api.enqueue()["created_at"] < database.instant(3600)
