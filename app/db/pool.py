@@ -25,14 +25,14 @@ CLOSE_SECONDS = 5
 
 # A plan must not depend on when it was made: what Postgres knows of a queue is out of date within seconds. With statistics from before
 # the claims a heartbeat of 1000 leases scanned the table (2,126 ms; by the index 18); made while `jobs` was empty, any plan does, and
-# stays cached until somebody analyzes. Plain index scans also lock in the order of the ids. No plan_cache_mode: Citus needs custom plans.
+# stays cached until somebody analyzes. Plain index scans also lock in the order of the ids, and without nested loops the ids that were
+# sent are hashed (put_back of 1000: 27 ms; matched by array position 80). No plan_cache_mode: Citus needs custom plans.
 _PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off", "jit": "off"}
 
 # A server that says one of these has ended our session; a commit may have been on its way (57P01 during a wait for a standby).
 _ENDED_MEANWHILE = ("57P01", "57P02", "57P05")
 # Refused before anything could be done: starting up, too many connections, lock not to be had, disk or memory full, read-only.
 _REFUSED = ("57P03", "53", "55P03", "57014", "25006", "40001", "40P01", "3D000", "28", "42P01", "42703")
-
 
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 # Whether this request (each is a task of its own) has written anything yet: from then on no failure may say that nothing was done.
