@@ -1,10 +1,16 @@
 """The API as tests speak it: one method per thing that a producer, a worker or an operator does. Fails on any unexpected status."""
 
+from datetime import datetime
 from typing import Any
 
 import httpx
 
 Json = dict[str, Any]
+
+
+def when(told: str) -> datetime:
+    """An instant to compare with others: as texts, `30Z` comes after `30.013Z`."""
+    return datetime.fromisoformat(told)
 
 
 class Api:

@@ -26,7 +26,7 @@ def test_groups_are_by_queue_type_and_fingerprint_largest_first(api: Api, letter
     first = found[0]
     assert (first["queue"], first["job_type"], first["fingerprint"]) == (f"{api.queue}-a", "mail", "error: user # gone")
     dead = [api.get(f"/dead-letters/{letter['id']}")["dead_at"] for letter in letters[:2]]
-    assert (first["first_at"], first["last_at"]) == (min(dead), max(dead))
+    assert (first["first_at"], first["last_at"]) == (min(dead, key=when), max(dead, key=when))
     assert first["sample"] in {letter["id"] for letter in letters[:2]}
 
 

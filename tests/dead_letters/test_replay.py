@@ -138,7 +138,7 @@ def test_a_spread_sets_them_off_one_after_the_other(api: Api, dead: list[str]) -
     replay(api, filter={}, spread_seconds=3000)
     jobs = [api.job(job_id) for job_id in dead]
     assert [job["state"] for job in jobs] == ["ready", "scheduled", "scheduled"]
-    assert sorted(dead, key=lambda job_id: str(api.job(job_id)["run_at"])) == dead
+    assert sorted(dead, key=lambda job_id: when(api.job(job_id)["run_at"])) == dead
     assert api.counts() == {"ready": 1, "scheduled": 2}
 
 
