@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, Json
+from tests.api import Api, Json, when
 from tests.database import TestDatabase
 
 

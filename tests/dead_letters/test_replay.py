@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api import Api, Json
+from tests.api import Api, Json, when
 from tests.database import TestDatabase
 from tests.polls import Background
 
