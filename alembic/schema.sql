@@ -71,6 +71,12 @@ CREATE TABLE public.alembic_version (
     version_num character varying(32) NOT NULL
 );
 
+CREATE TABLE public.asks (
+    queue text NOT NULL,
+    job_type text NOT NULL,
+    last_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE public.dead_letters (
     lane integer NOT NULL,
     id uuid NOT NULL,
@@ -101,7 +107,23 @@ CREATE TABLE public.dead_letters (
     traceparent text,
     tracestate text,
     replayed_from uuid,
-    payload text NOT NULL
+    payload text NOT NULL,
+    timeout_seconds integer,
+    unique_key text,
+    schedule text,
+    depends_on uuid[]
+);
+
+CREATE TABLE public.dependents (
+    lane integer NOT NULL,
+    parent uuid NOT NULL,
+    child uuid NOT NULL
+);
+
+CREATE TABLE public.endings (
+    lane integer NOT NULL,
+    id uuid NOT NULL,
+    state text NOT NULL
 );
 
 CREATE TABLE public.finished_jobs (
@@ -135,7 +157,10 @@ CREATE TABLE public.finished_jobs (
     tracestate text,
     replayed_from uuid,
     result text,
-    payload text NOT NULL
+    payload text NOT NULL,
+    unique_key text,
+    schedule text,
+    depends_on uuid[]
 )
 PARTITION BY RANGE (archive, keep_until);
 
@@ -170,7 +195,21 @@ CREATE TABLE public.finished_jobs_default (
     tracestate text,
     replayed_from uuid,
     result text,
-    payload text CONSTRAINT finished_jobs_payload_not_null NOT NULL
+    payload text CONSTRAINT finished_jobs_payload_not_null NOT NULL,
+    unique_key text,
+    schedule text,
+    depends_on uuid[]
+);
+
+CREATE TABLE public.gates (
+    lane integer NOT NULL
+);
+
+CREATE TABLE public.job_types (
+    name text NOT NULL,
+    config text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL
 );
 
 CREATE TABLE public.jobs (
@@ -204,7 +243,18 @@ CREATE TABLE public.jobs (
     traceparent text,
     tracestate text,
     replayed_from uuid,
-    payload text NOT NULL
+    payload text NOT NULL,
+    turn bigint,
+    slot boolean,
+    expires_at timestamp with time zone,
+    timeout_seconds integer,
+    deadline_at timestamp with time zone,
+    awaited boolean,
+    awaits uuid[],
+    on_parent_failure text,
+    unique_key text,
+    schedule text,
+    depends_on uuid[]
 )
 WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000', autovacuum_analyze_scale_factor='0.5');
 
@@ -213,7 +263,8 @@ CREATE TABLE public.keys (
     digest uuid NOT NULL,
     fingerprint uuid,
     answer text,
-    expires_at timestamp with time zone NOT NULL
+    expires_at timestamp with time zone NOT NULL,
+    job_id uuid
 );
 
 CREATE TABLE public.leaders (
@@ -222,13 +273,41 @@ CREATE TABLE public.leaders (
     held_until timestamp with time zone NOT NULL
 );
 
+CREATE TABLE public.passes (
+    lane integer NOT NULL,
+    at timestamp with time zone NOT NULL,
+    n integer NOT NULL
+);
+
 CREATE TABLE public.queues (
     id integer NOT NULL,
     name text NOT NULL,
     lanes smallint DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    config text DEFAULT '{}'::text NOT NULL,
+    paused_at timestamp with time zone,
+    paused_reason text,
+    deleted_at timestamp with time zone,
     CONSTRAINT queues_id_check CHECK (((id >= 1) AND (id <= 65535))),
     CONSTRAINT queues_lanes_check CHECK (((lanes >= 1) AND (lanes <= 256)))
+);
+
+CREATE TABLE public.rests (
+    lane integer NOT NULL,
+    group_key text NOT NULL,
+    until timestamp with time zone NOT NULL,
+    probe uuid
+);
+
+CREATE TABLE public.schedules (
+    name text NOT NULL,
+    spec text NOT NULL,
+    paused boolean NOT NULL,
+    next_run_at timestamp with time zone,
+    last_run_at timestamp with time zone,
+    last_job_id uuid,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL
 );
 
 CREATE TABLE public.stat_deltas (
@@ -273,6 +352,11 @@ CREATE TABLE public.stat_totals (
     dead bigint NOT NULL
 );
 
+CREATE TABLE public.versions (
+    name text NOT NULL,
+    number bigint NOT NULL
+);
+
 CREATE TABLE public.workers (
     id text NOT NULL,
     directive text DEFAULT 'run'::text NOT NULL,
@@ -284,8 +368,23 @@ ALTER TABLE ONLY public.finished_jobs ATTACH PARTITION public.finished_jobs_defa
 ALTER TABLE ONLY public.alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
 
+ALTER TABLE ONLY public.asks
+    ADD CONSTRAINT asks_pkey PRIMARY KEY (queue, job_type);
+
 ALTER TABLE ONLY public.dead_letters
     ADD CONSTRAINT dead_letters_pkey PRIMARY KEY (lane, id);
+
+ALTER TABLE ONLY public.dependents
+    ADD CONSTRAINT dependents_pkey PRIMARY KEY (lane, parent, child);
+
+ALTER TABLE ONLY public.endings
+    ADD CONSTRAINT endings_pkey PRIMARY KEY (lane, id);
+
+ALTER TABLE ONLY public.gates
+    ADD CONSTRAINT gates_pkey PRIMARY KEY (lane);
+
+ALTER TABLE ONLY public.job_types
+    ADD CONSTRAINT job_types_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY public.jobs
     ADD CONSTRAINT jobs_pkey PRIMARY KEY (lane, id);
@@ -302,6 +401,12 @@ ALTER TABLE ONLY public.queues
 ALTER TABLE ONLY public.queues
     ADD CONSTRAINT queues_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.rests
+    ADD CONSTRAINT rests_pkey PRIMARY KEY (lane, group_key);
+
+ALTER TABLE ONLY public.schedules
+    ADD CONSTRAINT schedules_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY public.stat_rates
     ADD CONSTRAINT stat_rates_pkey PRIMARY KEY (lane, slot);
 
@@ -310,6 +415,9 @@ ALTER TABLE ONLY public.stat_times
 
 ALTER TABLE ONLY public.stat_totals
     ADD CONSTRAINT stat_totals_pkey PRIMARY KEY (lane);
+
+ALTER TABLE ONLY public.versions
+    ADD CONSTRAINT versions_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY public.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (id);
@@ -322,11 +430,25 @@ CREATE INDEX finished_jobs_default_lane_id_idx ON public.finished_jobs_default U
 
 CREATE INDEX jobs_due ON public.jobs USING btree (run_at) WHERE (state = 'scheduled'::text);
 
+CREATE INDEX jobs_expiring ON public.jobs USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+
+CREATE INDEX jobs_in_turn ON public.jobs USING btree (lane, priority DESC, turn, id) WHERE ((state = 'ready'::text) AND (turn IS NOT NULL));
+
 CREATE INDEX jobs_leased ON public.jobs USING btree (lease_expires_at, worker_id) WHERE (lease_expires_at IS NOT NULL);
+
+CREATE INDEX jobs_parked ON public.jobs USING btree (lane, COALESCE(group_key, ''::text), id) WHERE (state = 'parked'::text);
 
 CREATE INDEX jobs_ready ON public.jobs USING btree (lane, priority DESC, id) WHERE (state = 'ready'::text);
 
+CREATE INDEX jobs_slots ON public.jobs USING btree (lane) WHERE slot;
+
+CREATE INDEX jobs_turns ON public.jobs USING btree (lane, COALESCE(group_key, ''::text), priority, turn) WHERE (turn IS NOT NULL);
+
 CREATE INDEX keys_expires_at ON public.keys USING btree (expires_at);
+
+CREATE INDEX passes_at ON public.passes USING btree (lane, at);
+
+CREATE INDEX schedules_next_run_at ON public.schedules USING btree (next_run_at);
 
 CREATE INDEX stat_deltas_lane ON public.stat_deltas USING btree (lane);
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from app.db import migrations
+from app.db import migrations, versions
 from app.db.clock import DatabaseClock
 from app.db.floor import Floor
 from app.db.lanes import IdMint
 from app.db.pool import Database
+from app.db.versions import Versions
 from app.db.wakeups import Wakeups
 from app.dead_letters import routes as dead_letter_routes
 from app.dead_letters.reviving import Reviving
@@ -76,7 +77,8 @@ def build(settings: Settings, dsn: str) -> House:
     clock = DatabaseClock()
     listen = settings.listen_url.get_secret_value() if settings.listen_url else dsn
     wakeups = Wakeups(listen, metrics, enabled=settings.notify)
-    floor = Floor(settings, metrics, Database(dsn, settings, metrics), clock, IdMint(clock.now), wakeups)
+    db = Database(dsn, settings, metrics)
+    floor = Floor(settings, metrics, db, clock, IdMint(clock.now), wakeups, Versions(db, wakeups))
     queues, signals, times, waiting, roster = Queues(floor), Signals(wakeups), Times(), WaitingRoom(metrics), Roster(floor)
     watching = Watching(floor, queues, signals)
     settling = Settling(floor, queues, signals, times)
@@ -164,6 +166,7 @@ def _start_chores(house: House, runner: Runner) -> None:
     promotion = Promotion(floor, house.signals)
     look = Look(floor, house.queues, house.waiting)
     runner.start(Chore("clock", lambda: floor.clock.refresh(floor.db), 1.0))
+    look_at_versions = runner.start(Chore("versions", floor.versions.run_once, versions.LOOK_SECONDS))
     runner.start(Chore("expiry", Expiry(floor, house.settling).run_once, settings.sweep_seconds))
     promotion.nudge = runner.start(Chore("promotion", promotion.run_once, settings.sweep_seconds))
     look_now = runner.start(Chore("look", look.run_once, settings.poll_seconds))
@@ -176,7 +179,11 @@ def _start_chores(house: House, runner: Runner) -> None:
     house.roster.on_directive = house.waiting.wake_worker
 
     def on_ready(queue_id: int | None, job_types: Iterable[str | None]) -> None:
+        if queue_id in (None, versions.TOPIC):
+            look_at_versions()
         name = None if queue_id is None else house.queues.name_of_id(queue_id)
+        if queue_id == versions.TOPIC:
+            return
         if name is None:
             look_now()  # a queue that we have not heard of, or word that some words were missed
         else:

@@ -7,6 +7,7 @@ from datetime import datetime
 from app.db.clock import DatabaseClock
 from app.db.lanes import IdMint
 from app.db.pool import Database
+from app.db.versions import Versions
 from app.db.wakeups import Wakeups
 from app.metrics import Metrics
 from app.settings import Settings
@@ -20,6 +21,7 @@ class Floor:
     clock: DatabaseClock
     mint: IdMint
     wakeups: Wakeups
+    versions: Versions
 
     @property
     def now(self) -> Callable[[], datetime]:

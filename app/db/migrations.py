@@ -69,6 +69,14 @@ def run_file(revision_file: str, direction: str) -> None:
     adapted.run_async(lambda driver: driver.execute(script))
 
 
+def run_file_one_by_one(revision_file: str, direction: str) -> None:
+    """For CREATE INDEX CONCURRENTLY, which no transaction may hold; no statement of such a file has a semicolon inside."""
+    script = Path(revision_file).with_suffix(f".{direction}.sql").read_text()
+    with op.get_context().autocommit_block():
+        for statement in filter(str.strip, script.split(";")):
+            op.get_bind().exec_driver_sql(statement)
+
+
 def is_ours(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
     """Partitions come and go with time; they are no part of the model."""
     return not (kind == "table" and (name or "").startswith("finished_jobs_"))

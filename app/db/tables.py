@@ -21,6 +21,48 @@ queues = sa.Table(
     sa.Column("name", sa.Text, nullable=False, unique=True),
     sa.Column("lanes", sa.SmallInteger, nullable=False, server_default="1"),
     sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    sa.Column("config", sa.Text, nullable=False, server_default="{}"),
+    _instant("paused_at"),
+    *_text("paused_reason"),
+    _instant("deleted_at"),
+)
+
+job_types = sa.Table(
+    "job_types",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("config", sa.Text, nullable=False),
+    _instant("created_at", nullable=False),
+    _instant("updated_at", nullable=False),
+)
+
+schedules = sa.Table(
+    "schedules",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("spec", sa.Text, nullable=False),
+    sa.Column("paused", sa.Boolean, nullable=False),
+    _instant("next_run_at"),
+    _instant("last_run_at"),
+    sa.Column("last_job_id", UUID),
+    _instant("created_at", nullable=False),
+    _instant("updated_at", nullable=False),
+    sa.Index("schedules_next_run_at", "next_run_at"),
+)
+
+versions = sa.Table(
+    "versions",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+)
+
+asks = sa.Table(
+    "asks",
+    metadata,
+    sa.Column("queue", sa.Text, primary_key=True),
+    sa.Column("job_type", sa.Text, primary_key=True),
+    _instant("last_at", nullable=False),
 )
 
 workers = sa.Table(
@@ -66,9 +108,30 @@ jobs = sa.Table(
     *_text("retry", "tags", "metadata", "traceparent", "tracestate"),
     sa.Column("replayed_from", UUID),
     sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("turn", sa.BigInteger),
+    sa.Column("slot", sa.Boolean),
+    _instant("expires_at"),
+    sa.Column("timeout_seconds", sa.Integer),
+    _instant("deadline_at"),
+    sa.Column("awaited", sa.Boolean),
+    sa.Column("awaits", ARRAY(UUID)),
+    *_text("on_parent_failure", "unique_key", "schedule"),
+    sa.Column("depends_on", ARRAY(UUID)),
     sa.Index("jobs_ready", "lane", sa.text("priority DESC"), "id", postgresql_where=sa.text("state = 'ready'")),
     sa.Index("jobs_due", "run_at", postgresql_where=sa.text("state = 'scheduled'")),
     sa.Index("jobs_leased", "lease_expires_at", "worker_id", postgresql_where=sa.text("lease_expires_at IS NOT NULL")),
+    sa.Index("jobs_parked", "lane", sa.text("coalesce(group_key, '')"), "id", postgresql_where=sa.text("state = 'parked'")),
+    sa.Index("jobs_turns", "lane", sa.text("coalesce(group_key, '')"), "priority", "turn", postgresql_where=sa.text("turn IS NOT NULL")),
+    sa.Index(
+        "jobs_in_turn",
+        "lane",
+        sa.text("priority DESC"),
+        "turn",
+        "id",
+        postgresql_where=sa.text("state = 'ready' AND turn IS NOT NULL"),
+    ),
+    sa.Index("jobs_slots", "lane", postgresql_where=sa.text("slot")),
+    sa.Index("jobs_expiring", "expires_at", postgresql_where=sa.text("expires_at IS NOT NULL")),
 )
 
 finished_jobs = sa.Table(
@@ -98,6 +161,8 @@ finished_jobs = sa.Table(
     sa.Column("replayed_from", UUID),
     *_text("result"),
     sa.Column("payload", sa.Text, nullable=False),
+    *_text("unique_key", "schedule"),
+    sa.Column("depends_on", ARRAY(UUID)),
     sa.Index("finished_jobs_id", "lane", "id"),
     postgresql_partition_by="RANGE (archive, keep_until)",
 )
@@ -130,6 +195,9 @@ dead_letters = sa.Table(
     *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate"),
     sa.Column("replayed_from", UUID),
     sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("timeout_seconds", sa.Integer),
+    *_text("unique_key", "schedule"),
+    sa.Column("depends_on", ARRAY(UUID)),
     sa.Index("dead_letters_dead_at", "dead_at"),
 )
 
@@ -141,7 +209,44 @@ keys = sa.Table(
     sa.Column("fingerprint", UUID),
     *_text("answer"),
     _instant("expires_at", nullable=False),
+    sa.Column("job_id", UUID),
     sa.Index("keys_expires_at", "expires_at"),
+)
+
+gates = sa.Table("gates", metadata, sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False))
+
+passes = sa.Table(
+    "passes",
+    metadata,
+    sa.Column("lane", sa.Integer, nullable=False),
+    _instant("at", nullable=False),
+    sa.Column("n", sa.Integer, nullable=False),
+    sa.Index("passes_at", "lane", "at"),
+)
+
+rests = sa.Table(
+    "rests",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("group_key", sa.Text, primary_key=True),
+    _instant("until", nullable=False),
+    sa.Column("probe", UUID),
+)
+
+dependents = sa.Table(
+    "dependents",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("parent", UUID, primary_key=True),
+    sa.Column("child", UUID, primary_key=True),
+)
+
+endings = sa.Table(
+    "endings",
+    metadata,
+    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("id", UUID, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
 )
 
 STATES = ("scheduled", "blocked", "ready", "running", "completed", "cancelled", "dead")

@@ -2,7 +2,8 @@
 
 from enum import StrEnum
 
-from app.jobs.schemas import Job, MaxAttempts, Priority
+from app.jobs.schemas import Job
+from app.queues.schemas import MaxAttempts, Priority
 from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Meta, Name, Raw, Sent, Told, UnsetType, integer
 
 Ids = Annotated[list[UUID], Meta(max_length=1000)]

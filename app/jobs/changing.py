@@ -108,12 +108,12 @@ class Changing:
     async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:
         """Those that are cancelled now; and the running ones, with whether they had been asked before."""
         now = self._floor.now()
-        keep_until, archive = self._queues.retention(now)
         cancelled: list[UUID] = []
         asked: dict[UUID, bool] = {}
         left = list(ids)
         for _ in range(CANCEL_TRIES):
             for lane, some in by_lane(left, lambda job_id: job_id).items():
+                keep_until, archive = self._queues.retention(lane, now)
                 cancelled += await store.cancel_waiting(self._floor.db, lane, some, now=now, keep_until=keep_until, archive=archive)
                 rest = sorted(set(some) - set(cancelled))
                 if rest:

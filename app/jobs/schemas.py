@@ -5,14 +5,11 @@ from enum import StrEnum
 import msgspec
 from pydantic import AwareDatetime, BeforeValidator
 
+from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy
 from app.web.problems import Problem
 from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Int64, Meta, Name, Raw, Sent, Tag, Told, UnsetType, integer, number
 
-Priority = Annotated[int, integer(ge=-32768, le=32767, description="Higher goes first. Default 0.")]
-MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions before the job is dead.")]
-LeaseSeconds = Annotated[int, integer(ge=1, le=24 * 60 * 60, description="Lease in seconds.")]
 DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
-BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
 Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, 32 at most.")]
 Metadata = Annotated[dict[str, Raw], Meta(max_length=64, description="Free facts about the job; never interpreted.")]
 # Read like the instants in bodies: pydantic alone would take `-1` too, as seconds since the epoch.
@@ -36,15 +33,6 @@ class Order(StrEnum):
 
     DESC = "desc"
     ASC = "asc"
-
-
-class RetryPolicy(Sent):
-    """Delay before retry n is base_seconds * factor^(n-1), at most max_seconds, stretched or shortened by up to `jitter`."""
-
-    base_seconds: BackoffSeconds | UnsetType = UNSET
-    factor: Annotated[float, number(ge=1, le=1000)] | UnsetType = UNSET
-    max_seconds: BackoffSeconds | UnsetType = UNSET
-    jitter: Annotated[float, number(ge=0, le=1, description="Share of the delay.")] | UnsetType = UNSET
 
 
 class JobCreate(Sent):

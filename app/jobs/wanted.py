@@ -12,7 +12,7 @@ from app.db.lanes import created_at, digest, lanes_of, spread
 from app.errors import Fault, ValidationFailed
 from app.jobs.schemas import Job, JobCreate
 from app.jobs.store import NewJob, metadata_of, tags_of
-from app.queues.store import Queue
+from app.queues.registry import Queue
 from app.settings import Settings
 from app.web.bodies import check_user_data
 from app.web.shapes import UNSET, Raw, UnsetType, encoded, given, or_unset, text_of

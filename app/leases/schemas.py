@@ -2,7 +2,8 @@
 
 from enum import StrEnum
 
-from app.jobs.schemas import LeaseSeconds, Progress
+from app.jobs.schemas import Progress
+from app.queues.schemas import LeaseSeconds
 from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Meta, Name, Raw, Sent, Told, UnsetType, integer, number
 
 # A token is opaque: one that we never gave out is simply a lost lease, so any string is taken.

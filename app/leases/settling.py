@@ -99,7 +99,7 @@ class Settling:
             return []
         now = self._floor.now()
         sent = sorted((item.job_id, token_of(item.lease_token), text_of(item.result)) for item in items)
-        rows = await store.complete(self._floor.db, lane, sent, now, *self._queues.retention(now))
+        rows = await store.complete(self._floor.db, lane, sent, now, *self._queues.retention(lane, now))
         self._times.record(lane, "run", [(row.started_at, now) for row in rows if row.started_at])
         self._signals.finished(row.id for row in rows)
         return rows
@@ -141,7 +141,7 @@ class Settling:
         over = [_closing(verdict) for verdict in verdicts if verdict.next_state == "cancelled"]
         rows = await store.put_back(db, lane, stay) if stay else []
         rows += await store.bury(db, lane, dead, now) if dead else []
-        rows += await store.close(db, lane, over, now, *self._queues.retention(now)) if over else []
+        rows += await store.close(db, lane, over, now, *self._queues.retention(lane, now)) if over else []
         return rows
 
     def _tell(self, lane: int, rows: Iterable[SettledRow]) -> None:

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import msgspec
 
-from app.jobs.schemas import Attempt, JobError, RetryPolicy
+from app.jobs.schemas import Attempt, JobError
 from app.leases.schemas import SentError
 from app.leases.store import LeasedRow
+from app.queues.schemas import RetryPolicy
 from app.settings import Settings
 from app.web.shapes import UNSET, given, or_unset
 

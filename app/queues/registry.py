@@ -1,15 +1,58 @@
 """The cache of queues in this process: by name for callers, by number for lanes."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta
+
+import msgspec
+from asyncpg import UniqueViolationError
 
 from app.db.floor import Floor
 from app.db.lanes import lanes_of, queue_id_of
 from app.errors import NotFound, QueueLimit
 from app.queues import store
-from app.queues.store import Queue
+from app.queues.schemas import QueueConfig, RateLimit, Retention, RetentionMode
+from app.queues.store import QueueRow
+from app.web.shapes import given
 
 _TRIES = 20  # each lost race for a number means that somebody else won one
+_config = msgspec.json.Decoder(QueueConfig)
+
+
+class Queue:
+    """A queue as the process caches it: with the number and the lanes that nobody outside sees, and what its rules come to."""
+
+    def __init__(self, row: QueueRow) -> None:
+        config = _config.decode(row.config)
+        self.row = row
+        self.config = config
+        self.id = row.id
+        self.name = row.name
+        self.lanes = row.lanes
+        self.paused = row.paused_at is not None
+        self.deleted = row.deleted_at is not None
+        self.max_running: int | None = given(config.max_running, None)
+        self.rate: RateLimit | None = given(config.rate, None)
+        self.per_group: int | None = given(config.max_running_per_group, None)
+        self.fair = given(config.fair, False)
+        self.max_waiting: int | None = given(config.max_waiting, None)
+
+    @property
+    def gated(self) -> bool:
+        """Whether a claim has to ask at the gate."""
+        return self.max_running is not None or self.rate is not None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether jobs become claimable one by one, when it is their turn (app/limits)."""
+        return self.fair or self.per_group is not None
+
+    def parks(self, group: str | None) -> bool:
+        """Whether such a job waits for its turn."""
+        return self.fair or (self.per_group is not None and group is not None)
+
+    @property
+    def all_lanes(self) -> range:
+        return lanes_of(self.id, self.lanes)
 
 
 class Queues:
@@ -17,18 +60,26 @@ class Queues:
         self._floor = floor
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
+        floor.versions.heard.append(self.refresh)
 
     async def refresh(self) -> None:
-        queues = await store.all_queues(self._floor.db)
+        rows = await store.all_queues(self._floor.db)
+        known = self._by_id
+        queues = [known[row.id] if row.id in known and known[row.id].row == row else Queue(row) for row in rows]
         self._by_name = {queue.name: queue for queue in queues}
         self._by_id = {queue.id: queue for queue in queues}
 
     def known(self) -> list[Queue]:
-        return list(self._by_name.values())
+        """Without those that were deleted."""
+        return [queue for queue in self._by_name.values() if not queue.deleted]
+
+    def everything(self) -> Iterable[Queue]:
+        """Deleted ones too: another process may have put a job into one a moment ago."""
+        return self._by_name.values()
 
     def lanes(self, names: Container[str] | None = None) -> list[int]:
-        """The lanes of these queues, or of all that are known."""
-        return [lane for queue in self.known() if names is None or queue.name in names for lane in lanes_of(queue.id, queue.lanes)]
+        """The lanes of these queues, or of all."""
+        return [lane for queue in self.everything() if names is None or queue.name in names for lane in queue.all_lanes]
 
     def name_of_id(self, queue_id: int) -> str | None:
         queue = self._by_id.get(queue_id)
@@ -48,41 +99,57 @@ class Queues:
 
     async def get(self, name: str) -> Queue:
         queue = await self.find(name)
-        if queue is None:
+        if queue is None or queue.deleted:
             raise NotFound(f"no queue named {name}")
         return queue
 
     async def get_or_create(self, name: str) -> Queue:
+        if not self._floor.settings.create_queues:
+            try:
+                return await self.get(name)
+            except NotFound:
+                raise NotFound(f"no queue named {name}, and this broker does not create queues on enqueue") from None
+        return await self.make(name)
+
+    async def make(self, name: str) -> Queue:
+        """The queue of this name; comes into being if it is not there."""
         for _ in range(_TRIES):
             queue = await self.find(name)
-            if queue is not None:
+            if queue is not None and not queue.deleted:
                 return queue
-            self._check_may_create(name)
-            await store.add_queue(self._floor.db, name, self._floor.settings.max_queues)
+            if len(self.known()) >= self._floor.settings.max_queues:
+                raise QueueLimit(f"there are {len(self.known())} queues already", retry_after=60)
+            await self._add(name)
         raise QueueLimit("the queue could not be created", retry_after=1)
 
-    def _check_may_create(self, name: str) -> None:
-        if not self._floor.settings.create_queues:
-            raise NotFound(f"no queue named {name}, and this broker does not create queues on enqueue")
-        if len(self._by_name) >= self._floor.settings.max_queues:
-            raise QueueLimit(f"there are {len(self._by_name)} queues already", retry_after=60)
+    async def _add(self, name: str) -> None:
+        try:
+            await store.add_queue(self._floor.db, name, self._floor.settings.max_queues)
+        except UniqueViolationError:
+            return  # another process took the number for another queue
+        await self.refresh()
 
     async def name_of(self, lane: int) -> str:
         """A lane can come from a job that another process put into a queue which this one has not heard of yet."""
-        if queue_id_of(lane) not in self._by_id:
-            await self.refresh()
+        await self.learn({lane})
         queue = self._by_id.get(queue_id_of(lane))
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
 
-    async def learn(self, lanes: set[int]) -> None:
-        """After this, `name` knows these lanes."""
-        for lane in lanes:
-            await self.name_of(lane)
+    async def learn(self, lanes: Iterable[int]) -> None:
+        """After this, `of_lane` and `name` know these lanes."""
+        if any(queue_id_of(lane) not in self._by_id for lane in lanes):
+            await self.refresh()
+
+    def of_lane(self, lane: int) -> Queue:
+        return self._by_id[queue_id_of(lane)]
 
     def name(self, lane: int) -> str:
-        return self._by_id[queue_id_of(lane)].name
+        return self.of_lane(lane).name
 
-    def retention(self, now: datetime) -> tuple[datetime, bool]:
+    def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:
         """Until when a job that finishes now is kept, and whether it goes to an archive afterwards."""
         settings = self._floor.settings
-        return now + timedelta(seconds=settings.finished_seconds), settings.finished_mode == "detach"
+        queue = self._by_id.get(queue_id_of(lane))
+        own = given(queue.config.retention, Retention()) if queue else Retention()
+        mode = given(own.mode, RetentionMode(settings.finished_mode))
+        return now + timedelta(seconds=given(own.finished_seconds, settings.finished_seconds)), mode is RetentionMode.DETACH

@@ -19,6 +19,6 @@ async def list_queues(queues: Annotated[Queues, of(Queues)], page: Page) -> Resp
     """All queues in the order of their names."""
     await queues.refresh()
     after = page.after("name")
-    found = [Queue(name=queue.name, created_at=queue.created_at) for queue in queues.known() if not after or queue.name > after]
+    found = [Queue(name=queue.name, created_at=queue.row.created_at) for queue in queues.known() if not after or queue.name > after]
     items, cursor = page_of(found, page.limit, lambda queue: {"name": queue.name})
     return answer(QueueList(items=items, next_cursor=cursor))

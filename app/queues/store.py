@@ -1,27 +1,28 @@
 """Runs queues.sql."""
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
-from app.db.pool import Database
+from app.db.pool import Runs
 from app.db.sql import statements
 
 SQL = statements(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue as the process caches it: with the number and the lanes that nobody outside sees."""
-
+class QueueRow(NamedTuple):
     id: int
     name: str
     lanes: int
     created_at: datetime
+    config: str
+    paused_at: datetime | None
+    paused_reason: str | None
+    deleted_at: datetime | None
 
 
-async def all_queues(db: Database) -> list[Queue]:
-    return [Queue(*row) for row in await db.rows(SQL.all_queues)]
+async def all_queues(on: Runs) -> list[QueueRow]:
+    return [QueueRow(*row) for row in await on.rows(SQL.all_queues)]
 
 
-async def add_queue(db: Database, name: str, most: int) -> None:
-    await db.rows(SQL.add_queue, name, most)
+async def add_queue(on: Runs, name: str, most: int) -> None:
+    await on.rows(SQL.add_queue, name, most)
