@@ -59,9 +59,7 @@ class QueueConfig(Sent):
     rate: Annotated[RateLimit, Meta(description="Needs one lane.")] | UnsetType = UNSET
     max_waiting: Annotated[int, integer(ge=0, description="Jobs that may wait; more are refused with 429.")] | UnsetType = UNSET
     fair: Annotated[bool, Meta(description="Groups take turns. Default false.")] | UnsetType = UNSET
-    lanes: Annotated[int, integer(ge=1, le=256, description="Default 1. More are faster, and keep order in groups only.")] | UnsetType = (
-        UNSET
-    )
+    lanes: Annotated[int, integer(ge=1, le=256, description="Default 1. With more, order holds in groups only.")] | UnsetType = UNSET
     paused: Annotated[bool, Meta(description="Hands out nothing, still takes jobs. Default false.")] | UnsetType = UNSET
     default_priority: Priority | UnsetType = UNSET
     default_lease_seconds: LeaseSeconds | UnsetType = UNSET

@@ -8,7 +8,21 @@ from types import ModuleType
 from app.db.migrations import ROOT
 from app.db.sql import Statements
 
-LANED = ("jobs", "finished_jobs", "dead_letters", "keys", "gates", "passes", "rests", "dependents", "endings", "stat_deltas", "stat_totals", "stat_rates", "stat_times")
+LANED = (
+    "jobs",
+    "finished_jobs",
+    "dead_letters",
+    "keys",
+    "gates",
+    "passes",
+    "rests",
+    "dependents",
+    "endings",
+    "stat_deltas",
+    "stat_totals",
+    "stat_rates",
+    "stat_times",
+)
 
 
 @dataclass(frozen=True, slots=True)
