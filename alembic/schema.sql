@@ -284,6 +284,7 @@ CREATE TABLE public.queues (
     name text NOT NULL,
     lanes smallint DEFAULT 1 NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    group_lanes smallint DEFAULT 1 NOT NULL,
     config text DEFAULT '{}'::text NOT NULL,
     paused_at timestamp with time zone,
     paused_reason text,

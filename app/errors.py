@@ -4,10 +4,10 @@ Problem
 ├── MalformedJson 400
 ├── ValidationFailed 422 · IdempotencyKeyReused 422
 ├── NotFound 404
-├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409
+├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409 · DuplicateJob 409 · QueueNotEmpty 409
 ├── PayloadTooLarge 413 · BatchTooLarge 413
 ├── MethodNotAllowed 405
-├── QueueLimit 429
+├── QueueLimit 429 · QueueFull 429
 └── DatabaseUnavailable 503
 """
 
@@ -83,6 +83,17 @@ class IdempotencyKeyInUse(Problem):
     status, code, title = 409, "idempotency_key_in_use", "The first call with this key is still running"
 
 
+class DuplicateJob(Problem):
+    status, code, title = 409, "duplicate_job", "Another job has the unique key"
+
+    def __init__(self, existing_job_id: UUID, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(f"job {existing_job_id} has the key", existing_job_id=str(existing_job_id), faults=faults)
+
+
+class QueueNotEmpty(Problem):
+    status, code, title = 409, "queue_not_empty", "There are jobs in the queue"
+
+
 class PayloadTooLarge(Problem):
     status, code, title = 413, "payload_too_large", "Too many bytes"
 
@@ -99,6 +110,13 @@ class BatchTooLarge(Problem):
 
 class QueueLimit(Problem):
     status, code, title = 429, "queue_limit", "There are as many queues as allowed"
+
+
+class QueueFull(Problem):
+    status, code, title = 429, "queue_full", "As many jobs wait in the queue as may"
+
+    def __init__(self, detail: str, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(detail, retry_after=1, faults=faults)
 
 
 class DatabaseUnavailable(Problem):

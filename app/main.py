@@ -1,102 +1,46 @@
 """The composition root: the only file that knows everything."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from app.db import migrations, versions
-from app.db.clock import DatabaseClock
-from app.db.floor import Floor
-from app.db.lanes import IdMint
-from app.db.pool import Database
-from app.db.versions import Versions
-from app.db.wakeups import Wakeups
+from app.db import migrations
 from app.dead_letters import routes as dead_letter_routes
-from app.dead_letters.reviving import Reviving
 from app.errors import DatabaseUnavailable, Problem
+from app.house import House, build, start_chores
 from app.jobs import routes as job_routes
-from app.jobs.changing import Changing
-from app.jobs.intake import Intake
-from app.jobs.signals import Signals
-from app.jobs.watching import Watching
 from app.leases import routes as lease_routes
-from app.leases.beating import Beating
-from app.leases.claiming import Claiming
-from app.leases.settling import Settling
-from app.leases.times import Times
-from app.leases.waiting import WaitingRoom
-from app.maintenance.chores import Expiry, Look, Partitions, Promotion, Retention
-from app.maintenance.runner import Chore, Runner
-from app.metrics import Metrics
+from app.maintenance.runner import Runner
+from app.purging import routes as purging_routes
 from app.queues import routes as queue_routes
-from app.queues.registry import Queues
+from app.schedules import routes as schedule_routes
 from app.settings import Settings
 from app.stats import routes as stats_routes
-from app.stats.reckoning import Reckoning
 from app.web import docs, health, openapi, problems
 from app.web.headers import refuse_unknown_parameters
 from app.web.health import Health
 from app.web.middleware import Envelope
 from app.web.rooms import furnish
 from app.workers import routes as worker_routes
-from app.workers.roster import Roster
+
+ROOMS = (
+    job_routes,
+    lease_routes,
+    worker_routes,
+    dead_letter_routes,
+    queue_routes,
+    purging_routes,
+    schedule_routes,
+    stats_routes,
+)
 
 DESCRIPTION = """A durable job broker: REST in front, Postgres behind.
 
 Execution is at least once; at most one settlement of a job is accepted. A worker holds a job under a lease and proves with the lease token
 that it still does; pass `deliveries` downstream as the epoch if an effect must not happen twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class House:
-    """Every room, standing on one floor."""
-
-    floor: Floor
-    queues: Queues
-    signals: Signals
-    watching: Watching
-    waiting: WaitingRoom
-    roster: Roster
-    settling: Settling
-    reviving: Reviving
-    reckoning: Reckoning
-    rooms: tuple[object, ...]
-
-    def drain(self) -> None:
-        """Parked polls and watchers are answered now; /readyz says no from here on."""
-        self.waiting.drain()
-        self.watching.drain()
-
-
-def build(settings: Settings, dsn: str) -> House:
-    metrics = Metrics()
-    clock = DatabaseClock()
-    listen = settings.listen_url.get_secret_value() if settings.listen_url else dsn
-    wakeups = Wakeups(listen, metrics, enabled=settings.notify)
-    db = Database(dsn, settings, metrics)
-    floor = Floor(settings, metrics, db, clock, IdMint(clock.now), wakeups, Versions(db, wakeups))
-    queues, signals, times, waiting, roster = Queues(floor), Signals(wakeups), Times(), WaitingRoom(metrics), Roster(floor)
-    watching = Watching(floor, queues, signals)
-    settling = Settling(floor, queues, signals, times)
-    reviving = Reviving(floor, queues, signals, watching)
-    reckoning = Reckoning(floor, queues, waiting, times)
-    rooms = (
-        queues,
-        Intake(floor, queues, signals),
-        watching,
-        Changing(floor, queues, signals, watching),
-        roster,
-        settling,
-        Claiming(floor, queues, waiting, settling, roster, times),
-        Beating(floor, settling, roster),
-        reviving,
-        reckoning,
-    )
-    return House(floor, queues, signals, watching, waiting, roster, settling, reviving, reckoning, rooms)
 
 
 def create_app(settings: Settings, dsn: str) -> FastAPI:
@@ -119,7 +63,7 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     problems.install(app)
     openapi.install(app)
     app.add_middleware(Envelope, metrics=house.floor.metrics)
-    for room in (job_routes, lease_routes, worker_routes, dead_letter_routes, queue_routes, stats_routes):
+    for room in ROOMS:
         app.include_router(room.router, dependencies=[Depends(refuse_unknown_parameters)])
     for desk in (health, docs):  # a probe may carry what it likes
         app.include_router(desk.router)
@@ -136,7 +80,7 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
     await floor.db.open()
     runner = Runner(floor)
     if await _time_is_known(house):
-        _start_chores(house, runner)
+        start_chores(house, runner)
     else:
         runner.start_task("await the database", lambda: _start_later(house, runner))
     try:
@@ -158,38 +102,7 @@ async def _start_later(house: House, runner: Runner) -> None:
     """A broker may start before its database. Nothing is swept by any other clock than the database's."""
     while not await _time_is_known(house):  # noqa: ASYNC110 (a database sets no event)
         await asyncio.sleep(0.25)
-    _start_chores(house, runner)
-
-
-def _start_chores(house: House, runner: Runner) -> None:
-    floor, settings = house.floor, house.floor.settings
-    promotion = Promotion(floor, house.signals)
-    look = Look(floor, house.queues, house.waiting)
-    runner.start(Chore("clock", lambda: floor.clock.refresh(floor.db), 1.0))
-    look_at_versions = runner.start(Chore("versions", floor.versions.run_once, versions.LOOK_SECONDS))
-    runner.start(Chore("expiry", Expiry(floor, house.settling).run_once, settings.sweep_seconds))
-    promotion.nudge = runner.start(Chore("promotion", promotion.run_once, settings.sweep_seconds))
-    look_now = runner.start(Chore("look", look.run_once, settings.poll_seconds))
-    runner.start(Chore("roster", house.roster.exchange, 1.0))
-    runner.start(Chore("times", house.reckoning.write_times, 1.0))
-    runner.start(Chore("fold", house.reckoning.fold, 1.0, led=True))
-    runner.start(Chore("partitions", Partitions(floor).run_once, 60.0, led=True))
-    runner.start(Chore("retention", Retention(floor, house.reviving).run_once, 60.0, led=True))
-    runner.start_task("wakeups", floor.wakeups.run)
-    house.roster.on_directive = house.waiting.wake_worker
-
-    def on_ready(queue_id: int | None, job_types: Iterable[str | None]) -> None:
-        if queue_id in (None, versions.TOPIC):
-            look_at_versions()
-        name = None if queue_id is None else house.queues.name_of_id(queue_id)
-        if queue_id == versions.TOPIC:
-            return
-        if name is None:
-            look_now()  # a queue that we have not heard of, or word that some words were missed
-        else:
-            house.waiting.wake(name, job_types)
-
-    house.signals.on_ready = on_ready
+    start_chores(house, runner)
 
 
 def _checks(house: House) -> dict[str, health.Probe]:

@@ -28,6 +28,12 @@ class Api:
     def patch(self, path: str, body: Any, *, status: int = 200) -> Any:
         return self._checked(self.http.patch(path, json=body), status)
 
+    def put(self, path: str, body: Any, *, status: int = 200) -> Any:
+        return self._checked(self.http.put(path, json=body), status)
+
+    def delete(self, path: str, *, status: int = 200) -> Any:
+        return self._checked(self.http.delete(path), status)
+
     def _checked(self, response: httpx.Response, status: int) -> Any:
         assert response.status_code == status, response.text
         kind = "application/problem+json" if status >= 400 and "/readyz" not in str(response.url) else "application/json"
@@ -70,6 +76,11 @@ class Api:
         return [page["items"] for page in pages]
 
     # Operators
+
+    def configure(self, *, status: int = 200, **config: Any) -> Json:
+        """This test's queue, declaratively."""
+        queue: Json = self.put(f"/queues/{self.queue}", config, status=status)
+        return queue
 
     def stats(self) -> Json:
         """Of this test's queue."""

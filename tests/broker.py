@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import httpx
 from fastapi import FastAPI
 
-from app.main import House, create_app
+from app.house import House
+from app.main import create_app
 from app.settings import Settings
 from app.web.server import Server
 

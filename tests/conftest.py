@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app import log
-from app.main import House, build
+from app.house import House, build
 from app.settings import Settings
 from tests.api import Api
 from tests.broker import Broker, threaded_broker

@@ -1,7 +1,9 @@
 -- What teams agree on: small tables without a lane, cached in every broker process, never written on the hot path.
 
 -- The configuration as JSON text, as it was sent. A deleted queue keeps its number and its row: its finished jobs still bear its name.
+-- Among `group_lanes` lanes groups are spread; it follows `lanes` when no job of a group is left that would be in another one then.
 ALTER TABLE queues
+    ADD COLUMN group_lanes smallint NOT NULL DEFAULT 1,
     ADD COLUMN config text NOT NULL DEFAULT '{}',
     ADD COLUMN paused_at timestamptz,
     ADD COLUMN paused_reason text,

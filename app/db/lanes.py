@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import TypeVar
 from uuid import UUID
 
@@ -43,6 +43,16 @@ def first_id_at(instant: datetime) -> UUID:
 def digest(*parts: str) -> UUID:
     """128 bits that stand for the parts. A separator no part can hold keeps ("a", "bc") apart from ("ab", "c")."""
     return UUID(bytes=blake2b("\x1f".join(parts).encode(), digest_size=16).digest())
+
+
+def shared_digest(*parts: str) -> UUID:
+    """The same for what SQL must reckon too (longshore_enqueue): Postgres has sha256 and no blake2b."""
+    return UUID(bytes=sha256("\x1f".join(parts).encode()).digest()[:16])
+
+
+def lane_of_group(group: str, lanes: int) -> int:
+    """Which of n lanes a group lives in; from the first four bytes, which SQL can reckon with."""
+    return (shared_digest(group).int >> 96) % lanes
 
 
 def spread(key: UUID, lanes: int) -> int:

@@ -1,7 +1,7 @@
 """Named statements: `<room>.sql` holds the text, a function of the same name in the room's store runs it.
 
 A statement starts at `-- name: x`, may say `-- fills: Shape` (a test compares its columns with the shape's fields), and its
-comment says which transition it makes.
+comment says which transition it makes. `-- as: y` and `-- with: this => that` make it the text of y with that instead of this.
 """
 
 import re
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _HEAD = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_AS = re.compile(r"^-- as: (\w+)$", re.MULTILINE)
+_WITH = re.compile(r"^-- with: (.+) => (.+)$", re.MULTILINE)
 _FILLS = re.compile(r"^-- fills: (\w+)$", re.MULTILINE)
 
 
@@ -35,7 +37,19 @@ class Statements:
 
 def _parse(text: str) -> list[Statement]:
     pieces = _HEAD.split(text)[1:]
-    return [_statement(name, body) for name, body in zip(pieces[::2], pieces[1::2], strict=True)]
+    bodies = dict(zip(pieces[::2], pieces[1::2], strict=True))
+    return [_statement(name, _varied(body, bodies)) for name, body in bodies.items()]
+
+
+def _varied(body: str, bodies: dict[str, str]) -> str:
+    original = _AS.search(body)
+    if original is None:
+        return body
+    varied = bodies[original[1]]
+    for this, that in _WITH.findall(body):
+        assert this in varied, f"{original[1]} does not say {this}"
+        varied = varied.replace(this, that)
+    return varied
 
 
 def _statement(name: str, body: str) -> Statement:

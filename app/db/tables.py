@@ -21,6 +21,7 @@ queues = sa.Table(
     sa.Column("name", sa.Text, nullable=False, unique=True),
     sa.Column("lanes", sa.SmallInteger, nullable=False, server_default="1"),
     sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    sa.Column("group_lanes", sa.SmallInteger, nullable=False, server_default="1"),
     sa.Column("config", sa.Text, nullable=False, server_default="{}"),
     _instant("paused_at"),
     *_text("paused_reason"),

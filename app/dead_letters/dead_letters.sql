@@ -2,8 +2,8 @@
 
 -- name: replay
 -- fills: ReplayedRow
--- dead -> ready | scheduled.  The job keeps its id and its history; its budgets start anew. Two replays at once: one finds no row.
--- $3 states, $4 run_ats, $5 payloads (NULL: as it was), then the overrides.
+-- dead -> ready | parked | scheduled.  The job keeps its id and its history; its budgets start anew. Two replays at once: one finds no row.
+-- $3 states, $4 run_ats, $5 payloads (NULL: as it was), then the overrides. $8: see `parks` in jobs.sql.
 WITH taken AS (
     DELETE FROM dead_letters
     USING unnest($2::uuid[], $3::text[], $4::timestamptz[], $5::text[]) AS sent (id, state, run_at, payload)
@@ -13,21 +13,28 @@ WITH taken AS (
 revived AS (
     INSERT INTO jobs (
         lane, id, state, run_at, deliveries, replay_count, priority, max_attempts, attempts, job_type, group_key, lease_seconds, retry,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on
     )
     SELECT
-        lane, id, next_state, next_run_at, deliveries, replay_count + 1, coalesce($6, priority), coalesce($7, max_attempts), attempts,
-        job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from, next_payload
+        lane, id,
+        CASE
+            WHEN next_state = 'ready'
+                AND (coalesce(group_key, '') = ANY($8::text[]) OR (group_key IS NOT NULL AND '*' = ANY($8::text[]))) THEN 'parked'
+            ELSE next_state
+        END,
+        next_run_at, deliveries, replay_count + 1, coalesce($6, priority), coalesce($7, max_attempts), attempts,
+        job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from, next_payload,
+        timeout_seconds, unique_key, schedule, depends_on
     FROM taken
-    RETURNING id, state, run_at, job_type
+    RETURNING id, state, run_at, job_type, group_key
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, dead, ready, scheduled)
-    SELECT $1, -count(*), count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled')
+    SELECT $1, -count(*), count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*) FILTER (WHERE state = 'scheduled')
     FROM revived
     HAVING count(*) > 0
 )
-SELECT id, state, run_at, job_type
+SELECT id, state, run_at, job_type, group_key
 FROM revived;
 
 -- name: take_out
@@ -36,7 +43,8 @@ FROM revived;
 WITH taken AS (
     DELETE FROM dead_letters
     WHERE lane = $1 AND id = ANY($2::uuid[])
-    RETURNING id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload
+    RETURNING id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload,
+        timeout_seconds
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, dead)
@@ -44,7 +52,8 @@ counted AS (
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload
+SELECT id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload,
+    timeout_seconds
 FROM taken;
 
 -- name: purge

@@ -28,7 +28,7 @@ from app.dead_letters.store import TakenRow
 from app.errors import NotFound, ValidationFailed
 from app.jobs import store as jobs
 from app.jobs.schemas import Job
-from app.jobs.signals import Signals
+from app.jobs.signals import Move, Signals
 from app.jobs.store import NewJob
 from app.jobs.wanted import choose_lane
 from app.jobs.watching import Watching
@@ -158,8 +158,16 @@ class Reviving:
     async def _revive(self, lane: int, ids: Sequence[UUID], due: dict[UUID, Due], overrides: ReplayOverrides) -> list[UUID]:
         payloads = await self._payloads(lane, ids, overrides.payload_merge)
         letters = [(job_id, due[job_id].state, due[job_id].run_at, payloads.get(job_id)) for job_id in ids]
-        rows = await store.replay(self._floor.db, lane, letters, given(overrides.priority, None), given(overrides.max_attempts, None))
-        self._tell(lane, [(row.state, row.run_at, row.job_type) for row in rows])
+        await self._queues.learn([lane])
+        rows = await store.replay(
+            self._floor.db,
+            lane,
+            letters,
+            priority=given(overrides.priority, None),
+            max_attempts=given(overrides.max_attempts, None),
+            parks=self._queues.parks(lane),
+        )
+        self._signals.moved(lane, [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows])
         return [row.id for row in rows]
 
     async def _payloads(self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType) -> dict[UUID, str]:
@@ -182,14 +190,15 @@ class Reviving:
             for target, rows in by_lane(fresh, lambda row: row.id).items():
                 await jobs.enqueue(transaction, target, rows)
         for row in fresh:
-            self._tell(lane_of(row.id), [(row.state, row.run_at, row.job_type)])
+            self._signals.moved(lane_of(row.id), [Move(row.state, row.job_type, row.group_key, row.run_at)])
         return [row.id for row in fresh]
 
     def _fresh(self, letter: TakenRow, lane: int, due: Due, overrides: ReplayOverrides) -> NewJob:
         patch = given(overrides.payload_merge, None)
         return NewJob(
             id=self._floor.mint(lane),
-            state=due.state,
+            state="parked" if due.state == "ready" and self._queues.waits_for_turn(lane, letter.group_key) else due.state,
+            reason=None,
             run_at=due.run_at,
             priority=given(overrides.priority, letter.priority),
             max_attempts=given(overrides.max_attempts, letter.max_attempts),
@@ -203,15 +212,8 @@ class Reviving:
             tracestate=letter.tracestate,
             replayed_from=letter.id,
             payload=letter.payload if patch is None else self._merged(letter.payload, patch),
+            timeout_seconds=letter.timeout_seconds,
         )
-
-    def _tell(self, lane: int, rows: Sequence[tuple[str, datetime, str]]) -> None:
-        ready = [job_type for state, _, job_type in rows if state == "ready"]
-        if ready:
-            self._signals.ready(lane, ready)
-        for state, run_at, _ in rows:
-            if state == "scheduled":
-                self._signals.due(run_at)
 
 
 def _after(page: Paging) -> tuple[datetime, UUID] | None:

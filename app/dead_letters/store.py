@@ -16,6 +16,7 @@ class ReplayedRow(NamedTuple):
     state: str
     run_at: datetime
     job_type: str
+    group_key: str | None
 
 
 class TakenRow(NamedTuple):
@@ -31,13 +32,20 @@ class TakenRow(NamedTuple):
     traceparent: str | None
     tracestate: str | None
     payload: str
+    timeout_seconds: int | None
 
 
 async def replay(
-    on: Runs, lane: int, letters: Sequence[tuple[UUID, str, datetime, str | None]], priority: int | None, max_attempts: int | None
+    on: Runs,
+    lane: int,
+    letters: Sequence[tuple[UUID, str, datetime, str | None]],
+    *,
+    priority: int | None,
+    max_attempts: int | None,
+    parks: Sequence[str] | None,
 ) -> list[ReplayedRow]:
     """Letters are (id, state, run_at, payload or None), in the order of their ids."""
-    return [ReplayedRow(*row) for row in await on.rows(SQL.replay, lane, *columns(letters), priority, max_attempts)]
+    return [ReplayedRow(*row) for row in await on.rows(SQL.replay, lane, *columns(letters), priority, max_attempts, parks)]
 
 
 async def take_out(on: Runs, lane: int, ids: Sequence[UUID]) -> list[TakenRow]:

@@ -1,15 +1,16 @@
 """What may be done to a job from outside: change it, run it now, cancel it, cancel many."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
-from app.errors import ValidationFailed, WrongState
+from app.errors import NotFound, ValidationFailed, WrongState
 from app.jobs import store, wanted
 from app.jobs.listing import LIVE, list_jobs
 from app.jobs.schemas import CancelAnswer, CancelJobs, Job, JobFilter, JobPatch
-from app.jobs.signals import Signals
+from app.jobs.signals import Move, Signals
 from app.jobs.watching import FINISHED, Watching
 from app.log import log
 from app.queues.registry import Queues
@@ -42,25 +43,32 @@ class Changing:
             encoded(patch.tags),
             encoded(patch.metadata),
         )
-        state = await store.change(self._floor.db, job_id, now=now, values=values)
-        if state is None:
+        lane = await self._known_lane(job_id)
+        changed = await store.change(self._floor.db, job_id, now=now, values=values, parks=self._queues.parks(lane))
+        if changed is None:
             raise WrongState(job_id, (await self._watching.find(job_id)).state)
-        job = await self._watching.get(job_id)
-        if run_at is not None and state == "ready":
-            self._signals.ready(lane_of(job_id), [job.job_type])
-        elif run_at is not None:
-            self._signals.due(run_at)
-        return job
+        if run_at is not None:
+            self._signals.moved(lane, [Move(*changed, run_at)])
+            self._signals.left(lane, [changed.group_key])
+        return await self._watching.get(job_id)
 
     async def run_now(self, job_id: UUID) -> Job:
         """Scheduled becomes ready; what is ready already needs nothing done."""
-        hurried = await store.run_now(self._floor.db, job_id, self._floor.now())
-        row = await self._watching.find(job_id)
-        if not hurried and row.state != "ready":
-            raise WrongState(job_id, row.state)
-        if hurried:
-            self._signals.ready(row.lane, [row.job_type])
-        return await self._watching.told(row)
+        lane = await self._known_lane(job_id)
+        hurried = await store.run_now(self._floor.db, job_id, self._floor.now(), self._queues.parks(lane))
+        job = await self._watching.get(job_id)
+        if hurried is None and job.state != "ready":
+            raise WrongState(job_id, job.state)
+        if hurried is not None:
+            self._signals.moved(lane, [Move(*hurried)])
+        return job
+
+    async def _known_lane(self, job_id: UUID) -> int:
+        """The lane of a job of any queue; of an id that was made up too, which then finds nothing."""
+        lane = lane_of(job_id)
+        if await self._queues.knows(lane):
+            return lane
+        raise NotFound(f"no job {job_id}")
 
     async def cancel(self, job_id: UUID, reason: str | None) -> tuple[int, Job]:
         """202 the first time a running job is asked to stop; 200 when it is cancelled, or had been asked before."""
@@ -113,8 +121,7 @@ class Changing:
         left = list(ids)
         for _ in range(CANCEL_TRIES):
             for lane, some in by_lane(left, lambda job_id: job_id).items():
-                keep_until, archive = self._queues.retention(lane, now)
-                cancelled += await store.cancel_waiting(self._floor.db, lane, some, now=now, keep_until=keep_until, archive=archive)
+                cancelled += await self._cancel_waiting(lane, some, now)
                 rest = sorted(set(some) - set(cancelled))
                 if rest:
                     asked |= {row["id"]: row["again"] for row in await store.request_cancel(self._floor.db, lane, rest, now)}
@@ -123,3 +130,11 @@ class Changing:
                 break
         self._signals.finished(cancelled)
         return cancelled, asked
+
+    async def _cancel_waiting(self, lane: int, ids: Sequence[UUID], now: datetime) -> list[UUID]:
+        kept = self._queues.retention(lane, now)
+        rows = await store.cancel_waiting(self._floor.db, lane, ids, now=now, kept=kept, reason="cancelled_by_user")
+        self._signals.left(lane, {row.group_key for row in rows})
+        if any(row.awaited for row in rows):
+            self._signals.ended()
+        return [row.id for row in rows]

@@ -1,6 +1,7 @@
-"""How jobs come in: one, many, all or nothing, at most once per Idempotency-Key."""
+"""How jobs come in: one, many, all or nothing, at most once per Idempotency-Key. And what others may hold against them: a unique key that
+is taken, a queue that is full, jobs that have to be done before."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -9,19 +10,24 @@ import msgspec
 
 from app.db.floor import Floor
 from app.db.lanes import KEY_LANES, by_lane, digest, lane_of, spread
-from app.errors import BatchTooLarge, Fault, IdempotencyKeyReused, NotFound, Problem, QueueLimit, ValidationFailed
-from app.jobs import store, wanted
+from app.db.pool import Runs, Transaction
+from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull, ValidationFailed
+from app.jobs import parentage, store, uniqueness, wanted
+from app.jobs.entries import Entry, new_rows
+from app.jobs.reading import Reading
 from app.jobs.schemas import BatchAnswer, BatchJob, BatchResult, Job, JobCreate, UnreadBatch
-from app.jobs.signals import Signals
-from app.jobs.store import NewJob
+from app.jobs.signals import Move, Signals
 from app.jobs.wanted import Trace
-from app.queues.registry import Queues
-from app.web.bodies import decode
+from app.keys import store as keys
+from app.queues.registry import Queue, Queues
 from app.web.problems import details
-from app.web.shapes import UNSET, Raw, given
+from app.web.shapes import UNSET, given
 
-_ids = msgspec.json.Decoder(list[UUID | None])
+DUPLICATE = " duplicate"  # behind an id in the answer that is kept with an Idempotency-Key
+
+_answers = msgspec.json.Decoder(list[str | None])
 _batch_job = msgspec.json.Decoder(BatchJob)
+_NO_TRACE: Trace = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,108 +42,156 @@ class Key:
     def digest(self) -> UUID:
         return digest("enqueue", self.operation, self.name)
 
+    @property
+    def lane(self) -> int:
+        return spread(self.digest, KEY_LANES)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of one job of a call. Without an id it was refused."""
+
+    job_id: UUID | None
+    duplicate: bool = False
+    problem: Problem | None = None
+
 
 class Intake:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
+    def __init__(self, floor: Floor, queues: Queues, reading: Reading, signals: Signals) -> None:
         self._floor = floor
         self._queues = queues
+        self._reading = reading
         self._signals = signals
 
-    async def enqueue(self, job: JobCreate, trace: Trace, key: str | None) -> Job:
-        """The job as stored; for a repeated key the job of the first call, as it is now."""
-        wanted.check(job, self._floor.settings, self._floor.now())
-        row = await self._prepare(job, trace)
-        (stored,) = await self._store([row], Key(key, "enqueue_job", job) if key else None)
-        if stored is None or stored == row.id:
-            return wanted.told(row, self._queues.name(lane_of(row.id)))
-        return await self._as_it_is_now(stored)
+    async def enqueue(self, job: JobCreate, trace: Trace, key: str | None) -> tuple[Job, bool]:
+        """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was
+        there already for a unique key."""
+        await self._floor.versions.fresh()
+        self._reading.check(job)
+        entry = await self._reading.entry(job, trace, "", {})
+        (stored,) = await self._store([entry], Key(key, "enqueue_job", job) if key else None, atomic=True)
+        assert stored.job_id is not None, "what is refused has been raised"
+        if stored.job_id == entry.row.id and not entry.parents:
+            return wanted.told(entry.row, entry.queue.name), False
+        return await self._as_it_is_now(stored.job_id), stored.duplicate
 
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str) -> BatchAnswer:
+        await self._floor.versions.fresh()
         atomic = given(batch.atomic, True)
-        jobs = self._read(batch)
+        jobs = self._reading.read(batch)
         if atomic:
             _check_all(jobs)
-        rows = [await self._prepare_one(job, trace, f"/jobs/{index}") for index, job in enumerate(jobs)]
+        entries = await self._reading.entries(jobs, trace)
         if atomic:
-            _check_all(rows)
-        stored = await self._store(rows, Key(key, "enqueue_jobs", batch) if key else None)
-        results = [_batch_result(index, item, job_id, request_id) for index, (item, job_id) in enumerate(zip(rows, stored, strict=True))]
+            _check_all(entries)
+        stored = await self._store(entries, Key(key, "enqueue_jobs", batch) if key else None, atomic=atomic)
+        results = [_batch_result(index, one, request_id) for index, one in enumerate(stored)]
+        duplicates = sum(result.status == "duplicate" for result in results)
         created = sum(result.status == "created" for result in results)
-        return BatchAnswer(results=results, created=created, duplicates=0, rejected=UNSET if atomic else len(results) - created)
+        rejected = UNSET if atomic else len(results) - created - duplicates
+        return BatchAnswer(results=results, created=created, duplicates=duplicates, rejected=rejected)
 
-    def _read(self, batch: UnreadBatch) -> list[JobCreate | Problem]:
-        """Each job, or what is wrong with it. Nothing is written before all have been read, not even a queue."""
-        most = self._floor.settings.max_batch_jobs
-        if len(batch.jobs) > most:
-            raise BatchTooLarge(f"{len(batch.jobs)} jobs, at most {most} are taken", most)
-        if not batch.jobs:
-            raise ValidationFailed.at("/jobs", "at least one job")
-        return [self._read_one(raw, f"/jobs/{index}") for index, raw in enumerate(batch.jobs)]
+    # For schedules: the same checks, and a place in a transaction that is not ours.
 
-    def _read_one(self, raw: Raw, at: str) -> JobCreate | Problem:
-        try:
-            job = decode(_batch_job, raw, at)
-            wanted.check(job, self._floor.settings, self._floor.now(), at)
-        except Problem as problem:
-            return problem
-        return job
+    def check(self, job: JobCreate, at: str) -> None:
+        self._reading.check(job, at)
 
-    async def _prepare(self, job: JobCreate, trace: Trace) -> NewJob:
-        queue = await self._queues.get_or_create(given(job.queue, "default"))
-        return wanted.new_job(job, wanted.choose_lane(queue, job.group), self._floor, trace)
+    async def prepare_queue(self, job: JobCreate) -> None:
+        """Before the transaction, in which no queue can come into being."""
+        await self._queues.get_or_create(given(job.queue, "default"))
 
-    async def _prepare_one(self, job: JobCreate | Problem, trace: Trace, at: str) -> NewJob | Problem:
-        """A queue that does not exist and may not be made is the fault of its job alone."""
-        if isinstance(job, Problem):
-            return job
-        try:
-            return await self._prepare(job, trace)
-        except (NotFound, QueueLimit) as problem:
-            problem.faults = [Fault(f"{at}/queue", problem.code, problem.detail)]
-            return problem
+    async def place(self, on: Transaction, job: JobCreate, schedule: str) -> Entry:
+        """Its payload was checked when the schedule was made: a schema that has changed since breaks no work that is planned."""
+        entry = await self._reading.entry(job, _NO_TRACE, "", {})
+        entry.row = entry.row._replace(schedule=schedule)
+        await self._write(on, [entry], atomic=True)
+        return entry
 
-    async def _store(self, items: Sequence[NewJob | Problem], key: Key | None) -> list[UUID | None]:
-        """The id of each job, None for what was refused; for a repeated key those of the first call. One lane without a key is one
-        statement in autocommit."""
-        lanes = by_lane([item for item in items if isinstance(item, NewJob)], lambda row: row.id)
-        ids = [item.id if isinstance(item, NewJob) else None for item in items]
-        if key is None and len(lanes) == 1:
-            await store.enqueue(self._floor.db, *next(iter(lanes.items())))
-        elif key is not None or lanes:
-            known = await self._store_together(lanes, ids, key)
+    def announce(self, *entries: Entry) -> None:
+        """After the commit."""
+        self._tell(entries)
+
+    async def _store(self, items: Sequence[Entry | Problem], key: Key | None, *, atomic: bool) -> list[Stored]:
+        """What became of each; for a repeated key what became of it the first time. One lane, without a key and without anything to ask
+        before, is one statement in autocommit."""
+        entries = [item for item in items if isinstance(item, Entry)]
+        lanes = {entry.lane for entry in entries}
+        if key is None and len(lanes) == 1 and not any(entry.needs_a_transaction for entry in entries):
+            await store.enqueue(self._floor.db, lanes.pop(), sorted(new_rows(entries)))
+        elif key is not None or entries:
+            known = await self._store_together(items, entries, key, atomic=atomic)
             if known is not None:
-                return known
-        self._tell(lanes)
-        return ids
+                return [_remembered(index, *one) for index, one in enumerate(zip(known, items, strict=True))]
+        self._tell(entries)
+        return [_stored(item) for item in items]
 
-    async def _store_together(self, lanes: dict[int, list[NewJob]], ids: list[UUID | None], key: Key | None) -> list[UUID | None] | None:
+    async def _store_together(
+        self, items: Sequence[Entry | Problem], entries: Sequence[Entry], key: Key | None, *, atomic: bool
+    ) -> list[str | None] | None:
         async with self._floor.db.transaction() as transaction:
             if key is not None:
-                fingerprint = wanted.fingerprint_of(key.body)
-                key_lane = spread(key.digest, KEY_LANES)
-                now = self._floor.now()
-                expires_at = now + timedelta(seconds=self._floor.settings.idempotency_seconds)
-                answer = msgspec.json.encode(ids).decode()
-                if not await store.take_key(
-                    transaction, key_lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, now=now
-                ):
-                    first = await store.read_key(transaction, key_lane, key.digest)
-                    if first["fingerprint"] != fingerprint:
-                        raise IdempotencyKeyReused(f"the key {key.name} was used with another body")
-                    return _ids.decode(first["answer"])
-            for lane, rows in lanes.items():
-                await store.enqueue(transaction, lane, rows)
+                known = await self._known(transaction, key, [_stored(item) for item in items])
+                if known is not None:
+                    return known
+            await self._write(transaction, entries, atomic=atomic)
+            if key is not None and any(entry.needs_a_transaction for entry in entries):
+                await keys.write_key(transaction, key.lane, key.digest, _answer([_stored(item) for item in items]))
         return None
 
-    def _tell(self, lanes: dict[int, list[NewJob]]) -> None:
-        for lane, rows in lanes.items():
+    async def _known(self, on: Runs, key: Key, expected: Sequence[Stored]) -> list[str | None] | None:
+        fingerprint = wanted.fingerprint_of(key.body)
+        now = self._floor.now()
+        expires_at = now + timedelta(seconds=self._floor.settings.idempotency_seconds)
+        answer = _answer(expected)
+        if await keys.take_key(on, key.lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, now=now):
+            return None
+        first = await keys.read_key(on, key.lane, key.digest)
+        if first["fingerprint"] != fingerprint:
+            raise IdempotencyKeyReused(f"the key {key.name} was used with another body")
+        return _answers.decode(first["answer"])
+
+    async def _write(self, on: Runs, entries: Sequence[Entry], *, atomic: bool) -> None:
+        """In the order of locks: keys, gates, jobs."""
+        now = self._floor.now()
+        if any(entry.unique for entry in entries):
+            await uniqueness.judge(on, entries, self._queues, now)
+        await self._refuse_what_does_not_fit(on, entries)
+        doomed = await parentage.settle(on, entries) if any(entry.parents for entry in entries) else []
+        if atomic:
+            _check_all([entry.problem for entry in entries if entry.problem is not None])
+        for lane, rows in by_lane(new_rows(entries), lambda row: row.id).items():
+            await store.enqueue(on, lane, rows)
+        await parentage.write_down(on, entries)
+        await uniqueness.give(on, entries, now)
+        for entry in doomed:
+            if entry.comes_in:
+                kept = self._queues.retention(entry.lane, now)
+                await store.cancel_waiting(on, entry.lane, [entry.row.id], now=now, kept=kept, reason="dependency_failed")
+                entry.row = entry.row._replace(state="cancelled")
+
+    async def _refuse_what_does_not_fit(self, on: Runs, entries: Sequence[Entry]) -> None:
+        """The gate of a queue's first lane stands for the queue: who counts what waits adds to it alone."""
+        limited = {entry.queue.id: entry.queue for entry in entries if entry.queue.max_waiting is not None and entry.comes_in}
+        for _, queue in sorted(limited.items()):
+            await keys.hold_gate(on, queue.all_lanes[0])
+            assert queue.max_waiting is not None
+            room = queue.max_waiting - await store.count_waiting(on, list(queue.all_lanes))
+            own = [entry for entry in entries if entry.queue.id == queue.id and entry.comes_in]
+            for entry in own[max(room, 0) :]:
+                entry.problem = _queue_full(entry, queue)
+
+    def _tell(self, entries: Iterable[Entry]) -> None:
+        entries = list(entries)
+        for lane, rows in by_lane(new_rows(entries), lambda row: row.id).items():
             self._floor.metrics.enqueued.inc(len(rows))
-            ready = [row.job_type for row in rows if row.state == "ready"]
-            if ready:
-                self._signals.ready(lane, ready)
-            for row in rows:
-                if row.state == "scheduled":
-                    self._signals.due(row.run_at)
+            self._signals.moved(lane, [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows])
+        for entry in entries:
+            if entry.replaced is not None:
+                lane = lane_of(entry.job_id)
+                self._signals.moved(lane, [Move(*entry.replaced, entry.row.run_at)])
+                self._signals.left(lane, [entry.replaced.group_key])
+            if entry.row.state == "cancelled":
+                self._signals.ended()
 
     async def _as_it_is_now(self, job_id: UUID) -> Job:
         row = await store.find(self._floor.db, job_id)
@@ -153,18 +207,47 @@ def _check_all(items: Sequence[object]) -> None:
 
 
 def _all_of(refused: Sequence[Problem]) -> Problem:
-    """One problem for the whole batch, with a pointer for each bad item. Items that fail alike keep their own code."""
+    """One problem for the whole call, with a pointer for each bad item. Items that fail alike keep their own code."""
     faults = [fault for problem in refused for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]]
     first = refused[0]
     if all(type(problem) is type(first) for problem in refused) and not isinstance(first, ValidationFailed):
         first.faults = faults
         return first
+    if len(refused) == 1:
+        return first
     return ValidationFailed(f"{len(refused)} of the jobs are not what we take; nothing was stored", faults=faults)
 
 
-def _batch_result(index: int, item: NewJob | Problem, job_id: UUID | None, request_id: str) -> BatchResult:
+def _queue_full(entry: Entry, queue: Queue) -> QueueFull:
+    detail = f"{queue.max_waiting} jobs may wait in {queue.name}, and as many do"
+    return QueueFull(detail, [Fault(f"{entry.at}/queue", QueueFull.code, detail)])
+
+
+def _stored(item: Entry | Problem) -> Stored:
+    if isinstance(item, Problem):
+        return Stored(None, problem=item)
+    if item.problem is not None:
+        return Stored(None, problem=item.problem)
+    return Stored(item.job_id, duplicate=item.existing is not None)
+
+
+def _answer(stored: Sequence[Stored]) -> str:
+    """As the key remembers it."""
+    texts = [None if one.job_id is None else f"{one.job_id}{DUPLICATE if one.duplicate else ''}" for one in stored]
+    return msgspec.json.encode(texts).decode()
+
+
+def _remembered(index: int, text: str | None, item: Entry | Problem) -> Stored:
     """What was refused when its key was first used stays refused, even if it would be taken now."""
-    if job_id is not None:
-        return BatchResult(index=index, status="created", job_id=job_id)
-    problem = item if isinstance(item, Problem) else ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used")
-    return BatchResult(index=index, status="rejected", problem=details(problem, request_id))
+    if text is None and isinstance(item, Problem):
+        return Stored(None, problem=item)
+    if text is None:
+        return Stored(None, problem=ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used"))
+    return Stored(UUID(text.removesuffix(DUPLICATE)), duplicate=text.endswith(DUPLICATE))
+
+
+def _batch_result(index: int, stored: Stored, request_id: str) -> BatchResult:
+    if stored.job_id is not None:
+        return BatchResult(index=index, status="duplicate" if stored.duplicate else "created", job_id=stored.job_id)
+    assert stored.problem is not None
+    return BatchResult(index=index, status="rejected", problem=details(stored.problem, request_id))

@@ -1,31 +1,41 @@
 -- Jobs before they are leased: how they come in, wait, become due, change and are cancelled.
--- Order of locks: a row of keys, then jobs of one lane in the order of their ids, then the next lane.
--- A statement that has an id finds its row by the primary key: conditions that a partial index could answer (state = 'ready' or
--- 'scheduled', lease_expires_at IS NOT NULL) are kept out of its WHERE, or stale statistics tempt the planner (3.3 ms, not 0.07).
+-- A job that has to wait for its turn (app/limits) is `parked`: told as ready, counted as ready, but in no index that a claim reads.
+-- `parks` names the groups of the lane whose jobs do: '*' stands for every group, '' for jobs without one, NULL for nobody.
+-- Order of locks: see leases.sql. A statement that has an id finds its row by the primary key: conditions that a partial index could
+-- answer (state = 'ready' or 'scheduled', lease_expires_at IS NOT NULL) are kept out of its WHERE, or stale statistics tempt the planner
+-- (3.3 ms, not 0.07).
 
 -- name: enqueue
--- (nothing) -> ready | scheduled.  The broker has minted the ids and knows what is due.
+-- (nothing) -> ready | parked | scheduled | blocked.  The broker has minted the ids and knows what is due.
 WITH added AS (
     INSERT INTO jobs (
-        lane, id, state, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
-        traceparent, tracestate, replayed_from, payload
+        lane, id, state, state_reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
+        traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited,
+        awaits, depends_on
     )
-    SELECT $1, new.*
+    SELECT $1, id, state, reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
+        traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited,
+        awaits::uuid[], depends_on::uuid[]
     FROM unnest(
-        $2::uuid[], $3::text[], $4::timestamptz[], $5::smallint[], $6::smallint[], $7::text[], $8::text[], $9::int[], $10::text[],
-        $11::text[], $12::text[], $13::text[], $14::text[], $15::uuid[], $16::text[]
-    ) AS new
+        $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::smallint[], $7::smallint[], $8::text[], $9::text[], $10::int[],
+        $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::uuid[], $17::text[], $18::timestamptz[], $19::int[],
+        $20::text[], $21::text[], $22::text[], $23::boolean[], $24::text[], $25::text[]
+    ) AS new (
+        id, state, reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata, traceparent,
+        tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited, awaits, depends_on
+    )
     RETURNING state
 )
-INSERT INTO stat_deltas (lane, ready, scheduled, enqueued)
-SELECT $1, count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled'), count(*)
+INSERT INTO stat_deltas (lane, ready, scheduled, blocked, enqueued)
+SELECT $1, count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*) FILTER (WHERE state = 'scheduled'),
+    count(*) FILTER (WHERE state = 'blocked'), count(*)
 FROM added;
 
 -- name: live_jobs
 -- fills: JobRow
 SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at,
     NULL::timestamptz AS finished_at, worker_id, lease_expires_at, progress, checkpoint, NULL::text AS result, attempts, group_key,
-    tags, metadata, replayed_from, replay_count, cancel_requested_at
+    tags, metadata, replayed_from, replay_count, cancel_requested_at, unique_key, schedule, depends_on
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
@@ -34,7 +44,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 -- Probes the partitions that are still kept; what is past its time but not yet dropped is gone for readers.
 SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at,
     finished_at, worker_id, NULL::timestamptz AS lease_expires_at, progress, checkpoint, result, attempts, group_key,
-    tags, metadata, replayed_from, replay_count, cancel_requested_at
+    tags, metadata, replayed_from, replay_count, cancel_requested_at, unique_key, schedule, depends_on
 FROM finished_jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > now();
 
@@ -42,12 +52,15 @@ WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > now();
 -- fills: JobRow
 SELECT lane, id, job_type, payload, 'dead' AS state, reason AS state_reason, priority, attempt, max_attempts, crashes, deliveries,
     run_at, started_at, dead_at AS finished_at, worker_id, NULL::timestamptz AS lease_expires_at, progress, checkpoint,
-    NULL::text AS result, attempts, group_key, tags, metadata, replayed_from, replay_count, NULL::timestamptz AS cancel_requested_at
+    NULL::text AS result, attempts, group_key, tags, metadata, replayed_from, replay_count, NULL::timestamptz AS cancel_requested_at,
+    unique_key, schedule, depends_on
 FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: change
--- scheduled | blocked | ready -> scheduled | blocked | ready.  Only what is given changes; a running job's row does not match.
+-- fills: ChangedRow
+-- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked.  Only what is given changes; a running job's row does not
+-- match. A job that is put off gives its turn away; one that is due now waits for its turn like others.
 WITH old AS (
     SELECT id, state
     FROM jobs
@@ -62,25 +75,72 @@ changed AS (
         max_attempts = coalesce($6, max_attempts),
         tags = coalesce($7, tags),
         metadata = coalesce($8, metadata),
-        state = CASE WHEN $4 IS NULL OR jobs.state = 'blocked' THEN jobs.state WHEN $4 > $9 THEN 'scheduled' ELSE 'ready' END,
+        state = CASE
+            WHEN $4 IS NULL OR jobs.state = 'blocked' THEN jobs.state
+            WHEN $4 > $9 THEN 'scheduled'
+            WHEN jobs.state IN ('ready', 'parked') THEN jobs.state
+            WHEN coalesce(group_key, '') = ANY($10::text[]) OR (group_key IS NOT NULL AND '*' = ANY($10::text[])) THEN 'parked'
+            ELSE 'ready'
+        END,
+        turn = CASE WHEN $4 IS NULL OR ($4 <= $9 AND jobs.state = 'ready') THEN turn END,
         state_reason = CASE WHEN $4 IS NULL OR jobs.state = 'blocked' THEN state_reason END
     FROM old
     WHERE jobs.lane = $1 AND jobs.id = $2 AND jobs.id = old.id
-    RETURNING jobs.state
+    RETURNING jobs.state, jobs.job_type, jobs.group_key
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, scheduled)
     SELECT $1,
-        (changed.state = 'ready')::int - (old.state = 'ready')::int,
+        (changed.state IN ('ready', 'parked'))::int - (old.state IN ('ready', 'parked'))::int,
         (changed.state = 'scheduled')::int - (old.state = 'scheduled')::int
     FROM old, changed
     WHERE changed.state <> old.state
 )
-SELECT state
+SELECT state, job_type, group_key
 FROM changed;
 
+-- name: replace_waiting
+-- fills: ChangedRow
+-- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (another body).  A unique key's job that nobody has begun
+-- takes what the new one would have been, but for its id, its age and its group.
+WITH old AS (
+    SELECT id, state
+    FROM jobs
+    WHERE lane = $1 AND id = $2 AND lease_expires_at IS NULL
+    FOR UPDATE
+),
+replaced AS (
+    UPDATE jobs
+    SET state = CASE
+            WHEN jobs.state = 'blocked' THEN jobs.state
+            WHEN $3::timestamptz > $4 THEN 'scheduled'
+            WHEN jobs.state IN ('ready', 'parked') THEN jobs.state
+            WHEN coalesce(group_key, '') = ANY($5::text[]) OR (group_key IS NOT NULL AND '*' = ANY($5::text[])) THEN 'parked'
+            ELSE 'ready'
+        END,
+        turn = CASE WHEN $3 <= $4 AND jobs.state = 'ready' THEN turn END,
+        state_reason = CASE WHEN jobs.state = 'blocked' THEN state_reason END,
+        run_at = $3, priority = $6, max_attempts = $7, job_type = $8, lease_seconds = $9, retry = $10, tags = $11, metadata = $12,
+        payload = $13, expires_at = $14, timeout_seconds = $15
+    FROM old
+    WHERE jobs.lane = $1 AND jobs.id = $2 AND jobs.id = old.id
+    RETURNING jobs.state, jobs.job_type, jobs.group_key
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, ready, scheduled)
+    SELECT $1,
+        (replaced.state IN ('ready', 'parked'))::int - (old.state IN ('ready', 'parked'))::int,
+        (replaced.state = 'scheduled')::int - (old.state = 'scheduled')::int
+    FROM old, replaced
+    WHERE replaced.state <> old.state
+)
+SELECT state, job_type, group_key
+FROM replaced;
+
 -- name: cancel_waiting
--- scheduled | blocked | ready -> cancelled.  A running job's row does not match: its worker is asked instead.
+-- fills: LeftRow
+-- scheduled | blocked | ready | parked -> cancelled.  A running job's row does not match: its worker is asked instead. $6 says why; who
+-- depends on a job that could not run was asked by nobody.
 WITH locked AS (
     SELECT id
     FROM jobs
@@ -97,23 +157,80 @@ moved AS (
     INSERT INTO finished_jobs (
         lane, id, state, state_reason, finished_at, keep_until, archive, cancel_requested_at, attempt, crashes, deliveries, run_at,
         started_at, priority, max_attempts, replay_count, lease_token, settled_as, worker_id, job_type, group_key, attempts, progress,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
     )
     SELECT
-        lane, id, 'cancelled', 'cancelled_by_user', $3, $4, $5, $3, attempt, crashes, deliveries, run_at,
+        lane, id, 'cancelled', $6::text, $3::timestamptz, $4, $5, CASE WHEN $6 = 'cancelled_by_user' THEN $3::timestamptz END, attempt, crashes, deliveries, run_at,
         started_at, priority, max_attempts, replay_count, lease_token, settled_as, worker_id, job_type, group_key, attempts, progress,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
     FROM taken
+),
+told AS (
+    INSERT INTO endings (lane, id, state)
+    SELECT lane, id, 'cancelled'
+    FROM taken
+    WHERE awaited
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready, cancelled)
     SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
-        -count(*) FILTER (WHERE state = 'ready'), count(*)
+        -count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*)
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id
+SELECT id, group_key, awaited IS TRUE AS awaited
 FROM taken;
+
+-- name: expire_waiting
+-- fills: LeftRow
+-- scheduled | blocked | ready | parked -> dead.  Nobody has begun it in time. A claim clears expires_at: what was begun is past this.
+WITH locked AS (
+    SELECT id, expires_at
+    FROM jobs
+    WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_expires_at IS NULL
+    ORDER BY id
+    FOR UPDATE
+),
+taken AS (
+    DELETE FROM jobs
+    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE expires_at <= $3))
+    RETURNING *
+),
+buried AS (
+    INSERT INTO dead_letters (
+        lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, dead_at, lease_token, settled_as,
+        reason, error_type, fingerprint, worker_id, job_type, group_key, lease_seconds, retry, attempts, progress, checkpoint, tags,
+        metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on
+    )
+    SELECT
+        lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, $3, lease_token, settled_as,
+        'expired', NULL, 'expired', worker_id, job_type, group_key, lease_seconds, retry, attempts, progress, checkpoint, tags,
+        metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on
+    FROM taken
+),
+told AS (
+    INSERT INTO endings (lane, id, state)
+    SELECT lane, id, 'dead'
+    FROM taken
+    WHERE awaited
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, scheduled, blocked, ready, dead)
+    SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
+        -count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*)
+    FROM taken
+    HAVING count(*) > 0
+)
+SELECT id, group_key, awaited IS TRUE AS awaited
+FROM taken;
+
+-- name: expiring_jobs
+-- A range at the start of jobs_expiring.
+SELECT id
+FROM jobs
+WHERE expires_at <= $1
+ORDER BY expires_at
+LIMIT $2;
 
 -- name: request_cancel
 -- running -> running (asked to stop).  Answers whether it had been asked before.
@@ -123,7 +240,8 @@ WHERE lane = $1 AND id = ANY($2::uuid[]) AND state = 'running'
 RETURNING id, cancel_requested_at < $3 AS again;
 
 -- name: run_now
--- scheduled -> ready.
+-- fills: ChangedRow
+-- scheduled -> ready | parked.
 WITH old AS (
     SELECT id, state
     FROM jobs
@@ -132,17 +250,23 @@ WITH old AS (
 ),
 hurried AS (
     UPDATE jobs
-    SET state = 'ready', state_reason = NULL, run_at = $3
+    SET state = CASE
+            WHEN turn IS NOT NULL THEN 'ready'
+            WHEN coalesce(group_key, '') = ANY($4::text[]) OR (group_key IS NOT NULL AND '*' = ANY($4::text[])) THEN 'parked'
+            ELSE 'ready'
+        END,
+        state_reason = NULL,
+        run_at = $3
     FROM old
     WHERE jobs.lane = $1 AND jobs.id = $2 AND old.state = 'scheduled'
-    RETURNING jobs.id
+    RETURNING jobs.state, jobs.job_type, jobs.group_key
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready)
     SELECT $1, -1, 1
     FROM hurried
 )
-SELECT id
+SELECT state, job_type, group_key
 FROM hurried;
 
 -- name: due_jobs
@@ -160,7 +284,8 @@ FROM jobs
 WHERE state = 'scheduled';
 
 -- name: promote
--- scheduled -> ready.  Several brokers may do this at once: each takes what the others have not.
+-- fills: ChangedRow
+-- scheduled -> ready | parked.  A retry that has kept its turn is ready; others of its kind wait for theirs. Several brokers may do this at once: each takes what the others have not.
 WITH picked AS MATERIALIZED (
     SELECT id, state, run_at
     FROM jobs
@@ -170,9 +295,14 @@ WITH picked AS MATERIALIZED (
 ),
 promoted AS (
     UPDATE jobs
-    SET state = 'ready', state_reason = NULL
+    SET state = CASE
+            WHEN turn IS NOT NULL THEN 'ready'
+            WHEN coalesce(group_key, '') = ANY($4::text[]) OR (group_key IS NOT NULL AND '*' = ANY($4::text[])) THEN 'parked'
+            ELSE 'ready'
+        END,
+        state_reason = NULL
     WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM picked WHERE state = 'scheduled' AND run_at <= $3))
-    RETURNING job_type
+    RETURNING state, job_type, group_key
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready)
@@ -180,19 +310,18 @@ counted AS (
     FROM promoted
     HAVING count(*) > 0
 )
-SELECT job_type
+SELECT state, job_type, group_key
 FROM promoted;
 
--- name: take_key
--- A key is taken by inserting it, or by taking over one whose time has passed. Rivals wait here for each other's commit.
-INSERT INTO keys (lane, digest, fingerprint, answer, expires_at)
-VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (lane, digest) DO UPDATE
-SET fingerprint = excluded.fingerprint, answer = excluded.answer, expires_at = excluded.expires_at
-WHERE keys.expires_at <= $6
-RETURNING digest;
-
--- name: read_key
-SELECT fingerprint, answer
-FROM keys
-WHERE lane = $1 AND digest = $2;
+-- name: count_waiting
+-- From the sums that statistics keep: exact in its snapshot, and the same work for ten jobs and ten million.
+SELECT coalesce(sum(scheduled + blocked + ready), 0)::bigint
+FROM (
+    SELECT scheduled, blocked, ready
+    FROM stat_totals
+    WHERE lane = ANY($1::int[])
+    UNION ALL
+    SELECT scheduled, blocked, ready
+    FROM stat_deltas
+    WHERE lane = ANY($1::int[])
+) AS parts;

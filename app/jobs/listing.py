@@ -25,6 +25,7 @@ _TABLE_OF = {
     JobState.CANCELLED: finished_jobs,
     JobState.DEAD: dead_letters,
 }
+_STORED_AS = {JobState.READY: ("ready", "parked")}
 LIVE: Sequence[sa.Table] = (jobs,)
 EVERYWHERE: Sequence[sa.Table] = (jobs, finished_jobs, dead_letters)
 _RENAMED: dict[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
@@ -90,7 +91,7 @@ def _column(table: sa.Table, name: str) -> sa.ColumnElement[object]:
 def _conditions(table: sa.Table, wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
     if wanted.state is not UNSET and table is not dead_letters:
-        conditions.append(table.c.state == wanted.state.value)
+        conditions.append(table.c.state.in_(_STORED_AS.get(wanted.state, (wanted.state.value,))))
     if wanted.job_type is not UNSET:
         conditions.append(table.c.job_type == wanted.job_type)
     if wanted.group is not UNSET:

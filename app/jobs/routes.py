@@ -8,11 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import (
     BatchTooLarge,
+    DuplicateJob,
     IdempotencyKeyInUse,
     IdempotencyKeyReused,
     MalformedJson,
     NotFound,
     PayloadTooLarge,
+    QueueFull,
     QueueLimit,
     ValidationFailed,
     WrongState,
@@ -47,7 +49,16 @@ from app.web.shapes import NAME_PATTERN, given, or_unset
 
 router = APIRouter(tags=["jobs"])
 
-_ENQUEUE = (MalformedJson, IdempotencyKeyInUse, PayloadTooLarge, ValidationFailed, IdempotencyKeyReused, QueueLimit)
+_ENQUEUE = (
+    MalformedJson,
+    IdempotencyKeyInUse,
+    DuplicateJob,
+    PayloadTooLarge,
+    ValidationFailed,
+    IdempotencyKeyReused,
+    QueueLimit,
+    QueueFull,
+)
 
 
 class JobQuery(Paging):
@@ -82,7 +93,16 @@ class WaitQuery(BaseModel):
     wait_seconds: float = Field(0, ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling.")
 
 
-@router.post("/jobs", **gives(Job, *_ENQUEUE, takes=JobCreate, status=201))
+@router.post(
+    "/jobs",
+    **gives(
+        Job,
+        *_ENQUEUE,
+        takes=JobCreate,
+        status=201,
+        also={200: ("A job with this unique key is there already (`Job-Duplicate: true`); with `replace` it was changed.", Job)},
+    ),
+)
 async def enqueue_job(
     request: Request,
     job: Annotated[JobCreate, body(JobCreate)],
@@ -93,8 +113,9 @@ async def enqueue_job(
 
     Repeat the call with the same `Idempotency-Key` after a lost answer: you get the job of the first call, as it is now.
     """
-    stored = await intake.enqueue(job, trace_of(request), idempotency_key)
-    return answer(stored, status=201, headers={"Location": f"/jobs/{stored.id}"})
+    stored, duplicate = await intake.enqueue(job, trace_of(request), idempotency_key)
+    location = {"Location": f"/jobs/{stored.id}"}
+    return answer(stored, headers={**location, "Job-Duplicate": "true"}) if duplicate else answer(stored, status=201, headers=location)
 
 
 @router.post(

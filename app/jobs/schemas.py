@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 from pydantic import AwareDatetime, BeforeValidator
 
-from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy
+from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy, TimeoutSeconds
 from app.web.problems import Problem
 from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Int64, Meta, Name, Raw, Sent, Tag, Told, UnsetType, integer, number
 
@@ -35,6 +35,29 @@ class Order(StrEnum):
     ASC = "asc"
 
 
+class OnDuplicate(StrEnum):
+    """What happens if the key is taken."""
+
+    RETURN_EXISTING = "return_existing"
+    REJECT = "reject"
+    REPLACE = "replace"
+
+
+class OnParentFailure(StrEnum):
+    """What happens if a job that this one waits for dies or is cancelled."""
+
+    CANCEL = "cancel"
+    RUN = "run"
+
+
+class Unique(Sent):
+    """At most one job of the queue has this key: while it waits or runs, or for a time from its creation."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=200)]
+    for_seconds: Annotated[int, integer(ge=1, description="From the creation of the job, whatever becomes of it.")] | UnsetType = UNSET
+    on_duplicate: OnDuplicate | UnsetType = UNSET
+
+
 class JobCreate(Sent):
     """A job to be done. Only `job_type` is required."""
 
@@ -48,6 +71,11 @@ class JobCreate(Sent):
     max_attempts: MaxAttempts | UnsetType = UNSET
     retry: RetryPolicy | UnsetType = UNSET
     lease_seconds: LeaseSeconds | UnsetType = UNSET
+    timeout_seconds: TimeoutSeconds | UnsetType = UNSET
+    expires_at: Annotated[Instant, Meta(description="Dead, `expired`, if it has not been started by then.")] | UnsetType = UNSET
+    unique: Unique | UnsetType = UNSET
+    depends_on: Annotated[list[Name], Meta(max_length=1000, description="Ids of jobs, or refs of the same batch.")] | UnsetType = UNSET
+    on_parent_failure: OnParentFailure | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
     metadata: Metadata | UnsetType = UNSET
 
@@ -119,8 +147,11 @@ class Job(Told, kw_only=True):
     result: Raw | UnsetType = UNSET
     error: JobError | UnsetType = UNSET
     group: str | UnsetType = UNSET
+    unique_key: str | UnsetType = UNSET
     tags: list[str]
     metadata: dict[str, Raw]
+    schedule: str | UnsetType = UNSET
+    depends_on: list[UUID] | UnsetType = UNSET
     replayed_from: UUID | UnsetType = UNSET
     replay_count: Int32
     cancel_requested_at: Instant | UnsetType = UNSET

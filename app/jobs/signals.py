@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from app.db.lanes import queue_id_of
@@ -9,19 +10,45 @@ from app.db.wakeups import Wakeups
 
 OnReady = Callable[[int | None, Iterable[str | None]], None]
 OnDue = Callable[[datetime], None]
+OnTurn = Callable[[int, Iterable[str | None]], None]
 OnFinished = Callable[[UUID], None]
 
 
+class Move(NamedTuple):
+    """Where a job has come to."""
+
+    state: str
+    job_type: str
+    group_key: str | None
+    run_at: datetime | None = None
+
+
 class Signals:
-    """Each kind has one listener, set by the room that waits: polls for ready, the promoter for due, watchers for finished."""
+    """Each kind has one listener, set by the room that waits: polls for ready, the promoter for due, turns for groups in which something
+    has moved, releasing for jobs that others wait for, watchers for finished."""
 
     def __init__(self, wakeups: Wakeups) -> None:
         self._wakeups = wakeups
         self.on_ready: OnReady = lambda _queue, _types: None
         self.on_due: OnDue = lambda _instant: None
+        self.on_turn: OnTurn = lambda _lane, _groups: None
+        self.on_ended: Callable[[], None] = lambda: None
         self.on_finished: OnFinished = lambda _job: None
         # Another process says only which queue: one poll looks, and passes the word on if it found more than it could take.
         wakeups.listen(lambda topic: self.on_ready(topic, [None]))
+
+    def moved(self, lane: int, moves: Iterable[Move]) -> None:
+        """After the commit, for jobs that wait now."""
+        moves = list(moves)
+        ready = [move.job_type for move in moves if move.state == "ready"]
+        parked = {move.group_key for move in moves if move.state == "parked"}
+        if ready:
+            self.ready(lane, ready)
+        if parked:
+            self.left(lane, parked)
+        for move in moves:
+            if move.state == "scheduled" and move.run_at is not None:
+                self.due(move.run_at)
 
     def ready(self, lane: int, job_types: Iterable[str | None]) -> None:
         """One entry per job that became claimable; None for a job of unknown type."""
@@ -30,6 +57,14 @@ class Signals:
 
     def due(self, instant: datetime) -> None:
         self.on_due(instant)
+
+    def left(self, lane: int, groups: Iterable[str | None]) -> None:
+        """Somebody came to these groups or left them: whose turn is it?"""
+        self.on_turn(lane, groups)
+
+    def ended(self) -> None:
+        """A job that others wait for."""
+        self.on_ended()
 
     def finished(self, job_ids: Iterable[UUID]) -> None:
         for job_id in job_ids:

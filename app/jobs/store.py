@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from asyncpg import LockNotAvailableError, Record
+from asyncpg import Record
 
 from app.db.lanes import created_at, lane_of
 from app.db.pool import Database, Runs, columns
 from app.db.sql import statements
-from app.errors import IdempotencyKeyInUse
 from app.jobs.schemas import Attempt, Job, Progress
 from app.web.shapes import UNSET, Raw, UnsetType, or_unset, raw_or_unset
 
@@ -28,6 +27,7 @@ class NewJob(NamedTuple):
 
     id: UUID
     state: str
+    reason: str | None
     run_at: datetime
     priority: int
     max_attempts: int
@@ -41,6 +41,30 @@ class NewJob(NamedTuple):
     tracestate: str | None
     replayed_from: UUID | None
     payload: str
+    expires_at: datetime | None = None
+    timeout_seconds: int | None = None
+    unique_key: str | None = None
+    schedule: str | None = None
+    on_parent_failure: str | None = None
+    awaited: bool | None = None
+    awaits: str | None = None  # as Postgres writes an array: unnest takes no rows of different lengths
+    depends_on: str | None = None
+
+
+class ChangedRow(NamedTuple):
+    """What a waiting job has become."""
+
+    state: str
+    job_type: str
+    group_key: str | None
+
+
+class LeftRow(NamedTuple):
+    """A waiting job that has gone, and whether others wait for it."""
+
+    id: UUID
+    group_key: str | None
+    awaited: bool
 
 
 class JobRow(NamedTuple):
@@ -72,6 +96,9 @@ class JobRow(NamedTuple):
     replayed_from: UUID | None
     replay_count: int
     cancel_requested_at: datetime | None
+    unique_key: str | None
+    schedule: str | None
+    depends_on: list[UUID] | None
 
     def told(self, queue: str) -> Job:
         return Job(
@@ -79,7 +106,7 @@ class JobRow(NamedTuple):
             queue=queue,
             job_type=self.job_type,
             payload=Raw(self.payload.encode()),
-            state=self.state,
+            state=told_state(self.state),
             state_reason=or_unset(self.state_reason),
             priority=self.priority,
             attempt=self.attempt,
@@ -98,6 +125,9 @@ class JobRow(NamedTuple):
             result=raw_or_unset(self.result),
             error=UNSET if self.state == "completed" else self._last_error(),
             group=or_unset(self.group_key),
+            unique_key=or_unset(self.unique_key),
+            schedule=or_unset(self.schedule),
+            depends_on=or_unset(self.depends_on),
             tags=tags_of(self.tags),
             metadata=metadata_of(self.metadata),
             replayed_from=or_unset(self.replayed_from),
@@ -131,6 +161,15 @@ class JobRow(NamedTuple):
         ]
 
 
+def told_state(state: str) -> str:
+    """Whose turn it is, is our business: a job that waits for its turn is ready for all that others see."""
+    return "ready" if state == "parked" else state
+
+
+def array_of(ids: Sequence[UUID]) -> str | None:
+    return "{" + ",".join(map(str, ids)) + "}" if ids else None
+
+
 def tags_of(text: str | None) -> list[str]:
     return _tags.decode(text) if text else []
 
@@ -143,7 +182,7 @@ async def enqueue(on: Runs, lane: int, jobs: Sequence[NewJob]) -> None:
     await on.rows(SQL.enqueue, lane, *columns(jobs))
 
 
-async def live_jobs(db: Database, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
+async def live_jobs(db: Runs, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
     return [JobRow(*row) for row in await db.rows(SQL.live_jobs, lane, ids)]
 
 
@@ -151,7 +190,12 @@ async def dead_jobs(db: Database, lane: int, ids: Sequence[UUID]) -> list[JobRow
     return [JobRow(*row) for row in await db.rows(SQL.dead_jobs, lane, ids)]
 
 
-async def find(db: Database, job_id: UUID) -> JobRow | None:
+async def ended_jobs_of(db: Runs, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
+    """Of these jobs those that have finished or died."""
+    return [JobRow(*row) for table in (SQL.finished_jobs, SQL.dead_jobs) for row in await db.rows(table, lane, ids)]
+
+
+async def find(db: Runs, job_id: UUID) -> JobRow | None:
     """Live first, then finished, then dead. Once more if it was nowhere: it may have moved while we looked."""
     for _ in range(2):
         for table in (SQL.live_jobs, SQL.finished_jobs, SQL.dead_jobs):
@@ -161,21 +205,39 @@ async def find(db: Database, job_id: UUID) -> JobRow | None:
     return None
 
 
-async def change(db: Database, job_id: UUID, *, now: datetime, values: Sequence[object]) -> str | None:
-    state: str | None = await db.value(SQL.change, lane_of(job_id), job_id, *values, now)
-    return state
+async def change(db: Database, job_id: UUID, *, now: datetime, values: Sequence[object], parks: Sequence[str] | None) -> ChangedRow | None:
+    row = await db.row(SQL.change, lane_of(job_id), job_id, *values, now, parks)
+    return ChangedRow(*row) if row else None
 
 
-async def cancel_waiting(db: Database, lane: int, ids: Sequence[UUID], *, now: datetime, keep_until: datetime, archive: bool) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.cancel_waiting, lane, ids, now, keep_until, archive)]
+async def replace_waiting(on: Runs, job_id: UUID, job: NewJob, *, now: datetime, parks: Sequence[str] | None) -> ChangedRow | None:
+    body = (job.priority, job.max_attempts, job.job_type, job.lease_seconds, job.retry, job.tags, job.metadata, job.payload)
+    row = await on.row(SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, parks, *body, job.expires_at, job.timeout_seconds)
+    return ChangedRow(*row) if row else None
+
+
+async def cancel_waiting(
+    db: Runs, lane: int, ids: Sequence[UUID], *, now: datetime, kept: tuple[datetime, bool], reason: str
+) -> list[LeftRow]:
+    """`kept`: until when, and whether in the archive."""
+    return [LeftRow(*row) for row in await db.rows(SQL.cancel_waiting, lane, ids, now, *kept, reason)]
+
+
+async def expire_waiting(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[LeftRow]:
+    return [LeftRow(*row) for row in await db.rows(SQL.expire_waiting, lane, ids, now)]
+
+
+async def expiring_jobs(db: Database, now: datetime, limit: int) -> list[UUID]:
+    return [row["id"] for row in await db.rows(SQL.expiring_jobs, now, limit)]
 
 
 async def request_cancel(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[Record]:
     return await db.rows(SQL.request_cancel, lane, ids, now)
 
 
-async def run_now(db: Database, job_id: UUID, now: datetime) -> bool:
-    return await db.value(SQL.run_now, lane_of(job_id), job_id, now) is not None
+async def run_now(db: Database, job_id: UUID, now: datetime, parks: Sequence[str] | None) -> ChangedRow | None:
+    row = await db.row(SQL.run_now, lane_of(job_id), job_id, now, parks)
+    return ChangedRow(*row) if row else None
 
 
 async def due_jobs(db: Database, now: datetime, limit: int) -> list[UUID]:
@@ -187,18 +249,10 @@ async def next_due(db: Database) -> datetime | None:
     return due
 
 
-async def promote(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[str]:
-    return [row["job_type"] for row in await db.rows(SQL.promote, lane, ids, now)]
+async def promote(db: Database, lane: int, ids: Sequence[UUID], now: datetime, parks: Sequence[str] | None) -> list[ChangedRow]:
+    return [ChangedRow(*row) for row in await db.rows(SQL.promote, lane, ids, now, parks)]
 
 
-async def take_key(on: Runs, lane: int, digest: UUID, *, fingerprint: UUID, answer: str, expires_at: datetime, now: datetime) -> bool:
-    try:
-        return await on.value(SQL.take_key, lane, digest, fingerprint, answer, expires_at, now) is not None
-    except LockNotAvailableError:
-        raise IdempotencyKeyInUse("the first call with this key has not ended yet", retry_after=1) from None
-
-
-async def read_key(on: Runs, lane: int, digest: UUID) -> Record:
-    row = await on.row(SQL.read_key, lane, digest)
-    assert row is not None, "the key was there a moment ago, and nobody removes living ones"
-    return row
+async def count_waiting(on: Runs, lanes: Sequence[int]) -> int:
+    waiting: int = await on.value(SQL.count_waiting, lanes)
+    return waiting

@@ -7,6 +7,7 @@ from uuid import UUID
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
 from app.errors import BatchTooLarge, LeaseLost, NotFound
+from app.jobs.store import told_state
 from app.jobs.wanted import check_lease
 from app.leases import store
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
@@ -58,7 +59,7 @@ class Beating:
             trace = (await store.traces(self._floor.db, lane_of(job_id), [job_id])).get(job_id)
             if trace is None:
                 raise NotFound(f"no job {job_id}")
-            raise LeaseLost(job_id, trace.state, trace.attempt)
+            raise LeaseLost(job_id, told_state(trace.state), trace.attempt)
         return _status(job_id, row)
 
     def _check(self, held: Sequence[HeldLease]) -> None:

@@ -1,33 +1,37 @@
 """The long poll: look, sleep until there is something to look for, look again. And the layers that keep a claim from being lost."""
 
+import math
 import random
 import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import md5
 from uuid import UUID
 
 import msgspec
 
 from app.db.floor import Floor
-from app.db.lanes import KEY_LANES, by_lane, created_at, digest, lanes_of, spread
+from app.db.lanes import KEY_LANES, by_lane, created_at, digest, spread
 from app.db.pool import Runs
-from app.errors import DatabaseUnavailable, ValidationFailed
+from app.errors import ValidationFailed
+from app.jobs import store as jobs
 from app.jobs.schemas import Progress
 from app.jobs.store import metadata_of, tags_of
 from app.jobs.wanted import check_lease
+from app.keys import store as keys
 from app.leases import store
-from app.leases.schemas import ClaimAnswer, ClaimedJob, ClaimJobs
+from app.leases.schemas import ClaimAnswer, ClaimedJob, ClaimJobs, ParentResult
 from app.leases.settling import Settling
 from app.leases.store import Asked, ClaimedRow
-from app.leases.times import Times
+from app.leases.taking import Take, Taking
 from app.leases.verdicts import Ending
 from app.leases.waiting import Poll, WaitingRoom, Word
 from app.queues.registry import Queues
 from app.web.disconnect import Client
 from app.web.shapes import UNSET, Raw, Sent, given, or_unset, raw_or_unset
+from app.workers.asks import Asks
 from app.workers.roster import Roster
 
 BUSY_MS = 1000  # how long a refused poll should stay away
@@ -51,13 +55,17 @@ class _NothingTaken(Exception):
 
 
 class Claiming:
-    def __init__(self, floor: Floor, queues: Queues, waiting: WaitingRoom, settling: Settling, roster: Roster, times: Times) -> None:
+    def __init__(
+        self, floor: Floor, queues: Queues, waiting: WaitingRoom, settling: Settling, roster: Roster, asks: Asks, taking: Taking
+    ) -> None:
         self._floor = floor
         self._queues = queues
         self._waiting = waiting
         self._settling = settling
         self._roster = roster
-        self._times = times
+        self._asks = asks
+        self._taking = taking
+        taking.on_rate = lambda queue: waiting.wake(queue, [None])
 
     async def claim(self, request: ClaimJobs, key: str | None, client: Client) -> ClaimAnswer:
         self._check(request)
@@ -67,13 +75,15 @@ class Claiming:
         wait = 0.0 if settled else self._wait(request)
         names = list(dict.fromkeys(given(request.queues, ["default"])))
         types = given(request.job_types, None)
+        self._asks.note(names, types)
         poll = Poll(names, frozenset(types) if types is not None else None, worker_id)
         client.on_leave(poll.stir)
         with self._waiting.park(poll):
-            rows = await self._poll(request, poll, wait, key, client)
-            away = 0 if rows or self._serves(worker_id) else BUSY_MS
+            rows, again_at = await self._poll(request, poll, wait, key, client)
+            away = 0 if rows else self._stay_away_ms(worker_id, again_at)
+        parents = await self._parents(rows) if given(request.parent_results, False) else None
         return ClaimAnswer(
-            jobs=[self._told(row) for row in rows],
+            jobs=[self._told(row, parents) for row in rows],
             settled=settled,
             directive=self._roster.directive(worker_id),
             poll_after_ms=away,
@@ -90,19 +100,29 @@ class Claiming:
         wait = min(given(request.wait_seconds, 0.0), self._floor.settings.max_wait_seconds)
         return wait * (1 - random.uniform(0, JITTER))
 
+    def _stay_away_ms(self, worker_id: str | None, again_at: datetime | None) -> int:
+        """Not for longer than the longest wait: a worker that stays away hears no directive."""
+        if not self._serves(worker_id):
+            return BUSY_MS
+        if again_at is None:
+            return 0
+        milliseconds = math.ceil((again_at - self._floor.now()) / timedelta(milliseconds=1))
+        return min(max(0, milliseconds), self._floor.settings.max_wait_seconds * 1000)
+
     def _serves(self, worker_id: str | None) -> bool:
         full = self._waiting.parked > self._floor.settings.max_parked_polls
         return not self._waiting.draining and not full and self._roster.directive(worker_id) == "run"
 
-    async def _poll(self, request: ClaimJobs, poll: Poll, wait: float, key: str | None, client: Client) -> list[ClaimedRow]:
+    async def _poll(self, request: ClaimJobs, poll: Poll, wait: float, key: str | None, client: Client) -> Take:
         """Layer 1: SQL runs only when there may be something, and only while the client is there."""
         until = time.monotonic() + wait
+        again_at: datetime | None = None
         while self._serves(poll.worker_id):
             poll.look()
-            rows = await self._look(request, poll, key)
+            rows, again_at = await self._look(request, poll, key)
             if rows is not None:
                 self._took(poll, rows, given(request.max_jobs, 1))
-                return await self._delivered(rows, key, client)
+                return Take(await self._delivered(rows, key, client))
             poll.found_nothing()
             left = until - time.monotonic()
             if left <= 0:
@@ -111,10 +131,11 @@ class Claiming:
             if client.gone:
                 self._floor.metrics.parked_left.inc()
                 break
-        return []
+        return Take([], again_at)
 
-    async def _look(self, request: ClaimJobs, poll: Poll, key: str | None) -> list[ClaimedRow] | None:
-        """Jobs; or an empty list for a repeated claim whose leases have all ended; or None: nothing there, wait."""
+    async def _look(self, request: ClaimJobs, poll: Poll, key: str | None) -> tuple[list[ClaimedRow] | None, datetime | None]:
+        """Jobs; or an empty list for a repeated claim whose leases have all ended; or None: nothing there, wait. And when a rate will
+        have something to give."""
         asked = Asked(
             worker_id=poll.worker_id,
             secret=secrets.token_hex(16),
@@ -125,43 +146,12 @@ class Claiming:
             job_types=given(request.job_types, None),
         )
         most = given(request.max_jobs, 1)
-        lanes = await self._lanes(poll.queues)
         if key is None:
-            return await self._take(self._floor.db, lanes, most, asked) or None
-        rows = await self._take_with_key(key, lanes, most, asked)
+            take = await self._taking.take(await self._taking.queues(poll.queues), most, asked)
+            return take.rows or None, take.again_at
+        rows, again_at = await self._take_with_key(key, poll.queues, most, asked)
         await self._queues.learn({row.lane for row in rows or []})  # the first call may have been another process's
-        return rows
-
-    async def _take(self, on: Runs, lanes: Sequence[int], most: int, asked: Asked) -> list[ClaimedRow]:
-        taken: list[ClaimedRow] = []
-        for lane in lanes:
-            try:
-                rows = await store.claim(on, lane, most - len(taken), asked, self._floor.now())
-            except DatabaseUnavailable:
-                if not taken:
-                    raise
-                break  # what we have is leased and must reach the worker
-            taken += rows
-            if len(taken) >= most:
-                break
-            asked = asked._replace(max_bytes=asked.max_bytes - sum(map(_size, rows)), at_least_one=not taken)
-        self._count(taken)
-        return taken
-
-    async def _lanes(self, names: Sequence[str]) -> list[int]:
-        """Queue after queue in order of preference; the lanes of one queue from a random one on, so that none is always last."""
-        lanes: list[int] = []
-        for queue in await self._queues.find_all(names):
-            own = list(lanes_of(queue.id, queue.lanes))
-            first = random.randrange(len(own))
-            lanes += own[first:] + own[:first]
-        return lanes
-
-    def _count(self, rows: Sequence[ClaimedRow]) -> None:
-        self._floor.metrics.claimed.inc(len(rows))
-        for row in rows:
-            if row.crashes == 0:  # after a crash the time since run_at is not time spent waiting
-                self._times.record(row.lane, "wait", [(row.run_at, row.started_at)])
+        return rows, again_at
 
     async def _delivered(self, rows: list[ClaimedRow], key: str | None, client: Client) -> list[ClaimedRow]:
         """Layer 2: what nobody is there to take goes back at no cost. Never with a key: the worker will repeat the call, and
@@ -172,25 +162,29 @@ class Claiming:
         self._floor.metrics.undone.inc(len(rows))
         return []
 
-    async def _take_with_key(self, key: str, lanes: Sequence[int], most: int, asked: Asked) -> list[ClaimedRow] | None:
+    async def _take_with_key(
+        self, key: str, names: Sequence[str], most: int, asked: Asked
+    ) -> tuple[list[ClaimedRow] | None, datetime | None]:
         """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns.
         All is asked of this one connection: a second one could be held by somebody who waits for ours."""
         name = digest("claim", key)
         lane = spread(name, KEY_LANES)
         expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
+        again_at: datetime | None = None
+        queues = await self._taking.queues(names)
         with suppress(_NothingTaken):
             async with self._floor.db.transaction() as transaction:
-                answer = await store.hold_key(transaction, lane, name, expires_at)
+                answer = await keys.hold_key(transaction, lane, name, expires_at)
                 again = await self._replayed(transaction, _receipt.decode(answer)) if answer else None
                 if again is not None:
-                    return again
-                rows = await self._take(transaction, lanes, most, asked)
+                    return again, None
+                rows, again_at = await self._taking.take(queues, most, asked, on=transaction)
                 if not rows:
                     raise _NothingTaken  # a key that got nothing need not be remembered: an idle poll writes nothing
                 receipt = Receipt(secret=asked.secret, ids=[row.id for row in rows])
-                await store.write_key(transaction, lane, name, msgspec.json.encode(receipt).decode())
-            return rows
-        return None
+                await keys.write_key(transaction, lane, name, msgspec.json.encode(receipt).decode())
+            return rows, None
+        return None, again_at
 
     async def _replayed(self, on: Runs, receipt: Receipt) -> list[ClaimedRow] | None:
         """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired."""
@@ -207,7 +201,16 @@ class Claiming:
         """A full batch may have left more behind."""
         poll.took({Word(self._queues.name(row.lane), row.job_type) for row in rows}, all_there_were=len(rows) < most)
 
-    def _told(self, row: ClaimedRow) -> ClaimedJob:
+    async def _parents(self, rows: Sequence[ClaimedRow]) -> dict[UUID, ParentResult]:
+        """What has become of the jobs that these waited for."""
+        ids = {parent for row in rows for parent in row.depends_on or ()}
+        told: dict[UUID, ParentResult] = {}
+        for lane, some in by_lane(ids, lambda job_id: job_id).items():
+            for job in await jobs.ended_jobs_of(self._floor.db, lane, some):
+                told[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
+        return told
+
+    def _told(self, row: ClaimedRow, parents: dict[UUID, ParentResult] | None) -> ClaimedJob:
         return ClaimedJob(
             id=row.id,
             queue=self._queues.name(row.lane),
@@ -222,6 +225,8 @@ class Claiming:
             checkpoint=raw_or_unset(row.checkpoint),
             progress=UNSET if row.progress is None else _progress.decode(row.progress),
             group=or_unset(row.group_key),
+            deadline_at=or_unset(row.deadline_at),
+            parent_results=UNSET if parents is None else [parents.get(one) or _gone(one) for one in row.depends_on or ()],
             tags=tags_of(row.tags),
             metadata=metadata_of(row.metadata),
             created_at=created_at(row.id),
@@ -230,11 +235,8 @@ class Claiming:
         )
 
 
-def _size(row: ClaimedRow) -> int:
-    """As the claim statement measures it."""
-    return store.ENVELOPE_BYTES + sum(
-        len(text.encode()) for text in (row.payload, row.checkpoint, row.progress, row.tags, row.metadata) if text
-    )
+def _gone(job_id: UUID) -> ParentResult:
+    return ParentResult(job_id=job_id, state="gone")
 
 
 def _token(secret: str, job_id: UUID) -> UUID:

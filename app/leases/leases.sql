@@ -4,7 +4,8 @@
 -- token has been used; expiry clears lease_expires_at and keeps the token, so a late settlement still finds its job and a late
 -- heartbeat does not.
 --
--- Order of locks: a row of keys, then jobs of one lane in the order of their ids, then the next lane. Arrays are sent sorted by id.
+-- Order of locks: rows of keys (by lane, then digest), gates (by lane), then jobs of one lane in the order of their ids, then the next lane.
+-- Arrays are sent sorted by id.
 -- Rows are always found by (lane, id = ANY): joined by id alone, the planner may read the whole lane instead when its statistics are
 -- from a time when the lane was short (put_back of 1000: 750 ms, this way 27).
 -- 'state = running' is the condition for leased rows, and not lease_expires_at IS NOT NULL: no index answers it, so the planner
@@ -16,17 +17,21 @@
 -- The token is a hash of the claim's secret and the id: as random as the secret, and the broker need not send one per row.
 -- Times that depend on a column go through to_timestamp, which is immutable (Citus refuses timestamptz + interval there).
 -- Keys are collected into an array first: joined to the picked rows, a generic plan becomes a scan of the whole table.
+-- Where jobs wait for their turn ($13: see `parks` in jobs.sql) only those are taken that have it: others may be here for a moment, put in
+-- by a process that had not heard of the limit yet. $14 marks what counts against max_running.
 WITH picked AS MATERIALIZED (
-    SELECT id, priority, $11 + octet_length(payload) + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
+    SELECT id, $11 + octet_length(payload) + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
         + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
     FROM jobs
-    WHERE lane = $1 AND state = 'ready' AND ($9::text[] IS NULL OR job_type = ANY($9::text[]))
+    WHERE lane = $1 AND state = 'ready' AND ($9::text[] IS NULL OR job_type = ANY($9::text[])) AND (expires_at IS NULL OR expires_at > $4)
+        AND ($13::text[] IS NULL OR turn IS NOT NULL
+            OR NOT (coalesce(group_key, '') = ANY($13::text[]) OR (group_key IS NOT NULL AND '*' = ANY($13::text[]))))
     ORDER BY priority DESC, id
     LIMIT $2
     FOR UPDATE SKIP LOCKED
 ),
 measured AS (
-    SELECT id, size, sum(size) OVER (ORDER BY priority DESC, id) AS total
+    SELECT id, size, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total
     FROM picked
 ),
 claimed AS (
@@ -40,10 +45,13 @@ claimed AS (
         worker_id = $3,
         started_at = $4,
         lease_token = md5($5 || id::text)::uuid,
-        lease_expires_at = to_timestamp($10::float8 + coalesce($6, lease_seconds, $7))
+        lease_expires_at = to_timestamp($10::float8 + least(coalesce($6, lease_seconds, $7), timeout_seconds)),
+        deadline_at = to_timestamp($10::float8 + timeout_seconds),
+        expires_at = NULL,
+        slot = $14
     WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM measured WHERE total <= $8 OR ($12 AND total = size)))
     RETURNING lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-        checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at
+        checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at, deadline_at, depends_on, turn
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running)
@@ -52,32 +60,44 @@ counted AS (
     HAVING count(*) > 0
 )
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at
+    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at, deadline_at, depends_on, turn
 FROM claimed;
+
+-- name: claim_in_turn
+-- fills: ClaimedRow
+-- as: claim
+-- with: state = 'ready' => state = 'ready' AND turn IS NOT NULL
+-- with: ORDER BY priority DESC, id => ORDER BY priority DESC, turn, id
+-- ready -> running, of a fair queue: in the order of the turns.
 
 -- name: held_leases
 -- fills: ClaimedRow
 -- For a repeated claim: of the leases that it handed out, those that still live.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at
+    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at, deadline_at, depends_on, turn
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_token = md5($3 || id::text)::uuid AND state = 'running';
 
 -- name: heartbeat
 -- fills: BeatRow
 -- running -> running (later).  The token is the fence: a stale holder matches no row, nor does one whose lease was taken back.
--- Only a length that was asked for may shorten the lease: its claim may have asked for a longer one than the defaults.
+-- Only a length that was asked for may shorten the lease: its claim may have asked for a longer one than the defaults. No lease outlasts
+-- the deadline of the run; from then on the worker is told to stop.
 UPDATE jobs
-SET lease_expires_at = greatest(
-        to_timestamp($4::float8 + coalesce(sent.lease_seconds, jobs.lease_seconds, $5)),
-        CASE WHEN sent.lease_seconds IS NULL THEN jobs.lease_expires_at END
+SET lease_expires_at = least(
+        greatest(
+            to_timestamp($4::float8 + coalesce(sent.lease_seconds, jobs.lease_seconds, $5)),
+            CASE WHEN sent.lease_seconds IS NULL THEN jobs.lease_expires_at END
+        ),
+        jobs.deadline_at
     ),
     missing_since = NULL,
     progress = coalesce(sent.progress, jobs.progress),
     checkpoint = coalesce(sent.checkpoint, jobs.checkpoint)
 FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::text[], $8::text[]) AS sent (id, token, lease_seconds, progress, checkpoint)
 WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = sent.id AND jobs.lease_token = sent.token AND jobs.state = 'running'
-RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at, jobs.cancel_requested_at IS NOT NULL AS cancel;
+RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at, 
+    jobs.cancel_requested_at IS NOT NULL OR coalesce(jobs.deadline_at <= to_timestamp($4::float8), false) AS cancel;
 
 -- name: complete
 -- fills: SettledRow
@@ -93,41 +113,53 @@ moved AS (
     INSERT INTO finished_jobs (
         lane, id, state, finished_at, keep_until, archive, settled_as, result, cancel_requested_at, attempt, crashes, deliveries, run_at,
         started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key, attempts, progress,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
     )
     SELECT
         lane, id, 'completed', $5, $6, $7, 'complete', result, cancel_requested_at, attempt, crashes, deliveries, run_at,
         started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key, attempts, progress,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
     FROM taken
+),
+told AS (
+    INSERT INTO endings (lane, id, state)
+    SELECT lane, id, 'completed'
+    FROM taken
+    WHERE awaited
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, completed)
-    SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'ready'),
+    SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state IN ('ready', 'parked')),
         -count(*) FILTER (WHERE state = 'running'), count(*)
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, 'completed' AS state, attempt, run_at, started_at, job_type
+SELECT id, 'completed' AS state, attempt, run_at, started_at, job_type, group_key, awaited IS TRUE AS awaited
 FROM taken;
 
 -- name: leased
 -- fills: LeasedRow
 -- What `verdicts.judge` decides on. Everything here but state, lease_expires_at, cancel_requested_at and missing_since is fixed while the token is.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries, jobs.run_at, jobs.started_at,
-    jobs.lease_expires_at, jobs.cancel_requested_at, jobs.missing_since, jobs.worker_id, jobs.retry
+    jobs.lease_expires_at, jobs.deadline_at, jobs.cancel_requested_at, jobs.missing_since, jobs.worker_id, jobs.retry
 FROM jobs
 JOIN unnest($2::uuid[], $3::uuid[]) AS sent (id, token) ON jobs.id = sent.id AND jobs.lease_token = sent.token
 WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL;
 
 -- name: put_back
 -- fills: SettledRow
--- running -> ready | scheduled.  Every way out of a lease that leaves the job alive: fail, snooze, release, and the broker's own undo
+-- running -> ready | parked | scheduled.  Every way out of a lease that leaves the job alive: fail, snooze, release, and the broker's own undo
 -- (undelivered), reclaim (no longer listed by its worker) and expire. Late ones come from ready or scheduled, like `complete`.
 -- Matches only what was judged: the same state, no cancel since, and for expire and reclaim no heartbeat since.
+-- A job that is ready again keeps its turn, unless its group has come to rest ($18); one that is put off keeps it where order is strict
+-- ($16). $17: see `parks` in jobs.sql.
 WITH locked AS (
     SELECT jobs.id, sent.next_state, sent.reason, sent.settled_as, sent.run_at, sent.attempt, sent.crashes, sent.checkpoint, sent.entry,
-        sent.was
+        sent.was,
+        coalesce(jobs.group_key = ANY($18::text[]), false) OR (
+            jobs.turn IS NULL
+            AND coalesce(coalesce(jobs.group_key, '') = ANY($17::text[]) OR (jobs.group_key IS NOT NULL AND '*' = ANY($17::text[])), false)
+        ) AS waits
     FROM jobs
     JOIN unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::text[], $8::text[], $9::text[], $10::timestamptz[], $11::smallint[],
@@ -142,7 +174,10 @@ WITH locked AS (
 ),
 stayed AS (
     UPDATE jobs
-    SET state = locked.next_state,
+    SET state = CASE WHEN locked.next_state = 'ready' AND locked.waits THEN 'parked' ELSE locked.next_state END,
+        turn = CASE WHEN (locked.next_state = 'ready' AND NOT locked.waits) OR (locked.next_state = 'scheduled' AND $16) THEN jobs.turn END,
+        slot = NULL,
+        deadline_at = NULL,
         state_reason = locked.reason,
         settled_as = locked.settled_as,
         run_at = locked.run_at,
@@ -157,19 +192,19 @@ stayed AS (
         END
     FROM locked
     WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = locked.id
-    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.started_at, jobs.job_type, locked.was, locked.entry
+    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.started_at, jobs.job_type, jobs.group_key, locked.was, locked.entry
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running, scheduled, failed)
     SELECT $1,
-        count(*) FILTER (WHERE state = 'ready') - count(*) FILTER (WHERE was = 'ready'),
+        count(*) FILTER (WHERE state IN ('ready', 'parked')) - count(*) FILTER (WHERE was IN ('ready', 'parked')),
         -count(*) FILTER (WHERE was = 'running'),
         count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE was = 'scheduled'),
         count(entry)
     FROM stayed
     HAVING count(*) > 0
 )
-SELECT id, state, attempt, run_at, started_at, job_type
+SELECT id, state, attempt, run_at, started_at, job_type, group_key, false AS awaited
 FROM stayed;
 
 -- name: bury
@@ -201,7 +236,7 @@ buried AS (
     INSERT INTO dead_letters (
         lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, dead_at, lease_token, settled_as,
         reason, error_type, fingerprint, worker_id, job_type, group_key, lease_seconds, retry, attempts, progress, checkpoint, tags,
-        metadata, traceparent, tracestate, replayed_from, payload
+        metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on
     )
     SELECT
         lane, id, last_attempt, last_crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, $16, lease_token, outcome,
@@ -210,17 +245,25 @@ buried AS (
             WHEN entry IS NULL THEN attempts
             ELSE (coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - $15):]
         END,
-        progress, coalesce(last_checkpoint, checkpoint), tags, metadata, traceparent, tracestate, replayed_from, payload
+        progress, coalesce(last_checkpoint, checkpoint), tags, metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds,
+        unique_key, schedule, depends_on
     FROM taken
+),
+told AS (
+    INSERT INTO endings (lane, id, state)
+    SELECT lane, id, 'dead'
+    FROM taken
+    WHERE awaited
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, dead, failed)
-    SELECT $1, -count(*) FILTER (WHERE was = 'scheduled'), -count(*) FILTER (WHERE was = 'ready'),
+    SELECT $1, -count(*) FILTER (WHERE was = 'scheduled'), -count(*) FILTER (WHERE was IN ('ready', 'parked')),
         -count(*) FILTER (WHERE was = 'running'), count(*), count(entry)
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, 'dead' AS state, last_attempt AS attempt, NULL::timestamptz AS run_at, started_at, job_type
+SELECT id, 'dead' AS state, last_attempt AS attempt, NULL::timestamptz AS run_at, started_at, job_type, group_key,
+    awaited IS TRUE AS awaited
 FROM taken;
 
 -- name: close
@@ -248,23 +291,30 @@ closed AS (
     INSERT INTO finished_jobs (
         lane, id, state, state_reason, finished_at, keep_until, archive, settled_as, cancel_requested_at, attempt, crashes, deliveries,
         run_at, started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key, attempts, progress,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
     )
     SELECT
         lane, id, 'cancelled', 'cancelled_by_user', $12, $13, $14, outcome, cancel_requested_at, attempt, last_crashes, deliveries,
         run_at, started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key,
         (coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - $11):], progress,
-        coalesce(last_checkpoint, checkpoint), tags, metadata, traceparent, tracestate, replayed_from, payload
+        coalesce(last_checkpoint, checkpoint), tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule,
+        depends_on
     FROM taken
+),
+told AS (
+    INSERT INTO endings (lane, id, state)
+    SELECT lane, id, 'cancelled'
+    FROM taken
+    WHERE awaited
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, cancelled)
-    SELECT $1, -count(*) FILTER (WHERE was = 'scheduled'), -count(*) FILTER (WHERE was = 'ready'),
+    SELECT $1, -count(*) FILTER (WHERE was = 'scheduled'), -count(*) FILTER (WHERE was IN ('ready', 'parked')),
         -count(*) FILTER (WHERE was = 'running'), count(*)
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, 'cancelled' AS state, attempt, NULL::timestamptz AS run_at, started_at, job_type
+SELECT id, 'cancelled' AS state, attempt, NULL::timestamptz AS run_at, started_at, job_type, group_key, awaited IS TRUE AS awaited
 FROM taken;
 
 -- name: traces
@@ -308,16 +358,3 @@ WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = sent.id AND job
 SELECT asked.lane
 FROM unnest($1::int[]) AS asked (lane)
 WHERE EXISTS (SELECT FROM jobs WHERE jobs.lane = asked.lane AND jobs.state = 'ready');
-
--- name: hold_key
--- Claims with one key are serialised here: the row stays locked until the claim has committed.
-INSERT INTO keys (lane, digest, expires_at)
-VALUES ($1, $2, $3)
-ON CONFLICT (lane, digest) DO UPDATE
-SET expires_at = excluded.expires_at
-RETURNING answer;
-
--- name: write_key
-UPDATE keys
-SET answer = $3
-WHERE lane = $1 AND digest = $2;

@@ -24,6 +24,7 @@ class Scope(StrEnum):
     """Whom a failure concerns."""
 
     JOB = "job"
+    GROUP = "group"
 
 
 class SentError(Sent):
@@ -117,6 +118,15 @@ class ClaimJobs(Sent):
     lease_seconds: LeaseSeconds | UnsetType = UNSET
     worker_id: Name | UnsetType = UNSET
     settle: list[Settlement] | UnsetType = UNSET
+    parent_results: Annotated[bool, Meta(description="Whether jobs come with the results of those they waited for.")] | UnsetType = UNSET
+
+
+class ParentResult(Told):
+    """What a job that this one waited for has come to. `state`: completed, dead, cancelled, or gone if it is no longer kept."""
+
+    job_id: UUID
+    state: str
+    result: Raw | UnsetType = UNSET
 
 
 class ClaimedJob(Told, kw_only=True):
@@ -135,6 +145,8 @@ class ClaimedJob(Told, kw_only=True):
     checkpoint: Raw | UnsetType = UNSET
     progress: Progress | UnsetType = UNSET
     group: str | UnsetType = UNSET
+    deadline_at: Annotated[Instant, Meta(description="The run must be over by then, however often it is extended.")] | UnsetType = UNSET
+    parent_results: list[ParentResult] | UnsetType = UNSET
     tags: list[str]
     metadata: dict[str, Raw]
     created_at: Instant

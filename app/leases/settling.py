@@ -1,20 +1,25 @@
 """How leases end: what workers say (complete, fail, snooze, release) and what the broker does itself (undo, reclaim, expire)."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from operator import attrgetter
 from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
 from app.errors import BatchTooLarge, LeaseLost, NotFound, ValidationFailed
-from app.jobs.signals import Signals
+from app.jobs.signals import Move, Signals
+from app.jobs.store import told_state
 from app.jobs.wanted import check_delay
+from app.jobs.watching import FINISHED
 from app.leases import store
-from app.leases.schemas import Outcome, Settlement, SettleResult
+from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
 from app.leases.store import SettledRow, TraceRow
 from app.leases.times import Times
-from app.leases.verdicts import AT_ONCE, Ending, Verdict, judge, stored_error
+from app.leases.verdicts import AT_ONCE, TIMED_OUT, Ending, Verdict, judge, stored_error
+from app.limits.turns import Turns
 from app.queues.registry import Queues
 from app.web import strict_json
 from app.web.bodies import check_user_data
@@ -22,14 +27,16 @@ from app.web.shapes import UNSET, given, or_unset, text_of
 
 _NOBODYS = UUID(int=0)  # a token that was never given out
 _JUDGED_AGAIN = 3  # a cancel or a heartbeat may come between judging and writing
+GRACE = timedelta(seconds=1)  # after a run's deadline: a worker that asks within it hears that it should stop, and may still settle
 
 
 class Settling:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals, times: Times) -> None:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals, times: Times, turns: Turns) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
         self._times = times
+        self._turns = turns
 
     async def settle(self, items: Sequence[Settlement], at: str = "/items") -> list[SettleResult]:
         """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
@@ -84,6 +91,7 @@ class Settling:
         done = {row.id: row for row in await self._complete(lane, [item for item in items.values() if item.outcome is Outcome.COMPLETE])}
         endings = [_ending(item) for item in items.values() if item.outcome is not Outcome.COMPLETE]
         done |= {row.id: row for row in await self._end_lane(lane, endings)}
+        await self._rest_groups(lane, [item for item in items.values() if item.scope is Scope.GROUP and item.job_id in done], done)
         for item in items.values():
             if item.job_id in done:
                 self._floor.metrics.settled.labels(item.outcome.value).inc()
@@ -101,8 +109,17 @@ class Settling:
         sent = sorted((item.job_id, token_of(item.lease_token), text_of(item.result)) for item in items)
         rows = await store.complete(self._floor.db, lane, sent, now, *self._queues.retention(lane, now))
         self._times.record(lane, "run", [(row.started_at, now) for row in rows if row.started_at])
-        self._signals.finished(row.id for row in rows)
+        self._tell(lane, rows)
         return rows
+
+    async def _rest_groups(self, lane: int, items: Sequence[Settlement], done: dict[UUID, SettledRow]) -> None:
+        """The downstream of a group has said that it has enough, and for how long."""
+        for item in items:
+            row = done[item.job_id]
+            if row.group_key is None or item.outcome is not Outcome.FAIL:
+                continue
+            asked = self._floor.now() + timedelta(seconds=given(item.retry_after_seconds, 0))
+            await self._turns.rest(lane, row.group_key, max(asked, row.run_at) if row.run_at else asked)
 
     async def _end_lane(self, lane: int, endings: Sequence[Ending]) -> list[SettledRow]:
         ended: list[SettledRow] = []
@@ -131,6 +148,10 @@ class Settling:
                 continue
             if (ending.outcome == "expire" and not overdue) or (ending.outcome == "reclaim" and row.missing_since is None):
                 continue  # a heartbeat came first
+            if ending.outcome == "expire" and row.deadline_at is not None and row.deadline_at == row.lease_expires_at:
+                if now < row.deadline_at + GRACE:
+                    continue
+                ending = replace(ending, outcome="timeout", error=TIMED_OUT)
             verdicts.append(judge(row, ending, self._floor.settings, now, random.uniform(-1, 1)))
         return verdicts
 
@@ -139,19 +160,27 @@ class Settling:
         stay = [verdict[:-2] for verdict in verdicts if verdict.next_state in ("ready", "scheduled")]
         dead = [_burial(verdict) for verdict in verdicts if verdict.next_state == "dead"]
         over = [_closing(verdict) for verdict in verdicts if verdict.next_state == "cancelled"]
-        rows = await store.put_back(db, lane, stay) if stay else []
+        rows = await self._put_back(lane, stay) if stay else []
         rows += await store.bury(db, lane, dead, now) if dead else []
         rows += await store.close(db, lane, over, now, *self._queues.retention(lane, now)) if over else []
         return rows
 
-    def _tell(self, lane: int, rows: Iterable[SettledRow]) -> None:
-        ready = [row.job_type for row in rows if row.state == "ready"]
-        if ready:
-            self._signals.ready(lane, ready)
-        for row in rows:
-            if row.state == "scheduled" and row.run_at is not None:
-                self._signals.due(row.run_at)
-        self._signals.finished(row.id for row in rows if row.state in ("dead", "cancelled"))
+    async def _put_back(self, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
+        await self._queues.learn([lane])
+        strict = self._queues.of_lane(lane).per_group == 1
+        parks, resting = self._queues.parks(lane), self._queues.resting.get(lane)
+        return await store.put_back(self._floor.db, lane, rows, strict=strict, parks=parks, resting=resting)
+
+    def _tell(self, lane: int, rows: Sequence[SettledRow]) -> None:
+        if not rows:
+            return
+        self._signals.moved(lane, [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows])
+        self._signals.left(lane, {row.group_key for row in rows})
+        self._signals.finished(row.id for row in rows if row.state in FINISHED)
+        if any(row.awaited for row in rows):
+            self._signals.ended()
+        if self._queues.counts_leases(lane):
+            self._signals.ready(lane, [None] * len(rows))  # a freed slot
 
     def _missed(self, item: Settlement, trace: TraceRow | None) -> SettleResult:
         if trace is None:
@@ -160,7 +189,7 @@ class Settling:
         if trace.lease_token == token_of(item.lease_token) and used_for == item.outcome:
             return _already(trace)
         self._floor.metrics.lost.inc()
-        return SettleResult(job_id=item.job_id, status="lease_lost", state=trace.state, attempt=trace.attempt)
+        return SettleResult(job_id=item.job_id, status="lease_lost", state=told_state(trace.state), attempt=trace.attempt)
 
 
 def token_of(text: str) -> UUID:
@@ -216,11 +245,12 @@ def _closing(verdict: Verdict) -> tuple[object, ...]:
 
 
 def _settled(row: SettledRow) -> SettleResult:
-    run_at = row.run_at if row.state in ("ready", "scheduled") else None
-    return SettleResult(job_id=row.id, status="settled", state=row.state, attempt=row.attempt, run_at=or_unset(run_at))
+    run_at = None if row.state in FINISHED else row.run_at
+    return SettleResult(job_id=row.id, status="settled", state=told_state(row.state), attempt=row.attempt, run_at=or_unset(run_at))
 
 
 def _already(trace: TraceRow) -> SettleResult:
     """The same answer as the first time: a retry that has become due since was `scheduled` when it was settled."""
-    state = "scheduled" if trace.state == "ready" and trace.settled_as in ("fail", "snooze") else trace.state
+    now = told_state(trace.state)
+    state = "scheduled" if now == "ready" and trace.settled_as in ("fail", "snooze") else now
     return SettleResult(job_id=trace.id, status="already_settled", state=state, attempt=trace.attempt, run_at=or_unset(trace.run_at))

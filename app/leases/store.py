@@ -37,6 +37,9 @@ class ClaimedRow(NamedTuple):
     traceparent: str | None
     tracestate: str | None
     started_at: datetime
+    deadline_at: datetime | None
+    depends_on: list[UUID] | None
+    turn: int | None
 
 
 class LeasedRow(NamedTuple):
@@ -50,6 +53,7 @@ class LeasedRow(NamedTuple):
     run_at: datetime
     started_at: datetime
     lease_expires_at: datetime | None
+    deadline_at: datetime | None
     cancel_requested_at: datetime | None
     missing_since: datetime | None
     worker_id: str | None
@@ -63,6 +67,8 @@ class SettledRow(NamedTuple):
     run_at: datetime | None
     started_at: datetime | None
     job_type: str
+    group_key: str | None
+    awaited: bool
 
 
 class TraceRow(NamedTuple):
@@ -93,9 +99,17 @@ class Asked(NamedTuple):
     job_types: Sequence[str] | None
 
 
-async def claim(on: Runs, lane: int, limit: int, asked: Asked, now: datetime) -> list[ClaimedRow]:
+class Rules(NamedTuple):
+    """What a lane asks of a claim: who waits for a turn (`parks` in jobs.sql), whether turns are the order, whether leases are counted."""
+
+    parks: Sequence[str] | None = None
+    in_turn: bool = False
+    counted: bool | None = None
+
+
+async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now: datetime) -> list[ClaimedRow]:
     rows = await on.rows(
-        SQL.claim,
+        SQL.claim_in_turn if rules.in_turn else SQL.claim,
         lane,
         limit,
         asked.worker_id,
@@ -108,8 +122,10 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, now: datetime) ->
         now.timestamp(),
         ENVELOPE_BYTES,
         asked.at_least_one,
+        rules.parks,
+        rules.counted,
     )
-    return sorted((ClaimedRow(*row) for row in rows), key=lambda row: (-row.priority, row.id))
+    return sorted((ClaimedRow(*row) for row in rows), key=lambda row: (-row.priority, row.turn or 0 if rules.in_turn else 0, row.id))
 
 
 async def held_leases(on: Runs, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
@@ -134,8 +150,10 @@ async def leased(on: Runs, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID
     return [LeasedRow(*row) for row in await on.rows(SQL.leased, lane, ids, tokens)]
 
 
-async def put_back(on: Runs, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
-    return [SettledRow(*row) for row in await on.rows(SQL.put_back, lane, *columns(rows), KEPT_ATTEMPTS)]
+async def put_back(
+    on: Runs, lane: int, rows: Sequence[tuple[object, ...]], *, strict: bool, parks: Sequence[str] | None, resting: Sequence[str] | None
+) -> list[SettledRow]:
+    return [SettledRow(*row) for row in await on.rows(SQL.put_back, lane, *columns(rows), KEPT_ATTEMPTS, strict, parks, resting)]
 
 
 async def bury(on: Runs, lane: int, rows: Sequence[tuple[object, ...]], now: datetime) -> list[SettledRow]:
@@ -166,12 +184,3 @@ async def mark_missing(on: Runs, lane: int, ids: Sequence[UUID], tokens: Sequenc
 
 async def ready_lanes(on: Runs, lanes: Sequence[int]) -> list[int]:
     return [row["lane"] for row in await on.rows(SQL.ready_lanes, lanes)]
-
-
-async def hold_key(on: Runs, lane: int, digest: UUID, expires_at: datetime) -> str | None:
-    answer: str | None = await on.value(SQL.hold_key, lane, digest, expires_at)
-    return answer
-
-
-async def write_key(on: Runs, lane: int, digest: UUID, answer: str) -> None:
-    await on.rows(SQL.write_key, lane, digest, answer)

@@ -15,8 +15,8 @@ from app.queues.schemas import RetryPolicy
 from app.settings import Settings
 from app.web.shapes import UNSET, given, or_unset
 
-# The first three are a worker's word; the others the broker's own: undelivered, no longer listed, ran out.
-Ends = Literal["fail", "snooze", "release", "undo", "reclaim", "expire"]
+# The first three are a worker's word; the others the broker's own: undelivered, no longer listed, ran out, ran for too long.
+Ends = Literal["fail", "snooze", "release", "undo", "reclaim", "expire", "timeout"]
 
 AT_ONCE = "at once"  # a retry or a snooze without delay: ready when it was settled, not scheduled
 MAX_TEXT = 8 * 1024
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
 
 def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dice: float) -> Verdict:
     """`dice` is a number from -1 to 1, for the jitter."""
-    spent = ending.outcome in ("fail", "expire")
+    spent = ending.outcome in ("fail", "expire", "timeout")
     reason = _reason(row, ending, settings)
     next_state = _next_state(reason)
     delay = _delay(row, ending, settings, dice) if next_state == "scheduled" else 0
@@ -73,7 +73,7 @@ def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dic
         id=row.id,
         token=row.lease_token,
         was=row.state,
-        lease=row.lease_expires_at if ending.outcome == "expire" else None,
+        lease=row.lease_expires_at if ending.outcome in ("expire", "timeout") else None,
         missing=row.missing_since if ending.outcome == "reclaim" else None,
         next_state="ready" if at_once else next_state,
         reason=None if at_once else reason,
@@ -103,11 +103,11 @@ def _reason(row: LeasedRow, ending: Ending, settings: Settings) -> str | None:
         return "not_retryable"
     if ending.outcome == "expire" and row.crashes + 1 >= settings.max_crashes:
         return "poison"
-    if ending.outcome in ("fail", "expire") and row.attempt >= row.max_attempts:
+    if ending.outcome in ("fail", "expire", "timeout") and row.attempt >= row.max_attempts:
         return "attempts_exhausted"
     if row.deliveries >= settings.max_deliveries:
         return "undeliverable"
-    return {"fail": "retry_backoff", "snooze": "snoozed"}.get(ending.outcome)
+    return {"fail": "retry_backoff", "timeout": "retry_backoff", "snooze": "snoozed"}.get(ending.outcome)
 
 
 def _next_state(reason: str | None) -> str:
@@ -144,7 +144,7 @@ def _account(row: LeasedRow, ending: Ending, now: datetime, *, cancelled: bool) 
         worker_id=or_unset(row.worker_id),
         started_at=row.started_at,
         ended_at=now,
-        outcome="cancel" if cancelled else ending.outcome,
+        outcome="cancel" if cancelled else "fail" if ending.outcome == "timeout" else ending.outcome,
         error=UNSET if ending.error is None else ending.error,
     )
     return msgspec.json.encode(attempt).decode()
@@ -172,4 +172,5 @@ def fingerprint(error: JobError) -> str:
     return f"{given(error.error_type, 'error')}: {message}"[:250]
 
 
+TIMED_OUT = JobError(message="the run took longer than its timeout_seconds", error_type="timeout")
 EXPIRED = JobError(message="the lease ran out: no heartbeat, no settlement", error_type="lease_expired")

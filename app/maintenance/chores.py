@@ -10,7 +10,9 @@ from app.db.lanes import by_lane
 from app.dead_letters import store as letters
 from app.dead_letters.reviving import Reviving
 from app.jobs import store as jobs
-from app.jobs.signals import Signals
+from app.jobs.signals import Move, Signals
+from app.jobs.uniqueness import LOOK_AGAIN
+from app.keys import store as keys
 from app.leases import store as leases
 from app.leases.settling import Settling
 from app.leases.verdicts import EXPIRED, Ending
@@ -55,10 +57,11 @@ class Expiry:
 
 
 class Promotion:
-    """scheduled -> ready, for jobs whose time has come; and the alarm for the next one."""
+    """scheduled -> ready | parked, for jobs whose time has come; and the alarm for the next one."""
 
-    def __init__(self, floor: Floor, signals: Signals) -> None:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
         self._floor = floor
+        self._queues = queues
         self._signals = signals
         self.nudge: Callable[[], None] = lambda: None
         signals.on_due = self.set_alarm
@@ -75,17 +78,43 @@ class Promotion:
             self.set_alarm(upcoming)
 
     async def _promote(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
-        job_types = await jobs.promote(self._floor.db, lane, ids, now)
-        if job_types:
-            self._floor.metrics.promoted.inc(len(job_types))
-            self._signals.ready(lane, job_types)
-        return len(job_types)
+        await self._queues.learn([lane])
+        promoted = await jobs.promote(self._floor.db, lane, ids, now, self._queues.parks(lane))
+        self._floor.metrics.promoted.inc(len(promoted))
+        self._signals.moved(lane, [Move(*row) for row in promoted])
+        return len(promoted)
 
     def set_alarm(self, instant: datetime) -> None:
         """Later ones are found by the regular look."""
         seconds = (instant - self._floor.now()).total_seconds()
         if seconds < self._floor.settings.sweep_seconds:
             asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.nudge)
+
+
+class Lateness:
+    """scheduled | blocked | ready | parked -> dead, for jobs that nobody has begun in time."""
+
+    def __init__(self, floor: Floor, signals: Signals) -> None:
+        self._floor = floor
+        self._signals = signals
+
+    async def run_once(self) -> None:
+        now = self._floor.now()
+        while late := await jobs.expiring_jobs(self._floor.db, now, BATCH):
+            lanes = by_lane(late, lambda job_id: job_id)
+            gone = sum([await self._bury(lane, ids, now) for lane, ids in lanes.items()])
+            if not gone:
+                break  # somebody has begun them just now
+
+    async def _bury(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
+        rows = await jobs.expire_waiting(self._floor.db, lane, ids, now)
+        self._signals.left(lane, {row.group_key for row in rows})
+        self._signals.finished(row.id for row in rows)
+        if any(row.awaited for row in rows):
+            self._signals.ended()
+        if rows:
+            log.info("jobs expired before they were begun", lane=lane, count=len(rows))
+        return len(rows)
 
 
 class Look:
@@ -119,15 +148,22 @@ class Retention:
         await self._forget_letters(now - timedelta(seconds=self._floor.settings.dead_letter_seconds))
         await self._forget_keys(now)
         await workers.forget_workers(self._floor.db, now - timedelta(days=1), now - timedelta(days=7))
+        await workers.forget_asks(self._floor.db, now - timedelta(days=1))
         await stats.forget(self._floor.db, now - timedelta(hours=2))
 
     async def _forget_keys(self, now: datetime) -> None:
-        while keys := await store.expired_keys(self._floor.db, now, BATCH):
-            lanes: dict[int, list[UUID]] = {}
-            for lane, digest in keys:
-                lanes.setdefault(lane, []).append(digest)
-            for lane in sorted(lanes):
-                await store.forget_keys(self._floor.db, lane, lanes[lane], now)
+        while expired := await keys.expired_keys(self._floor.db, now, BATCH):
+            living = await self._living({key.job_id for key in expired if key.job_id is not None})
+            for lane in sorted({key.lane for key in expired}):
+                own = [key for key in expired if key.lane == lane]
+                kept = sorted(key.digest for key in own if key.job_id in living)
+                await keys.keep_keys(self._floor.db, lane, kept, now, now + LOOK_AGAIN)
+                await keys.forget_keys(self._floor.db, lane, sorted({key.digest for key in own} - set(kept)), now)
+
+    async def _living(self, ids: set[UUID]) -> set[UUID]:
+        """Jobs that wait or run keep their unique keys, however long that takes."""
+        lanes = by_lane(ids, lambda job_id: job_id)
+        return {row.id for lane, some in lanes.items() for row in await jobs.live_jobs(self._floor.db, lane, some)}
 
     async def _forget_letters(self, before: datetime) -> None:
         while ids := await letters.too_old(self._floor.db, before, BATCH):
@@ -137,8 +173,9 @@ class Retention:
 class Partitions:
     """Finished jobs come and go by partition. A chore of its own: it may have to wait for a lock, and nothing else should."""
 
-    def __init__(self, floor: Floor) -> None:
+    def __init__(self, floor: Floor, queues: Queues) -> None:
         self._floor = floor
+        self._queues = queues
 
     async def run_once(self) -> None:
         now = self._floor.now()
@@ -148,10 +185,11 @@ class Partitions:
     async def make(self, now: datetime) -> None:
         """For what finishes from now on: the day on which it may go, and a few after that. And for what lies in the default one,
         which is never dropped: it would be kept for ever."""
-        settings = self._floor.settings
-        first = (now + timedelta(seconds=settings.finished_seconds)).date()
-        for ahead in range(DAYS_AHEAD):
-            await store.make_partition(self._floor.db, first + timedelta(days=ahead), archived=settings.finished_mode == "detach")
+        await self._queues.refresh()
+        kept = {self._queues.retention(lane, now) for lane in (0, *self._queues.lanes())}  # no queue has lane 0: as the settings say
+        first = {(until.date(), archived) for until, archived in kept}
+        for day, archived in sorted({(day + timedelta(days=ahead), archived) for day, archived in first for ahead in range(DAYS_AHEAD)}):
+            await store.make_partition(self._floor.db, day, archived=archived)
         for archived, day in await store.stray_days(self._floor.db):
             await store.make_partition(self._floor.db, day, archived=archived)
 

@@ -32,16 +32,3 @@ ORDER BY child.relname;
 -- name: retire_partition
 -- completed | cancelled -> (nothing, or an archive).  Their number is taken off the counts in the same transaction.
 SELECT retire_finished_partition($1, $2);
-
--- name: expired_keys
--- A range at the start of keys_expires_at.
-SELECT lane, digest
-FROM keys
-WHERE expires_at < $1
-ORDER BY expires_at
-LIMIT $2;
-
--- name: forget_keys
--- Unless somebody has taken the key anew meanwhile.
-DELETE FROM keys
-WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;

@@ -1,7 +1,6 @@
 """Runs maintenance.sql."""
 
-from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date
 from uuid import UUID
 
 from app.db.pool import Runs
@@ -35,11 +34,3 @@ async def partitions(on: Runs) -> list[str]:
 async def retire_partition(on: Runs, name: str, *, archived: bool) -> bool:
     retired: bool = await on.value(SQL.retire_partition, name, archived)
     return retired
-
-
-async def expired_keys(on: Runs, now: datetime, limit: int) -> list[tuple[int, UUID]]:
-    return [(row["lane"], row["digest"]) for row in await on.rows(SQL.expired_keys, now, limit)]
-
-
-async def forget_keys(on: Runs, lane: int, digests: Sequence[UUID], now: datetime) -> None:
-    await on.rows(SQL.forget_keys, lane, digests, now)

@@ -1,18 +1,93 @@
 -- Queues. There are at most some thousand, cached in every process; nothing on the hot path writes here.
+-- Order of locks: one queue's row, then the row of versions. A deleted queue keeps its row: its finished jobs still bear its name.
+-- The lanes of queue n are those from n << 8 on, at most 256 (db.lanes).
 
 -- name: all_queues
 -- fills: QueueRow
--- In the order of bytes, as pages are cut by comparing names in Python.
-SELECT id, name, lanes, created_at, config, paused_at, paused_reason, deleted_at
+SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 FROM queues
 ORDER BY name COLLATE "C";
 
+-- name: list_queues
+-- fills: QueueRow
+-- In the order of bytes, whatever the database's collation: pages look the same everywhere.
+SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
+FROM queues
+WHERE deleted_at IS NULL AND name COLLATE "C" > $1
+ORDER BY name COLLATE "C"
+LIMIT $2;
+
+-- name: get_queue
+-- fills: QueueRow
+SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
+FROM queues
+WHERE name = $1;
+
+-- name: lock_queue
+-- fills: QueueRow
+-- Whoever changes a queue waits here for the others: two that change different fields both stand.
+SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
+FROM queues
+WHERE name = $1
+FOR NO KEY UPDATE;
+
 -- name: add_queue
--- Comes into being with the next free number, or back into being with its old one. Nothing happens if another process was first.
+-- Comes into being with the next free number, or back into being with its old one; answers whether it came back. Nothing happens if
+-- another process was first. When all numbers are used up a new name collides with the last one, as in a race, and an old one does not.
 INSERT INTO queues (id, name)
-SELECT coalesce(max(id), 0) + 1, $1
+SELECT least(coalesce(max(id), 0) + 1, 65535), $1
 FROM queues
 HAVING count(*) FILTER (WHERE deleted_at IS NULL) < $2
 ON CONFLICT (name) DO UPDATE
 SET deleted_at = NULL
-WHERE queues.deleted_at IS NOT NULL;
+WHERE queues.deleted_at IS NOT NULL
+RETURNING created_at < now() AS came_back;
+
+-- name: write_queue
+UPDATE queues
+SET lanes = $2, group_lanes = $3, config = $4, paused_at = $5, paused_reason = $6, deleted_at = $7
+WHERE id = $1;
+
+-- name: is_used
+-- Whether a queue has live jobs or dead letters in any lane that it could have: one probe of each table.
+SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= $1::int << 8 AND lane < ($1::int + 1) << 8)
+    OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= $1::int << 8 AND lane < ($1::int + 1) << 8);
+
+-- name: revive_used
+-- A job came into a deleted queue from a process that had not heard of it yet. One probe per deleted queue, as a scalar: a semi-join
+-- would read all jobs if statistics are old.
+UPDATE queues
+SET deleted_at = NULL
+WHERE deleted_at IS NOT NULL
+    AND coalesce(
+        (SELECT true FROM jobs WHERE lane >= queues.id << 8 AND lane < (queues.id + 1) << 8 LIMIT 1),
+        (SELECT true FROM dead_letters WHERE lane >= queues.id << 8 AND lane < (queues.id + 1) << 8 LIMIT 1)
+    )
+RETURNING name;
+
+-- name: reopen_lanes
+-- A job came into a lane that was closed from a process that had not heard of it yet: nobody would look for it there.
+UPDATE queues
+SET lanes = greatest(queues.lanes, stray.lane - (queues.id << 8) + 1)
+FROM (
+    SELECT id, (
+        SELECT max(jobs.lane)
+        FROM jobs
+        WHERE jobs.lane >= (queues.id << 8) + queues.lanes AND jobs.lane < (queues.id + 1) << 8
+    ) AS lane
+    FROM queues
+    WHERE lanes < 256
+) AS stray
+WHERE queues.id = stray.id AND stray.lane IS NOT NULL
+RETURNING queues.name;
+
+-- name: spread_groups
+-- Groups are spread among more lanes, or fewer, only when none is left anywhere: a group in two lanes would lose its order.
+UPDATE queues
+SET group_lanes = lanes
+WHERE group_lanes <> lanes
+    AND coalesce(
+        (SELECT true FROM jobs WHERE lane >= queues.id << 8 AND lane < (queues.id + 1) << 8 AND group_key IS NOT NULL LIMIT 1),
+        (SELECT true FROM dead_letters WHERE lane >= queues.id << 8 AND lane < (queues.id + 1) << 8 AND group_key IS NOT NULL LIMIT 1)
+    ) IS NULL
+RETURNING name;

@@ -1,28 +1,27 @@
 """The cache of queues in this process: by name for callers, by number for lanes."""
 
+import asyncio
 from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta
 
-import msgspec
 from asyncpg import UniqueViolationError
 
 from app.db.floor import Floor
 from app.db.lanes import lanes_of, queue_id_of
 from app.errors import NotFound, QueueLimit
 from app.queues import store
-from app.queues.schemas import QueueConfig, RateLimit, Retention, RetentionMode
+from app.queues.schemas import RateLimit, Retention, RetentionMode
 from app.queues.store import QueueRow
 from app.web.shapes import given
 
 _TRIES = 20  # each lost race for a number means that somebody else won one
-_config = msgspec.json.Decoder(QueueConfig)
 
 
 class Queue:
     """A queue as the process caches it: with the number and the lanes that nobody outside sees, and what its rules come to."""
 
     def __init__(self, row: QueueRow) -> None:
-        config = _config.decode(row.config)
+        config = row.rules()
         self.row = row
         self.config = config
         self.id = row.id
@@ -46,10 +45,6 @@ class Queue:
         """Whether jobs become claimable one by one, when it is their turn (app/limits)."""
         return self.fair or self.per_group is not None
 
-    def parks(self, group: str | None) -> bool:
-        """Whether such a job waits for its turn."""
-        return self.fair or (self.per_group is not None and group is not None)
-
     @property
     def all_lanes(self) -> range:
         return lanes_of(self.id, self.lanes)
@@ -60,10 +55,15 @@ class Queues:
         self._floor = floor
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
+        self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
+        self.resting: dict[int, list[str]] = {}  # groups that cool down, by lane; kept fresh by app/limits
         floor.versions.heard.append(self.refresh)
 
     async def refresh(self) -> None:
-        rows = await store.all_queues(self._floor.db)
+        async with self._reading:
+            self._cache(await store.all_queues(self._floor.db))
+
+    def _cache(self, rows: Iterable[QueueRow]) -> None:
         known = self._by_id
         queues = [known[row.id] if row.id in known and known[row.id].row == row else Queue(row) for row in rows]
         self._by_name = {queue.name: queue for queue in queues}
@@ -123,8 +123,11 @@ class Queues:
         raise QueueLimit("the queue could not be created", retry_after=1)
 
     async def _add(self, name: str) -> None:
+        """A new name is asked for by whoever needs it; that a deleted one came back has to be said."""
         try:
-            await store.add_queue(self._floor.db, name, self._floor.settings.max_queues)
+            async with self._floor.db.transaction() as transaction:
+                if await store.add_queue(transaction, name, self._floor.settings.max_queues):
+                    await self._floor.versions.grow(transaction)
         except UniqueViolationError:
             return  # another process took the number for another queue
         await self.refresh()
@@ -140,8 +143,27 @@ class Queues:
         if any(queue_id_of(lane) not in self._by_id for lane in lanes):
             await self.refresh()
 
+    async def knows(self, lane: int) -> bool:
+        """Whether there is such a lane: an id can be made up."""
+        await self.learn([lane])
+        return queue_id_of(lane) in self._by_id
+
     def of_lane(self, lane: int) -> Queue:
         return self._by_id[queue_id_of(lane)]
+
+    def parks(self, lane: int) -> list[str] | None:
+        """The groups of this lane whose jobs wait for their turn, as statements take them (jobs.sql)."""
+        queue = self._by_id.get(queue_id_of(lane))
+        own = [] if queue is None or not queue.takes_turns else ["*", ""] if queue.fair else ["*"]
+        return own + self.resting.get(lane, []) or None
+
+    def counts_leases(self, lane: int) -> bool:
+        queue = self._by_id.get(queue_id_of(lane))
+        return queue is not None and queue.max_running is not None
+
+    def waits_for_turn(self, lane: int, group: str | None) -> bool:
+        parks = self.parks(lane)
+        return parks is not None and ((group or "") in parks or (group is not None and "*" in parks))
 
     def name(self, lane: int) -> str:
         return self.of_lane(lane).name

@@ -1,24 +1,67 @@
-"""GET /queues."""
+"""Queues as operators and deployments configure them."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Path, Response
 
-from app.queues.registry import Queues
-from app.queues.schemas import Queue, QueueList
-from app.web.bodies import answer
+from app.errors import MalformedJson, NotFound, QueueLimit, QueueNotEmpty, ValidationFailed
+from app.queues.configuring import Configuring
+from app.queues.schemas import PauseQueue, Queue, QueueConfig, QueueList
+from app.web.bodies import NoBody, answer, body
 from app.web.contract import gives
-from app.web.paging import Page, page_of
+from app.web.paging import Page
 from app.web.rooms import of
+from app.web.shapes import NAME_PATTERN, given
 
 router = APIRouter(tags=["queues"])
 
+ConfiguringRoom = Annotated[Configuring, of(Configuring)]
+QueueName = Annotated[str, Path(pattern=NAME_PATTERN)]
+Config = Annotated[QueueConfig, body(QueueConfig)]
+_BAD = (MalformedJson, ValidationFailed)
 
-@router.get("/queues", **gives(QueueList))
-async def list_queues(queues: Annotated[Queues, of(Queues)], page: Page) -> Response:
-    """All queues in the order of their names."""
-    await queues.refresh()
-    after = page.after("name")
-    found = [Queue(name=queue.name, created_at=queue.row.created_at) for queue in queues.known() if not after or queue.name > after]
-    items, cursor = page_of(found, page.limit, lambda queue: {"name": queue.name})
-    return answer(QueueList(items=items, next_cursor=cursor))
+
+@router.get("/queues", **gives(QueueList, ValidationFailed))
+async def list_queues(configuring: ConfiguringRoom, page: Page) -> Response:
+    """All queues with their configuration, in the order of their names."""
+    return answer(await configuring.page(page))
+
+
+@router.get("/queues/{name}", **gives(Queue, NotFound))
+async def get_queue(name: QueueName, configuring: ConfiguringRoom) -> Response:
+    """One queue with its configuration: what was set, and always `lanes` and `paused`."""
+    return answer(await configuring.get(name))
+
+
+@router.put("/queues/{name}", **gives(Queue, QueueLimit, *_BAD, takes=QueueConfig))
+async def put_queue(name: QueueName, config: Config, configuring: ConfiguringRoom) -> Response:
+    """Makes the queue be configured like this: what is absent is no longer set, only `lanes` stay. Makes the queue if there is none.
+
+    In force here when this is answered, elsewhere within 250 ms. `max_running` and `rate` need one lane. There can be fewer lanes than
+    before only if the queue has no live jobs and no dead letters.
+    """
+    return answer(await configuring.put(name, config))
+
+
+@router.patch("/queues/{name}", **gives(Queue, NotFound, *_BAD, takes=QueueConfig))
+async def update_queue(name: QueueName, config: Config, configuring: ConfiguringRoom) -> Response:
+    """Changes only what is given, within `rate`, `default_retry`, `retention` and `health` too. To unset something use PUT."""
+    return answer(await configuring.update(name, config))
+
+
+@router.delete("/queues/{name}", **gives(Queue, NotFound, QueueNotEmpty))
+async def delete_queue(name: QueueName, configuring: ConfiguringRoom, _: NoBody) -> Response:
+    """Removes a queue without live jobs and dead letters, and answers with the queue as it was. Its finished jobs stay."""
+    return answer(await configuring.delete(name))
+
+
+@router.post("/queues/{name}/pause", **gives(Queue, NotFound, *_BAD, takes=PauseQueue))
+async def pause_queue(name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], configuring: ConfiguringRoom) -> Response:
+    """Hands out nothing from now on; jobs are still taken. Pausing again changes nothing, unless it gives another reason."""
+    return answer(await configuring.pause(name, given(pause.reason, None)))
+
+
+@router.post("/queues/{name}/resume", **gives(Queue, NotFound))
+async def resume_queue(name: QueueName, configuring: ConfiguringRoom, _: NoBody) -> Response:
+    """Hands out jobs again."""
+    return answer(await configuring.resume(name))

@@ -9,6 +9,7 @@ MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions befo
 LeaseSeconds = Annotated[int, integer(ge=1, le=24 * 60 * 60, description="Lease in seconds.")]
 TimeoutSeconds = Annotated[int, integer(ge=1, le=30 * 24 * 60 * 60, description="Longest run, however often it is extended.")]
 BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
+MOST = 2**31 - 1
 
 
 class RetryPolicy(Sent):
@@ -44,9 +45,9 @@ class Retention(Sent):
 class HealthLimits(Sent):
     """Above a limit the verdict is critical, from 80 % of it on a warning."""
 
-    max_depth: Annotated[int, integer(ge=0, description="Jobs that wait.")] | UnsetType = UNSET
-    max_age_seconds: Annotated[int, integer(ge=0, description="Age of the oldest job that could run.")] | UnsetType = UNSET
-    max_dead_per_hour: Annotated[int, integer(ge=0, description="Jobs that died within the last hour.")] | UnsetType = UNSET
+    max_depth: Annotated[int, integer(ge=0, le=MOST, description="Jobs that wait.")] | UnsetType = UNSET
+    max_age_seconds: Annotated[int, integer(ge=0, le=MOST, description="Age of the oldest job that could run.")] | UnsetType = UNSET
+    max_dead_per_hour: Annotated[int, integer(ge=0, le=MOST, description="Jobs that died within the last hour.")] | UnsetType = UNSET
 
 
 class QueueConfig(Sent):
@@ -57,7 +58,7 @@ class QueueConfig(Sent):
         Annotated[int, integer(ge=1, le=100_000, description="Jobs of one group that run at once; 1 keeps their order.")] | UnsetType
     ) = UNSET
     rate: Annotated[RateLimit, Meta(description="Needs one lane.")] | UnsetType = UNSET
-    max_waiting: Annotated[int, integer(ge=0, description="Jobs that may wait; more are refused with 429.")] | UnsetType = UNSET
+    max_waiting: Annotated[int, integer(ge=0, le=MOST, description="Jobs that may wait; more are refused with 429.")] | UnsetType = UNSET
     fair: Annotated[bool, Meta(description="Groups take turns. Default false.")] | UnsetType = UNSET
     lanes: Annotated[int, integer(ge=1, le=256, description="Default 1. With more, order holds in groups only.")] | UnsetType = UNSET
     paused: Annotated[bool, Meta(description="Hands out nothing, still takes jobs. Default false.")] | UnsetType = UNSET
@@ -69,10 +70,12 @@ class QueueConfig(Sent):
     health: HealthLimits | UnsetType = UNSET
 
 
-class Queue(QueueConfig, kw_only=True):
+class Queue(QueueConfig, kw_only=True, forbid_unknown_fields=False):
     """A queue with its configuration. It comes into being when it is configured, or on first enqueue."""
 
     name: str
+    lanes: Int32
+    paused: bool
     created_at: Instant
     paused_at: Instant | UnsetType = UNSET
     paused_reason: str | UnsetType = UNSET

@@ -1,28 +1,85 @@
-"""Runs queues.sql."""
+"""Runs queues.sql, and turns its rows into what is told of a queue."""
 
 from datetime import datetime
 from typing import NamedTuple
 
+import msgspec
+
 from app.db.pool import Runs
 from app.db.sql import statements
+from app.queues.schemas import Queue, QueueConfig
+from app.web.shapes import or_unset
 
 SQL = statements(__file__)
+
+_config = msgspec.json.Decoder(QueueConfig)
 
 
 class QueueRow(NamedTuple):
     id: int
     name: str
     lanes: int
+    group_lanes: int
     created_at: datetime
     config: str
     paused_at: datetime | None
     paused_reason: str | None
     deleted_at: datetime | None
 
+    def rules(self) -> QueueConfig:
+        """Two of them have columns of their own: what they were is needed when they change."""
+        return msgspec.structs.replace(_config.decode(self.config), lanes=self.lanes, paused=self.paused_at is not None)
+
+    def told(self) -> Queue:
+        return Queue(
+            **msgspec.structs.asdict(self.rules()),
+            name=self.name,
+            created_at=self.created_at,
+            paused_at=or_unset(self.paused_at),
+            paused_reason=or_unset(self.paused_reason),
+        )
+
 
 async def all_queues(on: Runs) -> list[QueueRow]:
     return [QueueRow(*row) for row in await on.rows(SQL.all_queues)]
 
 
-async def add_queue(on: Runs, name: str, most: int) -> None:
-    await on.rows(SQL.add_queue, name, most)
+async def list_queues(on: Runs, after: str, limit: int) -> list[QueueRow]:
+    return [QueueRow(*row) for row in await on.rows(SQL.list_queues, after, limit)]
+
+
+async def get_queue(on: Runs, name: str) -> QueueRow | None:
+    row = await on.row(SQL.get_queue, name)
+    return QueueRow(*row) if row else None
+
+
+async def lock_queue(on: Runs, name: str) -> QueueRow | None:
+    row = await on.row(SQL.lock_queue, name)
+    return QueueRow(*row) if row else None
+
+
+async def add_queue(on: Runs, name: str, most: int) -> bool:
+    """Whether it was deleted before, and came back."""
+    return await on.value(SQL.add_queue, name, most) is True
+
+
+async def write_queue(on: Runs, row: QueueRow) -> None:
+    rules = (row.lanes, row.group_lanes, row.config, row.paused_at, row.paused_reason, row.deleted_at)
+    await on.rows(SQL.write_queue, row.id, *rules)
+
+
+async def is_used(on: Runs, queue_id: int) -> bool:
+    used: bool = await on.value(SQL.is_used, queue_id)
+    return used
+
+
+async def revive_used(on: Runs) -> list[str]:
+    return [row["name"] for row in await on.rows(SQL.revive_used)]
+
+
+async def reopen_lanes(on: Runs) -> list[str]:
+    return [row["name"] for row in await on.rows(SQL.reopen_lanes)]
+
+
+async def spread_groups(on: Runs) -> list[str]:
+    return [row["name"] for row in await on.rows(SQL.spread_groups)]

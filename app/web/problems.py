@@ -37,6 +37,7 @@ class Problem(Told):
     attempt: Int32 | UnsetType = UNSET
     limit: Int32 | UnsetType = UNSET
     outcome: str | UnsetType = UNSET
+    existing_job_id: str | UnsetType = UNSET
 
 
 def details(problem: errors.Problem, instance: str) -> Problem:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from app.db.pool import Runs
+from app.db.pool import Runs, columns
 from app.db.sql import statements
 from app.workers.schemas import Worker
 
@@ -44,3 +44,17 @@ async def get_worker(on: Runs, worker_id: str) -> WorkerRow | None:
 
 async def forget_workers(on: Runs, seen_before: datetime, told_seen_before: datetime) -> int:
     return len(await on.rows(SQL.forget_workers, seen_before, told_seen_before))
+
+
+async def note_asks(on: Runs, asked: Sequence[tuple[str, str]], now: datetime) -> None:
+    """Asked are (queue, job type)."""
+    await on.rows(SQL.note_asks, *columns(asked), now)
+
+
+async def last_asked(on: Runs, queue: str, job_type: str) -> datetime | None:
+    last: datetime | None = await on.value(SQL.last_asked, queue, job_type)
+    return last
+
+
+async def forget_asks(on: Runs, before: datetime) -> None:
+    await on.rows(SQL.forget_asks, before)

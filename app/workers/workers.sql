@@ -47,3 +47,21 @@ WHERE workers.id = $1;
 DELETE FROM workers
 WHERE last_seen_at < $1 AND (directive = 'run' OR last_seen_at < $2)
 RETURNING id;
+
+-- name: note_asks
+INSERT INTO asks (queue, job_type, last_at)
+SELECT asked.queue, asked.job_type, $3
+FROM unnest($1::text[], $2::text[]) AS asked (queue, job_type)
+ORDER BY asked.queue, asked.job_type
+ON CONFLICT (queue, job_type) DO UPDATE
+SET last_at = greatest(asks.last_at, excluded.last_at);
+
+-- name: last_asked
+-- When a worker last asked for jobs of this queue that would take one of this type.
+SELECT max(last_at)
+FROM asks
+WHERE queue = $1 AND job_type IN ('', $2);
+
+-- name: forget_asks
+DELETE FROM asks
+WHERE last_at < $1;

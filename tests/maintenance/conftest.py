@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from app.main import House, build
+from app.house import House, build
 from app.maintenance.chores import Partitions, Retention
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase
@@ -19,7 +19,7 @@ async def _run_once(house: House) -> None:
     await house.floor.db.open()
     try:
         await house.floor.clock.refresh(house.floor.db)
-        await Partitions(house.floor).run_once()
+        await Partitions(house.floor, house.queues).run_once()
         await Retention(house.floor, house.reviving).run_once()
     finally:
         await house.floor.db.close()

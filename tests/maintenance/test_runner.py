@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.main import House
+from app.house import House
 from app.maintenance.runner import Chore, Runner
 from tests.broker import threaded_broker
 from tests.conftest import QUICK

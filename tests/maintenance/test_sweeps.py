@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from app.main import House
+from app.house import House
 from app.maintenance.chores import Expiry, Promotion
 from app.maintenance.runner import Chore, Runner
 from tests.api import Api
@@ -65,7 +65,7 @@ def test_sweeps_at_once_make_each_due_job_ready_once(
 ) -> None:
     api.batch(*[{"delay_seconds": 60, "queue": f"{api.queue}-{n % 3}"} for n in range(90)], *[{"delay_seconds": 3600}] * 5)
     db.execute("UPDATE jobs SET run_at = run_at - interval '1 minute'")
-    sweep_at_once(loop, *[Promotion(house.floor, house.signals) for _ in range(4)])
+    sweep_at_once(loop, *[Promotion(house.floor, house.queues, house.signals) for _ in range(4)])
     counts = eventually(lambda: (counts := api.get("/stats")["counts"])["ready"] == 90 and counts)
     assert counts["scheduled"] == 5
 
@@ -76,7 +76,7 @@ def test_a_retry_that_becomes_due_has_no_reason_left(
     job = api.enqueue()
     api.fail(api.claim_one(), retry_after_seconds=60)
     db.age(job["id"], 60)
-    sweep_at_once(loop, Promotion(house.floor, house.signals))
+    sweep_at_once(loop, Promotion(house.floor, house.queues, house.signals))
     ready = eventually(lambda: (seen := api.job(job["id"]))["state"] == "ready" and seen)
     assert ("state_reason" in ready, ready["attempt"]) == (False, 1)
 
@@ -85,7 +85,7 @@ def test_promotion_does_not_run_again_and_again_for_a_job_that_another_session_h
     api: Api, db: TestDatabase, house: House, loop: Loop, eventually: Callable[..., Any]
 ) -> None:
     job = api.enqueue(delay_seconds=3600)
-    promotion, runner, ran = Promotion(house.floor, house.signals), Runner(house.floor), Counter[str]()
+    promotion, runner, ran = Promotion(house.floor, house.queues, house.signals), Runner(house.floor), Counter[str]()
 
     async def promote() -> None:
         await promotion.run_once()

@@ -16,7 +16,18 @@ ACROSS_LANES = {
     "leases.leases_of_worker",
     "leases.ready_lanes",
     "dead_letters.too_old",
-    "maintenance.expired_keys",
+    "jobs.count_waiting",
+    "purging.count_purgeable",
+    "purging.purgeable_jobs",
+    "queues.is_used",
+    "queues.revive_used",
+    "queues.reopen_lanes",
+    "queues.spread_groups",
+    "jobs.expiring_jobs",
+    "dependencies.ended_jobs",
+    "limits.lanes_with_parked",
+    "limits.all_rests",
+    "keys.expired_keys",
     "stats.unfolded_lanes",
     "stats.add_times",
     "stats.counts",
@@ -33,8 +44,8 @@ _TABLE = "|".join(LANED)
 _READS = re.compile(rf"\b(?:FROM|UPDATE|JOIN|USING)\s+(?:{_TABLE})\b(?!\s*\()")
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:{_TABLE})\b")
 _MOVES = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:jobs|finished_jobs|dead_letters)\b")
-_FILLED = re.compile(rf"INSERT INTO (?:{_TABLE})\b(?: AS \w+)? \(\s*(\w+).*?\)\s*(?:SELECT\s+|VALUES \()(\S+?),", re.DOTALL)
-_STAR = re.compile(r"(?<!\()(?:(\w+)\.)?\*")
+_FILLED = re.compile(rf"INSERT INTO (?:{_TABLE})\b(?: AS \w+)? \(\s*(\w+).*?\)\s*(?:SELECT\s+|VALUES \()(\S+?)[,)]", re.DOTALL)
+_STAR = re.compile(r"(?<![(\'])(?:(\w+)\.)?\*(?!\')")
 _PARAMETERS_ONLY = r"make_interval\(\w+ => \$\d+\)"
 
 
@@ -94,7 +105,7 @@ def stays_in_its_lane(statement: Named) -> str | None:
 
 def locks_within_one_lane_in_the_order_of_ids(statement: Named) -> str | None:
     for locking in re.finditer(r"SELECT\b(?:(?!SELECT).)*?FOR UPDATE", statement.code, re.DOTALL):
-        if not re.search(r"\blane = \$1(?!\d)", locking[0]):
+        if _READS.search(locking[0]) and not re.search(r"\blane = \$1(?!\d)", locking[0]):
             return "FOR UPDATE without `lane = $1`"
         many = re.search(r"\bid = ANY\(|\bunnest\(", locking[0])
         if many and not re.search(r"ORDER BY (?:\w+\.)?id\s+FOR UPDATE", locking[0]):

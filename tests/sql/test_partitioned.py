@@ -32,7 +32,7 @@ def noted(in_parts: TestDatabase) -> dict[str, list[Touched]]:
     """By statement: which parts of which tables were touched while a few jobs lived through everything there is."""
     in_parts.execute("INSERT INTO keys (lane, digest, expires_at) VALUES (7, gen_random_uuid(), now() - interval '1 day')")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.main.Database", WatchedDatabase)
+        patch.setattr("app.house.Database", WatchedDatabase)
         with threaded_broker(QUICK, in_parts.dsn) as broker:
             live(Api(broker.http, "life"), in_parts)
             wait_until(lambda: {"fold", "forget_keys"} <= NOTES.keys())

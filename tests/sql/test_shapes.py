@@ -21,6 +21,7 @@ TYPES: Mapping[object, set[str]] = {
     UUID: {"uuid"},
     datetime: {"timestamptz"},
     list[str]: {"text[]"},
+    list[UUID]: {"uuid[]"},
 }
 
 

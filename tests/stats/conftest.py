@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from app.main import House
+from app.house import House
 from tests.database import Loop, TestDatabase
 
 Counted = Callable[[str], dict[str, int]]

@@ -33,6 +33,7 @@ RUNNING = LeasedRow(
     run_at=NOW - timedelta(minutes=2),
     started_at=NOW - timedelta(minutes=1),
     lease_expires_at=NOW + timedelta(minutes=1),
+    deadline_at=None,
     cancel_requested_at=None,
     worker_id="w1",
     retry=None,

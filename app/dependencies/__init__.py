@@ -1,0 +1,1 @@
+"""Dependencies: which job waits for which. Written when jobs come in, read when one ends (maintenance/releasing.py)."""

@@ -1,0 +1,58 @@
+"""Runs dependencies.sql."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from asyncpg import Record
+
+from app.db.pool import Runs
+from app.db.sql import statements
+
+SQL = statements(__file__)
+
+
+class ReleasedRow(NamedTuple):
+    state: str
+    job_type: str
+    group_key: str | None
+    run_at: datetime
+
+
+async def await_parents(on: Runs, lane: int, ids: Sequence[UUID]) -> list[UUID]:
+    return [row["id"] for row in await on.rows(SQL.await_parents, lane, ids)]
+
+
+async def ended_parents(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
+    return {row["id"]: row["state"] for row in await on.rows(SQL.ended_parents, lane, ids)}
+
+
+async def add_dependents(on: Runs, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
+    await on.rows(SQL.add_dependents, lane, parents, children)
+
+
+async def ended_jobs(on: Runs, limit: int) -> list[Record]:
+    return await on.rows(SQL.ended_jobs, limit)
+
+
+async def children_of(on: Runs, lane: int, parent: UUID, limit: int) -> list[UUID]:
+    return [row["child"] for row in await on.rows(SQL.children_of, lane, parent, limit)]
+
+
+async def release(
+    on: Runs, lane: int, ids: Sequence[UUID], parent: UUID, *, failed: bool, now: datetime, parks: Sequence[str] | None
+) -> list[ReleasedRow]:
+    return [ReleasedRow(*row) for row in await on.rows(SQL.release, lane, ids, parent, failed, now, parks)]
+
+
+async def doomed(on: Runs, lane: int, ids: Sequence[UUID], parent: UUID) -> list[UUID]:
+    return [row["id"] for row in await on.rows(SQL.doomed, lane, ids, parent)]
+
+
+async def forget_dependents(on: Runs, lane: int, parent: UUID, children: Sequence[UUID]) -> None:
+    await on.rows(SQL.forget_dependents, lane, parent, children)
+
+
+async def forget_ending(on: Runs, lane: int, job_id: UUID) -> None:
+    await on.rows(SQL.forget_ending, lane, job_id)

@@ -1,0 +1,54 @@
+"""A job on its way in: what was asked for, the row it would be, and what became of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from app.db.lanes import lane_of, shared_digest
+from app.errors import Problem
+from app.jobs.schemas import Unique
+from app.jobs.store import ChangedRow, NewJob
+from app.queues.registry import Queue
+
+
+@dataclass(slots=True)
+class Entry:
+    """`row` is what would be stored. With `existing` it is not: its unique key belongs to that job already."""
+
+    at: str
+    queue: Queue
+    row: NewJob
+    unique: Unique | None = None
+    parents: list[UUID] = field(default_factory=list)
+    existing: UUID | None = None
+    replaced: ChangedRow | None = None
+    problem: Problem | None = None
+
+    @property
+    def job_id(self) -> UUID:
+        return self.existing or self.row.id
+
+    @property
+    def lane(self) -> int:
+        return lane_of(self.row.id)
+
+    @property
+    def comes_in(self) -> bool:
+        return self.existing is None and self.problem is None
+
+    @property
+    def unique_digest(self) -> UUID:
+        assert self.unique is not None
+        return shared_digest("unique", str(self.queue.id), self.unique.key)
+
+    @property
+    def needs_a_transaction(self) -> bool:
+        return self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None
+
+
+def new_rows(entries: Iterable[Entry]) -> list[NewJob]:
+    return [entry.row for entry in entries if entry.comes_in]
+
+
+def first_problem(entries: Sequence[Entry]) -> list[Problem]:
+    return [entry.problem for entry in entries if entry.problem is not None]

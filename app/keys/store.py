@@ -1,0 +1,79 @@
+"""Runs keys.sql."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from asyncpg import LockNotAvailableError, Record
+
+from app.db.pool import Runs, columns
+from app.db.sql import statements
+from app.errors import IdempotencyKeyInUse
+
+SQL = statements(__file__)
+
+
+class UniqueRow(NamedTuple):
+    """Who has a unique key. `answer`: for a window in time, or for the life of the job."""
+
+    digest: UUID
+    job_id: UUID | None
+    answer: str | None
+    expires_at: datetime
+
+
+class ExpiredKey(NamedTuple):
+    lane: int
+    digest: UUID
+    job_id: UUID | None
+
+
+async def take_key(on: Runs, lane: int, digest: UUID, *, fingerprint: UUID, answer: str, expires_at: datetime, now: datetime) -> bool:
+    try:
+        return await on.value(SQL.take_key, lane, digest, fingerprint, answer, expires_at, now) is not None
+    except LockNotAvailableError:
+        raise IdempotencyKeyInUse("the first call with this key has not ended yet", retry_after=1) from None
+
+
+async def read_key(on: Runs, lane: int, digest: UUID) -> Record:
+    row = await on.row(SQL.read_key, lane, digest)
+    assert row is not None, "the key was there a moment ago, and nobody removes living ones"
+    return row
+
+
+async def hold_key(on: Runs, lane: int, digest: UUID, expires_at: datetime) -> str | None:
+    answer: str | None = await on.value(SQL.hold_key, lane, digest, expires_at)
+    return answer
+
+
+async def write_key(on: Runs, lane: int, digest: UUID, answer: str) -> None:
+    await on.rows(SQL.write_key, lane, digest, answer)
+
+
+async def hold_unique(on: Runs, lane: int, digests: Sequence[UUID], expires_at: datetime) -> list[UniqueRow]:
+    return [UniqueRow(*row) for row in await on.rows(SQL.hold_unique, lane, digests, expires_at)]
+
+
+async def give_unique(on: Runs, lane: int, keys: Sequence[tuple[UUID, UUID, str, datetime]]) -> None:
+    """Keys are (digest, job_id, held_for, expires_at)."""
+    await on.rows(SQL.give_unique, lane, *columns(keys))
+
+
+async def expired_keys(on: Runs, now: datetime, limit: int) -> list[ExpiredKey]:
+    return [ExpiredKey(*row) for row in await on.rows(SQL.expired_keys, now, limit)]
+
+
+async def forget_keys(on: Runs, lane: int, digests: Sequence[UUID], now: datetime) -> None:
+    await on.rows(SQL.forget_keys, lane, digests, now)
+
+
+async def keep_keys(on: Runs, lane: int, digests: Sequence[UUID], now: datetime, until: datetime) -> None:
+    await on.rows(SQL.keep_keys, lane, digests, now, until)
+
+
+async def hold_gate(on: Runs, lane: int) -> None:
+    """Within a transaction; the row is made when it is needed first."""
+    if await on.row(SQL.hold_gate, lane) is None:
+        await on.rows(SQL.make_gate, lane)
+        await on.row(SQL.hold_gate, lane)

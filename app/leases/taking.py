@@ -1,0 +1,115 @@
+"""Takes jobs out of lanes: queue after queue in order of preference, past those that are paused, through the gate where there is one."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from app.db.floor import Floor
+from app.db.pool import Runs, Transaction
+from app.errors import DatabaseUnavailable
+from app.keys import store as keys
+from app.leases import store
+from app.leases.store import Asked, ClaimedRow, Rules
+from app.leases.times import Times
+from app.limits.gate import Gate
+from app.queues.registry import Queue, Queues
+
+
+class Take(NamedTuple):
+    """`again_at`: when the first rate that gave nothing has something to give."""
+
+    rows: list[ClaimedRow]
+    again_at: datetime | None = None
+
+
+class Taking:
+    def __init__(self, floor: Floor, queues: Queues, times: Times) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._times = times
+        self._gate = Gate(floor)
+        self._alarms: set[str] = set()
+        self.on_rate: Callable[[str], None] = lambda _queue: None
+
+    async def queues(self, names: Sequence[str]) -> list[Queue]:
+        """Those that hand out, as they are configured now."""
+        await self._floor.versions.fresh()
+        return [queue for queue in await self._queues.find_all(names) if not queue.paused]
+
+    async def take(self, queues: Sequence[Queue], most: int, asked: Asked, *, on: Transaction | None = None) -> Take:
+        """`on`: the transaction of a claim with a key, which has its only connection. It holds all gates from the start, in the order of
+        lanes."""
+        if on is not None:
+            for lane in sorted(lane for queue in queues if queue.gated for lane in queue.all_lanes):
+                await keys.hold_gate(on, lane)
+        taken: list[ClaimedRow] = []
+        waits: list[datetime] = []
+        for queue, lane in self._lanes(queues):
+            try:
+                take = await self._take_lane(on, queue, lane, most - len(taken), asked)
+            except DatabaseUnavailable:
+                if not taken or on is not None:
+                    raise
+                break  # what we have is leased and must reach the worker
+            taken += take.rows
+            waits += [take.again_at] if take.again_at else []
+            if len(taken) >= most:
+                break
+            asked = asked._replace(max_bytes=asked.max_bytes - sum(map(_size, take.rows)), at_least_one=not taken)
+        self._count(taken)
+        return Take(taken, min(waits, default=None))
+
+    def _lanes(self, queues: Sequence[Queue]) -> list[tuple[Queue, int]]:
+        """The lanes of one queue from a random one on, so that none is always last."""
+        lanes: list[tuple[Queue, int]] = []
+        for queue in queues:
+            first = random.randrange(queue.lanes)
+            lanes += [(queue, lane) for lane in (*queue.all_lanes[first:], *queue.all_lanes[:first])]
+        return lanes
+
+    async def _take_lane(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
+        if not queue.gated:
+            rules = Rules(self._queues.parks(lane), in_turn=queue.fair)
+            return Take(await store.claim(on or self._floor.db, lane, most, asked, rules, self._floor.now()))
+        if on is not None:
+            return await self._take_through_gate(on, queue, lane, most, asked)
+        async with self._floor.db.transaction() as transaction:
+            return await self._take_through_gate(transaction, queue, lane, most, asked)
+
+    async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
+        leave = await self._gate.ask(on, queue, lane, most)
+        if leave.most == 0:
+            if leave.again_at is not None:
+                self._wake_at(queue.name, leave.again_at)
+            return Take([], leave.again_at)
+        rules = Rules(self._queues.parks(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
+        rows = await store.claim(on, lane, leave.most, asked, rules, leave.now)
+        await self._gate.note(on, queue, lane, len(rows), leave.now)
+        return Take(rows)
+
+    def _wake_at(self, queue: str, instant: datetime) -> None:
+        """One alarm per queue and process, however many polls have asked."""
+        if queue in self._alarms:
+            return
+        self._alarms.add(queue)
+        seconds = max(0.0, (instant - self._floor.now()) / timedelta(seconds=1))
+        asyncio.get_running_loop().call_later(seconds, self._wake, queue)
+
+    def _wake(self, queue: str) -> None:
+        self._alarms.discard(queue)
+        self.on_rate(queue)
+
+    def _count(self, rows: Sequence[ClaimedRow]) -> None:
+        self._floor.metrics.claimed.inc(len(rows))
+        for row in rows:
+            if row.crashes == 0:  # after a crash the time since run_at is not time spent waiting
+                self._times.record(row.lane, "wait", [(row.run_at, row.started_at)])
+
+
+def _size(row: ClaimedRow) -> int:
+    """As the claim statement measures it."""
+    return store.ENVELOPE_BYTES + sum(
+        len(text.encode()) for text in (row.payload, row.checkpoint, row.progress, row.tags, row.metadata) if text
+    )

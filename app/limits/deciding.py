@@ -1,0 +1,51 @@
+"""Pure: how many of a group may begin now, and with which numbers."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from app.limits.store import HolderRow, RestRow, RoundRow, WaitingRow
+
+MANY = 1000  # at a time, where nothing limits a group
+
+
+class Plan(NamedTuple):
+    """`most`: how many get their turn. `lift`: the rest is over. `probes`: the first of them is the probe; or it is `probe`, which has its
+    turn already."""
+
+    most: int
+    lift: bool = False
+    probes: bool = False
+    probe: UUID | None = None
+
+
+def plan(limit: int | None, held: HolderRow | None, rest: RestRow | None, probe_state: str | None, now: datetime) -> Plan:
+    free = MANY if limit is None else max(0, limit - (held.n if held else 0))
+    if rest is None:
+        return Plan(free)
+    if rest.until > now:
+        return Plan(0)
+    if rest.probe is None or probe_state == "parked":  # it was given back, or is the first one
+        return _begin_probe(free, held)
+    if probe_state in ("ready", "running"):
+        return Plan(0)
+    return Plan(free, lift=True)  # it has ended, or it failed for a reason of its own: the others may go on
+
+
+def _begin_probe(free: int, held: HolderRow | None) -> Plan:
+    """In a strict group the job that was told to come back later has kept its turn: then it is the probe."""
+    if held is not None and held.ready is not None:
+        return Plan(0, probe=held.ready)
+    return Plan(min(1, free), probes=True)
+
+
+def numbered(waiting: Sequence[WaitingRow], rounds: Iterable[RoundRow]) -> list[tuple[UUID, int]]:
+    """Turns of a fair queue. In each round every group has one job: a group's next job comes one round after its last, and a group that
+    comes anew begins with the round that is being served. Rounds are counted by priority, which comes first."""
+    last = {(row.group_key, row.priority): max(row.last or 0, (row.next or 1) - 1) for row in rounds}
+    turns = []
+    for row in sorted(waiting):
+        last[row.group_key, row.priority] += 1
+        turns.append((row.id, last[row.group_key, row.priority]))
+    return turns

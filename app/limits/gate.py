@@ -1,0 +1,51 @@
+"""max_running and rate: asked by a claim, with the gate of the lane held until its commit."""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from app.db.floor import Floor
+from app.db.pool import Runs
+from app.keys import store as keys
+from app.limits import store
+from app.queues.registry import Queue
+
+
+class Leave(NamedTuple):
+    """How many may be handed out at `now`. If the rate has no more to give: when it will."""
+
+    most: int
+    now: datetime
+    again_at: datetime | None = None
+
+
+class Gate:
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+
+    async def ask(self, on: Runs, queue: Queue, lane: int, most: int) -> Leave:
+        """On the connection of the claim's transaction."""
+        await keys.hold_gate(on, lane)
+        if queue.max_running is not None:
+            most = min(most, queue.max_running - await store.running_slots(on, lane))
+        if queue.rate is None or most <= 0:
+            return Leave(max(0, most), self._floor.now())
+        return await self.by_rate(on, queue, lane, most)
+
+    async def by_rate(self, on: Runs, queue: Queue, lane: int, most: int) -> Leave:
+        """Whoever looks through a window as long as the span, wherever it begins, sees no more than the limit. Time does not go back
+        behind what was let through already: processes know the database's clock to some milliseconds only."""
+        assert queue.rate is not None
+        now, span = self._floor.now(), timedelta(seconds=queue.rate.per_seconds)
+        passed = await store.passed(on, lane, now - span)
+        if passed.last_at is not None and passed.last_at > now:
+            now = passed.last_at
+        left = queue.rate.limit - passed.n
+        if left > 0:
+            return Leave(min(most, left), now)
+        assert passed.first_at is not None
+        return Leave(0, now, passed.first_at + span + timedelta(milliseconds=1))
+
+    async def note(self, on: Runs, queue: Queue, lane: int, n: int, now: datetime) -> None:
+        """So many were handed out."""
+        if queue.rate is not None and n:
+            await store.let_pass(on, lane, now, n, now - timedelta(seconds=queue.rate.per_seconds))

@@ -1,0 +1,204 @@
+-- Whose turn it is. A job that has to wait is `parked`; one that has its turn bears a number in `turn`, until it has ended or is put off.
+-- These statements are run with the gate of their lane held, so that no two decide at once. Order of locks: see leases.sql.
+
+-- name: running_slots
+-- Leases that count against max_running.
+SELECT count(*)
+FROM jobs
+WHERE lane = $1 AND slot;
+
+-- name: passed
+-- fills: PassedRow
+-- What the rate has let through since $2.
+SELECT coalesce(sum(n), 0)::bigint AS n, min(at) AS first_at, max(at) AS last_at
+FROM passes
+WHERE lane = $1 AND at >= $2;
+
+-- name: let_pass
+-- Writes down what was let through now, and forgets what is older than the rate's span.
+WITH forgotten AS (
+    DELETE FROM passes
+    WHERE lane = $1 AND at < $4
+)
+INSERT INTO passes (lane, at, n)
+VALUES ($1, $2, $3);
+
+-- name: holders
+-- fills: HolderRow
+-- By group: how many have their turn, and the first of them that nobody has claimed yet.
+SELECT coalesce(group_key, '') AS group_key, count(*) AS n, (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready'))[1] AS ready
+FROM jobs
+WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = ANY($2::text[])
+GROUP BY coalesce(group_key, '');
+
+-- name: next_in_line
+-- fills: WaitingRow
+-- By group: as many as asked for, the oldest first.
+SELECT waiting.id, asked.group_key, waiting.priority, waiting.job_type
+FROM unnest($2::text[], $3::int[]) AS asked (group_key, most)
+CROSS JOIN LATERAL (
+    SELECT id, priority, job_type
+    FROM jobs
+    WHERE lane = $1 AND state = 'parked' AND coalesce(jobs.group_key, '') = asked.group_key
+    ORDER BY id
+    LIMIT asked.most
+) AS waiting;
+
+-- name: rounds
+-- fills: RoundRow
+-- Of a fair queue, by group and priority: the last turn that the group has, and the turn that is next for everybody.
+SELECT asked.group_key, asked.priority,
+    (
+        SELECT max(turn)
+        FROM jobs
+        WHERE lane = $1 AND turn IS NOT NULL AND coalesce(jobs.group_key, '') = asked.group_key AND jobs.priority = asked.priority
+    ) AS last,
+    (SELECT min(turn) FROM jobs WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND jobs.priority = asked.priority) AS next
+FROM unnest($2::text[], $3::smallint[]) AS asked (group_key, priority);
+
+-- name: give_turns
+-- parked -> ready.
+UPDATE jobs
+SET state = 'ready', turn = sent.turn
+FROM unnest($2::uuid[], $3::bigint[]) AS sent (id, turn)
+WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = sent.id AND jobs.state = 'parked'
+RETURNING jobs.job_type;
+
+-- name: take_turns_back
+-- ready -> parked.  The group has come to rest; who runs may go on.
+WITH locked AS (
+    SELECT id, state
+    FROM jobs
+    WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = $2
+    ORDER BY id
+    FOR UPDATE
+)
+UPDATE jobs
+SET state = 'parked', turn = NULL
+WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'ready'));
+
+-- name: park_head
+-- ready -> parked, of groups at rest.  Claims pass over them anyway; out of the index they cost nothing. The first some thousand are enough.
+WITH head AS MATERIALIZED (
+    SELECT id, group_key, turn
+    FROM jobs
+    WHERE lane = $1 AND state = 'ready'
+    ORDER BY priority DESC, id
+    LIMIT $3
+)
+UPDATE jobs
+SET state = 'parked'
+WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM head WHERE turn IS NULL AND group_key = ANY($2::text[]) ORDER BY id))
+    AND state IN ('ready', 'parked');
+
+-- name: sort_page
+-- fills: SortedPage
+-- ready -> parked, parked -> ready: after the rules of a queue have changed, some thousand of its jobs at a time. `parks`: see jobs.sql.
+WITH page AS MATERIALIZED (
+    SELECT id, state, turn,
+        coalesce(coalesce(group_key, '') = ANY($3::text[]) OR (group_key IS NOT NULL AND '*' = ANY($3::text[])), false) AS waits
+    FROM jobs
+    WHERE lane = $1 AND id > $2
+    ORDER BY id
+    LIMIT $4
+),
+sorted AS (
+    UPDATE jobs
+    SET state = CASE state WHEN 'ready' THEN 'parked' ELSE 'ready' END
+    WHERE lane = $1 AND state IN ('ready', 'parked')
+        AND id = ANY(ARRAY(
+            SELECT id
+            FROM page
+            WHERE (state = 'ready' AND turn IS NULL AND waits) OR (state = 'parked' AND NOT waits)
+            ORDER BY id
+        ))
+    RETURNING state, job_type
+)
+SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
+    ARRAY(SELECT DISTINCT job_type FROM sorted WHERE state = 'ready') AS ready;
+
+-- name: count_running
+-- running -> running (counted).  For leases that were given out before there was a limit.
+WITH locked AS (
+    SELECT id, group_key, turn
+    FROM jobs
+    WHERE lane = $1 AND lease_expires_at IS NOT NULL
+    ORDER BY id
+    FOR UPDATE
+)
+UPDATE jobs
+SET slot = $2, turn = CASE WHEN $3 AND jobs.group_key IS NOT NULL THEN coalesce(jobs.turn, 1) ELSE jobs.turn END
+WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked)) AND lease_expires_at IS NOT NULL;
+
+-- name: lanes_with_parked
+-- By hopping from one to the next in jobs_parked: a single probe where nobody waits for a turn.
+WITH RECURSIVE hops AS (
+    (SELECT lane FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
+    UNION ALL
+    SELECT (SELECT jobs.lane FROM jobs WHERE state = 'parked' AND jobs.lane > hops.lane ORDER BY jobs.lane LIMIT 1)
+    FROM hops
+    WHERE hops.lane IS NOT NULL
+)
+SELECT lane
+FROM hops
+WHERE lane IS NOT NULL;
+
+-- name: waiting_groups
+-- Groups in which somebody waits, in their order from $2 on, by hopping from one to the next in jobs_parked.
+WITH RECURSIVE hops AS (
+    (
+        SELECT coalesce(group_key, '') AS group_key, 1 AS hop
+        FROM jobs
+        WHERE lane = $1 AND state = 'parked' AND coalesce(group_key, '') >= $2
+        ORDER BY coalesce(group_key, '')
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.group_key, hops.hop + 1
+    FROM hops
+    CROSS JOIN LATERAL (
+        SELECT coalesce(jobs.group_key, '') AS group_key
+        FROM jobs
+        WHERE lane = $1 AND state = 'parked' AND coalesce(jobs.group_key, '') > hops.group_key
+        ORDER BY coalesce(jobs.group_key, '')
+        LIMIT 1
+    ) AS next
+    WHERE hops.hop < $3
+)
+SELECT group_key
+FROM hops;
+
+-- name: all_rests
+-- fills: RestRow
+-- The cache of every process reads them: groups at rest are few.
+SELECT lane, group_key, until, probe
+FROM rests
+ORDER BY lane, group_key;
+
+-- name: rests_of
+-- fills: RestRow
+SELECT lane, group_key, until, probe
+FROM rests
+WHERE lane = $1 AND group_key = ANY($2::text[]);
+
+-- name: rest
+-- A rest that is prolonged needs a new probe.
+INSERT INTO rests (lane, group_key, until)
+VALUES ($1, $2, $3)
+ON CONFLICT (lane, group_key) DO UPDATE
+SET until = greatest(rests.until, excluded.until), probe = NULL;
+
+-- name: set_probe
+UPDATE rests
+SET probe = $3
+WHERE lane = $1 AND group_key = $2;
+
+-- name: lift
+DELETE FROM rests
+WHERE lane = $1 AND group_key = ANY($2::text[]);
+
+-- name: probe_states
+-- What has become of the probes that are still live.
+SELECT id, state
+FROM jobs
+WHERE lane = $1 AND id = ANY($2::uuid[]);

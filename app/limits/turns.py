@@ -1,0 +1,219 @@
+"""Whose turn it is. Whoever comes to a group or leaves it says so after his commit; then, off his path and with the lane's gate held, it is
+decided who may begin. A process that dies in between is covered by the regular look over all groups that wait."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from app.db.floor import Floor
+from app.db.pool import Runs
+from app.jobs.signals import Signals
+from app.keys import store as keys
+from app.limits import deciding, store
+from app.limits.deciding import MANY, Plan
+from app.limits.store import RestRow, WaitingRow
+from app.queues.registry import Queue, Queues
+
+GROUPS = 500  # decided at once, with the gate held
+LOOKED_AT = 1000  # groups, in one look over a lane
+SORTED = 2000  # jobs, in one statement
+HEAD = 10_000  # ready jobs among which those of groups at rest are sought
+_FIRST = UUID(int=0)
+
+Rules = tuple[int | None, bool, bool]  # limit of groups, fair, whether leases are counted
+
+
+class Turns:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._signals = signals
+        self._moved: dict[int, set[str]] = {}
+        self._unsorted: set[int] = set()
+        self._in_force: dict[int, Rules] = {}
+        self._look_from: dict[int, str] = {}
+        self._looked_at = 0.0
+        self._rests: list[RestRow] = []
+        self.nudge: Callable[[], None] = lambda: None
+        signals.on_turn = self.moved
+        floor.versions.heard.append(self.hear)
+
+    def moved(self, lane: int, groups: Iterable[str | None]) -> None:
+        """Costs nothing where nobody waits for a turn."""
+        concerned = {group or "" for group in groups if self._queues.waits_for_turn(lane, group)}
+        if concerned:
+            self._moved.setdefault(lane, set()).update(concerned)
+            self.nudge()
+
+    def look_at(self, lane: int) -> None:
+        """All groups of the lane, as if somebody had moved in each."""
+        self._look_from.pop(lane, None)
+        self._looked_at = 0.0
+        self.nudge()
+
+    async def hear(self) -> None:
+        """What queues are configured to, and who is at rest. Leases that run are counted before anybody asks how many there are; jobs that
+        wait are sorted afterwards: claims hand out none of them meanwhile."""
+        self._rests = await store.all_rests(self._floor.db)
+        resting: dict[int, list[str]] = {}
+        for rest in self._rests:
+            resting.setdefault(rest.lane, []).append(rest.group_key)
+        await self._queues.learn(resting)
+        self._queues.resting = resting
+        for queue in self._queues.everything():
+            rules = (queue.per_group, queue.fair, queue.max_running is not None)
+            if rules != self._in_force.get(queue.id, (None, False, False)):
+                await self._put_in_force(queue)
+                self._in_force[queue.id] = rules
+        self._set_alarms()
+        self.nudge()
+
+    async def _put_in_force(self, queue: Queue) -> None:
+        for lane in queue.all_lanes:
+            slots = True if queue.max_running is not None else None
+            await store.count_running(self._floor.db, lane, slots=slots, turns=queue.per_group is not None)
+        self._unsorted |= set(queue.all_lanes)
+        self._signals.ready(queue.all_lanes[0], [None])
+
+    async def run_once(self) -> None:
+        """What has moved, first; then the regular look. What could not be decided is kept for the next time."""
+        await self._sort()
+        await self._decide_moved()
+        if time.monotonic() - self._looked_at >= self._floor.settings.sweep_seconds:
+            self._looked_at = time.monotonic()
+            await self._look()
+            await self._decide_moved()
+
+    async def _decide_moved(self) -> None:
+        while self._moved:
+            lane, groups = self._moved.popitem()
+            try:
+                for first in range(0, len(groups), GROUPS):
+                    await self.decide(lane, sorted(groups)[first : first + GROUPS])
+            except Exception:
+                self._moved.setdefault(lane, set()).update(groups)
+                raise
+
+    async def _sort(self) -> None:
+        """After a change of rules: ready jobs that have to wait are parked, parked ones that need not are ready."""
+        while self._unsorted:
+            lane = min(self._unsorted)
+            after: UUID | None = _FIRST
+            while after is not None:
+                page = await store.sort_page(self._floor.db, lane, after, self._queues.parks(lane), SORTED)
+                if page.ready:
+                    self._signals.ready(lane, page.ready)
+                after = page.last
+            self._unsorted.discard(lane)
+
+    async def _look(self) -> None:
+        """Groups with free places in which somebody waits: those of jobs that came by SQL, and those whose process has died."""
+        for lane, groups in self._queues.resting.items():
+            await store.park_head(self._floor.db, lane, groups, HEAD)
+        for rest in self._rests:
+            if rest.until <= self._floor.now():
+                self._moved.setdefault(rest.lane, set()).add(rest.group_key)
+        for lane in await store.lanes_with_parked(self._floor.db):
+            await self._queues.learn([lane])
+            groups = await store.waiting_groups(self._floor.db, lane, self._look_from.get(lane, ""), LOOKED_AT)
+            self._look_from[lane] = groups[-1] if len(groups) == LOOKED_AT else ""
+            idle = await self._idle(lane, groups)
+            if idle:
+                self._moved.setdefault(lane, set()).update(idle)
+
+    async def _idle(self, lane: int, groups: Sequence[str]) -> list[str]:
+        """Groups at rest have been seen to."""
+        awake = [group for group in groups if group not in self._queues.resting.get(lane, ())]
+        limit = self._queues.of_lane(lane).per_group
+        if limit is None or not awake:
+            return awake
+        held = await store.holders(self._floor.db, lane, awake)
+        return [group for group in awake if group not in held or held[group].n < limit]
+
+    async def decide(self, lane: int, groups: Sequence[str]) -> None:
+        """Gives as many turns as there are places."""
+        await self._queues.learn([lane])
+        queue = self._queues.of_lane(lane)
+        async with self._floor.db.transaction() as transaction:
+            await keys.hold_gate(transaction, lane)
+            plans = await self._plans(transaction, queue, lane, groups)
+            waiting = await self._waiting(transaction, lane, plans)
+            lifted = await self._keep_rests(transaction, lane, plans, waiting)
+            types = await self._give(transaction, queue, lane, waiting)
+        if lifted:
+            await self._floor.versions.tell()
+        if types:
+            self._signals.ready(lane, types)
+        self._come_back_for_more(lane, waiting)
+
+    async def _plans(self, on: Runs, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, Plan]:
+        now = self._floor.now()
+        rests = await store.rests_of(on, lane, groups)
+        probes = [rest.probe for rest in rests.values() if rest.probe is not None]
+        states = await store.probe_states(on, lane, sorted(probes)) if probes else {}
+        asked = list(groups) if queue.per_group is not None else list(rests)
+        held = await store.holders(on, lane, asked) if asked else {}
+        limit = queue.per_group
+        return {
+            group: deciding.plan(limit if group else None, held.get(group), rest, _state(rest, states), now)
+            for group, rest in ((group, rests.get(group)) for group in groups)
+        }
+
+    async def _waiting(self, on: Runs, lane: int, plans: dict[str, Plan]) -> list[WaitingRow]:
+        asked = [(group, plan.most) for group, plan in plans.items() if plan.most]
+        return await store.next_in_line(on, lane, asked) if asked else []
+
+    async def _keep_rests(self, on: Runs, lane: int, plans: dict[str, Plan], waiting: Sequence[WaitingRow]) -> bool:
+        """Whether any rest is over: also one after which nobody is there to go first."""
+        first = {row.group_key: row.id for row in sorted(waiting, reverse=True)}
+        over = []
+        for group, plan in plans.items():
+            probe = plan.probe or (first.get(group) if plan.probes else None)
+            if probe is not None:
+                await store.set_probe(on, lane, group, probe)
+            elif plan.lift or (plan.probes and plan.most):
+                over.append(group)
+        if over:
+            await store.lift(on, lane, over)
+            await self._floor.versions.grow(on)
+        return bool(over)
+
+    async def _give(self, on: Runs, queue: Queue, lane: int, waiting: Sequence[WaitingRow]) -> list[str]:
+        if not waiting:
+            return []
+        if not queue.fair:
+            return await store.give_turns(on, lane, [(row.id, 1) for row in sorted(waiting)])
+        asked = sorted({(row.group_key, row.priority) for row in waiting})
+        return await store.give_turns(on, lane, deciding.numbered(waiting, await store.rounds(on, lane, asked)))
+
+    def _come_back_for_more(self, lane: int, waiting: Sequence[WaitingRow]) -> None:
+        """Where nothing limits a group it is served in portions."""
+        counts: dict[str, int] = {}
+        for row in waiting:
+            counts[row.group_key] = counts.get(row.group_key, 0) + 1
+        more = {group for group, count in counts.items() if count >= MANY}
+        if more:
+            self._moved.setdefault(lane, set()).update(more)
+
+    async def rest(self, lane: int, group: str, until: datetime) -> None:
+        """The downstream of a group has asked for a pause: nobody of it begins before `until`, and then one goes first."""
+        async with self._floor.db.transaction() as transaction:
+            await keys.hold_gate(transaction, lane)
+            await store.rest(transaction, lane, group, until)
+            await store.take_turns_back(transaction, lane, group)
+            await self._floor.versions.grow(transaction)
+        await self._floor.versions.tell()
+
+    def _set_alarms(self) -> None:
+        """Those that are further away are found by the regular look."""
+        for rest in self._rests:
+            seconds = (rest.until - self._floor.now()).total_seconds()
+            if 0 < seconds < self._floor.settings.sweep_seconds * 2:
+                asyncio.get_running_loop().call_later(seconds + 0.001, self.moved, rest.lane, [rest.group_key])
+
+
+def _state(rest: RestRow | None, states: dict[UUID, str]) -> str | None:
+    """Of the probe; None if there is none, or none any more."""
+    return states.get(rest.probe) if rest is not None and rest.probe is not None else None

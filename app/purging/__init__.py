@@ -1,0 +1,1 @@
+"""Purging: waiting jobs of a queue, removed without a trace."""

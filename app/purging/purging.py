@@ -1,0 +1,54 @@
+"""Removes waiting jobs in batches: each of its own, so that a million of them block nobody."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from app.db.floor import Floor
+from app.db.lanes import by_lane, first_id_at, lane_of
+from app.jobs.signals import Signals
+from app.log import log
+from app.purging import store
+from app.queues.registry import Queues
+from app.queues.schemas import PurgeQueue, QueuePurged, WaitingState
+from app.web.shapes import given
+
+BATCH = 1000
+SLACK = timedelta(seconds=1)  # ids are minted by several processes, whose clocks differ by some milliseconds
+
+_FIRST = UUID(int=0)
+_STORED = {WaitingState.SCHEDULED: ["scheduled"], WaitingState.BLOCKED: ["blocked"], WaitingState.READY: ["ready", "parked"]}
+
+
+class Purging:
+    """After each batch others may have their turn (`look_at` the lane), and those that waited for a job that is gone have to hear of it."""
+
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals, look_at: Callable[[int], None]) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._signals = signals
+        self._look_at = look_at
+
+    async def purge(self, name: str, request: PurgeQueue) -> QueuePurged:
+        lanes = (await self._queues.get(name)).all_lanes
+        states = [stored for state in set(given(request.states, [*WaitingState])) for stored in _STORED[state]]
+        matched = await store.count_purgeable(self._floor.db, lanes, states)
+        if given(request.dry_run, True):
+            return QueuePurged(matched=matched, purged=0)
+        purged = sum([await self._remove(ids, states) async for ids in self._batches(lanes, states)])
+        log.info("queue purged", queue=name, count=purged, matched=matched)
+        return QueuePurged(matched=matched, purged=purged)
+
+    async def _batches(self, lanes: range, states: Sequence[str]) -> AsyncIterator[list[UUID]]:
+        after, before = (lanes.start, _FIRST), first_id_at(self._floor.now() + SLACK)
+        while ids := await store.purgeable_jobs(self._floor.db, after, lanes.stop, before, states, BATCH):
+            yield ids
+            after = (lane_of(ids[-1]), ids[-1])
+
+    async def _remove(self, ids: Sequence[UUID], states: Sequence[str]) -> int:
+        removed = 0
+        for lane, some in by_lane(ids, lambda job_id: job_id).items():
+            removed += await store.purge_waiting(self._floor.db, lane, some, states)
+            self._look_at(lane)
+            self._signals.ended()
+        return removed

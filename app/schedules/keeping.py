@@ -1,0 +1,128 @@
+"""What schedules there are: put, looked at, paused, resumed, deleted, and tried out before they are made."""
+
+import asyncio
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+
+from app.db.floor import Floor
+from app.errors import NotFound, ValidationFailed
+from app.jobs.intake import Intake
+from app.jobs.schemas import JobCreate
+from app.jobs.wanted import check_horizon
+from app.schedules import store
+from app.schedules.firing import Firing
+from app.schedules.schemas import Misfire, Overlap, Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
+from app.schedules.store import ScheduleRow
+from app.schedules.timing import UPCOMING, same_times, times_of, timing_of
+from app.web.paging import Paging, page_of
+from app.web.shapes import UNSET, given, or_unset
+
+# What holds for one job only, at one time: repeated, it would be wrong from the second run on.
+_HOLDS_ONCE = ("run_at", "delay_seconds", "expires_at", "depends_on", "on_parent_failure")
+
+
+class Keeping:
+    def __init__(self, floor: Floor, intake: Intake, firing: Firing) -> None:
+        self._floor = floor
+        self._intake = intake
+        self._firing = firing
+
+    async def put(self, name: str, wanted: SchedulePut) -> Schedule:
+        await self._check(wanted)
+        spec = msgspec.json.encode(msgspec.structs.replace(wanted, paused=UNSET)).decode()
+        now = self._floor.now()
+        async with self._floor.db.transaction() as transaction:
+            old = await store.lock_schedule(transaction, name)
+            paused = given(wanted.paused, old is not None and old.paused)
+            next_run_at = None if paused else _next(old, wanted, now)
+            row = await store.put_schedule(transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now)
+        return self._awaited(row)
+
+    async def get(self, name: str) -> Schedule:
+        return _told(_found(await store.get_schedule(self._floor.db, name), name))
+
+    async def page(self, page: Paging) -> ScheduleList:
+        rows = await store.list_schedules(self._floor.db, page.after("name"), page.limit + 1)
+        found = await asyncio.to_thread(lambda: [_told(row) for row in rows])  # a thousand take a quarter of a second
+        items, cursor = page_of(found, page.limit, lambda schedule: {"name": schedule.name})
+        return ScheduleList(items=items, next_cursor=cursor)
+
+    async def delete(self, name: str) -> Schedule:
+        return _told(_found(await store.delete_schedule(self._floor.db, name), name))
+
+    async def pause(self, name: str) -> Schedule:
+        return await self._set(name, paused=True)
+
+    async def resume(self, name: str) -> Schedule:
+        return await self._set(name, paused=False)
+
+    def preview(self, wanted: SchedulePreview) -> ScheduleRuns:
+        now = self._floor.now()
+        return ScheduleRuns(runs=list(islice(times_of(wanted, now).after(now), UPCOMING)))
+
+    async def _check(self, wanted: SchedulePut) -> None:
+        now = self._floor.now()
+        timing = timing_of(wanted, now)
+        if timing.starts_at is not None:
+            check_horizon(timing.starts_at, self._floor.settings, now, "/starts_at")
+        _check_repeatable(wanted.job)
+        await self._floor.versions.fresh()
+        self._intake.check(wanted.job, "/job")
+
+    async def _set(self, name: str, *, paused: bool) -> Schedule:
+        """What a schedule missed while it was paused is not made up for: somebody wanted it not to run."""
+        now = self._floor.now()
+        async with self._floor.db.transaction() as transaction:
+            row = _found(await store.lock_schedule(transaction, name), name)
+            next_run_at = None if paused else _next(row, row.wanted, now)
+            row = await store.pause_or_resume(transaction, name, paused=paused, next_run_at=next_run_at, now=now)
+        return self._awaited(row)
+
+    def _awaited(self, row: ScheduleRow) -> Schedule:
+        if row.next_run_at is not None:
+            self._firing.set_alarm(row.next_run_at)
+        return _told(row)
+
+
+def _next(old: ScheduleRow | None, wanted: SchedulePut, now: datetime) -> datetime | None:
+    """A schedule that runs at the same times as before goes on as it was: it may be due at this moment."""
+    if old is not None and not old.paused and same_times(old.wanted, wanted):
+        return old.next_run_at
+    return timing_of(wanted, old.created_at if old else now).first_after(now)
+
+
+def _check_repeatable(job: JobCreate) -> None:
+    for name in _HOLDS_ONCE:
+        if getattr(job, name) is not UNSET:
+            raise ValidationFailed.at(f"/job/{name}", "not in a job that is repeated")
+
+
+def _found(row: ScheduleRow | None, name: str) -> ScheduleRow:
+    if row is None:
+        raise NotFound(f"no schedule named {name}")
+    return row
+
+
+def _told(row: ScheduleRow) -> Schedule:
+    wanted = row.wanted
+    timing = timing_of(wanted, row.created_at)
+    return Schedule(
+        name=row.name,
+        cron=wanted.cron,
+        every_seconds=wanted.every_seconds,
+        timezone=given(wanted.timezone, "UTC"),
+        job=wanted.job,
+        misfire=given(wanted.misfire, Misfire.SKIP),
+        overlap=given(wanted.overlap, Overlap.ALLOW),
+        paused=row.paused,
+        starts_at=or_unset(timing.starts_at),
+        ends_at=or_unset(timing.ends_at),
+        next_run_at=or_unset(row.next_run_at),
+        last_run_at=or_unset(row.last_run_at),
+        last_job_id=or_unset(row.last_job_id),
+        upcoming=timing.upcoming(row.next_run_at),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

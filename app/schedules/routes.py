@@ -1,0 +1,76 @@
+"""What operators ask of schedules."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from app.errors import DuplicateJob, MalformedJson, NotFound, PayloadTooLarge, QueueFull, QueueLimit, ValidationFailed
+from app.jobs.schemas import Job
+from app.schedules.firing import Firing
+from app.schedules.keeping import Keeping
+from app.schedules.schemas import Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
+from app.web.bodies import NoBody, answer, body
+from app.web.contract import gives
+from app.web.paging import Page
+from app.web.rooms import of
+from app.web.shapes import NAME_PATTERN
+
+router = APIRouter(tags=["schedules"])
+
+KeepingRoom = Annotated[Keeping, of(Keeping)]
+ScheduleName = Annotated[str, Path(pattern=NAME_PATTERN)]
+_BAD = (MalformedJson, ValidationFailed)
+_EXISTING: dict[int, tuple[str, type]] = {200: ("A job with its unique key is there already (`Job-Duplicate: true`).", Job)}
+
+
+@router.get("/schedules", **gives(ScheduleList, ValidationFailed))
+async def list_schedules(keeping: KeepingRoom, page: Page) -> Response:
+    """Schedules in the order of their names, page by page."""
+    return answer(await keeping.page(page))
+
+
+@router.post("/schedules/preview", **gives(ScheduleRuns, *_BAD, takes=SchedulePreview))
+async def preview_schedule(preview: Annotated[SchedulePreview, body(SchedulePreview)], keeping: KeepingRoom) -> Response:
+    """The next five runs that a schedule would have. Nothing is stored."""
+    return answer(keeping.preview(preview))
+
+
+@router.get("/schedules/{name}", **gives(Schedule, NotFound))
+async def get_schedule(name: ScheduleName, keeping: KeepingRoom) -> Response:
+    """One schedule, with its next five runs."""
+    return answer(await keeping.get(name))
+
+
+@router.put("/schedules/{name}", **gives(Schedule, PayloadTooLarge, *_BAD, takes=SchedulePut))
+async def put_schedule(name: ScheduleName, wanted: Annotated[SchedulePut, body(SchedulePut)], keeping: KeepingRoom) -> Response:
+    """Makes a schedule, or changes it to what is sent.
+
+    Putting the same again changes nothing. New times count from now on, and what ran last stays known.
+    """
+    return answer(await keeping.put(name, wanted))
+
+
+@router.delete("/schedules/{name}", **gives(Schedule, NotFound))
+async def delete_schedule(name: ScheduleName, keeping: KeepingRoom) -> Response:
+    """Removes a schedule, and answers with it as it was. Jobs that it has enqueued stay."""
+    return answer(await keeping.delete(name))
+
+
+@router.post("/schedules/{name}/run", **gives(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING))
+async def run_schedule(name: ScheduleName, firing: Annotated[Firing, of(Firing)], _: NoBody) -> Response:
+    """Enqueues the schedule's job now, also while it is paused or its last job still runs. When it runs next does not change."""
+    job, created = await firing.run_now(name)
+    location = {"Location": f"/jobs/{job.id}"}
+    return answer(job, status=201, headers=location) if created else answer(job, headers={**location, "Job-Duplicate": "true"})
+
+
+@router.post("/schedules/{name}/pause", **gives(Schedule, NotFound))
+async def pause_schedule(name: ScheduleName, keeping: KeepingRoom, _: NoBody) -> Response:
+    """Stops a schedule until it is resumed."""
+    return answer(await keeping.pause(name))
+
+
+@router.post("/schedules/{name}/resume", **gives(Schedule, NotFound))
+async def resume_schedule(name: ScheduleName, keeping: KeepingRoom, _: NoBody) -> Response:
+    """Lets a paused schedule run again, from now on: what it missed meanwhile is not made up for."""
+    return answer(await keeping.resume(name))

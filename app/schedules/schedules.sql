@@ -1,0 +1,81 @@
+-- Schedules. The row is the clock hand: whoever moves next_run_at on has enqueued what was due, in the same transaction.
+-- Order of locks: a schedule's row before anything that its jobs need (keys, gates, jobs).
+
+-- name: get_schedule
+-- fills: ScheduleRow
+SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
+FROM schedules
+WHERE name = $1;
+
+-- name: list_schedules
+-- fills: ScheduleRow
+SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
+FROM schedules
+WHERE name > $1
+ORDER BY name
+LIMIT $2;
+
+-- name: lock_schedule
+-- fills: ScheduleRow
+SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
+FROM schedules
+WHERE name = $1
+FOR UPDATE;
+
+-- name: put_schedule
+-- fills: ScheduleRow
+INSERT INTO schedules (name, spec, paused, next_run_at, created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $5)
+ON CONFLICT (name) DO UPDATE
+SET spec = excluded.spec, paused = excluded.paused, next_run_at = excluded.next_run_at, updated_at = excluded.updated_at
+RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at;
+
+-- name: delete_schedule
+-- fills: ScheduleRow
+-- Jobs that it has made stay.
+DELETE FROM schedules
+WHERE name = $1
+RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at;
+
+-- name: pause_or_resume
+-- fills: ScheduleRow
+UPDATE schedules
+SET paused = $2, next_run_at = $3, updated_at = $4
+WHERE name = $1
+RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at;
+
+-- name: due_schedules
+-- fills: ScheduleRow
+-- A range at the start of schedules_next_run_at; paused and ended schedules have no next run. In pages: one that cannot be fired stays
+-- due, and must not stand in front of the others.
+SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
+FROM schedules
+WHERE next_run_at <= $1 AND (next_run_at, name) > ($2, $3)
+ORDER BY next_run_at, name
+LIMIT $4;
+
+-- name: take_due_schedule
+-- fills: ScheduleRow
+-- Of several brokers one gets it; the others find it locked, or no longer due.
+SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
+FROM schedules
+WHERE name = $1 AND next_run_at <= $2 AND NOT paused
+FOR UPDATE SKIP LOCKED;
+
+-- name: advance_schedule
+-- In the transaction that has enqueued the jobs. Without a job (skipped) the last one stays the last.
+UPDATE schedules
+SET next_run_at = $2, last_run_at = coalesce($3, last_run_at), last_job_id = coalesce($4, last_job_id)
+WHERE name = $1;
+
+-- name: next_schedule_at
+-- The first entry of schedules_next_run_at that is still to come.
+SELECT min(next_run_at)
+FROM schedules
+WHERE next_run_at > $1;
+
+-- name: live_job
+-- A job that waits or runs is in `jobs`, one that has ended is not.
+SELECT id
+FROM jobs
+WHERE lane = $1 AND id = $2;

@@ -1,0 +1,88 @@
+"""Runs schedules.sql."""
+
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+from asyncpg import Record
+
+from app.db.lanes import lane_of
+from app.db.pool import Runs
+from app.db.sql import statements
+from app.schedules.schemas import SchedulePut
+
+SQL = statements(__file__)
+
+_wanted = msgspec.json.Decoder(SchedulePut)
+
+
+class ScheduleRow(NamedTuple):
+    """`spec` is what was PUT, as JSON text, but for `paused`."""
+
+    name: str
+    spec: str
+    paused: bool
+    next_run_at: datetime | None
+    last_run_at: datetime | None
+    last_job_id: UUID | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def wanted(self) -> SchedulePut:
+        return _wanted.decode(self.spec)
+
+
+def _row(row: Record | None) -> ScheduleRow | None:
+    return None if row is None else ScheduleRow(*row)
+
+
+async def get_schedule(on: Runs, name: str) -> ScheduleRow | None:
+    return _row(await on.row(SQL.get_schedule, name))
+
+
+async def list_schedules(on: Runs, after: str, limit: int) -> list[ScheduleRow]:
+    return [ScheduleRow(*row) for row in await on.rows(SQL.list_schedules, after, limit)]
+
+
+async def lock_schedule(on: Runs, name: str) -> ScheduleRow | None:
+    return _row(await on.row(SQL.lock_schedule, name))
+
+
+async def put_schedule(on: Runs, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime) -> ScheduleRow:
+    (row,) = await on.rows(SQL.put_schedule, name, spec, paused, next_run_at, now)
+    return ScheduleRow(*row)
+
+
+async def delete_schedule(on: Runs, name: str) -> ScheduleRow | None:
+    return _row(await on.row(SQL.delete_schedule, name))
+
+
+async def pause_or_resume(on: Runs, name: str, *, paused: bool, next_run_at: datetime | None, now: datetime) -> ScheduleRow:
+    """Of a schedule that the caller has locked."""
+    (row,) = await on.rows(SQL.pause_or_resume, name, paused, next_run_at, now)
+    return ScheduleRow(*row)
+
+
+async def due_schedules(on: Runs, now: datetime, after: tuple[datetime, str], limit: int) -> list[ScheduleRow]:
+    return [ScheduleRow(*row) for row in await on.rows(SQL.due_schedules, now, *after, limit)]
+
+
+async def take_due_schedule(on: Runs, name: str, now: datetime) -> ScheduleRow | None:
+    return _row(await on.row(SQL.take_due_schedule, name, now))
+
+
+async def advance_schedule(
+    on: Runs, name: str, *, next_run_at: datetime | None, last_run_at: datetime | None, last_job_id: UUID | None
+) -> None:
+    await on.rows(SQL.advance_schedule, name, next_run_at, last_run_at, last_job_id)
+
+
+async def next_schedule_at(on: Runs, now: datetime) -> datetime | None:
+    found: datetime | None = await on.value(SQL.next_schedule_at, now)
+    return found
+
+
+async def live_job(on: Runs, job_id: UUID) -> bool:
+    return await on.value(SQL.live_job, lane_of(job_id), job_id) is not None

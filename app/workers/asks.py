@@ -1,0 +1,27 @@
+"""Which queues and types workers ask for: in memory, written down every beat. With it `explain` can say that nobody asks."""
+
+from collections.abc import Sequence
+
+from app.db.floor import Floor
+from app.workers import store
+
+ANY_TYPE = ""
+
+
+class Asks:
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+        self._new: set[tuple[str, str]] = set()
+
+    def note(self, queues: Sequence[str], job_types: Sequence[str] | None) -> None:
+        self._new |= {(queue, job_type) for queue in queues for job_type in job_types or [ANY_TYPE]}
+
+    async def write(self) -> None:
+        new, self._new = self._new, set()
+        if not new:
+            return
+        try:
+            await store.note_asks(self._floor.db, sorted(new), self._floor.now())
+        except Exception:
+            self._new |= new
+            raise

@@ -1,0 +1,61 @@
+"""How many jobs a due schedule makes, and when it is due again."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from app.schedules.cron import Cron
+from app.schedules.misfires import GRACE, MOST, Plan, plan
+from app.schedules.schemas import Misfire
+from app.schedules.timing import Every, Timing
+
+NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
+SECOND, TICK = timedelta(seconds=1), timedelta(microseconds=1)
+
+
+def every(pace: timedelta, last: datetime = NOW, *, ends_at: datetime | None = None) -> Timing:
+    """With a run at `last`, and as many before it as one likes."""
+    return Timing(Every(last - 10**6 * pace, pace), None, ends_at)
+
+
+@pytest.mark.parametrize(("misfire", "late_jobs"), [(Misfire.SKIP, 0), (Misfire.ONCE, 1), (Misfire.ALL, 1)])
+def test_a_run_is_late_when_the_grace_is_over(misfire: Misfire, late_jobs: int) -> None:
+    in_time, late = NOW - GRACE, NOW - GRACE - TICK
+    hour = timedelta(hours=1)
+    assert plan(every(hour, in_time), in_time, NOW, misfire) == Plan(1, in_time + hour)
+    assert plan(every(hour, late), late, NOW, misfire) == Plan(late_jobs, late + hour, missed=True)
+
+
+@pytest.mark.parametrize("misfire", Misfire)
+def test_runs_that_are_in_time_all_fire(misfire: Misfire) -> None:
+    assert plan(every(SECOND), NOW - 5 * SECOND, NOW, misfire) == Plan(6, NOW + SECOND)
+
+
+@pytest.mark.parametrize("misfire", [Misfire.SKIP, Misfire.ONCE])
+def test_of_many_missed_runs_those_in_time_stand_for_all(misfire: Misfire) -> None:
+    assert plan(every(SECOND), NOW - timedelta(days=10), NOW, misfire) == Plan(61, NOW + SECOND, missed=True)
+
+
+@pytest.mark.parametrize(("runs", "jobs", "ahead"), [(MOST, MOST, 1), (MOST + 1, MOST, 0), (10**5, MOST, MOST + 1 - 10**5)])
+def test_what_does_not_fit_into_one_transaction_stays_due(runs: int, jobs: int, ahead: int) -> None:
+    planned = plan(every(SECOND), NOW - (runs - 1) * SECOND, NOW, Misfire.ALL)
+    assert (planned.jobs, planned.next_run_at, planned.more) == (jobs, NOW + ahead * SECOND, runs > MOST)
+
+
+@pytest.mark.parametrize("misfire", Misfire)
+def test_after_the_last_run_there_is_no_next_one(misfire: Misfire) -> None:
+    assert plan(every(SECOND, ends_at=NOW + TICK), NOW, NOW, misfire) == Plan(1, None)
+
+
+def test_a_year_of_missed_minutes_is_found_at_once() -> None:
+    minutely = Timing(Cron("* * * * *", ZoneInfo("UTC")), None, None)
+    due = NOW - timedelta(days=365)
+    assert plan(minutely, due, NOW, Misfire.SKIP) == Plan(2, NOW + 60 * SECOND, missed=True)
+    assert plan(minutely, due, NOW, Misfire.ALL).jobs == MOST
+
+
+@pytest.mark.parametrize("misfire", Misfire)
+def test_a_run_that_is_due_fires_even_if_the_times_have_changed_since(misfire: Misfire) -> None:
+    """The database's word counts: another release, or other rules for a zone, may have computed it."""
+    assert plan(every(timedelta(hours=1)), NOW - 7 * SECOND, NOW + SECOND, misfire).jobs == 2

@@ -1,0 +1,200 @@
+"""Cron expressions: what is one, and when it fires, above all on the days on which clocks are set."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise, takewhile
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from app.schedules.cron import MACROS, Cron, CronError, zone_named
+
+BERLIN, NEW_YORK, LORD_HOWE, SAO_PAULO = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo"
+
+
+def runs(expression: str, zone: str, first: str, until: str) -> list[str]:
+    """Between two wall times, as the clock shows them with its offset."""
+    at = ZoneInfo(zone)
+    start, end = (datetime.fromisoformat(text).replace(tzinfo=at) for text in (first, until))
+    found = takewhile(lambda run: run < end, Cron(expression, at).after(start - timedelta(microseconds=1)))
+    return [f"{run.astimezone(at):%d %H:%M %z}" for run in found]
+
+
+def next_five(expression: str, after: str) -> list[str]:
+    start = datetime.fromisoformat(after).replace(tzinfo=UTC)
+    return [f"{run:%Y-%m-%d %H:%M}" for run in islice(Cron(expression, ZoneInfo("UTC")).after(start), 5)]
+
+
+@pytest.mark.parametrize(
+    ("expression", "first"),
+    [
+        ("* * * * *", "2026-01-01 00:01"),
+        ("*/15 * * * *", "2026-01-01 00:15"),
+        ("0 9 * * MON-FRI", "2026-01-01 09:00"),
+        ("0 9 * * mon", "2026-01-05 09:00"),
+        ("30 4 1,15 * *", "2026-01-01 04:30"),
+        ("0 0 1 JAN *", "2027-01-01 00:00"),
+        ("0 0 * * 7", "2026-01-04 00:00"),
+        ("0 0 13 * 5", "2026-01-02 00:00"),  # either day matches, as in any cron
+        ("0 0 L * *", "2026-01-31 00:00"),
+        ("0 0 * * 1#2", "2026-01-12 00:00"),
+        ("0 0 29 2 *", "2028-02-29 00:00"),
+        ("0 0 29 2 */7", "2032-02-29 00:00"),  # a Sunday too
+        (" 0\t12  *  * * ", "2026-01-01 12:00"),
+        ("@hourly", "2026-01-01 01:00"),
+        ("@Daily", "2026-01-02 00:00"),
+        ("@weekly", "2026-01-04 00:00"),
+        ("@monthly", "2026-02-01 00:00"),
+        ("@yearly", "2027-01-01 00:00"),
+    ],
+)
+def test_the_first_run_after_new_year(expression: str, first: str) -> None:
+    assert next_five(expression, "2026-01-01 00:00")[0] == first
+
+
+def test_every_macro_is_an_expression() -> None:
+    assert all(next_five(macro, "2026-01-01 00:00") == next_five(fields, "2026-01-01 00:00") for macro, fields in MACROS.items())
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("", "five fields"),
+        ("* * * *", "five fields"),
+        ("0 * * * * *", "five fields"),
+        ("@reboot", "five fields"),
+        ("60 * * * *", "bad minute"),
+        ("-1 * * * *", "bad minute"),
+        ("* 24 * * *", "bad hour"),
+        ("* * 0 * *", "bad day-of-month"),
+        ("* * 32 * *", "bad day-of-month"),
+        ("* * * 13 *", "bad month"),
+        ("* * * * 8", "bad day-of-week"),
+        ("* * * * MON#6", "bad day-of-week"),
+        ("*/0 * * * *", "bad minute"),
+        ("5-1 * * * *", "bad minute"),
+        ("1,,2 * * * *", "bad minute"),
+        ("² * * * *", "bad minute"),
+        ("a b c d e", "bad minute"),
+        ("0 0 30 2 *", "never fires"),
+        ("0 0 31 2,4,6,9,11 *", "never fires"),
+        ("0 0 */31 2 MON#5", "never fires"),
+    ],
+)
+def test_what_is_no_expression_or_never_fires_is_refused(expression: str, why: str) -> None:
+    with pytest.raises(CronError, match=why):
+        Cron(expression, ZoneInfo("UTC"))
+
+
+@pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Africa/Casablanca", "Etc/GMT+5", "America/Argentina/Ushuaia"])
+def test_a_zone_has_a_name_that_iana_knows(name: str) -> None:
+    assert zone_named(name) == ZoneInfo(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Mars/Olympus", "europe/berlin", "Europe", "localtime", "../UTC", "/etc/localtime", "UTC\x00", "+02:00"]
+)
+def test_any_other_name_is_no_zone(name: str) -> None:
+    assert zone_named(name) is None
+
+
+@pytest.mark.parametrize("offset", [timedelta(0), timedelta(microseconds=1), timedelta(seconds=59)])
+def test_a_run_comes_after_the_instant_and_never_at_it(offset: timedelta) -> None:
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert next(Cron("* * * * *", ZoneInfo("UTC")).after(start + offset)) == start + timedelta(minutes=1)
+    assert next(Cron("* * * * *", ZoneInfo("UTC")).after(start - timedelta(microseconds=1))) == start
+
+
+def test_a_year_of_runs_is_in_the_zone_of_the_schedule() -> None:
+    at = ZoneInfo(NEW_YORK)
+    found = list(islice(Cron("0 9 * * *", at).after(datetime(2026, 1, 1, tzinfo=UTC)), 365))
+    assert {run.astimezone(at).hour for run in found} == {9}
+    assert {run.hour for run in found} == {13, 14}
+
+
+# The day on which the clock jumps: 02:00 -> 03:00 in Berlin and New York, 02:00 -> 02:30 on Lord Howe, 00:00 -> 01:00 in São Paulo.
+
+
+@pytest.mark.parametrize(
+    ("zone", "expression", "first", "until", "expected"),
+    [
+        (BERLIN, "30 2 * * *", "2026-03-28", "2026-03-31", ["28 02:30 +0100", "29 03:00 +0200", "30 02:30 +0200"]),
+        (BERLIN, "0 3 * * *", "2026-03-28", "2026-03-31", ["28 03:00 +0100", "29 03:00 +0200", "30 03:00 +0200"]),
+        (BERLIN, "0 2,3 * * *", "2026-03-29", "2026-03-30", ["29 03:00 +0200"]),
+        (BERLIN, "*/20 2 * * *", "2026-03-29", "2026-03-30", ["29 03:00 +0200"]),
+        (BERLIN, "30 2 29 3 *", "2026-01-01", "2027-01-01", ["29 03:00 +0200"]),
+        (BERLIN, "0 */6 * * *", "2026-03-29", "2026-03-30", ["29 00:00 +0100", "29 06:00 +0200", "29 12:00 +0200", "29 18:00 +0200"]),
+        (NEW_YORK, "30 2 * * *", "2026-03-07", "2026-03-10", ["07 02:30 -0500", "08 03:00 -0400", "09 02:30 -0400"]),
+        (LORD_HOWE, "15 2 * * *", "2026-10-03", "2026-10-06", ["03 02:15 +1030", "04 02:30 +1100", "05 02:15 +1100"]),
+        (LORD_HOWE, "45 2 * * *", "2026-10-03", "2026-10-06", ["03 02:45 +1030", "04 02:45 +1100", "05 02:45 +1100"]),
+        (SAO_PAULO, "0 0 * * *", "2018-11-03", "2018-11-06", ["03 00:00 -0300", "04 01:00 -0200", "05 00:00 -0200"]),
+        ("Pacific/Apia", "0 12 * * *", "2011-12-29", "2012-01-01", ["29 12:00 -1000", "31 00:00 +1400", "31 12:00 +1400"]),
+    ],
+)
+def test_a_fixed_time_that_does_not_exist_fires_at_the_jump(
+    zone: str, expression: str, first: str, until: str, expected: list[str]
+) -> None:
+    assert runs(expression, zone, first, until) == expected
+
+
+@pytest.mark.parametrize(
+    ("zone", "expression", "first", "until", "expected"),
+    [
+        (BERLIN, "30 * * * *", "2026-03-29T01:00", "2026-03-29T05:00", ["29 01:30 +0100", "29 03:30 +0200", "29 04:30 +0200"]),
+        (BERLIN, "*/30 */1 * * *", "2026-03-29T01:30", "2026-03-29T04:00", ["29 01:30 +0100", "29 03:00 +0200", "29 03:30 +0200"]),
+        (NEW_YORK, "@hourly", "2026-03-08T01:00", "2026-03-08T05:00", ["08 01:00 -0500", "08 03:00 -0400", "08 04:00 -0400"]),
+        # Its hour from two to three has 30 minutes only.
+        (LORD_HOWE, "*/15 * * * *", "2026-10-04T01:45", "2026-10-04T03:00", ["04 01:45 +1030", "04 02:30 +1100", "04 02:45 +1100"]),
+    ],
+)
+def test_what_runs_every_hour_keeps_its_pace_over_the_jump(zone: str, expression: str, first: str, until: str, expected: list[str]) -> None:
+    assert runs(expression, zone, first, until) == expected
+
+
+# The day on which an hour comes twice: 03:00 -> 02:00 in Berlin, 02:00 -> 01:00 in New York, 02:00 -> 01:30 on Lord Howe.
+
+
+@pytest.mark.parametrize(
+    ("zone", "expression", "first", "until", "expected"),
+    [
+        (BERLIN, "30 2 * * *", "2026-10-24", "2026-10-27", ["24 02:30 +0200", "25 02:30 +0200", "26 02:30 +0100"]),
+        (BERLIN, "0 2,3 * * *", "2026-10-25", "2026-10-26", ["25 02:00 +0200", "25 03:00 +0100"]),
+        (NEW_YORK, "30 1 * * *", "2026-10-31", "2026-11-03", ["31 01:30 -0400", "01 01:30 -0400", "02 01:30 -0500"]),
+        (NEW_YORK, "*/30 1 * * *", "2026-11-01", "2026-11-02", ["01 01:00 -0400", "01 01:30 -0400"]),
+        (LORD_HOWE, "45 1 * * *", "2026-04-04", "2026-04-07", ["04 01:45 +1100", "05 01:45 +1100", "06 01:45 +1030"]),
+        (SAO_PAULO, "30 23 * * *", "2018-02-16", "2018-02-19", ["16 23:30 -0200", "17 23:30 -0200", "18 23:30 -0300"]),
+        ("Africa/Casablanca", "30 2 * * *", "2026-02-14", "2026-02-17", ["14 02:30 +0100", "15 02:30 +0100", "16 02:30 +0000"]),
+    ],
+)
+def test_a_fixed_time_that_comes_twice_fires_once(zone: str, expression: str, first: str, until: str, expected: list[str]) -> None:
+    assert runs(expression, zone, first, until) == expected
+
+
+@pytest.mark.parametrize(
+    ("zone", "expression", "first", "until", "expected"),
+    [
+        (
+            BERLIN,
+            "*/30 * * * *",
+            "2026-10-25T02:00",
+            "2026-10-25T03:30",
+            ["25 02:00 +0200", "25 02:30 +0200", "25 02:00 +0100", "25 02:30 +0100", "25 03:00 +0100"],
+        ),
+        (NEW_YORK, "15 * * * *", "2026-11-01T01:00", "2026-11-01T03:00", ["01 01:15 -0400", "01 01:15 -0500", "01 02:15 -0500"]),
+        (
+            LORD_HOWE,
+            "*/15 * * * *",
+            "2026-04-05T01:30",
+            "2026-04-05T02:15",
+            ["05 01:30 +1100", "05 01:45 +1100", "05 01:30 +1030", "05 01:45 +1030", "05 02:00 +1030"],
+        ),
+    ],
+)
+def test_what_runs_every_hour_runs_in_both_passes(zone: str, expression: str, first: str, until: str, expected: list[str]) -> None:
+    assert runs(expression, zone, first, until) == expected
+
+
+def test_every_minute_is_every_minute_all_year_in_any_zone() -> None:
+    start = datetime(2026, 10, 24, 22, tzinfo=UTC)
+    for zone in (BERLIN, NEW_YORK, LORD_HOWE):
+        found = list(islice(Cron("* * * * *", ZoneInfo(zone)).after(start), 3000))
+        assert {later - run for run, later in pairwise(found)} == {timedelta(minutes=1)}
