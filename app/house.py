@@ -11,6 +11,8 @@ from app.db.pool import Database
 from app.db.versions import Hear, Versions
 from app.db.wakeups import Wakeups
 from app.dead_letters.reviving import Reviving
+from app.explain.explaining import Explaining
+from app.job_types.configuring import Configuring as TypeConfiguring
 from app.job_types.registry import JobTypes
 from app.jobs.changing import Changing
 from app.jobs.intake import Intake
@@ -75,6 +77,7 @@ def build(settings: Settings, dsn: str) -> House:
     reckoning = Reckoning(floor, queues, waiting, times)
     rooms = (
         configuring,
+        TypeConfiguring(floor),
         queues,
         intake,
         watching,
@@ -88,6 +91,7 @@ def build(settings: Settings, dsn: str) -> House:
         firing,
         Keeping(floor, intake, firing),
         reckoning,
+        Explaining(floor, queues, watching, asks),
     )
     return House(floor, queues, configuring, signals, watching, waiting, roster, asks, turns, settling, reviving, firing, reckoning, rooms)
 
@@ -118,6 +122,7 @@ def start_chores(house: House, runner: Runner) -> None:
     runner.start(Chore("asks", house.asks.write, 1.0))
     runner.start(Chore("times", house.reckoning.write_times, 1.0))
     runner.start(Chore("fold", house.reckoning.fold, 1.0, led=True))
+    runner.start(Chore("health", house.reckoning.watch_health, 5.0))
     runner.start(Chore("partitions", Partitions(floor, house.queues).run_once, 60.0, led=True))
     runner.start(Chore("retention", Retention(floor, house.reviving).run_once, 60.0, led=True))
     runner.start(Chore("used queues", house.configuring.revive_used, 60.0, led=True))

@@ -10,7 +10,9 @@ from fastapi.routing import APIRoute
 from app.db import migrations
 from app.dead_letters import routes as dead_letter_routes
 from app.errors import DatabaseUnavailable, Problem
+from app.explain import routes as explain_routes
 from app.house import House, build, start_chores
+from app.job_types import routes as job_type_routes
 from app.jobs import routes as job_routes
 from app.leases import routes as lease_routes
 from app.maintenance.runner import Runner
@@ -33,7 +35,9 @@ ROOMS = (
     dead_letter_routes,
     queue_routes,
     purging_routes,
+    job_type_routes,
     schedule_routes,
+    explain_routes,
     stats_routes,
 )
 

@@ -22,6 +22,9 @@ class Metrics:
         self.expired = self._count("leases_expired", "Leases that ran out.")
         self.promoted = self._count("jobs_promoted", "Scheduled jobs that became ready.")
         self.parked = Gauge("longshore_polls_parked", "Long polls waiting now.", registry=self.registry)
+        self.queue_health = Gauge(
+            "longshore_queue_health", "Of queues with health limits: 0 ok, 1 warning, 2 critical.", ["queue"], registry=self.registry
+        )
         self.chore_failures = Counter("longshore_chore_failures", "Background runs that failed.", ["chore"], registry=self.registry)
         self.notify_failures = self._count("notify_failures", "Wake-ups that could not be sent; polling covers for them.")
         self.database_errors = Counter(

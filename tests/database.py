@@ -18,7 +18,10 @@ from tests.partitioned import divide
 T = TypeVar("T")
 
 # Queues stay: brokers cache them. Tests use queues of their own.
-EMPTIED = ("jobs", "finished_jobs", "dead_letters", "keys", "workers", "stat_deltas", "stat_totals", "stat_rates", "stat_times")
+EMPTIED = (
+    *("jobs", "finished_jobs", "dead_letters", "keys", "passes", "rests", "dependents", "endings", "schedules", "asks", "workers"),
+    *("stat_deltas", "stat_totals", "stat_rates", "stat_times"),
+)
 
 
 class Loop:

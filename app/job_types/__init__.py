@@ -1,1 +1,1 @@
-"""Job types: what the jobs of one kind have in common, and what their payloads must look like. Cached in every process."""
+"""Job types: what holds for every job of a type, and what its payload must look like. Small, cached in every process."""

@@ -1,47 +1,53 @@
-"""The cache of job types in this process, each with the validator that its schema was compiled to."""
+"""The cache of job types in this process: what enqueue asks."""
 
 import asyncio
-from datetime import datetime
 from functools import cached_property
 
-import msgspec
-
 from app.db.floor import Floor
+from app.errors import ValidationFailed
 from app.job_types import store
-from app.job_types.checking import PayloadCheck
-from app.job_types.schemas import JobTypeConfig, JobTypeRetry
-from app.job_types.store import CachedRow
+from app.job_types.checking import Checker
+from app.job_types.schemas import TypeRetry
+from app.job_types.store import JobTypeRow
+from app.queues.schemas import RetryPolicy
 from app.web.shapes import UNSET, Raw, UnsetType, given
-
-_config = msgspec.json.Decoder(JobTypeConfig)
 
 
 class JobType:
-    """A job type as the process caches it."""
+    """A job type as the process caches it, with what its configuration comes to."""
 
-    def __init__(self, config: str, updated_at: datetime) -> None:
-        self.config = _config.decode(config)
-        self.updated_at = updated_at
+    def __init__(self, row: JobTypeRow) -> None:
+        config = row.read()
+        policy = given(config.retry, TypeRetry())
+        self.row = row
+        self.config = config
+        self.max_attempts: int | UnsetType = given(config.max_attempts, policy.max_attempts)
+        self.retry: RetryPolicy | UnsetType = _without_attempts(policy)
 
-    @property
-    def retry(self) -> JobTypeRetry | UnsetType:
-        return self.config.retry
-
-    @property
-    def max_attempts(self) -> int | None:
-        within = UNSET if self.config.retry is UNSET else self.config.retry.max_attempts
-        return given(self.config.max_attempts, given(within, None))
-
-    def check(self, payload: Raw, at: str) -> None:
-        """Raises ValidationFailed, with pointers, for a payload that is not as the schema says; `at` points to its job."""
-        if self._payload_check is not None:
-            self._payload_check(payload, f"{at}/payload")
+    def check(self, payload: Raw | UnsetType, at: str) -> None:
+        """Raises if the payload of the job at this pointer is not what the type asks for. What was not sent is `{}`."""
+        if isinstance(self.config.payload_schema, UnsetType):
+            return
+        checker = self._checker
+        if checker is None:
+            raise ValidationFailed.at(f"{at}/job_type", "the payload schema of this type is not one that this release takes: put it again")
+        checker.check(b"{}" if isinstance(payload, UnsetType) else bytes(payload), at)
 
     @cached_property
-    def _payload_check(self) -> PayloadCheck | None:
-        """Compiled when the first payload comes: a broker with thousands of types starts at once."""
-        schema = self.config.payload_schema
-        return None if schema is UNSET else PayloadCheck(schema)
+    def _checker(self) -> Checker | None:
+        """Made when it is first needed: a process need not pay for the types of others. It was tried when it was put, but maybe by
+        another release."""
+        assert isinstance(self.config.payload_schema, Raw)
+        try:
+            return Checker(bytes(self.config.payload_schema))
+        except ValidationFailed:
+            return None
+
+
+def _without_attempts(policy: TypeRetry) -> RetryPolicy | UnsetType:
+    """As a job stores it; nothing if it says nothing."""
+    bare = RetryPolicy(base_seconds=policy.base_seconds, factor=policy.factor, max_seconds=policy.max_seconds, jitter=policy.jitter)
+    return UNSET if bare == RetryPolicy() else bare
 
 
 class JobTypes:
@@ -52,14 +58,13 @@ class JobTypes:
         floor.versions.heard.append(self.refresh)
 
     async def refresh(self) -> None:
+        """A type whose row is still the same stays as it is, with its compiled schema."""
         async with self._reading:
+            rows = await store.all_job_types(self._floor.db)
             known = self._by_name
-            rows = await store.all_job_types(self._floor.db, list(known), [job_type.updated_at for job_type in known.values()])
-            self._by_name = {row.name: _cached(row, known) for row in rows}
+            self._by_name = {
+                row.name: known[row.name] if row.name in known and known[row.name].row == row else JobType(row) for row in rows
+            }
 
     def find(self, name: str) -> JobType | None:
         return self._by_name.get(name)
-
-
-def _cached(row: CachedRow, known: dict[str, JobType]) -> JobType:
-    return known[row.name] if row.config is None else JobType(row.config, row.updated_at)

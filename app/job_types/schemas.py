@@ -6,30 +6,30 @@ from app.web.shapes import UNSET, Annotated, Instant, Meta, Raw, Sent, Told, Uns
 PayloadSchema = Annotated[
     Raw,
     Meta(
-        description="JSON Schema (an object, or true or false) that payloads are checked against at enqueue. "
-        "References lead to places in the schema itself (#...); patterns have no look-around and no back-references."
+        description="JSON Schema, an object or a boolean: draft 2020-12 unless `$schema` names 2019-09, 7, 6 or 4. Checked when a job is "
+        "enqueued. References stay within it, `format` is not checked, patterns have no look-around and no back-references."
     ),
 ]
 
 
-class JobTypeRetry(RetryPolicy):
-    """How jobs of a type are retried: the delays, and how often."""
+class TypeRetry(RetryPolicy):
+    """A retry policy that may also say how often; `max_attempts` beside it goes first."""
 
-    max_attempts: Annotated[MaxAttempts, Meta(description="The one beside `retry` wins if both are there.")] | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
 
 
 class JobTypeConfig(Sent):
-    """What jobs of a type get when they do not say otherwise, and what their payloads must look like."""
+    """What holds for jobs of a type. A job may say otherwise; what is absent here is as the queue says, or the settings."""
 
     max_attempts: MaxAttempts | UnsetType = UNSET
-    retry: JobTypeRetry | UnsetType = UNSET
+    retry: TypeRetry | UnsetType = UNSET
     lease_seconds: LeaseSeconds | UnsetType = UNSET
     timeout_seconds: TimeoutSeconds | UnsetType = UNSET
     payload_schema: PayloadSchema | UnsetType = UNSET
 
 
-class JobType(JobTypeConfig, kw_only=True):
-    """A job type with its configuration. What is absent is as the queue or the settings say."""
+class JobType(JobTypeConfig, forbid_unknown_fields=False):
+    """A job type with its configuration, as it was put."""
 
     name: str
     created_at: Instant

@@ -1,55 +1,54 @@
 """Runs job_types.sql."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+import msgspec
 from asyncpg import Record
 
 from app.db.pool import Runs
 from app.db.sql import statements
+from app.job_types.schemas import JobType, JobTypeConfig
 
 SQL = statements(__file__)
+_config = msgspec.json.Decoder(JobTypeConfig)
 
 
 class JobTypeRow(NamedTuple):
-    """`config` is what was PUT, as JSON text."""
-
     name: str
     config: str
     created_at: datetime
     updated_at: datetime
 
+    def read(self) -> JobTypeConfig:
+        return _config.decode(self.config)
 
-class CachedRow(NamedTuple):
-    """`config` is None if it is the one that the cache has."""
-
-    name: str
-    updated_at: datetime
-    config: str | None
-
-
-def _row(row: Record | None) -> JobTypeRow | None:
-    return None if row is None else JobTypeRow(*row)
+    def told(self) -> JobType:
+        fields = msgspec.structs.asdict(self.read())
+        return JobType(name=self.name, created_at=self.created_at, updated_at=self.updated_at, **fields)
 
 
-async def all_job_types(on: Runs, names: Sequence[str], updated_at: Sequence[datetime]) -> list[CachedRow]:
-    """`names` and `updated_at` say what the caller has."""
-    return [CachedRow(*row) for row in await on.rows(SQL.all_job_types, names, updated_at)]
-
-
-async def get_job_type(on: Runs, name: str) -> JobTypeRow | None:
-    return _row(await on.row(SQL.get_job_type, name))
+async def all_job_types(on: Runs) -> list[JobTypeRow]:
+    return [JobTypeRow(*row) for row in await on.rows(SQL.all_job_types)]
 
 
 async def list_job_types(on: Runs, after: str, limit: int) -> list[JobTypeRow]:
     return [JobTypeRow(*row) for row in await on.rows(SQL.list_job_types, after, limit)]
 
 
+async def get_job_type(on: Runs, name: str) -> JobTypeRow | None:
+    return _perhaps(await on.row(SQL.get_job_type, name))
+
+
 async def put_job_type(on: Runs, name: str, config: str, now: datetime) -> JobTypeRow:
-    (row,) = await on.rows(SQL.put_job_type, name, config, now)
+    row = await on.row(SQL.put_job_type, name, config, now)
+    assert row is not None
     return JobTypeRow(*row)
 
 
 async def delete_job_type(on: Runs, name: str) -> JobTypeRow | None:
-    return _row(await on.row(SQL.delete_job_type, name))
+    return _perhaps(await on.row(SQL.delete_job_type, name))
+
+
+def _perhaps(row: Record | None) -> JobTypeRow | None:
+    return JobTypeRow(*row) if row else None

@@ -45,7 +45,7 @@ class Retention(Sent):
 class HealthLimits(Sent):
     """Above a limit the verdict is critical, from 80 % of it on a warning."""
 
-    max_depth: Annotated[int, integer(ge=0, le=MOST, description="Jobs that wait.")] | UnsetType = UNSET
+    max_depth: Annotated[int, integer(ge=0, le=MOST, description="Ready jobs.")] | UnsetType = UNSET
     max_age_seconds: Annotated[int, integer(ge=0, le=MOST, description="Age of the oldest job that could run.")] | UnsetType = UNSET
     max_dead_per_hour: Annotated[int, integer(ge=0, le=MOST, description="Jobs that died within the last hour.")] | UnsetType = UNSET
 

@@ -4,16 +4,15 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from app.db.floor import Floor
-from app.db.lanes import lanes_of
 from app.leases.times import LADDER, Times
 from app.leases.waiting import WaitingRoom
-from app.queues.registry import Queues
-from app.stats import store
+from app.queues.registry import Queue, Queues
+from app.queues.schemas import HealthLimits
+from app.stats import health, store
 from app.stats.schemas import Percentiles, Rate, Rates, StateCounts, Stats
 from app.stats.store import CountRow, RateRow, TimeRow
-from app.web.shapes import UNSET, UnsetType, or_unset
+from app.web.shapes import UNSET, UnsetType, given, or_unset
 
-STALE_SECONDS = 300  # work that waits this long while nobody asks for it deserves a look
 WORKER_SECONDS = 60
 
 
@@ -23,14 +22,28 @@ class Reckoning:
         self._queues = queues
         self._waiting = waiting
         self._times = times
+        self._watched: set[str] = set()
 
     async def everything(self) -> Stats:
         await self._queues.refresh()
-        return await self._stats(self._queues.lanes(), UNSET, self._waiting.parked)
+        return await self._stats(self._queues.lanes(), UNSET, self._waiting.parked, HealthLimits())
 
     async def of_queue(self, name: str) -> Stats:
         queue = await self._queues.get(name)
-        return await self._stats(lanes_of(queue.id, queue.lanes), name, self._waiting.waiting(name))
+        return await self._of(queue)
+
+    async def _of(self, queue: Queue) -> Stats:
+        limits = given(queue.config.health, HealthLimits())
+        return await self._stats(queue.all_lanes, queue.name, self._waiting.waiting(queue.name), limits)
+
+    async def watch_health(self) -> None:
+        """The chore: of queues that have limits, for /metrics."""
+        watched = {queue.name: queue for queue in self._queues.known() if queue.config.health is not UNSET}
+        for queue in watched.values():
+            self._floor.metrics.queue_health.labels(queue.name).set(health.LEVELS.index((await self._of(queue)).verdict))
+        for name in self._watched - watched.keys():
+            self._floor.metrics.queue_health.remove(name)
+        self._watched = set(watched)
 
     async def fold(self) -> None:
         """The chore: deltas into totals and rates."""
@@ -47,23 +60,24 @@ class Reckoning:
             self._times.put_back(taken)
             raise
 
-    async def _stats(self, lanes: Sequence[int], name: str | UnsetType, polls: int) -> Stats:
+    async def _stats(self, lanes: Sequence[int], name: str | UnsetType, polls: int, limits: HealthLimits) -> Stats:
         db, now = self._floor.db, self._floor.now()
-        rows = await store.counts(db, lanes)
-        oldest = await store.oldest_ready(db, lanes)
-        age = None if oldest is None else max(0, round((now - oldest).total_seconds()))
+        counts = _counts(await store.counts(db, lanes))
+        heads = [head for head in (await store.oldest_ready(db, lanes), await store.oldest_parked(db, lanes)) if head is not None]
+        age = max(0, round((now - min(heads)).total_seconds())) if heads else None
         times = await store.times(db, lanes, now - timedelta(hours=1))
-        reasons = _reasons(age, polls)
+        rates = _rates(await store.rates(db, lanes, now))
+        verdict, reasons = health.verdict(limits, depth=counts.ready, age=age, dead=rates.dead.last_60m, polls=polls)
         return Stats(
             queue=name,
-            counts=_counts(rows),
+            counts=counts,
             oldest_ready_age_seconds=or_unset(age),
-            rates=_rates(await store.rates(db, lanes, now)),
+            rates=rates,
             wait_time=_percentiles(times, "wait"),
             run_time=_percentiles(times, "run"),
             waiting_polls=polls,
             workers=await store.workers_seen(db, now - timedelta(seconds=WORKER_SECONDS)),
-            verdict="warning" if reasons else "ok",
+            verdict=verdict,
             reasons=reasons,
             server_time=now,
         )
@@ -106,9 +120,3 @@ def _percentile(rows: Sequence[TimeRow], share: float) -> float:
         if left <= 0:
             return float(LADDER[row.bucket])
     return float(LADDER[rows[-1].bucket])
-
-
-def _reasons(age: int | None, polls: int) -> list[str]:
-    if age is not None and age > STALE_SECONDS and polls == 0:
-        return [f"the oldest ready job has waited {age} s and no poll is waiting here"]
-    return []

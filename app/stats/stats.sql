@@ -116,6 +116,33 @@ WITH RECURSIVE heads AS (
 SELECT min(run_at)
 FROM heads;
 
+-- name: oldest_parked
+-- The same for jobs that wait for their turn: the head of each of the first hundred groups, found by hopping in jobs_parked.
+WITH RECURSIVE heads AS (
+    SELECT asked.lane, head.group_key, head.run_at, 1 AS hop
+    FROM unnest($1::int[]) AS asked (lane)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(jobs.group_key, '') AS group_key, run_at
+        FROM jobs
+        WHERE jobs.lane = asked.lane AND state = 'parked'
+        ORDER BY coalesce(jobs.group_key, ''), id
+        LIMIT 1
+    ) AS head
+    UNION ALL
+    SELECT heads.lane, head.group_key, head.run_at, heads.hop + 1
+    FROM heads
+    CROSS JOIN LATERAL (
+        SELECT coalesce(jobs.group_key, '') AS group_key, run_at
+        FROM jobs
+        WHERE jobs.lane = heads.lane AND state = 'parked' AND coalesce(jobs.group_key, '') > heads.group_key
+        ORDER BY coalesce(jobs.group_key, ''), id
+        LIMIT 1
+    ) AS head
+    WHERE heads.hop < 100
+)
+SELECT min(run_at)
+FROM heads;
+
 -- name: workers_seen
 SELECT count(*)
 FROM workers

@@ -76,6 +76,11 @@ async def oldest_ready(on: Runs, lanes: Sequence[int]) -> datetime | None:
     return oldest
 
 
+async def oldest_parked(on: Runs, lanes: Sequence[int]) -> datetime | None:
+    oldest: datetime | None = await on.value(SQL.oldest_parked, lanes)
+    return oldest
+
+
 async def workers_seen(on: Runs, since: datetime) -> int:
     seen: int = await on.value(SQL.workers_seen, since)
     return seen

@@ -24,6 +24,9 @@ SEND = {
     "metadata": {"tenant": "acme"},
 }
 
+# A queue of its own for each test: brokers go by its configuration.
+CONFIGURED = "invoices"
+
 Names = dict[str, str]
 Arrangement = Callable[[Api], Names]
 _numbers = itertools.count(1)
@@ -91,6 +94,22 @@ def some_of_each(api: Api) -> Names:
     return names
 
 
+def two_queues(api: Api) -> Names:
+    api.enqueue()
+    return waiting(api)
+
+
+def configured(api: Api) -> Names:
+    api.configure(**example("put_queue")["request"]["body"])
+    return {CONFIGURED: api.queue}
+
+
+def configured_with_a_job(api: Api) -> Names:
+    names = configured(api)
+    api.enqueue()
+    return names
+
+
 ARRANGED: dict[str, Arrangement] = {
     "enqueue_job": nothing,
     "enqueue_jobs": nothing,
@@ -121,7 +140,14 @@ ARRANGED: dict[str, Arrangement] = {
     "replay_dead_letter": dead,
     "replay_dead_letters": dead,
     "purge_dead_letters": dead,
-    "list_queues": waiting,
+    "list_queues": two_queues,
+    "get_queue": configured,
+    "put_queue": configured,
+    "update_queue": configured,
+    "delete_queue": configured,
+    "pause_queue": configured,
+    "resume_queue": configured,
+    "purge_queue": configured_with_a_job,
     "get_stats": some_of_each,
     "get_queue_stats": some_of_each,
     "get_liveness": nothing,

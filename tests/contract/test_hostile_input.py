@@ -14,7 +14,7 @@ from tests.contract.arrangements import ARRANGED, example, with_real_names
 from tests.contract.document import Operation, Schema, component, openapi, operation, operations
 from tests.contract.hostile import BODIES, INSTANTS, LONG_AGO, NAMES, VALUES, Case, exactly
 
-CHANGING = [found for found in operations() if found.method in ("POST", "PATCH")]
+CHANGING = [found for found in operations() if found.method in ("POST", "PATCH", "PUT")]
 TAKING = [found for found in CHANGING if found.takes is not None]
 HERE = "@here@"
 WRONG: list[Any] = [None, True, -1, 1.5, 10**30, "", "x" * 10_000, [], {}, [[]], {"a": 1}]
@@ -38,6 +38,10 @@ TEXTS: dict[str, list[list[str | int]]] = {
     "cancel_jobs": [["filter", "tag"]],
     "release_job": [["lease_token"]],
     "purge_dead_letters": [["filter", "fingerprint"]],
+    "put_queue": [["retention", "mode"]],
+    "update_queue": [["retention", "mode"]],
+    "pause_queue": [["reason"]],
+    "purge_queue": [["states", 0]],
 }
 
 

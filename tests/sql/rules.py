@@ -34,6 +34,7 @@ ACROSS_LANES = {
     "stats.rates",
     "stats.times",
     "stats.oldest_ready",
+    "stats.oldest_parked",
     "stats.forget_rates",
     "stats.forget_times",
     "workers.list_workers",

@@ -58,6 +58,9 @@ def change_and_cancel(api: Api, database: TestDatabase) -> None:
     api.release(api.claim_one())
     api.complete(api.claim_one())
 
+    api.enqueue()
+    assert api.post(f"/queues/{api.queue}/purge", {"dry_run": False}) == {"matched": 1, "purged": 1}
+
 
 def finish(api: Api) -> None:
     api.enqueue()

@@ -71,6 +71,7 @@ INDEXES = {
     "run_now": {"jobs_pkey"},
     "cancel_waiting": {"jobs_pkey"},
     "request_cancel": {"jobs_pkey"},
+    "purge_waiting": {"jobs_pkey"},
     "replay": {"dead_letters_pkey"},
     "take_out": {"dead_letters_pkey"},
     "purge": {"dead_letters_pkey"},

@@ -14,13 +14,16 @@ CONTRACT = {
     "not_found": 404,
     "lease_lost": 409,
     "wrong_state": 409,
+    "duplicate_job": 409,
     "idempotency_key_reused": 422,
     "idempotency_key_in_use": 409,
     "payload_too_large": 413,
     "batch_too_large": 413,
+    "queue_full": 429,
     "database_unavailable": 503,
     "method_not_allowed": 405,
     "queue_limit": 429,
+    "queue_not_empty": 409,
 }
 
 

@@ -1,0 +1,43 @@
+-- What holds a job back. Every answer is bounded, however long the queue is.
+
+-- name: waiting_facts
+-- fills: WaitingFacts
+SELECT priority, turn, awaits
+FROM jobs
+WHERE lane = $1 AND id = $2;
+
+-- name: turns_of_group
+-- Who has a turn in the group, the first twenty.
+SELECT id
+FROM jobs
+WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = $2
+ORDER BY id
+LIMIT 20;
+
+-- name: ahead_in_group
+SELECT count(*)
+FROM (
+    SELECT id
+    FROM jobs
+    WHERE lane = $1 AND state = 'parked' AND coalesce(group_key, '') = $2 AND id < $3
+    LIMIT $4
+) AS ahead;
+
+-- name: ahead_in_queue
+SELECT count(*)
+FROM (
+    SELECT id
+    FROM jobs
+    WHERE lane = $1 AND state = 'ready' AND (priority > $2 OR (priority = $2 AND id < $3))
+    LIMIT $4
+) AS ahead;
+
+-- name: ahead_in_turn
+-- The same for a fair queue.
+SELECT count(*)
+FROM (
+    SELECT id
+    FROM jobs
+    WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND (priority > $2 OR (priority = $2 AND (turn, id) < ($5, $3)))
+    LIMIT $4
+) AS ahead;

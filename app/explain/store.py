@@ -1,0 +1,42 @@
+"""Runs explain.sql."""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from app.db.lanes import lane_of
+from app.db.pool import Runs
+from app.db.sql import statements
+
+SQL = statements(__file__)
+
+MANY = 1000  # more than this many are "many": nobody needs to know how many exactly
+
+
+class WaitingFacts(NamedTuple):
+    priority: int
+    turn: int | None
+    awaits: list[UUID] | None
+
+
+async def waiting_facts(on: Runs, job_id: UUID) -> WaitingFacts | None:
+    row = await on.row(SQL.waiting_facts, lane_of(job_id), job_id)
+    return WaitingFacts(*row) if row else None
+
+
+async def turns_of_group(on: Runs, lane: int, group: str) -> list[UUID]:
+    return [row["id"] for row in await on.rows(SQL.turns_of_group, lane, group)]
+
+
+async def ahead_in_group(on: Runs, job_id: UUID, group: str) -> int:
+    ahead: int = await on.value(SQL.ahead_in_group, lane_of(job_id), group, job_id, MANY)
+    return ahead
+
+
+async def ahead_in_queue(on: Runs, job_id: UUID, priority: int) -> int:
+    ahead: int = await on.value(SQL.ahead_in_queue, lane_of(job_id), priority, job_id, MANY)
+    return ahead
+
+
+async def ahead_in_turn(on: Runs, job_id: UUID, priority: int, turn: int) -> int:
+    ahead: int = await on.value(SQL.ahead_in_turn, lane_of(job_id), priority, job_id, MANY, turn)
+    return ahead

@@ -1,0 +1,54 @@
+"""What operators do to job types. Changes wait for each other: each takes the lock on the version before it writes."""
+
+import asyncio
+
+from app.db.floor import Floor
+from app.errors import NotFound, ValidationFailed
+from app.job_types import store
+from app.job_types.checking import Checker
+from app.job_types.schemas import JobType, JobTypeConfig
+from app.web.shapes import Raw, encoded
+
+
+class Configuring:
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+
+    async def page(self, after: str, limit: int) -> list[JobType]:
+        return [row.told() for row in await store.list_job_types(self._floor.db, after, limit)]
+
+    async def get(self, name: str) -> JobType:
+        row = await store.get_job_type(self._floor.db, name)
+        if row is None:
+            raise _unknown(name)
+        return row.told()
+
+    async def put(self, name: str, config: JobTypeConfig) -> JobType:
+        self._check_lease(config)
+        if isinstance(config.payload_schema, Raw):
+            await asyncio.to_thread(Checker, bytes(config.payload_schema))
+        text = encoded(config)
+        assert text is not None
+        async with self._floor.db.transaction() as transaction:
+            await self._floor.versions.grow(transaction)
+            row = await store.put_job_type(transaction, name, text, self._floor.now())
+        await self._floor.versions.tell()
+        return row.told()
+
+    async def delete(self, name: str) -> JobType:
+        async with self._floor.db.transaction() as transaction:
+            await self._floor.versions.grow(transaction)
+            row = await store.delete_job_type(transaction, name)
+            if row is None:
+                raise _unknown(name)
+        await self._floor.versions.tell()
+        return row.told()
+
+    def _check_lease(self, config: JobTypeConfig) -> None:
+        settings, seconds = self._floor.settings, config.lease_seconds
+        if isinstance(seconds, int) and not settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
+            raise ValidationFailed.at("/lease_seconds", f"{settings.min_lease_seconds} to {settings.max_lease_seconds}")
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"no job type named {name}")

@@ -1,0 +1,48 @@
+"""How operators say what holds for the jobs of a type."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from app.errors import NotFound, ValidationFailed
+from app.job_types.configuring import Configuring
+from app.job_types.schemas import JobType, JobTypeConfig, JobTypeList
+from app.web.bodies import NoBody, answer, body
+from app.web.contract import gives
+from app.web.paging import Page, page_of
+from app.web.rooms import of
+from app.web.shapes import NAME_PATTERN
+
+router = APIRouter(tags=["job_types"])
+
+Room = Annotated[Configuring, of(Configuring)]
+TypeName = Annotated[str, Path(pattern=NAME_PATTERN)]
+
+
+@router.get("/job-types", **gives(JobTypeList))
+async def list_job_types(room: Room, page: Page) -> Response:
+    """Job types that were configured, in the order of their names. Jobs of other types are taken too, and checked for nothing."""
+    found = await room.page(page.after("name"), page.limit + 1)
+    items, cursor = page_of(found, page.limit, lambda job_type: {"name": job_type.name})
+    return answer(JobTypeList(items=items, next_cursor=cursor))
+
+
+@router.get("/job-types/{name}", **gives(JobType, NotFound))
+async def get_job_type(name: TypeName, room: Room) -> Response:
+    """A job type as it was put."""
+    return answer(await room.get(name))
+
+
+@router.put("/job-types/{name}", **gives(JobType, ValidationFailed, takes=JobTypeConfig))
+async def put_job_type(name: TypeName, room: Room, config: Annotated[JobTypeConfig, body(JobTypeConfig)]) -> Response:
+    """Says what holds for jobs of this type from now on: all of it, what is absent holds no longer.
+
+    In force here when this is answered, elsewhere within 250 ms. Jobs that wait already keep what they were enqueued with.
+    """
+    return answer(await room.put(name, config))
+
+
+@router.delete("/job-types/{name}", **gives(JobType, NotFound))
+async def delete_job_type(name: TypeName, room: Room, _: NoBody) -> Response:
+    """Forgets a job type, and answers with it as it was. Its jobs stay, and new ones are still taken."""
+    return answer(await room.delete(name))
