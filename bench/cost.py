@@ -22,7 +22,7 @@ from app.db.pool import Database, Runs
 from app.jobs import store as jobs
 from app.jobs.store import NewJob
 from app.leases import store as leases
-from app.leases.store import Asked, ClaimedRow
+from app.leases.store import Asked, ClaimedRow, Rules
 from app.metrics import Metrics
 from app.settings import Settings
 
@@ -101,6 +101,7 @@ class Bench:
         return NewJob(
             id=self._mint(LANE),
             state="ready",
+            reason=None,
             run_at=datetime.now(UTC),
             priority=0,
             max_attempts=5,
@@ -119,7 +120,7 @@ class Bench:
     async def claim(self, batches: int) -> list[ClaimedRow]:
         rows: list[ClaimedRow] = []
         for _ in range(batches):
-            rows += await leases.claim(self._db, LANE, BATCH, ASKED, datetime.now(UTC))
+            rows += await leases.claim(self._db, LANE, BATCH, ASKED, Rules(), datetime.now(UTC))
         assert len(rows) == batches * BATCH
         return rows
 
@@ -150,7 +151,7 @@ class Bench:
         await self.enqueue(batches)
         watched = Explained(self._db)
         for _ in range(batches):
-            await leases.claim(watched, LANE, BATCH, ASKED, datetime.now(UTC))
+            await leases.claim(watched, LANE, BATCH, ASKED, Rules(), datetime.now(UTC))
         return watched.buffers / (batches * BATCH)
 
     async def full_pages(self) -> int:

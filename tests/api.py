@@ -42,8 +42,8 @@ class Api:
 
     # Producers
 
-    def enqueue(self, **fields: Any) -> Json:
-        job: Json = self.post("/jobs", {"queue": self.queue, "job_type": "test", **fields}, status=201)
+    def enqueue(self, *, status: int = 201, key: str | None = None, **fields: Any) -> Json:
+        job: Json = self.post("/jobs", {"queue": self.queue, "job_type": "test", **fields}, status=status, key=key)
         return job
 
     def batch(self, *jobs: Json, status: int = 201, key: str | None = None, **fields: Any) -> Json:

@@ -48,7 +48,7 @@ async def divide(dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         for file in reversed(_scripts("down")):
-            await connection.execute(file.read_text())
+            await connection.execute(file.read_text().replace(" CONCURRENTLY", ""))
         for file in _scripts("up"):
             await connection.execute(partitioned(file.read_text()))
     finally:

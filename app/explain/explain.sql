@@ -8,9 +8,13 @@ WHERE lane = $1 AND id = $2;
 
 -- name: turns_of_group
 -- Who has a turn in the group, the first twenty.
+WITH found AS MATERIALIZED (
+    SELECT id
+    FROM jobs
+    WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = $2
+)
 SELECT id
-FROM jobs
-WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = $2
+FROM found
 ORDER BY id
 LIMIT 20;
 

@@ -1,47 +1,124 @@
-"""Payloads against a schema: compiles it, and turns what the validator says into pointers."""
+"""A payload schema, compiled: whether a payload fits, and where it does not. It never fetches anything and never takes long."""
 
-from collections.abc import Iterator
-from itertools import islice
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 import jsonschema_rs
 import msgspec
-from jsonschema_rs import ValidationError
+from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from app.errors import Fault, ValidationFailed
-from app.web.shapes import Raw
+from app.job_types.walking import AT, escaped
+from app.job_types.weighing import MOST_STEPS, Weight
+from app.web import strict_json
 
+MOST_BYTES = 64 * 1024
 MOST_FAULTS = 20
-MOST_CHARACTERS = 300
+MOST_DETAIL = 300
+
+_MOST_EXPLAINED = 200_000  # about half a second: an error takes 7 µs, and a copy of what it is about
+_HEAVY = re.compile(rb"\d{17}|[eE][+-]?\d\d")  # numbers that are compared as fractions, up to twenty times slower
+_LONG = re.compile(rb"\d{16,}")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+# `regex` matches in linear time and knows no look-around; what this engine would be given by default goes back, and back again.
+_PATTERNS = jsonschema_rs.RegexOptions(size_limit=4 * 1024 * 1024, dfa_size_limit=1024 * 1024)
 
 
-def compiled(schema: Raw) -> jsonschema_rs.Validator:
-    """Reads nothing but the schema itself, and runs patterns in linear time."""
-    return jsonschema_rs.validator_for(
-        msgspec.json.decode(schema), offline=True, pattern_options=jsonschema_rs.RegexOptions(), mask="the value"
-    )
+class Checker:
+    def __init__(self, schema: bytes) -> None:
+        """Raises, with a pointer, for a schema that we do not take."""
+        _check_form(schema)
+        self._weight = Weight(msgspec.json.decode(schema))
+        self._validator = _compiled(schema.decode())
 
-
-class PayloadCheck:
-    """Called with a payload and the pointer to it, raises ValidationFailed if it does not fit."""
-
-    def __init__(self, schema: Raw) -> None:
-        self._validator = compiled(schema)
-
-    def __call__(self, payload: Raw, at: str) -> None:
+    def check(self, payload: bytes, at: str) -> None:
+        """`at` is the pointer to the job in the request: empty, or `/jobs/3`."""
+        if self._takes_long(payload):
+            detail = "more than can be checked against the payload schema of its type"
+            raise ValidationFailed.at(f"{at}/payload", detail, "too_large")
         value = msgspec.json.decode(payload)
         if self._validator.is_valid(value):
             return
-        faults = list(islice(self._faults(value, at), MOST_FAULTS))
+        faults = list(islice(self._faults(payload, value, f"{at}/payload"), MOST_FAULTS))
         raise ValidationFailed(faults[0].detail, faults=faults)
 
-    def _faults(self, value: object, at: str) -> Iterator[Fault]:
-        for error in self._validator.iter_errors(value):
-            yield Fault(at + pointer(error.instance_path), "invalid", error.message[:MOST_CHARACTERS])
+    def _takes_long(self, payload: bytes) -> bool:
+        """Most payloads are so short that their size cannot be too large. Others are counted: first with all that looks like a value
+        in their texts, and only when that is too much, without."""
+        most, length = MOST_STEPS // self._weight.cost, len(payload)
+        if 8 * length + (length * length // 1000 if self._weight.unique else 0) < most:
+            return False
+        return self._size(payload, payload) > most and self._size(payload, _STRING.sub(b"", payload)) > most
+
+    def _size(self, payload: bytes, marks: bytes) -> int:
+        """How many values it has, or more; long texts and odd numbers count as several."""
+        values = 1 + marks.count(b",") + marks.count(b"[") + marks.count(b"{")
+        pairs = _colliding(marks) if self._weight.unique else 0
+        return values + len(payload) // 64 + 20 * len(_HEAVY.findall(marks)) + pairs // 3
+
+    def _faults(self, payload: bytes, value: object, at: str) -> Iterator[Fault]:
+        errors = chain.from_iterable(_faults_of(error, at) for error in self._errors(payload, value))
+        first = next(errors, Fault(at, "invalid", "does not fit the payload schema of its type"))
+        return chain([first], errors)
+
+    def _errors(self, payload: bytes, value: object) -> Iterable[ValidationError]:
+        """All of them, or the first, or none: each comes with a copy of the value that it is about, and they are collected at once."""
+        depth = _depth(value)
+        if self._weight.faults(depth) * self._size(payload, payload) * (depth + 8) <= _MOST_EXPLAINED:
+            return self._validator.iter_errors(value)
+        return self._first(value) if self._weight.plain else []
+
+    def _first(self, value: object) -> Iterator[ValidationError]:
+        try:
+            self._validator.validate(value)
+        except ValidationError as error:
+            yield error
 
 
-def pointer(path: list[str | int]) -> str:
-    """RFC 6901."""
-    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+def _check_form(schema: bytes) -> None:
+    if schema[:1] not in (b"{", b"t", b"f"):
+        raise ValidationFailed.at(AT, "an object or a boolean")
+    if len(schema) > MOST_BYTES:
+        raise ValidationFailed.at(AT, f"{len(schema)} bytes; at most {MOST_BYTES} are taken", "too_large")
+    strict_json.check_nodes(schema, AT)
 
 
-__all__ = ["PayloadCheck", "ValidationError", "compiled", "pointer"]
+def _compiled(schema: str) -> jsonschema_rs.Validator:
+    """As the text that was sent: numbers in it keep all their digits."""
+    try:
+        return jsonschema_rs.validator_for(schema, validate_formats=False, mask="the value", pattern_options=_PATTERNS, offline=True)
+    except ValidationError as error:
+        pointer = AT + "".join(f"/{escaped(step)}" for step in error.instance_path)
+        raise ValidationFailed.at(pointer, error.message[:MOST_DETAIL]) from None
+    except ValueError as error:
+        raise ValidationFailed.at(AT, str(error)[:MOST_DETAIL]) from None
+
+
+def _faults_of(error: ValidationError, at: str) -> Iterator[Fault]:
+    """A property that is missing or not wanted is pointed at, not the object that it is missing from."""
+    pointer = at + "".join(f"/{escaped(step)}" for step in error.instance_path)
+    kind, detail = error.kind, error.message[:MOST_DETAIL]
+    match kind:
+        case ValidationErrorKind.Required():
+            yield Fault(f"{pointer}/{escaped(kind.property)}", "missing", detail)
+        case ValidationErrorKind.AdditionalProperties() | ValidationErrorKind.UnevaluatedProperties():
+            for name in kind.unexpected:
+                yield Fault(f"{pointer}/{escaped(name)}", "unknown_field", "the schema knows no such property")
+        case ValidationErrorKind.PropertyNames():
+            yield Fault(f"{pointer}/{escaped(str(kind.error.instance))}", "invalid", detail)
+        case _:
+            yield Fault(pointer, "invalid", detail)
+
+
+def _colliding(marks: bytes) -> int:
+    """Pairs of long numbers that are one number when rounded: so they are hashed, and then compared, when they must be unique."""
+    counts = Counter(map(float, _LONG.findall(marks)))
+    return sum(count * (count - 1) // 2 for count in counts.values())
+
+
+def _depth(value: object) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, parts), default=0)

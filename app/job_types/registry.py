@@ -19,7 +19,7 @@ class JobType:
     def __init__(self, row: JobTypeRow) -> None:
         config = row.read()
         policy = given(config.retry, TypeRetry())
-        self.row = row
+        self.text = row.config
         self.config = config
         self.max_attempts: int | UnsetType = given(config.max_attempts, policy.max_attempts)
         self.retry: RetryPolicy | UnsetType = _without_attempts(policy)
@@ -58,13 +58,15 @@ class JobTypes:
         floor.versions.heard.append(self.refresh)
 
     async def refresh(self) -> None:
-        """A type whose row is still the same stays as it is, with its compiled schema."""
+        """A type whose configuration is still the same stays as it is, with its compiled schema."""
         async with self._reading:
             rows = await store.all_job_types(self._floor.db)
             known = self._by_name
-            self._by_name = {
-                row.name: known[row.name] if row.name in known and known[row.name].row == row else JobType(row) for row in rows
-            }
+            self._by_name = {row.name: _same(known.get(row.name), row) or JobType(row) for row in rows}
 
     def find(self, name: str) -> JobType | None:
         return self._by_name.get(name)
+
+
+def _same(known: JobType | None, row: JobTypeRow) -> JobType | None:
+    return known if known is not None and known.text == row.config else None

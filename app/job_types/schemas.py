@@ -28,7 +28,7 @@ class JobTypeConfig(Sent):
     payload_schema: PayloadSchema | UnsetType = UNSET
 
 
-class JobType(JobTypeConfig, forbid_unknown_fields=False):
+class JobType(JobTypeConfig, kw_only=True, forbid_unknown_fields=False):
     """A job type with its configuration, as it was put."""
 
     name: str

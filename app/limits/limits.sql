@@ -58,18 +58,31 @@ FROM unnest($2::text[], $3::smallint[]) AS asked (group_key, priority);
 
 -- name: give_turns
 -- parked -> ready.
+WITH locked AS MATERIALIZED (
+    SELECT id, state
+    FROM jobs
+    WHERE lane = $1 AND id = ANY($2::uuid[])
+    ORDER BY id
+    FOR UPDATE
+)
 UPDATE jobs
 SET state = 'ready', turn = sent.turn
 FROM unnest($2::uuid[], $3::bigint[]) AS sent (id, turn)
-WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = sent.id AND jobs.state = 'parked'
+WHERE jobs.lane = $1 AND jobs.id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'parked')) AND jobs.id = sent.id
 RETURNING jobs.job_type;
 
 -- name: take_turns_back
 -- ready -> parked.  The group has come to rest; who runs may go on.
-WITH locked AS (
-    SELECT id, state
+-- Found first and locked second: in one step the planner may read the whole lane, as that has the order of the ids.
+WITH found AS MATERIALIZED (
+    SELECT id
     FROM jobs
     WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = $2
+),
+locked AS MATERIALIZED (
+    SELECT id, state
+    FROM jobs
+    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM found))
     ORDER BY id
     FOR UPDATE
 )
@@ -117,18 +130,24 @@ sorted AS (
 SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
     ARRAY(SELECT DISTINCT job_type FROM sorted WHERE state = 'ready') AS ready;
 
+-- name: leases_of_queue
+-- All leases there are, and of them those of one queue: not the whole lane, which may be long.
+SELECT id
+FROM jobs
+WHERE lease_expires_at IS NOT NULL AND lane / 256 = $1;
+
 -- name: count_running
 -- running -> running (counted).  For leases that were given out before there was a limit.
-WITH locked AS (
-    SELECT id, group_key, turn
+WITH locked AS MATERIALIZED (
+    SELECT id, state
     FROM jobs
-    WHERE lane = $1 AND lease_expires_at IS NOT NULL
+    WHERE lane = $1 AND id = ANY($2::uuid[])
     ORDER BY id
     FOR UPDATE
 )
 UPDATE jobs
-SET slot = $2, turn = CASE WHEN $3 AND jobs.group_key IS NOT NULL THEN coalesce(jobs.turn, 1) ELSE jobs.turn END
-WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked)) AND lease_expires_at IS NOT NULL;
+SET slot = $3, turn = CASE WHEN $4 AND jobs.group_key IS NOT NULL THEN coalesce(jobs.turn, 1) ELSE jobs.turn END
+WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'running'));
 
 -- name: lanes_with_parked
 -- By hopping from one to the next in jobs_parked: a single probe where nobody waits for a turn.

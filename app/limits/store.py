@@ -96,8 +96,12 @@ async def sort_page(on: Runs, lane: int, after: UUID, parks: Sequence[str] | Non
     return SortedPage(*row)
 
 
-async def count_running(on: Runs, lane: int, *, slots: bool | None, turns: bool) -> None:
-    await on.rows(SQL.count_running, lane, slots, turns)
+async def leases_of_queue(on: Runs, queue_id: int) -> list[UUID]:
+    return [row["id"] for row in await on.rows(SQL.leases_of_queue, queue_id)]
+
+
+async def count_running(on: Runs, lane: int, ids: Sequence[UUID], *, slots: bool | None, turns: bool) -> None:
+    await on.rows(SQL.count_running, lane, ids, slots, turns)
 
 
 async def lanes_with_parked(on: Runs) -> list[int]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.db.floor import Floor
+from app.db.lanes import by_lane
 from app.db.pool import Runs
 from app.jobs.signals import Signals
 from app.keys import store as keys
@@ -71,9 +72,10 @@ class Turns:
         self.nudge()
 
     async def _put_in_force(self, queue: Queue) -> None:
-        for lane in queue.all_lanes:
-            slots = True if queue.max_running is not None else None
-            await store.count_running(self._floor.db, lane, slots=slots, turns=queue.per_group is not None)
+        slots = True if queue.max_running is not None else None
+        running = await store.leases_of_queue(self._floor.db, queue.id)
+        for lane, ids in by_lane(running, lambda job_id: job_id).items():
+            await store.count_running(self._floor.db, lane, ids, slots=slots, turns=queue.per_group is not None)
         self._unsorted |= set(queue.all_lanes)
         self._signals.ready(queue.all_lanes[0], [None])
 

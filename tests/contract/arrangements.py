@@ -24,6 +24,15 @@ SEND = {
     "metadata": {"tenant": "acme"},
 }
 
+SCHEDULE = {
+    "cron": "30 1 * * *",
+    "timezone": "Europe/Berlin",
+    "job": {"queue": "reports", "job_type": "report.build", "payload": {"kind": "daily"}, "tags": ["nightly"]},
+    "misfire": "once",
+    "overlap": "skip",
+}
+NIGHTLY = "/schedules/nightly-report"
+
 # A queue of its own for each test: brokers go by its configuration.
 CONFIGURED = "invoices"
 
@@ -110,8 +119,48 @@ def configured_with_a_job(api: Api) -> Names:
     return names
 
 
+def no_schedule(api: Api) -> Names:
+    api.http.delete(NIGHTLY)
+    return {}
+
+
+def scheduled_nightly(api: Api) -> Names:
+    no_schedule(api)
+    api.put(NIGHTLY, SCHEDULE)
+    return {}
+
+
+def nightly_has_run(api: Api) -> Names:
+    scheduled_nightly(api)
+    return {JOB: api.post(f"{NIGHTLY}/run", status=201)["id"]}
+
+
+def nightly_is_paused(api: Api) -> Names:
+    names = nightly_has_run(api)
+    api.post(f"{NIGHTLY}/pause")
+    return names
+
+
+def nightly_runs_under_a_key(api: Api) -> Names:
+    no_schedule(api)
+    job = {**SCHEDULE["job"], "unique": {"key": "nightly-report"}}  # type: ignore[dict-item]
+    api.put(NIGHTLY, {**SCHEDULE, "job": job})
+    return {JOB: api.post(f"{NIGHTLY}/run", status=201)["id"]}
+
+
+def with_a_key(api: Api) -> Names:
+    return {JOB: api.enqueue(**SEND, unique={"key": "welcome-ada"})["id"]}
+
+
+def typed(api: Api) -> Names:
+    """Types stay when a test is over: one that no other test uses."""
+    api.put("/job-types/invoice.send", example("put_job_type")["request"]["body"])
+    return {}
+
+
 ARRANGED: dict[str, Arrangement] = {
     "enqueue_job": nothing,
+    "enqueue_job.200": with_a_key,
     "enqueue_jobs": nothing,
     "enqueue_jobs.207": nothing,
     "list_jobs": waiting,
@@ -122,6 +171,7 @@ ARRANGED: dict[str, Arrangement] = {
     "cancel_jobs": waiting,
     "run_job_now": scheduled,
     "list_attempts": failed_once,
+    "explain_job": scheduled,
     "claim_jobs": running_with_another_waiting,
     "heartbeat_leases": running,
     "heartbeat_job": running,
@@ -148,6 +198,19 @@ ARRANGED: dict[str, Arrangement] = {
     "pause_queue": configured,
     "resume_queue": configured,
     "purge_queue": configured_with_a_job,
+    "put_schedule": no_schedule,
+    "get_schedule": nightly_has_run,
+    "list_schedules": nightly_has_run,
+    "delete_schedule": nightly_has_run,
+    "run_schedule": scheduled_nightly,
+    "run_schedule.200": nightly_runs_under_a_key,
+    "pause_schedule": nightly_has_run,
+    "resume_schedule": nightly_is_paused,
+    "preview_schedule": nothing,
+    "list_job_types": typed,
+    "get_job_type": typed,
+    "put_job_type": typed,
+    "delete_job_type": typed,
     "get_stats": some_of_each,
     "get_queue_stats": some_of_each,
     "get_liveness": nothing,

@@ -32,6 +32,7 @@ SLOTS: dict[str, list[list[str | int]]] = {
     "snooze_job": [["checkpoint"]],
     "settle_jobs": [["items", 0, "result"], ["items", 0, "error", "details"]],
     "replay_dead_letters": [["overrides", "payload_merge", "x"]],
+    "put_schedule": [["job", "payload"], ["job", "metadata", "x"]],
 }
 TEXTS: dict[str, list[list[str | int]]] = {
     "cancel_job": [["reason"]],
@@ -42,6 +43,8 @@ TEXTS: dict[str, list[list[str | int]]] = {
     "update_queue": [["retention", "mode"]],
     "pause_queue": [["reason"]],
     "purge_queue": [["states", 0]],
+    "preview_schedule": [["cron"], ["timezone"]],
+    "put_job_type": [["payload_schema", "title"]],
 }
 
 
