@@ -64,6 +64,10 @@ class Api:
         cancelled: Json = self.post(f"/jobs/{job['id']}/cancel", {}, status=status)
         return cancelled
 
+    def change(self, job: Json, **fields: Any) -> Json:
+        changed: Json = self.patch(f"/jobs/{job['id']}", fields)
+        return changed
+
     def attempts(self, job: Json) -> list[Json]:
         attempts: list[Json] = self.get(f"/jobs/{job['id']}/attempts")["items"]
         return attempts
@@ -81,6 +85,23 @@ class Api:
         """This test's queue, declaratively."""
         queue: Json = self.put(f"/queues/{self.queue}", config, status=status)
         return queue
+
+    def reconfigure(self, **config: Any) -> Json:
+        """Only what is given changes."""
+        queue: Json = self.patch(f"/queues/{self.queue}", config)
+        return queue
+
+    def pause(self) -> Json:
+        queue: Json = self.post(f"/queues/{self.queue}/pause")
+        return queue
+
+    def resume(self) -> Json:
+        queue: Json = self.post(f"/queues/{self.queue}/resume")
+        return queue
+
+    def replay(self, job: Json) -> Json:
+        revived: Json = self.post(f"/dead-letters/{job['id']}/replay")
+        return revived
 
     def stats(self) -> Json:
         """Of this test's queue."""

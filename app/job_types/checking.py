@@ -26,6 +26,8 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 # `regex` matches in linear time and knows no look-around; what this engine would be given by default goes back, and back again.
 _PATTERNS = jsonschema_rs.RegexOptions(size_limit=4 * 1024 * 1024, dfa_size_limit=1024 * 1024)
 
+_NO_PATTERN = "not a regular expression that we take: there is no look-around and no reference to a group"
+
 
 class Checker:
     def __init__(self, schema: bytes) -> None:
@@ -92,7 +94,8 @@ def _compiled(schema: str) -> jsonschema_rs.Validator:
         return jsonschema_rs.validator_for(schema, validate_formats=False, mask="the value", pattern_options=_PATTERNS, offline=True)
     except ValidationError as error:
         pointer = AT + "".join(f"/{escaped(step)}" for step in error.instance_path)
-        raise ValidationFailed.at(pointer, error.message[:MOST_DETAIL]) from None
+        why = _NO_PATTERN if isinstance(error.kind, ValidationErrorKind.Format) else error.message[:MOST_DETAIL]
+        raise ValidationFailed.at(pointer, why) from None
     except ValueError as error:
         raise ValidationFailed.at(AT, str(error)[:MOST_DETAIL]) from None
 
@@ -114,8 +117,11 @@ def _faults_of(error: ValidationError, at: str) -> Iterator[Fault]:
 
 
 def _colliding(marks: bytes) -> int:
-    """Pairs of long numbers that are one number when rounded: so they are hashed, and then compared, when they must be unique."""
-    counts = Counter(map(float, _LONG.findall(marks)))
+    """Pairs of long numbers that differ and are one number when rounded: so they are hashed where items must be unique, and then each
+    is compared with each."""
+    found = _LONG.findall(marks)
+    spellings = Counter(map(float, set(found)))
+    counts = Counter(number for number in map(float, found) if spellings[number] > 1)
     return sum(count * (count - 1) // 2 for count in counts.values())
 
 

@@ -16,7 +16,7 @@ JOB = "01a1e24b-7875-7000-8000-4007af56e171"
 TOKEN = "8fe3b876-dc43-7745-d0aa-545ec3e6b021"
 WORKER = "mail-7f9c"
 QUEUE = "email"
-SEND = {
+SEND: Json = {
     "queue": QUEUE,
     "job_type": "email.send",
     "payload": {"to": "ada@example.com", "template": "welcome"},
@@ -24,7 +24,7 @@ SEND = {
     "metadata": {"tenant": "acme"},
 }
 
-SCHEDULE = {
+SCHEDULE: Json = {
     "cron": "30 1 * * *",
     "timezone": "Europe/Berlin",
     "job": {"queue": "reports", "job_type": "report.build", "payload": {"kind": "daily"}, "tags": ["nightly"]},
@@ -143,9 +143,14 @@ def nightly_is_paused(api: Api) -> Names:
 
 def nightly_runs_under_a_key(api: Api) -> Names:
     no_schedule(api)
-    job = {**SCHEDULE["job"], "unique": {"key": "nightly-report"}}  # type: ignore[dict-item]
+    job = {**SCHEDULE["job"], "unique": {"key": "nightly-report"}}
     api.put(NIGHTLY, {**SCHEDULE, "job": job})
     return {JOB: api.post(f"{NIGHTLY}/run", status=201)["id"]}
+
+
+def asked_for_and_scheduled(api: Api) -> Names:
+    api.claim(queues=[QUEUE])
+    return scheduled(api)
 
 
 def with_a_key(api: Api) -> Names:
@@ -171,7 +176,7 @@ ARRANGED: dict[str, Arrangement] = {
     "cancel_jobs": waiting,
     "run_job_now": scheduled,
     "list_attempts": failed_once,
-    "explain_job": scheduled,
+    "explain_job": asked_for_and_scheduled,
     "claim_jobs": running_with_another_waiting,
     "heartbeat_leases": running,
     "heartbeat_job": running,

@@ -1,6 +1,7 @@
 """Bad input on every route that takes a body: the 4xx that FAULTS section D names, never a 5xx, and no silent change of what is taken."""
 
 import copy
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -69,7 +70,9 @@ class Sender:
     def with_value(self, place: list[str | int], value: Any) -> Json:
         changed = copy.deepcopy(self.base)
         inner: Any = changed
-        for step in place[:-1]:
+        for step, following in itertools.pairwise(place):
+            if isinstance(following, int) and step not in inner:
+                raise KeyError(step)  # no list that it could stand in
             inner = inner.setdefault(step, {}) if isinstance(inner, dict) else inner[step]
         inner[place[-1]] = value
         return changed

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from tests.api import Api
+from tests.api import Api, Json
 from tests.database import TestDatabase
 
 
@@ -131,7 +131,7 @@ def test_an_answer_with_tokens_is_not_to_be_stored(api: Api) -> None:
     ("job", "claim", "expected"), [({}, {}, 60), ({"lease_seconds": 30}, {}, 30), ({"lease_seconds": 30}, {"lease_seconds": 5}, 5)]
 )
 def test_the_lease_is_as_long_as_the_claim_says_or_else_the_job_or_else_the_settings(
-    api: Api, db: TestDatabase, job: dict[str, int], claim: dict[str, int], expected: int
+    api: Api, db: TestDatabase, job: Json, claim: Json, expected: int
 ) -> None:
     api.enqueue(**job)
     claimed = api.claim_one(**claim)
