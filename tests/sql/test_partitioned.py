@@ -12,6 +12,7 @@ from tests.api import Api
 from tests.broker import threaded_broker
 from tests.conftest import QUICK, wait_until
 from tests.database import Loop, TestDatabase, create_database
+from tests.sql.lives import live
 from tests.sql.rules import ACROSS_LANES
 from tests.sql.statements import ALL, LANED
 from tests.sql.watched import NOTES, Touched, WatchedDatabase
@@ -37,57 +38,6 @@ def noted(in_parts: TestDatabase) -> dict[str, list[Touched]]:
             live(Api(broker.http, "life"), in_parts)
             wait_until(lambda: {"fold", "forget_keys"} <= NOTES.keys())
     return dict(NOTES)
-
-
-def live(api: Api, database: TestDatabase) -> None:
-    change_and_cancel(api, database)
-    finish(api)
-    die(api)
-    go_missing(api, database)
-
-
-def change_and_cancel(api: Api, database: TestDatabase) -> None:
-    later = api.post("/jobs", {"queue": api.queue, "job_type": "test", "delay_seconds": 60}, status=201, key="key-1")
-    assert api.post("/jobs", {"queue": api.queue, "job_type": "test", "delay_seconds": 60}, status=201, key="key-1") == later
-    api.patch(f"/jobs/{later['id']}", {"priority": 1})
-    api.post(f"/jobs/{later['id']}/run-now", {})
-    assert api.post(f"/jobs/{later['id']}/cancel", {})["state"] == "cancelled"
-    soon = api.enqueue(delay_seconds=60)
-    database.age(soon["id"], 60)
-    wait_until(lambda: api.job(soon["id"])["state"] == "ready")  # promoted by the chore
-    api.release(api.claim_one())
-    api.complete(api.claim_one())
-
-    api.enqueue()
-    assert api.post(f"/queues/{api.queue}/purge", {"dry_run": False}) == {"matched": 1, "purged": 1}
-
-
-def finish(api: Api) -> None:
-    api.enqueue()
-    job = api.claim(worker_id="w", key="key-2")["jobs"][0]
-    assert api.claim(worker_id="w", key="key-2")["jobs"][0]["lease_token"] == job["lease_token"]
-    api.heartbeat("w", job)
-    assert api.complete(job)["state"] == "completed"
-    assert api.complete(job)["status"] == "already_settled"
-    stopped = api.enqueue()
-    held = api.claim_one()
-    api.post(f"/jobs/{stopped['id']}/cancel", {}, status=202)
-    assert api.release(held)["state"] == "cancelled"
-
-
-def die(api: Api) -> None:
-    again, elsewhere, gone = api.dead(), api.dead(), api.dead()
-    assert api.job(again["id"])["state"] == "dead"
-    api.post("/dead-letters/replay", {"ids": [again["id"]]})
-    api.post("/dead-letters/replay", {"ids": [elsewhere["id"]], "overrides": {"queue": "elsewhere"}})
-    api.post("/dead-letters/purge", {"ids": [gone["id"]], "dry_run": False})
-
-
-def go_missing(api: Api, database: TestDatabase) -> None:
-    """A worker that no longer lists what it claimed a while ago."""
-    job = api.claim_one(worker_id="forgetful", lease_seconds=60)
-    database.age(job["id"], 10)
-    api.heartbeat("forgetful", holds_all=True)
 
 
 def names(database: TestDatabase, query: str) -> set[str]:

@@ -56,7 +56,7 @@ def test_the_new_body_is_what_runs(api: Api) -> None:
 
 
 def test_what_the_new_one_does_not_say_falls_back_to_the_defaults(api: Api) -> None:
-    api.enqueue(**has(**BODY, lease_seconds=10, timeout_seconds=100, expires_at="2030-01-01T00:00:00Z"))
+    api.enqueue(**has(**BODY, lease_seconds=10, timeout_seconds=100))
     again = replace(api)
     assert (again["payload"], again["priority"], again["max_attempts"], again["tags"], again["metadata"]) == ({}, 0, 5, [], {})
     assert "deadline_at" not in api.claim_one()
@@ -180,11 +180,11 @@ def test_a_replaced_job_has_a_new_time_to_be_begun_by(api: Api, db: TestDatabase
     assert api.claim_one()["id"] == first["id"]
 
 
-def test_a_job_that_is_put_off_gives_its_turn_away(api: Api) -> None:
+def test_a_job_that_is_put_off_gives_its_turn_away(api: Api, db: TestDatabase) -> None:
     api.configure(max_running_per_group=1)
     first = api.enqueue(**has(group="g"))
     second = api.enqueue(group="g")
-    wait_until(lambda: api.get(f"/jobs/{first['id']}/explain")["reasons"] is not None)
+    wait_until(lambda: db.value("SELECT turn FROM jobs WHERE id = $1", first["id"]))
     replace(api, group="g", delay_seconds=3600)
     assert api.claim_one(wait_seconds=20)["id"] == second["id"]
 

@@ -138,7 +138,7 @@ def test_a_duplicate_is_told_as_it_is_now(api: Api) -> None:
 @pytest.mark.parametrize(
     ("unique", "pointer"),
     [
-        ({}, "/unique"),
+        ({}, "/unique/key"),
         ({"key": ""}, "/unique/key"),
         ({"key": "x" * 201}, "/unique/key"),
         ({"key": "a\x00b"}, "/unique/key"),

@@ -1,0 +1,15 @@
+-- The role stays: it belongs to the whole server, and logins of others may be members of it.
+DROP FUNCTION longshore_enqueue_v1(
+    text, json, text, int, timestamptz, int, text, text, int, text, int, json, int, int, timestamptz, text[], json, uuid[], text, text, text
+);
+DROP FUNCTION longshore_await(uuid[], timestamptz);
+DROP FUNCTION longshore_check_room(queues);
+DROP FUNCTION longshore_replace(uuid, jobs, queues, timestamptz);
+DROP FUNCTION longshore_key_holder(uuid, timestamptz);
+DROP FUNCTION longshore_parks(queues, int, text);
+DROP FUNCTION longshore_queue(text);
+DROP FUNCTION longshore_retry_fault(json);
+DROP FUNCTION longshore_json_fault(json, int);
+DROP FUNCTION longshore_id(int, timestamptz);
+DROP FUNCTION longshore_lane(uuid);
+DROP FUNCTION longshore_digest(text);

@@ -1,0 +1,135 @@
+"""Jobs that live through everything there is, so that every statement of one lane is run at least once."""
+
+from tests.api import Api, Json
+from tests.conftest import wait_until
+from tests.database import TestDatabase
+
+
+def live(api: Api, database: TestDatabase) -> None:
+    change_and_cancel(api, database)
+    finish(api)
+    die(api)
+    go_missing(api, database)
+    take_turns(Api(api.http, "in-turn"))
+    be_fair(Api(api.http, "fair"))
+    stay_within_limits(Api(api.http, "limited"))
+    come_to_rest(Api(api.http, "at-rest"), database)
+    have_keys(Api(api.http, "keyed"), database)
+    wait_for_others(Api(api.http, "children"))
+    be_late(Api(api.http, "late"))
+
+
+def change_and_cancel(api: Api, database: TestDatabase) -> None:
+    later = api.post("/jobs", {"queue": api.queue, "job_type": "test", "delay_seconds": 60}, status=201, key="key-1")
+    assert api.post("/jobs", {"queue": api.queue, "job_type": "test", "delay_seconds": 60}, status=201, key="key-1") == later
+    api.patch(f"/jobs/{later['id']}", {"priority": 1})
+    api.post(f"/jobs/{later['id']}/run-now", {})
+    assert api.post(f"/jobs/{later['id']}/cancel", {})["state"] == "cancelled"
+    soon = api.enqueue(delay_seconds=60)
+    database.age(soon["id"], 60)
+    wait_until(lambda: api.job(soon["id"])["state"] == "ready")  # promoted by the chore
+    api.release(api.claim_one())
+    api.complete(api.claim_one())
+
+    api.enqueue()
+    assert api.post(f"/queues/{api.queue}/purge", {"dry_run": False}) == {"matched": 1, "purged": 1}
+
+
+def finish(api: Api) -> None:
+    api.enqueue()
+    job = api.claim(worker_id="w", key="key-2")["jobs"][0]
+    assert api.claim(worker_id="w", key="key-2")["jobs"][0]["lease_token"] == job["lease_token"]
+    api.heartbeat("w", job)
+    assert api.complete(job)["state"] == "completed"
+    assert api.complete(job)["status"] == "already_settled"
+    stopped = api.enqueue()
+    held = api.claim_one()
+    api.post(f"/jobs/{stopped['id']}/cancel", {}, status=202)
+    assert api.release(held)["state"] == "cancelled"
+
+
+def die(api: Api) -> None:
+    again, elsewhere, gone = api.dead(), api.dead(), api.dead()
+    assert api.job(again["id"])["state"] == "dead"
+    api.post("/dead-letters/replay", {"ids": [again["id"]]})
+    api.post("/dead-letters/replay", {"ids": [elsewhere["id"]], "overrides": {"queue": "elsewhere"}})
+    api.post("/dead-letters/purge", {"ids": [gone["id"]], "dry_run": False})
+
+
+def go_missing(api: Api, database: TestDatabase) -> None:
+    """A worker that no longer lists what it claimed a while ago."""
+    job = api.claim_one(worker_id="forgetful", lease_seconds=60)
+    database.age(job["id"], 10)
+    api.heartbeat("forgetful", holds_all=True)
+
+
+def take_turns(api: Api) -> None:
+    """Some run and wait before there is a limit."""
+    jobs = [api.enqueue(group="g") for _ in range(3)]
+    held = api.claim_one()
+    api.configure(max_running_per_group=1)
+    wait_until(lambda: codes(api, jobs[1]) >= {"group_at_limit"})
+    api.complete(held)
+    api.complete(api.claim_one(wait_seconds=20))
+    api.configure()
+    api.complete(api.claim_one(wait_seconds=20))
+
+
+def be_fair(api: Api) -> None:
+    api.configure(fair=True)
+    first, second = api.enqueue(group="a"), api.enqueue(group="b")
+    wait_until(lambda: "jobs_ahead" in codes(api, second))
+    api.release(api.claim_one(queues=[api.queue]))
+    assert api.job(first["id"])["state"] == "ready"
+
+
+def stay_within_limits(api: Api) -> None:
+    api.configure(max_running=1, rate={"limit": 1, "per_seconds": 3600}, max_waiting=10)
+    api.enqueue()
+    later = api.enqueue()
+    api.release(api.claim_one())
+    assert "rate_limited" in codes(api, later)
+    api.post(f"/queues/{api.queue}/purge", {"dry_run": False})
+
+
+def come_to_rest(api: Api, database: TestDatabase) -> None:
+    waiting = [api.enqueue(group="g") for _ in range(2)]
+    api.fail(api.claim_one(), scope="group", retry_after_seconds=60)
+    wait_until(lambda: "group_at_rest" in codes(api, waiting[1]))
+    database.execute("UPDATE rests SET until = now() - interval '1 second'")
+    database.execute("UPDATE versions SET number = number + 1")
+    api.complete(api.claim_one(wait_seconds=20))
+    wait_until(lambda: not database.rows("SELECT FROM rests"))
+
+
+def have_keys(api: Api, database: TestDatabase) -> None:
+    job = api.enqueue(unique={"key": "k"})
+    database.execute("UPDATE keys SET expires_at = now() - interval '1 hour'")
+    body = {"queue": api.queue, "job_type": "test", "payload": 1, "unique": {"key": "k", "on_duplicate": "replace"}}
+    assert api.post("/jobs", body)["id"] == job["id"]
+    api.put("/schedules/lives", {"every_seconds": 3600, "job": {"job_type": "test", "queue": api.queue}, "overlap": "skip"})
+    for _ in range(2):
+        api.post("/schedules/lives/run", status=201)
+        database.execute("UPDATE schedules SET next_run_at = now()")
+        wait_until(lambda: not database.rows("SELECT FROM schedules WHERE next_run_at <= now()"))
+
+
+def wait_for_others(api: Api) -> None:
+    done = api.enqueue()
+    api.complete(api.claim_one())
+    parent = api.enqueue(depends_on=[done["id"]])
+    child = api.enqueue(depends_on=[parent["id"]], delay_seconds=3600)
+    api.complete(api.claim_one(wait_seconds=20))
+    wait_until(lambda: api.job(child["id"])["state"] == "scheduled")
+    doomed = api.enqueue(depends_on=[child["id"]])
+    api.cancel(child)
+    wait_until(lambda: api.job(doomed["id"])["state"] == "cancelled")
+
+
+def be_late(api: Api) -> None:
+    job = api.enqueue(expires_at="2020-01-01T00:00:00Z")
+    wait_until(lambda: api.job(job["id"])["state"] == "dead")
+
+
+def codes(api: Api, job: Json) -> set[str]:
+    return {reason["code"] for reason in api.get(f"/jobs/{job['id']}/explain")["reasons"]}
