@@ -21,7 +21,7 @@ AS $$
 DECLARE
     bytes bytea := uuid_send(job_id);
 BEGIN
-    RETURN (get_byte(bytes, 8) & 63) << 18 | get_byte(bytes, 9) << 10 | get_byte(bytes, 10) << 2 | get_byte(bytes, 11) >> 6;
+    RETURN ((get_byte(bytes, 8) & 63) << 18) + (get_byte(bytes, 9) << 10) + (get_byte(bytes, 10) << 2) + (get_byte(bytes, 11) >> 6);
 END
 $$;
 
@@ -35,7 +35,7 @@ DECLARE
     dice bigint := ('x' || right(gen_random_uuid()::text, 10))::bit(40)::bigint & ((1::bigint << 38) - 1);
 BEGIN
     RETURN lpad(to_hex(micros / 1000), 12, '0') || '7' || lpad(to_hex(fraction), 3, '0')
-        || to_hex(1::bigint << 63 | home_lane::bigint << 38 | dice);
+        || to_hex((1::bigint << 63) | (home_lane::bigint << 38) | dice);
 END
 $$;
 
@@ -46,14 +46,16 @@ AS $$
 DECLARE
     string CONSTANT text := E'"(?:[^"\\\\]|\\\\.)*"';
     sent text := document::text;
-    bare text := regexp_replace(sent, string, '', 'g');
-    opened int := length(bare) - length(translate(bare, '[{', ''));
+    bare text;
+    opened int;
     deepest int;
     meant text;
 BEGIN
     IF octet_length(sent) > most_bytes THEN
         RETURN format('has %s bytes, at most %s are taken', octet_length(sent), most_bytes);
     END IF;
+    bare := regexp_replace(sent, string, '', 'g');
+    opened := length(bare) - length(translate(bare, '[{', ''));
     IF opened + length(bare) - length(replace(bare, ',', '')) >= 10000 THEN
         RETURN 'more than 10000 values';
     END IF;
@@ -79,8 +81,8 @@ BEGIN
     END;
     IF EXISTS (
         SELECT
-        FROM regexp_matches(bare, '[.0-9]+[eE][+]?[0-9]+', 'g') AS numbers (found)
-        WHERE found[1]::numeric > 1.7976931348623158079e308
+        FROM regexp_matches(bare, '[.0-9]+[eE][+]?[0-9]+', 'g') AS numbers (parts)
+        WHERE parts[1]::numeric > 1.7976931348623158079e308
     ) THEN
         RETURN 'a number that no double can hold';
     END IF;

@@ -39,11 +39,12 @@ ORDER BY lane, id
 LIMIT $1;
 
 -- name: children_of
+-- Nobody, if that ending has been seen to meanwhile: the parent may live again since (replayed), and have new children.
 SELECT child
 FROM dependents
-WHERE lane = $1 AND parent = $2
+WHERE lane = $1 AND parent = $2 AND EXISTS (SELECT FROM endings WHERE endings.lane = $1 AND endings.id = $2 AND endings.state = $3)
 ORDER BY child
-LIMIT $3;
+LIMIT $4;
 
 -- name: release
 -- fills: ReleasedRow
@@ -90,5 +91,6 @@ DELETE FROM dependents
 WHERE lane = $1 AND parent = $2 AND child = ANY($3::uuid[]);
 
 -- name: forget_ending
+-- Not while somebody has not heard of it: then it is another ending of a parent that was replayed, or a child came meanwhile.
 DELETE FROM endings
-WHERE lane = $1 AND id = $2;
+WHERE lane = $1 AND id = $2 AND NOT EXISTS (SELECT FROM dependents WHERE dependents.lane = $1 AND dependents.parent = $2);

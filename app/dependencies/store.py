@@ -36,8 +36,8 @@ async def ended_jobs(on: Runs, limit: int) -> list[Record]:
     return await on.rows(SQL.ended_jobs, limit)
 
 
-async def children_of(on: Runs, lane: int, parent: UUID, limit: int) -> list[UUID]:
-    return [row["child"] for row in await on.rows(SQL.children_of, lane, parent, limit)]
+async def children_of(on: Runs, lane: int, parent: UUID, state: str, limit: int) -> list[UUID]:
+    return [row["child"] for row in await on.rows(SQL.children_of, lane, parent, state, limit)]
 
 
 async def release(

@@ -1,6 +1,6 @@
 """A job on its way in: what was asked for, the row it would be, and what became of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -13,7 +13,8 @@ from app.queues.registry import Queue
 
 @dataclass(slots=True)
 class Entry:
-    """`row` is what would be stored. With `existing` it is not: its unique key belongs to that job already."""
+    """`row` is what would be stored. With `existing` it is not: its unique key belongs to that job already, which takes the row's body
+    if it `replaces`; `replaced` is what it has become then."""
 
     at: str
     queue: Queue
@@ -21,6 +22,7 @@ class Entry:
     unique: Unique | None = None
     parents: list[UUID] = field(default_factory=list)
     existing: UUID | None = None
+    replaces: bool = False
     replaced: ChangedRow | None = None
     problem: Problem | None = None
 
@@ -48,7 +50,3 @@ class Entry:
 
 def new_rows(entries: Iterable[Entry]) -> list[NewJob]:
     return [entry.row for entry in entries if entry.comes_in]
-
-
-def first_problem(entries: Sequence[Entry]) -> list[Problem]:
-    return [entry.problem for entry in entries if entry.problem is not None]

@@ -15,7 +15,7 @@ from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull
 from app.jobs import parentage, store, uniqueness, wanted
 from app.jobs.entries import Entry, new_rows
 from app.jobs.reading import Reading
-from app.jobs.schemas import BatchAnswer, BatchJob, BatchResult, Job, JobCreate, UnreadBatch
+from app.jobs.schemas import BatchAnswer, BatchResult, Job, JobCreate, UnreadBatch
 from app.jobs.signals import Move, Signals
 from app.jobs.wanted import Trace
 from app.keys import store as keys
@@ -26,7 +26,6 @@ from app.web.shapes import UNSET, given
 DUPLICATE = " duplicate"  # behind an id in the answer that is kept with an Idempotency-Key
 
 _answers = msgspec.json.Decoder(list[str | None])
-_batch_job = msgspec.json.Decoder(BatchJob)
 _NO_TRACE: Trace = {}
 
 
@@ -71,7 +70,7 @@ class Intake:
         entry = await self._reading.entry(job, trace, "", {})
         (stored,) = await self._store([entry], Key(key, "enqueue_job", job) if key else None, atomic=True)
         assert stored.job_id is not None, "what is refused has been raised"
-        if stored.job_id == entry.row.id and not entry.parents:
+        if stored.job_id == entry.row.id and entry.row.state != "cancelled":
             return wanted.told(entry.row, entry.queue.name), False
         return await self._as_it_is_now(stored.job_id), stored.duplicate
 
@@ -156,17 +155,21 @@ class Intake:
         if any(entry.unique for entry in entries):
             await uniqueness.judge(on, entries, self._queues, now)
         await self._refuse_what_does_not_fit(on, entries)
-        doomed = await parentage.settle(on, entries) if any(entry.parents for entry in entries) else []
         if atomic:
-            _check_all([entry.problem for entry in entries if entry.problem is not None])
+            _check_all([entry.problem for entry in entries])  # before those that depend on them are refused too
+        doomed = await parentage.settle(on, entries) if any(entry.parents for entry in entries) else []
+        uniqueness.share_refusals(entries)
+        if atomic:
+            _check_all([entry.problem for entry in entries])
+        await uniqueness.replace(on, entries, self._queues, now)
         for lane, rows in by_lane(new_rows(entries), lambda row: row.id).items():
             await store.enqueue(on, lane, rows)
         await parentage.write_down(on, entries)
         await uniqueness.give(on, entries, now)
-        for entry in doomed:
-            if entry.comes_in:
-                kept = self._queues.retention(entry.lane, now)
-                await store.cancel_waiting(on, entry.lane, [entry.row.id], now=now, kept=kept, reason="dependency_failed")
+        for lane, some in by_lane(doomed, lambda entry: entry.row.id).items():
+            kept = self._queues.retention(lane, now)
+            await store.cancel_waiting(on, lane, [entry.row.id for entry in some], now=now, kept=kept, reason="dependency_failed")
+            for entry in some:
                 entry.row = entry.row._replace(state="cancelled")
 
     async def _refuse_what_does_not_fit(self, on: Runs, entries: Sequence[Entry]) -> None:

@@ -101,8 +101,9 @@ FROM changed;
 
 -- name: replace_waiting
 -- fills: ChangedRow
--- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (another body).  A unique key's job that nobody has begun
--- takes what the new one would have been, but for its id, its age and its group.
+-- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (another body).  A unique key's job that waits takes what
+-- the new one would have been, but for its id, its age, its group and the account of its attempts. What was noted for the old body goes,
+-- and a token that was not used cannot end the new one: a late word of its holder is about the old.
 WITH old AS (
     SELECT id, state
     FROM jobs
@@ -121,7 +122,8 @@ replaced AS (
         turn = CASE WHEN $3 <= $4 AND jobs.state = 'ready' THEN turn END,
         state_reason = CASE WHEN jobs.state = 'blocked' THEN state_reason END,
         run_at = $3, priority = $6, max_attempts = $7, job_type = $8, lease_seconds = $9, retry = $10, tags = $11, metadata = $12,
-        payload = $13, expires_at = $14, timeout_seconds = $15
+        payload = $13, expires_at = $14, timeout_seconds = $15, traceparent = $16, tracestate = $17, checkpoint = NULL, progress = NULL,
+        lease_token = CASE WHEN settled_as IS NOT NULL THEN lease_token END
     FROM old
     WHERE jobs.lane = $1 AND jobs.id = $2 AND jobs.id = old.id
     RETURNING jobs.state, jobs.job_type, jobs.group_key

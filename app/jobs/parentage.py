@@ -5,7 +5,7 @@ from uuid import UUID
 
 from app.db.lanes import by_lane
 from app.db.pool import Runs
-from app.dependencies import store
+from app.dependencies import graph, store
 from app.errors import ValidationFailed
 from app.jobs.entries import Entry
 from app.jobs.store import NewJob, array_of
@@ -16,37 +16,52 @@ WAITING = "waiting_for_jobs"
 async def settle(on: Runs, entries: Sequence[Entry]) -> list[Entry]:
     """Before the jobs are stored: whom they really wait for. Gives those that cannot run, as a parent has died or was cancelled."""
     _follow(entries)
-    coming = {entry.row.id: entry for entry in entries if entry.comes_in and entry.parents}
-    strangers = {parent for entry in coming.values() for parent in entry.parents} - {entry.row.id for entry in entries}
+    strangers = {parent for entry in entries if entry.comes_in for parent in entry.parents} - {entry.row.id for entry in entries}
     living, ended = await _look(on, strangers)
-    doomed = []
-    for entry in coming.values():
-        entry.problem = _unknown(entry, strangers - living - ended.keys()) or entry.problem
-        failed = [parent for parent in entry.parents if ended.get(parent) in ("dead", "cancelled")]
-        entry.parents = [parent for parent in entry.parents if parent not in ended]
-        if failed and entry.row.on_parent_failure == "cancel":
-            doomed.append(entry)
-        entry.row = _waiting(entry.row, entry.parents)
+    _refuse(entries, strangers - living - ended.keys())
+    doomed = [entry for entry in entries if entry.comes_in and _wait(entry, ended)]
+    awaited = {parent for entry in entries if entry.comes_in for parent in entry.parents}
+    for entry in entries:
+        if entry.row.id in awaited:
+            entry.row = entry.row._replace(awaited=True)
     return doomed
 
 
 def _follow(entries: Sequence[Entry]) -> None:
-    """A parent of the same call may have found its unique key taken: then the job that has it is the parent. Or it was refused: then its
-    children are, and theirs."""
+    """A parent of the same call may have found its unique key taken: then the job that has it is the parent."""
     elsewhere = {entry.row.id: entry.existing for entry in entries if entry.existing is not None}
-    refused = {entry.row.id for entry in entries if entry.problem is not None}
-    grown = True
-    while grown:
-        grown = False
-        for entry in entries:
-            if entry.comes_in and not refused.isdisjoint(entry.parents):
-                entry.problem = ValidationFailed.at(f"{entry.at}/depends_on", "a job that it depends on was refused", "refused_parent")
-                refused.add(entry.row.id)
-                grown = True
     for entry in entries:
         if not elsewhere.keys().isdisjoint(entry.parents):
             entry.parents = list(dict.fromkeys(elsewhere.get(parent) or parent for parent in entry.parents))
             entry.row = entry.row._replace(depends_on=array_of(entry.parents))
+    places = {entry.row.id: entry.at for entry in entries if entry.comes_in}
+    if not places.keys().isdisjoint(elsewhere.values()):  # two refs have become one job: that can close a circle
+        named = {entry.at: [places[parent] for parent in entry.parents if parent in places] for entry in entries if entry.comes_in}
+        graph.check_no_cycle(named, {place: place for place in named})
+
+
+def _refuse(entries: Sequence[Entry], unknown: set[UUID]) -> None:
+    """Who waits for a job that is not there is refused; and who waits for one that was refused, and so on."""
+    children: dict[UUID, list[Entry]] = {}
+    for entry in entries:
+        if entry.comes_in:
+            entry.problem = _unknown(entry, unknown)
+            for parent in entry.parents:
+                children.setdefault(parent, []).append(entry)
+    refused = [entry for entry in entries if entry.problem is not None]
+    while refused:
+        for child in children.get(refused.pop().row.id, ()):
+            if child.problem is None:
+                child.problem = ValidationFailed.at(f"{child.at}/depends_on", "a job that it depends on was refused", "refused_parent")
+                refused.append(child)
+
+
+def _wait(entry: Entry, ended: dict[UUID, str]) -> bool:
+    """For those that have not ended yet. True: for nobody, as it is to be cancelled with one that has."""
+    failed = any(ended.get(parent) in ("dead", "cancelled") for parent in entry.parents)
+    entry.parents = [parent for parent in entry.parents if parent not in ended]
+    entry.row = _waiting(entry.row, entry.parents)
+    return failed and entry.row.on_parent_failure == "cancel"
 
 
 async def write_down(on: Runs, entries: Sequence[Entry]) -> None:

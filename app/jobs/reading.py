@@ -61,10 +61,6 @@ class Reading:
                     self._set_parents(entry, job, refs)
                 except Problem as problem:
                     entries[index] = problem
-        awaited = {parent for entry in entries if isinstance(entry, Entry) for parent in entry.parents}
-        for entry in entries:
-            if isinstance(entry, Entry) and entry.row.id in awaited:
-                entry.row = entry.row._replace(awaited=True)
         return entries
 
     async def _entry_or_problem(self, job: BatchJob | Problem, trace: Trace, at: str) -> Entry | Problem:

@@ -212,7 +212,8 @@ async def change(db: Database, job_id: UUID, *, now: datetime, values: Sequence[
 
 async def replace_waiting(on: Runs, job_id: UUID, job: NewJob, *, now: datetime, parks: Sequence[str] | None) -> ChangedRow | None:
     body = (job.priority, job.max_attempts, job.job_type, job.lease_seconds, job.retry, job.tags, job.metadata, job.payload)
-    row = await on.row(SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, parks, *body, job.expires_at, job.timeout_seconds)
+    rest = (job.expires_at, job.timeout_seconds, job.traceparent, job.tracestate)
+    row = await on.row(SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, parks, *body, *rest)
     return ChangedRow(*row) if row else None
 
 

@@ -3,11 +3,11 @@
 Strong, not best effort: the rows of the keys are locked, in their order, until the jobs that take them are stored.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from app.db.lanes import KEY_LANES, lane_of, spread
+from app.db.lanes import KEY_LANES, by_lane, spread
 from app.db.pool import Runs
 from app.errors import DuplicateJob, Fault
 from app.jobs import store
@@ -23,18 +23,34 @@ WINDOW, LIFE = "window", "life"
 
 
 async def judge(on: Runs, entries: Sequence[Entry], queues: Queues, now: datetime) -> None:
-    """Marks each entry that is a duplicate with the job that is there, and does what it asks to be done then."""
+    """Marks each entry that is a duplicate with the job that is there; or refuses it, if that is what it asks for."""
     keyed = [entry for entry in entries if entry.unique is not None]
-    held = await _hold(on, {entry.unique_digest for entry in keyed}, now)
+    holders = await _holders(on, await _hold(on, {entry.unique_digest for entry in keyed}, now), now)
     first: dict[UUID, Entry] = {}
     for entry in keyed:
         digest = entry.unique_digest
         if digest in first:
-            _meet(first[digest], entry)
-        elif (existing := await _holder(on, held[digest], now)) is not None:
-            await _yield_to(on, existing, entry, queues, now)
+            _meet(first[digest], entry, queues)
+        elif digest in holders:
+            _yield_to(holders[digest], entry)
         else:
             first[digest] = entry
+
+
+async def replace(on: Runs, entries: Sequence[Entry], queues: Queues, now: datetime) -> None:
+    """Gives jobs that are there another body, in the order of locks; of two for one job the later has the last word."""
+    asked = [entry for entry in entries if entry.replaces]
+    for lane, some in by_lane(asked, lambda entry: entry.job_id).items():
+        for entry in some:
+            entry.replaced = await store.replace_waiting(on, entry.job_id, entry.row, now=now, parks=queues.parks(lane))
+
+
+def share_refusals(entries: Sequence[Entry]) -> None:
+    """Who found a job of the same call, and that was refused in the end, is refused with it: there is no such job."""
+    refused = {entry.row.id: entry.problem for entry in entries if entry.problem is not None}
+    for entry in entries:
+        if entry.existing in refused:
+            entry.problem = refused[entry.existing]
 
 
 async def give(on: Runs, entries: Iterable[Entry], now: datetime) -> None:
@@ -50,34 +66,41 @@ async def give(on: Runs, entries: Iterable[Entry], now: datetime) -> None:
         await keys.give_unique(on, lane, sorted(given_keys.values()))
 
 
-async def _hold(on: Runs, digests: Iterable[UUID], now: datetime) -> dict[UUID, UniqueRow]:
+async def _hold(on: Runs, digests: Iterable[UUID], now: datetime) -> list[UniqueRow]:
     lanes: dict[int, list[UUID]] = {}
     for digest in sorted(digests):
         lanes.setdefault(spread(digest, KEY_LANES), []).append(digest)
-    return {row.digest: row for lane, some in sorted(lanes.items()) for row in await keys.hold_unique(on, lane, some, now + LOOK_AGAIN)}
+    return [row for lane, some in sorted(lanes.items()) for row in await keys.hold_unique(on, lane, some, now + LOOK_AGAIN)]
 
 
-async def _holder(on: Runs, key: UniqueRow, now: datetime) -> UUID | None:
-    """The job that has the key: within its window if it is kept anywhere at all, otherwise while it waits or runs."""
-    if key.job_id is None or (key.answer == WINDOW and key.expires_at <= now):
-        return None
-    if key.answer == WINDOW:
-        return key.job_id if await store.find(on, key.job_id) else None
-    return key.job_id if await store.live_jobs(on, lane_of(key.job_id), [key.job_id]) else None
+async def _holders(on: Runs, held: Sequence[UniqueRow], now: datetime) -> dict[UUID, UUID]:
+    """The jobs that have these keys: within its window if it is kept anywhere at all, otherwise while it waits or runs."""
+    owners = {key.digest: key.job_id for key in held if key.job_id is not None and (key.answer == LIFE or key.expires_at > now)}
+    windows = {key.job_id for key in held if key.answer == WINDOW and key.digest in owners}
+    there = await _there(on, set(owners.values()), windows)
+    return {digest: job_id for digest, job_id in owners.items() if job_id in there}
 
 
-async def _yield_to(on: Runs, existing: UUID, entry: Entry, queues: Queues, now: datetime) -> None:
+async def _there(on: Runs, ids: set[UUID], windows: Container[UUID | None]) -> set[UUID]:
+    there: set[UUID] = set()
+    for lane, some in by_lane(ids, lambda job_id: job_id).items():
+        there |= {row.id for row in await store.live_jobs(on, lane, some)}
+        ended = [job_id for job_id in some if job_id in windows and job_id not in there]
+        if ended:
+            there |= {row.id for row in await store.ended_jobs_of(on, lane, ended)}
+    return there
+
+
+def _yield_to(existing: UUID, entry: Entry) -> None:
     assert entry.unique is not None
     if entry.unique.on_duplicate is OnDuplicate.REJECT:
         entry.problem = _refusal(existing, entry)
         return
     entry.existing = existing
-    if entry.unique.on_duplicate is OnDuplicate.REPLACE:
-        parks = queues.parks(lane_of(existing))
-        entry.replaced = await store.replace_waiting(on, existing, entry.row, now=now, parks=parks)
+    entry.replaces = entry.unique.on_duplicate is OnDuplicate.REPLACE
 
 
-def _meet(first: Entry, second: Entry) -> None:
+def _meet(first: Entry, second: Entry, queues: Queues) -> None:
     """Two of one call ask for the same key: the second finds the first, which is not stored yet."""
     assert second.unique is not None
     if second.unique.on_duplicate is OnDuplicate.REJECT:
@@ -85,11 +108,9 @@ def _meet(first: Entry, second: Entry) -> None:
         return
     second.existing = first.row.id
     if second.unique.on_duplicate is OnDuplicate.REPLACE:
-        kept = first.row._asdict()
-        keeps = {name: kept[name] for name in ("id", "group_key", "schedule", "on_parent_failure", "awaited", "awaits", "depends_on")}
-        if first.row.state == "blocked":
-            keeps |= {"state": "blocked", "reason": first.row.reason}
-        first.row = second.row._replace(**keeps)
+        keeps = {name: getattr(first.row, name) for name in ("id", "group_key", "schedule", "on_parent_failure", "depends_on")}
+        due = "parked" if queues.waits_for_turn(first.lane, first.row.group_key) else "ready"  # its own group counts, as it stays in it
+        first.row = second.row._replace(**keeps, state=due if second.row.state != "scheduled" else "scheduled")
 
 
 def _refusal(existing: UUID, entry: Entry) -> DuplicateJob:

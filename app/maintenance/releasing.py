@@ -28,10 +28,11 @@ class Releasing:
     async def run_once(self) -> None:
         while ended := await store.ended_jobs(self._floor.db, ENDINGS):
             for row in ended:
-                await self._tell_children(row["lane"], row["id"], failed=row["state"] != "completed")
+                await self._tell_children(row["lane"], row["id"], row["state"])
 
-    async def _tell_children(self, lane: int, parent: UUID, *, failed: bool) -> None:
-        while children := await store.children_of(self._floor.db, lane, parent, CHILDREN):
+    async def _tell_children(self, lane: int, parent: UUID, state: str) -> None:
+        failed = state != "completed"
+        while children := await store.children_of(self._floor.db, lane, parent, state, CHILDREN):
             for child_lane, ids in by_lane(children, lambda job_id: job_id).items():
                 await self._queues.learn([child_lane])
                 if failed:

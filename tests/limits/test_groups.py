@@ -169,9 +169,7 @@ def test_removed_everybody_who_waited_may_begin(lone: Api, background: Backgroun
     assert sorted(ids(taken)) == jobs[1:]
 
 
-def test_put_on_while_producers_and_workers_are_busy_nothing_is_stuck_or_doubled(
-    api: Api, second: Api, background: Background
-) -> None:
+def test_put_on_while_producers_and_workers_are_busy_nothing_is_stuck_or_doubled(api: Api, second: Api, background: Background) -> None:
     done: list[str] = []
 
     def produce(at: Api) -> None:

@@ -25,10 +25,10 @@ def code(title: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE)
 
 
-def tour(base: str) -> str:
-    """What the tour prints. A status of 400 or more ends it, as an error; so does any other failure."""
+def tour(base: str, *blocks: str) -> str:
+    """What these blocks print. A status of 400 or more ends them, as an error; so does any other failure."""
     strict = 'set -eu -o pipefail\ncurl() { command curl --fail-with-body -w "\\n" "$@"; }\n'
-    script = strict + "\n".join(code("Five minutes with curl", "bash"))
+    script = strict + "\n".join(blocks)
     done = subprocess.run(["bash", "-c", script], env=environment(API=base), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -41,7 +41,7 @@ def mail(api: Api) -> Api:
 
 
 def test_every_command_of_the_tour_works_and_does_what_it_says(mail: Api, broker: Broker) -> None:
-    printed = tour(broker.base)
+    printed = tour(broker.base, *code("Five minutes with curl", "bash"))
     assert '"status":"already_settled"' in printed
     assert '"state":"dead"' in printed
     assert '"fingerprint":"SmtpError: no mailbox #"' in printed
@@ -50,6 +50,18 @@ def test_every_command_of_the_tour_works_and_does_what_it_says(mail: Api, broker
     assert (completed["state"], completed["result"]) == ("completed", {"message_id": "m-1"})
     assert (replayed["state"], replayed["payload"], replayed["replay_count"]) == ("ready", {"to": "grace"}, 1)
     assert mail.counts() == {"completed": 1, "ready": 1}
+
+
+def test_every_command_about_policies_works_and_does_what_it_says(api: Api, broker: Broker) -> None:
+    first = code("Five minutes with curl", "bash")[0]
+    printed = tour(broker.base, first, *code("Policies", "bash"))
+    assert '"paused_reason":"the warehouse moves"' in printed
+    assert '"code":"group_at_limit"' in printed
+    assert '"pointer":"/payload/to"' in printed
+    assert [job["state"] for job in api.get("/jobs", queue="video")["items"]] == ["blocked", "ready", "ready"]
+    assert len(api.get("/jobs", queue="search")["items"]) == 1
+    assert api.get("/jobs", queue="reports")["items"][0]["schedule"] == "nightly"
+    api.delete("/job-types/email.send")
 
 
 def test_the_tour_needs_nothing_but_curl_and_python() -> None:

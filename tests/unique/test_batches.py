@@ -162,7 +162,7 @@ def test_a_parent_that_is_a_duplicate_stands_for_the_job_that_has_the_key(api: A
 
 
 def test_a_parent_that_is_a_duplicate_of_another_in_its_batch_stands_for_that(api: Api) -> None:
-    answer = api.batch({"ref": "a", **has()}, {"ref": "b", **has()}, {"depends_on": ["b"]}, {"depends_on": ["a", "b"]})
+    answer = api.batch({"ref": "a", **has()}, {"ref": "b", **has()}, {"depends_on": ["b"]}, {"depends_on": ["b", "b"]})
     parent, _, *children = ids(answer)
     assert [api.job(child)["depends_on"] for child in children] == [[parent], [parent]]
     api.complete(api.claim_one())

@@ -2,7 +2,7 @@
 
 from tests.api import Api
 from tests.database import TestDatabase
-from tests.maintenance.conftest import Retain, retain  # noqa: F401 (a fixture)
+from tests.maintenance.conftest import Retain
 from tests.unique.keys import count_jobs, has, window_over
 
 
@@ -15,11 +15,7 @@ def count_keys(db: TestDatabase) -> int:
     return int(db.value("SELECT count(*) FROM keys"))
 
 
-def test_a_job_that_waits_or_runs_keeps_its_key_however_long_that_takes(
-    api: Api,
-    db: TestDatabase,
-    retain: Retain,  # noqa: F811
-) -> None:
+def test_a_job_that_waits_or_runs_keeps_its_key_however_long_that_takes(api: Api, db: TestDatabase, retain: Retain) -> None:
     running = api.enqueue(**has("running"))
     api.claim_one()
     waiting = [api.enqueue(**has("ready")), api.enqueue(**has("delayed", delay_seconds=3600))]
@@ -31,11 +27,7 @@ def test_a_job_that_waits_or_runs_keeps_its_key_however_long_that_takes(
     assert count_keys(db) == 3
 
 
-def test_the_keys_of_jobs_that_have_ended_are_forgotten(
-    api: Api,
-    db: TestDatabase,
-    retain: Retain,  # noqa: F811
-) -> None:
+def test_the_keys_of_jobs_that_have_ended_are_forgotten(api: Api, db: TestDatabase, retain: Retain) -> None:
     api.enqueue(**has("completed"))
     api.complete(api.claim_one())
     api.dead(**has("dead"))
@@ -47,33 +39,21 @@ def test_the_keys_of_jobs_that_have_ended_are_forgotten(
         api.enqueue(**has(key))
 
 
-def test_a_key_is_not_looked_at_before_its_time(
-    api: Api,
-    db: TestDatabase,
-    retain: Retain,  # noqa: F811
-) -> None:
+def test_a_key_is_not_looked_at_before_its_time(api: Api, db: TestDatabase, retain: Retain) -> None:
     first = api.enqueue(**has(for_seconds=3600))
     api.complete(api.claim_one())
     retain()
     assert api.enqueue(status=200, **has())["id"] == first["id"]
 
 
-def test_a_window_that_is_over_is_not_prolonged_because_its_job_still_waits(
-    api: Api,
-    db: TestDatabase,
-    retain: Retain,  # noqa: F811
-) -> None:
+def test_a_window_that_is_over_is_not_prolonged_because_its_job_still_waits(api: Api, db: TestDatabase, retain: Retain) -> None:
     first = api.enqueue(**has(for_seconds=60))
     window_over(db)
     retain()
     assert api.enqueue(**has(for_seconds=60))["id"] != first["id"]
 
 
-def test_more_keys_than_one_batch_are_looked_at(
-    api: Api,
-    db: TestDatabase,
-    retain: Retain,  # noqa: F811
-) -> None:
+def test_more_keys_than_one_batch_are_looked_at(api: Api, db: TestDatabase, retain: Retain) -> None:
     api.batch(*[has(f"k{n}") for n in range(700)])
     api.claim(max_jobs=300)
     db.execute("DELETE FROM jobs WHERE state = 'running'")

@@ -25,17 +25,6 @@ def replace(api: Api, *, status: int = 200, **fields: Any) -> Json:
     return api.enqueue(status=status, **has(on_duplicate="replace", **fields))
 
 
-@pytest.fixture
-def expire(api: Api, db: TestDatabase) -> Expire:
-    """Lets a lease of the default length run out, and waits for the sweep."""
-
-    def run_out(job: Json) -> None:
-        db.age(job["id"], 61)
-        wait_until(lambda: api.job(job["id"])["state"] != "running")
-
-    return run_out
-
-
 def test_the_waiting_job_is_told_with_its_new_body(api: Api) -> None:
     first = api.enqueue(**has(payload={"n": 1}, group="g", tags=["old"]))
     response = api.http.post("/jobs", json={"queue": api.queue, **BODY, **has(on_duplicate="replace")})

@@ -1,0 +1,230 @@
+"""Which payload schemas are taken, and what is said of the others. Pure: nothing here needs a broker."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.errors import ValidationFailed
+from app.job_types.checking import MOST_BYTES, Checker
+from app.job_types.patterns import positions
+from app.job_types.weighing import MOST_COST, Weight
+from tests.api import Api
+from tests.job_types.conftest import Put
+
+REF = "$ref"
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """Each definition applies the next one twice."""
+    steps = {f"d{n}": {"allOf": [{REF: f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {REF: "#/$defs/d0", "$defs": {**steps, f"d{levels}": {"type": "string"}}}
+
+
+def ring(length: int) -> dict[str, Any]:
+    """Each definition applies the next one twice to each item, and the last one the first."""
+    steps = {f"d{n}": {"allOf": [{"items": {REF: f"#/$defs/d{(n + 1) % length}"}}] * 2} for n in range(length)}
+    return {REF: "#/$defs/d0", "$defs": steps}
+
+
+def unevaluated(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"properties": {"a": True}}
+    for _ in range(levels):
+        schema = {"anyOf": [schema], "unevaluatedProperties": False}
+    return schema
+
+
+def pointer_of_refusal(schema: object) -> str:
+    with pytest.raises(ValidationFailed) as refusal:
+        Checker(json.dumps(schema).encode())
+    return refusal.value.faults[0].pointer.removeprefix("/payload_schema")
+
+
+GOOD: dict[str, Any] = {
+    "nothing": {},
+    "a reference": {"items": {REF: "#/$defs/x"}, "$defs": {"x": {"type": "string"}}},
+    "an anchor": {"items": {REF: "#x"}, "$defs": {"y": {"$anchor": "x"}}},
+    "an anchor behind its reference": {"$defs": {"a": {REF: "#x"}, "b": {"$anchor": "x"}}, REF: "#/$defs/a"},
+    "escapes": {REF: "#/$defs/a~1b~0c%20%C3%A9", "$defs": {"a/b~c é": True}},
+    "an item of a list": {"allOf": [{"type": "string"}], "items": {REF: "#/allOf/0"}},
+    "a place that is no keyword": {
+        REF: "#/components/schemas/x",
+        "components": {
+            "schemas": {
+                "x": {"items": {REF: "#/components/y"}},
+            },
+            "y": {},
+        },
+    },
+    "a tree": {"properties": {"left": {REF: "#"}, "right": {REF: "#"}}},
+    "recursion, dynamically": {"$dynamicAnchor": "node", "items": {"$dynamicRef": "#node"}},
+    "recursion of 2019": {"$schema": "https://json-schema.org/draft/2019-09/schema", "items": {"$recursiveRef": "#"}},
+    "expressions": {"oneOf": [{"type": "object", "properties": {name: {"items": {REF: "#"}}}} for name in ("and", "or", "not", "if")]},
+    "an id": {"$id": "https://example.com/mail.json", "items": {REF: "#/$defs/x"}, "$defs": {"x": True}},
+    "properties called like keywords": {"properties": {"$ref": {"type": "string"}, "$id": {}, "id": {}, "$schema": {}, "allOf": {}}},
+    "data like keywords": {"const": {"$id": "x", REF: "http://x"}, "examples": [{"id": "1"}], "default": {REF: "#/nowhere"}},
+    "unused definitions": {"$defs": {"a": {"type": "string"}}},
+    "draft 7": {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{}], "dependencies": {"a": ["b"], "c": {}}},
+    "draft 4": {"$schema": DRAFT_4, "minimum": 1, "exclusiveMinimum": True},
+    "names of people": {"pattern": r"^[\p{L} '-]{1,64}$"},
+    "usual patterns": {"items": {"anyOf": [{"pattern": "^.{1,255}$"}, {"pattern": r"^[\w.+-]+@[\w-]+\.[\w.-]+$"}]}},
+    "many properties": {"properties": {f"p{n}": {"type": "string"} for n in range(1000)}},
+    "a few levels that double": doubling(10),
+}
+BAD: dict[str, tuple[Any, str]] = {
+    "another document": ({"items": {REF: "https://example.com/x.json"}}, "/items/$ref"),
+    "a file": ({REF: "file:///etc/passwd"}, "/$ref"),
+    "another document, relatively": ({REF: "other.json#/x"}, "/$ref"),
+    "JSON Schema itself": ({"items": {REF: "https://json-schema.org/draft/2020-12/schema"}}, "/items/$ref"),
+    "a reference to nothing": ({"allOf": [{REF: "#/$defs/x"}]}, "/allOf/0/$ref"),
+    "a reference to no schema": ({REF: "#/required", "required": ["a"]}, "/$ref"),
+    "a reference to the wrong spelling of an index": ({"allOf": [{}], "items": {REF: "#/allOf/00"}}, "/items/$ref"),
+    "half an escape": ({REF: "#/$defs/%4", "$defs": {"%4": {}}}, "/$ref"),
+    "no such anchor": ({"properties": {"a/b": {REF: "#x"}}}, "/properties/a~1b/$ref"),
+    "two anchors": ({"$defs": {"a": {"$anchor": "x"}, "b": {"$dynamicAnchor": "x"}}}, "/$defs/a/$anchor"),
+    "another draft": ({"$schema": "http://json-schema.org/draft-03/schema#"}, "/$schema"),
+    "a draft of one's own": ({"$schema": "https://example.com/schema"}, "/$schema"),
+    "a draft further in": ({"items": {"$schema": DRAFT_4}}, "/items/$schema"),
+    "an id further in": ({"$defs": {"x": {"$id": "x.json"}}}, "/$defs/x/$id"),
+    "an id on the way of a reference": ({REF: "#/a/b", "a": {"$id": "x", "b": {}}}, "/$ref/$id"),
+    "the id of a draft": ({"$id": "http://json-schema.org/draft-07/schema#"}, "/$id"),
+    "itself": ({REF: "#"}, ""),
+    "itself, among others": ({"type": "object", "allOf": [{"anyOf": [{REF: "#"}]}]}, ""),
+    "each other": ({REF: "#/$defs/a", "$defs": {"a": {REF: "#/$defs/b"}, "b": {"not": {REF: "#/$defs/a"}}}}, "/$defs/a"),
+    "itself, dynamically": ({"$dynamicAnchor": "x", "if": {"$dynamicRef": "#x"}}, ""),
+    "what is no type": ({"properties": {"a": {"type": "text"}}}, "/properties/a/type"),
+    "what is no number": ({"minimum": "1"}, "/minimum"),
+    "what is no pattern": ({"items": {"pattern": "("}}, "/items/pattern"),
+    "look-around": ({"pattern": "^(?!a)"}, "/pattern"),
+    "a reference to a group": ({"pattern": r"(a)\1"}, "/pattern"),
+    "a pattern for names that is none": ({"patternProperties": {"(": {}}}, "/patternProperties/("),
+    "doubling": (doubling(20), ""),
+    "a ring": (ring(20), ""),
+    "unevaluated": (unevaluated(20), ""),
+    "a long pattern": ({"pattern": "a{5000}"}, ""),
+    "repetitions of repetitions": ({"pattern": "((((a{9}){9}){9}){9}){9}"}, ""),
+    "many patterns": ({"properties": {f"p{n}": {"pattern": f"^[a-z]{{1,50}}{n}$"} for n in range(100)}}, ""),
+    "large classes": ({"pattern": r"\p{L}{1,300}"}, ""),
+    "many bytes": ({"title": "x" * MOST_BYTES}, ""),
+    "many values": ({"enum": [0] * 10_001}, ""),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_it_is_taken(name: str) -> None:
+    Checker(json.dumps(GOOD[name]).encode())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_it_is_refused_with_a_pointer(name: str) -> None:
+    schema, pointer = BAD[name]
+    refused_at = pointer_of_refusal(schema)
+    if "each other" in name or "itself" in name:
+        assert refused_at.startswith(pointer), "any place on the way round will do"
+    elif "two anchors" in name:
+        assert refused_at in ("/$defs/a/$anchor", "/$defs/b/$dynamicAnchor")
+    else:
+        assert refused_at == pointer
+
+
+@pytest.mark.parametrize("name", ["another document", "itself", "doubling", "look-around"])
+def test_a_refused_schema_is_not_kept(name: str, api: Api, put: Put, job_type: str) -> None:
+    schema, pointer = BAD[name]
+    problem = put(payload_schema=schema, status=422)
+    assert problem["code"] == "validation_failed"
+    assert problem["errors"][0]["pointer"].startswith(f"/payload_schema{pointer}")
+    api.get(f"/job-types/{job_type}", status=404)
+
+
+def test_references_are_not_followed_out_of_the_process(tmp_path: Any) -> None:
+    """Not even by the validator, should one ever get past us."""
+    (tmp_path / "x.json").write_text('{"type": "string"}')
+    assert pointer_of_refusal({REF: (tmp_path / "x.json").as_uri()}) == "/$ref"
+
+
+# What it weighs
+
+
+def cost(schema: object) -> int:
+    return Weight(schema).cost
+
+
+def test_what_doubles_weighs_twice_as_much() -> None:
+    assert cost(doubling(10)) > 1.9 * cost(doubling(9))
+
+
+def test_of_named_children_the_heaviest_counts() -> None:
+    """A value has one name. The schemas of the others are not applied to it."""
+    one = {"properties": {"a": {"pattern": "^x{100}$"}}}
+    ten = {"properties": {name: {"pattern": "^x{100}$"} for name in "abcdefghij"}}
+    assert cost(ten) < cost(one) + 20
+
+
+def test_a_tree_is_no_heavier_for_its_branches() -> None:
+    two = {"properties": {"left": {REF: "#"}, "right": {REF: "#"}}}
+    assert cost(two) < 2 * cost({"properties": {"left": {REF: "#"}}})
+
+
+def test_what_is_not_used_weighs_nothing() -> None:
+    assert cost({"$defs": {"a": {"pattern": "x{100}"}}}) == cost({"$defs": {}})
+
+
+def test_alternatives_that_recur_weigh_more_but_are_taken() -> None:
+    ten = {"oneOf": [{"properties": {"op": {"const": op}, "args": {"items": {REF: "#"}}}} for op in "abcdefghij"]}
+    assert cost(ten) < MOST_COST
+
+
+def test_errors_of_recursion_are_many() -> None:
+    """While they are collected nothing is remembered: each level comes on top."""
+    weight = Weight({"anyOf": [{"items": {REF: "#"}}] * 3})
+    assert weight.faults(6) > 3**5 > weight.faults(1)
+    assert not weight.plain
+
+
+@pytest.mark.parametrize(
+    ("heavy", "light"),
+    [
+        ({"multipleOf": 0.01}, {"multipleOf": 2}),
+        ({"minimum": 1e-300}, {"minimum": 0.5}),
+        ({"enum": [0.5, 1.5]}, {"enum": ["a", "b", 3, None]}),
+        ({"enum": [{"a": 1}] * 100}, {"enum": ["a"] * 100}),
+        ({"const": {"a": [1, 2, 3]}}, {"const": "a"}),
+        ({"uniqueItems": True}, {"uniqueItems": False}),
+        ({"required": ["a", "b", "c"]}, {"required": ["a"]}),
+        ({"patternProperties": {"^a{9}": {}}}, {"patternProperties": {"^a": {}}}),
+    ],
+    ids=str,
+)
+def test_what_takes_longer_weighs_more(heavy: object, light: object) -> None:
+    assert cost(heavy) > cost(light)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        ("", 0),
+        ("abc", 3),
+        ("a|b", 2),
+        ("^[a-z]{8}$", 10),
+        ("a{2,5}", 5),
+        ("a{3,}", 3),
+        ("a{0}", 1),
+        ("(ab{3}){2}|c", 9),
+        ("(?:ab){4}", 8),
+        ("(?<year>[0-9]{4})", 4),
+        ("a*b+c?", 3),
+        ("a{2}{3}", 6),
+        (r"\d{4}-\p{Lu}{2}\u00e9\x41", 9),
+        (r"[\]a{9}]{2}", 2),
+        ("a{", 2),
+        ("a{,3}", 5),
+        ("(a", 1),
+        ("a)", 2),
+        ("[" * 50_000, 1),
+        (r"\p{" * 20_000, 1),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_pattern_is_as_long_as_when_it_is_written_out(pattern: str, length: int) -> None:
+    assert positions(pattern) == length

@@ -1,0 +1,92 @@
+"""A service that shares the database: it logs in as a role that was granted longshore_producer and nothing else, and has a schema of its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.api import Json
+from tests.database import Loop, TestDatabase
+
+# Roles belong to the server, which other databases of this run share: the role may be there already.
+ARRIVES = """
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'shop') THEN
+        CREATE ROLE shop LOGIN IN ROLE longshore_producer;
+    END IF;
+END
+$$;
+DROP SCHEMA IF EXISTS shop CASCADE;
+CREATE SCHEMA shop AUTHORIZATION shop;
+"""
+
+
+class Session:
+    """A connection of the service."""
+
+    def __init__(self, dsn: str, loop: Loop, queue: str) -> None:
+        self._loop = loop
+        self._connection: Any = loop.run(asyncpg.connect(as_shop(dsn)))
+        self.queue = queue
+
+    def execute(self, sql: str) -> None:
+        self._loop.run(self._connection.execute(sql))
+
+    def value(self, sql: str, *args: object) -> Any:
+        return self._loop.run(self._connection.fetchval(sql, *args))
+
+    def enqueue(self, **fields: Any) -> str:
+        """The id of the job: of this test's queue and of type test, unless it says otherwise."""
+        named = {"job_type": "test", "queue": self.queue, **fields}
+        arguments = ", ".join(f"{name} => ${number}" for number, name in enumerate(named, 1))
+        return str(self.value(f"SELECT longshore_enqueue_v1({arguments})", *named.values()))
+
+    def refused(self, **fields: Any) -> asyncpg.PostgresError:
+        with pytest.raises(asyncpg.PostgresError) as refused:
+            self.enqueue(**fields)
+        return refused.value
+
+    @contextmanager
+    def transaction(self, end: str = "COMMIT") -> Iterator[None]:
+        self.execute("BEGIN")
+        yield
+        self.execute(end)
+
+    def close(self) -> None:
+        self._loop.run(self._connection.close())
+
+
+def as_shop(dsn: str) -> str:
+    assert "//postgres@" in dsn
+    return dsn.replace("//postgres@", "//shop@")
+
+
+@pytest.fixture(scope="session")
+def shared(database: TestDatabase) -> Iterator[TestDatabase]:
+    """The broker's database, with the service in it."""
+    database.execute(ARRIVES)
+    yield database
+    database.execute("DROP SCHEMA shop CASCADE")
+
+
+@pytest.fixture
+def shop(shared: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
+    session = Session(db.dsn, db.loop, queue)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def rival(shared: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
+    """The same service, on another connection."""
+    session = Session(db.dsn, db.loop, queue)
+    yield session
+    session.close()
+
+
+def without_times(job: Json) -> Json:
+    """What two jobs that were asked for alike have in common."""
+    return {name: value for name, value in job.items() if name not in ("id", "created_at", "run_at")}
