@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from typing import Any
 
 import jsonschema_rs
 import msgspec
@@ -62,7 +63,7 @@ class Checker:
         return values + len(payload) // 64 + 20 * len(_HEAVY.findall(marks)) + pairs // 3
 
     def _faults(self, payload: bytes, value: object, at: str) -> Iterator[Fault]:
-        errors = chain.from_iterable(_faults_of(error, at) for error in self._errors(payload, value))
+        errors = chain.from_iterable(_faults_of(error, value, at) for error in self._errors(payload, value))
         first = next(errors, Fault(at, "invalid", "does not fit the payload schema of its type"))
         return chain([first], errors)
 
@@ -100,20 +101,31 @@ def _compiled(schema: str) -> jsonschema_rs.Validator:
         raise ValidationFailed.at(AT, str(error)[:MOST_DETAIL]) from None
 
 
-def _faults_of(error: ValidationError, at: str) -> Iterator[Fault]:
+def _faults_of(error: ValidationError, payload: Any, at: str) -> Iterator[Fault]:
     """A property that is missing or not wanted is pointed at, not the object that it is missing from."""
     pointer = at + "".join(f"/{escaped(step)}" for step in error.instance_path)
     kind, detail = error.kind, error.message[:MOST_DETAIL]
     match kind:
         case ValidationErrorKind.Required():
             yield Fault(f"{pointer}/{escaped(kind.property)}", "missing", detail)
-        case ValidationErrorKind.AdditionalProperties() | ValidationErrorKind.UnevaluatedProperties():
-            for name in kind.unexpected:
-                yield Fault(f"{pointer}/{escaped(name)}", "unknown_field", "the schema knows no such property")
         case ValidationErrorKind.PropertyNames():
             yield Fault(f"{pointer}/{escaped(str(kind.error.instance))}", "invalid", detail)
+        case _ if unexpected := _unexpected(error, payload):
+            yield from (Fault(f"{pointer}/{escaped(name)}", "unknown_field", "the schema knows no such property") for name in unexpected)
         case _:
             yield Fault(pointer, "invalid", detail)
+
+
+def _unexpected(error: ValidationError, payload: Any) -> list[str]:
+    """Names that the schema does not know. Where it knows none at all, the error does not name them."""
+    kind = error.kind
+    if isinstance(kind, ValidationErrorKind.AdditionalProperties | ValidationErrorKind.UnevaluatedProperties):
+        return kind.unexpected
+    if isinstance(kind, ValidationErrorKind.FalseSchema) and error.schema_path[-1:] == ["additionalProperties"]:
+        for step in error.instance_path:
+            payload = payload[step]
+        return list(payload)
+    return []
 
 
 def _colliding(marks: bytes) -> int:

@@ -152,12 +152,12 @@ WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL;
 -- (undelivered), reclaim (no longer listed by its worker) and expire. Late ones come from ready or scheduled, like `complete`.
 -- Matches only what was judged: the same state, no cancel since, and for expire and reclaim no heartbeat since.
 -- A job that is ready again keeps its turn, unless its group has come to rest ($18); one that is put off keeps it where order is strict
--- ($16). $17: see `parks` in jobs.sql.
+-- ($16). Turn 0 is that of a lease beyond the limit (`take_surplus`), which is not kept. $17: see `parks` in jobs.sql.
 WITH locked AS (
     SELECT jobs.id, sent.next_state, sent.reason, sent.settled_as, sent.run_at, sent.attempt, sent.crashes, sent.checkpoint, sent.entry,
         sent.was,
         coalesce(jobs.group_key = ANY($18::text[]), false) OR (
-            jobs.turn IS NULL
+            coalesce(jobs.turn, 0) = 0
             AND coalesce(coalesce(jobs.group_key, '') = ANY($17::text[]) OR (jobs.group_key IS NOT NULL AND '*' = ANY($17::text[])), false)
         ) AS waits
     FROM jobs
@@ -175,7 +175,7 @@ WITH locked AS (
 stayed AS (
     UPDATE jobs
     SET state = CASE WHEN locked.next_state = 'ready' AND locked.waits THEN 'parked' ELSE locked.next_state END,
-        turn = CASE WHEN (locked.next_state = 'ready' AND NOT locked.waits) OR (locked.next_state = 'scheduled' AND $16) THEN jobs.turn END,
+        turn = CASE WHEN (locked.next_state = 'ready' AND NOT locked.waits) OR (locked.next_state = 'scheduled' AND $16) THEN nullif(jobs.turn, 0) END,
         slot = NULL,
         deadline_at = NULL,
         state_reason = locked.reason,

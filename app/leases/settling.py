@@ -3,17 +3,19 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
 from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
+from app.db.pool import Runs
 from app.errors import BatchTooLarge, LeaseLost, NotFound, ValidationFailed
 from app.jobs.signals import Move, Signals
 from app.jobs.store import told_state
 from app.jobs.wanted import check_delay
 from app.jobs.watching import FINISHED
+from app.keys import store as keys
 from app.leases import store
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
 from app.leases.store import SettledRow, TraceRow
@@ -89,9 +91,9 @@ class Settling:
 
     async def _settle_lane(self, lane: int, items: dict[int, Settlement]) -> dict[int, SettleResult]:
         done = {row.id: row for row in await self._complete(lane, [item for item in items.values() if item.outcome is Outcome.COMPLETE])}
-        endings = [_ending(item) for item in items.values() if item.outcome is not Outcome.COMPLETE]
-        done |= {row.id: row for row in await self._end_lane(lane, endings)}
-        await self._rest_groups(lane, [item for item in items.values() if item.scope is Scope.GROUP and item.job_id in done], done)
+        ended = [item for item in items.values() if item.outcome is not Outcome.COMPLETE]
+        done |= {row.id: row for row in await self._end_lane(lane, [_ending(item) for item in ended if not _of_group(item)])}
+        done |= {row.id: row for row in await self._end_with_groups(lane, [item for item in ended if _of_group(item)])}
         for item in items.values():
             if item.job_id in done:
                 self._floor.metrics.settled.labels(item.outcome.value).inc()
@@ -112,34 +114,46 @@ class Settling:
         self._tell(lane, rows)
         return rows
 
-    async def _rest_groups(self, lane: int, items: Sequence[Settlement], done: dict[UUID, SettledRow]) -> None:
-        """The downstream of a group has said that it has enough, and for how long."""
-        for item in items:
-            row = done[item.job_id]
-            if row.group_key is None or item.outcome is not Outcome.FAIL:
-                continue
-            asked = self._floor.now() + timedelta(seconds=given(item.retry_after_seconds, 0))
-            await self._turns.rest(lane, row.group_key, max(asked, row.run_at) if row.run_at else asked)
+    async def _end_with_groups(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
+        """The downstream of a group has said that it has enough, and for how long. Together with the failure, and behind the gate: nobody
+        decides in between, and a call that is repeated finds both done or neither."""
+        if not items:
+            return []
+        await self._queues.learn([lane])  # in the transaction that would need a second connection
+        async with self._floor.db.transaction() as transaction:
+            await keys.hold_gate(transaction, lane)
+            rows = await self._end_on(transaction, lane, [_ending(item) for item in items])
+            rests = _rests(items, {row.id: row for row in rows}, self._floor.now())
+            if rests:
+                await self._turns.rest(transaction, lane, rests)
+        self._tell(lane, rows)
+        if rests:
+            await self._floor.versions.tell()
+        return rows
 
     async def _end_lane(self, lane: int, endings: Sequence[Ending]) -> list[SettledRow]:
+        rows = await self._end_on(self._floor.db, lane, endings)
+        self._tell(lane, rows)
+        return rows
+
+    async def _end_on(self, on: Runs, lane: int, endings: Sequence[Ending]) -> list[SettledRow]:
         ended: list[SettledRow] = []
         left = {ending.job_id: ending for ending in endings}
         for _ in range(_JUDGED_AGAIN):
-            verdicts = await self._judge(lane, list(left.values())) if left else []
+            verdicts = await self._judge(on, lane, list(left.values())) if left else []
             if not verdicts:
                 break
-            rows = await self._carry_out(lane, verdicts)
+            rows = await self._carry_out(on, lane, verdicts)
             ended += rows
             for row in rows:
                 del left[row.id]
-        self._tell(lane, ended)
         return ended
 
-    async def _judge(self, lane: int, endings: Sequence[Ending]) -> list[Verdict]:
+    async def _judge(self, on: Runs, lane: int, endings: Sequence[Ending]) -> list[Verdict]:
         now = self._floor.now()
         wanted = {ending.job_id: ending for ending in endings}
         ids = sorted(wanted)
-        rows = await store.leased(self._floor.db, lane, ids, [wanted[job_id].token for job_id in ids])
+        rows = await store.leased(on, lane, ids, [wanted[job_id].token for job_id in ids])
         verdicts = []
         for row in sorted(rows):
             ending = wanted[row.id]
@@ -155,21 +169,21 @@ class Settling:
             verdicts.append(judge(row, ending, self._floor.settings, now, random.uniform(-1, 1)))
         return verdicts
 
-    async def _carry_out(self, lane: int, verdicts: Sequence[Verdict]) -> list[SettledRow]:
-        db, now = self._floor.db, self._floor.now()
+    async def _carry_out(self, on: Runs, lane: int, verdicts: Sequence[Verdict]) -> list[SettledRow]:
+        now = self._floor.now()
         stay = [verdict[:-2] for verdict in verdicts if verdict.next_state in ("ready", "scheduled")]
         dead = [_burial(verdict) for verdict in verdicts if verdict.next_state == "dead"]
         over = [_closing(verdict) for verdict in verdicts if verdict.next_state == "cancelled"]
-        rows = await self._put_back(lane, stay) if stay else []
-        rows += await store.bury(db, lane, dead, now) if dead else []
-        rows += await store.close(db, lane, over, now, *self._queues.retention(lane, now)) if over else []
+        rows = await self._put_back(on, lane, stay) if stay else []
+        rows += await store.bury(on, lane, dead, now) if dead else []
+        rows += await store.close(on, lane, over, now, *self._queues.retention(lane, now)) if over else []
         return rows
 
-    async def _put_back(self, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
+    async def _put_back(self, on: Runs, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
         await self._queues.learn([lane])
         strict = self._queues.of_lane(lane).per_group == 1
         parks, resting = self._queues.parks(lane), self._queues.resting.get(lane)
-        return await store.put_back(self._floor.db, lane, rows, strict=strict, parks=parks, resting=resting)
+        return await store.put_back(on, lane, rows, strict=strict, parks=parks, resting=resting)
 
     def _tell(self, lane: int, rows: Sequence[SettledRow]) -> None:
         if not rows:
@@ -198,6 +212,22 @@ def token_of(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         return _NOBODYS
+
+
+def _of_group(item: Settlement) -> bool:
+    return item.scope is Scope.GROUP and item.outcome is Outcome.FAIL
+
+
+def _rests(items: Sequence[Settlement], done: dict[UUID, SettledRow], now: datetime) -> dict[str, datetime]:
+    """By group: until when. As long as the job itself is put off, or as was asked for; the longest counts."""
+    rests: dict[str, datetime] = {}
+    for item in items:
+        row = done.get(item.job_id)
+        if row is None or row.group_key is None:
+            continue
+        until = row.run_at or now + timedelta(seconds=given(item.retry_after_seconds, 0))
+        rests[row.group_key] = max(until, rests.get(row.group_key, until))
+    return rests
 
 
 def _ending(item: Settlement) -> Ending:

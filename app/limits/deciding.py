@@ -34,18 +34,26 @@ def plan(limit: int | None, held: HolderRow | None, rest: RestRow | None, probe_
 
 
 def _begin_probe(free: int, held: HolderRow | None) -> Plan:
-    """In a strict group the job that was told to come back later has kept its turn: then it is the probe."""
-    if held is not None and held.ready is not None:
-        return Plan(0, probe=held.ready)
+    """In a strict group the job that was told to come back later has kept its turn: then it is the probe, and may have begun already."""
+    if held is not None and held.first is not None:
+        return Plan(0, probe=held.first)
     return Plan(min(1, free), probes=True)
 
 
-def numbered(waiting: Sequence[WaitingRow], rounds: Iterable[RoundRow]) -> list[tuple[UUID, int]]:
+def numbered(waiting: Sequence[WaitingRow], rounds: Iterable[RoundRow], *, in_line: bool) -> list[tuple[UUID, int]]:
     """Turns of a fair queue. In each round every group has one job: a group's next job comes one round after its last, and a group that
-    comes anew begins with the round that is being served. Rounds are counted by priority, which comes first."""
-    last = {(row.group_key, row.priority): max(row.last or 0, (row.next or 1) - 1) for row in rounds}
+    comes anew begins with the round that is being served. Rounds are counted by priority, which comes first.
+    `in_line`: where groups are limited their next job comes in when the last has ended. Nobody remembers in which round that was, so it
+    goes to the end of the line, in which every group has few."""
+    last = {(row.group_key, row.priority): _before_next(row, in_line) for row in rounds}
     turns = []
     for row in sorted(waiting):
         last[row.group_key, row.priority] += 1
         turns.append((row.id, last[row.group_key, row.priority]))
     return turns
+
+
+def _before_next(row: RoundRow, in_line: bool) -> int:
+    if in_line and row.group_key:
+        return row.line_end or 0
+    return max(row.last or 0, (row.next or 1) - 1)

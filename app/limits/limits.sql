@@ -25,8 +25,9 @@ VALUES ($1, $2, $3);
 
 -- name: holders
 -- fills: HolderRow
--- By group: how many have their turn, and the first of them that nobody has claimed yet.
-SELECT coalesce(group_key, '') AS group_key, count(*) AS n, (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready'))[1] AS ready
+-- By group: how many have their turn; and the first of them that nobody has claimed yet, or in a strict group ($3) that runs.
+SELECT coalesce(group_key, '') AS group_key, count(*) AS n,
+    (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready' OR ($3 AND state = 'running')))[1] AS first
 FROM jobs
 WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = ANY($2::text[])
 GROUP BY coalesce(group_key, '');
@@ -46,14 +47,15 @@ CROSS JOIN LATERAL (
 
 -- name: rounds
 -- fills: RoundRow
--- Of a fair queue, by group and priority: the last turn that the group has, and the turn that is next for everybody.
+-- Of a fair queue, by group and priority: the last turn that the group has, the turn that is next for everybody, and the end of the line.
 SELECT asked.group_key, asked.priority,
     (
         SELECT max(turn)
         FROM jobs
         WHERE lane = $1 AND turn IS NOT NULL AND coalesce(jobs.group_key, '') = asked.group_key AND jobs.priority = asked.priority
     ) AS last,
-    (SELECT min(turn) FROM jobs WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND jobs.priority = asked.priority) AS next
+    (SELECT min(turn) FROM jobs WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND jobs.priority = asked.priority) AS next,
+    (SELECT max(turn) FROM jobs WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND jobs.priority = asked.priority) AS line_end
 FROM unnest($2::text[], $3::smallint[]) AS asked (group_key, priority);
 
 -- name: give_turns
@@ -148,6 +150,26 @@ WITH locked AS MATERIALIZED (
 UPDATE jobs
 SET slot = $3, turn = CASE WHEN $4 AND jobs.group_key IS NOT NULL THEN coalesce(jobs.turn, 1) ELSE jobs.turn END
 WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'running'));
+
+-- name: take_surplus
+-- ready -> parked, running -> running (will not keep its turn).  More may have a turn than a new limit ($2) allows. Who runs goes on and
+-- is counted, but bears 0 from now on; who has not begun waits like others, and where order is not strict nobody holds a place while put off.
+WITH placed AS MATERIALIZED (
+    SELECT id, state, row_number() OVER (PARTITION BY group_key ORDER BY state = 'running' DESC, id) AS place
+    FROM jobs
+    WHERE lane = $1 AND turn IS NOT NULL AND group_key IS NOT NULL
+),
+locked AS MATERIALIZED (
+    SELECT id, state
+    FROM jobs
+    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM placed WHERE place > $2 OR (state = 'scheduled' AND $2 > 1)))
+    ORDER BY id
+    FOR UPDATE
+)
+UPDATE jobs
+SET state = CASE locked.state WHEN 'ready' THEN 'parked' ELSE locked.state END, turn = CASE locked.state WHEN 'running' THEN 0 END
+FROM locked
+WHERE jobs.lane = $1 AND jobs.id = ANY(ARRAY(SELECT id FROM locked)) AND jobs.id = locked.id;
 
 -- name: lanes_with_parked
 -- By hopping from one to the next in jobs_parked: a single probe where nobody waits for a turn.

@@ -20,7 +20,7 @@ class PassedRow(NamedTuple):
 class HolderRow(NamedTuple):
     group_key: str
     n: int
-    ready: UUID | None
+    first: UUID | None
 
 
 class WaitingRow(NamedTuple):
@@ -35,6 +35,7 @@ class RoundRow(NamedTuple):
     priority: int
     last: int | None
     next: int | None
+    line_end: int | None
 
 
 class SortedPage(NamedTuple):
@@ -64,8 +65,8 @@ async def let_pass(on: Runs, lane: int, now: datetime, n: int, forget_before: da
     await on.rows(SQL.let_pass, lane, now, n, forget_before)
 
 
-async def holders(on: Runs, lane: int, groups: Sequence[str]) -> dict[str, HolderRow]:
-    return {row["group_key"]: HolderRow(*row) for row in await on.rows(SQL.holders, lane, groups)}
+async def holders(on: Runs, lane: int, groups: Sequence[str], *, strict: bool) -> dict[str, HolderRow]:
+    return {row["group_key"]: HolderRow(*row) for row in await on.rows(SQL.holders, lane, groups, strict)}
 
 
 async def next_in_line(on: Runs, lane: int, asked: Sequence[tuple[str, int]]) -> list[WaitingRow]:
@@ -102,6 +103,10 @@ async def leases_of_queue(on: Runs, queue_id: int) -> list[UUID]:
 
 async def count_running(on: Runs, lane: int, ids: Sequence[UUID], *, slots: bool | None, turns: bool) -> None:
     await on.rows(SQL.count_running, lane, ids, slots, turns)
+
+
+async def take_surplus(on: Runs, lane: int, limit: int) -> None:
+    await on.rows(SQL.take_surplus, lane, limit)
 
 
 async def lanes_with_parked(on: Runs) -> list[int]:

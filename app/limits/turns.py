@@ -3,7 +3,7 @@ decided who may begin. A process that dies in between is covered by the regular 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -131,7 +131,7 @@ class Turns:
         limit = self._queues.of_lane(lane).per_group
         if limit is None or not awake:
             return awake
-        held = await store.holders(self._floor.db, lane, awake)
+        held = await store.holders(self._floor.db, lane, awake, strict=limit == 1)
         return [group for group in awake if group not in held or held[group].n < limit]
 
     async def decide(self, lane: int, groups: Sequence[str]) -> None:
@@ -156,8 +156,8 @@ class Turns:
         probes = [rest.probe for rest in rests.values() if rest.probe is not None]
         states = await store.probe_states(on, lane, sorted(probes)) if probes else {}
         asked = list(groups) if queue.per_group is not None else list(rests)
-        held = await store.holders(on, lane, asked) if asked else {}
         limit = queue.per_group
+        held = await store.holders(on, lane, asked, strict=limit == 1) if asked else {}
         return {
             group: deciding.plan(limit if group else None, held.get(group), rest, _state(rest, states), now)
             for group, rest in ((group, rests.get(group)) for group in groups)
@@ -188,7 +188,8 @@ class Turns:
         if not queue.fair:
             return await store.give_turns(on, lane, [(row.id, 1) for row in sorted(waiting)])
         asked = sorted({(row.group_key, row.priority) for row in waiting})
-        return await store.give_turns(on, lane, deciding.numbered(waiting, await store.rounds(on, lane, asked)))
+        turns = deciding.numbered(waiting, await store.rounds(on, lane, asked), in_line=queue.per_group is not None)
+        return await store.give_turns(on, lane, turns)
 
     def _come_back_for_more(self, lane: int, waiting: Sequence[WaitingRow]) -> None:
         """Where nothing limits a group it is served in portions."""
@@ -199,14 +200,13 @@ class Turns:
         if more:
             self._moved.setdefault(lane, set()).update(more)
 
-    async def rest(self, lane: int, group: str, until: datetime) -> None:
-        """The downstream of a group has asked for a pause: nobody of it begins before `until`, and then one goes first."""
-        async with self._floor.db.transaction() as transaction:
-            await keys.hold_gate(transaction, lane)
-            await store.rest(transaction, lane, group, until)
-            await store.take_turns_back(transaction, lane, group)
-            await self._floor.versions.grow(transaction)
-        await self._floor.versions.tell()
+    async def rest(self, on: Runs, lane: int, rests: Mapping[str, datetime]) -> None:
+        """Downstreams of groups have asked for a pause: nobody of them begins before the time is over, and then one goes first. With the
+        gate held; who calls this tells of the new version after his commit."""
+        for group, until in sorted(rests.items()):
+            await store.rest(on, lane, group, until)
+            await store.take_turns_back(on, lane, group)
+        await self._floor.versions.grow(on)
 
     def _set_alarms(self) -> None:
         """Those that are further away are found by the regular look."""

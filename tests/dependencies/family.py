@@ -7,7 +7,6 @@ from tests.api import Api, Json
 from tests.conftest import wait_until
 
 NOBODY = "01890000-0000-7000-8000-000000000000"
-SETTLED = {"complete": {}, "fail": {"error": {"message": "it broke"}, "retryable": False}}
 
 
 class Family:
@@ -27,8 +26,7 @@ class Family:
 
     def become(self, **states: str) -> None:
         """Waits until these have come to these states."""
-        for name, state in states.items():
-            wait_until(lambda name=name, state=state: self.state(name) == state)
+        wait_until(lambda: {name: self.state(name) for name in states} == states)
 
     def claim(self, name: str, **fields: Any) -> Json:
         """Waits until it can be claimed."""

@@ -103,7 +103,10 @@ def test_what_is_no_dependency_is_refused(api: Api, fields: Json, pointer: str) 
 
 
 def test_without_atomic_the_descendants_of_a_bad_job_are_refused_and_the_others_stored(api: Api, db: TestDatabase) -> None:
-    jobs = [{"ref": "bad", "job_type": "a b"}, *[{"ref": f"r{n}", "depends_on": [f"r{n - 1}" if n else "bad"]} for n in range(4)]]
+    jobs: list[Json] = [
+        {"ref": "bad", "job_type": "a b"},
+        *[{"ref": f"r{n}", "depends_on": [f"r{n - 1}" if n else "bad"]} for n in range(4)],
+    ]
     answer = api.batch(*jobs, {"ref": "good"}, {"depends_on": ["good"]}, {"depends_on": ["good", "r3"]}, atomic=False, status=207)
     assert statuses(answer) == ["rejected"] * 5 + ["created", "created", "rejected"]
     assert (answer["created"], answer["rejected"]) == (2, 6)
@@ -121,7 +124,7 @@ def test_without_atomic_the_descendants_of_an_orphan_are_refused(api: Api, db: T
 
 def test_without_atomic_the_children_of_a_rejected_duplicate_are_refused(api: Api) -> None:
     api.enqueue(**has())
-    jobs = [{"ref": "p", **has(on_duplicate="reject")}, {"ref": "c", "depends_on": ["p"]}, {"depends_on": ["c"]}, {}]
+    jobs: list[Json] = [{"ref": "p", **has(on_duplicate="reject")}, {"ref": "c", "depends_on": ["p"]}, {"depends_on": ["c"]}, {}]
     answer = api.batch(*jobs, atomic=False, status=207)
     assert statuses(answer) == ["rejected", "rejected", "rejected", "created"]
     assert answer["results"][1]["problem"]["errors"] == [

@@ -25,11 +25,11 @@ CREATE SCHEMA shop AUTHORIZATION shop;
 
 
 class Session:
-    """A connection of the service."""
+    """A connection on which jobs are enqueued."""
 
     def __init__(self, dsn: str, loop: Loop, queue: str) -> None:
         self._loop = loop
-        self._connection: Any = loop.run(asyncpg.connect(as_shop(dsn)))
+        self._connection: Any = loop.run(asyncpg.connect(dsn))
         self.queue = queue
 
     def execute(self, sql: str) -> None:
@@ -74,7 +74,8 @@ def shared(database: TestDatabase) -> Iterator[TestDatabase]:
 
 @pytest.fixture
 def shop(shared: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
-    session = Session(db.dsn, db.loop, queue)
+    """The service."""
+    session = Session(as_shop(db.dsn), db.loop, queue)
     yield session
     session.close()
 
@@ -82,6 +83,14 @@ def shop(shared: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session
 @pytest.fixture
 def rival(shared: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
     """The same service, on another connection."""
+    session = Session(as_shop(db.dsn), db.loop, queue)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def owner(db: TestDatabase, queue: str) -> Iterator[Session]:
+    """Who can see what the service has done, and has not committed yet: the function does the same for whoever calls it."""
     session = Session(db.dsn, db.loop, queue)
     yield session
     session.close()

@@ -123,7 +123,7 @@ def test_the_horizon_is_that_of_the_settings(shop: Session, db: TestDatabase, na
         {"payload": f'"{"x" * (LIMITS.max_payload_bytes - 2)}"'},
         {"traceparent": "x" * 512, "tracestate": "x" * 512},
         {"retry": '{"base_seconds": 31622400, "factor": 1000, "max_seconds": 31622400, "jitter": 1}'},
-        {"run_at": datetime(1, 1, 1, tzinfo=UTC)},
+        {"run_at": datetime(1, 1, 1, 0, 0, 1, tzinfo=UTC)},
     ],
     ids=[*map(str, range(11))],
 )

@@ -140,7 +140,9 @@ def test_a_replacement_rolls_back_too(asks: Asks) -> None:
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_a_rival_waits_for_the_end_of_the_transaction(asks: Asks, rival: Session, db: TestDatabase, background: Background, end: str) -> None:
+def test_a_rival_waits_for_the_end_of_the_transaction(
+    asks: Asks, rival: Session, db: TestDatabase, background: Background, end: str
+) -> None:
     with asks.shop.transaction(end):
         first = asks.sql()
         waits = background.submit(rival.enqueue, unique_key="k")

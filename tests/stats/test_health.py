@@ -1,0 +1,73 @@
+"""Whether a queue is well, by the limits that it is configured with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.queues.schemas import HealthLimits
+from app.stats.health import STALE_SECONDS, verdict
+from tests.api import Api
+from tests.conftest import wait_until
+from tests.database import TestDatabase
+
+WELL: dict[str, Any] = {"depth": 0, "age": None, "dead": 0, "polls": 1}
+
+
+@pytest.mark.parametrize(
+    ("limits", "facts", "level"),
+    [
+        ({}, {"depth": 10**6, "dead": 10**6, "age": 10**6}, "ok"),
+        ({"max_depth": 10}, {"depth": 7}, "ok"),
+        ({"max_depth": 10}, {"depth": 8}, "warning"),
+        ({"max_depth": 10}, {"depth": 10}, "warning"),
+        ({"max_depth": 10}, {"depth": 11}, "critical"),
+        ({"max_depth": 0}, {"depth": 0}, "ok"),
+        ({"max_depth": 0}, {"depth": 1}, "critical"),
+        ({"max_age_seconds": 60}, {"age": 61}, "critical"),
+        ({"max_age_seconds": 60}, {"age": 50}, "warning"),
+        ({"max_dead_per_hour": 5}, {"dead": 6}, "critical"),
+        ({"max_dead_per_hour": 5}, {"dead": 3}, "ok"),
+        ({}, {"age": STALE_SECONDS + 1, "polls": 0}, "warning"),
+    ],
+)
+def test_the_verdict_is_by_the_limits(limits: dict[str, int], facts: dict[str, int], level: str) -> None:
+    told, reasons = verdict(HealthLimits(**limits), **{**WELL, **facts})
+    assert told == level
+    assert bool(reasons) == (level != "ok")
+
+
+def test_the_worst_counts_and_all_reasons_are_told() -> None:
+    limits = HealthLimits(max_depth=10, max_dead_per_hour=1)
+    assert verdict(limits, **{**WELL, "depth": 9, "dead": 2}) == (
+        "critical",
+        ["9 jobs are ready, near the limit of 10", "2 jobs died within the last hour, at most 1 are well"],
+    )
+
+
+def test_the_stats_of_a_queue_tell_its_verdict(api: Api) -> None:
+    api.configure(health={"max_depth": 1})
+    api.enqueue_many(2)
+    assert (api.stats()["verdict"], api.stats()["reasons"]) == ("critical", ["2 jobs are ready, at most 1 are well"])
+    api.cancel({"id": api.get("/jobs", queue=api.queue)["items"][0]["id"]})
+    assert api.stats()["verdict"] == "warning"
+
+
+def test_a_job_that_waits_for_its_turn_is_as_old_as_any_other(api: Api, db: TestDatabase) -> None:
+    api.configure(max_running_per_group=1, health={"max_age_seconds": 100})
+    api.enqueue_many(2, group="g")
+    held = api.claim_one(wait_seconds=20)
+    db.execute("UPDATE jobs SET run_at = run_at - interval '5 minutes' WHERE id <> $1", held["id"])
+    assert api.stats()["verdict"] == "critical"
+
+
+def test_metrics_tell_the_verdict_of_queues_with_limits(api: Api, eventually: Callable[[Callable[[], Any]], Any]) -> None:
+    api.configure(health={"max_depth": 0})
+    api.enqueue()
+
+    def line() -> str:
+        return next((line for line in api.http.get("/metrics").text.splitlines() if f'health{{queue="{api.queue}"}}' in line), "")
+
+    wait_until(lambda: line().endswith(" 2.0"))
+    api.configure()
+    eventually(lambda: line() == "")
