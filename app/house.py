@@ -67,7 +67,7 @@ class House:
 def build(settings: Settings, dsn: str) -> House:
     floor = _floor(settings, dsn)
     queues, job_types, signals, times = Queues(floor), JobTypes(floor), Signals(floor.wakeups), Times()
-    waiting, roster, asks, turns = WaitingRoom(floor.metrics), Roster(floor), Asks(floor), Turns(floor, queues, signals)
+    waiting, roster, asks, turns = WaitingRoom(floor.metrics), Roster(floor), Asks(floor, queues), Turns(floor, queues, signals)
     watching = Watching(floor, queues, signals)
     configuring = Configuring(floor)
     intake = Intake(floor, queues, Reading(floor, queues, job_types), signals)
@@ -91,7 +91,7 @@ def build(settings: Settings, dsn: str) -> House:
         firing,
         Keeping(floor, intake, firing),
         reckoning,
-        Explaining(floor, queues, watching, asks),
+        Explaining(floor, queues, watching, asks, waiting),
     )
     return House(floor, queues, configuring, signals, watching, waiting, roster, asks, turns, settling, reviving, firing, reckoning, rooms)
 

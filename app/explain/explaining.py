@@ -10,6 +10,7 @@ from app.explain.schemas import Explanation, Reason
 from app.explain.store import MANY, WaitingFacts
 from app.jobs.store import JobRow, told_state
 from app.jobs.watching import FINISHED, Watching
+from app.leases.waiting import WaitingRoom
 from app.limits import store as limits
 from app.limits.gate import Gate
 from app.queues.registry import Queue, Queues
@@ -21,11 +22,12 @@ ASKED_WITHIN = timedelta(minutes=5)
 
 
 class Explaining:
-    def __init__(self, floor: Floor, queues: Queues, watching: Watching, asks: Asks) -> None:
+    def __init__(self, floor: Floor, queues: Queues, watching: Watching, asks: Asks, waiting: WaitingRoom) -> None:
         self._floor = floor
         self._queues = queues
         self._watching = watching
         self._asks = asks
+        self._waiting = waiting
         self._gate = Gate(floor)
 
     async def explain(self, job_id: UUID) -> Explanation:
@@ -58,6 +60,8 @@ class Explaining:
             async for reason in self._of_queue(row, queue, facts):
                 yield reason
         last = await workers.last_asked(self._floor.db, queue.name, row.job_type)
+        if self._waiting.waits_for(queue.name, row.job_type):
+            return
         if last is None or last < self._floor.now() - ASKED_WITHIN:
             detail = f"no worker has asked for {queue.name} and {row.job_type} within {ASKED_WITHIN // timedelta(minutes=1)} minutes"
             yield Reason(code="no_worker", detail=detail, since=or_unset(last))

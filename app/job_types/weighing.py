@@ -1,9 +1,9 @@
 """How much work a payload schema can make, at most, for each value of a payload: known before the schema is used. Pure.
 
-jsonschema-rs does not panic (100,000 random schemas and payloads), but can be made to overflow the stack, or to work for ever. Measured, 0.60:
-twenty definitions, each `allOf` of two references to the next, take 20 ms for one value and each further one doubles that; nested
-`unevaluatedProperties` grow by 2.6 with each level; a pattern like `a.{255}b` takes 5 µs per byte; a comparison takes 20 ns with 7 and
-30 µs with 1e-300. Recursion is remembered, per value and reference, from the second or third time round, by `is_valid` only.
+jsonschema-rs does not panic (on 100,000 random schemas and payloads), but it can be made to overflow the stack, or to work for ever.
+Measured with 0.60: twenty definitions, each `allOf` of two references to the next, take 20 ms for one value, and each further one doubles
+that; nested `unevaluatedProperties` grow by 2.6 with each level; a pattern like `a.{255}b` takes 5 µs per byte; a comparison takes 20 ns
+with 7 and 30 µs with 1e-300. Recursion is remembered, per value and reference, from the second or third time round, by `is_valid` only.
 So we count steps of about 50 ns along the worst path through the schema. What does not end is refused.
 """
 

@@ -60,7 +60,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 -- name: change
 -- fills: ChangedRow
 -- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked.  Only what is given changes; a running job's row does not
--- match. A job that is put off gives its turn away; one that is due now waits for its turn like others.
+-- match. A ready job that is put off gives its turn away; a retry that has kept it keeps it; who has none waits for it like others.
 WITH old AS (
     SELECT id, state
     FROM jobs
@@ -79,10 +79,11 @@ changed AS (
             WHEN $4 IS NULL OR jobs.state = 'blocked' THEN jobs.state
             WHEN $4 > $9 THEN 'scheduled'
             WHEN jobs.state IN ('ready', 'parked') THEN jobs.state
+            WHEN turn IS NOT NULL THEN 'ready'
             WHEN coalesce(group_key, '') = ANY($10::text[]) OR (group_key IS NOT NULL AND '*' = ANY($10::text[])) THEN 'parked'
             ELSE 'ready'
         END,
-        turn = CASE WHEN $4 IS NULL OR ($4 <= $9 AND jobs.state = 'ready') THEN turn END,
+        turn = CASE WHEN $4 IS NULL OR $4 <= $9 OR jobs.state = 'scheduled' THEN turn END,
         state_reason = CASE WHEN $4 IS NULL OR jobs.state = 'blocked' THEN state_reason END
     FROM old
     WHERE jobs.lane = $1 AND jobs.id = $2 AND jobs.id = old.id
@@ -116,10 +117,11 @@ replaced AS (
             WHEN jobs.state = 'blocked' THEN jobs.state
             WHEN $3::timestamptz > $4 THEN 'scheduled'
             WHEN jobs.state IN ('ready', 'parked') THEN jobs.state
+            WHEN turn IS NOT NULL THEN 'ready'
             WHEN coalesce(group_key, '') = ANY($5::text[]) OR (group_key IS NOT NULL AND '*' = ANY($5::text[])) THEN 'parked'
             ELSE 'ready'
         END,
-        turn = CASE WHEN $3 <= $4 AND jobs.state = 'ready' THEN turn END,
+        turn = CASE WHEN $3 <= $4 OR jobs.state = 'scheduled' THEN turn END,
         state_reason = CASE WHEN jobs.state = 'blocked' THEN state_reason END,
         run_at = $3, priority = $6, max_attempts = $7, job_type = $8, lease_seconds = $9, retry = $10, tags = $11, metadata = $12,
         payload = $13, expires_at = $14, timeout_seconds = $15, traceparent = $16, tracestate = $17, checkpoint = NULL, progress = NULL,

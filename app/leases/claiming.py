@@ -75,7 +75,6 @@ class Claiming:
         wait = 0.0 if settled else self._wait(request)
         names = list(dict.fromkeys(given(request.queues, ["default"])))
         types = given(request.job_types, None)
-        self._asks.note(names, types)
         poll = Poll(names, frozenset(types) if types is not None else None, worker_id)
         client.on_leave(poll.stir)
         with self._waiting.park(poll):
@@ -146,6 +145,7 @@ class Claiming:
             job_types=given(request.job_types, None),
         )
         most = given(request.max_jobs, 1)
+        self._asks.note(poll.queues, asked.job_types)
         if key is None:
             take = await self._taking.take(await self._taking.queues(poll.queues), most, asked)
             return take.rows or None, take.again_at

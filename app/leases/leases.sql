@@ -134,7 +134,7 @@ counted AS (
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, 'completed' AS state, attempt, run_at, started_at, job_type, group_key, awaited IS TRUE AS awaited
+SELECT id, 'completed' AS state, attempt, run_at, started_at, job_type, group_key, awaited IS TRUE AS awaited, turn
 FROM taken;
 
 -- name: leased
@@ -155,7 +155,7 @@ WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL;
 -- ($16). Turn 0 is that of a lease beyond the limit (`take_surplus`), which is not kept. $17: see `parks` in jobs.sql.
 WITH locked AS (
     SELECT jobs.id, sent.next_state, sent.reason, sent.settled_as, sent.run_at, sent.attempt, sent.crashes, sent.checkpoint, sent.entry,
-        sent.was,
+        sent.was, jobs.turn,
         coalesce(jobs.group_key = ANY($18::text[]), false) OR (
             coalesce(jobs.turn, 0) = 0
             AND coalesce(coalesce(jobs.group_key, '') = ANY($17::text[]) OR (jobs.group_key IS NOT NULL AND '*' = ANY($17::text[])), false)
@@ -192,7 +192,7 @@ stayed AS (
         END
     FROM locked
     WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = locked.id
-    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.started_at, jobs.job_type, jobs.group_key, locked.was, locked.entry
+    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.started_at, jobs.job_type, jobs.group_key, locked.was, locked.entry, locked.turn
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running, scheduled, failed)
@@ -204,7 +204,7 @@ counted AS (
     FROM stayed
     HAVING count(*) > 0
 )
-SELECT id, state, attempt, run_at, started_at, job_type, group_key, false AS awaited
+SELECT id, state, attempt, run_at, started_at, job_type, group_key, false AS awaited, turn
 FROM stayed;
 
 -- name: bury
@@ -263,7 +263,7 @@ counted AS (
     HAVING count(*) > 0
 )
 SELECT id, 'dead' AS state, last_attempt AS attempt, NULL::timestamptz AS run_at, started_at, job_type, group_key,
-    awaited IS TRUE AS awaited
+    awaited IS TRUE AS awaited, turn
 FROM taken;
 
 -- name: close
@@ -314,7 +314,7 @@ counted AS (
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, 'cancelled' AS state, attempt, NULL::timestamptz AS run_at, started_at, job_type, group_key, awaited IS TRUE AS awaited
+SELECT id, 'cancelled' AS state, attempt, NULL::timestamptz AS run_at, started_at, job_type, group_key, awaited IS TRUE AS awaited, turn
 FROM taken;
 
 -- name: traces

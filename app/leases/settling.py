@@ -188,6 +188,7 @@ class Settling:
     def _tell(self, lane: int, rows: Sequence[SettledRow]) -> None:
         if not rows:
             return
+        self._turns.served(lane, [(row.group_key, row.turn) for row in rows])
         self._signals.moved(lane, [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows])
         self._signals.left(lane, {row.group_key for row in rows})
         self._signals.finished(row.id for row in rows if row.state in FINISHED)

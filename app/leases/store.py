@@ -61,6 +61,8 @@ class LeasedRow(NamedTuple):
 
 
 class SettledRow(NamedTuple):
+    """`turn`: the one that the lease had."""
+
     id: UUID
     state: str
     attempt: int
@@ -69,6 +71,7 @@ class SettledRow(NamedTuple):
     job_type: str
     group_key: str | None
     awaited: bool
+    turn: int | None
 
 
 class TraceRow(NamedTuple):

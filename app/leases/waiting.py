@@ -122,6 +122,10 @@ class WaitingRoom:
     def waiting(self, queue: str) -> int:
         return len(self._polls.get(queue, ()))
 
+    def waits_for(self, queue: str, job_type: str) -> bool:
+        """Whether anybody waits here who would take such a job."""
+        return any(poll.takes(job_type) for poll in self._polls.get(queue, ()))
+
     def awaited(self) -> list[str]:
         return list(self._polls)
 

@@ -1,6 +1,6 @@
 """Pure: how many of a group may begin now, and with which numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -40,12 +40,11 @@ def _begin_probe(free: int, held: HolderRow | None) -> Plan:
     return Plan(min(1, free), probes=True)
 
 
-def numbered(waiting: Sequence[WaitingRow], rounds: Iterable[RoundRow], *, in_line: bool) -> list[tuple[UUID, int]]:
+def numbered(waiting: Sequence[WaitingRow], rounds: Iterable[RoundRow], served: Mapping[str, int]) -> list[tuple[UUID, int]]:
     """Turns of a fair queue. In each round every group has one job: a group's next job comes one round after its last, and a group that
-    comes anew begins with the round that is being served. Rounds are counted by priority, which comes first.
-    `in_line`: where groups are limited their next job comes in when the last has ended. Nobody remembers in which round that was, so it
-    goes to the end of the line, in which every group has few."""
-    last = {(row.group_key, row.priority): _before_next(row, in_line) for row in rounds}
+    comes anew begins with the round that is being served. Rounds are counted by priority, which comes first. `served`: the rounds of
+    jobs that have just ended, by group; where groups are limited there may be no other trace of them."""
+    last = {(row.group_key, row.priority): _last(row, served.get(row.group_key, 0)) for row in rounds}
     turns = []
     for row in sorted(waiting):
         last[row.group_key, row.priority] += 1
@@ -53,7 +52,7 @@ def numbered(waiting: Sequence[WaitingRow], rounds: Iterable[RoundRow], *, in_li
     return turns
 
 
-def _before_next(row: RoundRow, in_line: bool) -> int:
-    if in_line and row.group_key:
-        return row.line_end or 0
-    return max(row.last or 0, (row.next or 1) - 1)
+def _last(row: RoundRow, served: int) -> int:
+    """A job of another priority may have been served in a far higher round: nobody is sent behind the round after the next."""
+    next_round = row.next or served
+    return max(row.last or 0, next_round - 1, min(served, next_round))

@@ -47,15 +47,14 @@ CROSS JOIN LATERAL (
 
 -- name: rounds
 -- fills: RoundRow
--- Of a fair queue, by group and priority: the last turn that the group has, the turn that is next for everybody, and the end of the line.
+-- Of a fair queue, by group and priority: the last turn that the group has, and the turn that is next for everybody.
 SELECT asked.group_key, asked.priority,
     (
         SELECT max(turn)
         FROM jobs
         WHERE lane = $1 AND turn IS NOT NULL AND coalesce(jobs.group_key, '') = asked.group_key AND jobs.priority = asked.priority
     ) AS last,
-    (SELECT min(turn) FROM jobs WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND jobs.priority = asked.priority) AS next,
-    (SELECT max(turn) FROM jobs WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND jobs.priority = asked.priority) AS line_end
+    (SELECT min(turn) FROM jobs WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND jobs.priority = asked.priority) AS next
 FROM unnest($2::text[], $3::smallint[]) AS asked (group_key, priority);
 
 -- name: give_turns

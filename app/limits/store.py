@@ -35,7 +35,6 @@ class RoundRow(NamedTuple):
     priority: int
     last: int | None
     next: int | None
-    line_end: int | None
 
 
 class SortedPage(NamedTuple):

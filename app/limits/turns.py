@@ -32,6 +32,7 @@ class Turns:
         self._queues = queues
         self._signals = signals
         self._moved: dict[int, set[str]] = {}
+        self._served: dict[int, dict[str, int]] = {}
         self._unsorted: set[int] = set()
         self._in_force: dict[int, Rules] = {}
         self._look_from: dict[int, str] = {}
@@ -47,6 +48,13 @@ class Turns:
         if concerned:
             self._moved.setdefault(lane, set()).update(concerned)
             self.nudge()
+
+    def served(self, lane: int, turns: Iterable[tuple[str | None, int | None]]) -> None:
+        """Groups of jobs that have just ended, and the turns they had; before the word that they left. Only fair queues go by it."""
+        if self._queues.of_lane(lane).fair:
+            served = self._served.setdefault(lane, {})
+            for group, turn in turns:
+                served[group or ""] = max(turn or 0, served.get(group or "", 0))
 
     def look_at(self, lane: int) -> None:
         """All groups of the lane, as if somebody had moved in each."""
@@ -149,6 +157,8 @@ class Turns:
         if types:
             self._signals.ready(lane, types)
         self._come_back_for_more(lane, waiting)
+        for group in groups:
+            self._served.get(lane, {}).pop(group, None)
 
     async def _plans(self, on: Runs, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, Plan]:
         now = self._floor.now()
@@ -188,7 +198,7 @@ class Turns:
         if not queue.fair:
             return await store.give_turns(on, lane, [(row.id, 1) for row in sorted(waiting)])
         asked = sorted({(row.group_key, row.priority) for row in waiting})
-        turns = deciding.numbered(waiting, await store.rounds(on, lane, asked), in_line=queue.per_group is not None)
+        turns = deciding.numbered(waiting, await store.rounds(on, lane, asked), self._served.get(lane, {}))
         return await store.give_turns(on, lane, turns)
 
     def _come_back_for_more(self, lane: int, waiting: Sequence[WaitingRow]) -> None:

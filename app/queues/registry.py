@@ -85,6 +85,10 @@ class Queues:
         queue = self._by_id.get(queue_id)
         return queue.name if queue else None
 
+    def exists(self, name: str) -> bool:
+        """As far as this process knows."""
+        return name in self._by_name
+
     async def find(self, name: str) -> Queue | None:
         """Asks the database only for a name that is not cached: another process may have made it."""
         if name not in self._by_name:

@@ -3,18 +3,24 @@
 from collections.abc import Sequence
 
 from app.db.floor import Floor
+from app.queues.registry import Queues
 from app.workers import store
 
 ANY_TYPE = ""
+MOST = 10_000  # in one beat
 
 
 class Asks:
-    def __init__(self, floor: Floor) -> None:
+    def __init__(self, floor: Floor, queues: Queues) -> None:
         self._floor = floor
+        self._queues = queues
         self._new: set[tuple[str, str]] = set()
 
     def note(self, queues: Sequence[str], job_types: Sequence[str] | None) -> None:
-        self._new |= {(queue, job_type) for queue in queues for job_type in job_types or [ANY_TYPE]}
+        """Only of queues that exist, and not without end: anybody may ask for anything."""
+        if len(self._new) < MOST:
+            known = [queue for queue in queues if self._queues.exists(queue)]
+            self._new |= {(queue, job_type) for queue in known for job_type in job_types or [ANY_TYPE]}
 
     async def write(self) -> None:
         new, self._new = self._new, set()

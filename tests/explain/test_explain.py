@@ -31,6 +31,7 @@ def codes(api: Api, job: Json) -> list[str]:
 @pytest.fixture
 def asked(api: Api) -> Api:
     """A queue that a worker has asked for: nobody needs to be told that none has."""
+    api.configure()
     api.claim()
     return api
 

@@ -109,12 +109,23 @@ for keyword in ("allOf", "anyOf", "oneOf"):
 """,
     "sizes and depths": """
 attack({"properties": {f"p{n}": True for n in range(4000)}}, {f"p{n}": 1 for n in range(4000)})
-def chain(link, end):
-    return {"$ref": "#/$defs/d0", "$defs": {**{f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(1200)}, "d1200": end}}
+def chain(length, link, end):
+    return {"$ref": "#/$defs/d0", "$defs": {**{f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(length)}, f"d{length}": end}}
 
-attack(chain(lambda following: following, {}), 1)
-attack(chain(lambda following: {"allOf": [following]}, {"items": {"$ref": "#/$defs/d0"}}), lists(62))
-attack(chain(lambda following: {"items": following}, {"$ref": "#/$defs/d0"}), lists(62))
+links = (
+    lambda following: following,
+    lambda following: {"allOf": [following, True]},
+    lambda following: {"anyOf": [{"type": "null"}, following]},
+    lambda following: {"oneOf": [{"type": "null"}, following], "minItems": 0},
+    lambda following: {"if": {"type": "null"}, "else": following},
+    lambda following: {"not": {"not": following}},
+    lambda following: {"items": following},
+    lambda following: nested(58, lambda schema: {"items": schema}, following),
+)
+for link in links:
+    for length in (10, 20, 30, 60, 100, 500, 1200):
+        for end in ({"items": {"$ref": "#/$defs/d0"}, "type": "array"}, {"type": "array"}):
+            attack(chain(length, link, end), *[lists(depth) for depth in (1, 3, 10, 62)], nested(62, lambda inner: [inner], []))
 attack(nested(60, lambda schema: {"not": schema}, True), lists(62))
 attack({"contentMediaType": "application/json", "$schema": "http://json-schema.org/draft-07/schema#"}, "[" * 120_000)
 """,

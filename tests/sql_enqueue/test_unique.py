@@ -87,7 +87,7 @@ def test_one_that_is_rejected_says_which_job_has_the_key(asks: Asks) -> None:
     job_id = asks.http()["id"]
     refused: Any = asks.shop.refused(unique_key="k", on_duplicate="reject")
     assert (refused.sqlstate, refused.constraint_name, refused.column_name) == ("23505", "longshore_unique_key", "unique_key")
-    assert (str(refused), refused.detail) == (f"job {job_id} has the unique_key", job_id)
+    assert (refused.message, refused.detail) == (f"job {job_id} has the unique_key", job_id)
 
 
 def test_one_that_came_by_sql_rejects_others(asks: Asks) -> None:
