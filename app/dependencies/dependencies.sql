@@ -39,36 +39,40 @@ ORDER BY lane, id
 LIMIT $1;
 
 -- name: children_of
--- Nobody, if that ending has been seen to meanwhile: the parent may live again since (replayed), and have new children.
-SELECT child
+-- fills: ToldRow
+-- With the way in which their parents ended: an ending that has been seen to meanwhile concerns nobody, as the parent may live again since
+-- (replayed), and have new children.
+SELECT dependents.parent, dependents.child, endings.state
 FROM dependents
-WHERE lane = $1 AND parent = $2 AND EXISTS (SELECT FROM endings WHERE endings.lane = $1 AND endings.id = $2 AND endings.state = $3)
-ORDER BY child
-LIMIT $4;
+JOIN endings ON endings.id = dependents.parent
+WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[]) AND endings.lane = $1 AND endings.id = ANY($2::uuid[])
+ORDER BY dependents.parent, dependents.child
+LIMIT $3;
 
 -- name: release
 -- fills: ReleasedRow
--- blocked -> ready | parked | scheduled, or blocked still, if it waits for others too. $4: the parent did not complete; then only those
+-- blocked -> ready | parked | scheduled, or blocked still, if it waits for others too. $4: the parents did not complete; then only those
 -- that run all the same are let go. `parks`: see jobs.sql.
 WITH locked AS (
-    SELECT id
+    SELECT id, ARRAY(SELECT one.id FROM unnest(awaits) AS one (id) WHERE one.id <> ALL($3::uuid[])) AS awaits
     FROM jobs
-    WHERE lane = $1 AND id = ANY($2::uuid[]) AND $3 = ANY(awaits) AND (NOT $4 OR on_parent_failure = 'run')
+    WHERE lane = $1 AND id = ANY($2::uuid[]) AND awaits && $3::uuid[] AND (NOT $4 OR on_parent_failure = 'run')
     ORDER BY id
     FOR UPDATE
 ),
 released AS (
     UPDATE jobs
-    SET awaits = array_remove(awaits, $3),
+    SET awaits = locked.awaits,
         state = CASE
-            WHEN cardinality(array_remove(awaits, $3)) > 0 THEN 'blocked'
-            WHEN run_at > $5 THEN 'scheduled'
-            WHEN coalesce(group_key, '') = ANY($6::text[]) OR (group_key IS NOT NULL AND '*' = ANY($6::text[])) THEN 'parked'
+            WHEN cardinality(locked.awaits) > 0 THEN 'blocked'
+            WHEN jobs.run_at > $5 THEN 'scheduled'
+            WHEN coalesce(jobs.group_key, '') = ANY($6::text[]) OR (jobs.group_key IS NOT NULL AND '*' = ANY($6::text[])) THEN 'parked'
             ELSE 'ready'
         END,
-        state_reason = CASE WHEN cardinality(array_remove(awaits, $3)) > 0 THEN state_reason END
-    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked))
-    RETURNING state, job_type, group_key, run_at
+        state_reason = CASE WHEN cardinality(locked.awaits) > 0 THEN jobs.state_reason END
+    FROM locked
+    WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = locked.id
+    RETURNING jobs.state, jobs.job_type, jobs.group_key, jobs.run_at
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, blocked, ready, scheduled)
@@ -81,16 +85,18 @@ SELECT state, job_type, group_key, run_at
 FROM released;
 
 -- name: doomed
--- Children that are to be cancelled with this parent.
+-- Children that are to be cancelled with these parents.
 SELECT id
 FROM jobs
-WHERE lane = $1 AND id = ANY($2::uuid[]) AND $3 = ANY(awaits) AND on_parent_failure IS DISTINCT FROM 'run';
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND awaits && $3::uuid[] AND on_parent_failure IS DISTINCT FROM 'run';
 
 -- name: forget_dependents
 DELETE FROM dependents
-WHERE lane = $1 AND parent = $2 AND child = ANY($3::uuid[]);
+USING unnest($2::uuid[], $3::uuid[]) AS told (parent, child)
+WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[]) AND dependents.parent = told.parent AND dependents.child = told.child;
 
 -- name: forget_ending
--- Not while somebody has not heard of it: then it is another ending of a parent that was replayed, or a child came meanwhile.
+-- Not while somebody has not heard of it: then it is another ending, of a parent that was replayed meanwhile.
 DELETE FROM endings
-WHERE lane = $1 AND id = $2 AND NOT EXISTS (SELECT FROM dependents WHERE dependents.lane = $1 AND dependents.parent = $2);
+WHERE lane = $1 AND id = ANY($2::uuid[])
+    AND id <> ALL(ARRAY(SELECT parent FROM dependents WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[])));

@@ -13,6 +13,18 @@ from app.db.sql import statements
 SQL = statements(__file__)
 
 
+class ToldRow(NamedTuple):
+    """A child, its parent, and how that has ended."""
+
+    parent: UUID
+    child: UUID
+    state: str
+
+    @property
+    def failed(self) -> bool:
+        return self.state != "completed"
+
+
 class ReleasedRow(NamedTuple):
     state: str
     job_type: str
@@ -36,23 +48,23 @@ async def ended_jobs(on: Runs, limit: int) -> list[Record]:
     return await on.rows(SQL.ended_jobs, limit)
 
 
-async def children_of(on: Runs, lane: int, parent: UUID, state: str, limit: int) -> list[UUID]:
-    return [row["child"] for row in await on.rows(SQL.children_of, lane, parent, state, limit)]
+async def children_of(on: Runs, lane: int, parents: Sequence[UUID], limit: int) -> list[ToldRow]:
+    return [ToldRow(*row) for row in await on.rows(SQL.children_of, lane, parents, limit)]
 
 
 async def release(
-    on: Runs, lane: int, ids: Sequence[UUID], parent: UUID, *, failed: bool, now: datetime, parks: Sequence[str] | None
+    on: Runs, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool, now: datetime, parks: Sequence[str] | None
 ) -> list[ReleasedRow]:
-    return [ReleasedRow(*row) for row in await on.rows(SQL.release, lane, ids, parent, failed, now, parks)]
+    return [ReleasedRow(*row) for row in await on.rows(SQL.release, lane, ids, parents, failed, now, parks)]
 
 
-async def doomed(on: Runs, lane: int, ids: Sequence[UUID], parent: UUID) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.doomed, lane, ids, parent)]
+async def doomed(on: Runs, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> list[UUID]:
+    return [row["id"] for row in await on.rows(SQL.doomed, lane, ids, parents)]
 
 
-async def forget_dependents(on: Runs, lane: int, parent: UUID, children: Sequence[UUID]) -> None:
-    await on.rows(SQL.forget_dependents, lane, parent, children)
+async def forget_dependents(on: Runs, lane: int, told: Sequence[ToldRow]) -> None:
+    await on.rows(SQL.forget_dependents, lane, [row.parent for row in told], [row.child for row in told])
 
 
-async def forget_ending(on: Runs, lane: int, job_id: UUID) -> None:
-    await on.rows(SQL.forget_ending, lane, job_id)
+async def forget_ending(on: Runs, lane: int, parents: Sequence[UUID]) -> None:
+    await on.rows(SQL.forget_ending, lane, parents)

@@ -1,6 +1,7 @@
 """How jobs come in: one, many, all or nothing, at most once per Idempotency-Key. And what others may hold against them: a unique key that
 is taken, a queue that is full, jobs that have to be done before."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,11 +16,12 @@ from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull
 from app.jobs import parentage, store, uniqueness, wanted
 from app.jobs.entries import Entry, new_rows
 from app.jobs.reading import Reading
-from app.jobs.schemas import BatchAnswer, BatchResult, Job, JobCreate, UnreadBatch
+from app.jobs.schemas import BatchAnswer, BatchJob, BatchResult, Job, JobCreate, UnreadBatch
 from app.jobs.signals import Move, Signals
 from app.jobs.wanted import Trace
 from app.keys import store as keys
 from app.queues.registry import Queue, Queues
+from app.web.bodies import LARGE
 from app.web.problems import details
 from app.web.shapes import UNSET, given
 
@@ -77,7 +79,7 @@ class Intake:
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str) -> BatchAnswer:
         await self._floor.versions.fresh()
         atomic = given(batch.atomic, True)
-        jobs = self._reading.read(batch)
+        jobs = await self._read(batch)
         if atomic:
             _check_all(jobs)
         entries = await self._reading.entries(jobs, trace)
@@ -89,6 +91,12 @@ class Intake:
         created = sum(result.status == "created" for result in results)
         rejected = UNSET if atomic else len(results) - created - duplicates
         return BatchAnswer(results=results, created=created, duplicates=duplicates, rejected=rejected)
+
+    async def _read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
+        """Many large payloads take a while to be checked, in which others are served."""
+        if sum(map(len, map(memoryview, batch.jobs))) > LARGE:
+            return await asyncio.to_thread(self._reading.read, batch)
+        return self._reading.read(batch)
 
     # For schedules: the same checks, and a place in a transaction that is not ours.
 

@@ -30,7 +30,7 @@ class Taking:
         self._queues = queues
         self._times = times
         self._gate = Gate(floor)
-        self._alarms: set[str] = set()
+        self._alarms: dict[str, asyncio.TimerHandle] = {}
         self.on_rate: Callable[[str], None] = lambda _queue: None
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
@@ -80,25 +80,28 @@ class Taking:
 
     async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
         leave = await self._gate.ask(on, queue, lane, most)
-        if leave.most == 0:
-            if leave.again_at is not None:
-                self._wake_at(queue.name, leave.again_at)
-            return Take([], leave.again_at)
-        rules = Rules(self._queues.parks(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
-        rows = await store.claim(on, lane, leave.most, asked, rules, leave.now)
-        await self._gate.note(on, queue, lane, len(rows), leave.now)
-        return Take(rows)
+        rows: list[ClaimedRow] = []
+        if leave.most > 0:
+            rules = Rules(self._queues.parks(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
+            rows = await store.claim(on, lane, leave.most, asked, rules, leave.now)
+            await self._gate.note(on, queue, lane, len(rows), leave.now)
+        if leave.again_at is not None and len(rows) == leave.most < most:
+            self._wake_at(queue.name, leave.again_at)  # who comes next, or waits already, gets what the rate gives then
+        return Take(rows, leave.again_at if leave.most == 0 else None)
 
     def _wake_at(self, queue: str, instant: datetime) -> None:
-        """One alarm per queue and process, however many polls have asked."""
-        if queue in self._alarms:
+        """One alarm per queue and process, however many polls have asked: the earliest."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(0.0, (instant - self._floor.now()) / timedelta(seconds=1))
+        set_before = self._alarms.get(queue)
+        if set_before is not None and set_before.when() <= at:
             return
-        self._alarms.add(queue)
-        seconds = max(0.0, (instant - self._floor.now()) / timedelta(seconds=1))
-        asyncio.get_running_loop().call_later(seconds, self._wake, queue)
+        if set_before is not None:
+            set_before.cancel()
+        self._alarms[queue] = loop.call_at(at, self._wake, queue)
 
     def _wake(self, queue: str) -> None:
-        self._alarms.discard(queue)
+        self._alarms.pop(queue, None)
         self.on_rate(queue)
 
     def _count(self, rows: Sequence[ClaimedRow]) -> None:

@@ -11,7 +11,7 @@ from app.queues.registry import Queue
 
 
 class Leave(NamedTuple):
-    """How many may be handed out at `now`. If the rate has no more to give: when it will."""
+    """How many may be handed out at `now`. If there is a rate: when it has more to give after these."""
 
     most: int
     now: datetime
@@ -39,11 +39,8 @@ class Gate:
         passed = await store.passed(on, lane, now - span)
         if passed.last_at is not None and passed.last_at > now:
             now = passed.last_at
-        left = queue.rate.limit - passed.n
-        if left > 0:
-            return Leave(min(most, left), now)
-        assert passed.first_at is not None
-        return Leave(0, now, passed.first_at + span + timedelta(milliseconds=1))
+        left = max(0, queue.rate.limit - passed.n)
+        return Leave(min(most, left), now, (passed.first_at or now) + span + timedelta(milliseconds=1))
 
     async def note(self, on: Runs, queue: Queue, lane: int, n: int, now: datetime) -> None:
         """So many were handed out."""

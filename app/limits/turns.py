@@ -21,6 +21,7 @@ GROUPS = 500  # decided at once, with the gate held
 LOOKED_AT = 1000  # groups, in one look over a lane
 SORTED = 2000  # jobs, in one statement
 HEAD = 10_000  # ready jobs among which those of groups at rest are sought
+ON_THEIR_WAY = (1.0, 10.0)  # seconds after which a change of rules is looked at again; a request may wait that long for a connection
 _FIRST = UUID(int=0)
 
 Rules = tuple[int | None, bool, bool]  # limit of groups, fair, whether leases are counted
@@ -34,10 +35,13 @@ class Turns:
         self._moved: dict[int, set[str]] = {}
         self._served: dict[int, dict[str, int]] = {}
         self._unsorted: set[int] = set()
+        self._uncounted: set[int] = set()
         self._in_force: dict[int, Rules] = {}
+        self._started = False
         self._look_from: dict[int, str] = {}
         self._looked_at = 0.0
         self._rests: list[RestRow] = []
+        self._hearing = asyncio.Lock()  # or rules that were in force for a moment would pass for those that are
         self.nudge: Callable[[], None] = lambda: None
         signals.on_turn = self.moved
         floor.versions.heard.append(self.hear)
@@ -50,8 +54,9 @@ class Turns:
             self.nudge()
 
     def served(self, lane: int, turns: Iterable[tuple[str | None, int | None]]) -> None:
-        """Groups of jobs that have just ended, and the turns they had; before the word that they left. Only fair queues go by it."""
-        if self._queues.of_lane(lane).fair:
+        """Groups of jobs that have just ended, and the turns they had; before the word that they left. Only fair queues go by it: those in
+        which jobs without a group wait too."""
+        if self._queues.waits_for_turn(lane, None):
             served = self._served.setdefault(lane, {})
             for group, turn in turns:
                 served[group or ""] = max(turn or 0, served.get(group or "", 0))
@@ -65,36 +70,58 @@ class Turns:
     async def hear(self) -> None:
         """What queues are configured to, and who is at rest. Leases that run are counted before anybody asks how many there are; jobs that
         wait are sorted afterwards: claims hand out none of them meanwhile."""
-        self._rests = await store.all_rests(self._floor.db)
-        resting: dict[int, list[str]] = {}
-        for rest in self._rests:
-            resting.setdefault(rest.lane, []).append(rest.group_key)
-        await self._queues.learn(resting)
-        self._queues.resting = resting
-        for queue in self._queues.everything():
-            rules = (queue.per_group, queue.fair, queue.max_running is not None)
-            if rules != self._in_force.get(queue.id, (None, False, False)):
+        async with self._hearing:
+            self._rests = await store.all_rests(self._floor.db)
+            resting: dict[int, list[str]] = {}
+            for rest in self._rests:
+                resting.setdefault(rest.lane, []).append(rest.group_key)
+            await self._queues.learn(resting)
+            self._queues.resting = resting
+            for queue in self._queues.everything():
                 await self._put_in_force(queue)
-                self._in_force[queue.id] = rules
-        self._set_alarms()
+            self._started = True
+            self._set_alarms()
         self.nudge()
 
     async def _put_in_force(self, queue: Queue) -> None:
+        rules = (queue.per_group, queue.fair, queue.max_running is not None)
+        if rules == self._in_force.get(queue.id, (None, False, False)):
+            return
+        await self._count(queue)
+        self._in_force[queue.id] = rules
+        self._unsorted |= set(queue.all_lanes)
+        self._signals.ready(queue.all_lanes[0], [None])
+        for seconds in ON_THEIR_WAY if self._started else ():
+            asyncio.get_running_loop().call_later(seconds, self._once_more, queue.id)
+
+    def _once_more(self, queue_id: int) -> None:
+        """For jobs that were on their way, or leases, when the rules changed: they were written by the old ones."""
+        self._uncounted.add(queue_id)
+        self.nudge()
+
+    async def _count(self, queue: Queue) -> None:
         slots = True if queue.max_running is not None else None
         running = await store.leases_of_queue(self._floor.db, queue.id)
         for lane, ids in by_lane(running, lambda job_id: job_id).items():
             await store.count_running(self._floor.db, lane, ids, slots=slots, turns=queue.per_group is not None)
-        self._unsorted |= set(queue.all_lanes)
-        self._signals.ready(queue.all_lanes[0], [None])
+        if queue.per_group is not None:
+            for lane in queue.all_lanes:
+                await store.take_surplus(self._floor.db, lane, queue.per_group)
 
     async def run_once(self) -> None:
-        """What has moved, first; then the regular look. What could not be decided is kept for the next time."""
+        """The regular look, when it is time or rules have changed; and what has moved. What could not be decided is kept for next time."""
+        await self._count_once_more()
         await self._sort()
-        await self._decide_moved()
         if time.monotonic() - self._looked_at >= self._floor.settings.sweep_seconds:
             self._looked_at = time.monotonic()
             await self._look()
-            await self._decide_moved()
+        await self._decide_moved()
+
+    async def _count_once_more(self) -> None:
+        for queue in [queue for queue in self._queues.everything() if queue.id in self._uncounted]:
+            await self._count(queue)
+            self._unsorted |= set(queue.all_lanes)
+            self._uncounted.discard(queue.id)
 
     async def _decide_moved(self) -> None:
         while self._moved:
@@ -109,14 +136,21 @@ class Turns:
     async def _sort(self) -> None:
         """After a change of rules: ready jobs that have to wait are parked, parked ones that need not are ready."""
         while self._unsorted:
-            lane = min(self._unsorted)
-            after: UUID | None = _FIRST
-            while after is not None:
-                page = await store.sort_page(self._floor.db, lane, after, self._queues.parks(lane), SORTED)
-                if page.ready:
-                    self._signals.ready(lane, page.ready)
-                after = page.last
-            self._unsorted.discard(lane)
+            lane = self._unsorted.pop()  # before we begin: rules may change meanwhile, and it is unsorted again
+            try:
+                await self._sort_lane(lane)
+            except Exception:
+                self._unsorted.add(lane)
+                raise
+            self.look_at(lane)
+
+    async def _sort_lane(self, lane: int) -> None:
+        after: UUID | None = _FIRST
+        while after is not None:
+            page = await store.sort_page(self._floor.db, lane, after, self._queues.parks(lane), SORTED)
+            if page.ready:
+                self._signals.ready(lane, page.ready)
+            after = page.last
 
     async def _look(self) -> None:
         """Groups with free places in which somebody waits: those of jobs that came by SQL, and those whose process has died."""

@@ -142,6 +142,6 @@ def test_without_atomic_the_children_of_one_that_finds_no_room_are_refused(api: 
 
 def test_a_batch_with_a_family_that_finds_no_room_is_told_to_come_again(api: Api, db: TestDatabase) -> None:
     api.configure(max_waiting=2)
-    jobs = [{"ref": "a"}, {"ref": "b", "depends_on": ["a"]}, {"ref": "c", "depends_on": ["b"]}, {"depends_on": ["c"]}]
+    jobs: list[Json] = [{"ref": "a"}, {"ref": "b", "depends_on": ["a"]}, {"ref": "c", "depends_on": ["b"]}, {"depends_on": ["c"]}]
     assert api.batch(*jobs, status=429)["code"] == "queue_full"
     assert count_jobs(db) == 0

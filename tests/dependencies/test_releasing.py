@@ -7,6 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from app.db.lanes import lane_of
+from app.dependencies import store as dependencies
 from app.house import House
 from app.leases.schemas import Outcome, SentError, Settlement
 from app.maintenance.releasing import Releasing
@@ -132,20 +134,18 @@ def test_families_that_are_born_of_the_same_parents_at_once_do_not_deadlock(api:
     wait_until(lambda: api.counts() == {"cancelled": 16})
 
 
-def test_an_ending_of_a_parent_that_lives_again_is_not_forgotten_before_all_have_heard(
+def test_a_broker_that_was_held_up_in_an_old_ending_does_not_take_a_new_one_away(
     api: Api, db: TestDatabase, house: House, loop: Loop
 ) -> None:
-    """A broker that was held up in the middle of an old ending does not take the new one away with it."""
     family = pair(api)
     family.die("parent")
     family.become(child="cancelled")
     api.post(f"/dead-letters/{family.ids['parent']}/replay")
     new = api.enqueue(job_type="new", depends_on=[family.ids["parent"]])
-    with db.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", new["id"]):
+    parent = UUID(family.ids["parent"])
+    with db.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", new["id"]):  # who tells the new child has to wait
         family.complete("parent")
-        lane = db.value("SELECT lane FROM endings WHERE id = $1", family.ids["parent"])
-        releasing = Releasing(house.floor, house.queues, house.signals)
-        loop.run(releasing._tell_children(lane, UUID(family.ids["parent"]), "dead"))
+        loop.run(dependencies.forget_ending(house.floor.db, lane_of(parent), [parent]))
     assert api.claim_one(job_types=["new"], wait_seconds=20)["id"] == new["id"]
 
 

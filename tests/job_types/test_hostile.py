@@ -1,4 +1,4 @@
-"""Schemas and payloads that are made to hang or crash the process. In a process of its own: a hang would hold the GIL for ever."""
+"""Schemas and payloads that are made to hang, crash or fill the process. In one of its own: a hang would hold the GIL for ever."""
 
 import subprocess
 import sys
@@ -11,7 +11,8 @@ from app.db.migrations import ROOT
 LONG_ENOUGH = 300  # seconds; not a measurement, it only ends what would never end
 
 PRELUDE = """
-import json, random
+import json, random, resource
+resource.setrlimit(resource.RLIMIT_AS, (1024**3, 1024**3))
 from app.errors import ValidationFailed
 from app.job_types.checking import Checker
 
@@ -75,12 +76,12 @@ attack({"$defs": {"a": {"anyOf": either, "unevaluatedProperties": again}}, **aga
     "numbers": """
 payloads = [
     [10**60 + n for n in range(3900)], [1.2345678901234567e-300 * (1 + n / 9999) for n in range(9000)], [n + 0.5 for n in range(9000)],
-    [2**62 + n for n in range(9000)], [1.2345678901234567e300 / (1 + n) for n in range(9000)], [5e-324] * 100, [1.7976931348623157e308],
+    [5999.0] * 9000, [2**62 + n for n in range(9000)], [1.2345678901234567e300 / (1 + n) for n in range(9000)], [5e-324] * 100, [1.7976931348623157e308],
 ]
 for schema in (
     {"minimum": 0.5}, {"multipleOf": 0.01}, {"multipleOf": 5e-324, "minimum": 1e-300, "maximum": 1e300}, {"const": 7}, {"const": 1e-300},
     {"enum": [n + 0.5 for n in range(2000)]}, {"enum": [n + 0.5 for n in range(20)]}, {"allOf": [{"minimum": 0.5}] * 50},
-    {"type": "integer"}, {"multipleOf": 10**60 + 1}, {"enum": [{"a": n} for n in range(500)]},
+    {"enum": [*range(6000)]}, {"allOf": [{"multipleOf": 7}] * 400}, {"type": "integer"}, {"multipleOf": 10**60 + 1}, {"enum": [{"a": n} for n in range(500)]},
 ):
     attack({"items": schema}, *payloads, *[payload[:40] for payload in payloads])
 attack({"uniqueItems": True}, *payloads, [{"a": 10**30 + n} for n in range(3000)], [[2**62 + n, 2**62 - n] for n in range(2000)])
@@ -103,6 +104,9 @@ for pattern in (*odd, chr(92), "a{" + "9" * 6000 + "}", nested(9, lambda inner: 
 large = {f"k{n}": "x" * 50 for n in range(4000)}
 attack({"required": [f"n{n}" for n in range(5000)]}, large, {})
 attack({"items": {"required": [f"n{n}" for n in range(1000)]}}, [{}] * 5000, [{}] * 10)
+options = [f"option number {n}" for n in range(2500)]
+for schema in ({"enum": options}, {"const": dict.fromkeys(options, 1)}, {"not": {"enum": [*options, "x"]}}, {"enum": ["y" * 60_000]}):
+    attack({"items": schema}, ["x"] * 100, ["x"] * 1000, ["x"] * 9000)
 for keyword in ("allOf", "anyOf", "oneOf"):
     attack({keyword: [{"type": "integer"}] * 1000}, large, "x" * 250_000, {})
     attack({"items": {keyword: [{"required": [f"n{n}"]} for n in range(300)]}}, [{}] * 3000, [{}] * 30)

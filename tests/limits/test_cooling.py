@@ -34,6 +34,7 @@ class Cooling:
 
     def __init__(self, api: Api, jobs: int = 4, seconds: int = HOUR) -> None:
         self.api = api
+        self.strict = api.get(f"/queues/{api.queue}").get("max_running_per_group") == 1
         self.jobs = api.enqueue_many(jobs, group="a")
         self.first = api.claim_one(wait_seconds=20)
         self.told = api.fail(self.first, scope="group", retry_after_seconds=seconds)
@@ -184,6 +185,17 @@ def test_several_of_one_call(api: Api, db: TestDatabase) -> None:
     assert api.settle(items[0])["results"][0]["status"] == "already_settled"
 
 
+def test_a_call_that_could_not_be_answered_is_repeated_and_the_group_rests(api: Api, db: TestDatabase) -> None:
+    api.enqueue_many(3, group="a")
+    held = api.claim_one()
+    lane = db.value("SELECT lane FROM jobs LIMIT 1")
+    db.execute("INSERT INTO gates (lane) VALUES ($1) ON CONFLICT DO NOTHING", lane)
+    with db.uncommitted("SELECT lane FROM gates WHERE lane = $1 FOR UPDATE", lane):
+        assert api.fail(held, scope="group", retry_after_seconds=HOUR, status=503)["outcome"] == "not_done"
+    assert api.fail(held, scope="group", retry_after_seconds=HOUR)["status"] == "settled"
+    assert api.claim(max_jobs=10)["jobs"] == []
+
+
 # When its time is over
 
 
@@ -262,10 +274,11 @@ def test_if_it_comes_back_one_goes_first_again(
 def test_if_it_ends_otherwise_the_others_go_on(cool: Cooling, db: TestDatabase, end: Callable[[Api, Json], object]) -> None:
     rest_over(db)
     end(cool.api, cool.probe())
-    wait_until(lambda: resting(db, cool.api) == 0)
+    assert cool.strict or cool.all_done()  # in a strict group they wait for the retry anyway
     db.execute("UPDATE jobs SET run_at = now() WHERE state = 'scheduled'")
     wait_until(lambda: "scheduled" not in cool.api.counts())
     assert cool.all_done()
+    wait_until(lambda: resting(db, cool.api) == 0)
 
 
 @pytest.mark.parametrize("way", ["cancel", "put off", "purge"])

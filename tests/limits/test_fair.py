@@ -156,12 +156,12 @@ def test_a_poll_is_woken_by_a_job_of_any_group(lone: Api, background: Background
         assert ids(poll.result(20)["jobs"]) == [job["id"]]
 
 
-def test_switched_on_and_off_while_jobs_wait(api: Api) -> None:
+def test_switched_on_and_off_while_jobs_wait(api: Api, worker: Worker) -> None:
     api.enqueue_many(4, group="a")
     api.enqueue_many(2, group="b")
     api.enqueue_many(2)
     api.configure(fair=True)
-    assert sorted(done_in_turn(api, 3)) == ["-", "a", "b"]
+    assert sorted(groups(worker.does_all(3))) == ["-", "a", "b"]
     api.configure()
     taken: list[Json] = []
     while len(taken) < 5:

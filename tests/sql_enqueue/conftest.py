@@ -1,4 +1,4 @@
-"""A service that shares the database: it logs in as a role that was granted longshore_producer and nothing else, and has a schema of its own."""
+"""A service that shares the database: its role was granted longshore_producer and nothing else, and has a schema of its own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -77,8 +77,7 @@ def judged(text: str) -> bool:
 def taken(shop: Session, text: str) -> bool:
     try:
         shop.enqueue(payload=text)
-    except asyncpg.DataError as refused:
-        assert isinstance(refused, asyncpg.InvalidParameterValueError | asyncpg.InvalidTextRepresentationError)
+    except (asyncpg.InvalidParameterValueError, asyncpg.InvalidTextRepresentationError):
         return False
     return True
 

@@ -79,7 +79,7 @@ def test_a_parent_that_has_ended_already(shop: Session, api: Api, db: TestDataba
     before = api.counts()
     mine = api.job(shop.enqueue(depends_on=[parent], on_parent_failure=policy, unique_key="mine", group_key="g", tags=["a"]))
     after = api.counts()
-    same = {"depends_on": [parent], "unique": {"key": "theirs"}, "group": "g", "tags": ["a"]}
+    same: Json = {"depends_on": [parent], "unique": {"key": "theirs"}, "group": "g", "tags": ["a"]}
     theirs = api.enqueue(**same | ({"on_parent_failure": policy} if policy else {}))
     assert told(mine) == (("ready", None) if how == "completed" or policy == "run" else ("cancelled", "dependency_failed"))
     unlike = {"unique_key", "finished_at"}

@@ -1,5 +1,7 @@
 """Who was granted longshore_producer can enqueue and nothing else, and cannot make the function do something else."""
 
+from collections.abc import Iterator
+
 import asyncpg
 import pytest
 
@@ -16,7 +18,7 @@ WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 
 FUNCTIONS = "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND has_function_privilege('shop', oid, 'EXECUTE')"
 DEFINERS = "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef"
 
-# Whatever the function could mistake for what it looks for: each of them would fail, or be seen in shop.fooled.
+# Whatever the function could mistake for what it looks for: it would fail, or leave its rows there.
 TABLE_NAMES = (
     "queues",
     "job_types",
@@ -33,19 +35,18 @@ TABLE_NAMES = (
 )
 TRAP = "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'fooled by a function'; END $$"
 TRAPS = (
-    f"FUNCTION longshore_queue(text) RETURNS text {TRAP}",
-    f"FUNCTION longshore_json_fault(json, int) RETURNS text {TRAP}",
-    f"FUNCTION longshore_lane(uuid) RETURNS int {TRAP}",
-    f"FUNCTION longshore_digest(text) RETURNS uuid {TRAP}",
-    f"FUNCTION clock_timestamp() RETURNS timestamptz {TRAP}",
-    f"FUNCTION gen_random_uuid() RETURNS uuid {TRAP}",
-    f"FUNCTION sha256(bytea) RETURNS bytea {TRAP}",
-    f"FUNCTION random() RETURNS double precision {TRAP}",
-    f"FUNCTION trap(text, text) RETURNS boolean {TRAP}",
-    f"FUNCTION trap(text, text, int) RETURNS text {TRAP}",
-    "OPERATOR = (LEFTARG = text, RIGHTARG = text, FUNCTION = shop.trap)",
-    "OPERATOR !~ (LEFTARG = text, RIGHTARG = text, FUNCTION = shop.trap)",
-    "OPERATOR <> (LEFTARG = text, RIGHTARG = text, FUNCTION = shop.trap)",
+    f"FUNCTION traps.longshore_queue(text) RETURNS text {TRAP}",
+    f"FUNCTION traps.longshore_json_fault(json, int) RETURNS text {TRAP}",
+    f"FUNCTION traps.longshore_lane(uuid) RETURNS int {TRAP}",
+    f"FUNCTION traps.longshore_digest(text) RETURNS uuid {TRAP}",
+    f"FUNCTION traps.clock_timestamp() RETURNS timestamptz {TRAP}",
+    f"FUNCTION traps.gen_random_uuid() RETURNS uuid {TRAP}",
+    f"FUNCTION traps.sha256(bytea) RETURNS bytea {TRAP}",
+    f"FUNCTION traps.random() RETURNS double precision {TRAP}",
+    f"FUNCTION traps.trap(text, text) RETURNS boolean {TRAP}",
+    "OPERATOR traps.= (LEFTARG = text, RIGHTARG = text, FUNCTION = traps.trap)",
+    "OPERATOR traps.!~ (LEFTARG = text, RIGHTARG = text, FUNCTION = traps.trap)",
+    "OPERATOR traps.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = traps.trap)",
 )
 EVERYTHING: dict[str, object] = {
     "payload": '{"a": [1, {"b": "c"}]}',
@@ -59,13 +60,16 @@ EVERYTHING: dict[str, object] = {
 
 
 @pytest.fixture
-def traps(shop: Session) -> Session:
-    """The service with traps of every kind in its own schema, which it searches first, even before Postgres' own."""
+def traps(shop: Session, db: TestDatabase) -> Iterator[Session]:
+    """The service with traps of every kind in a schema of its own, which it searches first, even before Postgres' own."""
+    db.execute("CREATE SCHEMA traps AUTHORIZATION shop")
     for name in TABLE_NAMES:
-        shop.execute(f"CREATE TABLE IF NOT EXISTS shop.{name} (lane int, id int, name text)")
+        shop.execute(f"CREATE TABLE traps.{name} (lane int, id int, name text)")
     for made in TRAPS:
-        shop.execute(f"CREATE {made}".replace("FUNCTION ", "FUNCTION shop.", 1).replace("OPERATOR ", "OPERATOR shop.", 1))
-    return shop
+        shop.execute(f"CREATE {made}")
+    shop.execute("SET search_path = traps, pg_catalog, public")
+    yield shop
+    db.execute("DROP SCHEMA traps CASCADE")
 
 
 @pytest.fixture
@@ -129,14 +133,13 @@ def test_every_function_that_runs_as_its_owner_has_a_fixed_search_path(shared: T
 
 
 def test_tables_functions_and_operators_of_the_caller_do_not_fool_it(traps: Session, api: Api, db: TestDatabase) -> None:
-    traps.execute("SET search_path = shop, pg_catalog, public")
     with pytest.raises(asyncpg.RaiseError, match="fooled"):
         traps.execute("SELECT clock_timestamp()")  # the traps are armed
     job_id = traps.enqueue(**EVERYTHING)
     assert traps.enqueue(**EVERYTHING) == job_id
     child = traps.enqueue(depends_on=[job_id])
     assert [api.job(one)["state"] for one in (job_id, child)] == ["ready", "blocked"]
-    assert [name for name in TABLE_NAMES if db.value(f"SELECT count(*) FROM shop.{name}")] == []
+    assert [name for name in TABLE_NAMES if db.value(f"SELECT count(*) FROM traps.{name}")] == []
 
 
 def test_temporary_tables_of_the_caller_do_not_fool_it(shop: Session, api: Api) -> None:

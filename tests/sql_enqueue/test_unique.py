@@ -39,7 +39,7 @@ class Asks:
 
     def http(self, key: str = "k", **fields: Any) -> Json:
         unique = {name: fields.pop(name) for name in ("for_seconds", "on_duplicate") if name in fields}
-        body = {"queue": self.api.queue, "job_type": "test", "unique": {"key": key, **unique}, **fields}
+        body: Json = {"queue": self.api.queue, "job_type": "test", "unique": {"key": key, **unique}, **fields}
         answer: Json = self.api.http.post("/jobs", json=body).json()
         return answer
 
@@ -101,9 +101,9 @@ def test_one_that_came_by_sql_rejects_others(asks: Asks) -> None:
 @pytest.mark.parametrize("before", ["ready", "scheduled", "blocked"])
 def test_a_waiting_job_is_replaced_as_over_http(asks: Asks, db: TestDatabase, before: str, after: int) -> None:
     parent = asks.api.enqueue(delay_seconds=600)["id"]
-    held: dict[str, Any] = {"ready": {}, "scheduled": {"delay_seconds": 600}, "blocked": {"depends_on": [parent]}}[before]
+    waits: dict[str, Json] = {"ready": {}, "scheduled": {"delay_seconds": 600}, "blocked": {"depends_on": [parent]}}
     body = {"job_type": "other", "payload": "2", "priority": 9, "max_attempts": 2, "lease_seconds": 7, "timeout_seconds": 70}
-    ids = {way: asks.http(way, group="g", **held)["id"] for way in WAYS}
+    ids = {way: asks.http(way, group="g", **waits[before])["id"] for way in WAYS}
     counts = asks.api.counts()
     assert asks.sql("sql", on_duplicate="replace", delay_seconds=after, tags=["a"], **body) == ids["sql"]
     moved = {state: asks.api.counts().get(state, 0) - counts.get(state, 0) for state in ("ready", "scheduled", "blocked")}

@@ -1,0 +1,124 @@
+"""Where policies are measured: the product's rooms without their chores, on empty tables and one connection."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from app.house import House, build
+from app.jobs.intake import Intake
+from app.jobs.schemas import JobCreate, UnreadBatch
+from app.leases.claiming import Claiming
+from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
+from app.queues.schemas import QueueConfig
+from app.settings import Settings
+from app.web.disconnect import Client
+from app.web.shapes import Raw
+from bench.cost import BATCH, PAYLOAD
+from bench.meter import Meter, Tally
+
+T = TypeVar("T")
+Json: TypeAlias = dict[str, Any]
+
+PLAIN, RULED = "plain", "ruled"
+# No regular look over all groups in mid-measurement: it is asked for where it is needed.
+SETTINGS = Settings.model_construct().model_copy(update={"pool_size": 1, "sweep_seconds": 3600.0, "notify": False})
+EMPTY = """
+TRUNCATE queues, gates, jobs, finished_jobs, dead_letters, keys, passes, rests, dependents, endings, stat_deltas, stat_totals
+"""
+
+_job_create = msgspec.json.Decoder(JobCreate)
+
+
+class Size(NamedTuple):
+    """How many calls of one job and of 100 jobs are measured, how many before them are not, and how much is in their way."""
+
+    singles: int
+    batches: int
+    warm_up: int = 8  # Postgres plans a statement five times before it keeps a plan
+    busy: int = 10_000
+    running: int = 900
+
+    def calls(self, n: int) -> int:
+        return self.warm_up + (self.singles if n == 1 else self.batches)
+
+
+class Scene:
+    """A queue under some rules, and a plain one beside it."""
+
+    def __init__(self, house: House, size: Size) -> None:
+        self.house = house
+        self.size = size
+        self.db = house.floor.db
+        self.meter = Meter(self.db)
+        self._intake = _room(house, Intake)
+        self._claiming = _room(house, Claiming)
+
+    async def configure(self, rules: QueueConfig) -> None:
+        await self.house.configuring.put(PLAIN, QueueConfig())
+        await self.house.configuring.put(RULED, rules)
+
+    async def lane(self) -> int:
+        return (await self.house.queues.get(RULED)).all_lanes[0]
+
+    async def enqueue(self, jobs: Sequence[Json]) -> list[UUID]:
+        """In one call: of a job, or of a batch."""
+        sent = [Raw(msgspec.json.encode(job)) for job in jobs]
+        if len(jobs) == 1:
+            return [(await self._intake.enqueue(_job_create.decode(sent[0]), {}, None))[0].id]
+        answer = await self._intake.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench")
+        return [result.job_id for result in answer.results if isinstance(result.job_id, UUID)]
+
+    async def enqueue_many(self, jobs: Sequence[Json], turns: Tally | None = None) -> list[UUID]:
+        """In batches; after each of them turns are given."""
+        ids: list[UUID] = []
+        for first in range(0, len(jobs), BATCH):
+            some = await self.enqueue(jobs[first : first + BATCH])
+            await self.give_turns(turns, len(some))
+            ids += some
+        return ids
+
+    async def claim(self, queue: str, n: int) -> list[ClaimedJob]:
+        answer = await self._claiming.claim(ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client())
+        assert len(answer.jobs) == n, f"{len(answer.jobs)} jobs, not {n}"
+        return answer.jobs
+
+    async def settle(self, jobs: Sequence[ClaimedJob], outcome: Outcome = Outcome.COMPLETE, **fields: Any) -> None:
+        items = [Settlement(job_id=job.id, lease_token=str(job.lease_token), outcome=outcome, **fields) for job in jobs]
+        await self.house.settling.settle(items)
+
+    async def claim_and_complete(self, queue: str, n: int, path: Tally) -> None:
+        await self.look()
+        await self.settle(await self.meter.measure(path, n, lambda: self.claim(queue, n)))
+
+    async def give_turns(self, turns: Tally | None = None, jobs: int = 0) -> None:
+        await self.look()
+        await self.meter.measure(Tally() if turns is None else turns, jobs, self.house.turns.run_once)
+
+    async def look(self) -> None:
+        """As the chore does five times a second, so that no call has to."""
+        await self.house.floor.versions.run_once()
+
+
+@asynccontextmanager
+async def scene(dsn: str, size: Size) -> AsyncIterator[Scene]:
+    house = build(SETTINGS, dsn)
+    await house.floor.db.open()
+    try:
+        await house.floor.db.rows(EMPTY)
+        await house.floor.clock.refresh(house.floor.db)
+        built = Scene(house, size)
+        await built.meter.attach()
+        yield built
+    finally:
+        await house.floor.db.close()
+
+
+def job(queue: str = RULED, **fields: Any) -> Json:
+    return {"job_type": "bench", "queue": queue, "payload": Raw(PAYLOAD.encode()), **fields}
+
+
+def _room(house: House, kind: type[T]) -> T:
+    return next(room for room in house.rooms if isinstance(room, kind))

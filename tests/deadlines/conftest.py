@@ -1,0 +1,81 @@
+"""A broker that does not sweep, so that a test can look at what nobody has swept yet; and sweeps at the time that a test says."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+import pytest
+
+from app.house import House, build
+from app.maintenance.chores import Expiry, Lateness
+from tests.api import Api, Json, when
+from tests.broker import Broker, threaded_broker
+from tests.conftest import QUICK, wait_until
+from tests.database import Loop, TestDatabase, create_database
+
+SweepAt = Callable[[datetime], None]
+
+
+def begun_earlier(db: TestDatabase, held: Json, seconds: float) -> None:
+    """As if the run had begun so much earlier: its lease and its deadline are nearer, or past."""
+    db.execute(
+        """
+        UPDATE jobs
+        SET started_at = started_at - make_interval(secs => $2), lease_expires_at = lease_expires_at - make_interval(secs => $2),
+            deadline_at = deadline_at - make_interval(secs => $2)
+        WHERE id = $1
+        """,
+        held["id"],
+        seconds,
+    )
+
+
+def wanted_earlier(db: TestDatabase, job: Json, seconds: float = 3600) -> None:
+    """As if the job should have been begun so much earlier."""
+    db.execute("UPDATE jobs SET expires_at = expires_at - make_interval(secs => $2) WHERE id = $1", job["id"], seconds)
+
+
+def run_too_long(api: Api, db: TestDatabase, **fields: object) -> Json:
+    """Claims a job, and comes back when its time has run out."""
+    held = api.claim_one(wait_seconds=20, **fields)
+    begun_earlier(db, held, (when(held["deadline_at"]) - when(held["lease_expires_at"])).total_seconds() + held["lease_seconds"] + 2)
+    wait_until(lambda: api.job(held["id"])["state"] != "running")
+    return held
+
+
+@pytest.fixture(scope="module")
+def drowsy_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    database = TestDatabase(create_database(postgres, loop, "drowsy"), loop)
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def drowsy_broker(drowsy_database: TestDatabase) -> Iterator[Broker]:
+    with threaded_broker(QUICK.model_copy(update={"sweep_seconds": 3600.0}), drowsy_database.dsn) as broker:
+        yield broker
+
+
+@pytest.fixture
+def drowsy_db(drowsy_database: TestDatabase) -> TestDatabase:
+    drowsy_database.empty()
+    return drowsy_database
+
+
+@pytest.fixture
+def drowsy(drowsy_broker: Broker, drowsy_db: TestDatabase, queue: str) -> Api:
+    return Api(drowsy_broker.http, queue)
+
+
+@pytest.fixture
+def sweep_at(drowsy_db: TestDatabase, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepAt]:
+    """What the sweeps of a broker do at that instant."""
+    house = build(QUICK, drowsy_db.dsn)
+    loop.run(house.floor.db.open())
+    yield lambda instant: _sweep_at(house, loop, monkeypatch, instant)
+    loop.run(house.floor.db.close())
+
+
+def _sweep_at(house: House, loop: Loop, monkeypatch: pytest.MonkeyPatch, instant: datetime) -> None:
+    monkeypatch.setattr(house.floor.clock, "now", lambda: instant)
+    loop.run(Expiry(house.floor, house.settling).run_once())
+    loop.run(Lateness(house.floor, house.signals).run_once())
