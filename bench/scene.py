@@ -57,8 +57,9 @@ class Scene:
         self._claiming = _room(house, Claiming)
 
     async def configure(self, rules: QueueConfig) -> None:
-        await self.house.configuring.put(PLAIN, QueueConfig())
+        """The ruled one first: rules that a process finds when it starts are not looked at again some seconds later."""
         await self.house.configuring.put(RULED, rules)
+        await self.house.configuring.put(PLAIN, QueueConfig())
 
     async def lane(self) -> int:
         return (await self.house.queues.get(RULED)).all_lanes[0]

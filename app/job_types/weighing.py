@@ -193,8 +193,8 @@ def _number(value: object) -> int:
 
 
 def _listed(options: object) -> int:
-    """Texts are looked up; a list with anything else in it is gone through: whole numbers too, when the payload has `7.0` or a number beyond
-    64 bits (9,000 of them took 31 s with 6,000 options)."""
+    """Texts are looked up; a list with anything else in it is gone through: whole numbers too, when the payload has `7.0` or a number
+    beyond 64 bits (9,000 of them took 31 s with 6,000 options)."""
     if not isinstance(options, list):
         return 0
     looked_up = all(option is None or isinstance(option, str | bool) for option in options)

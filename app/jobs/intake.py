@@ -94,7 +94,7 @@ class Intake:
 
     async def _read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
         """Many large payloads take a while to be checked, in which others are served."""
-        if sum(map(len, map(memoryview, batch.jobs))) > LARGE:
+        if sum(len(bytes(job)) for job in batch.jobs) > LARGE:
             return await asyncio.to_thread(self._reading.read, batch)
         return self._reading.read(batch)
 

@@ -76,12 +76,14 @@ attack({"$defs": {"a": {"anyOf": either, "unevaluatedProperties": again}}, **aga
     "numbers": """
 payloads = [
     [10**60 + n for n in range(3900)], [1.2345678901234567e-300 * (1 + n / 9999) for n in range(9000)], [n + 0.5 for n in range(9000)],
-    [5999.0] * 9000, [2**62 + n for n in range(9000)], [1.2345678901234567e300 / (1 + n) for n in range(9000)], [5e-324] * 100, [1.7976931348623157e308],
+    [5999.0] * 9000,
+    [2**62 + n for n in range(9000)], [1.2345678901234567e300 / (1 + n) for n in range(9000)], [5e-324] * 100, [1.7976931348623157e308],
 ]
 for schema in (
     {"minimum": 0.5}, {"multipleOf": 0.01}, {"multipleOf": 5e-324, "minimum": 1e-300, "maximum": 1e300}, {"const": 7}, {"const": 1e-300},
     {"enum": [n + 0.5 for n in range(2000)]}, {"enum": [n + 0.5 for n in range(20)]}, {"allOf": [{"minimum": 0.5}] * 50},
-    {"enum": [*range(6000)]}, {"allOf": [{"multipleOf": 7}] * 400}, {"type": "integer"}, {"multipleOf": 10**60 + 1}, {"enum": [{"a": n} for n in range(500)]},
+    {"enum": [*range(6000)]}, {"allOf": [{"multipleOf": 7}] * 400},
+    {"type": "integer"}, {"multipleOf": 10**60 + 1}, {"enum": [{"a": n} for n in range(500)]},
 ):
     attack({"items": schema}, *payloads, *[payload[:40] for payload in payloads])
 attack({"uniqueItems": True}, *payloads, [{"a": 10**30 + n} for n in range(3000)], [[2**62 + n, 2**62 - n] for n in range(2000)])
