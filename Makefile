@@ -25,7 +25,7 @@ export UV_PYTHON_DOWNLOADS := never
 with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
 
-.PHONY: help run test lint bench-cost fresh format lock openapi schema clean
+.PHONY: help run test lint bench-cost bench-policies properties fresh format lock openapi schema clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ lint: $(READY) ## ruff, mypy, import-linter, squawk, and whether generated files
 
 bench-cost: $(READY) ## WAL bytes and buffers per job on a Postgres of its own (ARGS="--ready 5000000")
 	@$(BIN)/python -m bench.cost $(ARGS)
+
+bench-policies: $(READY) ## what each policy adds to a claim or an enqueue (ARGS="--singles 2000 --batches 50")
+	@$(BIN)/python -m bench.policies $(ARGS)
+
+properties: $(READY) ## the property tests with 200 examples each, some minutes
+	PROPERTIES=200 $(BIN)/python -m pytest tests/properties
 
 fresh: $(READY) ## whether openapi.json and schema.sql are what the code says
 	$(BIN)/python -m app openapi | diff -u openapi/openapi.json -

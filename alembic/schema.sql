@@ -46,7 +46,7 @@ CREATE FUNCTION public.longshore_check_room(home public.queues) RETURNS void
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    first_lane int := home.id << 8;
+    door int := -home.id;
 
     most bigint := home.config::jsonb ->> 'max_waiting';
 
@@ -58,12 +58,12 @@ BEGIN
 
     END IF;
 
-    PERFORM FROM gates WHERE lane = first_lane FOR UPDATE;
+    PERFORM FROM gates WHERE lane = door FOR UPDATE;
 
     IF NOT FOUND THEN
-        INSERT INTO gates (lane) VALUES (first_lane) ON CONFLICT DO NOTHING;
+        INSERT INTO gates (lane) VALUES (door) ON CONFLICT DO NOTHING;
 
-        PERFORM FROM gates WHERE lane = first_lane FOR UPDATE;
+        PERFORM FROM gates WHERE lane = door FOR UPDATE;
 
     END IF;
 
@@ -158,7 +158,8 @@ BEGIN
             WHEN cardinality(tags) > 32 OR array_ndims(tags) > 1 THEN 'tags: at most 32, in one dimension'
             WHEN EXISTS (SELECT FROM unnest(tags) AS tag WHERE tag IS NULL OR char_length(tag) NOT BETWEEN 1 AND 120)
                 THEN 'tags: each of 1 to 120 characters'
-            WHEN cardinality(depends_on) > 1000 OR array_position(depends_on, NULL) IS NOT NULL THEN 'depends_on: at most 1000 ids, none NULL'
+            WHEN cardinality(depends_on) > 1000 OR array_ndims(depends_on) > 1 THEN 'depends_on: at most 1000, in one dimension'
+            WHEN array_position(depends_on, NULL) IS NOT NULL THEN 'depends_on: one is NULL'
             WHEN on_parent_failure NOT IN ('cancel', 'run') THEN 'on_parent_failure: cancel or run'
             WHEN on_parent_failure IS NOT NULL AND depends_on IS NULL
                 THEN 'on_parent_failure: says what to do with depends_on, and there is none'
@@ -553,7 +554,7 @@ BEGIN
 
     END LOOP;
 
-    RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = format('queue %s could not be made', called), COLUMN = 'queue';
+    RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'the queue could not be made', COLUMN = 'queue';
 
 END
 $$;
@@ -625,17 +626,20 @@ BEGIN
         WHEN before.state = 'blocked' THEN 'blocked'
         WHEN wanted.run_at > asked_at THEN 'scheduled'
         WHEN before.state IN ('ready', 'parked') THEN before.state
+        WHEN before.turn IS NOT NULL THEN 'ready'
         WHEN longshore_parks(home, job_lane, before.group_key) THEN 'parked'
         ELSE 'ready'
     END;
 
     UPDATE jobs
     SET state = after,
-        turn = CASE WHEN after = 'ready' AND before.state = 'ready' THEN turn END,
+        turn = CASE WHEN wanted.run_at <= asked_at OR before.state = 'scheduled' THEN turn END,
         state_reason = CASE WHEN after = 'blocked' THEN state_reason END,
         run_at = wanted.run_at, priority = wanted.priority, max_attempts = wanted.max_attempts, job_type = wanted.job_type,
         lease_seconds = wanted.lease_seconds, retry = wanted.retry, tags = wanted.tags, metadata = wanted.metadata,
-        payload = wanted.payload, expires_at = wanted.expires_at, timeout_seconds = wanted.timeout_seconds
+        payload = wanted.payload, expires_at = wanted.expires_at, timeout_seconds = wanted.timeout_seconds,
+        traceparent = wanted.traceparent, tracestate = wanted.tracestate, checkpoint = NULL, progress = NULL,
+        lease_token = CASE WHEN settled_as IS NOT NULL THEN lease_token END
     WHERE lane = job_lane AND id = existing;
 
     IF after <> before.state THEN

@@ -1,5 +1,5 @@
-"""What each policy costs: round trips, buffers, WAL bytes and time per job, on the path of a claim or an enqueue, and what is done off it to
-give turns. Runs the product's own rooms on a Postgres of its own with durable settings; prints a table."""
+"""What each policy costs: round trips, buffers, WAL bytes and time per job, on the path of a claim or an enqueue; and what is done off it
+to give turns. Runs the product's own rooms on a Postgres of its own with durable settings, and prints a table."""
 
 import argparse
 import asyncio
@@ -24,6 +24,7 @@ from bench.scene import PLAIN, RULED, Json, Scene, Size, job, scene
 
 HOUR = 3600
 MANY = 1_000_000
+NO_RULES = QueueConfig()
 FOLD = 100  # calls between two folds of the statistics, which a chore does every second
 PASSES = """
 INSERT INTO passes (lane, at, n)
@@ -31,7 +32,7 @@ SELECT $1, now() - make_interval(secs => 0.01 * n), 1
 FROM generate_series(1, $2::int) AS n
 """
 HEAD = """
-| | calls of | round trips | buffers | WAL bytes | ms | against none | off the path: round trips | WAL bytes |
+| per job | calls of | round trips | buffers | WAL bytes | ms | against none | off the path: round trips | WAL bytes |
 |---|---|---|---|---|---|---|---|---|
 """
 
@@ -67,7 +68,7 @@ class Policy:
     """`fields`: of the job with this number. `arrange`: what is in the way of the claims."""
 
     name: str
-    rules: QueueConfig = QueueConfig()
+    rules: QueueConfig = NO_RULES
     fields: Callable[[int], Json] = lambda _: {}
     arrange: Callable[[Scene], Awaitable[None]] = _nothing
 
@@ -78,6 +79,10 @@ def _in_groups(groups: int) -> Callable[[int], Json]:
 
 def _with_deadlines(_: int) -> Json:
     return {"expires_at": datetime.now(UTC) + timedelta(hours=1), "timeout_seconds": HOUR}
+
+
+def _with_long_payload(_: int) -> Json:
+    return {"payload": {"text": "x" * 1489}}
 
 
 async def _many_running(on: Scene) -> None:
@@ -114,6 +119,8 @@ POLICIES = (
     Policy("rate per hour, after 10,000 claims", QueueConfig(rate=RateLimit(limit=MANY, per_seconds=HOUR)), arrange=_many_passes),
     Policy("a group at rest", arrange=_group_at_rest),
     Policy("expires_at and timeout_seconds", fields=_with_deadlines),
+    Policy("none, payload of 1,500 bytes", fields=_with_long_payload),
+    Policy("max_running, payload of 1,500 bytes", QueueConfig(max_running=1000), _with_long_payload),
 )
 
 
@@ -142,7 +149,7 @@ class Entering:
     """`fields`: of the job with this number, in a call that has this parent."""
 
     name: str
-    rules: QueueConfig = QueueConfig()
+    rules: QueueConfig = NO_RULES
     fields: Callable[[int, UUID], Json] = lambda _number, _parent: {}
 
 
@@ -173,9 +180,9 @@ async def measure(dsn: str, size: Size) -> list[Row]:
     rows: list[Row] = []
     for case in (*POLICIES, *ENTERINGS):
         for n in (1, BATCH):
+            print(f"{'claim' if isinstance(case, Policy) else 'enqueue'}: {case.name}, calls of {n}", file=sys.stderr, flush=True)
             async with scene(dsn, size) as on:
                 rows.append(await (claims(on, case, n) if isinstance(case, Policy) else enqueues(on, case, n)))
-            print(rows[-1].written(), file=sys.stderr, flush=True)
     return rows
 
 
@@ -185,8 +192,8 @@ def report(rows: Sequence[Row]) -> None:
 
 def options() -> Size:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--singles", type=int, default=1000, help="calls of one job that are measured, for each policy")
-    parser.add_argument("--batches", type=int, default=20, help="calls of 100 jobs")
+    parser.add_argument("--singles", type=int, default=500, help="calls of one job that are measured, for each policy")
+    parser.add_argument("--batches", type=int, default=30, help="calls of 100 jobs")
     return Size(**vars(parser.parse_args()))
 
 

@@ -30,6 +30,11 @@ def lanes_of(queue_id: int, lanes: int) -> range:
     return range(queue_id * LANES_PER_QUEUE, queue_id * LANES_PER_QUEUE + lanes)
 
 
+def door_of(queue_id: int) -> int:
+    """Who counts what waits in a queue holds a gate of its own: claims and turns, which hold those of the lanes, need not wait for him."""
+    return -queue_id
+
+
 def created_at(job_id: UUID) -> datetime:
     """An id is minted when its job is, on the database's clock, so no row stores the instant again."""
     return _EPOCH + timedelta(milliseconds=job_id.int >> 80)

@@ -52,7 +52,8 @@ LIMIT $3;
 -- name: release
 -- fills: ReleasedRow
 -- blocked -> ready | parked | scheduled, or blocked still, if it waits for others too. $4: the parents did not complete; then only those
--- that run all the same are let go. `parks`: see jobs.sql.
+-- that run all the same are let go. A child that is ready has waited for a worker since now: until then it waited for its parents.
+-- `parks`: see jobs.sql.
 WITH locked AS (
     SELECT id, ARRAY(SELECT one.id FROM unnest(awaits) AS one (id) WHERE one.id <> ALL($3::uuid[])) AS awaits
     FROM jobs
@@ -63,6 +64,7 @@ WITH locked AS (
 released AS (
     UPDATE jobs
     SET awaits = locked.awaits,
+        run_at = CASE WHEN cardinality(locked.awaits) > 0 THEN jobs.run_at ELSE greatest(jobs.run_at, $5) END,
         state = CASE
             WHEN cardinality(locked.awaits) > 0 THEN 'blocked'
             WHEN jobs.run_at > $5 THEN 'scheduled'

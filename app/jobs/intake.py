@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from app.db.floor import Floor
-from app.db.lanes import KEY_LANES, by_lane, digest, lane_of, spread
+from app.db.lanes import KEY_LANES, by_lane, digest, door_of, lane_of, spread
 from app.db.pool import Runs, Transaction
 from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull, ValidationFailed
 from app.jobs import parentage, store, uniqueness, wanted
@@ -181,10 +181,10 @@ class Intake:
                 entry.row = entry.row._replace(state="cancelled")
 
     async def _refuse_what_does_not_fit(self, on: Runs, entries: Sequence[Entry]) -> None:
-        """The gate of a queue's first lane stands for the queue: who counts what waits adds to it alone."""
+        """Who counts what waits adds to it alone."""
         limited = {entry.queue.id: entry.queue for entry in entries if entry.queue.max_waiting is not None and entry.comes_in}
         for _, queue in sorted(limited.items()):
-            await keys.hold_gate(on, queue.all_lanes[0])
+            await keys.hold_gate(on, door_of(queue.id))
             assert queue.max_waiting is not None
             room = queue.max_waiting - await store.count_waiting(on, list(queue.all_lanes))
             own = [entry for entry in entries if entry.queue.id == queue.id and entry.comes_in]

@@ -61,6 +61,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 -- fills: ChangedRow
 -- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked.  Only what is given changes; a running job's row does not
 -- match. A ready job that is put off gives its turn away; a retry that has kept it keeps it; who has none waits for it like others.
+-- With another payload a late word of who held the old one is about something else: a token that was not used is gone.
 WITH old AS (
     SELECT id, state
     FROM jobs
@@ -75,6 +76,7 @@ changed AS (
         max_attempts = coalesce($6, max_attempts),
         tags = coalesce($7, tags),
         metadata = coalesce($8, metadata),
+        lease_token = CASE WHEN $5 IS NULL OR settled_as IS NOT NULL THEN lease_token END,
         state = CASE
             WHEN $4 IS NULL OR jobs.state = 'blocked' THEN jobs.state
             WHEN $4 > $9 THEN 'scheduled'
@@ -174,6 +176,8 @@ told AS (
     SELECT lane, id, 'cancelled'
     FROM taken
     WHERE awaited
+    ON CONFLICT (lane, id) DO UPDATE
+    SET state = excluded.state
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready, cancelled)
@@ -217,6 +221,8 @@ told AS (
     SELECT lane, id, 'dead'
     FROM taken
     WHERE awaited
+    ON CONFLICT (lane, id) DO UPDATE
+    SET state = excluded.state
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready, dead)

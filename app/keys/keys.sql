@@ -47,8 +47,8 @@ WHERE keys.lane = $1 AND keys.digest = ANY($2::uuid[]) AND keys.digest = sent.di
 
 -- name: expired_keys
 -- fills: ExpiredKey
--- A range at the start of keys_expires_at.
-SELECT lane, digest, job_id
+-- A range at the start of keys_expires_at; with the job of those that it holds for as long as it lives.
+SELECT lane, digest, CASE WHEN answer = 'life' THEN job_id END AS job_id
 FROM keys
 WHERE expires_at < $1
 ORDER BY expires_at

@@ -126,6 +126,8 @@ told AS (
     SELECT lane, id, 'completed'
     FROM taken
     WHERE awaited
+    ON CONFLICT (lane, id) DO UPDATE
+    SET state = excluded.state
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, completed)
@@ -254,6 +256,8 @@ told AS (
     SELECT lane, id, 'dead'
     FROM taken
     WHERE awaited
+    ON CONFLICT (lane, id) DO UPDATE
+    SET state = excluded.state
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, dead, failed)
@@ -306,6 +310,8 @@ told AS (
     SELECT lane, id, 'cancelled'
     FROM taken
     WHERE awaited
+    ON CONFLICT (lane, id) DO UPDATE
+    SET state = excluded.state
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, cancelled)

@@ -92,7 +92,8 @@ SET state = 'parked', turn = NULL
 WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'ready'));
 
 -- name: park_head
--- ready -> parked, of groups at rest.  Claims pass over them anyway; out of the index they cost nothing. The first some thousand are enough.
+-- ready -> parked, of those that should wait for their turn ($2: see `parks` in jobs.sql).  Claims pass over them anyway; out of the index
+-- they cost nothing, and may have their turn. The first some thousand are enough.
 WITH head AS MATERIALIZED (
     SELECT id, group_key, turn
     FROM jobs
@@ -102,7 +103,13 @@ WITH head AS MATERIALIZED (
 )
 UPDATE jobs
 SET state = 'parked'
-WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM head WHERE turn IS NULL AND group_key = ANY($2::text[]) ORDER BY id))
+WHERE lane = $1
+    AND id = ANY(ARRAY(
+        SELECT id
+        FROM head
+        WHERE turn IS NULL AND (coalesce(group_key, '') = ANY($2::text[]) OR (group_key IS NOT NULL AND '*' = ANY($2::text[])))
+        ORDER BY id
+    ))
     AND state IN ('ready', 'parked');
 
 -- name: sort_page

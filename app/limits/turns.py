@@ -20,8 +20,9 @@ from app.queues.registry import Queue, Queues
 GROUPS = 500  # decided at once, with the gate held
 LOOKED_AT = 1000  # groups, in one look over a lane
 SORTED = 2000  # jobs, in one statement
-HEAD = 10_000  # ready jobs among which those of groups at rest are sought
+HEAD = 10_000  # ready jobs among which those are sought that should not be ready
 ON_THEIR_WAY = (1.0, 10.0)  # seconds after which a change of rules is looked at again; a request may wait that long for a connection
+STRAYS_SECONDS = 10.0
 _FIRST = UUID(int=0)
 
 Rules = tuple[int | None, bool, bool]  # limit of groups, fair, whether leases are counted
@@ -40,6 +41,7 @@ class Turns:
         self._started = False
         self._look_from: dict[int, str] = {}
         self._looked_at = 0.0
+        self._strays_at = 0.0
         self._rests: list[RestRow] = []
         self._hearing = asyncio.Lock()  # or rules that were in force for a moment would pass for those that are
         self.nudge: Callable[[], None] = lambda: None
@@ -106,7 +108,13 @@ class Turns:
             await store.count_running(self._floor.db, lane, ids, slots=slots, turns=queue.per_group is not None)
         if queue.per_group is not None:
             for lane in queue.all_lanes:
-                await store.take_surplus(self._floor.db, lane, queue.per_group)
+                await self._take_surplus(lane, queue.per_group)
+
+    async def _take_surplus(self, lane: int, limit: int) -> None:
+        """With the gate held: who decides by the old rules has done so before, and is seen here."""
+        async with self._floor.db.transaction() as transaction:
+            await keys.hold_gate(transaction, lane)
+            await store.take_surplus(transaction, lane, limit)
 
     async def run_once(self) -> None:
         """The regular look, when it is time or rules have changed; and what has moved. What could not be decided is kept for next time."""
@@ -154,8 +162,7 @@ class Turns:
 
     async def _look(self) -> None:
         """Groups with free places in which somebody waits: those of jobs that came by SQL, and those whose process has died."""
-        for lane, groups in self._queues.resting.items():
-            await store.park_head(self._floor.db, lane, groups, HEAD)
+        await self._park_strays()
         for rest in self._rests:
             if rest.until <= self._floor.now():
                 self._moved.setdefault(rest.lane, set()).add(rest.group_key)
@@ -167,6 +174,18 @@ class Turns:
             if idle:
                 self._moved.setdefault(lane, set()).update(idle)
 
+    async def _park_strays(self) -> None:
+        """Jobs that came in as if nobody had to wait for a turn: those of groups at rest, which claims pass over; and of a queue whose rules
+        changed while somebody's own transaction was open (longshore_enqueue), which may take as long as he likes."""
+        lanes: Iterable[int] = self._queues.resting
+        if time.monotonic() - self._strays_at >= STRAYS_SECONDS:
+            self._strays_at = time.monotonic()
+            lanes = self._queues.lanes()
+        for lane in lanes:
+            parks = self._queues.parks(lane)
+            if parks is not None:
+                await store.park_head(self._floor.db, lane, parks, HEAD)
+
     async def _idle(self, lane: int, groups: Sequence[str]) -> list[str]:
         """Groups at rest have been seen to."""
         awake = [group for group in groups if group not in self._queues.resting.get(lane, ())]
@@ -177,11 +196,11 @@ class Turns:
         return [group for group in awake if group not in held or held[group].n < limit]
 
     async def decide(self, lane: int, groups: Sequence[str]) -> None:
-        """Gives as many turns as there are places."""
+        """Gives as many turns as there are places, by the rules that are in force when we have the gate: see `_take_surplus`."""
         await self._queues.learn([lane])
-        queue = self._queues.of_lane(lane)
         async with self._floor.db.transaction() as transaction:
             await keys.hold_gate(transaction, lane)
+            queue = self._queues.of_lane(lane)
             plans = await self._plans(transaction, queue, lane, groups)
             waiting = await self._waiting(transaction, lane, plans)
             lifted = await self._keep_rests(transaction, lane, plans, waiting)

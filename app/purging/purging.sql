@@ -34,7 +34,8 @@ told AS (
     SELECT lane, id, 'purged'
     FROM taken
     WHERE awaited
-    ON CONFLICT DO NOTHING
+    ON CONFLICT (lane, id) DO UPDATE
+    SET state = excluded.state
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready)

@@ -20,6 +20,8 @@ from tests.database import Loop, TestDatabase, create_database
 from tests.dependencies.family import born, pair
 from tests.polls import Background
 
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longshore' AND datname = current_database()"
+
 
 @pytest.fixture
 def deserted(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
@@ -146,6 +148,7 @@ def test_a_broker_that_was_held_up_in_an_old_ending_does_not_take_a_new_one_away
     with db.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", new["id"]):  # who tells the new child has to wait
         family.complete("parent")
         loop.run(dependencies.forget_ending(house.floor.db, lane_of(parent), [parent]))
+        assert db.value("SELECT state FROM endings WHERE id = $1", parent) == "completed"
     assert api.claim_one(job_types=["new"], wait_seconds=20)["id"] == new["id"]
 
 
@@ -157,7 +160,7 @@ def test_a_broker_that_is_killed_between_the_settlement_and_the_release_leaves_n
         with deserted.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", family.ids["child"]):  # the release has to wait
             api.complete(held)
             process.kill()
-            process.wait(30)
+            wait_until(lambda: deserted.value(SESSIONS) == 0)  # what it had begun has been given up by the server too
     assert deserted.value("SELECT state FROM jobs WHERE id = $1", family.ids["child"]) == "blocked"
     with threaded_broker(QUICK, deserted.dsn) as second:
         rest = Api(second.http, queue)

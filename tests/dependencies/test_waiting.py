@@ -114,6 +114,16 @@ def test_a_child_whose_time_has_come_meanwhile_is_ready(api: Api, db: TestDataba
     family.become(child="ready")
 
 
+def test_the_time_that_a_child_waits_for_its_parents_is_no_time_that_it_waits_for_a_worker(api: Api, db: TestDatabase) -> None:
+    family = pair(api)
+    db.age(family.ids["child"], 3600)
+    family.complete("parent")
+    family.become(child="ready")
+    assert api.stats()["oldest_ready_age_seconds"] < 1800
+    child = family.job("child")
+    assert when(child["run_at"]) > when(child["created_at"])
+
+
 def test_children_are_handed_out_by_priority(api: Api) -> None:
     family = born(api, {"parent": [], "low": ["parent"], "high": ["parent"]}, low={"priority": 1}, high={"priority": 2})
     family.complete("parent")

@@ -34,8 +34,8 @@ class Cooling:
 
     def __init__(self, api: Api, jobs: int = 4, seconds: int = HOUR) -> None:
         self.api = api
-        self.strict = api.get(f"/queues/{api.queue}").get("max_running_per_group") == 1
         self.jobs = api.enqueue_many(jobs, group="a")
+        self.strict = api.get(f"/queues/{api.queue}").get("max_running_per_group") == 1
         self.first = api.claim_one(wait_seconds=20)
         self.told = api.fail(self.first, scope="group", retry_after_seconds=seconds)
 

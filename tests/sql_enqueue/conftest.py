@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.api import Json
+from tests.api import Api, Json
 from tests.database import Loop, TestDatabase
 
 # Roles belong to the server, which other databases of this run share: the role may be there already.
@@ -94,6 +94,34 @@ def owner(db: TestDatabase, queue: str) -> Iterator[Session]:
     session = Session(db.dsn, db.loop, queue)
     yield session
     session.close()
+
+
+class Asks:
+    """Asks for the key, by either way; gives the id of the job that has it."""
+
+    def __init__(self, shop: Session, api: Api) -> None:
+        self.shop = shop
+        self.api = api
+
+    def by(self, way: str, key: str = "k", **fields: Any) -> str:
+        return self.sql(key, **fields) if way == "sql" else self.http(key, **fields)["id"]
+
+    def sql(self, key: str = "k", **fields: Any) -> str:
+        if "for_seconds" in fields:
+            fields["unique_for_seconds"] = fields.pop("for_seconds")
+        return self.shop.enqueue(unique_key=key, **fields)
+
+    def http(self, key: str = "k", **fields: Any) -> Json:
+        unique = {name: fields.pop(name) for name in ("for_seconds", "on_duplicate") if name in fields}
+        body: Json = {"queue": self.api.queue, "job_type": "test", "unique": {"key": key, **unique}, **fields}
+        answer: Json = self.api.http.post("/jobs", json=body).json()
+        return answer
+
+
+@pytest.fixture
+def asks(shop: Session, api: Api) -> Asks:
+    api.configure()
+    return Asks(shop, api)
 
 
 def without_times(job: Json) -> Json:
