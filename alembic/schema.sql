@@ -46,6 +46,8 @@ CREATE FUNCTION public.longshore_check_room(home public.queues) RETURNS void
     LANGUAGE plpgsql
     AS $$
 DECLARE
+    first_lane int := home.id << 8;
+
     door int := -home.id;
 
     most bigint := home.config::jsonb ->> 'max_waiting';

@@ -244,6 +244,7 @@ CREATE FUNCTION longshore_check_room(home queues) RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    first_lane int := home.id << 8;
     door int := -home.id;
     most bigint := home.config::jsonb ->> 'max_waiting';
     waiting bigint;

@@ -183,7 +183,7 @@ class Intake:
     async def _refuse_what_does_not_fit(self, on: Runs, entries: Sequence[Entry]) -> None:
         """Who counts what waits adds to it alone."""
         limited = {entry.queue.id: entry.queue for entry in entries if entry.queue.max_waiting is not None and entry.comes_in}
-        for _, queue in sorted(limited.items()):
+        for _, queue in sorted(limited.items(), reverse=True):  # in the order of their doors
             await keys.hold_gate(on, door_of(queue.id))
             assert queue.max_waiting is not None
             room = queue.max_waiting - await store.count_waiting(on, list(queue.all_lanes))
