@@ -175,7 +175,7 @@ class Turns:
                 self._moved.setdefault(lane, set()).update(idle)
 
     async def _park_strays(self) -> None:
-        """Jobs that came in as if nobody had to wait for a turn: those of groups at rest, which claims pass over; and those of a queue whose
+        """Jobs that came in as if nobody had to wait: those of groups at rest, which claims pass over; and those of a queue whose
         rules changed while somebody's own transaction was open (longshore_enqueue), which may take as long as he likes."""
         lanes: Iterable[int] = self._queues.resting
         if time.monotonic() - self._strays_at >= STRAYS_SECONDS:
