@@ -520,15 +520,12 @@ CREATE FUNCTION public.longshore_queue(called text) RETURNS public.queues
 DECLARE
     known queues;
 
-    made boolean;
-
 BEGIN
     FOR tries IN 1..20 LOOP
         SELECT * INTO known FROM queues WHERE name = called;
 
-        IF known.id IS NOT NULL AND known.deleted_at IS NULL THEN
-            RETURN known;
-
+        IF known.id IS NOT NULL THEN
+            RETURN known;  -- a deleted one too: brokers bring it back when they find a job in it, and nobody waits for our commit
         ELSIF (SELECT count(*) FROM queues WHERE deleted_at IS NULL) >= 10000 THEN
             RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'there are 10000 queues already', COLUMN = 'queue';
 
@@ -538,20 +535,11 @@ BEGIN
             INSERT INTO queues (id, name)
             SELECT least(coalesce(max(id), 0) + 1, 65535), called
             FROM queues
-            ON CONFLICT (name) DO UPDATE
-            SET deleted_at = NULL
-            WHERE queues.deleted_at IS NOT NULL
-            RETURNING true
-            INTO made;
-
-            IF made AND known.id IS NOT NULL THEN
-                UPDATE versions SET number = number + 1 WHERE name = 'policies';
-
-            END IF;
+            ON CONFLICT (name) DO NOTHING;
 
         EXCEPTION
             WHEN unique_violation THEN
-                made := false;  -- somebody else has taken the number for another queue
+                NULL;  -- somebody else has taken the number for another queue
         END;
 
     END LOOP;
@@ -1060,7 +1048,7 @@ CREATE INDEX finished_jobs_default_lane_id_idx ON public.finished_jobs_default U
 
 CREATE INDEX jobs_due ON public.jobs USING btree (run_at) WHERE (state = 'scheduled'::text);
 
-CREATE INDEX jobs_expiring ON public.jobs USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX jobs_expiring ON public.jobs USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (lease_expires_at IS NULL));
 
 CREATE INDEX jobs_in_turn ON public.jobs USING btree (lane, priority DESC, turn, id) WHERE ((state = 'ready'::text) AND (turn IS NOT NULL));
 

@@ -25,6 +25,7 @@ from app.leases.settling import Settling
 from app.leases.taking import Taking
 from app.leases.times import Times
 from app.leases.waiting import WaitingRoom
+from app.limits.sorting import Sorting
 from app.limits.turns import Turns
 from app.maintenance.chores import Expiry, Lateness, Look, Partitions, Promotion, Retention
 from app.maintenance.releasing import Releasing
@@ -52,6 +53,7 @@ class House:
     roster: Roster
     asks: Asks
     turns: Turns
+    sorting: Sorting
     settling: Settling
     reviving: Reviving
     firing: Firing
@@ -68,6 +70,7 @@ def build(settings: Settings, dsn: str) -> House:
     floor = _floor(settings, dsn)
     queues, job_types, signals, times = Queues(floor), JobTypes(floor), Signals(floor.wakeups), Times()
     waiting, roster, asks, turns = WaitingRoom(floor.metrics), Roster(floor), Asks(floor, queues), Turns(floor, queues, signals)
+    sorting = Sorting(floor, queues, signals, turns)
     watching = Watching(floor, queues, signals)
     configuring = Configuring(floor)
     intake = Intake(floor, queues, Reading(floor, queues, job_types), signals)
@@ -85,7 +88,7 @@ def build(settings: Settings, dsn: str) -> House:
         Purging(floor, queues, signals, turns.look_at),
         roster,
         settling,
-        Claiming(floor, queues, waiting, settling, roster, asks, Taking(floor, queues, times)),
+        Claiming(floor, queues, waiting, settling, roster, asks, Taking(floor, queues, signals, times)),
         Beating(floor, settling, roster),
         reviving,
         firing,
@@ -93,7 +96,9 @@ def build(settings: Settings, dsn: str) -> House:
         reckoning,
         Explaining(floor, queues, watching, asks, waiting),
     )
-    return House(floor, queues, configuring, signals, watching, waiting, roster, asks, turns, settling, reviving, firing, reckoning, rooms)
+    return House(
+        floor, queues, configuring, signals, watching, waiting, roster, asks, turns, sorting, settling, reviving, firing, reckoning, rooms
+    )
 
 
 def _floor(settings: Settings, dsn: str) -> Floor:
@@ -112,6 +117,7 @@ def start_chores(house: House, runner: Runner) -> None:
     runner.start(Chore("clock", lambda: floor.clock.refresh(floor.db), 1.0))
     look_at_versions = runner.start(Chore("versions", floor.versions.run_once, versions.LOOK_SECONDS))
     house.turns.nudge = runner.start(Chore("turns", house.turns.run_once, settings.sweep_seconds))
+    house.sorting.nudge = runner.start(Chore("sorting", house.sorting.run_once, settings.sweep_seconds))
     house.signals.on_ended = runner.start(Chore("releasing", releasing.run_once, settings.sweep_seconds))
     promotion.nudge = runner.start(Chore("promotion", promotion.run_once, settings.sweep_seconds))
     house.firing.nudge = runner.start(Chore("firing", house.firing.run_once, settings.sweep_seconds))
@@ -141,7 +147,7 @@ def start_chores(house: House, runner: Runner) -> None:
             house.waiting.wake(name, job_types)
 
     house.signals.on_ready = on_ready
-    floor.versions.heard.append(_looker(look))
+    floor.versions.hear("policies", _looker(look))
 
 
 def _looker(look: Callable[[], None]) -> Hear:

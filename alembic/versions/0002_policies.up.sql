@@ -35,7 +35,7 @@ CREATE TABLE versions (
     number bigint NOT NULL
 );
 
-INSERT INTO versions (name, number) VALUES ('policies', 1);
+INSERT INTO versions (name, number) VALUES ('policies', 1), ('rests', 1);
 
 -- Which queues and types workers have asked for lately; an empty type stands for any.
 CREATE TABLE asks (

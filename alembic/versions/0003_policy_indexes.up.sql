@@ -18,4 +18,4 @@ CREATE INDEX CONCURRENTLY jobs_slots ON jobs (lane) WHERE slot;
 
 -- Jobs that are dead if nobody has started them by then.
 DROP INDEX CONCURRENTLY IF EXISTS jobs_expiring;
-CREATE INDEX CONCURRENTLY jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX CONCURRENTLY jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND lease_expires_at IS NULL;

@@ -125,12 +125,11 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     known queues;
-    made boolean;
 BEGIN
     FOR tries IN 1..20 LOOP
         SELECT * INTO known FROM queues WHERE name = called;
-        IF known.id IS NOT NULL AND known.deleted_at IS NULL THEN
-            RETURN known;
+        IF known.id IS NOT NULL THEN
+            RETURN known;  -- a deleted one too: brokers bring it back when they find a job in it, and nobody waits for our commit
         ELSIF (SELECT count(*) FROM queues WHERE deleted_at IS NULL) >= 10000 THEN
             RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'there are 10000 queues already', COLUMN = 'queue';
         END IF;
@@ -138,17 +137,10 @@ BEGIN
             INSERT INTO queues (id, name)
             SELECT least(coalesce(max(id), 0) + 1, 65535), called
             FROM queues
-            ON CONFLICT (name) DO UPDATE
-            SET deleted_at = NULL
-            WHERE queues.deleted_at IS NOT NULL
-            RETURNING true
-            INTO made;
-            IF made AND known.id IS NOT NULL THEN
-                UPDATE versions SET number = number + 1 WHERE name = 'policies';
-            END IF;
+            ON CONFLICT (name) DO NOTHING;
         EXCEPTION
             WHEN unique_violation THEN
-                made := false;  -- somebody else has taken the number for another queue
+                NULL;  -- somebody else has taken the number for another queue
         END;
     END LOOP;
     RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'the queue could not be made', COLUMN = 'queue';

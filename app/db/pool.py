@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 Connection: TypeAlias = "PoolConnectionProxy[Record]"
+S = TypeVar("S")
 T = TypeVar("T")
 
 CLOSE_SECONDS = 5
@@ -152,6 +153,20 @@ class Database:
         known: Outcome = "unknown" if _written.get() else outcome
         self._metrics.database_errors.labels(known).inc()
         return DatabaseUnavailable(f"{type(error).__name__}", known)
+
+
+async def one_by_one(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> list[T]:
+    """All of them, though one may fail, as a row of it is in other hands: that is told when the others are done."""
+    done: list[T] = []
+    failed: DatabaseUnavailable | None = None
+    for thing in list(things):
+        try:
+            done.append(await act(thing))
+        except DatabaseUnavailable as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    return done
 
 
 @cache

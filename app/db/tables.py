@@ -132,7 +132,7 @@ jobs = sa.Table(
         postgresql_where=sa.text("state = 'ready' AND turn IS NOT NULL"),
     ),
     sa.Index("jobs_slots", "lane", postgresql_where=sa.text("slot")),
-    sa.Index("jobs_expiring", "expires_at", postgresql_where=sa.text("expires_at IS NOT NULL")),
+    sa.Index("jobs_expiring", "expires_at", postgresql_where=sa.text("expires_at IS NOT NULL AND lease_expires_at IS NULL")),
 )
 
 finished_jobs = sa.Table(

@@ -1,45 +1,65 @@
-"""What every process caches has one number that grows with each change: looked at five times a second, and announced at once."""
+"""What every process caches has a number that grows with each change: looked at several times a second, and announced at once.
 
+`policies` is what operators configure; `rests` are the groups that cool down, which change more often and are quickly read."""
+
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 from app.db.pool import Database, Runs
 from app.db.wakeups import Wakeups
 
 TOPIC = 0  # of wake-ups; queue ids start at 1
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.15
 FRESH_SECONDS = 0.25  # API.md: a change is in force elsewhere within this
 
+Name = Literal["policies", "rests"]
 Hear = Callable[[], Awaitable[None]]
 
 
 class Versions:
-    """`heard` are called, in their order, after somebody has changed something; also by the process that did it."""
+    """Whoever hears of a name is called, in the order in which they joined, after somebody has changed something; also by who did it."""
 
     def __init__(self, db: Database, wakeups: Wakeups) -> None:
         self._db = db
         self._wakeups = wakeups
-        self._number = 0
+        self._numbers: dict[str, int] = {}
+        self._heard: dict[str, list[Hear]] = {"policies": [], "rests": []}
         self._looked_at = 0.0
-        self.heard: list[Hear] = []
+        self._looking = asyncio.Lock()  # many who find that they have not looked for long look once
+
+    def hear(self, name: Name, hear: Hear) -> None:
+        self._heard[name].append(hear)
 
     async def run_once(self) -> None:
-        asked_at = time.monotonic()
-        number: int = await self._db.value("SELECT number FROM versions WHERE name = 'policies'")
-        if number != self._number:
-            for hear in self.heard:
-                await hear()
-            self._number = number
-        self._looked_at = asked_at
+        async with self._looking:
+            await self._look()
 
     async def fresh(self) -> None:
         """Nobody decides by what was in force more than a moment ago: who has not looked for so long looks now."""
-        if time.monotonic() - self._looked_at > FRESH_SECONDS:
-            await self.run_once()
+        if self._is_fresh():
+            return
+        async with self._looking:
+            if not self._is_fresh():
+                await self._look()
 
-    async def grow(self, on: Runs) -> None:
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._looked_at <= FRESH_SECONDS
+
+    async def _look(self) -> None:
+        asked_at = time.monotonic()
+        for row in await self._db.rows("SELECT name, number FROM versions ORDER BY name"):
+            name, number = row["name"], row["number"]
+            if number != self._numbers.get(name):
+                for hear in self._heard.get(name, ()):
+                    await hear()
+                self._numbers[name] = number
+        self._looked_at = asked_at
+
+    async def grow(self, on: Runs, name: Name) -> None:
         """In the transaction of the change; its row lock also makes changes wait for each other."""
-        await on.rows("UPDATE versions SET number = number + 1 WHERE name = 'policies'")
+        await on.rows("UPDATE versions SET number = number + 1 WHERE name = $1", name)
 
     async def tell(self) -> None:
         """After the commit: in force here when this returns, elsewhere soon."""

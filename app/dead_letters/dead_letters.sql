@@ -13,7 +13,8 @@ WITH taken AS (
 revived AS (
     INSERT INTO jobs (
         lane, id, state, run_at, deliveries, replay_count, priority, max_attempts, attempts, job_type, group_key, lease_seconds, retry,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on,
+        awaited
     )
     SELECT
         lane, id,
@@ -24,7 +25,8 @@ revived AS (
         END,
         next_run_at, deliveries, replay_count + 1, coalesce($6, priority), coalesce($7, max_attempts), attempts,
         job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from, next_payload,
-        timeout_seconds, unique_key, schedule, depends_on
+        timeout_seconds, unique_key, schedule, depends_on,
+        nullif(EXISTS (SELECT FROM dependents WHERE dependents.lane = $1 AND dependents.parent = taken.id), false)
     FROM taken
     RETURNING id, state, run_at, job_type, group_key
 ),

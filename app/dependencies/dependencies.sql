@@ -15,6 +15,17 @@ SET awaited = true
 WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked))
 RETURNING id;
 
+-- name: results_of
+-- fills: ResultRow
+-- What jobs have come to that are no longer live, and what they gave.
+SELECT id, state, result
+FROM finished_jobs
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > now()
+UNION ALL
+SELECT id, 'dead', NULL
+FROM dead_letters
+WHERE lane = $1 AND id = ANY($2::uuid[]);
+
 -- name: ended_parents
 -- What has become of jobs that are no longer live.
 SELECT id, state
@@ -46,6 +57,7 @@ SELECT dependents.parent, dependents.child, endings.state
 FROM dependents
 JOIN endings ON endings.id = dependents.parent
 WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[]) AND endings.lane = $1 AND endings.id = ANY($2::uuid[])
+    AND dependents.parent <> ALL(ARRAY(SELECT jobs.id FROM jobs WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[])))
 ORDER BY dependents.parent, dependents.child
 LIMIT $3;
 
@@ -98,7 +110,9 @@ USING unnest($2::uuid[], $3::uuid[]) AS told (parent, child)
 WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[]) AND dependents.parent = told.parent AND dependents.child = told.child;
 
 -- name: forget_ending
--- Not while somebody has not heard of it: then it is another ending, of a parent that was replayed meanwhile.
+-- Not while somebody has not heard of it: then it is another ending, of a parent that was replayed meanwhile. One that lives has not ended.
 DELETE FROM endings
-WHERE lane = $1 AND id = ANY($2::uuid[])
-    AND id <> ALL(ARRAY(SELECT parent FROM dependents WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[])));
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND (
+    id <> ALL(ARRAY(SELECT parent FROM dependents WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[])))
+    OR id = ANY(ARRAY(SELECT jobs.id FROM jobs WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[])))
+);

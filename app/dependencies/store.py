@@ -25,6 +25,12 @@ class ToldRow(NamedTuple):
         return self.state != "completed"
 
 
+class ResultRow(NamedTuple):
+    id: UUID
+    state: str
+    result: str | None
+
+
 class ReleasedRow(NamedTuple):
     state: str
     job_type: str
@@ -34,6 +40,10 @@ class ReleasedRow(NamedTuple):
 
 async def await_parents(on: Runs, lane: int, ids: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.await_parents, lane, ids)]
+
+
+async def results_of(on: Runs, lane: int, ids: Sequence[UUID]) -> list[ResultRow]:
+    return [ResultRow(*row) for row in await on.rows(SQL.results_of, lane, ids)]
 
 
 async def ended_parents(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:

@@ -28,20 +28,23 @@ FROM (
 ) AS ahead;
 
 -- name: ahead_in_queue
-SELECT count(*)
+-- Among the first of them, in the order of a claim.
+SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND id < $3))
 FROM (
-    SELECT id
+    SELECT priority, id
     FROM jobs
-    WHERE lane = $1 AND state = 'ready' AND (priority > $2 OR (priority = $2 AND id < $3))
+    WHERE lane = $1 AND state = 'ready'
+    ORDER BY priority DESC, id
     LIMIT $4
-) AS ahead;
+) AS head;
 
 -- name: ahead_in_turn
 -- The same for a fair queue.
-SELECT count(*)
+SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND (turn, id) < ($5, $3)))
 FROM (
-    SELECT id
+    SELECT priority, turn, id
     FROM jobs
-    WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND (priority > $2 OR (priority = $2 AND (turn, id) < ($5, $3)))
+    WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL
+    ORDER BY priority DESC, turn, id
     LIMIT $4
-) AS ahead;
+) AS head;

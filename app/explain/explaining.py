@@ -91,7 +91,7 @@ class Explaining:
                 yield Reason(code="queue_at_limit", detail=detail, running=running, limit=queue.max_running)
         if queue.rate is not None:
             leave = await self._gate.by_rate(self._floor.db, queue, row.lane, 1)
-            if leave.again_at is not None:
+            if leave.most == 0 and leave.again_at is not None:
                 detail = f"the rate of {queue.name} lets the next one through at {_told(leave.again_at)}"
                 yield Reason(code="rate_limited", detail=detail, until=leave.again_at, limit=queue.rate.limit)
         ahead = await self._ahead(row, queue, facts) if row.state == "ready" else 0

@@ -30,14 +30,14 @@ class Configuring:
         text = encoded(config)
         assert text is not None
         async with self._floor.db.transaction() as transaction:
-            await self._floor.versions.grow(transaction)
+            await self._floor.versions.grow(transaction, "policies")
             row = await store.put_job_type(transaction, name, text, self._floor.now())
         await self._floor.versions.tell()
         return row.told()
 
     async def delete(self, name: str) -> JobType:
         async with self._floor.db.transaction() as transaction:
-            await self._floor.versions.grow(transaction)
+            await self._floor.versions.grow(transaction, "policies")
             row = await store.delete_job_type(transaction, name)
             if row is None:
                 raise _unknown(name)

@@ -55,7 +55,7 @@ class JobTypes:
         self._floor = floor
         self._by_name: dict[str, JobType] = {}
         self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
-        floor.versions.heard.append(self.refresh)
+        floor.versions.hear("policies", self.refresh)
 
     async def refresh(self) -> None:
         """A type whose configuration is still the same stays as it is, with its compiled schema."""

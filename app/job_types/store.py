@@ -11,7 +11,13 @@ from app.db.sql import statements
 from app.job_types.schemas import JobType, JobTypeConfig
 
 SQL = statements(__file__)
-_config = msgspec.json.Decoder(JobTypeConfig)
+
+
+class _Stored(JobTypeConfig, forbid_unknown_fields=False):
+    """A newer release beside this one may have written what this one does not know."""
+
+
+_config = msgspec.json.Decoder(_Stored)
 
 
 class JobTypeRow(NamedTuple):

@@ -106,7 +106,7 @@ class Changing:
         """Those that wait or run, each once and in the order of the request."""
         asked = list(dict.fromkeys(ids))
         lanes = by_lane(asked, lambda job_id: job_id)
-        living = {row.id for lane, some in lanes.items() for row in await store.live_jobs(self._floor.db, lane, some)}
+        living = {job_id for lane, some in lanes.items() for job_id in await store.which_live(self._floor.db, lane, some)}
         return [job_id for job_id in asked if job_id in living]
 
     async def _filtered(self, chosen: JobFilter, limit: int) -> list[UUID]:

@@ -39,6 +39,11 @@ SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
+-- name: which_live
+SELECT id
+FROM jobs
+WHERE lane = $1 AND id = ANY($2::uuid[]);
+
 -- name: finished_jobs
 -- fills: JobRow
 -- Probes the partitions that are still kept; what is past its time but not yet dropped is gone for readers.
@@ -191,7 +196,7 @@ FROM taken;
 
 -- name: expire_waiting
 -- fills: LeftRow
--- scheduled | blocked | ready | parked -> dead.  Nobody has begun it in time. A claim clears expires_at: what was begun is past this.
+-- scheduled | blocked | ready | parked -> dead.  Nobody has begun it in time. When a run is over expires_at is gone, but for a hand-out that never arrived.
 WITH locked AS (
     SELECT id, expires_at
     FROM jobs
@@ -238,7 +243,7 @@ FROM taken;
 -- A range at the start of jobs_expiring.
 SELECT id
 FROM jobs
-WHERE expires_at <= $1
+WHERE expires_at <= $1 AND lease_expires_at IS NULL
 ORDER BY expires_at
 LIMIT $2;
 

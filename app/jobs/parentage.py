@@ -77,7 +77,8 @@ async def _look(on: Runs, ids: set[UUID]) -> tuple[set[UUID], dict[UUID, str]]:
     ended: dict[UUID, str] = {}
     for lane, some in by_lane(ids, lambda job_id: job_id).items():
         living |= set(await store.await_parents(on, lane, some))
-        ended |= await store.ended_parents(on, lane, [job_id for job_id in some if job_id not in living])
+        others = [job_id for job_id in some if job_id not in living]
+        ended |= await store.ended_parents(on, lane, others) if others else {}
     return living, ended
 
 

@@ -186,13 +186,12 @@ async def live_jobs(db: Runs, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
     return [JobRow(*row) for row in await db.rows(SQL.live_jobs, lane, ids)]
 
 
+async def which_live(db: Runs, lane: int, ids: Sequence[UUID]) -> set[UUID]:
+    return {row["id"] for row in await db.rows(SQL.which_live, lane, ids)}
+
+
 async def dead_jobs(db: Database, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
     return [JobRow(*row) for row in await db.rows(SQL.dead_jobs, lane, ids)]
-
-
-async def ended_jobs_of(db: Runs, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
-    """Of these jobs those that have finished or died."""
-    return [JobRow(*row) for table in (SQL.finished_jobs, SQL.dead_jobs) for row in await db.rows(table, lane, ids)]
 
 
 async def find(db: Runs, job_id: UUID) -> JobRow | None:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.db.lanes import KEY_LANES, by_lane, spread
 from app.db.pool import Runs
+from app.dependencies import store as dependencies
 from app.errors import DuplicateJob, Fault
 from app.jobs import store
 from app.jobs.entries import Entry
@@ -84,10 +85,10 @@ async def _holders(on: Runs, held: Sequence[UniqueRow], now: datetime) -> dict[U
 async def _there(on: Runs, ids: set[UUID], windows: Container[UUID | None]) -> set[UUID]:
     there: set[UUID] = set()
     for lane, some in by_lane(ids, lambda job_id: job_id).items():
-        there |= {row.id for row in await store.live_jobs(on, lane, some)}
+        there |= await store.which_live(on, lane, some)
         ended = [job_id for job_id in some if job_id in windows and job_id not in there]
         if ended:
-            there |= {row.id for row in await store.ended_jobs_of(on, lane, ended)}
+            there |= (await dependencies.ended_parents(on, lane, ended)).keys()
     return there
 
 

@@ -15,8 +15,8 @@ import msgspec
 from app.db.floor import Floor
 from app.db.lanes import KEY_LANES, by_lane, created_at, digest, spread
 from app.db.pool import Runs
+from app.dependencies import store as dependencies
 from app.errors import ValidationFailed
-from app.jobs import store as jobs
 from app.jobs.schemas import Progress
 from app.jobs.store import metadata_of, tags_of
 from app.jobs.wanted import check_lease
@@ -147,8 +147,9 @@ class Claiming:
         most = given(request.max_jobs, 1)
         self._asks.note(poll.queues, asked.job_types)
         if key is None:
-            take = await self._taking.take(await self._taking.queues(poll.queues), most, asked)
-            return take.rows or None, take.again_at
+            queues = await self._taking.queues(poll.queues)
+            take = await self._taking.take(queues, most, asked)
+            return take.rows or None, take.again_at if len(queues) == len(poll.queues) else None
         rows, again_at = await self._take_with_key(key, poll.queues, most, asked)
         await self._queues.learn({row.lane for row in rows or []})  # the first call may have been another process's
         return rows, again_at
@@ -206,7 +207,7 @@ class Claiming:
         ids = {parent for row in rows for parent in row.depends_on or ()}
         told: dict[UUID, ParentResult] = {}
         for lane, some in by_lane(ids, lambda job_id: job_id).items():
-            for job in await jobs.ended_jobs_of(self._floor.db, lane, some):
+            for job in await dependencies.results_of(self._floor.db, lane, some):
                 told[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
         return told
 

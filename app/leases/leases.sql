@@ -47,7 +47,6 @@ claimed AS (
         lease_token = md5($5 || id::text)::uuid,
         lease_expires_at = to_timestamp($10::float8 + least(coalesce($6, lease_seconds, $7), timeout_seconds)),
         deadline_at = to_timestamp($10::float8 + timeout_seconds),
-        expires_at = NULL,
         slot = $14
     WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM measured WHERE total <= $8 OR ($12 AND total = size)))
     RETURNING lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
@@ -180,6 +179,7 @@ stayed AS (
         turn = CASE WHEN (locked.next_state = 'ready' AND NOT locked.waits) OR (locked.next_state = 'scheduled' AND $16) THEN nullif(jobs.turn, 0) END,
         slot = NULL,
         deadline_at = NULL,
+        expires_at = CASE WHEN locked.settled_as IS NULL AND locked.entry IS NULL THEN jobs.expires_at END,
         state_reason = locked.reason,
         settled_as = locked.settled_as,
         run_at = locked.run_at,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
-from app.db.pool import Runs
+from app.db.pool import Runs, one_by_one
 from app.errors import BatchTooLarge, LeaseLost, NotFound, ValidationFailed
 from app.jobs.signals import Move, Signals
 from app.jobs.store import told_state
@@ -64,7 +64,8 @@ class Settling:
 
     async def end(self, endings: Sequence[Ending]) -> list[SettledRow]:
         """The broker's own endings; those that have been overtaken are left out."""
-        return [row for lane, some in by_lane(endings, attrgetter("job_id")).items() for row in await self._end_lane(lane, some)]
+        lanes = by_lane(endings, attrgetter("job_id"))
+        return [row for rows in await one_by_one(lanes.items(), lambda item: self._end_lane(*item)) for row in rows]
 
     def _check(self, items: Sequence[Settlement], at: str) -> None:
         settings = self._floor.settings

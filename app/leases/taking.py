@@ -9,6 +9,7 @@ from typing import NamedTuple
 from app.db.floor import Floor
 from app.db.pool import Runs, Transaction
 from app.errors import DatabaseUnavailable
+from app.jobs.signals import Signals
 from app.keys import store as keys
 from app.leases import store
 from app.leases.store import Asked, ClaimedRow, Rules
@@ -25,9 +26,10 @@ class Take(NamedTuple):
 
 
 class Taking:
-    def __init__(self, floor: Floor, queues: Queues, times: Times) -> None:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals, times: Times) -> None:
         self._floor = floor
         self._queues = queues
+        self._signals = signals
         self._times = times
         self._gate = Gate(floor)
         self._alarms: dict[str, asyncio.TimerHandle] = {}
@@ -59,7 +61,8 @@ class Taking:
                 break
             asked = asked._replace(max_bytes=asked.max_bytes - sum(map(_size, take.rows)), at_least_one=not taken)
         self._count(taken)
-        return Take(taken, min(waits, default=None))
+        lanes = sum(queue.lanes for queue in queues)
+        return Take(taken, min(waits) if waits and len(waits) == lanes else None)  # other lanes may have something any moment
 
     def _lanes(self, queues: Sequence[Queue]) -> list[tuple[Queue, int]]:
         """The lanes of one queue from a random one on, so that none is always last."""
@@ -107,6 +110,8 @@ class Taking:
     def _count(self, rows: Sequence[ClaimedRow]) -> None:
         self._floor.metrics.claimed.inc(len(rows))
         for row in rows:
+            if self._queues.of_lane(row.lane).fair:
+                self._signals.left(row.lane, [row.group_key])  # there is room for more of its group
             if row.crashes == 0:  # after a crash the time since run_at is not time spent waiting
                 self._times.record(row.lane, "wait", [(row.run_at, row.started_at)])
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from app.limits.store import HolderRow, RestRow, RoundRow, WaitingRow
 
-MANY = 1000  # at a time, where nothing limits a group
+MANY = 1000  # jobs of a group that may be claimed at once, where nothing else limits it
 
 
 class Plan(NamedTuple):
@@ -20,8 +20,10 @@ class Plan(NamedTuple):
     probe: UUID | None = None
 
 
-def plan(limit: int | None, held: HolderRow | None, rest: RestRow | None, probe_state: str | None, now: datetime) -> Plan:
-    free = MANY if limit is None else max(0, limit - (held.n if held else 0))
+def plan(
+    limit: int | None, held: HolderRow | None, rest: RestRow | None, probe_state: str | None, now: datetime, *, fair: bool = False
+) -> Plan:
+    free = _free(limit, held, fair=fair)
     if rest is None:
         return Plan(free)
     if rest.until > now:
@@ -31,6 +33,12 @@ def plan(limit: int | None, held: HolderRow | None, rest: RestRow | None, probe_
     if probe_state in ("ready", "running"):
         return Plan(0)
     return Plan(free, lift=True)  # it has ended, or it failed for a reason of its own: the others may go on
+
+
+def _free(limit: int | None, held: HolderRow | None, *, fair: bool) -> int:
+    """In a fair queue so many are ready that no claim goes short, and no more: their turns are taken back when the group comes to rest."""
+    ready, n = (held.ready, held.n) if held else (0, 0)
+    return max(0, min(MANY - ready if fair else MANY, MANY if limit is None else limit - n))
 
 
 def _begin_probe(free: int, held: HolderRow | None) -> Plan:

@@ -1,6 +1,6 @@
 """max_running and rate: asked by a claim, with the gate of the lane held until its commit."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from app.db.floor import Floor
@@ -8,6 +8,9 @@ from app.db.pool import Runs
 from app.keys import store as keys
 from app.limits import store
 from app.queues.registry import Queue
+
+SLICES = 1000  # of a rate's span: as many rows at most are summed up by a claim
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Leave(NamedTuple):
@@ -33,9 +36,10 @@ class Gate:
 
     async def by_rate(self, on: Runs, queue: Queue, lane: int, most: int) -> Leave:
         """Whoever looks through a window as long as the span, wherever it begins, sees no more than the limit. Time does not go back
-        behind what was let through already: processes know the database's clock to some milliseconds only."""
+        behind what was let through already: processes know the database's clock to some milliseconds only. A slice counts until its last
+        instant has left the window."""
         assert queue.rate is not None
-        now, span = self._floor.now(), timedelta(seconds=queue.rate.per_seconds)
+        now, span = self._floor.now(), timedelta(seconds=queue.rate.per_seconds) * (1 + 1 / SLICES)
         passed = await store.passed(on, lane, now - span)
         if passed.last_at is not None and passed.last_at > now:
             now = passed.last_at
@@ -45,4 +49,9 @@ class Gate:
     async def note(self, on: Runs, queue: Queue, lane: int, n: int, now: datetime) -> None:
         """So many were handed out."""
         if queue.rate is not None and n:
-            await store.let_pass(on, lane, now, n, now - timedelta(seconds=queue.rate.per_seconds))
+            span = timedelta(seconds=queue.rate.per_seconds)
+            await store.let_pass(on, lane, _begin_of_slice(now, span / SLICES), n, now - 2 * span)
+
+
+def _begin_of_slice(now: datetime, length: timedelta) -> datetime:
+    return now - (now - _EPOCH) % length

@@ -1,5 +1,5 @@
 -- Whose turn it is. A job that has to wait is `parked`; one that has its turn bears a number in `turn`, until it has ended or is put off.
--- These statements are run with the gate of their lane held, so that no two decide at once. Order of locks: see leases.sql.
+-- Turns are given, taken back and counted with the gate of their lane held, so that no two decide at once. Order of locks: see leases.sql.
 
 -- name: running_slots
 -- Leases that count against max_running.
@@ -15,18 +15,25 @@ FROM passes
 WHERE lane = $1 AND at >= $2;
 
 -- name: let_pass
--- Writes down what was let through now, and forgets what is older than the rate's span.
+-- Writes down what was let through now, and forgets what is older than the rate's span. What falls into one slice of time is one row.
 WITH forgotten AS (
     DELETE FROM passes
     WHERE lane = $1 AND at < $4
+),
+added AS (
+    UPDATE passes
+    SET n = n + $3
+    WHERE lane = $1 AND at = $2
+    RETURNING at
 )
 INSERT INTO passes (lane, at, n)
-VALUES ($1, $2, $3);
+SELECT $1, $2, $3
+WHERE NOT EXISTS (SELECT FROM added);
 
 -- name: holders
 -- fills: HolderRow
--- By group: how many have their turn; and the first of them that nobody has claimed yet, or in a strict group ($3) that runs.
-SELECT coalesce(group_key, '') AS group_key, count(*) AS n,
+-- By group: how many have their turn, how many of them nobody has claimed yet; and the first of these, or in a strict group ($3) that runs.
+SELECT coalesce(group_key, '') AS group_key, count(*) AS n, count(*) FILTER (WHERE state = 'ready') AS ready,
     (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready' OR ($3 AND state = 'running')))[1] AS first
 FROM jobs
 WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = ANY($2::text[])
@@ -34,16 +41,17 @@ GROUP BY coalesce(group_key, '');
 
 -- name: next_in_line
 -- fills: WaitingRow
--- By group: as many as asked for, the oldest first.
-SELECT waiting.id, asked.group_key, waiting.priority, waiting.job_type
+-- By group: as many as asked for, the oldest first; and no more than $4 in all, as the gate is held.
+SELECT waiting.id, asked.group_key, waiting.priority
 FROM unnest($2::text[], $3::int[]) AS asked (group_key, most)
 CROSS JOIN LATERAL (
-    SELECT id, priority, job_type
+    SELECT id, priority
     FROM jobs
     WHERE lane = $1 AND state = 'parked' AND coalesce(jobs.group_key, '') = asked.group_key
     ORDER BY id
     LIMIT asked.most
-) AS waiting;
+) AS waiting
+LIMIT $4;
 
 -- name: rounds
 -- fills: RoundRow
@@ -102,7 +110,7 @@ WITH head AS MATERIALIZED (
     LIMIT $3
 )
 UPDATE jobs
-SET state = 'parked'
+SET state = CASE WHEN turn IS NULL THEN 'parked' ELSE state END
 WHERE lane = $1
     AND id = ANY(ARRAY(
         SELECT id
@@ -115,6 +123,7 @@ WHERE lane = $1
 -- name: sort_page
 -- fills: SortedPage
 -- ready -> parked, parked -> ready: after the rules of a queue have changed, some thousand of its jobs at a time. `parks`: see jobs.sql.
+-- What a row becomes is decided by the row as it is when it is written: several brokers sort at once, and turns are given meanwhile.
 WITH page AS MATERIALIZED (
     SELECT id, state, turn,
         coalesce(coalesce(group_key, '') = ANY($3::text[]) OR (group_key IS NOT NULL AND '*' = ANY($3::text[])), false) AS waits
@@ -125,7 +134,10 @@ WITH page AS MATERIALIZED (
 ),
 sorted AS (
     UPDATE jobs
-    SET state = CASE state WHEN 'ready' THEN 'parked' ELSE 'ready' END
+    SET state = CASE
+            WHEN turn IS NULL AND (coalesce(group_key, '') = ANY($3::text[]) OR (group_key IS NOT NULL AND '*' = ANY($3::text[]))) THEN 'parked'
+            ELSE 'ready'
+        END
     WHERE lane = $1 AND state IN ('ready', 'parked')
         AND id = ANY(ARRAY(
             SELECT id
@@ -138,11 +150,11 @@ sorted AS (
 SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
     ARRAY(SELECT DISTINCT job_type FROM sorted WHERE state = 'ready') AS ready;
 
--- name: leases_of_queue
--- All leases there are, and of them those of one queue: not the whole lane, which may be long.
+-- name: leases_of_queues
+-- All leases there are, and of them those of these queues: not the whole lanes, which may be long.
 SELECT id
 FROM jobs
-WHERE lease_expires_at IS NOT NULL AND lane / 256 = $1;
+WHERE lease_expires_at IS NOT NULL AND lane / 256 = ANY($1::int[]);
 
 -- name: count_running
 -- running -> running (counted).  For leases that were given out before there was a limit.
@@ -155,7 +167,8 @@ WITH locked AS MATERIALIZED (
 )
 UPDATE jobs
 SET slot = $3, turn = CASE WHEN $4 AND jobs.group_key IS NOT NULL THEN coalesce(jobs.turn, 1) ELSE jobs.turn END
-WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'running'));
+WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'running'))
+    AND (slot IS DISTINCT FROM $3 OR ($4 AND group_key IS NOT NULL AND turn IS NULL));
 
 -- name: take_surplus
 -- ready -> parked, running -> running (will not keep its turn).  More may have a turn than a new limit ($2) allows. Who runs goes on and

@@ -20,6 +20,7 @@ class PassedRow(NamedTuple):
 class HolderRow(NamedTuple):
     group_key: str
     n: int
+    ready: int
     first: UUID | None
 
 
@@ -27,7 +28,6 @@ class WaitingRow(NamedTuple):
     id: UUID
     group_key: str
     priority: int
-    job_type: str
 
 
 class RoundRow(NamedTuple):
@@ -68,9 +68,9 @@ async def holders(on: Runs, lane: int, groups: Sequence[str], *, strict: bool) -
     return {row["group_key"]: HolderRow(*row) for row in await on.rows(SQL.holders, lane, groups, strict)}
 
 
-async def next_in_line(on: Runs, lane: int, asked: Sequence[tuple[str, int]]) -> list[WaitingRow]:
+async def next_in_line(on: Runs, lane: int, asked: Sequence[tuple[str, int]], most: int) -> list[WaitingRow]:
     """Asked are (group, how many)."""
-    return [WaitingRow(*row) for row in await on.rows(SQL.next_in_line, lane, *columns(asked))]
+    return [WaitingRow(*row) for row in await on.rows(SQL.next_in_line, lane, *columns(asked), most)]
 
 
 async def rounds(on: Runs, lane: int, asked: Sequence[tuple[str, int]]) -> list[RoundRow]:
@@ -96,8 +96,8 @@ async def sort_page(on: Runs, lane: int, after: UUID, parks: Sequence[str] | Non
     return SortedPage(*row)
 
 
-async def leases_of_queue(on: Runs, queue_id: int) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.leases_of_queue, queue_id)]
+async def leases_of_queues(on: Runs, queue_ids: Sequence[int]) -> list[UUID]:
+    return [row["id"] for row in await on.rows(SQL.leases_of_queues, queue_ids)]
 
 
 async def count_running(on: Runs, lane: int, ids: Sequence[UUID], *, slots: bool | None, turns: bool) -> None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane
+from app.db.pool import one_by_one
 from app.dead_letters import store as letters
 from app.dead_letters.reviving import Reviving
 from app.jobs import store as jobs
@@ -102,7 +103,7 @@ class Lateness:
         now = self._floor.now()
         while late := await jobs.expiring_jobs(self._floor.db, now, BATCH):
             lanes = by_lane(late, lambda job_id: job_id)
-            gone = sum([await self._bury(lane, ids, now) for lane, ids in lanes.items()])
+            gone = sum(await one_by_one(lanes.items(), lambda item: self._bury(*item, now)))
             if not gone:
                 break  # somebody has begun them just now
 
@@ -163,7 +164,7 @@ class Retention:
     async def _living(self, ids: set[UUID]) -> set[UUID]:
         """Jobs that wait or run keep their unique keys, however long that takes."""
         lanes = by_lane(ids, lambda job_id: job_id)
-        return {row.id for lane, some in lanes.items() for row in await jobs.live_jobs(self._floor.db, lane, some)}
+        return {job_id for lane, some in lanes.items() for job_id in await jobs.which_live(self._floor.db, lane, some)}
 
     async def _forget_letters(self, before: datetime) -> None:
         while ids := await letters.too_old(self._floor.db, before, BATCH):

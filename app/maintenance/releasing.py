@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane
+from app.db.pool import one_by_one
 from app.dependencies import store
 from app.dependencies.store import ToldRow
 from app.jobs import store as jobs
@@ -28,8 +29,8 @@ class Releasing:
 
     async def run_once(self) -> None:
         while ended := await store.ended_jobs(self._floor.db, ENDINGS):
-            for lane, parents in by_lane([row["id"] for row in ended], lambda job_id: job_id).items():
-                await self._tell_children(lane, parents)
+            lanes = by_lane([row["id"] for row in ended], lambda job_id: job_id)
+            await one_by_one(lanes.items(), lambda item: self._tell_children(*item))
 
     async def _tell_children(self, lane: int, parents: Sequence[UUID]) -> None:
         while told := await store.children_of(self._floor.db, lane, parents, CHILDREN):

@@ -94,7 +94,7 @@ class Configuring:
             revived, reopened = await store.revive_used(transaction), await store.reopen_lanes(transaction)
             spread = await store.spread_groups(transaction)
             if revived or reopened or spread:
-                await self._floor.versions.grow(transaction)
+                await self._floor.versions.grow(transaction, "policies")
         if revived or reopened or spread:
             await self._floor.versions.tell()
             log.info("queues set right", revived=revived, reopened=reopened, groups_spread=spread)
@@ -106,7 +106,7 @@ class Configuring:
             after = await change(transaction, before)
             if after != before:
                 await store.write_queue(transaction, after)
-                await self._floor.versions.grow(transaction)
+                await self._floor.versions.grow(transaction, "policies")
         await self._floor.versions.tell()
         return before, after
 
@@ -121,7 +121,7 @@ class Configuring:
             row = await self._lock(on, name)
         except NotFound:
             raise QueueLimit(f"there are {self._floor.settings.max_queues} queues already", retry_after=60) from None
-        await self._floor.versions.grow(on)
+        await self._floor.versions.grow(on, "policies")
         return row
 
     async def _configured(self, on: Runs, row: QueueRow, rules: QueueConfig, *, sent: QueueConfig) -> QueueRow:

@@ -57,7 +57,7 @@ class Queues:
         self._by_id: dict[int, Queue] = {}
         self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
         self.resting: dict[int, list[str]] = {}  # groups that cool down, by lane; kept fresh by app/limits
-        floor.versions.heard.append(self.refresh)
+        floor.versions.hear("policies", self.refresh)
 
     async def refresh(self) -> None:
         async with self._reading:
@@ -131,7 +131,7 @@ class Queues:
         try:
             async with self._floor.db.transaction() as transaction:
                 if await store.add_queue(transaction, name, self._floor.settings.max_queues):
-                    await self._floor.versions.grow(transaction)
+                    await self._floor.versions.grow(transaction, "policies")
         except UniqueViolationError:
             return  # another process took the number for another queue
         await self.refresh()

@@ -12,7 +12,12 @@ from app.web.shapes import or_unset
 
 SQL = statements(__file__)
 
-_config = msgspec.json.Decoder(QueueConfig)
+
+class _Stored(QueueConfig, forbid_unknown_fields=False):
+    """A newer release beside this one may have written what this one does not know."""
+
+
+_config = msgspec.json.Decoder(_Stored)
 
 
 class QueueRow(NamedTuple):

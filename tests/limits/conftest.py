@@ -37,7 +37,7 @@ class Worker:
     def gets_nothing(self) -> bool:
         """Also after everything that has happened so far has been decided on."""
         settled(self.api)
-        return self.api.claim(max_jobs=100)["jobs"] == []
+        return not self.api.claim(max_jobs=100)["jobs"]
 
     def does_all(self, count: int) -> list[Json]:
         """So many, one after the other, as they come."""

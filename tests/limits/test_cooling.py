@@ -22,7 +22,7 @@ QUEUES: dict[str, Json] = {
 }
 
 
-@pytest.fixture(params=QUEUES.values(), ids=QUEUES)
+@pytest.fixture(params=list(QUEUES.values()), ids=list(QUEUES))
 def cool(request: pytest.FixtureRequest, api: Api) -> "Cooling":
     """In every kind of queue."""
     api.configure(**request.param)
@@ -44,7 +44,7 @@ class Cooling:
         other = self.api.enqueue(group="other")
         taken = self.api.claim_one(max_jobs=10, wait_seconds=20)
         self.api.complete(taken)
-        return bool(taken["id"] == other["id"]) and self.api.claim(max_jobs=10)["jobs"] == []
+        return bool(taken["id"] == other["id"]) and not self.api.claim(max_jobs=10)["jobs"]
 
     def probe(self) -> Json:
         """The one that goes first; nobody goes with it."""
@@ -58,7 +58,7 @@ class Cooling:
         while self.api.counts().keys() & {"ready", "running"}:
             for job in self.api.claim(max_jobs=10, wait_seconds=20)["jobs"]:
                 self.api.complete(job)
-        return self.api.get("/jobs", queue=self.api.queue, group="a", state="ready")["items"] == []
+        return not self.api.get("/jobs", queue=self.api.queue, group="a", state="ready")["items"]
 
 
 def rest_over(db: TestDatabase) -> None:
@@ -211,7 +211,7 @@ def test_in_a_strict_group_the_one_that_failed_goes_first(api: Api, db: TestData
     api.configure(max_running_per_group=1)
     cool = Cooling(api)
     rest_over(db)
-    done = []
+    done: list[Json] = []
     while len(done) < 4:
         done.append(api.claim_one(wait_seconds=20))
         api.complete(done[-1])

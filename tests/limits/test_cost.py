@@ -18,9 +18,7 @@ from tests.database import Loop, TestDatabase
 
 OTHERS = 60
 BUSY = 10_000
-ASKED = Asked(
-    worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None
-)
+ASKED = Asked(worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None)
 
 
 class Watched:
@@ -53,10 +51,14 @@ def fill(api: Api, queue: str, *, busy: int) -> None:
 
 def in_turn(db: TestDatabase, queue: str, job_type: str) -> int:
     """How many of them a claim can take."""
-    count: int = db.value(
-        "SELECT count(*) FROM jobs JOIN queues ON lane / 256 = queues.id WHERE name = $1 AND state = 'ready' AND job_type = $2", queue, job_type
-    )
+    there = "SELECT count(*) FROM jobs JOIN queues ON lane / 256 = queues.id WHERE name = $1 AND state = 'ready' AND job_type = $2"
+    count: int = db.value(there, queue, job_type)
     return count
+
+
+def lane_of(db: TestDatabase, queue: str) -> int:
+    lane: int = db.value("SELECT id * 256 FROM queues WHERE name = $1", queue)
+    return lane
 
 
 def strict(api: Api, db: TestDatabase, queue: str) -> None:
@@ -89,7 +91,7 @@ def test_claims_of_others_cost_the_same(
         api.put(f"/queues/{queue}", config)
         fill(api, queue, busy=busy)
         arrange(api, db, queue)
-        pages[busy] = loop.run(claimed(house, db.value("SELECT id * 256 FROM queues WHERE name = $1", queue), fair=bool(config.get("fair"))))
+        pages[busy] = loop.run(claimed(house, lane_of(db, queue), fair="fair" in config))
     assert pages[BUSY] <= 2 * pages[1] + 5, pages
 
 
@@ -109,13 +111,13 @@ def test_deciding_whose_turn_it_is_costs_the_same(api: Api, db: TestDatabase, ho
         api.put(f"/queues/{queue}", {"max_running_per_group": 1})
         fill(api, queue, busy=busy)
         strict(api, db, queue)
-        pages[busy] = loop.run(decided(house, db.value("SELECT id * 256 FROM queues WHERE name = $1", queue)))
+        pages[busy] = loop.run(decided(house, lane_of(db, queue)))
     assert pages[BUSY] <= 2 * pages[1] + 10, pages
 
 
 async def decided(house: House, lane: int) -> int:
     watched = Watched(house.floor.db)
     await limits.holders(watched, lane, ["busy", "other-1"], strict=True)
-    await limits.next_in_line(watched, lane, [("busy", 1), ("other-1", 1)])
+    await limits.next_in_line(watched, lane, [("busy", 1), ("other-1", 1)], 1000)
     await limits.waiting_groups(watched, lane, "", 1000)
     return watched.pages

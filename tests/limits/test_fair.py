@@ -149,10 +149,11 @@ def test_more_jobs_of_a_group_than_are_numbered_at_once_all_come(api: Api) -> No
 
 def test_a_poll_is_woken_by_a_job_of_any_group(lone: Api, background: Background) -> None:
     lone.configure(fair=True)
-    for group in ({"group": "a"}, {}):
+    grouped: list[Json] = [{"group": "a"}, {}]
+    for fields in grouped:
         poll = background.claim(lone)
         wait_until(lambda: parked(lone.http) == 1)
-        job = lone.enqueue(**group)
+        job = lone.enqueue(**fields)
         assert ids(poll.result(20)["jobs"]) == [job["id"]]
 
 

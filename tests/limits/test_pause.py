@@ -46,13 +46,9 @@ def test_who_runs_goes_on_and_what_comes_back_waits(api: Api, worker: Worker) ->
     api.pause()
     assert api.heartbeat_one(held)["status"] == "extended"
     api.release(held)
-    assert worker_gets_nothing(api)
+    assert api.claim(max_jobs=9)["jobs"] == []
     api.resume()
     worker.does(first, second)
-
-
-def worker_gets_nothing(api: Api) -> bool:
-    return api.claim(max_jobs=9)["jobs"] == []
 
 
 def test_a_claim_of_several_queues_takes_from_those_that_are_not_paused(api: Api) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.api import Api
 from tests.broker import Broker, broker_process
@@ -36,7 +36,7 @@ def world(postgres: str, loop: Loop) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def effort() -> settings:
-    """The same examples each time, unless somebody asks for more."""
+    """The same examples each time, unless somebody asks for more. What fails is told as it was found: brokers may not do the same twice."""
     asked = os.environ.get("PROPERTIES")
     return settings(
         max_examples=int(asked or FEW),
@@ -44,5 +44,6 @@ def effort() -> settings:
         derandomize=asked is None,
         deadline=None,
         database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

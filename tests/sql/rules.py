@@ -27,7 +27,7 @@ ACROSS_LANES = {
     "dependencies.ended_jobs",
     "limits.lanes_with_parked",
     "limits.all_rests",
-    "limits.leases_of_queue",
+    "limits.leases_of_queues",
     "keys.expired_keys",
     "stats.unfolded_lanes",
     "stats.add_times",
