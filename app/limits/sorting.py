@@ -3,6 +3,7 @@ may be claimed and such as wait for their turn. Off everybody's path: claims han
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
@@ -12,11 +13,10 @@ from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
 from app.keys import store as keys
 from app.limits import store
-from app.limits.turns import Turns
+from app.limits.turns import HEAD, Turns
 from app.queues.registry import Queue, Queues
 
 SORTED = 2000  # jobs, in one statement
-HEAD = 10_000  # ready jobs among which those are sought that should not be ready
 ON_THEIR_WAY = (1.0, 10.0)  # seconds after which leases are counted again; a request may wait that long for a connection
 RESTING_SECONDS, STRAYS_SECONDS = 1.0, 10.0
 _FIRST = UUID(int=0)
@@ -32,6 +32,7 @@ class Sorting:
         self._in_force: dict[int, tuple[int | None, bool, bool]] = {}
         self._uncounted: set[int] = set()
         self._unsorted: dict[int, UUID] = {}
+        self._changes: Counter[int] = Counter()
         self._resting_at = self._strays_at = 0.0
         self._hearing = asyncio.Lock()  # or rules that were in force for a moment would pass for those that are
         self.nudge: Callable[[], None] = lambda: None
@@ -53,6 +54,7 @@ class Sorting:
     def _put_in_force(self, queue: Queue) -> None:
         self._in_force[queue.id] = _rules(queue)
         self._unsorted |= dict.fromkeys(queue.all_lanes, _FIRST)
+        self._changes.update(queue.all_lanes)
         self._signals.ready(queue.all_lanes[0], [None])
         for seconds in ON_THEIR_WAY:
             asyncio.get_running_loop().call_later(seconds, self._count_again, queue.id)
@@ -93,11 +95,11 @@ class Sorting:
 
     async def _sort_page(self, lane: int) -> None:
         """Ready jobs that have to wait are parked, parked ones that need not are ready."""
-        after = self._unsorted[lane]
+        after, changes = self._unsorted[lane], self._changes[lane]
         page = await store.sort_page(self._floor.db, lane, after, self._queues.parks(lane), SORTED)
         if page.ready:
             self._signals.ready(lane, page.ready)
-        if self._unsorted[lane] != after:
+        if self._changes[lane] != changes:
             return  # the rules have changed meanwhile: from the beginning
         if page.last is not None:
             self._unsorted[lane] = page.last

@@ -20,6 +20,7 @@ from app.queues.registry import Queue, Queues
 GROUPS = 500  # decided at once, with the gate held
 PORTION = 2000  # turns given at once, with the gate held
 LOOKED_AT = 1000  # groups, in one look over a lane
+HEAD = 10_000  # ready jobs among which those are sought that should not be ready
 
 
 class Turns:
@@ -116,20 +117,21 @@ class Turns:
     async def decide(self, lane: int, groups: Sequence[str]) -> None:
         """Gives as many turns as there are places, by the rules that are in force when we have the gate: see `sorting`."""
         await self._queues.learn([lane])
+        served = {group: self._served.get(lane, {}).pop(group, 0) for group in groups}
         async with self._floor.db.transaction() as transaction:
             await keys.hold_gate(transaction, lane)
             queue = self._queues.of_lane(lane)
             plans = await self._plans(transaction, queue, lane, groups)
+            if not queue.takes_turns:
+                await self._park_before_probes(transaction, lane, plans)
             waiting = await self._waiting(transaction, lane, plans)
             lifted = await self._keep_rests(transaction, lane, plans, waiting)
-            types = await self._give(transaction, queue, lane, waiting)
+            types = await self._give(transaction, queue, lane, waiting, served)
         if lifted:
             await self._floor.versions.tell()
         if types:
             self._signals.ready(lane, types)
         self._come_back_for_more(queue, lane, groups, waiting)
-        for group in groups:
-            self._served.get(lane, {}).pop(group, None)
 
     async def _plans(self, on: Runs, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, Plan]:
         now = self._floor.now()
@@ -143,6 +145,12 @@ class Turns:
             group: deciding.plan(limit if group else None, held.get(group), rest, _state(rest, states), now, fair=queue.fair)
             for group, rest in ((group, rests.get(group)) for group in groups)
         }
+
+    async def _park_before_probes(self, on: Runs, lane: int, plans: dict[str, Plan]) -> None:
+        """Where nobody waits for a turn, those that were ready when a rest began may be so still, and all would begin at once."""
+        probed = [group for group, plan in plans.items() if plan.probes]
+        if probed:
+            await store.park_head(on, lane, probed, HEAD)
 
     async def _waiting(self, on: Runs, lane: int, plans: dict[str, Plan]) -> list[WaitingRow]:
         """Probes first: a rest after which nobody is found to go first is over."""
@@ -164,13 +172,13 @@ class Turns:
             await self._floor.versions.grow(on, "rests")
         return bool(over)
 
-    async def _give(self, on: Runs, queue: Queue, lane: int, waiting: Sequence[WaitingRow]) -> list[str]:
+    async def _give(self, on: Runs, queue: Queue, lane: int, waiting: Sequence[WaitingRow], served: Mapping[str, int]) -> list[str]:
         if not waiting:
             return []
         if not queue.fair:
             return await store.give_turns(on, lane, [(row.id, 1) for row in sorted(waiting)])
         asked = sorted({(row.group_key, row.priority) for row in waiting})
-        turns = deciding.numbered(waiting, await store.rounds(on, lane, asked), self._served.get(lane, {}))
+        turns = deciding.numbered(waiting, await store.rounds(on, lane, asked), served)
         return await store.give_turns(on, lane, turns)
 
     def _come_back_for_more(self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]) -> None:

@@ -66,6 +66,7 @@ def rest_over(db: TestDatabase) -> None:
     db.execute("UPDATE rests SET until = now() - interval '1 millisecond'")
     db.execute("UPDATE jobs SET run_at = now() - interval '1 millisecond' WHERE state = 'scheduled'")
     db.execute("UPDATE versions SET number = number + 1")
+    wait_until(lambda: db.value("SELECT count(*) FROM jobs WHERE state = 'scheduled' AND run_at < now()") == 0)
 
 
 def resting(db: TestDatabase, api: Api) -> int:

@@ -66,7 +66,7 @@ def strict(api: Api, db: TestDatabase, queue: str) -> None:
 
 
 def fair(api: Api, db: TestDatabase, queue: str) -> None:
-    wait_until(lambda: db.value("SELECT count(*) FROM jobs WHERE state = 'parked'") == 0, seconds=60)
+    wait_until(lambda: in_turn(db, queue, "busy") > 0 and in_turn(db, queue, "other") == OTHERS)
 
 
 def resting(api: Api, db: TestDatabase, queue: str) -> None:
