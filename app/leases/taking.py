@@ -110,8 +110,9 @@ class Taking:
     def _count(self, rows: Sequence[ClaimedRow]) -> None:
         self._floor.metrics.claimed.inc(len(rows))
         for row in rows:
-            if self._queues.of_lane(row.lane).fair:
-                self._signals.left(row.lane, [row.group_key])  # there is room for more of its group
+            queue = self._queues.of_lane(row.lane)
+            if queue.fair and queue.per_group is None:
+                self._signals.left(row.lane, [row.group_key])  # there is room for more of its group; with a limit only when it has ended
             if row.crashes == 0:  # after a crash the time since run_at is not time spent waiting
                 self._times.record(row.lane, "wait", [(row.run_at, row.started_at)])
 

@@ -46,8 +46,8 @@ class Turns:
             self.nudge()
 
     def served(self, lane: int, turns: Iterable[tuple[str | None, int | None]]) -> None:
-        """Groups of jobs that have just ended, and the turns they had; before the word that they left. Only fair queues go by it: those in
-        which jobs without a group wait too."""
+        """Groups of jobs that have just begun or ended, and their turns. Kept until the next of the group gets one: when the job has gone
+        nothing else tells in which round it was. Only fair queues go by it: those in which jobs without a group wait too."""
         if self._queues.waits_for_turn(lane, None):
             served = self._served.setdefault(lane, {})
             for group, turn in turns:
@@ -117,7 +117,7 @@ class Turns:
     async def decide(self, lane: int, groups: Sequence[str]) -> None:
         """Gives as many turns as there are places, by the rules that are in force when we have the gate: see `sorting`."""
         await self._queues.learn([lane])
-        served = {group: self._served.get(lane, {}).pop(group, 0) for group in groups}
+        served = {group: self._served.get(lane, {}).get(group, 0) for group in groups}
         async with self._floor.db.transaction() as transaction:
             await keys.hold_gate(transaction, lane)
             queue = self._queues.of_lane(lane)
@@ -132,6 +132,14 @@ class Turns:
         if types:
             self._signals.ready(lane, types)
         self._come_back_for_more(queue, lane, groups, waiting)
+        self._forget_served(lane, {group: served[group] for group, plan in plans.items() if plan.most})
+
+    def _forget_served(self, lane: int, used: Mapping[str, int]) -> None:
+        """Unless another job of the group was served meanwhile."""
+        served = self._served.get(lane, {})
+        for group, turn in used.items():
+            if served.get(group) == turn:
+                del served[group]
 
     async def _plans(self, on: Runs, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, Plan]:
         now = self._floor.now()

@@ -34,8 +34,7 @@ told AS (
     SELECT lane, id, 'purged'
     FROM taken
     WHERE awaited
-    ON CONFLICT (lane, id) DO UPDATE
-    SET state = excluded.state
+    ON CONFLICT DO NOTHING
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready)

@@ -30,10 +30,9 @@ def settle_and_die(db: TestDatabase, api: Api, held: Json, settle: Settle) -> No
         process.wait(30)
 
 
-@pytest.mark.parametrize("config", [{"max_running_per_group": 1}, {"fair": True, "max_running_per_group": 1}], ids=str)
 @pytest.mark.parametrize("settle", [Api.complete, lambda api, job: api.fail(job, retryable=False)], ids=["complete", "death"])
-def test_the_next_job_of_the_group_still_gets_its_turn(api: Api, db: TestDatabase, worker: Worker, config: Json, settle: Settle) -> None:
-    api.configure(**config)
+def test_the_next_job_of_the_group_still_gets_its_turn(api: Api, db: TestDatabase, worker: Worker, settle: Settle) -> None:
+    api.configure(max_running_per_group=1)
     first, second = api.enqueue_many(2, group="a")
     settle_and_die(db, api, worker.takes(first), settle)
     worker.does(second)
@@ -56,16 +55,3 @@ def test_jobs_that_it_had_just_taken_in_get_their_turns(api: Api, db: TestDataba
         process.kill()
         process.wait(30)
     assert {worker.take()["id"], worker.take()["id"]} == {first["id"], second["id"]}
-
-
-def test_the_slots_of_a_killed_broker_are_not_lost(api: Api, db: TestDatabase) -> None:
-    api.configure(max_running=2)
-    api.enqueue_many(3)
-    with broker_process(db.dsn, log_level="error") as (broker, process):
-        held = Api(broker.http, api.queue).claim(max_jobs=2)["jobs"]
-        assert len(held) == 2
-        process.kill()
-        process.wait(30)
-    assert api.claim()["jobs"] == []
-    api.complete(held[0])
-    assert len(api.claim(max_jobs=5)["jobs"]) == 1

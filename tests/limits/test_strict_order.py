@@ -1,6 +1,7 @@
 """max_running_per_group = 1: the jobs of a group run one after the other, in the order in which they came."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -226,4 +227,23 @@ def test_in_several_lanes_every_group_keeps_its_order(api: Api, worker: Worker) 
         else:
             done[job["group"]].append(job["id"])
             api.complete(job)
+    assert done == wanted
+
+
+def test_workers_of_two_brokers_keep_it(api: Api, second: Api, background: Background) -> None:
+    wanted = {group: api.enqueue_many(12, group=group) for group in "abc"}
+    done: dict[str, list[str]] = {group: [] for group in wanted}
+    running: list[str] = []
+
+    def work(at: Api) -> None:
+        while sum(map(len, done.values())) < 36:
+            for job in at.claim(max_jobs=2, wait_seconds=0.2)["jobs"]:
+                assert job["group"] not in running
+                running.append(job["group"])
+                again = job["deliveries"] == 1 and len(done[job["group"]]) % 3 == 0
+                done[job["group"]] += [] if again else [job["id"]]
+                running.remove(job["group"])
+                at.fail(job, retry_after_seconds=0) if again else at.complete(job)
+
+    background.together(*[partial(work, at) for at in (api, second) * 3])
     assert done == wanted

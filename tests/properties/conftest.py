@@ -12,7 +12,7 @@ from tests.broker import Broker, broker_process
 from tests.database import Loop, TestDatabase, create_database
 
 QUICK = {"sweep_seconds": "0.05", "poll_seconds": "0.2", "max_crashes": "1000", "log_level": "error"}
-FEW = 12  # enough to notice that something is broken for everybody; `make properties` tries many, and other ones each time
+FEW = 25  # enough to notice that something is broken for everybody; `make properties` tries many, and other ones each time
 
 
 class World(NamedTuple):

@@ -119,7 +119,7 @@ def wait_for_others(api: Api) -> None:
     api.complete(api.claim_one())
     parent = api.enqueue(depends_on=[done["id"]])
     child = api.enqueue(depends_on=[parent["id"]], delay_seconds=3600)
-    api.complete(api.claim_one(wait_seconds=20))
+    api.complete(api.claim_one(wait_seconds=20, parent_results=True))
     wait_until(lambda: api.job(child["id"])["state"] == "scheduled")
     doomed = api.enqueue(depends_on=[child["id"]])
     api.cancel(child)
