@@ -657,7 +657,10 @@ BEGIN
         RETURN 'an object';
 
     ELSIF fault IS NULL THEN
-        SELECT coalesce(format('%s is a number from %s to %s', known.name, known.lowest, known.highest), format('no field %s', sent.name))
+        SELECT CASE
+            WHEN known.name IS NULL THEN format('no field %s', sent.name)
+            ELSE format('%s is a number from %s to %s', known.name, known.lowest, known.highest)
+        END
         INTO fault
         FROM json_each(retry) AS sent (name, value)
         LEFT JOIN (VALUES ('base_seconds', 0, 31622400), ('factor', 1, 1000), ('max_seconds', 0, 31622400), ('jitter', 0, 1))

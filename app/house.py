@@ -131,7 +131,7 @@ def start_chores(house: House, runner: Runner) -> None:
     runner.start(Chore("health", house.reckoning.watch_health, 5.0))
     runner.start(Chore("partitions", Partitions(floor, house.queues).run_once, 60.0, led=True))
     runner.start(Chore("retention", Retention(floor, house.reviving).run_once, 60.0, led=True))
-    runner.start(Chore("used queues", house.configuring.revive_used, 60.0, led=True))
+    runner.start(Chore("used queues", house.configuring.revive_used, 5.0, led=True))
     runner.start_task("wakeups", floor.wakeups.run)
     house.roster.on_directive = house.waiting.wake_worker
 

@@ -77,6 +77,8 @@ class Explaining:
             return
         ahead = await store.ahead_in_group(self._floor.db, row.id, group)
         holders = await store.turns_of_group(self._floor.db, row.lane, group)
+        if row.id in holders:
+            return  # its turn has come since we looked
         if queue.per_group is not None and len(holders) >= min(queue.per_group, 20):
             detail = f"{queue.per_group} of group {group} may run at once, and as many have their turn; {ahead} wait before it"
             yield Reason(code="group_at_limit", detail=detail, limit=queue.per_group, job_ids=holders, ahead=ahead, group=group)

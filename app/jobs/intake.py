@@ -25,6 +25,7 @@ from app.web.bodies import LARGE
 from app.web.problems import details
 from app.web.shapes import UNSET, given
 
+TRIES = 3
 DUPLICATE = " duplicate"  # behind an id in the answer that is kept with an Idempotency-Key
 
 _answers = msgspec.json.Decoder(list[str | None])
@@ -69,12 +70,18 @@ class Intake:
         there already for a unique key."""
         await self._floor.versions.fresh()
         self._reading.check(job)
-        entry = await self._reading.entry(job, trace, "", {})
-        (stored,) = await self._store([entry], Key(key, "enqueue_job", job) if key else None, atomic=True)
-        assert stored.job_id is not None, "what is refused has been raised"
-        if stored.job_id == entry.row.id and entry.row.state != "cancelled":
-            return wanted.told(entry.row, entry.queue.name), False
-        return await self._as_it_is_now(stored.job_id), stored.duplicate
+        for tries_left in reversed(range(TRIES)):
+            entry = await self._reading.entry(job, trace, "", {})
+            (stored,) = await self._store([entry], Key(key, "enqueue_job", job) if key else None, atomic=True)
+            assert stored.job_id is not None, "what is refused has been raised"
+            if stored.job_id == entry.row.id and entry.row.state != "cancelled":
+                return wanted.told(entry.row, entry.queue.name), False
+            try:
+                return await self._as_it_is_now(stored.job_id), stored.duplicate
+            except NotFound:  # the job that has the unique key has been purged just now: the key is free
+                if key is not None or not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str) -> BatchAnswer:
         await self._floor.versions.fresh()
@@ -82,7 +89,7 @@ class Intake:
         jobs = await self._read(batch)
         if atomic:
             _check_all(jobs)
-        entries = await self._reading.entries(jobs, trace)
+        entries = await self._reading.entries(jobs, trace, atomic=atomic)
         if atomic:
             _check_all(entries)
         stored = await self._store(entries, Key(key, "enqueue_jobs", batch) if key else None, atomic=atomic)

@@ -51,10 +51,10 @@ class Reading:
             return problem
         return job
 
-    async def entries(self, jobs: Sequence[BatchJob | Problem], trace: Trace) -> list[Entry | Problem]:
+    async def entries(self, jobs: Sequence[BatchJob | Problem], trace: Trace, *, atomic: bool) -> list[Entry | Problem]:
         """In the order of the batch; a job may name one that stands behind it, so ids come first and parents second."""
         entries: list[Entry | Problem] = [await self._entry_or_problem(job, trace, f"/jobs/{index}") for index, job in enumerate(jobs)]
-        refs = _refs(jobs, entries)
+        refs = _refs(jobs, entries, atomic=atomic)
         for index, (job, entry) in enumerate(zip(jobs, entries, strict=True)):
             if isinstance(entry, Entry) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
                 try:
@@ -93,9 +93,10 @@ class Reading:
         entry.row = entry.row._replace(depends_on=array_of(entry.parents), on_parent_failure=policy if entry.parents else None)
 
 
-def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Problem]) -> dict[str, UUID]:
-    """The id behind each ref. A ref that is given twice is the fault of the second; a cycle is the fault of the whole batch."""
+def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Problem], *, atomic: bool) -> dict[str, UUID]:
+    """The id behind each ref. A ref that is given twice is the fault of the second; a cycle is that of the batch, or of who is in it."""
     refs: dict[str, UUID] = {}
+    places: dict[str, int] = {}
     parents: dict[str, list[str]] = {}
     pointers: dict[str, str] = {}
     for index, (job, entry) in enumerate(zip(jobs, entries, strict=True)):
@@ -105,7 +106,17 @@ def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Problem]) ->
             entries[index] = ValidationFailed.at(f"{entry.at}/ref", f"{job.ref} stands for another job already", "duplicate_ref")
             continue
         refs[job.ref] = entry.row.id
+        places[job.ref] = index
         pointers[job.ref] = entry.at
         parents[job.ref] = given(job.depends_on, [])
-    graph.check_no_cycle({ref: [name for name in names if name in refs] for ref, names in parents.items()}, pointers)
-    return refs
+    while True:
+        try:
+            graph.check_no_cycle({ref: [name for name in parents[ref] if name in refs] for ref in refs}, pointers)
+        except ValidationFailed as circle:
+            if atomic:
+                raise
+            first = next(ref for ref in refs if f"{pointers[ref]}/depends_on" == circle.faults[0].pointer)
+            entries[places[first]] = circle
+            del refs[first]
+        else:
+            return refs

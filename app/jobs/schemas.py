@@ -54,7 +54,7 @@ class Unique(Sent):
     """At most one job of the queue has this key: while it waits or runs, or for a time from its creation."""
 
     key: Annotated[str, Meta(min_length=1, max_length=200)]
-    for_seconds: Annotated[int, integer(ge=1, description="From the creation of the job, whatever becomes of it.")] | UnsetType = UNSET
+    for_seconds: Annotated[int, integer(ge=1, description="From the creation of the job, for as long as it is kept.")] | UnsetType = UNSET
     on_duplicate: OnDuplicate | UnsetType = UNSET
 
 

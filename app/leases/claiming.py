@@ -66,6 +66,7 @@ class Claiming:
         self._asks = asks
         self._taking = taking
         taking.on_rate = lambda queue: waiting.wake(queue, [None])
+        taking.on_served = settling.served
 
     async def claim(self, request: ClaimJobs, key: str | None, client: Client) -> ClaimAnswer:
         self._check(request)

@@ -186,10 +186,14 @@ class Settling:
         parks, resting = self._queues.parks(lane), self._queues.resting.get(lane)
         return await store.put_back(on, lane, rows, strict=strict, parks=parks, resting=resting)
 
+    def served(self, lane: int, turns: Sequence[tuple[str | None, int | None]]) -> None:
+        """Jobs of these groups have begun, or ended, in these turns."""
+        self._turns.served(lane, turns)
+
     def _tell(self, lane: int, rows: Sequence[SettledRow]) -> None:
         if not rows:
             return
-        self._turns.served(lane, [(row.group_key, row.turn) for row in rows])
+        self.served(lane, [(row.group_key, row.turn) for row in rows])
         self._signals.moved(lane, [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows])
         self._signals.left(lane, {row.group_key for row in rows})
         self._signals.finished(row.id for row in rows if row.state in FINISHED)

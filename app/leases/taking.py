@@ -34,6 +34,7 @@ class Taking:
         self._gate = Gate(floor)
         self._alarms: dict[str, asyncio.TimerHandle] = {}
         self.on_rate: Callable[[str], None] = lambda _queue: None
+        self.on_served: Callable[[int, list[tuple[str | None, int | None]]], None] = lambda _lane, _turns: None
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
         """Those that hand out, as they are configured now."""
@@ -111,7 +112,9 @@ class Taking:
         self._floor.metrics.claimed.inc(len(rows))
         for row in rows:
             queue = self._queues.of_lane(row.lane)
-            if queue.fair and queue.per_group is None:
+            if queue.fair:
+                self.on_served(row.lane, [(row.group_key, row.turn)])
+            if queue.fair and (queue.per_group is None or row.group_key is None):
                 self._signals.left(row.lane, [row.group_key])  # there is room for more of its group; with a limit only when it has ended
             if row.crashes == 0:  # after a crash the time since run_at is not time spent waiting
                 self._times.record(row.lane, "wait", [(row.run_at, row.started_at)])

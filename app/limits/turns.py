@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from uuid import UUID
 
 from app.db.floor import Floor
@@ -20,6 +21,7 @@ from app.queues.registry import Queue, Queues
 GROUPS = 500  # decided at once, with the gate held
 PORTION = 2000  # turns given at once, with the gate held
 LOOKED_AT = 1000  # groups, in one look over a lane
+REMEMBERED = 10_000  # groups of a fair lane, with the round in which they were served last
 HEAD = 10_000  # ready jobs among which those are sought that should not be ready
 
 
@@ -52,6 +54,8 @@ class Turns:
             served = self._served.setdefault(lane, {})
             for group, turn in turns:
                 served[group or ""] = max(turn or 0, served.get(group or "", 0))
+            for group in list(islice(served, max(0, len(served) - REMEMBERED))):
+                del served[group]
 
     def look_at(self, lane: int) -> None:
         """All groups of the lane, as if somebody had moved in each."""
@@ -106,13 +110,13 @@ class Turns:
                 self._moved.setdefault(lane, set()).update(idle)
 
     async def _idle(self, lane: int, groups: Sequence[str]) -> list[str]:
-        """Groups at rest have been seen to."""
+        """Groups at rest have been seen to; jobs without a group have no limit."""
         awake = [group for group in groups if group not in self._queues.resting.get(lane, ())]
         limit = self._queues.of_lane(lane).per_group
         if limit is None or not awake:
             return awake
         held = await store.holders(self._floor.db, lane, awake, strict=limit == 1)
-        return [group for group in awake if group not in held or held[group].n < limit]
+        return [group for group in awake if not group or group not in held or held[group].n < limit]
 
     async def decide(self, lane: int, groups: Sequence[str]) -> None:
         """Gives as many turns as there are places, by the rules that are in force when we have the gate: see `sorting`."""
@@ -121,6 +125,8 @@ class Turns:
         async with self._floor.db.transaction() as transaction:
             await keys.hold_gate(transaction, lane)
             queue = self._queues.of_lane(lane)
+            if queue.per_group == 1:
+                await self._let_older_ones_go_first(transaction, lane, groups)
             plans = await self._plans(transaction, queue, lane, groups)
             if not queue.takes_turns:
                 await self._park_before_probes(transaction, lane, plans)
@@ -140,6 +146,15 @@ class Turns:
         for group, turn in used.items():
             if served.get(group) == turn:
                 del served[group]
+
+    async def _let_older_ones_go_first(self, on: Runs, lane: int, groups: Sequence[str]) -> None:
+        """A job that was replayed, or whose parents took long, comes before a younger one that nobody has begun."""
+        held = await store.holders(on, lane, groups, strict=True)
+        unbegun = {group: row.first for group, row in held.items() if group and row.n == row.ready == 1 and row.first is not None}
+        if unbegun:
+            for row in await store.next_in_line(on, lane, [(group, 1) for group in unbegun], len(unbegun)):
+                if row.id < unbegun[row.group_key]:
+                    await store.take_turns_back(on, lane, row.group_key)
 
     async def _plans(self, on: Runs, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, Plan]:
         now = self._floor.now()

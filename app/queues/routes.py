@@ -45,7 +45,7 @@ async def put_queue(name: QueueName, config: Config, configuring: ConfiguringRoo
 
 @router.patch("/queues/{name}", **gives(Queue, NotFound, *_BAD, takes=QueueConfig))
 async def update_queue(name: QueueName, config: Config, configuring: ConfiguringRoom) -> Response:
-    """Changes only what is given, within `rate`, `default_retry`, `retention` and `health` too. To unset something use PUT."""
+    """Changes only what is given, within `default_retry`, `retention` and `health` too. To unset something use PUT."""
     return answer(await configuring.update(name, config))
 
 

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 
 from app.db.floor import Floor
 from app.db.pool import Transaction
-from app.errors import DuplicateJob, NotFound
+from app.errors import DuplicateJob, NotFound, QueueFull
 from app.jobs.entries import Entry
 from app.jobs.intake import Intake
 from app.jobs.schemas import Job
 from app.jobs.watching import Watching
 from app.log import log
 from app.schedules import store
-from app.schedules.misfires import Plan, plan
+from app.schedules.misfires import MOST, Plan, plan
 from app.schedules.schemas import Misfire, Overlap
 from app.schedules.store import ScheduleRow
 from app.schedules.timing import timing_of
@@ -93,13 +93,17 @@ class Firing:
             return await self._fire_together(seen.name, now)
         except DuplicateJob:  # a key with `reject`: this run is not wanted while another job holds it
             return await self._fire_together(seen.name, now, skipped=True)
+        except QueueFull:  # as many as were missed may never fit at once: one by one, as room comes
+            if _plan(seen, now).jobs <= 1:
+                raise
+            return await self._fire_together(seen.name, now, most=1)
 
-    async def _fire_together(self, name: str, now: datetime, *, skipped: bool = False) -> bool:
+    async def _fire_together(self, name: str, now: datetime, *, skipped: bool = False, most: int = MOST) -> bool:
         async with self._floor.db.transaction() as transaction:
             row = await store.take_due_schedule(transaction, name, now)
             if row is None:
                 return False
-            planned = _plan(row, now)
+            planned = _plan(row, now, most)
             placed = [] if skipped else await self._place(transaction, row, planned.jobs)
             await self._advance(transaction, row, planned.next_run_at, placed)
         self._intake.announce(*placed)
@@ -132,9 +136,9 @@ class Firing:
         log.warning("schedule could not fire", schedule=row.name, due=row.next_run_at, exc_info=error)
 
 
-def _plan(row: ScheduleRow, now: datetime) -> Plan:
+def _plan(row: ScheduleRow, now: datetime, most: int = MOST) -> Plan:
     wanted = row.wanted
-    return plan(timing_of(wanted, row.created_at), row.next_run_at or now, now, given(wanted.misfire, Misfire.SKIP))
+    return plan(timing_of(wanted, row.created_at), row.next_run_at or now, now, given(wanted.misfire, Misfire.SKIP), most)
 
 
 def _tell(row: ScheduleRow, planned: Plan, jobs: int) -> None:

@@ -21,31 +21,30 @@ class Plan(NamedTuple):
     more: bool = False
 
 
-def plan(timing: Timing, due: datetime, now: datetime, misfire: Misfire) -> Plan:
+def plan(timing: Timing, due: datetime, now: datetime, misfire: Misfire, most: int = MOST) -> Plan:
     """`due` is the first run that nobody has fired yet, and not after `now`."""
     missed = due < now - GRACE
     match misfire:
         case Misfire.SKIP:
-            return Plan(_timely(timing, due, now), timing.first_after(now), missed)
+            return Plan(int(_timely(timing, due, now)), timing.first_after(now), missed)
         case Misfire.ONCE:
-            return Plan(_timely(timing, due, now) or 1, timing.first_after(now), missed)
+            return Plan(1, timing.first_after(now), missed)
         case Misfire.ALL:
-            return _all(timing, due, now)._replace(missed=missed)
+            return _all(timing, due, now, most)._replace(missed=missed)
         case _:
             assert_never(misfire)
 
 
-def _timely(timing: Timing, due: datetime, now: datetime) -> int:
-    """Runs that are due and not late. They also stand in for the missed ones that `once` would fire one job for."""
-    in_grace = _until(now, timing.after(max(due, now - GRACE - TICK)))
-    return int(due >= now - GRACE) + sum(1 for _ in in_grace)
+def _timely(timing: Timing, due: datetime, now: datetime) -> bool:
+    """Whether the last run that is due is not late. Those before it have been missed: nobody wants a burst of them."""
+    return due >= now - GRACE or any(True for _ in _until(now, timing.after(now - GRACE - TICK)))
 
 
-def _all(timing: Timing, due: datetime, now: datetime) -> Plan:
+def _all(timing: Timing, due: datetime, now: datetime, most: int) -> Plan:
     """What does not fit into one transaction stays due, so that other schedules get their turn in between."""
-    runs = list(islice(chain([due], _until(now, timing.after(due))), MOST + 1))
-    if len(runs) > MOST:
-        return Plan(MOST, runs[MOST], more=True)
+    runs = list(islice(chain([due], _until(now, timing.after(due))), most + 1))
+    if len(runs) > most:
+        return Plan(most, runs[most], more=True)
     return Plan(len(runs), timing.first_after(now))
 
 

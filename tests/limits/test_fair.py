@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from tests.api import Api, Json
 from tests.conftest import wait_until
 from tests.database import TestDatabase
@@ -136,11 +138,15 @@ def test_a_retry_is_served_again(api: Api, db: TestDatabase) -> None:
     assert api.counts()["completed"] >= 3
 
 
-def test_more_jobs_of_a_group_than_are_numbered_at_once_all_come(api: Api) -> None:
-    api.configure(fair=True)
-    for _ in range(2):
-        api.enqueue_many(1000, group="a")
-    api.enqueue_many(500, group="a")
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [({"fair": True}, {"group": "a"}), ({"fair": True, "max_running_per_group": 1}, {})],
+    ids=["of a group", "of none, where groups are limited"],
+)
+def test_more_jobs_than_are_numbered_at_once_all_come(api: Api, config: Json, fields: Json) -> None:
+    api.configure(**config)
+    for count in (1000, 1000, 500):
+        api.enqueue_many(count, **fields)
     taken = 0
     while taken < 2500:
         taken += len(api.claim(max_jobs=1000, wait_seconds=20)["jobs"])

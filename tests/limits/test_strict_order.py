@@ -247,3 +247,14 @@ def test_workers_of_two_brokers_keep_it(api: Api, second: Api, background: Backg
 
     background.together(*[partial(work, at) for at in (api, second) * 3])
     assert done == wanted
+
+
+def test_one_that_was_replayed_comes_before_a_younger_one_that_nobody_has_begun(api: Api, worker: Worker) -> None:
+    first, second, third = api.enqueue_many(3, group="a")
+    held = worker.takes(first)
+    api.fail(held, retryable=False)
+    wait_until(lambda: "group_at_limit" not in {one["code"] for one in api.get(f"/jobs/{second}/explain")["reasons"]})
+    api.post(f"/dead-letters/{first}/replay")
+    wait_until(lambda: "group_at_limit" in {one["code"] for one in api.get(f"/jobs/{second}/explain")["reasons"]})
+    for job_id in (first, second, third):
+        api.complete(worker.takes(job_id))
