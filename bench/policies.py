@@ -17,6 +17,7 @@ from app import log
 from app.db import migrations
 from app.db.embedded import EmbeddedPostgres
 from app.leases.schemas import Outcome, Scope, SentError
+from app.limits.gate import SLICES
 from app.queues.schemas import QueueConfig, RateLimit
 from bench.cost import BATCH, OPTIONS
 from bench.meter import Tally
@@ -96,15 +97,16 @@ async def _busy_group(on: Scene) -> None:
 
 
 async def _many_passes(on: Scene) -> None:
-    await on.db.rows(PASSES, await on.lane(), on.size.busy)
+    await on.db.rows(PASSES, await on.lane(), SLICES)
 
 
 async def _group_at_rest(on: Scene) -> None:
-    """Its other jobs are ready when the first one fails; the regular look parks them."""
+    """Its other jobs are ready when the first one fails; then they are parked."""
     await on.enqueue_many([job(group="tired") for _ in range(on.size.running)])
     (first,) = await on.claim(RULED, 1)
     await on.settle([first], Outcome.FAIL, error=SentError(message="enough"), scope=Scope.GROUP, retry_after_seconds=HOUR)
-    on.house.turns.look_at(await on.lane())
+    await on.look()
+    await on.house.sorting.run_once()
 
 
 POLICIES = (
@@ -116,7 +118,7 @@ POLICIES = (
     Policy("10 per group, 100 groups", QueueConfig(max_running_per_group=10), _in_groups(100)),
     Policy("fair, 10 groups", QueueConfig(fair=True), _in_groups(10)),
     Policy("rate per second", QueueConfig(rate=RateLimit(limit=MANY, per_seconds=1))),
-    Policy("rate per hour, after 10,000 claims", QueueConfig(rate=RateLimit(limit=MANY, per_seconds=HOUR)), arrange=_many_passes),
+    Policy("rate per hour, a full span", QueueConfig(rate=RateLimit(limit=MANY, per_seconds=HOUR)), arrange=_many_passes),
     Policy("a group at rest", arrange=_group_at_rest),
     Policy("expires_at and timeout_seconds", fields=_with_deadlines),
     Policy("none, payload of 1,500 bytes", fields=_with_long_payload),
