@@ -8,6 +8,7 @@ from tests.api import Api, Json
 from tests.broker import Broker, threaded_broker
 from tests.conftest import QUICK, wait_until
 from tests.database import Loop, TestDatabase, create_database
+from tests.limits.cooling import QUEUES, Cooling
 
 Expire = Callable[[Json], None]
 
@@ -109,3 +110,10 @@ def lone_db(lone_database: TestDatabase) -> TestDatabase:
 def lone(lone_broker: Broker, lone_db: TestDatabase, queue: str) -> Api:
     """The API of a broker that is alone on its database and does not look for ready jobs by itself: what wakes here was woken."""
     return Api(lone_broker.http, queue)
+
+
+@pytest.fixture(params=list(QUEUES.values()), ids=list(QUEUES))
+def cool(request: pytest.FixtureRequest, api: Api) -> Cooling:
+    """In every kind of queue."""
+    api.configure(**request.param)
+    return Cooling(api)
