@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, queue_id_of
+from app.db.pool import one_by_one
 from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
 from app.keys import store as keys
@@ -83,15 +84,20 @@ class Sorting:
             await store.take_surplus(transaction, lane, limit)
 
     async def run_once(self) -> None:
-        """A page of each lane at a time: a queue of millions holds up no other."""
-        uncounted = [queue for queue in self._queues.everything() if queue.id in self._uncounted]
-        await self._count(uncounted)
-        self._uncounted -= {queue.id for queue in uncounted}
-        for lane in list(self._unsorted):
-            await self._sort_page(lane)
-        await self._park_strays()
+        """A page of each lane at a time: a queue of millions holds up no other, nor does one with a row in somebody's hands."""
+        await one_by_one((self._count_late, self._sort_pages, self._park_strays), lambda step: step())
         if self._unsorted:
             self.nudge()
+
+    async def _count_late(self) -> None:
+        await one_by_one([queue for queue in self._queues.everything() if queue.id in self._uncounted], self._count_one)
+
+    async def _count_one(self, queue: Queue) -> None:
+        await self._count([queue])
+        self._uncounted.discard(queue.id)
+
+    async def _sort_pages(self) -> None:
+        await one_by_one(list(self._unsorted), self._sort_page)
 
     async def _sort_page(self, lane: int) -> None:
         """Ready jobs that have to wait are parked, parked ones that need not are ready."""
