@@ -1,14 +1,15 @@
 """The error tree. A room raises one of these; `web.problems` is the one place that renders them (RFC 9457).
 
 Problem
-├── MalformedJson 400
+├── MalformedJson 400 · BadRequest 400
+├── Unauthenticated 401 · Forbidden 403
 ├── ValidationFailed 422 · IdempotencyKeyReused 422
 ├── NotFound 404
-├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409 · DuplicateJob 409 · QueueNotEmpty 409
+├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409 · DuplicateJob 409 · QueueNotEmpty 409 · TooManyKeys 409
 ├── PayloadTooLarge 413 · BatchTooLarge 413
-├── MethodNotAllowed 405
-├── QueueLimit 429 · QueueFull 429
-└── DatabaseUnavailable 503
+├── MethodNotAllowed 405 · RequestTimeout 408 · UrlTooLong 414 · HeadersTooLarge 431
+├── QueueLimit 429 · QueueFull 429 · RateLimited 429
+└── DatabaseUnavailable 503 · Overloaded 503
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ class Problem(Exception):
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
     title: ClassVar[str] = "Something went wrong on our side"
+    headers: ClassVar[dict[str, str]] = {}
 
     def __init__(self, detail: str, *, faults: Sequence[Fault] = (), retry_after: int | None = None, **members: str | int) -> None:
         super().__init__(detail)
@@ -51,6 +53,19 @@ class ValidationFailed(Problem):
     @classmethod
     def at(cls, pointer: str, detail: str, code: str = "invalid") -> "ValidationFailed":
         return cls(detail, faults=[Fault(pointer, code, detail)])
+
+
+class Unauthenticated(Problem):
+    status, code, title = 401, "unauthenticated", "No valid API key"
+    headers: ClassVar[dict[str, str]] = {"WWW-Authenticate": 'Bearer realm="longshore"'}
+
+
+class Forbidden(Problem):
+    status, code, title = 403, "forbidden", "The API key does not allow that"
+
+    @classmethod
+    def at(cls, pointer: str, detail: str) -> "Forbidden":
+        return cls(detail, faults=[Fault(pointer, cls.code, detail)])
 
 
 class NotFound(Problem):
@@ -94,6 +109,10 @@ class QueueNotEmpty(Problem):
     status, code, title = 409, "queue_not_empty", "There are jobs in the queue"
 
 
+class TooManyKeys(Problem):
+    status, code, title = 409, "too_many_keys", "The name has as many live keys as allowed"
+
+
 class PayloadTooLarge(Problem):
     status, code, title = 413, "payload_too_large", "Too many bytes"
 
@@ -119,6 +138,10 @@ class QueueFull(Problem):
         super().__init__(detail, retry_after=1, faults=faults)
 
 
+class RateLimited(Problem):
+    status, code, title = 429, "rate_limited", "The API key has used up its quota"
+
+
 class DatabaseUnavailable(Problem):
     """`not_done`: nothing was sent. `unknown`: it may have committed; repeat with the same key or token to find out."""
 
@@ -127,3 +150,31 @@ class DatabaseUnavailable(Problem):
     def __init__(self, detail: str, outcome: Outcome) -> None:
         super().__init__(detail, retry_after=1, outcome=outcome)
         self.outcome = outcome
+
+
+# What web.guard refuses before there is a request to speak of.
+
+
+class BadRequest(Problem):
+    status, code, title = 400, "bad_request", "That is not HTTP as we take it"
+
+
+class RequestTimeout(Problem):
+    status, code, title = 408, "request_timeout", "The request did not come in time"
+
+
+class UrlTooLong(Problem):
+    status, code, title = 414, "url_too_long", "The URL is too long"
+
+
+class HeadersTooLarge(Problem):
+    status, code, title = 431, "headers_too_large", "Too many headers, or too long ones"
+
+
+class Overloaded(Problem):
+    """Nothing of the request was looked at, so it is always safe to repeat."""
+
+    status, code, title = 503, "overloaded", "As much is going on here as may"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, retry_after=1, outcome="not_done")

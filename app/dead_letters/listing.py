@@ -29,9 +29,9 @@ class Letter(NamedTuple):
 
 
 async def list_letters(
-    db: Database, wanted: DeadLetterFilter, queue_id: int | None, *, after: tuple[datetime, UUID] | None, limit: int
+    db: Database, wanted: DeadLetterFilter, queues: Sequence[int] | None, *, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[Letter]:
-    query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(*_conditions(wanted, queue_id))
+    query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(*_conditions(wanted, queues))
     if after is not None:
         query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(_in_utc(after[0]), after[1]))
     query = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(limit)
@@ -43,18 +43,18 @@ async def letters_of(db: Database, lane: int, job_id: UUID) -> list[Letter]:
     return [_letter(row) for row in await db.rows(*compiled(query))]
 
 
-async def matching_ids(db: Database, wanted: DeadLetterFilter, queue_id: int | None, limit: int) -> list[UUID]:
+async def matching_ids(db: Database, wanted: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
     """Oldest first: who has waited longest is replayed first."""
-    query = sa.select(letters.c.id).where(*_conditions(wanted, queue_id)).order_by(letters.c.dead_at, letters.c.id).limit(limit)
+    query = sa.select(letters.c.id).where(*_conditions(wanted, queues)).order_by(letters.c.dead_at, letters.c.id).limit(limit)
     return [row["id"] for row in await db.rows(*compiled(query))]
 
 
-async def count(db: Database, wanted: DeadLetterFilter, queue_id: int | None) -> int:
-    found: int = await db.value(*compiled(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queue_id))))
+async def count(db: Database, wanted: DeadLetterFilter, queues: Sequence[int] | None) -> int:
+    found: int = await db.value(*compiled(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queues))))
     return found
 
 
-async def group(db: Database, by: Sequence[GroupField], wanted: DeadLetterFilter, queue_id: int | None) -> list[Record]:
+async def group(db: Database, by: Sequence[GroupField], wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[Record]:
     """One row per group: the fields grouped by, then count, first_at, last_at and the id of one."""
     keys = [_GROUPED_BY[field].label(field.value) for field in by]
     query = (
@@ -65,7 +65,7 @@ async def group(db: Database, by: Sequence[GroupField], wanted: DeadLetterFilter
             sa.func.max(letters.c.dead_at).label("last_at"),
             sa.func.max(sa.cast(letters.c.id, sa.Text)).label("sample"),
         )
-        .where(*_conditions(wanted, queue_id))
+        .where(*_conditions(wanted, queues))
         .group_by(*[_GROUPED_BY[field] for field in by])
         .order_by(sa.desc("count"))
         .limit(MOST_GROUPS)
@@ -78,10 +78,10 @@ def _letter(row: Record) -> Letter:
     return Letter(JobRow(*job), dead_at, fingerprint)
 
 
-def _conditions(wanted: DeadLetterFilter, queue_id: int | None) -> list[sa.ColumnElement[bool]]:
+def _conditions(wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    if queue_id is not None:
-        conditions.append(letters.c.lane.between(queue_id * LANES_PER_QUEUE, (queue_id + 1) * LANES_PER_QUEUE - 1))
+    if queues is not None:
+        conditions.append(sa.or_(sa.false(), *[_in_queue(queue_id) for queue_id in queues]))
     for name in ("job_type", "reason", "error_type", "fingerprint"):
         value = getattr(wanted, name)
         if value is not UNSET:
@@ -91,6 +91,10 @@ def _conditions(wanted: DeadLetterFilter, queue_id: int | None) -> list[sa.Colum
     if wanted.dead_before is not UNSET:
         conditions.append(letters.c.dead_at < _in_utc(wanted.dead_before))
     return conditions
+
+
+def _in_queue(queue_id: int) -> sa.ColumnElement[bool]:
+    return letters.c.lane.between(queue_id * LANES_PER_QUEUE, (queue_id + 1) * LANES_PER_QUEUE - 1)
 
 
 def _in_utc(instant: datetime) -> datetime:

@@ -34,6 +34,7 @@ from app.jobs.wanted import choose_lane
 from app.jobs.watching import Watching
 from app.log import log
 from app.queues.registry import Queues
+from app.web.access import ALL, Access
 from app.web.bodies import check_user_data
 from app.web.paging import Paging, page_of
 from app.web.shapes import UNSET, Instant, Raw, UnsetType, given, or_unset
@@ -60,9 +61,9 @@ class Reviving:
         self._signals = signals
         self._watching = watching
 
-    async def page(self, wanted: DeadLetterFilter, page: Paging) -> DeadLetterList:
-        queue_id = await self._queue_id(wanted)
-        letters = await listing.list_letters(self._floor.db, wanted, queue_id, after=_after(page), limit=page.limit + 1)
+    async def page(self, wanted: DeadLetterFilter, page: Paging, access: Access = ALL) -> DeadLetterList:
+        queues = await self._reached(wanted, access, "/query")
+        letters = await listing.list_letters(self._floor.db, wanted, queues, after=_after(page), limit=page.limit + 1)
         found = [await self._told(letter) for letter in letters]
         items, cursor = page_of(found, page.limit, lambda letter: {"at": letter.dead_at.isoformat(), "id": str(letter.id)})
         return DeadLetterList(items=items, next_cursor=cursor)
@@ -73,8 +74,8 @@ class Reviving:
             raise NotFound(f"no dead letter {job_id}")
         return await self._told(letters[0])
 
-    async def groups(self, by: Sequence[GroupField], wanted: DeadLetterFilter) -> list[DeadLetterGroup]:
-        rows = await listing.group(self._floor.db, by, wanted, await self._queue_id(wanted))
+    async def groups(self, by: Sequence[GroupField], wanted: DeadLetterFilter, access: Access = ALL) -> list[DeadLetterGroup]:
+        rows = await listing.group(self._floor.db, by, wanted, await self._reached(wanted, access, "/query"))
         return [
             DeadLetterGroup(
                 queue=await self._queues.name_of(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
@@ -95,22 +96,25 @@ class Reviving:
         log.info("dead letter replayed", job_id=str(job_id))
         return await self._watching.get(revived[0])
 
-    async def replay(self, request: ReplayDeadLetters) -> ReplayAnswer:
-        matched, ids = await self._matching(request.ids, request.filter, given(request.limit, 1000))
+    async def replay(self, request: ReplayDeadLetters, access: Access = ALL) -> ReplayAnswer:
+        overrides = given(request.overrides, ReplayOverrides())
+        if overrides.queue is not UNSET:
+            access.check(overrides.queue, "/overrides/queue")
+        matched, ids = await self._matching(request.ids, request.filter, given(request.limit, 1000), access)
         if given(request.dry_run, False):
             return ReplayAnswer(matched=matched, replayed=0, remaining=matched, sample=ids[:SAMPLE])
         revived = await self._replay(ids, request.overrides, spread_seconds=given(request.spread_seconds, 0))
         log.info("dead letters replayed", count=len(revived), matched=matched)
         return ReplayAnswer(matched=matched, replayed=len(revived), remaining=max(0, matched - len(revived)), sample=revived[:SAMPLE])
 
-    async def purge(self, request: PurgeDeadLetters) -> PurgeAnswer:
-        matched, ids = await self._matching(request.ids, request.filter, 10_000)
+    async def purge(self, request: PurgeDeadLetters, access: Access = ALL) -> PurgeAnswer:
+        matched, ids = await self._matching(request.ids, request.filter, 10_000, access)
         if given(request.dry_run, True):
             return PurgeAnswer(matched=matched, purged=0)
         purged = 0
         while ids:
             purged += await self.remove(ids)
-            ids = [] if request.filter is UNSET else (await self._matching(UNSET, request.filter, 10_000))[1]
+            ids = [] if request.filter is UNSET else (await self._matching(UNSET, request.filter, 10_000, access))[1]
         log.info("dead letters purged", count=purged)
         return PurgeAnswer(matched=matched, purged=purged)
 
@@ -121,26 +125,33 @@ class Reviving:
         job = letter.job.told(await self._queues.name_of(letter.job.lane))
         return DeadLetter(**msgspec.structs.asdict(job), dead_at=letter.dead_at, fingerprint=letter.fingerprint)
 
-    async def _queue_id(self, wanted: DeadLetterFilter) -> int | None:
-        """A queue that does not exist has number 0, which no job has."""
-        if wanted.queue is UNSET:
+    async def _reached(self, wanted: DeadLetterFilter, access: Access, at: str) -> list[int] | None:
+        """The numbers of the queue that is asked for, or of those that the caller reaches; None: all there are."""
+        if wanted.queue is not UNSET:
+            access.check(wanted.queue, f"{at}/queue")
+            queue = await self._queues.find(wanted.queue)
+            return [queue.id] if queue else []
+        if access.everything:
             return None
-        queue = await self._queues.find(wanted.queue)
-        return queue.id if queue else 0
+        await self._queues.refresh()
+        return [queue.id for queue in self._queues.everything() if access.may(queue.name)]
 
-    async def _matching(self, ids: Sequence[UUID] | UnsetType, chosen: DeadLetterFilter | UnsetType, limit: int) -> tuple[int, list[UUID]]:
+    async def _matching(
+        self, ids: Sequence[UUID] | UnsetType, chosen: DeadLetterFilter | UnsetType, limit: int, access: Access
+    ) -> tuple[int, list[UUID]]:
         """How many match, and at most `limit` of them."""
         if (ids is UNSET) == (chosen is UNSET):
             raise ValidationFailed.at("/filter", "either ids or a filter")
         wanted = given(chosen, _NO_FILTER)
         if not isinstance(ids, UnsetType):
-            asked = list(dict.fromkeys(ids))
+            reached = await self._queues.reached(ids, access)
+            asked = [job_id for job_id in dict.fromkeys(ids) if job_id in reached]
             lanes = by_lane(asked, lambda job_id: job_id)
             dead = {row.id for lane, some in lanes.items() for row in await jobs.dead_jobs(self._floor.db, lane, some)}
             found = [job_id for job_id in asked if job_id in dead]
             return len(found), found[:limit]
-        queue_id = await self._queue_id(wanted)
-        return await listing.count(self._floor.db, wanted, queue_id), await listing.matching_ids(self._floor.db, wanted, queue_id, limit)
+        queues = await self._reached(wanted, access, "/filter")
+        return await listing.count(self._floor.db, wanted, queues), await listing.matching_ids(self._floor.db, wanted, queues, limit)
 
     async def _replay(self, ids: Sequence[UUID], sent: ReplayOverrides | UnsetType, *, spread_seconds: int) -> list[UUID]:
         overrides = given(sent, ReplayOverrides())

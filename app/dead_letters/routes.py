@@ -20,8 +20,9 @@ from app.dead_letters.schemas import (
 )
 from app.errors import MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
 from app.jobs.schemas import Job, QueryInstant
+from app.web.auth import Reach
 from app.web.bodies import NoBody, answer, body
-from app.web.contract import gives
+from app.web.contract import MANAGE, READ, gives
 from app.web.paging import Paging
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN, or_unset
@@ -65,40 +66,42 @@ class GroupQuery(LetterFilter):
             raise ValidationFailed.at("/query/by", "a comma-separated list of queue, job_type, fingerprint") from None
 
 
-@router.get("/dead-letters", **gives(DeadLetterList, ValidationFailed))
-async def list_dead_letters(reviving: RevivingRoom, query: Annotated[LetterQuery, Query()]) -> Response:
+@router.get("/dead-letters", **gives(DeadLetterList, ValidationFailed, to=READ))
+async def list_dead_letters(reviving: RevivingRoom, query: Annotated[LetterQuery, Query()], reach: Reach) -> Response:
     """Dead letters, latest first, filtered and page by page."""
-    return answer(await reviving.page(query.filter(), query))
+    return answer(await reviving.page(query.filter(), query, reach))
 
 
-@router.get("/dead-letters/groups", **gives(DeadLetterGroups, ValidationFailed))
-async def group_dead_letters(reviving: RevivingRoom, query: Annotated[GroupQuery, Query()]) -> Response:
+@router.get("/dead-letters/groups", **gives(DeadLetterGroups, ValidationFailed, to=READ))
+async def group_dead_letters(reviving: RevivingRoom, query: Annotated[GroupQuery, Query()], reach: Reach) -> Response:
     """What fails, how often and since when: dead letters grouped by queue, job type and fingerprint of the error."""
-    return answer(DeadLetterGroups(items=await reviving.groups(query.fields(), query.filter())))
+    return answer(DeadLetterGroups(items=await reviving.groups(query.fields(), query.filter(), reach)))
 
 
-@router.post("/dead-letters/replay", **gives(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters))
-async def replay_dead_letters(replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], reviving: RevivingRoom) -> Response:
+@router.post("/dead-letters/replay", **gives(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters, to=MANAGE))
+async def replay_dead_letters(
+    replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], reviving: RevivingRoom, reach: Reach
+) -> Response:
     """Makes dead jobs live again, by ids or by filter: at once or spread over time, as they were or with overrides.
 
     Replaying twice at once replays once. `dry_run: true` only counts.
     """
-    return answer(await reviving.replay(replay))
+    return answer(await reviving.replay(replay, reach))
 
 
-@router.post("/dead-letters/purge", **gives(PurgeAnswer, *_BAD, takes=PurgeDeadLetters))
-async def purge_dead_letters(purge: Annotated[PurgeDeadLetters, body(PurgeDeadLetters)], reviving: RevivingRoom) -> Response:
+@router.post("/dead-letters/purge", **gives(PurgeAnswer, *_BAD, takes=PurgeDeadLetters, to=MANAGE))
+async def purge_dead_letters(purge: Annotated[PurgeDeadLetters, body(PurgeDeadLetters)], reviving: RevivingRoom, reach: Reach) -> Response:
     """Removes dead letters for good, by ids or by filter. It only counts unless `dry_run` is false."""
-    return answer(await reviving.purge(purge))
+    return answer(await reviving.purge(purge, reach))
 
 
-@router.get("/dead-letters/{job_id}", **gives(DeadLetter, NotFound))
+@router.get("/dead-letters/{job_id}", **gives(DeadLetter, NotFound, to=READ))
 async def get_dead_letter(job_id: UUID, reviving: RevivingRoom) -> Response:
     """One dead letter."""
     return answer(await reviving.get(job_id))
 
 
-@router.post("/dead-letters/{job_id}/replay", **gives(Job, NotFound))
+@router.post("/dead-letters/{job_id}/replay", **gives(Job, NotFound, to=MANAGE))
 async def replay_dead_letter(job_id: UUID, reviving: RevivingRoom, _: NoBody) -> Response:
     """Makes one dead job live again: it keeps its id and its history, its attempts start at 0."""
     return answer(await reviving.replay_one(job_id))

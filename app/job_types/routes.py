@@ -8,7 +8,7 @@ from app.errors import NotFound, ValidationFailed
 from app.job_types.configuring import Configuring
 from app.job_types.schemas import JobType, JobTypeConfig, JobTypeList
 from app.web.bodies import NoBody, answer, body
-from app.web.contract import gives
+from app.web.contract import MANAGE, READ, gives
 from app.web.paging import Page, page_of
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN
@@ -19,7 +19,7 @@ Room = Annotated[Configuring, of(Configuring)]
 TypeName = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 
-@router.get("/job-types", **gives(JobTypeList))
+@router.get("/job-types", **gives(JobTypeList, to=READ))
 async def list_job_types(room: Room, page: Page) -> Response:
     """Job types that were configured, in the order of their names. Jobs of other types are taken too, and checked for nothing."""
     found = await room.page(page.after("name"), page.limit + 1)
@@ -27,13 +27,13 @@ async def list_job_types(room: Room, page: Page) -> Response:
     return answer(JobTypeList(items=items, next_cursor=cursor))
 
 
-@router.get("/job-types/{name}", **gives(JobType, NotFound))
+@router.get("/job-types/{name}", **gives(JobType, NotFound, to=READ))
 async def get_job_type(name: TypeName, room: Room) -> Response:
     """A job type as it was put."""
     return answer(await room.get(name))
 
 
-@router.put("/job-types/{name}", **gives(JobType, ValidationFailed, takes=JobTypeConfig))
+@router.put("/job-types/{name}", **gives(JobType, ValidationFailed, takes=JobTypeConfig, to=MANAGE, everywhere=True))
 async def put_job_type(name: TypeName, room: Room, config: Annotated[JobTypeConfig, body(JobTypeConfig)]) -> Response:
     """Says what holds for jobs of this type from now on: all of it, what is absent holds no longer.
 
@@ -42,7 +42,7 @@ async def put_job_type(name: TypeName, room: Room, config: Annotated[JobTypeConf
     return answer(await room.put(name, config))
 
 
-@router.delete("/job-types/{name}", **gives(JobType, NotFound))
+@router.delete("/job-types/{name}", **gives(JobType, NotFound, to=MANAGE, everywhere=True))
 async def delete_job_type(name: TypeName, room: Room, _: NoBody) -> Response:
     """Forgets a job type, and answers with it as it was. Its jobs stay, and new ones are still taken."""
     return answer(await room.delete(name))

@@ -14,6 +14,7 @@ from app.jobs.signals import Move, Signals
 from app.jobs.watching import FINISHED, Watching
 from app.log import log
 from app.queues.registry import Queues
+from app.web.access import ALL, Access
 from app.web.bodies import check_user_data
 from app.web.shapes import encoded, given, text_of
 
@@ -81,26 +82,28 @@ class Changing:
             raise WrongState(job_id, job.state)
         return 200, job
 
-    async def cancel_many(self, request: CancelJobs) -> CancelAnswer:
-        ids = await self._matching(request)
+    async def cancel_many(self, request: CancelJobs, access: Access = ALL) -> CancelAnswer:
+        ids = await self._matching(request, access)
         if given(request.dry_run, False):
             return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:SAMPLE])
         cancelled, asked = await self._cancel(ids)
         log.info("jobs cancelled", count=len(cancelled), asked=len(asked))
         return CancelAnswer(matched=len(ids), cancelled=len(cancelled), requested=len(asked), sample=ids[:SAMPLE])
 
-    async def _matching(self, request: CancelJobs) -> list[UUID]:
+    async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
         ids, chosen = given(request.ids, None), given(request.filter, None)
         if (ids is None) == (chosen is None):
             raise ValidationFailed.at("/filter", "either ids or a filter")
         limit = given(request.limit, 1000)
         if chosen is None:
-            return (await self._living(ids or []))[:limit]
+            reached = await self._queues.reached(ids or [], access)
+            return (await self._living(job_id for job_id in ids or [] if job_id in reached))[:limit]
         if chosen == JobFilter():
             raise ValidationFailed.at("/filter", "an empty filter would cancel everything: name at least a queue")
         if given(chosen.state, None) in FINISHED:
             raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
-        return await self._filtered(chosen, limit)
+        lanes = await self._watching.lanes(chosen, access, "/filter")
+        return [row.id for row in await list_jobs(self._floor.db, lanes, chosen, limit=limit, tables=LIVE)]
 
     async def _living(self, ids: Iterable[UUID]) -> list[UUID]:
         """Those that wait or run, each once and in the order of the request."""
@@ -108,10 +111,6 @@ class Changing:
         lanes = by_lane(asked, lambda job_id: job_id)
         living = {job_id for lane, some in lanes.items() for job_id in await store.which_live(self._floor.db, lane, some)}
         return [job_id for job_id in asked if job_id in living]
-
-    async def _filtered(self, chosen: JobFilter, limit: int) -> list[UUID]:
-        lanes = await self._watching.lanes(chosen)
-        return [row.id for row in await list_jobs(self._floor.db, lanes, chosen, limit=limit, tables=LIVE)]
 
     async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:
         """Those that are cancelled now; and the running ones, with whether they had been asked before."""

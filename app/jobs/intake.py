@@ -12,7 +12,7 @@ import msgspec
 from app.db.floor import Floor
 from app.db.lanes import KEY_LANES, by_lane, digest, door_of, lane_of, spread
 from app.db.pool import Runs, Transaction
-from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull, ValidationFailed
+from app.errors import Fault, Forbidden, IdempotencyKeyReused, NotFound, Problem, QueueFull, ValidationFailed
 from app.jobs import parentage, store, uniqueness, wanted
 from app.jobs.entries import Entry, new_rows
 from app.jobs.reading import Reading
@@ -21,6 +21,7 @@ from app.jobs.signals import Move, Signals
 from app.jobs.wanted import Trace
 from app.keys import store as keys
 from app.queues.registry import Queue, Queues
+from app.web.access import ALL, Access
 from app.web.bodies import LARGE
 from app.web.problems import details
 from app.web.shapes import UNSET, given
@@ -38,11 +39,12 @@ class Key:
 
     name: str
     operation: str
+    caller: str
     body: object
 
     @property
     def digest(self) -> UUID:
-        return digest("enqueue", self.operation, self.name)
+        return digest("enqueue", self.operation, self.name, *filter(None, [self.caller]))
 
     @property
     def lane(self) -> int:
@@ -65,14 +67,16 @@ class Intake:
         self._reading = reading
         self._signals = signals
 
-    async def enqueue(self, job: JobCreate, trace: Trace, key: str | None) -> tuple[Job, bool]:
+    async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access = ALL) -> tuple[Job, bool]:
         """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was
         there already for a unique key."""
+        access.check(given(job.queue, "default"), "/queue")
         await self._floor.versions.fresh()
         self._reading.check(job)
         for tries_left in reversed(range(TRIES)):
             entry = await self._reading.entry(job, trace, "", {})
-            (stored,) = await self._store([entry], Key(key, "enqueue_job", job) if key else None, atomic=True)
+            await self._refuse_foreign_parents([entry], access)
+            (stored,) = await self._store([entry], Key(key, "enqueue_job", access.caller, job) if key else None, atomic=True)
             assert stored.job_id is not None, "what is refused has been raised"
             if stored.job_id == entry.row.id and entry.row.state != "cancelled":
                 return wanted.told(entry.row, entry.queue.name), False
@@ -83,21 +87,29 @@ class Intake:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str) -> BatchAnswer:
+    async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access = ALL) -> BatchAnswer:
         await self._floor.versions.fresh()
         atomic = given(batch.atomic, True)
-        jobs = await self._read(batch)
+        jobs = [_refused(index, job, access) or job for index, job in enumerate(await self._read(batch))]
         if atomic:
             _check_all(jobs)
         entries = await self._reading.entries(jobs, trace, atomic=atomic)
         if atomic:
             _check_all(entries)
-        stored = await self._store(entries, Key(key, "enqueue_jobs", batch) if key else None, atomic=atomic)
+        await self._refuse_foreign_parents([entry for entry in entries if isinstance(entry, Entry)], access)
+        stored = await self._store(entries, Key(key, "enqueue_jobs", access.caller, batch) if key else None, atomic=atomic)
         results = [_batch_result(index, one, request_id) for index, one in enumerate(stored)]
         duplicates = sum(result.status == "duplicate" for result in results)
         created = sum(result.status == "created" for result in results)
         rejected = UNSET if atomic else len(results) - created - duplicates
         return BatchAnswer(results=results, created=created, duplicates=duplicates, rejected=rejected)
+
+    async def _refuse_foreign_parents(self, entries: Sequence[Entry], access: Access) -> None:
+        """A job of a queue that the caller does not reach is as good as none: its result would be told to who claims the child."""
+        named = {parent for entry in entries for parent in entry.parents} - {entry.row.id for entry in entries}
+        foreign = named - await self._queues.reached(named, access)
+        for entry in entries:
+            entry.problem = entry.problem or parentage.unknown_parent(entry, foreign)
 
     async def _read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
         """Many large payloads take a while to be checked, in which others are served."""
@@ -216,6 +228,16 @@ class Intake:
         if row is None:
             raise NotFound(f"job {job_id} of this key is no longer kept")
         return row.told(await self._queues.name_of(row.lane))
+
+
+def _refused(index: int, job: BatchJob | Problem, access: Access) -> Problem | None:
+    if isinstance(job, Problem):
+        return job
+    try:
+        access.check(given(job.queue, "default"), f"/jobs/{index}/queue")
+    except Forbidden as refusal:
+        return refusal
+    return None
 
 
 def _check_all(items: Sequence[object]) -> None:

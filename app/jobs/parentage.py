@@ -45,7 +45,7 @@ def _refuse(entries: Sequence[Entry], unknown: set[UUID]) -> None:
     children: dict[UUID, list[Entry]] = {}
     for entry in entries:
         if entry.comes_in:
-            entry.problem = _unknown(entry, unknown)
+            entry.problem = unknown_parent(entry, unknown)
             for parent in entry.parents:
                 children.setdefault(parent, []).append(entry)
     refused = [entry for entry in entries if entry.problem is not None]
@@ -82,7 +82,7 @@ async def _look(on: Runs, ids: set[UUID]) -> tuple[set[UUID], dict[UUID, str]]:
     return living, ended
 
 
-def _unknown(entry: Entry, unknown: set[UUID]) -> ValidationFailed | None:
+def unknown_parent(entry: Entry, unknown: set[UUID]) -> ValidationFailed | None:
     for parent in entry.parents:
         if parent in unknown:
             return ValidationFailed.at(f"{entry.at}/depends_on", f"there is no job {parent}", "unknown_job")

@@ -39,8 +39,9 @@ from app.jobs.schemas import (
     UnreadBatch,
 )
 from app.jobs.watching import Watching
+from app.web.auth import Reach
 from app.web.bodies import NoBody, answer, body
-from app.web.contract import gives
+from app.web.contract import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, gives
 from app.web.disconnect import watched
 from app.web.headers import IdempotencyKey, request_id, trace_of
 from app.web.paging import Paging
@@ -101,19 +102,21 @@ class WaitQuery(BaseModel):
         takes=JobCreate,
         status=201,
         also={200: ("A job with this unique key is there already (`Job-Duplicate: true`); with `replace` it was changed.", Job)},
+        to=ENQUEUE,
     ),
 )
 async def enqueue_job(
     request: Request,
     job: Annotated[JobCreate, body(JobCreate)],
     intake: Annotated[Intake, of(Intake)],
+    reach: Reach,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Stores a job, durably, and answers with it.
 
     Repeat the call with the same `Idempotency-Key` after a lost answer: you get the job of the first call, as it is now.
     """
-    stored, duplicate = await intake.enqueue(job, trace_of(request), idempotency_key)
+    stored, duplicate = await intake.enqueue(job, trace_of(request), idempotency_key, reach)
     location = {"Location": f"/jobs/{stored.id}"}
     return answer(stored, headers={**location, "Job-Duplicate": "true"}) if duplicate else answer(stored, status=201, headers=location)
 
@@ -127,38 +130,42 @@ async def enqueue_job(
         takes=JobBatch,
         status=201,
         also={207: ("`atomic: false`: what became of each job.", BatchAnswer)},
+        to=ENQUEUE,
     ),
 )
 async def enqueue_jobs(
     request: Request,
     batch: Annotated[UnreadBatch, body(UnreadBatch, limit="max_batch_bytes")],
     intake: Annotated[Intake, of(Intake)],
+    reach: Reach,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Stores up to 1000 jobs. By default all or nothing: one bad job gives 422 with a pointer to it, and nothing is stored.
 
     With `atomic: false` the good ones are stored (207) and each bad one carries its problem.
     """
-    result = await intake.enqueue_batch(batch, trace_of(request), idempotency_key, request_id(request.scope))
+    result = await intake.enqueue_batch(batch, trace_of(request), idempotency_key, request_id(request.scope), reach)
     return answer(result, status=201 if given(batch.atomic, True) else 207)
 
 
-@router.get("/jobs", **gives(JobList, ValidationFailed))
-async def list_jobs(watching: Annotated[Watching, of(Watching)], query: Annotated[JobQuery, Query()]) -> Response:
+@router.get("/jobs", **gives(JobList, ValidationFailed, to=READ))
+async def list_jobs(watching: Annotated[Watching, of(Watching)], query: Annotated[JobQuery, Query()], reach: Reach) -> Response:
     """Jobs in every state that is still kept, newest first, filtered and page by page."""
-    return answer(await watching.page(query.filter(), query.order, query))
+    return answer(await watching.page(query.filter(), query.order, query, reach))
 
 
-@router.post("/jobs/cancel", **gives(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs))
-async def cancel_jobs(request: Annotated[CancelJobs, body(CancelJobs)], changing: Annotated[Changing, of(Changing)]) -> Response:
+@router.post("/jobs/cancel", **gives(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs, to=MANAGE))
+async def cancel_jobs(
+    request: Annotated[CancelJobs, body(CancelJobs)], changing: Annotated[Changing, of(Changing)], reach: Reach
+) -> Response:
     """Cancels many jobs, by ids or by filter: waiting ones at once, running ones by asking their workers.
 
     `dry_run: true` only counts. `limit` (default 1000) bounds one call; repeat it until nothing matches.
     """
-    return answer(await changing.cancel_many(request))
+    return answer(await changing.cancel_many(request, reach))
 
 
-@router.get("/jobs/{job_id}", **gives(Job, NotFound))
+@router.get("/jobs/{job_id}", **gives(Job, NotFound, to=READ))
 async def get_job(
     request: Request,
     job_id: UUID,
@@ -172,7 +179,10 @@ async def get_job(
         return answer(await watching.get_finished(job_id, query.wait_seconds, client))
 
 
-@router.patch("/jobs/{job_id}", **gives(Job, NotFound, WrongState, MalformedJson, PayloadTooLarge, ValidationFailed, takes=JobPatch))
+@router.patch(
+    "/jobs/{job_id}",
+    **gives(Job, NotFound, WrongState, MalformedJson, PayloadTooLarge, ValidationFailed, takes=JobPatch, to=ENQUEUE_OR_MANAGE),
+)
 async def update_job(job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], changing: Annotated[Changing, of(Changing)]) -> Response:
     """Changes a job that is not running. What is absent stays as it is."""
     return answer(await changing.patch(job_id, patch))
@@ -180,7 +190,14 @@ async def update_job(job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], c
 
 @router.post(
     "/jobs/{job_id}/cancel",
-    **gives(Job, NotFound, WrongState, takes=CancelJob, also={202: ("Running: its worker hears of it on its next heartbeat.", Job)}),
+    **gives(
+        Job,
+        NotFound,
+        WrongState,
+        takes=CancelJob,
+        also={202: ("Running: its worker hears of it on its next heartbeat.", Job)},
+        to=ENQUEUE_OR_MANAGE,
+    ),
 )
 async def cancel_job(job_id: UUID, changing: Annotated[Changing, of(Changing)], request: Annotated[CancelJob, body(CancelJob)]) -> Response:
     """Cancels a waiting job (200), or asks a running one to stop (202). A running job that completes all the same stays completed."""
@@ -188,13 +205,13 @@ async def cancel_job(job_id: UUID, changing: Annotated[Changing, of(Changing)], 
     return answer(job, status=status)
 
 
-@router.post("/jobs/{job_id}/run-now", **gives(Job, NotFound, WrongState))
+@router.post("/jobs/{job_id}/run-now", **gives(Job, NotFound, WrongState, to=ENQUEUE_OR_MANAGE))
 async def run_job_now(job_id: UUID, changing: Annotated[Changing, of(Changing)], _: NoBody) -> Response:
     """Makes a scheduled job ready now."""
     return answer(await changing.run_now(job_id))
 
 
-@router.get("/jobs/{job_id}/attempts", **gives(AttemptList, NotFound))
+@router.get("/jobs/{job_id}/attempts", **gives(AttemptList, NotFound, to=READ))
 async def list_attempts(job_id: UUID, watching: Annotated[Watching, of(Watching)]) -> Response:
     """The executions of a job, oldest first."""
     return answer(AttemptList(items=await watching.attempts(job_id)))

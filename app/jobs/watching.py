@@ -16,6 +16,7 @@ from app.jobs.schemas import Attempt, Job, JobFilter, JobList, Order
 from app.jobs.signals import Signals
 from app.jobs.store import JobRow
 from app.queues.registry import Queues
+from app.web.access import ALL, Access
 from app.web.disconnect import Client
 from app.web.paging import Paging, page_of
 from app.web.shapes import given
@@ -65,19 +66,20 @@ class Watching:
         finally:
             self._forget(job_id, event)
 
-    async def page(self, wanted: JobFilter, order: Order, page: Paging) -> JobList:
-        lanes = await self.lanes(wanted)
+    async def page(self, wanted: JobFilter, order: Order, page: Paging, access: Access = ALL) -> JobList:
+        lanes = await self.lanes(wanted, access)
         after = page.after("id")
         rows = await list_jobs(self._floor.db, lanes, wanted, after=_id(after), order=order, limit=page.limit + 1)
         await self._queues.learn({row.lane for row in rows})
         items, cursor = page_of([row.told(self._queues.name(row.lane)) for row in rows], page.limit, lambda job: {"id": str(job.id)})
         return JobList(items=items, next_cursor=cursor)
 
-    async def lanes(self, wanted: JobFilter) -> Sequence[int]:
+    async def lanes(self, wanted: JobFilter, access: Access, at: str = "/query") -> Sequence[int]:
         name = given(wanted.queue, None)
         if name is None:
             await self._queues.refresh()
-            return self._queues.lanes()
+            return self._queues.lanes(access=access)
+        access.check(name, f"{at}/queue")
         queue = await self._queues.find(name)
         return lanes_of(queue.id, queue.lanes) if queue else []
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
+from app.db.pool import ahead
 from app.errors import BatchTooLarge, LeaseLost, NotFound
 from app.jobs.store import told_state
 from app.jobs.wanted import check_lease
@@ -14,6 +15,8 @@ from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat,
 from app.leases.settling import Settling, token_of
 from app.leases.store import BeatRow
 from app.leases.verdicts import Ending
+from app.queues.registry import Queues
+from app.web.access import ALL, Access
 from app.web.bodies import check_user_data
 from app.web.shapes import encoded, given, text_of
 from app.workers.roster import Roster
@@ -25,18 +28,21 @@ BEATS_PER_LEASE = 3  # one lost heartbeat must not cost the lease
 
 
 class Beating:
-    def __init__(self, floor: Floor, settling: Settling, roster: Roster) -> None:
+    def __init__(self, floor: Floor, queues: Queues, settling: Settling, roster: Roster) -> None:
         self._floor = floor
+        self._queues = queues
         self._settling = settling
         self._roster = roster
 
-    async def beat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    @ahead
+    async def beat(self, heartbeat: Heartbeat, access: Access = ALL) -> HeartbeatAnswer:
         held = given(heartbeat.leases, [])
         self._check(held)
         begun = self._floor.now()
         self._roster.seen(heartbeat.worker_id)
-        beats = await self._extend(held)
-        released = await self._reconcile(heartbeat.worker_id, held, begun) if given(heartbeat.holds_all, False) else []
+        reached = await self._queues.reached((lease.job_id for lease in held), access)
+        beats = await self._extend([lease for lease in held if lease.job_id in reached])
+        released = await self._reconcile(heartbeat.worker_id, held, begun, access) if given(heartbeat.holds_all, False) else []
         return HeartbeatAnswer(
             directive=self._roster.directive(heartbeat.worker_id),
             next_heartbeat_ms=self._next_ms(beats.values()),
@@ -45,6 +51,7 @@ class Beating:
             server_time=self._floor.now(),
         )
 
+    @ahead
     async def beat_one(self, job_id: UUID, beat: LeaseBeat) -> LeaseStatus:
         lease = HeldLease(
             job_id=job_id,
@@ -87,15 +94,18 @@ class Beating:
                 )
                 for lease in leases
             ]
-            rows = await store.heartbeat(self._floor.db, lane, sent, self._floor.now(), default)
+            async with self._floor.db.held() as connection:
+                rows = await store.heartbeat(connection, lane, sent, self._floor.now(), default)
             beats |= {(row.id, row.lease_token): row for row in rows}
         return beats
 
-    async def _reconcile(self, worker_id: str, held: Sequence[HeldLease], begun: datetime) -> list[UUID]:
-        """Layer 4: missing from this heartbeat and the one before means that the claim's answer never arrived."""
+    async def _reconcile(self, worker_id: str, held: Sequence[HeldLease], begun: datetime, access: Access) -> list[UUID]:
+        """Layer 4: missing from this heartbeat and the one before means that the claim's answer never arrived. A worker's id is no
+        secret: leases in queues that the caller does not reach stay."""
         listed = {_lease(lease) for lease in held}
         rows = await store.leases_of_worker(self._floor.db, worker_id, begun - SETTLED_IN)
-        missing = [row for row in rows if (row["id"], row["lease_token"]) not in listed]
+        reached = await self._queues.reached((row["id"] for row in rows), access)
+        missing = [row for row in rows if row["id"] in reached and (row["id"], row["lease_token"]) not in listed]
         first_time = [row for row in missing if row["missing_since"] is None]
         for lane, some in by_lane(first_time, lambda row: row["id"]).items():
             await store.mark_missing(self._floor.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], begun)

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from hashlib import md5
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from app.db.floor import Floor
-from app.db.lanes import KEY_LANES, by_lane, created_at, digest, spread
+from app.db.lanes import KEY_LANES, by_lane, created_at, digest, gate_of_caller, spread
 from app.db.pool import Runs
 from app.dependencies import store as dependencies
-from app.errors import ValidationFailed
+from app.errors import RateLimited, ValidationFailed
 from app.jobs.schemas import Progress
 from app.jobs.store import metadata_of, tags_of
 from app.jobs.wanted import check_lease
@@ -28,7 +29,8 @@ from app.leases.store import Asked, ClaimedRow
 from app.leases.taking import Take, Taking
 from app.leases.verdicts import Ending
 from app.leases.waiting import Poll, WaitingRoom, Word
-from app.queues.registry import Queues
+from app.queues.registry import Queue, Queues
+from app.web.access import ALL, Access
 from app.web.disconnect import Client
 from app.web.shapes import UNSET, Raw, Sent, given, or_unset, raw_or_unset
 from app.workers.asks import Asks
@@ -50,6 +52,15 @@ class Receipt(Sent):
 _receipt = msgspec.json.Decoder(Receipt)
 
 
+class Claimant(NamedTuple):
+    """Who claims: with which Idempotency-Key, and what its API key reaches. `told_off`: an error may be the answer, as there is nothing
+    else to tell."""
+
+    key: str | None
+    access: Access
+    told_off: bool
+
+
 class _NothingTaken(Exception):
     """Rolls back the transaction of a claim with a key."""
 
@@ -68,18 +79,18 @@ class Claiming:
         taking.on_rate = lambda queue: waiting.wake(queue, [None])
         taking.on_served = settling.served
 
-    async def claim(self, request: ClaimJobs, key: str | None, client: Client) -> ClaimAnswer:
-        self._check(request)
+    async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access = ALL) -> ClaimAnswer:
+        names = list(dict.fromkeys(given(request.queues, ["default"])))
+        self._check(request, names, access)
         worker_id = given(request.worker_id, None)
         self._roster.seen(worker_id)
-        settled = await self._settling.settle(request.settle, "/settle") if request.settle is not UNSET else []
+        settled = await self._settling.settle(request.settle, "/settle", access) if request.settle is not UNSET else []
         wait = 0.0 if settled else self._wait(request)
-        names = list(dict.fromkeys(given(request.queues, ["default"])))
         types = given(request.job_types, None)
         poll = Poll(names, frozenset(types) if types is not None else None, worker_id)
         client.on_leave(poll.stir)
         with self._waiting.park(poll):
-            rows, again_at = await self._poll(request, poll, wait, key, client)
+            rows, again_at = await self._poll(request, poll, wait, Claimant(key, access, told_off=not settled), client)
             away = 0 if rows else self._stay_away_ms(worker_id, again_at)
         parents = await self._parents(rows) if given(request.parent_results, False) else None
         return ClaimAnswer(
@@ -90,8 +101,10 @@ class Claiming:
             server_time=self._floor.now(),
         )
 
-    def _check(self, request: ClaimJobs) -> None:
+    def _check(self, request: ClaimJobs, names: Sequence[str], access: Access) -> None:
         settings = self._floor.settings
+        for index, name in enumerate(names):
+            access.check(name, f"/queues/{index}")
         if given(request.max_jobs, 1) > settings.max_claim_jobs:
             raise ValidationFailed.at("/max_jobs", f"at most {settings.max_claim_jobs}")
         check_lease(request.lease_seconds, settings, "/lease_seconds")
@@ -113,16 +126,16 @@ class Claiming:
         full = self._waiting.parked > self._floor.settings.max_parked_polls
         return not self._waiting.draining and not full and self._roster.directive(worker_id) == "run"
 
-    async def _poll(self, request: ClaimJobs, poll: Poll, wait: float, key: str | None, client: Client) -> Take:
+    async def _poll(self, request: ClaimJobs, poll: Poll, wait: float, by: Claimant, client: Client) -> Take:
         """Layer 1: SQL runs only when there may be something, and only while the client is there."""
         until = time.monotonic() + wait
         again_at: datetime | None = None
         while self._serves(poll.worker_id):
             poll.look()
-            rows, again_at = await self._look(request, poll, key)
+            rows, again_at = await self._look(request, poll, by)
             if rows is not None:
                 self._took(poll, rows, given(request.max_jobs, 1))
-                return Take(await self._delivered(rows, key, client))
+                return Take(await self._delivered(rows, by.key, client))
             poll.found_nothing()
             left = until - time.monotonic()
             if left <= 0:
@@ -133,7 +146,7 @@ class Claiming:
                 break
         return Take([], again_at)
 
-    async def _look(self, request: ClaimJobs, poll: Poll, key: str | None) -> tuple[list[ClaimedRow] | None, datetime | None]:
+    async def _look(self, request: ClaimJobs, poll: Poll, by: Claimant) -> tuple[list[ClaimedRow] | None, datetime | None]:
         """Jobs; or an empty list for a repeated claim whose leases have all ended; or None: nothing there, wait. And when a rate will
         have something to give."""
         asked = Asked(
@@ -144,14 +157,15 @@ class Claiming:
             max_bytes=self._floor.settings.max_batch_bytes,
             at_least_one=True,
             job_types=given(request.job_types, None),
+            held_by=by.access.caller if by.access.max_leases is not None else None,
         )
         most = given(request.max_jobs, 1)
         self._asks.note(poll.queues, asked.job_types)
-        if key is None:
+        if by.key is None:
             queues = await self._taking.queues(poll.queues)
-            take = await self._taking.take(queues, most, asked)
+            take = await self._take(queues, most, asked, by)
             return take.rows or None, take.again_at if len(queues) == len(poll.queues) else None
-        rows, again_at = await self._take_with_key(key, poll.queues, most, asked)
+        rows, again_at = await self._take_with_key(by, poll.queues, most, asked)
         await self._queues.learn({row.lane for row in rows or []})  # the first call may have been another process's
         return rows, again_at
 
@@ -164,12 +178,28 @@ class Claiming:
         self._floor.metrics.undone.inc(len(rows))
         return []
 
+    async def _take(self, queues: Sequence[Queue], most: int, asked: Asked, by: Claimant) -> Take:
+        """A caller with a quota counts its leases and takes more with its gate held: two calls at once cannot both use the last place."""
+        if by.access.max_leases is None:
+            return await self._taking.take(queues, most, asked)
+        async with self._floor.db.transaction() as transaction:
+            return await self._taking.take(queues, await self._within_quota(transaction, most, by), asked, on=transaction)
+
+    async def _within_quota(self, on: Runs, most: int, by: Claimant) -> int:
+        if by.access.max_leases is None:
+            return most
+        await keys.hold_gate(on, gate_of_caller(by.access.caller))
+        held = await store.held_by(on, by.access.caller)
+        if held >= by.access.max_leases and by.told_off:
+            raise RateLimited(f"this key holds {held} leases, at most {by.access.max_leases} are allowed", retry_after=1)
+        return min(most, by.access.max_leases - held)
+
     async def _take_with_key(
-        self, key: str, names: Sequence[str], most: int, asked: Asked
+        self, by: Claimant, names: Sequence[str], most: int, asked: Asked
     ) -> tuple[list[ClaimedRow] | None, datetime | None]:
         """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns.
         All is asked of this one connection: a second one could be held by somebody who waits for ours."""
-        name = digest("claim", key)
+        name = digest("claim", by.key or "", *filter(None, [by.access.caller]))
         lane = spread(name, KEY_LANES)
         expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
         again_at: datetime | None = None
@@ -180,6 +210,7 @@ class Claiming:
                 again = await self._replayed(transaction, _receipt.decode(answer)) if answer else None
                 if again is not None:
                     return again, None
+                most = await self._within_quota(transaction, most, by)
                 rows, again_at = await self._taking.take(queues, most, asked, on=transaction)
                 if not rows:
                     raise _NothingTaken  # a key that got nothing need not be remembered: an idle poll writes nothing

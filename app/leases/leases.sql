@@ -18,7 +18,7 @@
 -- Times that depend on a column go through to_timestamp, which is immutable (Citus refuses timestamptz + interval there).
 -- Keys are collected into an array first: joined to the picked rows, a generic plan becomes a scan of the whole table.
 -- Where jobs wait for their turn ($13: see `parks` in jobs.sql) only those are taken that have it: others may be here for a moment, put in
--- by a process that had not heard of the limit yet. $14 marks what counts against max_running.
+-- by a process that had not heard of the limit yet. $14 marks what counts against max_running, $15 whose quota of leases it counts against.
 WITH picked AS MATERIALIZED (
     SELECT id, $11 + octet_length(payload) + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
         + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
@@ -47,7 +47,8 @@ claimed AS (
         lease_token = md5($5 || id::text)::uuid,
         lease_expires_at = to_timestamp($10::float8 + least(coalesce($6, lease_seconds, $7), timeout_seconds)),
         deadline_at = to_timestamp($10::float8 + timeout_seconds),
-        slot = $14
+        slot = $14,
+        held_by = $15
     WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM measured WHERE total <= $8 OR ($12 AND total = size)))
     RETURNING lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
         checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at, deadline_at, depends_on, turn
@@ -68,6 +69,12 @@ FROM claimed;
 -- with: state = 'ready' => state = 'ready' AND turn IS NOT NULL
 -- with: ORDER BY priority DESC, id => ORDER BY priority DESC, turn, id
 -- ready -> running, of a fair queue: in the order of the turns.
+
+-- name: held_by
+-- Leases that count against the quota of a caller.
+SELECT count(*)
+FROM jobs
+WHERE held_by = $1 AND lease_expires_at IS NOT NULL;
 
 -- name: held_leases
 -- fills: ClaimedRow
@@ -338,6 +345,11 @@ SELECT id, 'dead', attempt, NULL, lease_token, settled_as
 FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
+-- name: mark
+-- Nothing but a mark in the write-ahead log, whose commit waits for the standby like any other. A settlement that is found may have been
+-- committed here alone, its own wait cancelled: told as settled without this, a failover would lose what was acknowledged.
+SELECT pg_logical_emit_message(true, 'longshore', 'settled');
+
 -- name: expired_leases
 -- A range at the start of jobs_leased, read from where the last sweep ended; bounded, as a stalled broker may find very many.
 SELECT lane, id, lease_token
@@ -364,3 +376,11 @@ WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = sent.id AND job
 SELECT asked.lane
 FROM unnest($1::int[]) AS asked (lane)
 WHERE EXISTS (SELECT FROM jobs WHERE jobs.lane = asked.lane AND jobs.state = 'ready');
+
+-- name: live_tokens
+-- Every token that could still settle something, of running jobs and of those whose lease has run out; in portions along the primary key.
+SELECT lane, id, lease_token
+FROM jobs
+WHERE (lane, id) > ($1::int, $2::uuid) AND lease_token IS NOT NULL AND settled_as IS NULL
+ORDER BY lane, id
+LIMIT $3;

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
-from app.db.pool import Runs, one_by_one
+from app.db.pool import Runs, ahead, one_by_one
 from app.errors import BatchTooLarge, LeaseLost, NotFound, ValidationFailed
 from app.jobs.signals import Move, Signals
 from app.jobs.store import told_state
@@ -24,6 +24,7 @@ from app.leases.verdicts import AT_ONCE, TIMED_OUT, Ending, Verdict, judge, stor
 from app.limits.turns import Turns
 from app.queues.registry import Queues
 from app.web import strict_json
+from app.web.access import ALL, Access
 from app.web.bodies import check_user_data
 from app.web.shapes import UNSET, given, or_unset, text_of
 
@@ -40,11 +41,13 @@ class Settling:
         self._times = times
         self._turns = turns
 
-    async def settle(self, items: Sequence[Settlement], at: str = "/items") -> list[SettleResult]:
+    @ahead
+    async def settle(self, items: Sequence[Settlement], at: str = "/items", access: Access = ALL) -> list[SettleResult]:
         """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
         self._check(items, at)
-        results: dict[int, SettleResult] = {}
-        left = dict(enumerate(items))
+        reached = await self._queues.reached((item.job_id for item in items), access)
+        results = {index: _not_found(item) for index, item in enumerate(items) if item.job_id not in reached}
+        left = {index: item for index, item in enumerate(items) if index not in results}
         while left:
             turn = {item.job_id: index for index, item in reversed(left.items())}
             for lane, indexes in by_lane(turn.values(), lambda index: items[index].job_id).items():
@@ -52,6 +55,7 @@ class Settling:
             left = {index: item for index, item in left.items() if index not in results}
         return [results[index] for index in range(len(items))]
 
+    @ahead
     async def settle_one(self, item: Settlement) -> SettleResult:
         """The same for one job: a lost lease is an error here, as there is nothing else to tell."""
         self._check_one(item)
@@ -204,7 +208,7 @@ class Settling:
 
     def _missed(self, item: Settlement, trace: TraceRow | None) -> SettleResult:
         if trace is None:
-            return SettleResult(job_id=item.job_id, status="not_found")
+            return _not_found(item)
         used_for = (trace.settled_as or "").removesuffix(f" {AT_ONCE}")
         if trace.lease_token == token_of(item.lease_token) and used_for == item.outcome:
             return _already(trace)
@@ -278,6 +282,10 @@ def _closing(verdict: Verdict) -> tuple[object, ...]:
         verdict.checkpoint,
         verdict.entry,
     )
+
+
+def _not_found(item: Settlement) -> SettleResult:
+    return SettleResult(job_id=item.job_id, status="not_found")
 
 
 def _settled(row: SettledRow) -> SettleResult:

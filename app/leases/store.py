@@ -100,6 +100,7 @@ class Asked(NamedTuple):
     max_bytes: int
     at_least_one: bool
     job_types: Sequence[str] | None
+    held_by: str | None = None
 
 
 class Rules(NamedTuple):
@@ -108,6 +109,11 @@ class Rules(NamedTuple):
     parks: Sequence[str] | None = None
     in_turn: bool = False
     counted: bool | None = None
+
+
+async def held_by(on: Runs, caller: str) -> int:
+    held: int = await on.value(SQL.held_by, caller)
+    return held
 
 
 async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now: datetime) -> list[ClaimedRow]:
@@ -127,6 +133,7 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now
         asked.at_least_one,
         rules.parks,
         rules.counted,
+        asked.held_by,
     )
     return sorted((ClaimedRow(*row) for row in rows), key=lambda row: (-row.priority, row.turn or 0 if rules.in_turn else 0, row.id))
 
@@ -170,7 +177,15 @@ async def close(
 
 
 async def traces(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, TraceRow]:
-    return {row["id"]: TraceRow(*row) for row in await on.rows(SQL.traces, lane, ids)}
+    found = [TraceRow(*row) for row in await on.rows(SQL.traces, lane, ids)]
+    if any(trace.settled_as for trace in found):
+        await mark(on)
+    return {trace.id: trace for trace in found}
+
+
+async def mark(on: Runs) -> None:
+    """Returns when everything that was committed before is as safe as a commit can be here."""
+    await on.rows(SQL.mark)
 
 
 async def expired_leases(on: Runs, after: datetime, until: datetime, limit: int) -> list[Record]:
@@ -187,3 +202,7 @@ async def mark_missing(on: Runs, lane: int, ids: Sequence[UUID], tokens: Sequenc
 
 async def ready_lanes(on: Runs, lanes: Sequence[int]) -> list[int]:
     return [row["lane"] for row in await on.rows(SQL.ready_lanes, lanes)]
+
+
+async def live_tokens(on: Runs, after: tuple[int, UUID], limit: int) -> list[Record]:
+    return await on.rows(SQL.live_tokens, *after, limit)

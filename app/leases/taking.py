@@ -48,6 +48,8 @@ class Taking:
             for lane in sorted(lane for queue in queues if queue.gated for lane in queue.all_lanes):
                 await keys.hold_gate(on, lane)
         taken: list[ClaimedRow] = []
+        if most <= 0:
+            return Take(taken)
         waits: list[datetime] = []
         for queue, lane in self._lanes(queues):
             try:
@@ -75,12 +77,18 @@ class Taking:
 
     async def _take_lane(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
         if not queue.gated:
-            rules = Rules(self._queues.parks(lane), in_turn=queue.fair)
-            return Take(await store.claim(on or self._floor.db, lane, most, asked, rules, self._floor.now()))
+            return await self._take_ungated(on, queue, lane, most, asked)
         if on is not None:
             return await self._take_through_gate(on, queue, lane, most, asked)
         async with self._floor.db.transaction() as transaction:
             return await self._take_through_gate(transaction, queue, lane, most, asked)
+
+    async def _take_ungated(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
+        rules = Rules(self._queues.parks(lane), in_turn=queue.fair)
+        if on is not None:
+            return Take(await store.claim(on, lane, most, asked, rules, self._floor.now()))
+        async with self._floor.db.held() as connection:
+            return Take(await store.claim(connection, lane, most, asked, rules, self._floor.now()))
 
     async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
         leave = await self._gate.ask(on, queue, lane, most)

@@ -8,14 +8,14 @@ from app.errors import MalformedJson, NotFound, ValidationFailed
 from app.purging.purging import Purging
 from app.queues.schemas import PurgeQueue, QueuePurged
 from app.web.bodies import answer, body
-from app.web.contract import gives
+from app.web.contract import MANAGE, gives
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN
 
 router = APIRouter(tags=["queues"])
 
 
-@router.post("/queues/{name}/purge", **gives(QueuePurged, NotFound, MalformedJson, ValidationFailed, takes=PurgeQueue))
+@router.post("/queues/{name}/purge", **gives(QueuePurged, NotFound, MalformedJson, ValidationFailed, takes=PurgeQueue, to=MANAGE))
 async def purge_queue(
     name: Annotated[str, Path(pattern=NAME_PATTERN)],
     purge: Annotated[PurgeQueue, body(PurgeQueue)],

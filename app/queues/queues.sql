@@ -13,7 +13,7 @@ ORDER BY name COLLATE "C";
 -- In the order of bytes, whatever the database's collation: pages look the same everywhere.
 SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 FROM queues
-WHERE deleted_at IS NULL AND name COLLATE "C" > $1
+WHERE deleted_at IS NULL AND name COLLATE "C" > $1 AND ($3::text IS NULL OR name ~ $3)
 ORDER BY name COLLATE "C"
 LIMIT $2;
 

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from asyncpg import UniqueViolationError
 
 from app.db.floor import Floor
-from app.db.lanes import lanes_of, queue_id_of
+from app.db.lanes import lane_of, lanes_of, queue_id_of
 from app.errors import NotFound, QueueLimit
 from app.queues import store
 from app.queues.schemas import RateLimit, Retention, RetentionMode
 from app.queues.store import QueueRow
+from app.web.access import ALL, Access
 from app.web.shapes import given
 
 _TRIES = 20  # each lost race for a number means that somebody else won one
@@ -77,9 +79,10 @@ class Queues:
         """Deleted ones too: another process may have put a job into one a moment ago."""
         return self._by_name.values()
 
-    def lanes(self, names: Container[str] | None = None) -> list[int]:
-        """The lanes of these queues, or of all."""
-        return [lane for queue in self.everything() if names is None or queue.name in names for lane in queue.all_lanes]
+    def lanes(self, names: Container[str] | None = None, access: Access = ALL) -> list[int]:
+        """The lanes of these queues, or of all; of those that the caller reaches."""
+        queues = (queue for queue in self.everything() if names is None or queue.name in names)
+        return [lane for queue in queues if access.may(queue.name) for lane in queue.all_lanes]
 
     def name_of_id(self, queue_id: int) -> str | None:
         queue = self._by_id.get(queue_id)
@@ -141,6 +144,14 @@ class Queues:
         await self.learn({lane})
         queue = self._by_id.get(queue_id_of(lane))
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
+
+    async def reached(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
+        """Those whose queues the caller reaches. An id that was made up belongs to no queue."""
+        asked = set(ids)
+        if access.everything:
+            return asked
+        await self.learn({lane_of(job_id) for job_id in asked})
+        return {job_id for job_id in asked if access.may(self.name_of_id(queue_id_of(lane_of(job_id))) or "")}
 
     async def learn(self, lanes: Iterable[int]) -> None:
         """After this, `of_lane` and `name` know these lanes."""

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Path, Response
 from app.errors import MalformedJson, NotFound, QueueLimit, QueueNotEmpty, ValidationFailed
 from app.queues.configuring import Configuring
 from app.queues.schemas import PauseQueue, Queue, QueueConfig, QueueList
+from app.web.auth import Reach
 from app.web.bodies import NoBody, answer, body
-from app.web.contract import gives
+from app.web.contract import MANAGE, READ, gives
 from app.web.paging import Page
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN, given
@@ -21,19 +22,19 @@ Config = Annotated[QueueConfig, body(QueueConfig)]
 _BAD = (MalformedJson, ValidationFailed)
 
 
-@router.get("/queues", **gives(QueueList, ValidationFailed))
-async def list_queues(configuring: ConfiguringRoom, page: Page) -> Response:
-    """All queues with their configuration, in the order of their names."""
-    return answer(await configuring.page(page))
+@router.get("/queues", **gives(QueueList, ValidationFailed, to=READ))
+async def list_queues(configuring: ConfiguringRoom, page: Page, reach: Reach) -> Response:
+    """All queues that your key reaches, with their configuration, in the order of their names."""
+    return answer(await configuring.page(page, reach))
 
 
-@router.get("/queues/{name}", **gives(Queue, NotFound))
+@router.get("/queues/{name}", **gives(Queue, NotFound, to=READ))
 async def get_queue(name: QueueName, configuring: ConfiguringRoom) -> Response:
     """One queue with its configuration: what was set, and always `lanes` and `paused`."""
     return answer(await configuring.get(name))
 
 
-@router.put("/queues/{name}", **gives(Queue, QueueLimit, *_BAD, takes=QueueConfig))
+@router.put("/queues/{name}", **gives(Queue, QueueLimit, *_BAD, takes=QueueConfig, to=MANAGE))
 async def put_queue(name: QueueName, config: Config, configuring: ConfiguringRoom) -> Response:
     """Makes the queue be configured like this: what is absent is no longer set, only `lanes` stay. Makes the queue if there is none.
 
@@ -43,25 +44,25 @@ async def put_queue(name: QueueName, config: Config, configuring: ConfiguringRoo
     return answer(await configuring.put(name, config))
 
 
-@router.patch("/queues/{name}", **gives(Queue, NotFound, *_BAD, takes=QueueConfig))
+@router.patch("/queues/{name}", **gives(Queue, NotFound, *_BAD, takes=QueueConfig, to=MANAGE))
 async def update_queue(name: QueueName, config: Config, configuring: ConfiguringRoom) -> Response:
     """Changes only what is given, within `default_retry`, `retention` and `health` too. To unset something use PUT."""
     return answer(await configuring.update(name, config))
 
 
-@router.delete("/queues/{name}", **gives(Queue, NotFound, QueueNotEmpty))
+@router.delete("/queues/{name}", **gives(Queue, NotFound, QueueNotEmpty, to=MANAGE))
 async def delete_queue(name: QueueName, configuring: ConfiguringRoom, _: NoBody) -> Response:
     """Removes a queue without live jobs and dead letters, and answers with the queue as it was. Its finished jobs stay."""
     return answer(await configuring.delete(name))
 
 
-@router.post("/queues/{name}/pause", **gives(Queue, NotFound, *_BAD, takes=PauseQueue))
+@router.post("/queues/{name}/pause", **gives(Queue, NotFound, *_BAD, takes=PauseQueue, to=MANAGE))
 async def pause_queue(name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], configuring: ConfiguringRoom) -> Response:
     """Hands out nothing from now on; jobs are still taken. Pausing again changes nothing, unless it gives another reason."""
     return answer(await configuring.pause(name, given(pause.reason, None)))
 
 
-@router.post("/queues/{name}/resume", **gives(Queue, NotFound))
+@router.post("/queues/{name}/resume", **gives(Queue, NotFound, to=MANAGE))
 async def resume_queue(name: QueueName, configuring: ConfiguringRoom, _: NoBody) -> Response:
     """Hands out jobs again."""
     return answer(await configuring.resume(name))

@@ -49,8 +49,9 @@ async def all_queues(on: Runs) -> list[QueueRow]:
     return [QueueRow(*row) for row in await on.rows(SQL.all_queues)]
 
 
-async def list_queues(on: Runs, after: str, limit: int) -> list[QueueRow]:
-    return [QueueRow(*row) for row in await on.rows(SQL.list_queues, after, limit)]
+async def list_queues(on: Runs, after: str, limit: int, names: str | None) -> list[QueueRow]:
+    """`names`: a regular expression."""
+    return [QueueRow(*row) for row in await on.rows(SQL.list_queues, after, limit, names)]
 
 
 async def get_queue(on: Runs, name: str) -> QueueRow | None:

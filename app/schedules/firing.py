@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from app.db.floor import Floor
 from app.db.pool import Transaction
-from app.errors import DuplicateJob, NotFound, QueueFull
+from app.errors import DuplicateJob, QueueFull
 from app.jobs.entries import Entry
 from app.jobs.intake import Intake
 from app.jobs.schemas import Job
@@ -20,6 +20,7 @@ from app.schedules.misfires import MOST, Plan, plan
 from app.schedules.schemas import Misfire, Overlap
 from app.schedules.store import ScheduleRow
 from app.schedules.timing import timing_of
+from app.web.access import ALL, Access
 from app.web.shapes import UNSET, given
 
 BATCH = 100  # rows read at once; each carries its payload
@@ -54,9 +55,9 @@ class Firing:
         if seconds < self._floor.settings.sweep_seconds:
             asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.nudge)
 
-    async def run_now(self, name: str) -> tuple[Job, bool]:
+    async def run_now(self, name: str, access: Access = ALL) -> tuple[Job, bool]:
         """The job, and whether it is a new one. When the schedule runs next does not change."""
-        row = await self._find(name)
+        row = store.reached(await store.get_schedule(self._floor.db, name), name, access)
         await self._floor.versions.fresh()
         await self._intake.prepare_queue(row.wanted.job)
         async with self._floor.db.transaction() as transaction:
@@ -65,12 +66,6 @@ class Firing:
             await self._advance(transaction, row, row.next_run_at, [placed])
         self._intake.announce(placed)
         return await self._watching.get(placed.job_id), placed.existing is None
-
-    async def _find(self, name: str) -> ScheduleRow:
-        row = await store.get_schedule(self._floor.db, name)
-        if row is None:
-            raise NotFound(f"no schedule named {name}")
-        return row
 
     async def _try(self, row: ScheduleRow) -> None:
         """A schedule that cannot fire holds up no other. It stays due: tried again until it is late, and then its misfire decides."""

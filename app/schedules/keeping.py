@@ -7,15 +7,16 @@ from itertools import islice
 import msgspec
 
 from app.db.floor import Floor
-from app.errors import NotFound, ValidationFailed
+from app.errors import Forbidden, ValidationFailed
 from app.jobs.intake import Intake
 from app.jobs.schemas import JobCreate
 from app.jobs.wanted import check_horizon
 from app.schedules import store
 from app.schedules.firing import Firing
 from app.schedules.schemas import Misfire, Overlap, Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
-from app.schedules.store import ScheduleRow
+from app.schedules.store import ScheduleRow, reached
 from app.schedules.timing import UPCOMING, same_times, times_of, timing_of
+from app.web.access import ALL, Access
 from app.web.paging import Paging, page_of
 from app.web.shapes import UNSET, given, or_unset
 
@@ -29,34 +30,38 @@ class Keeping:
         self._intake = intake
         self._firing = firing
 
-    async def put(self, name: str, wanted: SchedulePut) -> Schedule:
+    async def put(self, name: str, wanted: SchedulePut, access: Access = ALL) -> Schedule:
+        access.check(given(wanted.job.queue, "default"), "/job/queue")
         await self._check(wanted)
         spec = msgspec.json.encode(msgspec.structs.replace(wanted, paused=UNSET)).decode()
         now = self._floor.now()
         async with self._floor.db.transaction() as transaction:
             old = await store.lock_schedule(transaction, name)
+            if old is not None and not access.may(old.queue):
+                raise Forbidden("the schedule of this name is for a queue that this key does not reach")
             paused = given(wanted.paused, old is not None and old.paused)
             next_run_at = None if paused else _next(old, wanted, now)
             row = await store.put_schedule(transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now)
         return self._awaited(row)
 
-    async def get(self, name: str) -> Schedule:
-        return _told(_found(await store.get_schedule(self._floor.db, name), name))
+    async def get(self, name: str, access: Access = ALL) -> Schedule:
+        return _told(reached(await store.get_schedule(self._floor.db, name), name, access))
 
-    async def page(self, page: Paging) -> ScheduleList:
-        rows = await store.list_schedules(self._floor.db, page.after("name"), page.limit + 1)
+    async def page(self, page: Paging, access: Access = ALL) -> ScheduleList:
+        rows = await store.list_schedules(self._floor.db, page.after("name"), page.limit + 1, access.regex)
         found = await asyncio.to_thread(lambda: [_told(row) for row in rows])  # a thousand take a quarter of a second
         items, cursor = page_of(found, page.limit, lambda schedule: {"name": schedule.name})
         return ScheduleList(items=items, next_cursor=cursor)
 
-    async def delete(self, name: str) -> Schedule:
-        return _told(_found(await store.delete_schedule(self._floor.db, name), name))
+    async def delete(self, name: str, access: Access = ALL) -> Schedule:
+        async with self._floor.db.transaction() as transaction:
+            return _told(reached(await store.delete_schedule(transaction, name), name, access))
 
-    async def pause(self, name: str) -> Schedule:
-        return await self._set(name, paused=True)
+    async def pause(self, name: str, access: Access = ALL) -> Schedule:
+        return await self._set(name, access, paused=True)
 
-    async def resume(self, name: str) -> Schedule:
-        return await self._set(name, paused=False)
+    async def resume(self, name: str, access: Access = ALL) -> Schedule:
+        return await self._set(name, access, paused=False)
 
     def preview(self, wanted: SchedulePreview) -> ScheduleRuns:
         now = self._floor.now()
@@ -71,11 +76,11 @@ class Keeping:
         await self._floor.versions.fresh()
         self._intake.check(wanted.job, "/job")
 
-    async def _set(self, name: str, *, paused: bool) -> Schedule:
+    async def _set(self, name: str, access: Access, *, paused: bool) -> Schedule:
         """What a schedule missed while it was paused is not made up for: somebody wanted it not to run."""
         now = self._floor.now()
         async with self._floor.db.transaction() as transaction:
-            row = _found(await store.lock_schedule(transaction, name), name)
+            row = reached(await store.lock_schedule(transaction, name), name, access)
             next_run_at = None if paused else _next(row, row.wanted, now)
             row = await store.pause_or_resume(transaction, name, paused=paused, next_run_at=next_run_at, now=now)
         return self._awaited(row)
@@ -97,12 +102,6 @@ def _check_repeatable(job: JobCreate) -> None:
     for name in _HOLDS_ONCE:
         if getattr(job, name) is not UNSET:
             raise ValidationFailed.at(f"/job/{name}", "not in a job that is repeated")
-
-
-def _found(row: ScheduleRow | None, name: str) -> ScheduleRow:
-    if row is None:
-        raise NotFound(f"no schedule named {name}")
-    return row
 
 
 def _told(row: ScheduleRow) -> Schedule:

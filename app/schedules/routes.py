@@ -9,8 +9,9 @@ from app.jobs.schemas import Job
 from app.schedules.firing import Firing
 from app.schedules.keeping import Keeping
 from app.schedules.schemas import Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
+from app.web.auth import Reach
 from app.web.bodies import NoBody, answer, body
-from app.web.contract import gives
+from app.web.contract import MANAGE, READ, gives
 from app.web.paging import Page
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN
@@ -23,54 +24,56 @@ _BAD = (MalformedJson, ValidationFailed)
 _EXISTING: dict[int, tuple[str, type]] = {200: ("A job with its unique key is there already (`Job-Duplicate: true`).", Job)}
 
 
-@router.get("/schedules", **gives(ScheduleList, ValidationFailed))
-async def list_schedules(keeping: KeepingRoom, page: Page) -> Response:
+@router.get("/schedules", **gives(ScheduleList, ValidationFailed, to=READ))
+async def list_schedules(keeping: KeepingRoom, page: Page, reach: Reach) -> Response:
     """Schedules in the order of their names, page by page."""
-    return answer(await keeping.page(page))
+    return answer(await keeping.page(page, reach))
 
 
-@router.post("/schedules/preview", **gives(ScheduleRuns, *_BAD, takes=SchedulePreview))
+@router.post("/schedules/preview", **gives(ScheduleRuns, *_BAD, takes=SchedulePreview, to=READ))
 async def preview_schedule(preview: Annotated[SchedulePreview, body(SchedulePreview)], keeping: KeepingRoom) -> Response:
     """The next five runs that a schedule would have. Nothing is stored."""
     return answer(keeping.preview(preview))
 
 
-@router.get("/schedules/{name}", **gives(Schedule, NotFound))
-async def get_schedule(name: ScheduleName, keeping: KeepingRoom) -> Response:
+@router.get("/schedules/{name}", **gives(Schedule, NotFound, to=READ))
+async def get_schedule(name: ScheduleName, keeping: KeepingRoom, reach: Reach) -> Response:
     """One schedule, with its next five runs."""
-    return answer(await keeping.get(name))
+    return answer(await keeping.get(name, reach))
 
 
-@router.put("/schedules/{name}", **gives(Schedule, PayloadTooLarge, *_BAD, takes=SchedulePut))
-async def put_schedule(name: ScheduleName, wanted: Annotated[SchedulePut, body(SchedulePut)], keeping: KeepingRoom) -> Response:
+@router.put("/schedules/{name}", **gives(Schedule, PayloadTooLarge, *_BAD, takes=SchedulePut, to=MANAGE))
+async def put_schedule(
+    name: ScheduleName, wanted: Annotated[SchedulePut, body(SchedulePut)], keeping: KeepingRoom, reach: Reach
+) -> Response:
     """Makes a schedule, or changes it to what is sent.
 
     Putting the same again changes nothing. New times count from now on, and what ran last stays known.
     """
-    return answer(await keeping.put(name, wanted))
+    return answer(await keeping.put(name, wanted, reach))
 
 
-@router.delete("/schedules/{name}", **gives(Schedule, NotFound))
-async def delete_schedule(name: ScheduleName, keeping: KeepingRoom) -> Response:
+@router.delete("/schedules/{name}", **gives(Schedule, NotFound, to=MANAGE))
+async def delete_schedule(name: ScheduleName, keeping: KeepingRoom, reach: Reach) -> Response:
     """Removes a schedule, and answers with it as it was. Jobs that it has enqueued stay."""
-    return answer(await keeping.delete(name))
+    return answer(await keeping.delete(name, reach))
 
 
-@router.post("/schedules/{name}/run", **gives(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING))
-async def run_schedule(name: ScheduleName, firing: Annotated[Firing, of(Firing)], _: NoBody) -> Response:
+@router.post("/schedules/{name}/run", **gives(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING, to=MANAGE))
+async def run_schedule(name: ScheduleName, firing: Annotated[Firing, of(Firing)], _: NoBody, reach: Reach) -> Response:
     """Enqueues the schedule's job now, also while it is paused or its last job still runs. When it runs next does not change."""
-    job, created = await firing.run_now(name)
+    job, created = await firing.run_now(name, reach)
     location = {"Location": f"/jobs/{job.id}"}
     return answer(job, status=201, headers=location) if created else answer(job, headers={**location, "Job-Duplicate": "true"})
 
 
-@router.post("/schedules/{name}/pause", **gives(Schedule, NotFound))
-async def pause_schedule(name: ScheduleName, keeping: KeepingRoom, _: NoBody) -> Response:
+@router.post("/schedules/{name}/pause", **gives(Schedule, NotFound, to=MANAGE))
+async def pause_schedule(name: ScheduleName, keeping: KeepingRoom, _: NoBody, reach: Reach) -> Response:
     """Stops a schedule until it is resumed."""
-    return answer(await keeping.pause(name))
+    return answer(await keeping.pause(name, reach))
 
 
-@router.post("/schedules/{name}/resume", **gives(Schedule, NotFound))
-async def resume_schedule(name: ScheduleName, keeping: KeepingRoom, _: NoBody) -> Response:
+@router.post("/schedules/{name}/resume", **gives(Schedule, NotFound, to=MANAGE))
+async def resume_schedule(name: ScheduleName, keeping: KeepingRoom, _: NoBody, reach: Reach) -> Response:
     """Lets a paused schedule run again, from now on: what it missed meanwhile is not made up for."""
-    return answer(await keeping.resume(name))
+    return answer(await keeping.resume(name, reach))

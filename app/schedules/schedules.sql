@@ -11,7 +11,7 @@ WHERE name = $1;
 -- fills: ScheduleRow
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
 FROM schedules
-WHERE name > $1
+WHERE name > $1 AND ($3::text IS NULL OR coalesce(spec::json -> 'job' ->> 'queue', 'default') ~ $3)
 ORDER BY name
 LIMIT $2;
 

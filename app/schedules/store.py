@@ -10,7 +10,10 @@ from asyncpg import Record
 from app.db.lanes import lane_of
 from app.db.pool import Runs
 from app.db.sql import statements
+from app.errors import NotFound
 from app.schedules.schemas import SchedulePut
+from app.web.access import Access
+from app.web.shapes import given
 
 SQL = statements(__file__)
 
@@ -33,6 +36,17 @@ class ScheduleRow(NamedTuple):
     def wanted(self) -> SchedulePut:
         return _wanted.decode(self.spec)
 
+    @property
+    def queue(self) -> str:
+        return given(self.wanted.job.queue, "default")
+
+
+def reached(row: ScheduleRow | None, name: str, access: Access) -> ScheduleRow:
+    """A schedule for a queue that the caller does not reach is as good as none."""
+    if row is None or not access.may(row.queue):
+        raise NotFound(f"no schedule named {name}")
+    return row
+
 
 def _row(row: Record | None) -> ScheduleRow | None:
     return None if row is None else ScheduleRow(*row)
@@ -42,8 +56,8 @@ async def get_schedule(on: Runs, name: str) -> ScheduleRow | None:
     return _row(await on.row(SQL.get_schedule, name))
 
 
-async def list_schedules(on: Runs, after: str, limit: int) -> list[ScheduleRow]:
-    return [ScheduleRow(*row) for row in await on.rows(SQL.list_schedules, after, limit)]
+async def list_schedules(on: Runs, after: str, limit: int, queues: str | None) -> list[ScheduleRow]:
+    return [ScheduleRow(*row) for row in await on.rows(SQL.list_schedules, after, limit, queues)]
 
 
 async def lock_schedule(on: Runs, name: str) -> ScheduleRow | None:

@@ -11,6 +11,7 @@ from app.queues.schemas import HealthLimits
 from app.stats import health, store
 from app.stats.schemas import Percentiles, Rate, Rates, StateCounts, Stats
 from app.stats.store import CountRow, RateRow, TimeRow
+from app.web.access import ALL, Access
 from app.web.shapes import UNSET, UnsetType, given, or_unset
 
 WORKER_SECONDS = 60
@@ -24,9 +25,14 @@ class Reckoning:
         self._times = times
         self._watched: set[str] = set()
 
-    async def everything(self) -> Stats:
+    async def everything(self, access: Access = ALL) -> Stats:
         await self._queues.refresh()
-        return await self._stats(self._queues.lanes(), UNSET, self._waiting.parked, HealthLimits())
+        polls = (
+            self._waiting.parked
+            if access.everything
+            else sum(self._waiting.waiting(name) for name in self._waiting.awaited() if access.may(name))
+        )
+        return await self._stats(self._queues.lanes(access=access), UNSET, polls, HealthLimits())
 
     async def of_queue(self, name: str) -> Stats:
         queue = await self._queues.get(name)

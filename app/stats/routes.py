@@ -7,8 +7,9 @@ from fastapi import APIRouter, Path, Response
 from app.errors import NotFound
 from app.stats.reckoning import Reckoning
 from app.stats.schemas import Stats
+from app.web.auth import Reach
 from app.web.bodies import answer
-from app.web.contract import gives
+from app.web.contract import READ, gives
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN
 
@@ -17,13 +18,13 @@ router = APIRouter(tags=["stats"])
 ReckoningRoom = Annotated[Reckoning, of(Reckoning)]
 
 
-@router.get("/stats", **gives(Stats))
-async def get_stats(reckoning: ReckoningRoom) -> Response:
-    """How everything is: exact counts by state, rates, wait and run times, and a verdict."""
-    return answer(await reckoning.everything())
+@router.get("/stats", **gives(Stats, to=READ))
+async def get_stats(reckoning: ReckoningRoom, reach: Reach) -> Response:
+    """How everything that your key reaches is: exact counts by state, rates, wait and run times, and a verdict."""
+    return answer(await reckoning.everything(reach))
 
 
-@router.get("/queues/{name}/stats", **gives(Stats, NotFound))
+@router.get("/queues/{name}/stats", **gives(Stats, NotFound, to=READ))
 async def get_queue_stats(name: Annotated[str, Path(pattern=NAME_PATTERN)], reckoning: ReckoningRoom) -> Response:
     """How one queue is."""
     return answer(await reckoning.of_queue(name))

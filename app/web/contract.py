@@ -1,34 +1,67 @@
 """What a route says about itself in the OpenAPI document: the shape it takes, the shapes it gives, the errors it may raise."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from fastapi import Depends
 
 from app import errors
+from app.web.access import Scope
+from app.web.auth import needs
+from app.web.headers import refuse_unknown_parameters
 from app.web.problems import Problem
 
 # FastAPI knows nothing of msgspec: routes refer to shapes by name, and web.openapi adds their schemas from here.
 SHAPES: dict[str, type] = {"Problem": Problem}
 
+SECURITY = "api_key"
+
+
+# Whom a route lets in. One with two scopes is for callers that have either.
+OPEN: Sequence[Scope] = ()  # probes and documentation
+ENQUEUE = (Scope.ENQUEUE,)
+WORK = (Scope.WORK,)
+READ = (Scope.READ,)
+MANAGE = (Scope.MANAGE,)
+ENQUEUE_OR_MANAGE = (Scope.ENQUEUE, Scope.MANAGE)
+
+_AT_THE_DOOR = (errors.Unauthenticated, errors.Forbidden, errors.RateLimited)
+
 
 def gives(
     shape: type,
     *raised: type[errors.Problem],
+    to: Sequence[Scope],
+    everywhere: bool = False,
     takes: type | None = None,
     status: int = 200,
     also: dict[int, tuple[str, type]] | None = None,
 ) -> dict[str, Any]:
-    """Arguments for `@router.post(...)`. Every route may also answer with any other problem: that is the `default` response."""
+    """Arguments for `@router.post(...)`. Every route may also answer with any other problem: that is the `default` response.
+
+    `to` says whom: a route cannot be written without it. `everywhere`: only for keys that reach every queue.
+    """
     responses: dict[int | str, dict[str, Any]] = {
         status: {"description": _first_sentence(shape), "content": _json(shape)},
         **{code: {"description": text, "content": _json(other)} for code, (text, other) in (also or {}).items()},
     }
-    for error in raised:
+    for error in (*(_AT_THE_DOOR if to else ()), *raised):
         known = responses.setdefault(error.status, {"description": "", "content": _problem(error)})
         known["description"] = "; ".join(filter(None, [known["description"], f"`{error.code}`: {error.title}"]))
     responses |= OTHERWISE
     extra = {"requestBody": {"required": _needs_body(takes), "content": _json(takes)}} if takes else {}
-    return {"status_code": status, "responses": responses, "openapi_extra": extra, "response_model": None}
+    door = guarded(to, everywhere=everywhere, **extra)
+    if to:  # after the door: a stranger hears nothing of what a call takes
+        door["dependencies"].append(Depends(refuse_unknown_parameters))
+    return {"status_code": status, "responses": responses, "response_model": None, **door}
+
+
+def guarded(to: Sequence[Scope], *, everywhere: bool = False, **extra: Any) -> dict[str, Any]:
+    """The door of a route, and how the document tells of it."""
+    security = [{SECURITY: [scope.value]} for scope in to]
+    door = [needs(frozenset(to), everywhere=everywhere)] if to else []
+    return {"dependencies": door, "openapi_extra": {**extra, "security": security}}
 
 
 def _json(shape: type) -> dict[str, Any]:

@@ -23,7 +23,8 @@ def trace_of(request: Request) -> dict[str, str]:
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """For routes that take none: `POST /jobs/cancel?dry_run=true` must not cancel. Others refuse unknown ones by their model."""
+    """For routes that take none: `POST /jobs/cancel?dry_run=true` must not cancel. Others refuse unknown ones by their model; probes may
+    carry what they like."""
     route = request.scope.get("route")
     if request.url.query and isinstance(route, APIRoute) and not route.dependant.query_params:
         name = next(iter(request.query_params), "")

@@ -12,7 +12,7 @@ from app.errors import Problem
 from app.metrics import Metrics
 from app.settings import Settings
 from app.web.bodies import answer
-from app.web.contract import OTHERWISE, gives
+from app.web.contract import OPEN, OTHERWISE, READ, gives, guarded
 from app.web.rooms import of
 from app.web.shapes import Int32, Told
 
@@ -86,20 +86,20 @@ async def _checked(name: str, check: Probe) -> Check:
 HealthRoom = Annotated[Health, of(Health)]
 
 
-@router.get("/livez", **gives(Alive))
+@router.get("/livez", **gives(Alive, to=OPEN))
 async def get_liveness() -> Response:
     """Whether the process runs. It does not ask the database: restarting us would not mend that."""
     return answer(Alive(status="alive"))
 
 
-@router.get("/readyz", **gives(Readiness, also={503: ("Not ready: some check failed.", Readiness)}))
+@router.get("/readyz", **gives(Readiness, also={503: ("Not ready: some check failed.", Readiness)}, to=OPEN))
 async def get_readiness(health: HealthRoom) -> Response:
     """Whether requests should be sent here: the database answers, the schema is this release's, we are not draining."""
     readiness = await health.readiness()
     return answer(readiness, status=200 if readiness.ready else 503, headers={} if readiness.ready else {"Retry-After": "1"})
 
 
-@router.get("/limits", **gives(Limits))
+@router.get("/limits", **gives(Limits, to=OPEN))
 async def get_limits(health: HealthRoom) -> Response:
     """What this broker takes: sizes, counts, times."""
     settings = health.settings
@@ -107,7 +107,12 @@ async def get_limits(health: HealthRoom) -> Response:
     return answer(Limits(**own, max_list_items=1000))
 
 
-@router.get("/metrics", response_class=PlainTextResponse, responses={200: {"description": "Prometheus text"}, **OTHERWISE})
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses={200: {"description": "Prometheus text"}, **OTHERWISE},
+    **guarded(READ, everywhere=True),
+)
 async def get_metrics(health: HealthRoom) -> Response:
     """What this process counts, for Prometheus."""
     return Response(generate_latest(health.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -12,6 +12,7 @@ from app.metrics import Metrics
 from app.web.headers import request_id
 from app.web.problems import render
 
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # what users sent stays JSON, whatever a browser thinks of it
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,120}")
 
 
@@ -35,7 +36,7 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"].append((b"x-request-id", name.encode()))
+                message["headers"] += ((b"x-request-id", name.encode()), _NO_SNIFFING)
             await send(message)
 
         try:

@@ -9,17 +9,23 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from app.web.contract import SHAPES
+from app.web.contract import SECURITY, SHAPES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "openapi" / "examples"
 _METHODS = ("get", "put", "post", "delete", "patch")
+_BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "`Authorization: Bearer <key>`. An operation names the scopes of which the key needs one; a scope may be limited to "
+    "queues (`work:email.*`). A broker for which no key was ever made asks for none, and listens on loopback only.",
+}
 
 
 def document(app: FastAPI) -> dict[str, Any]:
     made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags)
     _, shapes = msgspec.json.schema_components(tuple(SHAPES.values()), ref_template="#/components/schemas/{name}")
     enums = {name: schema for name, schema in made.get("components", {}).get("schemas", {}).items() if "enum" in schema}
-    made["components"] = {"schemas": dict(sorted({**enums, **shapes}.items()))}
+    made["components"] = {"schemas": dict(sorted({**enums, **shapes}.items())), "securitySchemes": {SECURITY: _BEARER}}
     for path in made["paths"].values():
         for method in _METHODS:
             if method in path:

@@ -54,7 +54,7 @@ def details(problem: errors.Problem, instance: str) -> Problem:
 
 
 def render(problem: errors.Problem, instance: str, headers: Mapping[str, str] | None = None) -> Response:
-    sent = dict(headers or {})
+    sent = {**problem.headers, **(headers or {})}
     if problem.retry_after is not None:
         sent["Retry-After"] = str(problem.retry_after)
     return Response(msgspec.json.encode(details(problem, instance)), problem.status, sent, "application/problem+json")

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
 from app.web.bodies import NoBody, answer
-from app.web.contract import gives
+from app.web.contract import MANAGE, READ, gives
 from app.web.paging import Page, page_of
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN
@@ -19,7 +19,7 @@ RosterRoom = Annotated[Roster, of(Roster)]
 WorkerId = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 
-@router.get("/workers", **gives(WorkerList))
+@router.get("/workers", **gives(WorkerList, to=READ, everywhere=True))
 async def list_workers(roster: RosterRoom, page: Page) -> Response:
     """Workers that have asked for work lately, with the leases they hold."""
     found = await roster.page(page.after("id"), page.limit + 1)
@@ -27,19 +27,19 @@ async def list_workers(roster: RosterRoom, page: Page) -> Response:
     return answer(WorkerList(items=items, next_cursor=cursor))
 
 
-@router.post("/workers/{worker_id}/drain", **gives(Worker, NotFound))
+@router.post("/workers/{worker_id}/drain", **gives(Worker, NotFound, to=MANAGE, everywhere=True))
 async def drain_worker(worker_id: WorkerId, roster: RosterRoom, _: NoBody) -> Response:
     """Asks a worker to finish what it holds and to take no more."""
     return answer(await roster.direct(worker_id, "drain"))
 
 
-@router.post("/workers/{worker_id}/stop", **gives(Worker, NotFound))
+@router.post("/workers/{worker_id}/stop", **gives(Worker, NotFound, to=MANAGE, everywhere=True))
 async def stop_worker(worker_id: WorkerId, roster: RosterRoom, _: NoBody) -> Response:
     """Asks a worker to stop: release what it holds and end."""
     return answer(await roster.direct(worker_id, "stop"))
 
 
-@router.post("/workers/{worker_id}/resume", **gives(Worker, NotFound))
+@router.post("/workers/{worker_id}/resume", **gives(Worker, NotFound, to=MANAGE, everywhere=True))
 async def resume_worker(worker_id: WorkerId, roster: RosterRoom, _: NoBody) -> Response:
     """Lets a worker run again."""
     return answer(await roster.direct(worker_id, "run"))

@@ -36,6 +36,10 @@ NIGHTLY = "/schedules/nightly-report"
 # A queue of its own for each test: brokers go by its configuration.
 CONFIGURED = "invoices"
 
+# What the examples call the API key that they are about.
+API_KEY = "3f1c9a7d5b2e8046"
+KEYED = {"create_api_key", "list_api_keys", "get_api_key", "revoke_api_key"}  # tried on a broker of their own: see conftest.py
+
 Names = dict[str, str]
 Arrangement = Callable[[Api], Names]
 _numbers = itertools.count(1)
@@ -163,6 +167,12 @@ def typed(api: Api) -> Names:
     return {}
 
 
+def key_made(api: Api) -> Names:
+    """With a name of its own: a name has two live keys at most."""
+    body = example("create_api_key")["request"]["body"]
+    return {API_KEY: api.post("/api-keys", {**body, "name": f"mail-workers-{next(_numbers)}"}, status=201)["id"]}
+
+
 ARRANGED: dict[str, Arrangement] = {
     "enqueue_job": nothing,
     "enqueue_job.200": with_a_key,
@@ -216,6 +226,10 @@ ARRANGED: dict[str, Arrangement] = {
     "get_job_type": typed,
     "put_job_type": typed,
     "delete_job_type": typed,
+    "create_api_key": nothing,
+    "list_api_keys": key_made,
+    "get_api_key": key_made,
+    "revoke_api_key": key_made,
     "get_stats": some_of_each,
     "get_queue_stats": some_of_each,
     "get_liveness": nothing,

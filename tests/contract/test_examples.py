@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from tests.api import Api
 from tests.contract.arrangements import ARRANGED, EXAMPLES, example, with_real_names
+from tests.contract.conftest import Served
 from tests.contract.document import operation, operations
 
 NOT_READY = "get_readiness.503"  # needs a broker that is not well: tests/contract/test_operations.py
@@ -26,7 +26,8 @@ def test_every_operation_has_an_example_and_every_example_an_operation() -> None
 
 
 @pytest.mark.parametrize("name", ARRANGED)
-def test_an_example_is_answered_as_it_says(name: str, api: Api) -> None:
+def test_an_example_is_answered_as_it_says(name: str, serving: Served) -> None:
+    api = serving(name)
     sent, answer = example(name)["request"], example(name)["answer"]
     real = with_real_names(sent, ARRANGED[name](api))
     response = api.http.request(sent["method"], real["path"], json=real.get("body"), headers=real.get("headers"))

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from tests.api import Api, Json
 from tests.contract.arrangements import ARRANGED, example, with_real_names
+from tests.contract.conftest import Served
 from tests.contract.document import Operation, Schema, component, openapi, operation, operations
 from tests.contract.hostile import BODIES, INSTANTS, LONG_AGO, NAMES, VALUES, Case, exactly
 
@@ -46,6 +47,7 @@ TEXTS: dict[str, list[list[str | int]]] = {
     "purge_queue": [["states", 0]],
     "preview_schedule": [["cron"], ["timezone"]],
     "put_job_type": [["payload_schema", "title"]],
+    "create_api_key": [["name"], ["scopes", 0]],
 }
 
 
@@ -82,16 +84,16 @@ class Sender:
 
 
 @pytest.fixture(params=CHANGING, ids=lambda found: found.name)
-def sender(request: pytest.FixtureRequest, api: Api) -> Iterator[Sender]:
-    sender = Sender(api, request.param)
+def sender(request: pytest.FixtureRequest, serving: Served) -> Iterator[Sender]:
+    sender = Sender(serving(request.param.name), request.param)
     yield sender
     assert sender.wrong == []
 
 
 @pytest.fixture(params=TAKING, ids=lambda found: found.name)
-def reader(request: pytest.FixtureRequest, api: Api) -> Iterator[Sender]:
+def reader(request: pytest.FixtureRequest, serving: Served) -> Iterator[Sender]:
     """A sender to an operation that reads its body."""
-    sender = Sender(api, request.param)
+    sender = Sender(serving(request.param.name), request.param)
     yield sender
     assert sender.wrong == []
 
@@ -209,7 +211,8 @@ def test_a_bad_instant_is_refused(reader: Sender) -> None:
 
 
 @pytest.mark.parametrize("found", [found for found in operations() if found.method == "GET"], ids=lambda found: found.name)
-def test_bad_parameters_are_no_error_of_ours(found: Operation, api: Api) -> None:
+def test_bad_parameters_are_no_error_of_ours(found: Operation, serving: Served) -> None:
+    api = serving(found.name)
     names = ARRANGED[found.name](api)
     path = with_real_names(example(found.name)["request"]["path"], names).partition("?")[0]
     wrong = [NAMES["NUL"], NAMES["SQL"], NAMES["10 kB"], *map(str, [*INSTANTS, *LONG_AGO]), "9" * 30, "NaN", "e30=", "bnVsbA=="]

@@ -6,7 +6,7 @@ import pytest
 from tests.api import Api, Json
 from tests.contract.document import Operation, operations
 
-PLACES = {"{job_id}": "01a1e24b-7875-7000-8000-4007af56e171", "{worker_id}": "w", "{name}": "mail"}
+PLACES = {"{job_id}": "01a1e24b-7875-7000-8000-4007af56e171", "{worker_id}": "w", "{name}": "mail", "{key_id}": "3f1c9a7d5b2e8046"}
 
 
 def path_of(operation: Operation) -> str:

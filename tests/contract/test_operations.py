@@ -25,7 +25,7 @@ def metrics(api: Api) -> dict[str, float]:
 def test_a_broker_with_a_migrated_database_is_ready(api: Api) -> None:
     answer = api.get("/readyz")
     assert answer["ready"]
-    assert [check["name"] for check in answer["checks"]] == ["database", "schema", "serving"]
+    assert [check["name"] for check in answer["checks"]] == ["database", "durability", "schema", "serving"]
 
 
 def test_a_broker_without_a_schema_is_alive_but_not_ready(postgres: str) -> None:
@@ -43,7 +43,7 @@ def test_a_broker_without_a_database_is_alive_but_not_ready() -> None:
         assert broker.http.get("/livez").status_code == 200
         response = broker.http.get("/readyz")
         enqueued = broker.http.post("/jobs", json={"job_type": "test"})
-    assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["database", "schema"]
+    assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["database", "durability", "schema"]
     assert (enqueued.status_code, enqueued.json()["code"]) == (503, "database_unavailable")
     assert (enqueued.json()["outcome"], enqueued.headers["retry-after"]) == ("not_done", "1")
 
@@ -64,7 +64,8 @@ def test_limits_are_the_settings(api: Api) -> None:
 
 
 def test_every_limit_in_the_settings_is_published(api: Api) -> None:
-    own = {"max_parked_polls", "max_crashes", "max_deliveries"}  # not of what is sent, but of what happens
+    own = {"max_parked_polls", "max_crashes", "max_deliveries", "max_connections", "max_held_bytes"}  # of what happens, not of what is sent
+    own |= {"max_header_bytes", "max_headers", "max_url_bytes"}  # far beyond what any client sends
     named = {name for name in Settings.model_fields if name.startswith(("max_", "min_"))}
     assert api.get("/limits").keys() - {"max_list_items"} == named - own
 

@@ -11,6 +11,8 @@ from app.errors import Problem
 CONTRACT = {
     "malformed_json": 400,
     "validation_failed": 422,
+    "unauthenticated": 401,
+    "forbidden": 403,
     "not_found": 404,
     "lease_lost": 409,
     "wrong_state": 409,
@@ -20,10 +22,17 @@ CONTRACT = {
     "payload_too_large": 413,
     "batch_too_large": 413,
     "queue_full": 429,
+    "rate_limited": 429,
     "database_unavailable": 503,
     "method_not_allowed": 405,
     "queue_limit": 429,
     "queue_not_empty": 409,
+    "bad_request": 400,
+    "request_timeout": 408,
+    "url_too_long": 414,
+    "headers_too_large": 431,
+    "overloaded": 503,
+    "too_many_keys": 409,
 }
 
 

@@ -1,0 +1,5 @@
+-- Made anew: one whose making was interrupted would stay behind unusable.
+
+-- Leases that count against the quota of a key.
+DROP INDEX CONCURRENTLY IF EXISTS jobs_held;
+CREATE INDEX CONCURRENTLY IF NOT EXISTS jobs_held ON jobs (held_by) WHERE held_by IS NOT NULL AND lease_expires_at IS NOT NULL;

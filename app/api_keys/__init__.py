@@ -1,0 +1,1 @@
+"""API keys: who may call, for what, and how much."""

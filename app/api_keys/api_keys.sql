@@ -1,0 +1,46 @@
+-- API keys: few, cached in every process, checked from the cache. Who writes here makes the version `api_keys` grow.
+-- Rows stay when a key is revoked: a broker for which keys were made never becomes open again.
+
+-- name: all_keys
+-- fills: KeyRow
+SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at
+FROM api_keys;
+
+-- name: list_keys
+-- fills: KeyRow
+SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at
+FROM api_keys
+WHERE $1::timestamptz IS NULL OR (created_at, id) < ($1, $2)
+ORDER BY created_at DESC, id DESC
+LIMIT $3;
+
+-- name: get_key
+-- fills: KeyRow
+SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at
+FROM api_keys
+WHERE id = $1;
+
+-- name: live_keys
+SELECT count(*)
+FROM api_keys
+WHERE name = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2);
+
+-- name: add_key
+-- fills: KeyRow
+INSERT INTO api_keys (id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at;
+
+-- name: revoke_key
+-- fills: KeyRow
+-- Again changes nothing.
+UPDATE api_keys
+SET revoked_at = coalesce(revoked_at, $2)
+WHERE id = $1
+RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at;
+
+-- name: used_keys
+UPDATE api_keys
+SET last_used_at = greatest(api_keys.last_used_at, used.at)
+FROM unnest($1::text[], $2::timestamptz[]) AS used (id, at)
+WHERE api_keys.id = used.id;

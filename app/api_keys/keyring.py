@@ -1,0 +1,132 @@
+"""The keys as this process knows them: every request is checked from here, without the database."""
+
+import asyncio
+import hmac
+import math
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+from app.api_keys import secret, store
+from app.api_keys.store import KeyRow
+from app.db.floor import Floor
+from app.errors import RateLimited, Unauthenticated
+from app.settings import is_loopback
+from app.web.access import ANYBODY, Caller, caller_with
+
+LOOK_SECONDS = 0.05
+_NO_MAC = bytes(32)  # of a key that is not there: found out in the same time as a wrong secret
+
+
+class Budget:
+    """A bucket that fills at the key's rate and holds a second's worth, at least one call."""
+
+    def __init__(self, per_second: float) -> None:
+        self.per_second = per_second
+        self._most = max(1.0, per_second)
+        self._left = self._most
+        self._at = time.monotonic()
+
+    def spend(self) -> None:
+        now = time.monotonic()
+        self._left = min(self._most, self._left + (now - self._at) * self.per_second)
+        self._at = now
+        if self._left < 1:
+            raise RateLimited(
+                f"this key may call {self.per_second:g} times a second", retry_after=math.ceil((1 - self._left) / self.per_second)
+            )
+        self._left -= 1
+
+
+class Known:
+    """A key as the process caches it. Callers with the same name share a budget."""
+
+    def __init__(self, row: KeyRow, budget: Budget | None) -> None:
+        self.id = row.id
+        self.mac = row.mac
+        self.expires_at = row.expires_at
+        self.caller: Caller = caller_with(row.name, row.scopes, row.max_leases)
+        self.budget = budget
+
+
+class Keyring:
+    """Revoking makes the version of the keys grow: every process hears of it within 250 ms, or cannot reach the database at all."""
+
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
+        self._pepper = secret.pepper(floor.settings.key_pepper)
+        self._open = is_loopback(floor.settings.host) or floor.settings.allow_anonymous
+        self._live: dict[str, Known] | None = None  # until the database has been asked
+        self._any = True
+        self._used: dict[str, datetime] = {}
+        self._looked_at = 0.0
+        self._looking = asyncio.Lock()
+        self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
+        floor.versions.hear("api_keys", self.refresh)
+
+    async def refresh(self) -> None:
+        async with self._reading:
+            rows = await store.all_keys(self._floor.db)
+            budgets = self._budgets(rows)
+            self._live = {row.id: Known(row, budgets.get(row.name)) for row in rows if row.revoked_at is None}
+            self._any = bool(rows)
+
+    def _budgets(self, rows: Iterable[KeyRow]) -> dict[str, Budget]:
+        """What has been spent stays spent; of two keys with one name the one with the larger quota counts."""
+        rates: dict[str, float] = {}
+        for row in rows:
+            if row.requests_per_second is not None and row.revoked_at is None:
+                rates[row.name] = max(row.requests_per_second, rates.get(row.name, 0))
+        spent = {known.caller.name: known.budget for known in (self._live or {}).values() if known.budget is not None}
+        return {name: _same(spent.get(name), rate) or Budget(rate) for name, rate in rates.items()}
+
+    async def admit(self, authorization: str | None) -> Caller:
+        if self._live is None:
+            await self._floor.versions.run_once()
+        if self._live is None:  # the schema is older than keys: a 503 that says so, and no 401, which clients take for the last word
+            await self.refresh()
+        if not self._any and self._open:
+            return ANYBODY
+        known = self._check(authorization)
+        if known is None:  # perhaps another process has made it just now
+            await self._look_again()
+            known = self._check(authorization)
+        if known is None:
+            raise Unauthenticated("send a valid key: `Authorization: Bearer lsk_…`")
+        self._used[known.id] = self._floor.now()
+        if known.budget is not None:
+            known.budget.spend()
+        return known.caller
+
+    async def _look_again(self) -> None:
+        """Not for every wrong key: whoever sends many of them must not keep the database busy."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+                self._looked_at = time.monotonic()
+                await self._floor.versions.run_once()
+
+    def _check(self, authorization: str | None) -> Known | None:
+        """By the public part of the key; the secret part is compared in constant time, also when there is no such key."""
+        scheme, _, text = (authorization or "").partition(" ")
+        sent = secret.read(text.strip()) if scheme.lower() == "bearer" else None
+        if sent is None:
+            return None
+        known = (self._live or {}).get(sent.id)
+        if not hmac.compare_digest(sent.mac(self._pepper), known.mac if known else _NO_MAC) or known is None:
+            return None
+        return known if known.expires_at is None or known.expires_at > self._floor.now() else None
+
+    async def write_used(self) -> None:
+        """The chore."""
+        used, self._used = self._used, {}
+        if not used:
+            return
+        try:
+            await store.used_keys(self._floor.db, dict(sorted(used.items())))
+        except Exception:
+            self._used = {**used, **self._used}
+            raise
+
+
+def _same(budget: Budget | None, per_second: float) -> Budget | None:
+    return budget if budget is not None and budget.per_second == per_second else None

@@ -1,0 +1,87 @@
+"""Runs api_keys.sql."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from asyncpg import Record
+
+from app.api_keys.schemas import ApiKey
+from app.db.pool import Runs
+from app.db.sql import statements
+from app.web.shapes import or_unset
+
+SQL = statements(__file__)
+
+
+class KeyRow(NamedTuple):
+    """`mac` is all that is stored of the secret."""
+
+    id: str
+    name: str
+    mac: bytes
+    scopes: Sequence[str]
+    requests_per_second: float | None
+    max_leases: int | None
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+    def told(self) -> ApiKey:
+        return ApiKey(
+            id=self.id,
+            name=self.name,
+            scopes=list(self.scopes),
+            created_at=self.created_at,
+            expires_at=or_unset(self.expires_at),
+            last_used_at=or_unset(self.last_used_at),
+            revoked_at=or_unset(self.revoked_at),
+            requests_per_second=or_unset(self.requests_per_second),
+            max_leases=or_unset(self.max_leases),
+        )
+
+
+class NewKey(NamedTuple):
+    id: str
+    name: str
+    mac: bytes
+    scopes: Sequence[str]
+    requests_per_second: float | None
+    max_leases: int | None
+    created_at: datetime
+    expires_at: datetime | None
+
+
+async def all_keys(on: Runs) -> list[KeyRow]:
+    return [KeyRow(*row) for row in await on.rows(SQL.all_keys)]
+
+
+async def list_keys(on: Runs, after: tuple[datetime, str] | None, limit: int) -> list[KeyRow]:
+    return [KeyRow(*row) for row in await on.rows(SQL.list_keys, *(after or (None, None)), limit)]
+
+
+async def get_key(on: Runs, key_id: str) -> KeyRow | None:
+    return _perhaps(await on.row(SQL.get_key, key_id))
+
+
+async def live_keys(on: Runs, name: str, now: datetime) -> int:
+    found: int = await on.value(SQL.live_keys, name, now)
+    return found
+
+
+async def add_key(on: Runs, key: NewKey) -> KeyRow:
+    (row,) = await on.rows(SQL.add_key, *key)
+    return KeyRow(*row)
+
+
+async def revoke_key(on: Runs, key_id: str, now: datetime) -> KeyRow | None:
+    return _perhaps(await on.row(SQL.revoke_key, key_id, now))
+
+
+async def used_keys(on: Runs, used: Mapping[str, datetime]) -> None:
+    await on.rows(SQL.used_keys, list(used), list(used.values()))
+
+
+def _perhaps(row: Record | None) -> KeyRow | None:
+    return KeyRow(*row) if row else None

@@ -1,0 +1,41 @@
+"""What is off unless somebody asks for it: other origins, methods that nobody needs, words about our insides (E8)."""
+
+import httpx
+import pytest
+
+from tests.api import Api
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/stats", "/metrics", "/docs"])
+def test_no_other_origin_is_let_in(http: httpx.Client, path: str) -> None:
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    for method in ("GET", "OPTIONS"):
+        answer = http.request(method, path, headers=asked)
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+def test_without_keys_a_page_of_another_origin_gets_nothing_done(api: Api) -> None:
+    """A browser sends such a POST without asking first, as it needs no header of its own."""
+    stored = '{"job_type": "x"}'
+    assert api.http.post("/jobs", content=stored, headers={"Origin": "https://evil.example"}).status_code == 403
+    assert api.http.post("/jobs", content=stored, headers={"Origin": str(api.http.base_url).rstrip("/")}).status_code == 201
+
+
+@pytest.mark.parametrize("method", ["TRACE", "OPTIONS", "PROPFIND"])
+def test_methods_that_nobody_needs_are_refused(http: httpx.Client, method: str) -> None:
+    assert http.request(method, "/jobs").status_code == 405
+
+
+def test_no_answer_tells_what_serves_it(api: Api) -> None:
+    for answer in (api.http.get("/livez"), api.http.get("/no/such/path"), api.http.post("/jobs", content=b"{")):
+        assert "server" not in answer.headers
+        assert not {"uvicorn", "python", "asyncpg", "traceback"} & set(answer.text.lower().split())
+
+
+def test_a_payload_is_never_more_than_json(api: Api) -> None:
+    """What is hostile to a page that shows it stays data: no browser takes it for a page."""
+    job = api.enqueue(payload="<script>alert(1)</script>")
+    answer = api.http.get(f"/jobs/{job['id']}")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.json()["payload"] == "<script>alert(1)</script>"
