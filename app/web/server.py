@@ -1,7 +1,8 @@
-"""uvicorn, with two things of our own: parked polls are answered first on SIGTERM (R15), and we say where we listen."""
+"""uvicorn, with our guard at its edge; parked polls are answered first on SIGTERM (R15), and we say where we listen."""
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -9,39 +10,66 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.settings import Settings
+from app.web.edge import Edge
+from app.web.guard import guarded
 
 Listening = Callable[[str, int], None]
+
+OTHER_FILES = 300  # beside clients: the database's connections, logs, what libraries open
 
 
 class Server(uvicorn.Server):
     """`timeout_graceful_shutdown` alone would reset every parked poll: they are woken before uvicorn starts to wait."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_listening: Listening) -> None:
-        super().__init__(_config(app, settings))
+        self._edge = Edge(settings, app.state.house.floor.metrics, _room_for(settings.max_connections))
+        super().__init__(_config(app, settings, self._edge))
         self._app = app
         self._on_listening = on_listening
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
+            self._edge.start(lambda: len(self.server_state.connections))
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._on_listening(host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        self._edge.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         asyncio.get_running_loop().call_soon_threadsafe(self._app.state.drain)
         super().handle_exit(sig, frame)
 
 
-def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def _config(app: FastAPI, settings: Settings, edge: Edge) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
+        http=guarded(edge),
+        ws="none",
+        proxy_headers=False,  # nobody here asks who the client is
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_seconds)),
     )
+
+
+def _room_for(connections: int) -> int:
+    """As many as asked for, or as the operating system lets us open. Without a file left to open we would lose the database too."""
+    if sys.platform == "win32":
+        return connections
+    import resource
+
+    wanted = connections + connections // 10 + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(connections, (soft - OTHER_FILES) * 10 // 11))
 
 
 def serve(app: FastAPI, settings: Settings, *, on_listening: Listening) -> None:

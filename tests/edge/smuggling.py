@@ -1,0 +1,97 @@
+"""Requests that two readers could read in two ways (FAULTS A23), and neighbours of theirs that have one meaning only."""
+
+_POST = b"POST /jobs/cancel HTTP/1.1\r\nHost: test\r\n"
+_GET = b"GET /livez HTTP/1.1\r\nHost: test\r\n"
+_CHUNKED = _POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def _length(value: bytes) -> bytes:
+    return _POST + b"Content-Length: " + value + b"\r\n\r\n{}"
+
+
+def _coding(value: bytes) -> bytes:
+    return _POST + b"Transfer-Encoding:" + value + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+
+
+def _header(line: bytes) -> bytes:
+    return _GET + line + b"\r\n\r\n"
+
+
+# Each is answered with 400 and the end of the connection, whatever follows it.
+REFUSED = {
+    "length and coding": _POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "coding and length": _POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": _POST + b"Content-Length: 2\r\nContent-Length: 40\r\n\r\n{}",
+    "the same length twice": _POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    "a list of lengths": _length(b"2, 2"),
+    "length with a plus": _length(b"+2"),
+    "length with a minus": _length(b"-2"),
+    "hexadecimal length": _length(b"0x2"),
+    "length with an underscore": _length(b"0_2"),
+    "two numbers as length": _length(b"1 1"),
+    "no length": _length(b""),
+    "a length beyond all numbers": _length(b"99999999999999999999999"),
+    "xchunked": _coding(b" xchunked"),
+    "gzip, then chunked": _coding(b" gzip, chunked"),
+    "chunked, then gzip": _coding(b" chunked, gzip"),
+    "chunked, then identity": _coding(b" chunked, identity"),
+    "chunked twice": _coding(b" chunked, chunked"),
+    "two codings": _coding(b" chunked\r\nTransfer-Encoding: identity"),
+    "identity": _coding(b" identity"),
+    "no coding": _coding(b""),
+    "vertical tab before the coding": _coding(b" \x0bchunked"),
+    "coding in quotes": _coding(b' "chunked"'),
+    "folded coding": _coding(b"\r\n chunked"),
+    "space before the colon": _POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "coding in HTTP/1.0": b"POST /jobs/cancel HTTP/1.0\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "lines that end with LF": b"GET /livez HTTP/1.1\nHost: test\n\n",
+    "one line that ends with LF": _header(b"X-One: a\nX-Two: b"),
+    "one line that ends with CR": _header(b"X-One: a\rX-Two: b"),
+    "LF instead of the empty line": _GET + b"\n",
+    "folded header": _header(b"X-One: a\r\n b"),
+    "folded first line": b"GET /livez HTTP/1.1\r\n X-One: a\r\nHost: test\r\n\r\n",
+    "NUL in a value": _header(b"X-One: a\x00b"),
+    "NUL in a name": _header(b"X-\x00One: a"),
+    "control character in a value": _header(b"X-One: a\x01b"),
+    "header without a colon": _header(b"X-One"),
+    "header without a name": _header(b": a"),
+    "space in a name": _header(b"X One: a"),
+    "no host": b"GET /livez HTTP/1.1\r\n\r\n",
+    "two hosts": _header(b"Host: other"),
+    "the same host twice": _header(b"Host: test"),
+    "two hosts in one": b"GET /livez HTTP/1.1\r\nHost: test, other\r\n\r\n",
+    "user in the host": b"GET /livez HTTP/1.1\r\nHost: test@other\r\n\r\n",
+    "another host in the target": b"GET http://other/livez HTTP/1.1\r\nHost: test\r\n\r\n",
+    "fragment in the target": b"GET /livez#a HTTP/1.1\r\nHost: test\r\n\r\n",
+    "space in the target": b"GET /livez a HTTP/1.1\r\nHost: test\r\n\r\n",
+    "NUL in the target": b"GET /livez\x00 HTTP/1.1\r\nHost: test\r\n\r\n",
+    "no path": b"GET livez HTTP/1.1\r\nHost: test\r\n\r\n",
+    "a tunnel": b"CONNECT test:80 HTTP/1.1\r\nHost: test\r\n\r\n",
+    "chunk size beyond all numbers": _CHUNKED + b"10000000000000002\r\n{}\r\n0\r\n\r\n",
+    "chunk size with a minus": _CHUNKED + b"-2\r\n{}\r\n0\r\n\r\n",
+    "chunk size with a plus": _CHUNKED + b"+2\r\n{}\r\n0\r\n\r\n",
+    "chunk size with 0x": _CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\n",
+    "chunk size with a space": _CHUNKED + b"2 \r\n{}\r\n0\r\n\r\n",
+    "no chunk size": _CHUNKED + b"\r\n{}\r\n0\r\n\r\n",
+    "chunk lines that end with LF": _CHUNKED + b"2\n{}\n0\n\n",
+    "chunk extension that ends with LF": _CHUNKED + b"2;a\n{}\r\n0\r\n\r\n",
+    "chunk longer than it says": _CHUNKED + b"2\r\n{} \r\n0\r\n\r\n",
+    "length in a trailer": _CHUNKED + b"2\r\n{}\r\n0\r\nContent-Length: 5\r\n\r\n",
+    "HTTP/1.2": b"GET /livez HTTP/1.2\r\nHost: test\r\n\r\n",
+    "HTTP/2.0": b"GET /livez HTTP/2.0\r\nHost: test\r\n\r\n",
+    "HTTP/0.9": b"GET /livez HTTP/0.9\r\nHost: test\r\n\r\n",
+    "HTTP/2 by prior knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+}
+
+# Each is answered with 200, and so is what follows it.
+TAKEN = {
+    "a path": _GET + b"\r\n",
+    "HTTP/1.1 with the host in the target": b"GET http://test/livez HTTP/1.1\r\nHost: test\r\n\r\n",
+    "an empty line before": b"\r\n" + _GET + b"\r\n",
+    "a length": _POST + b"Content-Length: 25\r\n\r\n" + b'{"ids": [], "limit": 100}',
+    "chunks": _CHUNKED + b'19\r\n{"ids": [], "limit": 100}\r\n0\r\n\r\n',
+    "CHUNKED": _POST + b'Transfer-Encoding:\tCHUNKED\r\n\r\n19\r\n{"ids": [], "limit": 100}\r\n0\r\n\r\n',
+    "chunk extensions": _CHUNKED + b'19;a=b\r\n{"ids": [], "limit": 100}\r\n0\r\n\r\n',
+    "a trailer": _CHUNKED + b'19\r\n{"ids": [], "limit": 100}\r\n0\r\nX-Sum: 1\r\n\r\n',
+}
