@@ -68,6 +68,14 @@ class EmbeddedPostgres:
             self.stop()
             raise
 
+    def running_dsn(self) -> str | None:
+        """Of the server that another process has started on this folder; None if there is none."""
+        with suppress(OSError, IndexError):
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            if self._is_ours(int(lines[0])):
+                return _dsn(Path(lines[4]))
+        return None
+
     def stop(self) -> None:
         """Fast shutdown: sessions end, a checkpoint is written. Give the folder free."""
         if self._process is not None:
@@ -92,7 +100,7 @@ class EmbeddedPostgres:
             self._create_cluster(binaries, version)
         self._check_cluster(version)
         self._await_ready(*self._launch(binaries, version))
-        return f"postgresql://postgres@/postgres?host={quote(str(self._sockets))}&port={PORT}"
+        return _dsn(self._sockets)
 
     # What an earlier owner may have left behind
 
@@ -245,6 +253,10 @@ class EmbeddedPostgres:
             extra_groups=None if self._user is None else [],
             preexec_fn=partial(_die_with, os.getpid()) if sys.platform == "linux" else None,
         )
+
+
+def _dsn(sockets: Path) -> str:
+    return f"postgresql://postgres@/postgres?host={quote(str(sockets))}&port={PORT}"
 
 
 def _die_with(parent: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.db.clock import DatabaseClock
+from app.db.inspection import Inspection
 from app.db.lanes import IdMint
 from app.db.pool import Database
 from app.db.versions import Versions
@@ -18,6 +19,7 @@ class Floor:
     settings: Settings
     metrics: Metrics
     db: Database
+    inspection: Inspection
     clock: DatabaseClock
     mint: IdMint
     wakeups: Wakeups

@@ -35,6 +35,11 @@ def door_of(queue_id: int) -> int:
     return -queue_id
 
 
+def gate_of_caller(name: str) -> int:
+    """Who counts the leases of a caller holds this gate, beyond those of the queues. Callers that share one wait for each other."""
+    return -(1 << 20) - digest("caller", name).int % (1 << 20)
+
+
 def created_at(job_id: UUID) -> datetime:
     """An id is minted when its job is, on the database's clock, so no row stores the instant again."""
     return _EPOCH + timedelta(milliseconds=job_id.int >> 80)

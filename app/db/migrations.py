@@ -10,14 +10,17 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from asyncpg import LockNotAvailableError
 from sqlalchemy import text
-from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import SchemaItem
 
 from alembic import command, op
+from app.db.servers import Servers
 
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATOR_LOCK = 0x6C6F6E67  # "long"
+LOCK_TIMEOUT = "200ms"
 TRIES = 50  # each gives up after lock_timeout, so that claims are never held up for longer than that
 
 
@@ -73,8 +76,11 @@ def run_file_one_by_one(revision_file: str, direction: str) -> None:
     """For CREATE INDEX CONCURRENTLY, which no transaction may hold; no statement of such a file has a semicolon inside."""
     script = Path(revision_file).with_suffix(f".{direction}.sql").read_text()
     with op.get_context().autocommit_block():
+        # It waits for older transactions, which holds up nobody but other migrations: giving up would throw away the whole build.
+        op.get_bind().exec_driver_sql("SET lock_timeout = 0")
         for statement in filter(str.strip, script.split(";")):
             op.get_bind().exec_driver_sql(statement)
+        op.get_bind().exec_driver_sql(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
 
 
 def is_ours(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
@@ -82,6 +88,7 @@ def is_ours(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _ot
     return not (kind == "table" and (name or "").startswith("finished_jobs_"))
 
 
-def engine_url(dsn: str) -> URL:
-    """The same DSN for SQLAlchemy: asyncpg and libpq spell some options differently."""
-    return make_url(dsn).set(drivername="postgresql+asyncpg")
+def engine(dsn: str) -> AsyncEngine:
+    """SQLAlchemy on connections that we make: it spells some options of a DSN differently, and knows no list of hosts. A standby is
+    refused, and so is an old primary."""
+    return create_async_engine("postgresql+asyncpg://", async_creator=Servers(dsn).connect, poolclass=NullPool)

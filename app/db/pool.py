@@ -1,17 +1,21 @@
-"""The pool: SQL text on asyncpg, and what a failed call means for the caller (not done, or unknown)."""
+"""The pool: SQL text on asyncpg. What ends a lease or keeps it alive has connections in reserve; what a failure means is in `outcomes`."""
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import asyncpg
 from asyncpg import Record
 
-from app.errors import DatabaseUnavailable, Outcome
+from app.db import session
+from app.db.outcomes import NotReplicated, Use, translated, wrote
+from app.db.servers import ServerRefused, Servers
+from app.db.watchdog import Watchdog
+from app.errors import DatabaseUnavailable
 from app.metrics import Metrics
 from app.settings import Settings
 
@@ -21,23 +25,12 @@ if TYPE_CHECKING:
 Connection: TypeAlias = "PoolConnectionProxy[Record]"
 S = TypeVar("S")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CLOSE_SECONDS = 5
+LONG_SECONDS = 5.0  # no statement of ours takes that long, unless it waits for a standby or for a disk
 
-# A plan must not depend on when it was made: what Postgres knows of a queue is out of date within seconds. With statistics from before
-# the claims a heartbeat of 1000 leases scanned the table (2,126 ms; by the index 18); made while `jobs` was empty, any plan does, and
-# stays cached until somebody analyzes. Plain index scans also lock in the order of the ids, and without nested loops the ids that were
-# sent are hashed (put_back of 1000: 27 ms; matched by array position 80). No plan_cache_mode: Citus needs custom plans.
-_PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off", "jit": "off"}
-
-# A server that says one of these has ended our session; a commit may have been on its way (57P01 during a wait for a standby).
-_ENDED_MEANWHILE = ("57P01", "57P02", "57P05")
-# Refused before anything could be done: starting up, too many connections, lock not to be had, disk or memory full, read-only.
-_REFUSED = ("57P03", "53", "55P03", "57014", "25006", "40001", "40P01", "3D000", "28", "42P01", "42703")
-
-_WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
-# Whether this request (each is a task of its own) has written anything yet: from then on no failure may say that nothing was done.
-_written: ContextVar[bool] = ContextVar("written", default=False)
+_ahead: ContextVar[bool] = ContextVar("ahead", default=False)
 
 
 class Runs(Protocol):
@@ -50,20 +43,37 @@ class Runs(Protocol):
     async def value(self, sql: str, *args: object) -> Any: ...
 
 
-class Transaction:
-    """Statements that commit together when the block ends."""
-
+class _OnConnection:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        return await self._connection.fetch(sql, *args)
+        return await self._run(self._connection.fetch, sql, args)
 
     async def row(self, sql: str, *args: object) -> Record | None:
-        return await self._connection.fetchrow(sql, *args)
+        return await self._run(self._connection.fetchrow, sql, args)
 
     async def value(self, sql: str, *args: object) -> Any:
-        return await self._connection.fetchval(sql, *args)
+        return await self._run(self._connection.fetchval, sql, args)
+
+    async def _run(self, call: Callable[..., Awaitable[T]], sql: str, args: Sequence[object]) -> T:
+        return await call(sql, *args)
+
+
+class Transaction(_OnConnection):
+    """Statements that commit together when the block ends."""
+
+
+class Held(_OnConnection):
+    """Statements each by itself. Deadlocks and serialization failures are undone whole by Postgres: once more is safe."""
+
+    async def _run(self, call: Callable[..., Awaitable[T]], sql: str, args: Sequence[object]) -> T:
+        try:
+            result = await call(sql, *args)
+        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+            result = await call(sql, *args)
+        wrote(sql)
+        return result
 
 
 class Database:
@@ -73,86 +83,140 @@ class Database:
         self.dsn = dsn
         self._settings = settings
         self._metrics = metrics
+        self._servers = Servers(dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3)
+        self._watchdog = Watchdog(self._servers, settings.silent_seconds)
+        self._watching: asyncio.Task[None]
         self._pool: asyncpg.Pool[Record]
+        reserved = settings.pool_size // 5 if settings.pool_reserved is None else settings.pool_reserved
+        self._ordinary = asyncio.Semaphore(max(1, settings.pool_size - reserved))
+        self._uses: set[Use] = set()
+        metrics.long_statements.set_function(self.long_statements)
 
     async def open(self) -> None:
         """Opens without connecting: a broker may start before its database, and says so in /readyz."""
-        self._pool = asyncpg.create_pool(
+        pooled = not self._settings.statement_cache
+        self._pool = asyncpg.create_pool(  # type: ignore[call-overload]  # the stubs want every option of connect spelt out
             self.dsn,
             min_size=0,
             max_size=self._settings.pool_size,
+            connect=self._servers.connect,
             reset=_leave_as_is,
-            statement_cache_size=1000 if self._settings.statement_cache else 0,
+            statement_cache_size=0 if pooled else 1000,
             max_cached_statement_lifetime=0,
-            server_settings={"application_name": "longshore", "timezone": "UTC", "lock_timeout": "1000", **_PLANS},
+            server_settings=session.parameters(pooled=pooled),
         )
         await self._pool
+        self._watching = asyncio.create_task(self._watchdog.run(), name="database watchdog")
 
     async def close(self) -> None:
         """Waits for what is running, but not for ever: a hung connection must not keep the process alive."""
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
         try:
             await asyncio.wait_for(self._pool.close(), timeout=CLOSE_SECONDS)
         except TimeoutError:
             self._pool.terminate()
 
+    def terminate(self) -> None:
+        """Every connection, whoever has it."""
+        self._servers.terminate()
+
+    def long_statements(self) -> int:
+        """How many have been running, or waiting for a standby, for so long that somebody should look."""
+        since = time.monotonic() - LONG_SECONDS
+        return sum(use.began < since for use in self._uses)
+
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        with self._translated("not_done"):
-            connection = await self._pool.acquire(timeout=self._settings.acquire_timeout_seconds)
+        """If its caller is cancelled it is terminated: what the driver would send, a cancel request, also ends the wait for a standby,
+        and a commit that is on the primary alone would be there for all to see."""
+        ahead = _ahead.get()
+        with translated(self._metrics, "not_done"):
+            connection = await self._acquire(ahead=ahead)
+        use = Use()
+        connection.add_log_listener(use.hear)
+        self._uses.add(use)
         try:
-            with self._translated("unknown"):
+            with translated(self._metrics, "unknown"):
                 yield connection
+                if use.unreplicated:
+                    raise NotReplicated("the wait for the standby was cancelled: it is on the primary alone")
+        except BaseException as error:
+            if not isinstance(error, Exception) or isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError):
+                with suppress(asyncpg.InterfaceError):  # it has been terminated already
+                    connection.terminate()
+            raise
         finally:
+            await self._give_back(connection, use, ahead=ahead)
+
+    async def _acquire(self, *, ahead: bool) -> Connection:
+        if self._watchdog.silent:
+            raise ServerRefused("the database does not answer")
+        async with asyncio.timeout(self._settings.acquire_timeout_seconds):
+            if ahead:
+                return await self._pool.acquire()
+            await self._ordinary.acquire()
+            try:
+                return await self._pool.acquire()
+            except BaseException:
+                self._ordinary.release()
+                raise
+
+    async def _give_back(self, connection: Connection, use: Use, *, ahead: bool) -> None:
+        self._uses.discard(use)
+        with suppress(asyncpg.InterfaceError):  # it has been terminated
+            connection.remove_log_listener(use.hear)
+        try:
             await self._pool.release(connection)
+        finally:
+            if not ahead:
+                self._ordinary.release()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[Held]:
+        """For what begins at the moment at which it is written: with a busy pool that is not the one at which it was asked for, and a
+        lease would be short, or over, before it is handed out."""
+        async with self.connection() as connection:
+            yield Held(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         async with self.connection() as connection:
-            async with connection.transaction():
+            await connection.execute("BEGIN")
+            try:
                 yield Transaction(connection)
-            _written.set(True)
+            except Exception:
+                await connection.execute("ROLLBACK")
+                raise
+            ended = await connection.execute("COMMIT")
+            assert ended == "COMMIT", "a statement had failed, and nobody said so"
+            wrote()
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        return await self._with_one_retry(sql, lambda connection: connection.fetch(sql, *args))
+        async with self.connection() as connection:
+            return await Held(connection).rows(sql, *args)
 
     async def row(self, sql: str, *args: object) -> Record | None:
-        return await self._with_one_retry(sql, lambda connection: connection.fetchrow(sql, *args))
+        async with self.connection() as connection:
+            return await Held(connection).row(sql, *args)
 
     async def value(self, sql: str, *args: object) -> Any:
-        return await self._with_one_retry(sql, lambda connection: connection.fetchval(sql, *args))
-
-    async def _with_one_retry(self, sql: str, call: Callable[[Connection], Awaitable[T]]) -> T:
-        """Deadlocks and serialization failures are undone whole by Postgres: once more is safe."""
         async with self.connection() as connection:
-            try:
-                result = await call(connection)
-            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
-                result = await call(connection)
-        if _writes(sql):
-            _written.set(True)
-        return result
+            return await Held(connection).value(sql, *args)
 
-    @contextmanager
-    def _translated(self, outcome: Outcome) -> Iterator[None]:
-        """Errors before anything was sent are `not_done`; afterwards only the server's own word makes them so."""
+
+def ahead(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
+    """What ends a lease or keeps it alive goes ahead of the rest: its connections are not used up by claims and enqueues."""
+
+    @wraps(call)
+    async def called(*args: P.args, **fields: P.kwargs) -> T:
+        before = _ahead.set(True)
         try:
-            yield
-        except asyncpg.PostgresConnectionError as error:  # the connection broke, although it looks like the server's word (08003)
-            raise self._unavailable(error, outcome) from error
-        except asyncpg.PostgresError as error:
-            state = error.sqlstate or ""
-            if state in _ENDED_MEANWHILE:
-                raise self._unavailable(error, outcome) from error
-            if state.startswith(_REFUSED):
-                raise self._unavailable(error, "not_done") from error
-            raise
-        except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            raise self._unavailable(error, outcome) from error
+            return await call(*args, **fields)
+        finally:
+            _ahead.reset(before)
 
-    def _unavailable(self, error: Exception, outcome: Outcome) -> DatabaseUnavailable:
-        known: Outcome = "unknown" if _written.get() else outcome
-        self._metrics.database_errors.labels(known).inc()
-        return DatabaseUnavailable(f"{type(error).__name__}", known)
+    return called
 
 
 async def one_by_one(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> list[T]:
@@ -167,11 +231,6 @@ async def one_by_one(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> l
     if failed is not None:
         raise failed
     return done
-
-
-@cache
-def _writes(sql: str) -> bool:
-    return _WRITE.search(sql) is not None
 
 
 async def _leave_as_is(_connection: "asyncpg.Connection[Record]") -> None:

@@ -1,7 +1,7 @@
 """The tables as SQLAlchemy knows them: for `alembic check` and the assembled reads. The migrations are the truth; a test joins the two."""
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, UUID
 
 metadata = sa.MetaData()
 
@@ -56,6 +56,21 @@ versions = sa.Table(
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("number", sa.BigInteger, nullable=False),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("mac", BYTEA, nullable=False),
+    sa.Column("scopes", ARRAY(sa.Text), nullable=False),
+    sa.Column("requests_per_second", sa.Double),
+    sa.Column("max_leases", sa.Integer),
+    _instant("created_at", nullable=False),
+    _instant("expires_at"),
+    _instant("last_used_at"),
+    _instant("revoked_at"),
 )
 
 asks = sa.Table(
@@ -118,6 +133,7 @@ jobs = sa.Table(
     sa.Column("awaits", ARRAY(UUID)),
     *_text("on_parent_failure", "unique_key", "schedule"),
     sa.Column("depends_on", ARRAY(UUID)),
+    *_text("held_by"),
     sa.Index("jobs_ready", "lane", sa.text("priority DESC"), "id", postgresql_where=sa.text("state = 'ready'")),
     sa.Index("jobs_due", "run_at", postgresql_where=sa.text("state = 'scheduled'")),
     sa.Index("jobs_leased", "lease_expires_at", "worker_id", postgresql_where=sa.text("lease_expires_at IS NOT NULL")),
@@ -133,6 +149,7 @@ jobs = sa.Table(
     ),
     sa.Index("jobs_slots", "lane", postgresql_where=sa.text("slot")),
     sa.Index("jobs_expiring", "expires_at", postgresql_where=sa.text("expires_at IS NOT NULL AND lease_expires_at IS NULL")),
+    sa.Index("jobs_held", "held_by", postgresql_where=sa.text("held_by IS NOT NULL AND lease_expires_at IS NOT NULL")),
 )
 
 finished_jobs = sa.Table(

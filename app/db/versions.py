@@ -1,11 +1,12 @@
 """What every process caches has a number that grows with each change: looked at several times a second, and announced at once.
 
-`policies` is what operators configure; `rests` are the groups that cool down, which change more often and are quickly read."""
+`policies` is what operators configure; `rests` are the groups that cool down, which change more often and are quickly read; `api_keys` is
+who may call."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Literal, get_args
 
 from app.db.pool import Database, Runs
 from app.db.wakeups import Wakeups
@@ -14,7 +15,7 @@ TOPIC = 0  # of wake-ups; queue ids start at 1
 LOOK_SECONDS = 0.15
 FRESH_SECONDS = 0.25  # API.md: a change is in force elsewhere within this
 
-Name = Literal["policies", "rests"]
+Name = Literal["policies", "rests", "api_keys"]
 Hear = Callable[[], Awaitable[None]]
 
 
@@ -25,7 +26,7 @@ class Versions:
         self._db = db
         self._wakeups = wakeups
         self._numbers: dict[str, int] = {}
-        self._heard: dict[str, list[Hear]] = {"policies": [], "rests": []}
+        self._heard: dict[str, list[Hear]] = {name: [] for name in get_args(Name)}
         self._looked_at = 0.0
         self._looking = asyncio.Lock()  # many who find that they have not looked for long look once
 

@@ -7,14 +7,13 @@ import asyncio
 from collections.abc import Callable
 from uuid import uuid4
 
-import asyncpg
-
+from app.db.servers import Connection, Servers
 from app.log import log
 from app.metrics import Metrics
 
 CHANNEL = "longshore"
 BEAT_SECONDS = 0.025  # NOTIFY takes a cluster-wide lock: never inside an enqueue, and at most 40 times a second
-PROOF_SECONDS = 5.0  # a black-holed connection never reports its death, so it has to answer now and then
+PROOF_SECONDS = 2.0  # a black-holed connection never reports its death, so it has to answer now and then
 MOST_TOPICS = 200  # a NOTIFY payload holds 8000 bytes; topics are short numbers
 
 Listener = Callable[[int | None], None]
@@ -24,7 +23,7 @@ class Wakeups:
     """Topics are numbers (queue ids). Listeners hear topics of other processes; `None` means: look everywhere."""
 
     def __init__(self, dsn: str, metrics: Metrics, *, enabled: bool) -> None:
-        self._dsn = dsn
+        self._servers = Servers(dsn)
         self._metrics = metrics
         self._enabled = enabled
         self._sender = uuid4().hex
@@ -52,8 +51,8 @@ class Wakeups:
                 await asyncio.sleep(1)
 
     async def _run_connected(self) -> None:
-        connection = await asyncpg.connect(
-            self._dsn, timeout=PROOF_SECONDS, statement_cache_size=0, server_settings={"application_name": "longshore-wakeups"}
+        connection = await self._servers.connect(
+            timeout=PROOF_SECONDS, statement_cache_size=0, server_settings={"application_name": "longshore-wakeups"}
         )
         try:
             await connection.add_listener(CHANNEL, self._heard)
@@ -63,9 +62,10 @@ class Wakeups:
         finally:
             connection.terminate()
 
-    async def _send_or_prove(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _send_or_prove(self, connection: Connection) -> None:
         try:
-            await asyncio.wait_for(self._any_pending.wait(), PROOF_SECONDS)
+            async with asyncio.timeout(PROOF_SECONDS):  # not wait_for: until Python 3.12 it loses a cancel that comes with the event
+                await self._any_pending.wait()
         except TimeoutError:
             await connection.execute("SELECT 1", timeout=PROOF_SECONDS)
             return

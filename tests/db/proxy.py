@@ -1,4 +1,4 @@
-"""A way to Postgres that can be cut: bytes go through a socket of the test's own."""
+"""A way to Postgres that can be cut, or swallow what goes through it: a socket of the test's own."""
 
 import socket
 import tempfile
@@ -6,9 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
 PORT = 5432
+
+Direction = Literal["requests", "replies"]
 
 
 class Proxy:
@@ -22,6 +25,7 @@ class Proxy:
         self._listener.listen(100)
         self._ends: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._swallows: set[Direction] = set()
         self.dsn = place._replace(query=f"host={folder}&port={PORT}").geturl()
         self._start(self._accept)
 
@@ -30,6 +34,10 @@ class Proxy:
         while self._ends:
             with suppress(OSError):
                 self._ends.pop().shutdown(socket.SHUT_RDWR)
+
+    def swallow(self, *directions: Direction) -> None:
+        """From now on bytes in these directions vanish, on old and new connections; with none, they pass again."""
+        self._swallows = set(directions)
 
     def refuse(self) -> None:
         """As if the server were gone."""
@@ -50,16 +58,17 @@ class Proxy:
                 far = socket.socket(socket.AF_UNIX)
                 far.connect(self._behind)
                 self._ends += [near, far]
-                self._start(self._forward, near, far)
-                self._start(self._forward, far, near)
+                self._start(self._forward, near, far, "requests")
+                self._start(self._forward, far, near, "replies")
 
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
         with source, suppress(OSError):
             while data := source.recv(65536):
-                sink.sendall(data)
+                if direction not in self._swallows:
+                    sink.sendall(data)
             sink.shutdown(socket.SHUT_RDWR)
 
-    def _start(self, run: Callable[..., None], *args: socket.socket) -> None:
+    def _start(self, run: Callable[..., None], *args: socket.socket | Direction) -> None:
         self._threads.append(threading.Thread(target=run, args=args, name="proxy", daemon=True))
         self._threads[-1].start()
 

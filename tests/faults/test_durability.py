@@ -1,0 +1,92 @@
+"""What the broker says of a Postgres that may lose jobs, and when it refuses one; what it measures of its age (R19, C10, C24, C26, C31)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app.db.inspection import Inspection
+from app.errors import DatabaseUnavailable
+from tests.api import Api
+from tests.broker import threaded_broker
+from tests.database import Loop, TestDatabase
+from tests.db.test_outcomes import outcome
+from tests.failover.server import Server
+from tests.faults.conftest import Start, opened, settings_with
+from tests.polls import counted
+
+DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
+
+
+def told(api: Api, status: int = 200) -> str:
+    detail: str = next(check["detail"] for check in api.get("/readyz", status=status)["checks"] if check["name"] == "durability")
+    return detail
+
+
+@contextmanager
+def api_on(server: Server, **settings: object) -> Iterator[Api]:
+    with threaded_broker(settings_with(notify=False, **settings), server.dsn) as broker:
+        yield Api(broker.http, "q")
+
+
+def test_a_durable_server_is_said_to_be_one(start: Start) -> None:
+    with api_on(start(**DURABLE), require_durable=True) as api:
+        assert told(api) == "what is acknowledged is on disk"
+        api.enqueue()
+
+
+def test_a_server_that_may_lose_jobs_is_degraded_and_refused_on_demand(start: Start) -> None:
+    server = start(**DURABLE | {"fsync": "off"})
+    with api_on(server) as api:
+        assert told(api) == "degraded: fsync is off: a power cut loses jobs"
+        api.enqueue()
+    with api_on(server, require_durable=True) as api:
+        assert "fsync is off" in told(api, status=503)
+        assert outcome(api.http.post("/jobs", json={"queue": "q", "job_type": "test"})) == "not_done"
+
+
+def test_a_server_that_is_changed_meanwhile_is_refused_from_the_next_look_on(start: Start, loop: Loop) -> None:
+    server = start(fsync="on")
+    with opened(server.dsn, loop, require_durable=True) as db:
+        inspection = Inspection(db, settings_with(require_durable=True), db._metrics)
+        loop.run(inspection.run_once())
+        assert loop.run(db.value("SELECT 1")) == 1
+        server.open(loop).execute("ALTER DATABASE postgres SET synchronous_commit = 'off'")
+        loop.run(db.rows("SET synchronous_commit = 'off'"))  # a reload of the configuration would reach open sessions too
+        loop.run(inspection.run_once())
+        with pytest.raises(DatabaseUnavailable, match="not durable: synchronous_commit is off"):
+            loop.run(db.value("SELECT 1"))
+
+
+def test_more_connections_than_the_server_takes_are_told(start: Start, loop: Loop, eventually: Callable[..., Any]) -> None:
+    with opened(start(fsync="on").dsn, loop) as db:
+        inspection = Inspection(db, settings_with(pool_size=100), db._metrics)
+        eventually(lambda: loop.run(looked(inspection)).startswith("degraded: 1 broker processes may open 102 connections each"))
+
+
+async def looked(inspection: Inspection) -> str:
+    await inspection.run_once()
+    return await inspection.told()
+
+
+def test_the_age_of_the_database_and_of_its_oldest_snapshot_are_measured(database: TestDatabase, loop: Loop) -> None:
+    with opened(database.dsn, loop) as db:
+        inspection = Inspection(db, settings_with(), db._metrics)
+        loop.run(inspection.run_once())
+        assert measured(db, "database_frozen_xid_age") > 0
+        with database.uncommitted("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; CREATE TABLE held (id int)"):
+            for _ in range(5):
+                database.value("SELECT pg_current_xact_id()::text")
+            loop.run(inspection.run_once())
+            assert measured(db, "database_snapshot_age") >= 5
+
+
+def measured(db: Any, name: str) -> float:
+    found: float | None = db._metrics.registry.get_sample_value(f"longshore_{name}")
+    assert found is not None
+    return found
+
+
+def test_a_broker_measures_by_itself(api: Api, eventually: Callable[..., Any]) -> None:
+    eventually(lambda: counted(api.http, "database_frozen_xid_age") > 0)

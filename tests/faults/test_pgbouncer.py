@@ -1,0 +1,133 @@
+"""Through PgBouncer in transaction mode: statements by the pooler, LISTEN and migrations directly, nothing left in lent sessions (C32)."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import asyncpg
+import pytest
+
+from app.db import session
+from app.settings import Settings
+from tests.api import Api
+from tests.broker import threaded_broker
+from tests.database import Loop, TestDatabase
+from tests.failover.server import PORT, Server
+from tests.faults.conftest import POOLER, Start, settings_with
+from tests.polls import Background, counted, parked
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+# Fewer sessions than a broker has connections: they are lent from one to the other all the time.
+CONFIG = """
+[databases]
+postgres = host={sockets} port={port} user=postgres
+
+[pgbouncer]
+listen_addr =
+listen_port = {port}
+unix_socket_dir = {folder}
+auth_type = any
+pool_mode = transaction
+default_pool_size = 6
+"""
+
+
+@pytest.fixture
+def server(start: Start) -> Server:
+    return start(fsync="on")
+
+
+@pytest.fixture
+def direct(server: Server, loop: Loop) -> TestDatabase:
+    return server.open(loop)
+
+
+@pytest.fixture
+def pooled(server: Server, loop: Loop, eventually: Eventually) -> Iterator[str]:
+    assert POOLER is not None
+    folder = server.account.make_folder(server.account.folder / f"{server.name}-pooler")
+    config = folder / "pgbouncer.ini"
+    config.write_text(CONFIG.format(sockets=server.sockets, folder=folder, port=PORT))
+    server.account.own(config)
+    process = server.account.start([POOLER, "--quiet", config], subprocess.DEVNULL)
+    dsn = f"postgresql://postgres@/postgres?host={folder}&port={PORT}"
+    try:
+        eventually(lambda: answers(dsn, loop))
+        yield dsn
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def answers(dsn: str, loop: Loop) -> bool:
+    try:
+        return bool(shown(dsn, loop, "server_version"))
+    except OSError:
+        return False
+
+
+def shown(dsn: str, loop: Loop, name: str) -> str:
+    async def ask() -> str:
+        connection = await asyncpg.connect(dsn, statement_cache_size=0)
+        try:
+            return str(await connection.fetchval("SELECT current_setting($1)", name))
+        finally:
+            await connection.close()
+
+    return loop.run(ask())
+
+
+def settings(server: Server) -> Settings:
+    listen = Settings.model_validate({"listen_url": server.dsn}).listen_url
+    return settings_with(statement_cache=False, listen_url=listen, poll_seconds=3600.0)
+
+
+@pytest.fixture
+def role_set(direct: TestDatabase) -> None:
+    """As the README says; before the pooler has any session."""
+    for name, value in session.NEEDED.items():
+        direct.execute(f"ALTER ROLE postgres IN DATABASE postgres SET {name} = '{value}'")
+
+
+def test_brokers_behind_a_transaction_pooler_do_all_work_once(
+    server: Server, role_set: None, pooled: str, background: Background, eventually: Eventually
+) -> None:
+    with threaded_broker(settings(server), pooled) as one, threaded_broker(settings(server), pooled) as two:
+        here, there = Api(one.http, "q"), Api(two.http, "q")
+        poll = background.claim(there)
+        eventually(lambda: parked(there.http) == 1)
+        first = here.enqueue()
+        assert poll.result(20)["jobs"][0]["id"] == first["id"]
+        there.complete(poll.result()["jobs"][0])
+        ids = here.enqueue_many(120)
+        done = background.together(*[partial(work, api, f"{n}") for n, api in enumerate((here, there) * 4)])
+        assert sorted(job for jobs in done for job in jobs) == sorted(ids)
+        assert here.counts() == {"completed": 121}
+        assert "what is acknowledged is on disk" in readiness(here)
+        assert counted(here.http, "notify_failures_total") == 0
+
+
+def work(api: Api, worker: str) -> list[str]:
+    """Claims with keys, so in transactions, and settles, until there is nothing left."""
+    taken: list[str] = []
+    while jobs := api.claim(max_jobs=5, key=f"{worker}-{len(taken)}")["jobs"]:
+        taken += [job["id"] for job in jobs]
+        api.settle(*[{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in jobs])
+    return taken
+
+
+def readiness(api: Api) -> str:
+    return next(str(check["detail"]) for check in api.get("/readyz")["checks"] if check["name"] == "durability")
+
+
+def test_nothing_of_ours_is_left_in_a_session_and_what_the_role_lacks_is_told(server: Server, pooled: str, loop: Loop) -> None:
+    with threaded_broker(settings(server), pooled) as broker:
+        api = Api(broker.http, "q")
+        api.enqueue_many(10)
+        assert len(api.claim(max_jobs=10)["jobs"]) == 10
+        assert "the role should be set to: enable_seqscan=off" in readiness(api)
+        # The driver itself may leave jit off behind, when it asks what a type is; a role that is set as the README says has it off anyway.
+        names = sorted(session.NEEDED.keys() - {"jit"})
+        assert [shown(pooled, loop, name) for name in names] == [shown(server.dsn, loop, name) for name in names]

@@ -1,0 +1,159 @@
+"""A server that says nothing any more, or whose words get lost: noticed, told, and forgotten when it is back (R9, C5, C7, C8, B8)."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app.db.pool import Database
+from app.errors import DatabaseUnavailable
+from tests.api import Api
+from tests.broker import threaded_broker
+from tests.database import Loop, TestDatabase, create_database
+from tests.db.proxy import Proxy, proxy_to
+from tests.db.test_outcomes import outcome
+from tests.failover.server import Server, children_of
+from tests.faults.conftest import Start, opened, settings_with
+from tests.leases.conftest import WATCH, ClaimStatements
+from tests.polls import Background
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture(scope="module")
+def watched(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    database = TestDatabase(create_database(postgres, loop, "silence"), loop)
+    database.execute(WATCH)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def proxy(watched: TestDatabase) -> Iterator[Proxy]:
+    with proxy_to(watched.dsn) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(proxy: Proxy, queue: str) -> Iterator[Api]:
+    with threaded_broker(settings_with(notify=False, silent_seconds=1.0), proxy.dsn) as broker:
+        yield Api(broker.http, queue)
+
+
+def readiness(api: Api) -> dict[str, str]:
+    return {check["name"]: check["detail"] for check in api.http.get("/readyz").json()["checks"]}
+
+
+def test_a_black_hole_is_noticed_and_what_was_under_way_is_unknown(
+    behind: Api, proxy: Proxy, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    behind.enqueue()
+    claims = ClaimStatements(watched)
+    with claims.held():
+        claim = background.submit(behind.http.post, "/claim", json={"queues": [behind.queue]})
+        eventually(lambda: claims.running() == 1)
+        proxy.swallow("requests", "replies")
+        assert outcome(claim.result(20)) == "unknown"
+    eventually(lambda: readiness(behind)["database"] == "the database does not answer")
+    assert outcome(behind.http.post("/jobs", json={"queue": behind.queue, "job_type": "test"})) == "not_done"
+    proxy.swallow()
+    proxy.cut()
+    eventually(lambda: behind.http.get("/readyz").status_code == 200)
+    behind.enqueue()
+
+
+def test_a_lost_reply_is_found_out_by_repeating_the_call(behind: Api, proxy: Proxy, watched: TestDatabase, eventually: Eventually) -> None:
+    """The statement arrives and commits; nobody hears of it."""
+    behind.enqueue()
+    proxy.swallow("replies")
+    body = {"queue": behind.queue, "job_type": "once"}
+    response = behind.http.post("/jobs", json=body, headers={"Idempotency-Key": behind.queue})
+    assert response.status_code == 503
+    proxy.swallow()
+    proxy.cut()
+    eventually(lambda: behind.http.get("/readyz").status_code == 200)
+    job = behind.post("/jobs", body, status=201, key=behind.queue)
+    assert [str(row["id"]) for row in watched.rows("SELECT id FROM jobs WHERE job_type = 'once'")] == [job["id"]]
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """Every process of it, as when its disk hangs."""
+    assert server._process is not None
+    pids = [server._process.pid, *children_of(server._process.pid)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_server_that_hangs_is_noticed_and_used_again_when_it_goes_on(
+    start: Start, background: Background, eventually: Eventually
+) -> None:
+    server = start()
+    with threaded_broker(settings_with(notify=False, silent_seconds=1.0, acquire_timeout_seconds=1.0), server.dsn) as broker:
+        api = Api(broker.http, "q")
+        api.enqueue()
+        with stopped(server):
+            calls = [background.submit(api.http.post, "/jobs", json={"queue": "q", "job_type": "test"}) for _ in range(30)]
+            assert {outcome(call.result(30)) for call in calls} <= {"unknown", "not_done"}
+            eventually(lambda: readiness(api)["database"] == "the database does not answer")
+        eventually(lambda: api.http.get("/readyz").status_code == 200)
+        api.enqueue()
+
+
+def test_a_server_that_refuses_is_not_taken_for_a_silent_one(database: TestDatabase, loop: Loop) -> None:
+    """One that refuses speaks: what runs is left alone, and who comes hears the server's own word."""
+    database.execute("CREATE ROLE narrow LOGIN CONNECTION LIMIT 0")
+    try:
+        with opened(database.dsn.replace("postgres@", "narrow@"), loop) as db:
+            for _ in range(3):
+                loop.run(db._watchdog.run_once())
+            with pytest.raises(DatabaseUnavailable, match="TooManyConnectionsError") as refusal:
+                loop.run(db.value("SELECT 1"))
+        assert refusal.value.outcome == "not_done"
+    finally:
+        database.execute("DROP ROLE narrow")
+
+
+def test_cancelled_callers_leave_nothing_behind(database: TestDatabase, loop: Loop) -> None:
+    with opened(database.dsn, loop, pool_size=4) as db:
+        assert loop.run(cancel_many(db, 300)) == []
+        mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longshore' AND state LIKE 'idle in transaction%'"
+        assert loop.run(db.value(mine)) == 0
+        assert loop.run(all_at_once(db, 4)) == [0, 1, 2, 3]
+
+
+async def cancel_many(db: Database, count: int) -> list[int]:
+    """Callers that got an answer that was not theirs."""
+    wrong: list[int] = []
+
+    async def ask(number: int) -> None:
+        if await db.value("SELECT $1::int FROM pg_sleep(0.002)", number) != number:
+            wrong.append(number)
+        async with db.transaction() as transaction:
+            if await transaction.value("SELECT $1::int FROM pg_sleep(0.002)", number) != number:
+                wrong.append(number)
+
+    async def leave(task: "asyncio.Task[None]") -> None:
+        await asyncio.sleep(random.uniform(0, 0.02))
+        task.cancel()
+
+    tasks = [asyncio.create_task(ask(number)) for number in range(count)]
+    await asyncio.gather(*(leave(task) for task in tasks))
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return wrong
+
+
+async def all_at_once(db: Database, count: int) -> list[int]:
+    """As many as the pool has: a connection that was lost would make one wait in vain."""
+    answers: list[int] = await asyncio.gather(*(db.value("SELECT $1::int FROM pg_sleep(0.01)", number) for number in range(count)))
+    return answers

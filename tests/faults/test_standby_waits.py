@@ -1,0 +1,148 @@
+"""A commit that waits for its standby: it goes on waiting, and if the wait is cancelled its outcome is unknown (R8, R9, C13, C14)."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import httpx
+import pytest
+
+from app.db.pool import Database
+from tests.api import Api, Json
+from tests.broker import threaded_broker
+from tests.database import Loop, TestDatabase
+from tests.failover.server import Server
+from tests.faults.conftest import Start, opened, settings_with
+from tests.polls import Background, counted
+
+Eventually = Callable[[Callable[[], Any]], Any]
+Call = Callable[[Api, Json], httpx.Response]
+
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE $1"
+
+
+@pytest.fixture
+def server(start: Start) -> Server:
+    return start()
+
+
+@pytest.fixture
+def primary(server: Server, loop: Loop) -> TestDatabase:
+    return server.open(loop)
+
+
+@pytest.fixture
+def api(server: Server) -> Iterator[Api]:
+    """With connections to spare: the chores that write will be waiting too."""
+    with threaded_broker(settings_with(notify=False, pool_size=40), server.dsn) as broker:
+        yield Api(broker.http, "q")
+
+
+def without_standby(primary: TestDatabase) -> None:
+    """From now on commits wait for somebody who is not there."""
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    primary.execute("SELECT pg_reload_conf()")
+
+
+def as_before(primary: TestDatabase) -> None:
+    primary.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    primary.execute("SELECT pg_reload_conf()")
+
+
+def enqueue(api: Api, _held: Json) -> httpx.Response:
+    return api.http.post("/jobs", json={"queue": "q", "job_type": "new"})
+
+
+def claim(api: Api, _held: Json) -> httpx.Response:
+    return api.http.post("/claim", json={"queues": ["q"]}, headers={"Idempotency-Key": "k"})
+
+
+def complete(api: Api, held: Json) -> httpx.Response:
+    return api.http.post(f"/jobs/{held['id']}/complete", json={"lease_token": held["lease_token"]})
+
+
+def cancelled(primary: TestDatabase, sign: str, call: "Future[httpx.Response]") -> bool:
+    """As an operator who wants to get rid of what hangs. Before it waits, a cancel would undo it: only waiting ones are meant."""
+    primary.rows(f"SELECT pg_cancel_backend(pid) FROM ({WAITING}) AS waiting", sign)
+    return call.done()
+
+
+@pytest.mark.parametrize(
+    ("call", "sign"),
+    [(enqueue, "%INSERT INTO jobs%"), (claim, "COMMIT%"), (complete, "%INSERT INTO finished_jobs%")],
+    ids=["enqueue", "claim in a transaction", "complete"],
+)
+def test_a_cancelled_wait_for_the_standby_is_never_told_as_done(
+    api: Api, primary: TestDatabase, background: Background, eventually: Eventually, call: Call, sign: str
+) -> None:
+    api.enqueue_many(2)
+    held = api.claim_one()
+    without_standby(primary)
+    called = background.submit(call, api, held)
+    eventually(lambda: cancelled(primary, sign, called))
+    problem = called.result().json()
+    assert (problem["status"], problem.get("outcome")) == (503, "unknown")
+    as_before(primary)
+
+
+def test_what_was_cancelled_is_there_and_a_repeated_call_finds_out(
+    api: Api, primary: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    without_standby(primary)
+    body = {"queue": "q", "job_type": "new"}
+    called = background.submit(api.http.post, "/jobs", json=body, headers={"Idempotency-Key": "k"})
+    eventually(lambda: cancelled(primary, "%", called))
+    assert called.result().json()["outcome"] == "unknown"
+    as_before(primary)
+    assert api.enqueue(key="k", job_type="new")["id"] == str(primary.value("SELECT id FROM jobs"))
+
+
+def test_a_write_that_waits_for_its_standby_goes_on_waiting_while_the_server_answers(
+    api: Api, primary: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    without_standby(primary)
+    called = background.submit(enqueue, api, {})
+    eventually(lambda: counted(api.http, "long_statements") > 0)
+    readiness = api.get("/readyz")
+    told = next(check["detail"] for check in readiness["checks"] if check["name"] == "durability")
+    assert (readiness["ready"], "running for long" in told) == (True, True)
+    assert not called.done()
+    as_before(primary)
+    assert called.result().status_code == 201
+
+
+def test_a_caller_who_is_cancelled_does_not_cancel_the_wait(
+    server: Server, primary: TestDatabase, loop: Loop, eventually: Eventually
+) -> None:
+    """The driver would send a cancel request: the row would be there for all to see, and on the primary alone."""
+    with opened(server.dsn, loop) as db:
+        loop.run(db.value("SELECT 1"))
+        without_standby(primary)
+        for run in (alone, in_a_transaction):
+            loop.run(started_and_cancelled(db, run, primary))
+        waiting = eventually(lambda: len(found := primary.rows(WAITING, "%")) == 2 and found)
+        assert len(waiting) == 2
+        assert primary.value("SELECT count(*) FROM leaders") == 0
+        assert loop.run(db.value("SELECT 1")) == 1
+    as_before(primary)
+    eventually(lambda: primary.value("SELECT count(*) FROM leaders") == 2)
+
+
+async def alone(db: Database) -> None:
+    await db.rows("INSERT INTO leaders (chore, holder, held_until) VALUES ('alone', gen_random_uuid(), now())")
+
+
+async def in_a_transaction(db: Database) -> None:
+    async with db.transaction() as transaction:
+        await transaction.rows("INSERT INTO leaders (chore, holder, held_until) VALUES ('together', gen_random_uuid(), now())")
+
+
+async def started_and_cancelled(db: Database, run: Callable[[Database], Any], primary: TestDatabase) -> None:
+    before = len(await primary._pool.fetch(WAITING, "%"))
+    task = asyncio.create_task(run(db))
+    while len(await primary._pool.fetch(WAITING, "%")) == before:
+        pass
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()

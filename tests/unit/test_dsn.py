@@ -1,0 +1,53 @@
+"""What a DSN says: which hosts, and whether it leaves open who they are (E20)."""
+
+import ssl
+
+import pytest
+
+from app.db.dsn import Place, must_be_verified, places
+from app.db.servers import Servers
+
+
+@pytest.mark.parametrize(
+    ("dsn", "found"),
+    [
+        ("postgresql://", []),
+        ("postgresql:///db", []),
+        ("postgresql://u:p@h/db", [("h", 5432)]),
+        ("postgresql://u:p@h:6432/db", [("h", 6432)]),
+        ("postgresql://a:1,b,c:3/db?target_session_attrs=primary", [("a", 1), ("b", 5432), ("c", 3)]),
+        ("postgresql://u@/db?host=/run/a,/run/b&port=1,2", [("/run/a", 1), ("/run/b", 2)]),
+        ("postgresql://u@/db?host=a,b&port=7", [("a", 7), ("b", 7)]),
+        ("postgresql://[::1]:99/db", [("::1", 99)]),
+        ("postgresql://%2Frun%2Fpg/db", [("/run/pg", 5432)]),
+    ],
+)
+def test_hosts_are_found_where_the_driver_finds_them(dsn: str, found: list[tuple[str, int]]) -> None:
+    assert places(dsn) == [Place(*one) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("dsn", "verified"),
+    [
+        ("postgresql://db.example/x", True),
+        ("postgresql://10.0.0.7/x", True),
+        ("postgresql://localhost,db.example/x", True),
+        ("postgresql://db.example/x?sslmode=disable", False),
+        ("postgresql://db.example/x?sslmode=require", False),
+        ("postgresql://localhost/x", False),
+        ("postgresql://127.0.0.1/x", False),
+        ("postgresql://[::1]/x", False),
+        ("postgresql:///x?host=/run/postgresql", False),
+        ("postgresql:///x", False),
+    ],
+)
+def test_who_leaves_this_machine_without_a_word_on_tls_must_be_verified(dsn: str, verified: bool) -> None:
+    assert must_be_verified(dsn) is verified
+
+
+def test_verified_means_certificate_and_name() -> None:
+    context = Servers("postgresql://db.example/x")._secured["ssl"]
+    assert isinstance(context, ssl.SSLContext)
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert Servers("postgresql://db.example/x?sslrootcert=ca.pem")._secured["ssl"] == "verify-full"
+    assert Servers("postgresql://db.example/x?sslmode=disable")._secured == {}
