@@ -25,7 +25,7 @@ export UV_PYTHON_DOWNLOADS := never
 with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
 
-.PHONY: help run test lint bench-cost bench-policies properties fresh format lock openapi schema clean
+.PHONY: help run test lint bench-cost bench-policies properties model chaos chaos-full mutants failover patroni rolling sbom fresh format lock openapi schema clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,11 +36,12 @@ run: $(READY) ## serve on 127.0.0.1:8080 with an embedded Postgres (or DATABASE_
 test: lint ## everything CI runs: lint, then pytest on a real Postgres
 	$(BIN)/python -m pytest
 
-lint: $(READY) ## ruff, mypy, import-linter, squawk, and whether generated files are fresh
+lint: $(READY) ## ruff, mypy, import-linter, bandit, squawk, and whether generated files are fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --recursive --severity-level medium --configfile pyproject.toml app alembic
 	$(SQUAWK) --assume-in-transaction $(filter-out $(OUTSIDE),$(UP))
 	$(SQUAWK_DOWN) --assume-in-transaction $(filter-out $(OUTSIDE),$(DOWN))
 	$(SQUAWK) $(OUTSIDE)
@@ -54,6 +55,31 @@ bench-policies: $(READY) ## what each policy adds to a claim or an enqueue (ARGS
 
 properties: $(READY) ## the property tests with 200 examples each, some minutes
 	PROPERTIES=200 $(BIN)/python -m pytest tests/properties
+
+model: $(READY) ## the model of the lease protocol: 300 runs of 50 steps, other ones each time
+	PROPERTIES=300 $(BIN)/python -m pytest tests/model
+
+chaos: $(READY) ## faults on every side while jobs go through, and what became of each (ARGS="--seed 7 --jobs 20000 --faults 24")
+	$(BIN)/python -m tests.chaos $(ARGS)
+
+chaos-full: $(READY) ## the same with a million jobs, 200 faults and all nemeses; most of an hour
+	$(BIN)/python -m tests.chaos --full --jobs 1000000 --faults 200 $(ARGS)
+
+mutants: $(READY) ## brokers with a deliberate bug each: the chaos harness must catch every one, on three seeds of three (ARGS="no_dedupe")
+	$(BIN)/python -m tests.chaos.mutation $(ARGS)
+
+failover: $(READY) ## standbys, old primaries, restores, and (as root) power cuts and full disks
+	$(BIN)/python -m pytest tests/failover
+
+patroni: $(READY) ## switchover and crash under Patroni; needs patroni and etcd on the PATH
+	PATRONI=1 $(BIN)/python -m pytest tests/failover/test_patroni.py
+
+rolling: $(READY) ## brokers replaced one by one under load, this release and the one before in turns (ARGS="--rounds 20 --kill")
+	@$(BIN)/python -m tests.change.rolling $(ARGS)
+
+sbom: $(READY) ## write sbom.json: what a release is made of, as CycloneDX
+	$(BIN)/python -m tests.dump_sbom > sbom.json.new
+	@mv sbom.json.new sbom.json
 
 fresh: $(READY) ## whether openapi.json and schema.sql are what the code says
 	$(BIN)/python -m app openapi | diff -u openapi/openapi.json -

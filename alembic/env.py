@@ -4,17 +4,15 @@ import asyncio
 import time
 
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
 
 from alembic import context
-from app.db.migrations import MIGRATOR_LOCK, engine_url, is_ours
+from app.db.migrations import LOCK_TIMEOUT, MIGRATOR_LOCK, engine, is_ours
 from app.db.tables import metadata
 
 
 def migrate(connection: Connection) -> None:
     # Parameters of the session and not of the transaction, so that a revision with CREATE INDEX CONCURRENTLY has them too.
-    for name, value in (("lock_timeout", "200ms"), ("statement_timeout", "0"), ("timezone", "UTC")):
+    for name, value in (("lock_timeout", LOCK_TIMEOUT), ("statement_timeout", "0"), ("timezone", "UTC")):
         connection.execute(text(f"SET {name} = '{value}'"))
     connection.execute(text("SET citus.multi_shard_modify_mode = 'sequential'"))
     # A session lock and not one of the transaction: revisions commit one by one.
@@ -36,10 +34,10 @@ def migrate(connection: Connection) -> None:
 
 
 async def connect() -> None:
-    engine = create_async_engine(engine_url(context.config.attributes["dsn"]), poolclass=NullPool)
-    async with engine.connect() as connection:
+    database = engine(context.config.attributes["dsn"])
+    async with database.connect() as connection:
         await connection.run_sync(migrate)
-    await engine.dispose()
+    await database.dispose()
 
 
 asyncio.run(connect())

@@ -1,3 +1,43 @@
+CREATE FUNCTION public.grant_to_broker(grantee name) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+DECLARE
+    home CONSTANT name := current_schema();
+
+    owner CONSTANT name := pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'jobs'::regclass;
+
+BEGIN
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, grantee);
+
+    EXECUTE format(
+        'GRANT SELECT, INSERT, UPDATE, DELETE
+        ON jobs, dead_letters, keys, leaders, workers, asks, job_types, schedules, passes, rests, dependents, endings,
+            stat_deltas, stat_totals, stat_rates, stat_times
+        TO %I',
+        grantee
+    );
+
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE ON queues, gates, api_keys TO %I', grantee);
+
+    EXECUTE format('GRANT SELECT, INSERT ON finished_jobs TO %I', grantee);
+
+    EXECUTE format('GRANT SELECT, UPDATE ON versions TO %I', grantee);
+
+    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
+
+    EXECUTE format('GRANT EXECUTE ON FUNCTION make_finished_partition, retire_finished_partition TO %I', grantee);
+
+    -- What later migrations make: they cannot know a role of another name.
+    EXECUTE format(
+        'ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO %I', owner, home, grantee
+    );
+
+    EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT EXECUTE ON FUNCTIONS TO %I', owner, home, grantee);
+
+END
+$$;
+
 CREATE FUNCTION public.longshore_await(parents uuid[], asked_at timestamp with time zone) RETURNS TABLE(parent uuid, ended text)
     LANGUAGE plpgsql
     AS $$
@@ -591,7 +631,8 @@ CREATE TABLE public.jobs (
     on_parent_failure text,
     unique_key text,
     schedule text,
-    depends_on uuid[]
+    depends_on uuid[],
+    held_by text
 )
 WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000', autovacuum_analyze_scale_factor='0.5');
 
@@ -749,6 +790,19 @@ $_$;
 
 CREATE TABLE public.alembic_version (
     version_num character varying(32) NOT NULL
+);
+
+CREATE TABLE public.api_keys (
+    id text NOT NULL,
+    name text NOT NULL,
+    mac bytea NOT NULL,
+    scopes text[] NOT NULL,
+    requests_per_second double precision,
+    max_leases integer,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    last_used_at timestamp with time zone,
+    revoked_at timestamp with time zone
 );
 
 CREATE TABLE public.asks (
@@ -989,6 +1043,9 @@ ALTER TABLE ONLY public.finished_jobs ATTACH PARTITION public.finished_jobs_defa
 ALTER TABLE ONLY public.alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
 
+ALTER TABLE ONLY public.api_keys
+    ADD CONSTRAINT api_keys_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.asks
     ADD CONSTRAINT asks_pkey PRIMARY KEY (queue, job_type);
 
@@ -1052,6 +1109,8 @@ CREATE INDEX finished_jobs_default_lane_id_idx ON public.finished_jobs_default U
 CREATE INDEX jobs_due ON public.jobs USING btree (run_at) WHERE (state = 'scheduled'::text);
 
 CREATE INDEX jobs_expiring ON public.jobs USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (lease_expires_at IS NULL));
+
+CREATE INDEX jobs_held ON public.jobs USING btree (held_by) WHERE ((held_by IS NOT NULL) AND (lease_expires_at IS NOT NULL));
 
 CREATE INDEX jobs_in_turn ON public.jobs USING btree (lane, priority DESC, turn, id) WHERE ((state = 'ready'::text) AND (turn IS NOT NULL));
 

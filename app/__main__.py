@@ -1,14 +1,13 @@
-"""The command line: serve, migrate, openapi, config. Heavy libraries are imported by the command that needs them."""
+"""The command line: serve, migrate, keys, openapi, config. Heavy libraries are imported by the command that needs them."""
 
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+from app import key_commands
+from app.terminal import FAILED, WRONG_SETTINGS, database, embedded_folder, fail, failing_clearly, load_settings, masked, shown, variable
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -17,8 +16,8 @@ cli = typer.Typer(
     name="longshore", help="A durable job broker: REST in front, Postgres behind.", no_args_is_help=True, add_completion=False
 )
 
-WRONG_SETTINGS = 2
-FAILED = 1
+cli.add_typer(key_commands.cli, name="keys")
+
 
 Host = Annotated[str | None, typer.Option(help="Address to serve on, instead of LONGSHORE_HOST.")]
 Port = Annotated[int | None, typer.Option(help="Port to serve on, instead of LONGSHORE_PORT.")]
@@ -32,7 +31,8 @@ def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None
     leave_cleanly_on_signals()
     with failing_clearly(), database(settings) as dsn:
         if migrate or (migrate is None and settings.database_url is None):
-            upgrade(dsn)
+            upgrade(direct(settings, dsn))
+        refuse_an_open_door(settings, dsn)
         run(settings, dsn)
 
 
@@ -41,7 +41,7 @@ def migrate() -> None:
     """Bring the database to the newest schema."""
     settings = load_settings()
     with failing_clearly(), database(settings) as dsn:
-        upgrade(dsn)
+        upgrade(direct(settings, dsn))
 
 
 @cli.command()
@@ -65,58 +65,42 @@ def config() -> None:
         print(f"{variable(name)}={shown(value)}")
 
 
-def load_settings(**overrides: str | int | None) -> "Settings":
-    from pydantic import ValidationError
+def refuse_an_open_door(settings: "Settings", dsn: str) -> None:
+    """Without keys we serve this machine only. A database that cannot be asked now is asked by the requests: till then nobody gets in."""
+    from app.settings import is_loopback
 
-    from app.settings import Settings
-
-    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        problems = (f"{variable(str(item['loc'][0])) if item['loc'] else 'settings'}: {item['msg']}" for item in error.errors())
-        fail("; ".join(problems), WRONG_SETTINGS)
-
-
-def variable(name: str) -> str:
-    return "DATABASE_URL" if name.lower() == "database_url" else f"LONGSHORE_{name.upper()}"
-
-
-def shown(value: object) -> str:
-    from pydantic import SecretStr
-
-    if value is None:
-        return ""
-    return masked(value.get_secret_value()) if isinstance(value, SecretStr) else str(value)
-
-
-def masked(secret: str) -> str:
-    """A DSN without its password, which may stand before the host or among the parameters; anything else is hidden whole."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        url = make_url(secret)
-    except (ArgumentError, ValueError):
-        return "***"
-    hidden = {name: "***" for name in url.query if "password" in name or name == "sslkey"}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True).replace("%2A", "*")
-
-
-@contextmanager
-def database(settings: "Settings") -> Iterator[str]:
-    """The DSN of the database in use; the embedded one runs for as long as this is open."""
-    if settings.database_url is not None:
-        yield settings.database_url.get_secret_value()
+    if is_loopback(settings.host) or settings.allow_anonymous:
         return
-    from app.db.embedded import EmbeddedPostgres
+    if keys_were_made(dsn) is False:
+        fail(
+            f"no API key was ever made, so {settings.host} would be open to everyone who can reach it: make one "
+            "(`python -m app keys create --name admin --scope manage`), or say LONGSHORE_ALLOW_ANONYMOUS=true",
+            WRONG_SETTINGS,
+        )
 
-    with EmbeddedPostgres(embedded_folder(settings)) as dsn:
-        yield dsn
+
+def keys_were_made(dsn: str) -> bool | None:
+    """None: the database, or its schema, is not there yet."""
+    import asyncio
+
+    import asyncpg
+
+    async def look() -> bool:
+        connection = await asyncpg.connect(dsn, timeout=5)
+        try:
+            return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_keys)"))
+        finally:
+            await connection.close()
+
+    try:
+        return asyncio.run(look())
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return None
 
 
-def embedded_folder(settings: "Settings") -> Path:
-    return settings.data_dir.absolute() / "postgres"
+def direct(settings: "Settings", dsn: str) -> str:
+    """Past a pooler: a migrator holds a lock of its session."""
+    return settings.listen_url.get_secret_value() if settings.listen_url else dsn
 
 
 def upgrade(dsn: str) -> None:
@@ -160,36 +144,6 @@ def leave_cleanly_on_signals() -> None:
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
-
-
-@contextmanager
-def failing_clearly() -> Iterator[None]:
-    """One line for what an operator can mend (no database, an owned folder, a taken port); a traceback only for our own mistakes."""
-    from app.db.embedded import EmbeddedError
-
-    try:
-        yield
-    except (EmbeddedError, OSError) as error:
-        fail(str(error), FAILED)
-    except Exception as error:
-        if not is_database_trouble(error):
-            raise
-        fail(f"the database cannot be used: {str(error).strip().splitlines()[0]}", FAILED)
-
-
-def is_database_trouble(error: Exception) -> bool:
-    """No connection, no access, no such database, no room, no lock; or a DATABASE_URL that is none. Not: a wrong statement."""
-    from asyncpg.exceptions import ClientConfigurationError
-    from sqlalchemy.exc import ArgumentError
-
-    state = str(getattr(getattr(error, "orig", error), "sqlstate", None))
-    troubles = ("08", "28", "3D", "53", "57", "42501", "55P03")
-    return state.startswith(troubles) or isinstance(error, ClientConfigurationError | ArgumentError)
-
-
-def fail(message: str, status: int) -> NoReturn:
-    print(f"longshore: {message}", file=sys.stderr)
-    raise typer.Exit(status)
 
 
 def main() -> None:

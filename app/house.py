@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from app.db import versions
+from app.api_keys.issuing import Issuing
+from app.api_keys.keyring import Keyring
+from app.db import inspection, versions
 from app.db.clock import DatabaseClock
 from app.db.floor import Floor
+from app.db.inspection import Inspection
 from app.db.lanes import IdMint
 from app.db.pool import Database
 from app.db.versions import Hear, Versions
@@ -14,6 +17,7 @@ from app.dead_letters.reviving import Reviving
 from app.explain.explaining import Explaining
 from app.job_types.configuring import Configuring as TypeConfiguring
 from app.job_types.registry import JobTypes
+from app.jobs.borders import Borders
 from app.jobs.changing import Changing
 from app.jobs.intake import Intake
 from app.jobs.reading import Reading
@@ -45,6 +49,9 @@ from app.workers.roster import Roster
 @dataclass(frozen=True, slots=True)
 class House:
     floor: Floor
+    keyring: Keyring
+    issuing: Issuing
+    borders: Borders
     queues: Queues
     configuring: Configuring
     signals: Signals
@@ -78,7 +85,9 @@ def build(settings: Settings, dsn: str) -> House:
     reviving = Reviving(floor, queues, signals, watching)
     firing = Firing(floor, intake, watching)
     reckoning = Reckoning(floor, queues, waiting, times)
+    issuing = Issuing(floor)
     rooms = (
+        issuing,
         configuring,
         TypeConfiguring(floor),
         queues,
@@ -89,7 +98,7 @@ def build(settings: Settings, dsn: str) -> House:
         roster,
         settling,
         Claiming(floor, queues, waiting, settling, roster, asks, Taking(floor, queues, signals, times)),
-        Beating(floor, settling, roster),
+        Beating(floor, queues, settling, roster),
         reviving,
         firing,
         Keeping(floor, intake, firing),
@@ -97,7 +106,24 @@ def build(settings: Settings, dsn: str) -> House:
         Explaining(floor, queues, watching, asks, waiting),
     )
     return House(
-        floor, queues, configuring, signals, watching, waiting, roster, asks, turns, sorting, settling, reviving, firing, reckoning, rooms
+        floor,
+        Keyring(floor),
+        issuing,
+        Borders(floor, queues),
+        queues,
+        configuring,
+        signals,
+        watching,
+        waiting,
+        roster,
+        asks,
+        turns,
+        sorting,
+        settling,
+        reviving,
+        firing,
+        reckoning,
+        rooms,
     )
 
 
@@ -106,7 +132,7 @@ def _floor(settings: Settings, dsn: str) -> Floor:
     listen = settings.listen_url.get_secret_value() if settings.listen_url else dsn
     wakeups = Wakeups(listen, metrics, enabled=settings.notify)
     db = Database(dsn, settings, metrics)
-    return Floor(settings, metrics, db, clock, IdMint(clock.now), wakeups, Versions(db, wakeups))
+    return Floor(settings, metrics, db, Inspection(db, settings, metrics), clock, IdMint(clock.now), wakeups, Versions(db, wakeups))
 
 
 def start_chores(house: House, runner: Runner) -> None:
@@ -115,6 +141,7 @@ def start_chores(house: House, runner: Runner) -> None:
     promotion = Promotion(floor, house.queues, house.signals)
     releasing = Releasing(floor, house.queues, house.signals)
     runner.start(Chore("clock", lambda: floor.clock.refresh(floor.db), 1.0))
+    runner.start(Chore("inspection", floor.inspection.run_once, inspection.SECONDS))
     look_at_versions = runner.start(Chore("versions", floor.versions.run_once, versions.LOOK_SECONDS))
     house.turns.nudge = runner.start(Chore("turns", house.turns.run_once, settings.sweep_seconds))
     house.sorting.nudge = runner.start(Chore("sorting", house.sorting.run_once, settings.sweep_seconds))
@@ -125,6 +152,7 @@ def start_chores(house: House, runner: Runner) -> None:
     runner.start(Chore("lateness", Lateness(floor, house.signals).run_once, settings.sweep_seconds))
     look = runner.start(Chore("look", Look(floor, house.queues, house.waiting).run_once, settings.poll_seconds))
     runner.start(Chore("roster", house.roster.exchange, 1.0))
+    runner.start(Chore("key use", house.keyring.write_used, 5.0))
     runner.start(Chore("asks", house.asks.write, 1.0))
     runner.start(Chore("times", house.reckoning.write_times, 1.0))
     runner.start(Chore("fold", house.reckoning.fold, 1.0, led=True))

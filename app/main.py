@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from app.api_keys import routes as api_key_routes
 from app.db import migrations
 from app.dead_letters import routes as dead_letter_routes
 from app.errors import DatabaseUnavailable, Problem
@@ -22,7 +23,6 @@ from app.schedules import routes as schedule_routes
 from app.settings import Settings
 from app.stats import routes as stats_routes
 from app.web import docs, health, openapi, problems
-from app.web.headers import refuse_unknown_parameters
 from app.web.health import Health
 from app.web.middleware import Envelope
 from app.web.rooms import furnish
@@ -39,6 +39,7 @@ ROOMS = (
     schedule_routes,
     explain_routes,
     stats_routes,
+    api_key_routes,
 )
 
 DESCRIPTION = """A durable job broker: REST in front, Postgres behind.
@@ -63,13 +64,15 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     app.state.settings = settings
     app.state.drain = house.drain
     app.state.house = house
+    app.state.doorkeeper = house.keyring
+    app.state.border = house.borders.check
     furnish(app, *house.rooms, Health(settings, house.floor.metrics, _checks(house)))
     problems.install(app)
     openapi.install(app)
     app.add_middleware(Envelope, metrics=house.floor.metrics)
     for room in ROOMS:
-        app.include_router(room.router, dependencies=[Depends(refuse_unknown_parameters)])
-    for desk in (health, docs):  # a probe may carry what it likes
+        app.include_router(room.router)
+    for desk in (health, docs):
         app.include_router(desk.router)
     return app
 
@@ -127,4 +130,4 @@ def _checks(house: House) -> dict[str, health.Probe]:
             raise Problem("draining")
         return "not draining"
 
-    return {"database": database, "schema": schema, "serving": serving}
+    return {"database": database, "durability": house.floor.inspection.told, "schema": schema, "serving": serving}

@@ -30,6 +30,25 @@ class Metrics:
         self.database_errors = Counter(
             "longshore_database_errors", "Database calls that failed, by outcome.", ["outcome"], registry=self.registry
         )
+        self.frozen_age = self._level(
+            "database_frozen_xid_age", "Transactions since the oldest row that is not frozen; alert at 500 million."
+        )
+        self.multixact_age = self._level("database_multixact_age", "Multixacts since the oldest one that is kept; alert at 500 million.")
+        self.snapshot_age = self._level(
+            "database_snapshot_age", "Transactions since the oldest snapshot in use: it keeps dead rows in the way."
+        )
+        self.long_statements = self._level("long_statements", "Statements that have run, or waited for a standby, for more than 5 s.")
+        self.refused = Counter("longshore_edge_refusals", "Refused before they were requests, by code.", ["code"], registry=self.registry)
+        self.connections = Gauge("longshore_connections", "Client connections now.", registry=self.registry)
+        self.loop_lag = Histogram(
+            "longshore_loop_lag_seconds",
+            "How late the event loop came to a timer: how long nobody was served.",
+            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+            registry=self.registry,
+        )
 
     def _count(self, name: str, text: str) -> Counter:
         return Counter(f"longshore_{name}", text, registry=self.registry)
+
+    def _level(self, name: str, text: str) -> Gauge:
+        return Gauge(f"longshore_{name}", text, registry=self.registry)

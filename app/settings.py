@@ -1,5 +1,7 @@
 """Every knob of the broker: frozen, documented, built once in `__main__` and passed on. No other module reads the environment."""
 
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +14,13 @@ DAY = 24 * 60 * 60
 
 Seconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can call there."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
 
 
 class Settings(BaseSettings):
@@ -29,13 +38,32 @@ class Settings(BaseSettings):
         description="Postgres 15 to 18 to use instead of the embedded one.",
     )
     listen_url: SecretStr | None = Field(
-        None, description="Direct connection for LISTEN/NOTIFY when `DATABASE_URL` leads to a transaction pooler; default: `DATABASE_URL`."
+        None,
+        description="Direct connection for LISTEN and migrations when `DATABASE_URL` leads to a pooler; default: `DATABASE_URL`.",
     )
     pool_size: int = Field(10, ge=2, le=1000, description="Database connections per broker process.")
+    pool_reserved: int | None = Field(
+        None, ge=0, description="Of these, connections that only settlements and heartbeats may use; default: a fifth of them."
+    )
     acquire_timeout_seconds: Seconds = Field(5.0, description="How long a request waits for a free database connection before 503.")
+    silent_seconds: float = Field(
+        4.0, ge=0.5, description="How long the database may answer nothing at all before what runs on it is given up as `unknown`."
+    )
+    require_durable: bool = Field(
+        False, description="Refuse a Postgres that can lose what it has acknowledged (`fsync`, `full_page_writes`, `synchronous_commit`)."
+    )
     statement_cache: bool = Field(True, description="Keep prepared statements; turn off behind PgBouncer in transaction mode.")
     notify: bool = Field(True, description="Wake other broker processes through LISTEN/NOTIFY; without it they find work by polling.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe log line that is written.")
+
+    # Who may call
+    allow_anonymous: bool = Field(
+        False,
+        description="Serve without API keys on other addresses than loopback, as long as no key was ever made.",
+    )
+    key_pepper: SecretStr | None = Field(
+        None, description="Secret mixed into the stored hashes of API keys. The same for all processes; changing it ends all keys."
+    )
 
     # Limits, published at GET /limits
     max_payload_bytes: Count = Field(256 * KIB, description="Largest payload, result or checkpoint, each.")
@@ -52,6 +80,23 @@ class Settings(BaseSettings):
     max_parked_polls: Count = Field(
         10_000, description="Long polls parked per process; beyond it claims answer empty with `poll_after_ms`."
     )
+
+    # The HTTP edge: how much, and how slowly, a client may send before it is cut off
+    header_seconds: Annotated[float, Field(gt=0)] = Field(
+        5.0, description="How long a new connection may say nothing, a request's head may take, and a refused client is heard out."
+    )
+    body_seconds: Annotated[float, Field(gt=0)] = Field(
+        10.0, description="How long a body, or the taking of an answer, may take; as long again for each `body_seconds` at the pace below."
+    )
+    body_bytes_per_second: Count = Field(64 * KIB, description="Slowest pace at which large bodies and answers may move.")
+    keep_alive_seconds: Annotated[float, Field(gt=0)] = Field(5.0, description="How long a connection is kept between requests.")
+    max_header_bytes: Count = Field(32 * KIB, description="Largest request line and headers, together.")
+    max_headers: Count = Field(100, description="Most headers of a request.")
+    max_url_bytes: Count = Field(16 * KIB, description="Longest path and query.")
+    max_connections: Count = Field(
+        20_000, description="Client connections per process, fewer if the limit of open files is low; beyond it 503."
+    )
+    max_held_bytes: Count = Field(24 * MIB, description="Bodies above 64 KiB in memory at once, in sum, at least one batch; beyond it 503.")
 
     # What a job gets when nobody says otherwise
     default_max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="Executions before a failing job is dead.")

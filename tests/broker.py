@@ -55,11 +55,11 @@ def _house(app: FastAPI) -> House:
 
 
 @contextmanager
-def broker_process(dsn: str, **settings: str) -> Iterator[tuple[Broker, "subprocess.Popen[str]"]]:
-    """`python -m app serve` as an operator would start it. Settings are LONGSHORE_ names in lower case."""
+def broker_process(dsn: str, *within: str, **settings: str) -> Iterator[tuple[Broker, "subprocess.Popen[str]"]]:
+    """`python -m app serve` as an operator starts it, or `within` a command that runs it. Settings are LONGSHORE_ names in lower case."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
     environment |= {"DATABASE_URL": dsn, "LONGSHORE_PORT": "0", **{f"LONGSHORE_{name.upper()}": value for name, value in settings.items()}}
-    process = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*within, sys.executable, "-m", "app", "serve"], env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         base = next(line for line in process.stdout if "listens on" in line).split()[3]

@@ -14,6 +14,7 @@ from tests.database import Loop, TestDatabase, _create, in_database
 SECRETS = {
     "DATABASE_URL": "postgresql://longshore:hunter2@db.example/longshore?sslpassword=hunter3",
     "LONGSHORE_LISTEN_URL": "postgresql://direct:hunter4@db.example/longshore",
+    "LONGSHORE_KEY_PEPPER": "hunter5",
 }
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker
+from tests.broker import Broker, threaded_broker
 from tests.cli.command import environment
-from tests.conftest import wait_until
+from tests.conftest import QUICK, wait_until
+from tests.database import Loop, create_database
 from tests.readme.settings_table import rows
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +26,11 @@ def code(title: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE)
 
 
-def tour(base: str, *blocks: str) -> str:
+def tour(base: str, *blocks: str, **variables: str) -> str:
     """What these blocks print. A status of 400 or more ends them, as an error; so does any other failure."""
     strict = 'set -eu -o pipefail\ncurl() { command curl --fail-with-body -w "\\n" "$@"; }\n'
     script = strict + "\n".join(blocks)
-    done = subprocess.run(["bash", "-c", script], env=environment(API=base), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", script], env=environment(API=base, **variables), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -62,6 +63,15 @@ def test_every_command_about_policies_works_and_does_what_it_says(api: Api, brok
     assert len(api.get("/jobs", queue="search")["items"]) == 1
     assert api.get("/jobs", queue="reports")["items"][0]["schedule"] == "nightly"
     api.delete("/job-types/email.send")
+
+
+def test_every_command_about_keys_works_and_does_what_it_says(postgres: str, loop: Loop) -> None:
+    """On a broker of its own: the first key shuts out everybody else."""
+    dsn = create_database(postgres, loop, "readme_keys")
+    with threaded_broker(QUICK, dsn) as broker:
+        printed = tour(broker.base, *code("API keys", "bash"), DATABASE_URL=dsn)
+        assert printed.count('"name":"mailer"') == 2
+        assert broker.http.get("/stats").status_code == 401
 
 
 def test_the_tour_needs_nothing_but_curl_and_python() -> None:

@@ -13,6 +13,8 @@ ACROSS_LANES = {
     "jobs.due_jobs",
     "jobs.next_due",
     "leases.expired_leases",
+    "leases.live_tokens",
+    "leases.held_by",
     "leases.leases_of_worker",
     "leases.ready_lanes",
     "dead_letters.too_old",

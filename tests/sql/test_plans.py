@@ -48,6 +48,7 @@ TIMES = {
 INDEXES = {
     "enqueue": set[str](),
     "claim": {"jobs_ready", "jobs_pkey"},
+    "held_by": {"jobs_held"},
     "held_leases": {"jobs_pkey"},
     "heartbeat": {"jobs_pkey"},
     "complete": {"jobs_pkey"},

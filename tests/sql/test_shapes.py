@@ -1,7 +1,7 @@
 """Every statement is one that Postgres can prepare, and gives just the columns of the shape that it fills."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -18,9 +18,12 @@ TYPES: Mapping[object, set[str]] = {
     int: {"int2", "int4", "int8"},
     str: {"text"},
     bool: {"bool"},
+    float: {"float8"},
+    bytes: {"bytea"},
     UUID: {"uuid"},
     datetime: {"timestamptz"},
     list[str]: {"text[]"},
+    Sequence[str]: {"text[]"},
     list[UUID]: {"uuid[]"},
 }
 

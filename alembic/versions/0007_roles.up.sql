@@ -1,0 +1,58 @@
+-- What a broker needs, for longshore_broker or for a role of another name. Again does no harm. Partitions of finished jobs come and go by
+-- functions that run as their owner, so that who serves can neither make, change, drop nor truncate a table; and what is finished, a broker
+-- can add to and not change. Called by the owner of the tables, or by who may act for it: to nobody else does Postgres give the grants.
+CREATE FUNCTION grant_to_broker(grantee name) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    home CONSTANT name := current_schema();
+    owner CONSTANT name := pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'jobs'::regclass;
+BEGIN
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, grantee);
+    EXECUTE format(
+        'GRANT SELECT, INSERT, UPDATE, DELETE
+        ON jobs, dead_letters, keys, leaders, workers, asks, job_types, schedules, passes, rests, dependents, endings,
+            stat_deltas, stat_totals, stat_rates, stat_times
+        TO %I',
+        grantee
+    );
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE ON queues, gates, api_keys TO %I', grantee);
+    EXECUTE format('GRANT SELECT, INSERT ON finished_jobs TO %I', grantee);
+    EXECUTE format('GRANT SELECT, UPDATE ON versions TO %I', grantee);
+    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION make_finished_partition, retire_finished_partition TO %I', grantee);
+    -- What later migrations make: they cannot know a role of another name.
+    EXECUTE format(
+        'ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO %I', owner, home, grantee
+    );
+    EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT EXECUTE ON FUNCTIONS TO %I', owner, home, grantee);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION grant_to_broker FROM PUBLIC;
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION grant_to_broker SET search_path = %I, pg_temp', current_schema());
+END
+$$;
+
+-- It belongs to the whole server: another database may have made it already, or be making it now.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'longshore_broker') THEN
+        CREATE ROLE longshore_broker NOLOGIN;
+    END IF;
+EXCEPTION
+    WHEN duplicate_object OR unique_violation THEN
+        RAISE NOTICE 'the role longshore_broker is there already';
+    WHEN insufficient_privilege THEN
+        RAISE NOTICE 'no right to create the role longshore_broker: make one, and call grant_to_broker with its name';
+END
+$$;
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'longshore_broker') THEN
+        PERFORM grant_to_broker('longshore_broker');
+    END IF;
+END
+$$;

@@ -1,0 +1,88 @@
+"""Brokers that serve nobody: their rooms are called one by one, on a clock that the test moves."""
+
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+
+from app import house
+from app.dead_letters.reviving import Reviving
+from app.jobs.changing import Changing
+from app.jobs.intake import Intake
+from app.leases.beating import Beating
+from app.leases.claiming import Claiming
+from app.leases.settling import Settling
+from app.maintenance.chores import Expiry, Promotion
+from app.settings import Settings
+from app.stats.reckoning import Reckoning
+from tests.conftest import QUICK
+from tests.database import Loop, TestDatabase
+from tests.model.clock import VirtualClock
+from tests.model.protocol import BASE_SECONDS, DEFAULT_LEASE, FACTOR, MAX_CRASHES, MAX_DELIVERIES, Row
+
+R = TypeVar("R")
+
+SETTINGS = QUICK.model_copy(
+    update={
+        "retry_base_seconds": float(BASE_SECONDS),
+        "retry_factor": float(FACTOR),
+        "retry_jitter": 0.0,
+        "default_lease_seconds": DEFAULT_LEASE,
+        "max_crashes": MAX_CRASHES,
+        "max_deliveries": MAX_DELIVERIES,
+        "notify": False,
+    }
+)
+
+ROWS = """
+SELECT id, state, state_reason, attempt, crashes, deliveries, replay_count, run_at, lease_expires_at, cancel_requested_at IS NOT NULL
+FROM jobs
+UNION ALL
+SELECT id, state, state_reason, attempt, crashes, deliveries, replay_count, run_at, NULL, cancel_requested_at IS NOT NULL
+FROM finished_jobs
+UNION ALL
+SELECT id, 'dead', reason, attempt, crashes, deliveries, replay_count, run_at, NULL, false
+FROM dead_letters
+"""
+
+
+class Broker:
+    """One broker's rooms, and those of its chores that move jobs."""
+
+    def __init__(self, dsn: str, clock: VirtualClock, settings: Settings = SETTINGS) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(house, "DatabaseClock", lambda: clock)
+            self.house = house.build(settings, dsn)
+        self.floor = self.house.floor
+        self.intake, self.changing, self.claiming = self._room(Intake), self._room(Changing), self._room(Claiming)
+        self.settling, self.beating, self.reviving = self._room(Settling), self._room(Beating), self._room(Reviving)
+        self.reckoning = self._room(Reckoning)
+        self.expiry = Expiry(self.floor, self.settling)
+        self.promotion = Promotion(self.floor, self.house.queues, self.house.signals)
+
+    def _room(self, kind: type[R]) -> R:
+        return next(room for room in self.house.rooms if isinstance(room, kind))
+
+
+class Table:
+    """Two brokers on one database that nobody else uses."""
+
+    def __init__(self, database: TestDatabase, loop: Loop) -> None:
+        self.database = database
+        self.loop = loop
+        self.clock = VirtualClock()
+        self.brokers = Broker(database.dsn, self.clock), Broker(database.dsn, self.clock)
+        for broker in self.brokers:
+            loop.run(broker.floor.db.open())
+
+    def rows(self) -> dict[UUID, Row]:
+        return {job_id: Row(*row) for job_id, *row in self.database.rows(ROWS)}
+
+    def counts(self, queue: str) -> dict[str, int]:
+        """As the statistics tell them, without the zeros."""
+        counts = self.loop.run(self.brokers[0].reckoning.of_queue(queue)).counts
+        return {state: n for state in counts.__struct_fields__ if (n := getattr(counts, state))}
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            self.loop.run(broker.floor.db.close())
