@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, keys, openapi, config. Heavy libraries are imported by the command that needs them."""
+"""The command line: serve, migrate, keys, restored, openapi, config. Heavy libraries are imported by the command that needs them."""
 
 import signal
 from types import FrameType
@@ -7,9 +7,22 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from app import key_commands
-from app.terminal import FAILED, WRONG_SETTINGS, database, embedded_folder, fail, failing_clearly, load_settings, masked, shown, variable
+from app.terminal import (
+    FAILED,
+    WRONG_SETTINGS,
+    database,
+    embedded_folder,
+    fail,
+    failing_clearly,
+    in_the_house,
+    load_settings,
+    masked,
+    shown,
+    variable,
+)
 
 if TYPE_CHECKING:
+    from app.house import House
     from app.settings import Settings
 
 cli = typer.Typer(
@@ -42,6 +55,17 @@ def migrate() -> None:
     settings = load_settings()
     with failing_clearly(), database(settings) as dsn:
         upgrade(direct(settings, dsn))
+
+
+@cli.command()
+def restored() -> None:
+    """After the database was brought back to an earlier time, before brokers serve it: end every lease of that time."""
+    from app.maintenance.restoring import end_leases
+
+    async def end(house: "House") -> None:
+        print(f"{await end_leases(house.floor, house.settling)} leases ended; their jobs are handed out again")
+
+    in_the_house(end)
 
 
 @cli.command()

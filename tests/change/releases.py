@@ -1,0 +1,40 @@
+"""The release before this one, from git: its code runs beside ours, on our schema."""
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack, chdir, contextmanager
+from pathlib import Path
+
+from app.db.migrations import ROOT
+from tests.broker import Broker, broker_process
+
+PREVIOUS = "0b7623ff50"  # the last commit of the release before: schema 0004
+
+
+def _archive() -> bytes | None:
+    """None in a clone without its history."""
+    made = subprocess.run(["git", "archive", PREVIOUS, "app", "alembic", "alembic.ini"], cwd=ROOT, capture_output=True, check=False)
+    return made.stdout if made.returncode == 0 else None
+
+
+AT_HAND = _archive() is not None
+
+
+def unpack(folder: Path) -> Path:
+    """Its tree, which `python -m app` runs from with the libraries of this one."""
+    archive = _archive()
+    assert archive is not None
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
+        tree.extractall(folder, filter="data")
+    return folder
+
+
+@contextmanager
+def release_process(tree: Path, dsn: str, **settings: str) -> Iterator[tuple[Broker, "subprocess.Popen[str]"]]:
+    """A broker of the release that lies there."""
+    with ExitStack() as stack:
+        with chdir(tree):
+            started = stack.enter_context(broker_process(dsn, **settings))
+        yield started
