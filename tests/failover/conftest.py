@@ -1,0 +1,57 @@
+"""Servers that a test may break: each gets copies of one migrated cluster."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.db import migrations
+from tests.database import Loop
+from tests.failover.cluster import ASYNCHRONOUS, SYNCHRONOUS, Pair, pair
+from tests.failover.disk import AT_HAND
+from tests.failover.server import Account, Server
+
+WITH_PATRONI = "PATRONI" in os.environ
+collect_ignore = ([] if AT_HAND else ["test_power_cut.py", "test_full_disk.py"]) + ([] if WITH_PATRONI else ["test_patroni.py"])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was not tried is said, so that a green run is not taken for more than it is."""
+    if not AT_HAND:
+        terminalreporter.write_line("Not tried: power cut, full disk (they need root, loop devices and mkfs.ext4)")
+    if not WITH_PATRONI:
+        terminalreporter.write_line("Not tried: failover by Patroni (make patroni)")
+
+
+@pytest.fixture(scope="package")
+def account() -> Iterator[Account]:
+    """In a folder with a short name: the path of a socket may have a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="lsf-") as folder:
+        yield Account(Path(folder))
+
+
+@pytest.fixture(scope="package")
+def template(account: Account) -> Server:
+    """Migrated and stopped, to be copied."""
+    server = Server(account, "template", account.make_folder(account.folder / "t"))
+    server.create()
+    server.start({})
+    migrations.upgrade(server.dsn)
+    server.stop()
+    return server
+
+
+@pytest.fixture
+def synchronous(template: Server, loop: Loop) -> Iterator[Pair]:
+    """A commit is answered when the standby has it."""
+    with pair(template, loop, SYNCHRONOUS) as made:
+        yield made
+
+
+@pytest.fixture
+def asynchronous(template: Server, loop: Loop) -> Iterator[Pair]:
+    """A commit is answered when the primary has it."""
+    with pair(template, loop, ASYNCHRONOUS) as made:
+        yield made

@@ -1,0 +1,100 @@
+"""Servers that must not be written to: an old primary that does not know that it was replaced, and a standby."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from app.db.servers import Servers
+from tests.api import Api
+from tests.broker import Broker, threaded_broker
+from tests.conftest import QUICK
+from tests.failover.cluster import Pair
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+IDS = "SELECT id::text FROM jobs"
+END_SESSIONS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'longshore%'"
+
+
+@pytest.fixture
+def broker(asynchronous: Pair) -> Iterator[Broker]:
+    with threaded_broker(QUICK, asynchronous.dsn) as broker:
+        yield broker
+
+
+@pytest.fixture
+def api(broker: Broker) -> Api:
+    return Api(broker.http, "orders")
+
+
+def replaced(pair: Pair, api: Api, eventually: Eventually) -> None:
+    """The standby has taken over, and the broker knows; then the old primary is back beside it, first in the list of hosts."""
+    api.enqueue()
+    pair.caught_up()
+    pair.fail_over()
+    eventually(lambda: api.http.get("/readyz").status_code == 200)
+    api.enqueue()
+    pair.primary.start()
+
+
+def acknowledged(api: Api, count: int) -> set[str]:
+    """With keys, repeated until they are answered with a job."""
+    ids: set[str] = set()
+    while len(ids) < count:
+        answer = api.http.post("/jobs", json={"queue": api.queue, "job_type": "test"}, headers={"Idempotency-Key": f"k{len(ids)}"})
+        ids |= {answer.json()["id"]} if answer.status_code == 201 else set()
+    return ids
+
+
+def test_an_old_primary_that_comes_back_is_given_nothing(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
+    replaced(asynchronous, api, eventually)
+    assert asynchronous.on_standby.value(END_SESSIONS) > 0
+    ids = acknowledged(api, 20)
+    assert ids <= {row["id"] for row in asynchronous.on_standby.rows(IDS)}
+    assert len(asynchronous.on_primary.rows(IDS)) == 1
+
+
+def test_without_the_check_the_old_primary_acknowledges(
+    asynchronous: Pair, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: the driver takes the first host that takes writes."""
+
+    async def connect(servers: Servers, _dsn: str | None = None, **options: Any) -> "asyncpg.Connection[asyncpg.Record]":
+        return await asyncpg.connect(servers.dsn, **options)
+
+    monkeypatch.setattr(Servers, "connect", connect)
+    with threaded_broker(QUICK, asynchronous.dsn) as unchecked:
+        api = Api(unchecked.http, "orders")
+        replaced(asynchronous, api, eventually)
+        assert asynchronous.on_standby.value(END_SESSIONS) > 0
+        assert acknowledged(api, 20) <= {row["id"] for row in asynchronous.on_primary.rows(IDS)}
+
+
+def test_a_broker_that_starts_beside_both_finds_the_right_one(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
+    replaced(asynchronous, api, eventually)
+    with threaded_broker(QUICK, asynchronous.dsn) as another:
+        ids = acknowledged(Api(another.http, "orders"), 5)
+    assert ids <= {row["id"] for row in asynchronous.on_standby.rows(IDS)}
+
+
+def test_an_old_primary_is_refused_even_if_there_is_no_other(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
+    replaced(asynchronous, api, eventually)
+    asynchronous.standby.kill()
+    eventually(lambda: api.http.get("/readyz").status_code == 503)
+    refused = api.post("/jobs", {"queue": "orders", "job_type": "test"}, status=503)
+    assert (refused["outcome"], len(asynchronous.on_primary.rows(IDS))) == ("not_done", 1)
+    asynchronous.standby.start()
+    eventually(lambda: api.http.get("/readyz").status_code == 200)
+    assert api.enqueue()["state"] == "ready"
+
+
+def test_a_standby_reached_by_mistake_is_given_nothing_until_it_is_promoted(asynchronous: Pair, eventually: Eventually) -> None:
+    with threaded_broker(QUICK, asynchronous.standby.dsn) as mistaken:
+        api = Api(mistaken.http, "orders")
+        assert api.post("/jobs", {"queue": "orders", "job_type": "test"}, status=503)["outcome"] == "not_done"
+        ready = api.get("/readyz", status=503)
+        assert any("standby" in check["detail"] for check in ready["checks"] if not check["ok"])
+        asynchronous.fail_over()
+        eventually(lambda: api.http.post("/jobs", json={"queue": "orders", "job_type": "test"}).status_code == 201)

@@ -1,0 +1,122 @@
+"""The restore drill: a base backup and the archived log, brought to an earlier moment; and a dump of a database that is in use."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.house import build
+from app.maintenance import restoring
+from tests.api import Api
+from tests.broker import threaded_broker
+from tests.conftest import QUICK, wait_until
+from tests.database import Loop
+from tests.failover.load import COMPLETED, EVERYTHING, load
+from tests.failover.server import Server
+from tests.polls import Background
+
+
+@pytest.fixture
+def server(template: Server) -> Iterator[Server]:
+    """That keeps its log in an archive."""
+    server = template.copy("archived")
+    server.account.make_folder(archive_of(server))
+    server.start({"archive_mode": "on", "archive_command": f"cp %p {archive_of(server)}/%f"})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def backup(server: Server) -> Path:
+    folder = server.account.make_folder(server.account.folder / f"{server.name}-backup")
+    server.account.run("pg_basebackup", "-D", folder, "-h", server.sockets, "-U", "postgres", "-X", "none", "-c", "fast", "--no-sync")
+    return folder
+
+
+def restore(server: Server, backup: Path, loop: Loop) -> Server:
+    """As it was when somebody marked the moment."""
+    restored = Server(server.account, "restored", backup)
+    restored.mark("recovery.signal")
+    target = {"recovery_target_name": "earlier", "recovery_target_action": "promote"}
+    restored.start({"restore_command": f"cp {archive_of(server)}/%f %p", **target})
+    wait_until(lambda: not restored.open(loop).value("SELECT pg_is_in_recovery()"))
+    return restored
+
+
+def archive_of(server: Server) -> Path:
+    return server.account.folder / f"{server.name}-archive"
+
+
+def end_leases(dsn: str, loop: Loop) -> int:
+    """What `python -m app restored` does."""
+    house = build(QUICK, dsn)
+
+    async def run() -> int:
+        await house.floor.db.open()
+        try:
+            await house.floor.clock.refresh(house.floor.db)
+            return await restoring.end_leases(house.floor, house.settling)
+        finally:
+            await house.floor.db.close()
+
+    return loop.run(run())
+
+
+def test_a_restored_database_knows_no_token_of_its_time_and_runs_again_what_was_done_since(
+    server: Server, backup: Path, loop: Loop
+) -> None:
+    with threaded_broker(QUICK, server.dsn) as broker:
+        api = Api(broker.http, "orders")
+        settled = api.enqueue(payload="settled before")["id"]
+        api.complete(api.claim_one())
+        api.enqueue_many(3)
+        late, first, second = api.claim(max_jobs=3, key="k")["jobs"]
+        before = server.open(loop)
+        before.age(late["id"], 120)
+        wait_until(lambda: api.job(late["id"])["state"] == "ready")
+        before.value("SELECT pg_create_restore_point('earlier')")
+        api.complete(first)
+        lost = api.enqueue(key="lost")["id"]
+        before.value("SELECT pg_switch_wal()")
+    server.stop()
+    restored = restore(server, backup, loop)
+    try:
+        assert end_leases(restored.dsn, loop) == 3
+        with threaded_broker(QUICK, restored.dsn) as broker:
+            api = Api(broker.http, "orders")
+            assert api.job(settled)["state"] == "completed"
+            assert [api.complete(held, status=409)["code"] for held in (late, first, second)] == ["lease_lost"] * 3
+            assert api.http.get(f"/jobs/{lost}").status_code == 404
+            assert api.claim(max_jobs=10, key="k")["jobs"] == []
+            again = api.claim(max_jobs=10)["jobs"]
+            assert {job["id"] for job in again} == {late["id"], first["id"], second["id"]}
+            assert [job["attempt"] for job in again if job["id"] != late["id"]] == [1, 1]
+            assert api.enqueue(key="lost")["id"] not in {lost, settled} | {job["id"] for job in again}
+            assert all(api.complete(job)["status"] == "settled" for job in again)
+        assert end_leases(restored.dsn, loop) == 0
+    finally:
+        restored.stop()
+
+
+def test_a_dump_taken_under_load_is_whole(server: Server, loop: Loop, background: Background) -> None:
+    dump = server.sockets / "dump"
+    where = ("-h", server.sockets, "-U", "postgres")
+    with threaded_broker(QUICK, server.dsn) as broker, load(broker.base, background) as clients:
+        clients.more(100, 20)
+        enqueued, settled = set(clients.enqueued.values()), set(clients.settled)
+        server.account.run("pg_dump", "-Fc", "-f", dump, *where, "postgres")
+        clients.more(50, 10)
+    server.open(loop).execute("CREATE DATABASE copy TEMPLATE template0")
+    server.account.run("pg_restore", "-d", "copy", *where, "--exit-on-error", dump)
+    copy = server.open(loop, "copy")
+    assert enqueued <= {row["id"] for row in copy.rows(EVERYTHING)}
+    assert settled <= {row["id"] for row in copy.rows(COMPLETED)}
+    end_leases(copy.dsn, loop)
+    with threaded_broker(QUICK, copy.dsn) as broker:
+        api = Api(broker.http, "load")
+        there = copy.rows(
+            "SELECT state, count(*) FROM jobs GROUP BY state UNION ALL SELECT state, count(*) FROM finished_jobs GROUP BY state"
+        )
+        assert api.counts() == {row["state"]: row["count"] for row in there}
+        assert api.enqueue(queue="new")["id"] not in enqueued
+        assert api.claim_one(queues=["new"])["attempt"] == 1
