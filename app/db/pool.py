@@ -113,7 +113,8 @@ class Database:
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         try:
-            await asyncio.wait_for(self._pool.close(), timeout=CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._pool.close()
         except TimeoutError:
             self._pool.terminate()
 

@@ -62,7 +62,8 @@ class Watching:
                 if row.state in FINISHED or left <= 0 or client.gone or self._draining:
                     return await self.told(row)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), min(left, LOOK_SECONDS * random.uniform(0.8, 1.2)))
+                    async with asyncio.timeout(min(left, LOOK_SECONDS * random.uniform(0.8, 1.2))):
+                        await event.wait()
         finally:
             self._forget(job_id, event)
 

@@ -42,6 +42,12 @@ async def read_key(on: Runs, lane: int, digest: UUID) -> Record:
     return row
 
 
+async def answer_of(on: Runs, lane: int, digest: UUID) -> str | None:
+    """What a key remembers, if anything; nobody is held up by asking."""
+    row = await on.row(SQL.read_key, lane, digest)
+    return row["answer"] if row else None
+
+
 async def hold_key(on: Runs, lane: int, digest: UUID, expires_at: datetime) -> str | None:
     answer: str | None = await on.value(SQL.hold_key, lane, digest, expires_at)
     return answer

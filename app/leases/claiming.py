@@ -60,6 +60,10 @@ class Claimant(NamedTuple):
     access: Access
     told_off: bool
 
+    @property
+    def digest(self) -> UUID:
+        return digest("claim", self.key or "", *filter(None, [self.access.caller]))
+
 
 class _NothingTaken(Exception):
     """Rolls back the transaction of a claim with a key."""
@@ -144,6 +148,8 @@ class Claiming:
             if client.gone:
                 self._floor.metrics.parked_left.inc()
                 break
+        if by.key is not None and not self._serves(poll.worker_id):
+            return Take(await self._handed_out_before(by))
         return Take([], again_at)
 
     async def _look(self, request: ClaimJobs, poll: Poll, by: Claimant) -> tuple[list[ClaimedRow] | None, datetime | None]:
@@ -194,12 +200,20 @@ class Claiming:
             raise RateLimited(f"this key holds {held} leases, at most {by.access.max_leases} are allowed", retry_after=1)
         return min(most, by.access.max_leases - held)
 
+    async def _handed_out_before(self, by: Claimant) -> list[ClaimedRow]:
+        """Who hands out nothing more still tells a repeated claim what it had got: its worker may not ask anybody else."""
+        name = by.digest
+        answer = await keys.answer_of(self._floor.db, spread(name, KEY_LANES), name)
+        rows = await self._replayed(self._floor.db, _receipt.decode(answer)) if answer else None
+        await self._queues.learn({row.lane for row in rows or []})
+        return rows or []
+
     async def _take_with_key(
         self, by: Claimant, names: Sequence[str], most: int, asked: Asked
     ) -> tuple[list[ClaimedRow] | None, datetime | None]:
         """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns.
         All is asked of this one connection: a second one could be held by somebody who waits for ours."""
-        name = digest("claim", by.key or "", *filter(None, [by.access.caller]))
+        name = by.digest
         lane = spread(name, KEY_LANES)
         expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
         again_at: datetime | None = None

@@ -12,6 +12,7 @@ from app.errors import DatabaseUnavailable
 from app.log import log
 from app.maintenance import store
 
+STOP_SECONDS = 5.0  # what does not end when it is cancelled must not keep the process
 LEAD_SECONDS = 10.0  # a leader that dies is followed after this; what it leads can wait that long
 
 
@@ -45,7 +46,9 @@ class Runner:
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        _, running = await asyncio.wait(self._tasks, timeout=STOP_SECONDS) if self._tasks else (set(), set())
+        if running:
+            log.warning("tasks did not end", tasks=sorted(task.get_name() for task in running))
         with contextlib.suppress(DatabaseUnavailable, TimeoutError):
             async with asyncio.timeout(1):  # the lease runs out by itself
                 await store.step_down(self._floor.db, self._holder)

@@ -114,7 +114,9 @@ def test_a_wrong_state_is_named(api: Api) -> None:
     assert (problem["code"], problem["state"]) == ("wrong_state", "completed")
 
 
-@pytest.mark.parametrize("job_id", [UUID(int=0), UUID(int=2**128 - 1), uuid1(), uuid4(), UUID(UNKNOWN)], ids=lambda job_id: job_id.hex[:8])
+@pytest.mark.parametrize(
+    "job_id", [UUID(int=0), UUID(int=2**128 - 1), uuid1(), uuid4(), UUID(UNKNOWN)], ids=["nil", "max", "v1", "v4", "v7"]
+)
 def test_an_unknown_uuid_of_any_version_is_not_found(job_id: UUID, http: httpx.Client) -> None:
     bodies: dict[str, Json] = {
         "complete_job": {},

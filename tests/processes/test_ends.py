@@ -88,3 +88,14 @@ def test_a_draining_broker_is_not_ready_and_hands_out_nothing(common: TestDataba
         assert (answer["jobs"], answer["poll_after_ms"] > 0) == ([], True)
         assert api.job(job["id"])["state"] == "ready"
         assert api.get("/livez")["status"] == "alive"
+
+
+def test_a_draining_broker_still_tells_a_repeated_claim_what_it_got(common: TestDatabase, queue: str) -> None:
+    with threaded_broker(QUICK, common.dsn) as broker:
+        api = Api(broker.http, queue)
+        api.enqueue_many(2)
+        held = api.claim_one(key="again")
+        assert broker.house is not None
+        broker.house.drain()
+        assert api.claim_one(key="again")["lease_token"] == held["lease_token"]
+        assert api.claim(key="another")["jobs"] == []

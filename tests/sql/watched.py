@@ -49,6 +49,11 @@ class WatchedDatabase(Database):
             await connection.execute("SET LOCAL plan_cache_mode = 'force_custom_plan'")
             yield WatchedTransaction(connection)
 
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[Any]:
+        async with self.transaction() as transaction:
+            yield transaction
+
     async def rows(self, sql: str, *args: object) -> list[Record]:
         async with self.transaction() as transaction:
             return await transaction.rows(sql, *args)

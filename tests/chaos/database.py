@@ -1,0 +1,122 @@
+"""The run's Postgres: a real one that flushes everything, can be killed, stopped and brought back, and asked past all proxies."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+
+from app.db import migrations
+from app.db.embedded import EmbeddedPostgres
+from tests.failover.server import children_of
+
+# The database's clock can be set: by an hour or so, for all that brokers ask it. Only new sessions find these functions first.
+CLOCK = """
+CREATE TABLE clock_jump (by interval NOT NULL);
+INSERT INTO clock_jump VALUES ('0');
+CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+    'SELECT pg_catalog.clock_timestamp() + (SELECT by FROM public.clock_jump)';
+CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS
+    'SELECT pg_catalog.now() + (SELECT by FROM public.clock_jump)';
+ALTER DATABASE postgres SET search_path = public, pg_catalog;
+"""
+# A deadlock is noticed before brokers are tired of waiting for the lock (1 s), and counted.
+OPTIONS = {"max_connections": "100", "deadlock_timeout": "200ms"}
+
+
+class Postgres:
+    """Start it from a thread that lives as long as the run: Linux takes the end of that thread for its parent's death."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = EmbeddedPostgres(folder, options=OPTIONS)
+        self.dsn = ""
+
+    def start(self) -> None:
+        self.dsn = self._server.start()
+
+    def prepare(self) -> None:
+        migrations.upgrade(self.dsn)
+        self.execute(CLOCK)
+
+    def stop(self) -> None:
+        self.signal(signal.SIGCONT)
+        self._end()
+
+    def _end(self) -> None:
+        self._server.stop()
+
+    @property
+    def _data(self) -> Path:
+        return self._server.data
+
+    def restart(self) -> None:
+        """After a kill: reap it, recover."""
+        self._server.stop()
+        self.start()
+
+    @property
+    def socket(self) -> str:
+        asked = parse_qs(urlsplit(self.dsn).query)
+        return f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}"
+
+    def dsn_through(self, folder: Path) -> str:
+        return f"postgresql://postgres@/postgres?host={folder}&port=5432"
+
+    def signal(self, sign: signal.Signals) -> None:
+        """The postmaster first, so that it starts no others; then all of its children."""
+        with suppress(OSError, ValueError, IndexError):
+            postmaster = int((self._data / "postmaster.pid").read_text().split()[0])
+            children = children_of(postmaster)
+            for pid in (postmaster, *children):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, sign)
+
+    # Questions
+
+    def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
+        return asyncio.run(self._ask(sql, *args))
+
+    def value(self, sql: str, *args: object) -> Any:
+        return self.rows(sql, *args)[0][0]
+
+    def execute(self, sql: str) -> None:
+        asyncio.run(self._do(sql))
+
+    @contextmanager
+    def holding(self, *statements: str, sessions: int = 1) -> Iterator[None]:
+        """Sessions that have done this in a transaction, and sit there."""
+        with asyncio.Runner() as runner:
+            held = [runner.run(self._hold(statements)) for _ in range(sessions)]
+            try:
+                yield
+            finally:
+                for connection in filter(None, held):
+                    connection.terminate()
+
+    async def _hold(self, statements: tuple[str, ...]) -> "asyncpg.Connection[asyncpg.Record] | None":
+        try:
+            connection = await asyncpg.connect(self.dsn)
+        except asyncpg.TooManyConnectionsError:
+            return None
+        for statement in ("BEGIN", *statements):
+            await connection.execute(statement)
+        return connection
+
+    async def _ask(self, sql: str, *args: object) -> list[asyncpg.Record]:
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return await connection.fetch(sql, *args)
+        finally:
+            await connection.close()
+
+    async def _do(self, sql: str) -> None:
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()

@@ -1,0 +1,153 @@
+"""The history, sorted by what it is about: keys, leases, settlements. What the invariants are asked of. Pure."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from tests.chaos.final import Final, Kept
+from tests.chaos.history import Item, Op
+from tests.chaos.options import Options
+
+SLACK = 0.25  # seconds that two brokers may differ about the database's time: each asks once a second how late it is
+GRACE = 2.0  # seconds after a fault in which it may still be felt
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    began: float
+    healed: float
+    hit: list[int]
+
+
+@dataclass
+class Word:
+    """What was said about a lease (a settlement, a heartbeat), and what was told. `type` is invoke if the client died over it."""
+
+    f: str
+    type: str
+    t0: float
+    t1: float
+    item: Item  # as asked, with what was told
+    code: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        return self.type == "ok" and self.item.status in ("settled", "already_settled", "extended")
+
+
+@dataclass
+class Lease:
+    """One delivery, as its holder saw it."""
+
+    job: str
+    token: str
+    deliveries: int
+    attempt: int
+    max_attempts: int
+    queue: str
+    group: str
+    db_at: float  # when it began; that is read before the statement waits for a connection,
+    told_at: float  # and this after it has run: the hand-out was in between
+    until: float  # the latest that anybody was told, by the database's clock
+    over: float  # the same by the machine's
+    t0: float  # of the first answer that told of it
+    t1: float
+    proc: str
+    claims: set[str] = field(default_factory=set)  # the keys (or calls, for claims without one) that it was handed out to
+    words: list[Word] = field(default_factory=list)
+
+    def settlements(self) -> list[Word]:
+        return [word for word in self.words if word.f == "settle"]
+
+    def given_back(self) -> list[Word]:
+        """Settlements after which the job may be handed out again, those that nobody knows of included."""
+        free = ("fail", "snooze", "release")
+        return [word for word in self.settlements() if word.item.outcome in free and (word.accepted or word.type in ("info", "invoke"))]
+
+
+class Facts:
+    def __init__(self, ops: list[Op], faults: list[Fault], final: Final, options: Options) -> None:
+        self.ops = ops
+        self.faults = faults
+        self.final = final
+        self.options = options
+        self.kept: dict[str, list[Kept]] = defaultdict(list)
+        for row in final.kept:
+            self.kept[row.id].append(row)
+        results = {op.call: op for op in ops if op.type != "invoke"}
+        self.calls = [(op, results.get(op.call)) for op in ops if op.type == "invoke"]
+        self.calls.sort(key=lambda call: call[0].t0)
+        self.enqueues = self._by_key("enqueue")
+        self.claims = self._by_key("claim")
+        self.asked = {item.key: item for op, _ in self.calls if op.f == "enqueue" for item in op.items}
+        self.cancels = {item.id for op, _ in self.calls if op.f == "cancel" for item in op.items}
+        self.acked: dict[str, Item] = {item.key: item for op in ops if op.f == "enqueue" and op.type == "ok" for item in op.items}
+        self.leases: dict[str, Lease] = {}
+        self.by_job: dict[str, list[Lease]] = defaultdict(list)
+        self._hear_of_leases()
+        self._hear_words()
+
+    def _by_key(self, f: str) -> dict[str, list[tuple[Op, Op | None]]]:
+        """Calls with their results, by Idempotency-Key, in the order in which they were made."""
+        found: dict[str, list[tuple[Op, Op | None]]] = defaultdict(list)
+        for invoke, result in self.calls:
+            if invoke.f == f and invoke.key:
+                found[invoke.key].append((invoke, result))
+        return found
+
+    def _hear_of_leases(self) -> None:
+        claims = [op for op in self.ops if op.f == "claim" and op.type == "ok"]
+        for op in sorted(claims, key=lambda op: op.t1):
+            for item in op.items:
+                self._hear_of(op, item)
+        for leases in self.by_job.values():
+            leases.sort(key=lambda lease: (lease.deliveries, lease.t1))
+
+    def _hear_of(self, op: Op, item: Item) -> None:
+        lease = self.leases.get(item.id + item.token)
+        if lease is None:
+            lease = Lease(
+                job=item.id,
+                token=item.token,
+                deliveries=item.deliveries,
+                attempt=item.attempt,
+                max_attempts=item.max_attempts,
+                queue=item.queue,
+                group=item.group,
+                db_at=item.db_at,
+                told_at=op.db_at or item.db_at,
+                until=item.lease_until,
+                over=op.t1 + item.lease_until - (op.db_at or op.t1),
+                t0=op.t0,
+                t1=op.t1,
+                proc=op.proc,
+            )
+            self.leases[item.id + item.token] = lease
+            self.by_job[item.id].append(lease)
+        lease.claims.add(op.key or op.call)
+
+    def _hear_words(self) -> None:
+        for invoke, result in self.calls:
+            if invoke.f in ("settle", "heartbeat"):
+                told = result.items if result is not None and result.items else invoke.items
+                for item in told:
+                    self._hear_word(invoke, result, item)
+
+    def _hear_word(self, invoke: Op, result: Op | None, item: Item) -> None:
+        lease = self.leases.get(item.id + item.token)
+        if lease is None:
+            return
+        kind, t1, code = (result.type, result.t1, result.code) if result is not None else ("invoke", float("inf"), "")
+        lease.words.append(Word(invoke.f, kind, invoke.t0, t1, item, code))
+        if result is not None and item.status == "extended" and item.lease_until > lease.until:
+            lease.until, lease.over = item.lease_until, result.t1 + item.lease_until - (result.db_at or result.t1)
+
+    # Faults
+
+    def jumped(self, since: float, until: float) -> bool:
+        """Whether the database's clock was set in between: then its times of before and after say nothing about each other. Brokers
+        ask for the time once a second."""
+        return any("clock" in fault.name and fault.began <= until and since <= fault.healed + GRACE for fault in self.faults)
+
+    def troubled(self, since: float, until: float) -> bool:
+        return any(fault.began <= until and since <= fault.healed + GRACE for fault in self.faults)

@@ -1,0 +1,108 @@
+"""A run from beginning to end: quiet, faults, heal, drain, the last look, the verdict. `run` is what tests and the command line call."""
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from tests.chaos import final, history
+from tests.chaos.checker import check
+from tests.chaos.cluster import Cluster
+from tests.chaos.facts import Facts, Fault
+from tests.chaos.nemeses import FULL, clash, wanted
+from tests.chaos.options import Options
+from tests.chaos.progress import Progress
+from tests.chaos.report import Report, report
+
+
+def run(options: Options) -> Report:
+    """Everything that was found is in the report; the folder stays if something was, or if it was asked for."""
+    folder = Path(options.keep or tempfile.mkdtemp(prefix="chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    assert not any(folder.iterdir()), f"{folder} is not empty"
+    folder.chmod(0o755)
+    began = time.monotonic()
+    with running(options, folder) as cluster:
+        faults, last = Run(cluster).through()
+    facts = Facts(history.read(cluster.history), faults, last, options)
+    summary = report(facts, folder, check(facts), seconds=time.monotonic() - began)
+    if summary.clean and not options.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return summary
+
+
+@contextmanager
+def running(options: Options, folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(options, folder, replicated="failover" in wanted(options))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+class Run:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.options = cluster.options
+        self.dice = random.Random(f"{self.options.seed}/faults")
+        self.faults: list[Fault] = []
+        self.progress = Progress(self.options)
+
+    def through(self) -> tuple[list[Fault], final.Final]:
+        self.cluster.start_clients()
+        self._quietly(self.options.quiet)
+        for names in self._plan():
+            self._strike(names)
+            self._quietly(self.options.gap_seconds * self.dice.uniform(0.5, 1.5))
+        return self.faults, self._drain()
+
+    def _plan(self) -> list[list[str]]:
+        """Each once, in an order of its own for each seed; then as the dice say, now and then two at once."""
+        names = wanted(self.options)
+        self.dice.shuffle(names)
+        plan = [[name] for name in names[: self.options.faults]]
+        while len(plan) < self.options.faults:
+            first, *second = self.dice.sample(names, min(2, len(names)))
+            both = self.dice.random() < self.options.together and not clash(first, *second)
+            plan.append([first, *second] if both else [first])
+        return plan
+
+    def _strike(self, names: list[str]) -> None:
+        self.progress.say(f"fault {len(self.faults) + 1}/{self.options.faults} {'+'.join(names)}")
+        began, hit = history.now(), set[int]()
+        with ExitStack() as stack:
+            for name in names:
+                hit |= set(stack.enter_context(FULL[name](self.cluster, self.dice)))
+            time.sleep(self.options.fault_seconds * self.dice.uniform(0.5, 1.5))
+        self.faults.append(Fault("+".join(names), began, history.now(), sorted(hit)))
+        with (self.cluster.folder / "faults.jsonl").open("ab") as log:
+            log.write(msgspec.json.encode(self.faults[-1]) + b"\n")
+
+    def _quietly(self, seconds: float) -> None:
+        self.progress.say("quiet")
+        time.sleep(seconds)
+
+    def _drain(self) -> final.Final:
+        """Producers end by themselves; then the jobs do. A slow machine may take its time, but not without getting on."""
+        ticks = final.end_schedules(self.cluster)
+        while any(producer.alive for producer in self.cluster.producers):
+            self.progress.say("producers finish")
+            time.sleep(0.1)
+        left, until = final.live(self.cluster), self._bound()
+        while left and time.monotonic() < until:
+            self.progress.say(f"drain: {left} jobs left")
+            time.sleep(0.1)
+            if (now_left := final.live(self.cluster)) < left:
+                left, until = now_left, self._bound()
+        self.cluster.workers.finish()
+        return final.final_read(self.cluster, ticks, drained=left == 0)
+
+    def _bound(self) -> float:
+        """How long jobs may stay as many as they are: what leases and attempts need, and some (I9)."""
+        return time.monotonic() + self.options.lease * 5 + self.options.settling

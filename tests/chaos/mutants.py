@@ -1,0 +1,195 @@
+"""Deliberate bugs, put into a broker from outside: statements rewritten as they are loaded, functions replaced (mutation_code.py).
+
+Each names the situation in which it shows and the invariants that may report it. A bug that has nowhere to go fails at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from app.db.sql import Statements
+from app.jobs import store as jobs
+from app.keys import store as keys
+from app.leases import store as leases
+from app.limits import store as limits
+from app.schedules import store as schedules
+from tests.chaos import mutation_code as code
+
+Bug = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`why`: the rule of FAULTS.md that it breaks, or what it does wrong. `says`: what the report must say, where an invariant has several
+    sentences and another one may be the machine's fault."""
+
+    why: str
+    situation: str
+    found_by: tuple[str, ...]
+    bugs: tuple[Bug, ...]
+    says: str = ""
+
+
+def rewritten(statements: Statements, name: str, this: str, that: str) -> Bug:
+    def put_in() -> None:
+        statement = statements.all[name]
+        assert this in statement.text, f"{name} does not say {this}"
+        statements.all[name] = replace(statement, text=statement.text.replace(this, that))
+
+    return put_in
+
+
+def no_check_of_the_lease(name: str) -> Bug:
+    return rewritten(leases.SQL, name, "(sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)", "true")
+
+
+MUTANTS = {
+    # The fence
+    "complete_no_fence": Mutant(
+        "R6: any token completes",
+        "late workers",
+        ("I6", "I4"),
+        (rewritten(leases.SQL, "complete", " AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL", ""),),
+    ),
+    "end_no_fence": Mutant(
+        "R6: any token fails, snoozes and releases",
+        "late workers",
+        ("I6", "I5"),
+        (rewritten(leases.SQL, "leased", " AND jobs.lease_token = sent.token", ""),),
+    ),
+    "beat_no_fence": Mutant(
+        "A11: any token extends the lease of whoever has the job",
+        "late workers",
+        ("I6",),
+        (
+            rewritten(leases.SQL, "heartbeat", " AND jobs.lease_token = sent.token", ""),
+            rewritten(leases.SQL, "heartbeat", "RETURNING jobs.id, jobs.lease_token", "RETURNING jobs.id, sent.token"),
+        ),
+    ),
+    "same_token_again": Mutant(
+        "R6: a job has the same token at every delivery",
+        "late workers",
+        ("I5", "I6"),
+        (rewritten(leases.SQL, "claim", "md5($5 || id::text)", "md5(left($5, 0) || id::text)"),),
+    ),
+    # Leases
+    "reaps_the_living": Mutant(
+        "expiry takes leases that have not run out",
+        "late workers",
+        ("I5",),
+        (
+            rewritten(leases.SQL, "expired_leases", "lease_expires_at <= $2", "lease_expires_at <= $2::timestamptz + interval '1 day'"),
+            rewritten(leases.SQL, "leased", "jobs.lease_expires_at,", "jobs.lease_expires_at - interval '1 day',"),
+            *(no_check_of_the_lease(name) for name in ("put_back", "bury", "close")),
+        ),
+    ),
+    "hands_out_too_soon": Mutant(
+        "a lease that is nearly over is handed to the next, while its holder may still extend it",
+        "late workers",
+        ("I5",),
+        (
+            rewritten(
+                leases.SQL,
+                "claim",
+                "state = 'ready'",
+                "(state = 'ready' OR (state = 'running' AND lease_expires_at < $4::timestamptz + interval '1.5 s'))",
+            ),
+        ),
+    ),
+    "claims_twice": Mutant(
+        "a claim neither locks what it picks nor looks at its state again",
+        "late workers",
+        ("I5",),
+        (rewritten(leases.SQL, "claim", "FOR UPDATE SKIP LOCKED", ""),),
+    ),
+    "clock_of_the_broker": Mutant("R11: leases by the broker's own clock, and one is wrong", "dead workers", ("I5",), (code.own_clock,)),
+    "unordered_locks": Mutant(
+        "R12: leases are put back in the order as sent", "dead workers", ("I9",), (code.unordered_locks,), says="deadlocks"
+    ),
+    "attempt_not_counted": Mutant(
+        "a delivery spends no attempt",
+        "dead workers",
+        ("I7",),
+        (rewritten(leases.SQL, "claim", "attempt = attempt + 1", "attempt = attempt"),),
+    ),
+    "release_spends": Mutant(
+        "release and snooze do not give the attempt back",
+        "late workers",
+        ("I7",),
+        (rewritten(leases.SQL, "put_back", "attempt = locked.attempt", "attempt = jobs.attempt"),),
+    ),
+    # Calls that are repeated
+    "no_dedupe": Mutant(
+        "R1: an Idempotency-Key is taken anew each time",
+        "lost replies",
+        ("I3",),
+        (rewritten(keys.SQL, "take_key", "WHERE keys.expires_at <= $6", "WHERE $6::timestamptz IS NOT NULL"),),
+    ),
+    "token_rotated": Mutant("R2: a repeated claim gets new tokens", "lost replies", ("I5", "I10"), (code.token_rotated,)),
+    "released_and_replayed": Mutant("R3: undone on disconnect, although there is a key", "cut clients", ("I5",), (code.undone_with_a_key,)),
+    # The database fails
+    "errors_swallowed": Mutant("a settlement that failed is told as done", "cut database", ("I4", "I10", "I12"), (code.errors_swallowed,)),
+    "unknown_as_not_done": Mutant("R7: whatever has failed was not done", "cut database", ("I10",), (code.unknown_as_not_done,)),
+    "fire_and_forget": Mutant("jobs are acknowledged before they are stored", "cut database", ("I1",), (code.fire_and_forget,)),
+    "batch_in_parts": Mutant("the key and the parts of a batch commit one by one", "cut database", ("I1", "I3"), (code.batch_in_parts,)),
+    # What is kept
+    "dead_letter_dropped": Mutant(
+        "a job that dies leaves no letter",
+        "dead workers",
+        ("I1",),
+        (
+            rewritten(
+                leases.SQL,
+                "bury",
+                "unique_key, schedule, depends_on\n    FROM taken",
+                "unique_key, schedule, depends_on\n    FROM taken WHERE false",
+            ),
+        ),
+    ),
+    "payload_touched": Mutant("a payload is not kept as it was sent", "crowd", ("I2",), (code.payload_touched,)),
+    "stats_not_counted": Mutant(
+        "completions are not counted",
+        "crowd",
+        ("I9",),
+        (
+            rewritten(
+                leases.SQL,
+                "complete",
+                "-count(*) FILTER (WHERE state = 'running'), count(*)",
+                "-count(*) FILTER (WHERE state = 'running'), 0",
+            ),
+        ),
+        says="stats say",
+    ),
+    # Rules of queues
+    "unique_unchecked": Mutant("nobody asks who has a unique key", "crowd", ("I3",), (code.unique_unchecked,), says="unique key"),
+    "limit_not_counted": Mutant(
+        "max_running is taken for the most of one claim",
+        "crowd",
+        ("I5 limits",),
+        (rewritten(limits.SQL, "running_slots", "count(*)", "0 * count(*)"),),
+    ),
+    "last_in_first_out": Mutant(
+        "the youngest goes first", "crowd", ("I8",), (rewritten(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),)
+    ),
+    "early": Mutant(
+        "jobs become ready three seconds before their time",
+        "crowd",
+        ("I11",),
+        (
+            rewritten(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1::timestamptz + interval '3 s'"),
+            rewritten(jobs.SQL, "promote", "run_at <= $3", "run_at <= $3::timestamptz + interval '3 s'"),
+        ),
+    ),
+    "fired_by_all": Mutant(
+        "B9: every broker fires a schedule that is due",
+        "schedules",
+        ("I11",),
+        (rewritten(schedules.SQL, "take_due_schedule", "FOR UPDATE SKIP LOCKED", ""),),
+    ),
+}
+
+
+def apply(name: str) -> None:
+    """In the broker's process, before it serves."""
+    for bug in MUTANTS[name].bugs:
+        bug()

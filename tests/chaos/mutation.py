@@ -1,0 +1,110 @@
+"""`python -m tests.chaos.mutation`: every mutant in its situation, seed after seed; and the sound broker, which stays clean in each."""
+
+import argparse
+import shutil
+import sys
+import time
+from dataclasses import dataclass, replace
+
+from tests.chaos.harness import run
+from tests.chaos.mutants import MUTANTS
+from tests.chaos.options import Options
+
+SEEDS = (1, 2, 3)
+SOUND = ""
+LINE = "{:<22} {:<25} {:<11} {:<14} {:<9} {}"
+
+_SMALL = Options(
+    jobs=800,
+    brokers=2,
+    producers=1,
+    workers=2,
+    lease=2,
+    quiet=1.0,
+    faults=3,
+    fault_seconds=0.6,
+    gap_seconds=0.4,
+    together=0.0,
+    buggify=0.0,
+    crash=0.0,
+    pause=0.0,
+    schedules=False,
+    settling=12.0,
+)
+SITUATIONS = {
+    "late workers": replace(_SMALL, nemeses=("worker_stop",), jobs=600, lease=1, faults=2, pause=0.25),
+    "dead workers": replace(_SMALL, nemeses=("worker_kill",), jobs=1500, faults=2, brokers=3, workers=3, crash=0.08),
+    "lost replies": replace(_SMALL, nemeses=("client_lost_replies",)),
+    "cut clients": replace(_SMALL, nemeses=("client_cut",), faults=8, fault_seconds=0.3, gap_seconds=0.6, workers=3, slots=8, pause=0.2),
+    "cut database": replace(_SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02),
+    "crowd": replace(_SMALL, nemeses=("old_snapshot",), jobs=2000, faults=1, slots=8, lease=1, pause=0.3),
+    "schedules": replace(_SMALL, nemeses=("broker_stop",), brokers=3, schedules=True),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`sentences`: those of the report that tell of the bug; for a sound broker all of them."""
+
+    name: str
+    situation: str
+    seed: int
+    sentences: tuple[str, ...]
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        return bool(self.sentences) == bool(self.name)
+
+
+def try_one(name: str, situation: str, seed: int) -> Outcome:
+    began = time.monotonic()
+    report = run(replace(SITUATIONS[situation], mutant=name, seed=seed))
+    told = [
+        f"{invariant}: {breach}" for invariant, breaches in report.found.items() for breach in breaches if _tells(name, invariant, breach)
+    ]
+    outcome = Outcome(name, situation, seed, tuple(told), time.monotonic() - began)
+    if outcome.right:
+        shutil.rmtree(report.folder, ignore_errors=True)  # nobody needs the history of what was bound to go wrong
+    return outcome
+
+
+def _tells(name: str, invariant: str, breach: str) -> bool:
+    return not name or (invariant in MUTANTS[name].found_by and MUTANTS[name].says in breach)
+
+
+def everything(names: list[str]) -> list[tuple[str, str]]:
+    """By situation, the sound broker first."""
+    chosen = [(name, MUTANTS[name].situation) for name in MUTANTS if name in names or not names]
+    return [
+        one for situation in dict.fromkeys(s for _, s in chosen) for one in [(SOUND, situation), *(c for c in chosen if c[1] == situation)]
+    ]
+
+
+def line(outcomes: list[Outcome]) -> str:
+    first = outcomes[0]
+    invariants = "/".join(MUTANTS[first.name].found_by) if first.name else ""
+    verdict = f"{'caught' if first.name else 'clean'} {sum(outcome.right for outcome in outcomes)} of {len(outcomes)}"
+    seconds = "/".join(f"{outcome.seconds:.0f}" for outcome in outcomes)
+    said = next((outcome.sentences[0] for outcome in outcomes if outcome.sentences), "")
+    columns = (first.name or "(sound)", ", ".join(SITUATIONS[first.situation].nemeses), invariants, verdict, seconds, said[:90])
+    return LINE.format(*columns)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutation")
+    parser.add_argument("names", nargs="*", help="of mutants; none: all of them")
+    parser.add_argument("--seeds", type=lambda given: tuple(map(int, given.split(","))), default=SEEDS)
+    asked = parser.parse_args()
+    print(LINE.format("mutant", "nemeses", "invariant", "seeds", "seconds", "for example"))
+    wrong = 0
+    for name, situation in everything(asked.names):
+        outcomes = [try_one(name, situation, seed) for seed in asked.seeds]
+        print(line(outcomes), flush=True)
+        wrong += sum(not outcome.right for outcome in outcomes)
+    print(f"{len(asked.names or MUTANTS)} mutants; {wrong} runs went the wrong way")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

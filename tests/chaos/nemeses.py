@@ -1,0 +1,212 @@
+"""The faults, one small function each: a fault lasts as long as its block, leaving it heals. Each yields the brokers that it hit."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import asyncpg
+
+from tests.chaos.cluster import Cluster
+from tests.chaos.options import Options
+from tests.chaos.proxy import Mode
+from tests.chaos.standby import Replicated
+
+Hit = list[int]
+Nemesis = Callable[[Cluster, random.Random], AbstractContextManager[Hit]]
+
+TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'longshore%'"
+
+
+# Brokers
+
+
+@contextmanager
+def broker_kill(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    victim = dice.choice(cluster.numbers)
+    cluster.brokers[victim].send_signal(signal.SIGKILL)
+    yield [victim]
+    cluster.restart_broker(victim)
+
+
+@contextmanager
+def broker_stop(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """A pause of its machine."""
+    victim = dice.choice(cluster.numbers)
+    cluster.brokers[victim].send_signal(signal.SIGSTOP)
+    yield [victim]
+    cluster.brokers[victim].send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def broker_roll(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """A rolling restart: each is asked to go, and the next one only when it is back."""
+    yield cluster.numbers
+    for number in cluster.numbers:
+        cluster.ask_to_go(number)
+        cluster.restart_broker(number)
+
+
+# Postgres
+
+
+@contextmanager
+def postgres_kill(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    cluster.postgres.signal(signal.SIGKILL)
+    yield cluster.numbers
+    cluster.restart_postgres()
+
+
+@contextmanager
+def postgres_stop(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    cluster.postgres.signal(signal.SIGSTOP)
+    yield cluster.numbers
+    cluster.postgres.signal(signal.SIGCONT)
+
+
+@contextmanager
+def postgres_terminate(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """Every session of the brokers, again and again would be a storm: once, at the beginning."""
+    cluster.postgres.rows(TERMINATE)
+    yield cluster.numbers
+
+
+@contextmanager
+def failover(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """The primary is gone for good; its synchronous standby takes over."""
+    postgres = cluster.postgres
+    assert isinstance(postgres, Replicated)
+    postgres.stand_by()
+    postgres.kill()
+    yield cluster.numbers
+    postgres.take_over()
+    cluster.find_postgres()
+
+
+# The network
+
+
+def on_legs(kind: str, mode: Mode) -> Nemesis:
+    """One leg of a kind or, half of the time, all of them."""
+
+    @contextmanager
+    def disturb(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+        hit = cluster.numbers if dice.random() < 0.5 else [dice.choice(cluster.numbers)]
+        legs = [f"{kind}{number}" for number in hit]
+        cluster.network.set_mode(legs, mode)
+        yield hit
+        cluster.network.set_mode(legs, "open", late=dice.random() < 0.5)
+
+    return disturb
+
+
+# Workers
+
+
+@contextmanager
+def worker_kill(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    dice.choice(cluster.workers.processes).send_signal(signal.SIGKILL)
+    yield []
+
+
+@contextmanager
+def worker_stop(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """Beyond its leases: when it goes on, it believes to hold what others have by then."""
+    victim = dice.choice(cluster.workers.processes)
+    victim.send_signal(signal.SIGSTOP)
+    yield []
+    time.sleep(cluster.options.lease + 0.5)
+    victim.send_signal(signal.SIGCONT)
+
+
+# What others do in the database
+
+
+@contextmanager
+def old_snapshot(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    with cluster.postgres.holding("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM jobs"):
+        yield []
+
+
+@contextmanager
+def pool_starvation(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """A lock that every write waits for: soon each connection of each pool does."""
+    with cluster.postgres.holding("LOCK TABLE jobs IN EXCLUSIVE MODE"):
+        yield cluster.numbers
+
+
+@contextmanager
+def connections_taken(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """Brokers lose theirs, and others are quicker to take what is free."""
+    cluster.postgres.rows(TERMINATE)
+    with cluster.postgres.holding(sessions=100):
+        yield cluster.numbers
+
+
+@contextmanager
+def clock_jump(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """An hour back for a while, then an hour ahead of before for good: no lease is left that ends in an hour."""
+    cluster.postgres.execute("UPDATE clock_jump SET by = by - interval '1 hour'")
+    yield cluster.numbers
+    cluster.postgres.execute("UPDATE clock_jump SET by = by + interval '2 hours'")
+
+
+@contextmanager
+def migration(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """What a release does while brokers serve: the migrator, a column more, an index beside the work; and the way back."""
+    command = [sys.executable, "-m", "app", "migrate"]
+    subprocess.run(command, env={"DATABASE_URL": cluster.postgres.dsn}, check=True, capture_output=True, timeout=120)
+    patiently(cluster, "ALTER TABLE jobs ADD COLUMN chaos integer")
+    cluster.postgres.execute("CREATE INDEX CONCURRENTLY chaos ON jobs (chaos)")
+    yield cluster.numbers
+    cluster.postgres.execute("DROP INDEX CONCURRENTLY chaos")
+    patiently(cluster, "ALTER TABLE jobs DROP COLUMN chaos")
+
+
+def patiently(cluster: Cluster, ddl: str) -> None:
+    """R18: a short wait for the lock, and once more."""
+    while True:
+        try:
+            cluster.postgres.execute(f"SET lock_timeout = '200ms'; {ddl}")
+        except asyncpg.LockNotAvailableError:
+            time.sleep(0.1)
+        else:
+            return
+
+
+SHORT: dict[str, Nemesis] = {
+    "broker_kill": broker_kill,
+    "broker_stop": broker_stop,
+    "broker_roll": broker_roll,
+    "postgres_kill": postgres_kill,
+    "postgres_stop": postgres_stop,
+    "postgres_terminate": postgres_terminate,
+    "db_cut": on_legs("db", "cut"),
+    "db_black_hole": on_legs("db", "black_hole"),
+    "db_lost_replies": on_legs("db", "lost_replies"),
+    "client_cut": on_legs("client", "cut"),
+    "client_black_hole": on_legs("client", "black_hole"),
+    "client_lost_replies": on_legs("client", "lost_replies"),
+    "worker_kill": worker_kill,
+    "worker_stop": worker_stop,
+    "old_snapshot": old_snapshot,
+    "pool_starvation": pool_starvation,
+    "connections_taken": connections_taken,
+}
+FULL: dict[str, Nemesis] = SHORT | {"clock_jump": clock_jump, "migration": migration, "failover": failover}
+
+NEEDS_POSTGRES = {"postgres_terminate", "old_snapshot", "pool_starvation", "connections_taken", "clock_jump", "migration", "failover"}
+
+
+def clash(*names: str) -> bool:
+    """Two that cannot be had at once: one broker is not stopped and asked to go, and nobody talks to a Postgres that is dead."""
+    kinds = ["postgres" if name in NEEDS_POSTGRES else name.partition("_")[0] for name in names]
+    return len(set(kinds)) < len(kinds)
+
+
+def wanted(options: Options) -> list[str]:
+    """The nemeses that may come."""
+    return list(options.nemeses or (FULL if options.full else SHORT))

@@ -1,0 +1,130 @@
+"""`python -m tests.chaos.nursery`: a process that has imported everything, and becomes a broker, a producer or a worker by forking.
+
+Starting Python and importing the product costs seconds of CPU; a fork costs none. The children are real processes: they are killed,
+stopped and asked to end like any other, and they end when the nursery does, which ends with the harness.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+ROLES = ("broker", "producer", "worker")
+
+
+class Birth(msgspec.Struct):
+    """One line on stdin; the answer is the pid."""
+
+    role: str
+    args: list[str]
+    log: str
+    env: dict[str, str] = {}
+
+
+class Child:
+    """Like a Popen of a process that is not our own child: the nursery reaps it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    @property
+    def alive(self) -> bool:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, 0)
+            return True
+        return False
+
+    def send_signal(self, sign: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, sign)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether it is gone within that time."""
+        until = time.monotonic() + seconds
+        while self.alive and time.monotonic() < until:
+            time.sleep(0.01)
+        return not self.alive
+
+    def end(self) -> None:
+        self.send_signal(signal.SIGCONT)
+        self.send_signal(signal.SIGKILL)
+        assert self.ended(30), f"process {self.pid} does not end"
+
+
+class Nursery:
+    def __init__(self, log: Path) -> None:
+        with log.open("ab") as said:
+            command = [sys.executable, "-m", "tests.chaos.nursery"]
+            env = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
+            self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
+        self._one_at_a_time = threading.Lock()
+
+    def bear(self, role: str, *args: str, log: Path, env: dict[str, str] | None = None) -> Child:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._one_at_a_time:
+            self._process.stdin.write(msgspec.json.encode(Birth(role, list(args), str(log), env or {})) + b"\n")
+            self._process.stdin.flush()
+            return Child(int(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+# The nursery's own side
+
+
+def serve() -> None:
+    from tests.chaos import broker, producer, worker  # the point of it all: only now, and only once
+
+    _import_product()
+    signal.signal(signal.SIGCHLD, _reap)
+    mains = {"broker": broker.main, "producer": producer.main, "worker": worker.main}
+    for line in sys.stdin.buffer:
+        birth = msgspec.json.decode(line, type=Birth)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _grow_up(birth, parent)
+            mains[birth.role](birth.args)
+            os._exit(0)
+        print(pid, flush=True)
+
+
+def _import_product() -> None:
+    """What `serve` imports when it is called."""
+    import app.main
+    import app.settings
+    import app.web.server  # noqa: F401
+
+
+def _reap(_signal: int, _frame: FrameType | None) -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _grow_up(birth: Birth, parent: int) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.environ.update(birth.env)
+    nothing, said = os.open(os.devnull, os.O_RDONLY), os.open(birth.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for old, new in ((nothing, 0), (said, 1), (said, 2)):
+        os.dup2(old, new)
+    threading.Thread(target=_end_with, args=(parent,), name="tether", daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,85 @@
+"""A producer: enqueues its share of the jobs at a steady pace, each call until it is told its outcome."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from tests.api import Json
+from tests.chaos.client import Answer, Client, pause
+from tests.chaos.history import History, Item, now
+from tests.chaos.options import Options, from_json
+from tests.chaos.workload import item_of, jobs_of, sizes
+
+AGAIN = 0.02  # share of acknowledged calls that are repeated all the same
+CANCEL = 0.01  # share of acknowledged jobs that are cancelled
+HANDS = 4  # calls under way at once
+
+
+class Producer:
+    def __init__(self, options: Options, number: int, client: Client) -> None:
+        self.options = options
+        self.number = number
+        self._client = client
+        self._dice = random.Random(f"{options.seed}/producer/{number}")
+        self._hands = asyncio.Semaphore(HANDS)
+
+    async def run(self) -> None:
+        """At the pace at which all are sent when the faults end; a fault leaves a backlog, which is then caught up."""
+        todo, began, sent = sizes(self.options, self.number), now(), 0
+        share = sum(todo)
+        async with asyncio.TaskGroup() as group:
+            for call, size in enumerate(todo):
+                await asyncio.sleep(max(0, began + self.options.load_seconds * sent / share - now()))
+                await self._hands.acquire()
+                group.create_task(self._enqueue(call, size))
+                sent += size
+
+    async def _enqueue(self, call: int, size: int) -> None:
+        try:
+            await self._enqueue_now(call, jobs_of(self.options, self.number, call, size))
+        finally:
+            self._hands.release()
+
+    async def _enqueue_now(self, call: int, jobs: list[Json]) -> None:
+        answer = await self._until_told(f"p{self.number}-{call}", jobs)
+        while answer.ok and self._dice.random() < AGAIN:
+            answer = await self._until_told(f"p{self.number}-{call}", jobs)
+        for told in told_of(answer.body) if answer.ok else ():
+            if self._dice.random() < CANCEL:
+                await self._client.call("cancel", f"/jobs/{told}/cancel", {}, items=[Item(id=told)])
+
+    async def _until_told(self, key: str, jobs: list[Json]) -> Answer:
+        """The same key, so that it makes no difference how often. No limit: the harness ends us if need be."""
+        items = [item_of(job) for job in jobs]
+        path, body = ("/jobs", jobs[0]) if len(jobs) == 1 else ("/jobs/batch", {"jobs": jobs})
+        tries = 0
+        while True:
+            answer = await self._client.call("enqueue", path, body, key=key, items=items, read=lambda told: read(told, items))
+            if not answer.again:
+                return answer
+            tries += 1
+            await asyncio.sleep(pause(tries, self._dice))
+
+
+def told_of(body: Json) -> list[str]:
+    return [str(result["job_id"]) for result in body["results"]] if "results" in body else [str(body["id"])]
+
+
+def read(body: Json, asked: list[Item]) -> list[Item]:
+    """Ids, and whether the job is a new one. A single answer does not say that in its body: whose payload it has does."""
+    if "results" in body:
+        return [
+            Item(key=item.key, id=result["job_id"], status=result["status"]) for item, result in zip(asked, body["results"], strict=True)
+        ]
+    own = body["payload"]["key"] == asked[0].key
+    return [Item(key=asked[0].key, id=body["id"], status="created" if own else "duplicate")]
+
+
+async def produce(options: Options, number: int, folder: Path, bases: list[str]) -> None:
+    proc = f"p{number}"
+    client = Client(bases, History(folder, proc), random.Random(f"{options.seed}/{proc}/ways"))
+    await Producer(options, number, client).run()
+
+
+def main(args: list[str]) -> None:
+    asyncio.run(produce(from_json(args[0]), int(args[1]), Path(args[2]), args[3].split(",")))

@@ -1,0 +1,141 @@
+"""The network between clients, brokers and Postgres, in a process of its own: `python -m tests.chaos.proxy`, told what to do on stdin.
+
+A leg is a way from a listening socket to a target. Its mode: open; cut (connections die, new ones are refused); black_hole (nothing
+arrives, nobody is told); lost_replies (requests arrive, answers do not).
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from typing import Literal, cast
+
+import msgspec
+import uvloop
+
+Mode = Literal["open", "cut", "black_hole", "lost_replies"]
+
+
+class Order(msgspec.Struct):
+    """One line on stdin. `late`: what a black hole has held back arrives when it ends; else those connections die."""
+
+    leg: str
+    do: Literal["listen", "target", "mode"]
+    place: str = ""
+    mode: Mode = "open"
+    late: bool = False
+
+
+class End(asyncio.Protocol):
+    """One of the two ends of a connection. What it hears goes to its peer."""
+
+    def __init__(self, leg: "Leg", *, near: bool) -> None:
+        self.leg = leg
+        self.near = near
+        self.peer: End | None = None
+        self.transport: asyncio.Transport | None = None
+        self.early: list[bytes] = []
+        self.harmed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.leg.ends.add(self)
+        if self.leg.mode == "black_hole":
+            self.transport.pause_reading()
+        if self.near:
+            self.leg.connect(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.leg.mode == "lost_replies" and not self.near:
+            self.harmed = True
+        elif self.peer is None or self.peer.transport is None:
+            self.early.append(data)
+        else:
+            self.peer.transport.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.leg.ends.discard(self)
+        self.transport = None
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.abort() if error else self.peer.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Leg:
+    def __init__(self) -> None:
+        self.target = ""
+        self.mode: Mode = "open"
+        self.ends: set[End] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.AbstractServer | None = None  # kept: one that nobody knows of is closed
+
+    async def listen(self, place: str) -> None:
+        loop = asyncio.get_running_loop()
+        make: Callable[[], End] = lambda: End(self, near=True)  # noqa: E731
+        if "/" in place:
+            self._server = await loop.create_unix_server(make, place, backlog=1000)
+            os.chmod(place, 0o777)
+        else:
+            self._server = await loop.create_server(make, "127.0.0.1", int(place), backlog=1000)
+
+    def connect(self, near: End) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(near))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, near: End) -> None:
+        while self.mode == "black_hole":  # noqa: ASYNC110 (a lost packet is sent again, later)
+            await asyncio.sleep(0.05)
+        far = End(self, near=False)
+        try:
+            if self.mode == "cut":
+                raise ConnectionRefusedError
+            await self._reach(far)
+        except OSError:
+            near.abort()
+            return
+        if near.transport is None:
+            far.abort()
+            return
+        near.peer, far.peer = far, near
+        for data in near.early:
+            if far.transport is not None:
+                far.transport.write(data)
+
+    async def _reach(self, far: End) -> None:
+        loop = asyncio.get_running_loop()
+        if "/" in self.target:
+            await loop.create_unix_connection(lambda: far, self.target)
+        else:
+            await loop.create_connection(lambda: far, "127.0.0.1", int(self.target))
+
+    def set_mode(self, mode: Mode, *, late: bool) -> None:
+        before, self.mode = self.mode, mode
+        for end in list(self.ends):
+            if mode == "cut" or (before == "lost_replies" and end.harmed) or (before == "black_hole" and not late):
+                end.abort()
+            elif end.transport is not None:
+                end.transport.pause_reading() if mode == "black_hole" else end.transport.resume_reading()
+
+
+async def main() -> None:
+    legs: dict[str, Leg] = {}
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    while line := await lines.readline():
+        order = msgspec.json.decode(line, type=Order)
+        leg = legs.setdefault(order.leg, Leg())
+        if order.do == "listen":
+            await leg.listen(order.place)
+        elif order.do == "target":
+            leg.target = order.place
+        else:
+            leg.set_mode(order.mode, late=order.late)
+        print(order.leg, flush=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

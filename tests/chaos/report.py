@@ -1,0 +1,89 @@
+"""What a run comes to: one table, and the sentences of what was found."""
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.causes import causes
+from tests.chaos.checker import Found
+from tests.chaos.facts import Facts, Fault
+from tests.chaos.history import Op
+from tests.chaos.options import Options
+
+SHOWN = 5  # sentences per invariant
+
+
+@dataclass(frozen=True)
+class Report:
+    options: Options
+    folder: Path
+    found: Found
+    figures: dict[str, str]
+    struck: set[str]  # the nemeses that there were
+
+    @property
+    def clean(self) -> bool:
+        return not self.found
+
+    def table(self) -> str:
+        width = max(map(len, self.figures))
+        lines = [f"{name:<{width}}  {value}" for name, value in self.figures.items()]
+        for name, breaches in self.found.items():
+            lines += [f"{name}: {len(breaches)} found", *(f"  {breach}" for breach in breaches[:SHOWN])]
+        if not self.clean:
+            lines.append(f"seed {self.options.seed}; histories and logs: {self.folder}")
+        return "\n".join(lines)
+
+
+def report(facts: Facts, folder: Path, found: Found, *, seconds: float) -> Report:
+    options, faults, ops, final, why = facts.options, facts.faults, facts.ops, facts.final, causes(facts)
+    back = sorted(recoveries(faults, ops))
+    struck = {name for fault in faults for name in fault.name.split("+")}
+    figures = {
+        "jobs": f"{len(final.kept):,}",
+        "faults": f"{len(faults)} of {len(struck)} kinds",
+        "seed": str(options.seed),
+        "lost": str(count(found, "I1", "lost")),
+        "double-accepted": str(count(found, "I4", "completed by two", "accepted as new")),
+        "overlapping leases": str(count(found, "I5", "overlap", "one ")),
+        "duplicates": str(count(found, "I3")),
+        "other breaches": str(sum(map(len, found.values())) - sum(count(found, name) for name in ("I1", "I3", "I4", "I5"))),
+        "redelivered": f"{sum(why.values()):,} times ({listed(why)})",
+        "unknown outcomes": f"{sum(op.type == 'info' for op in ops):,} of {sum(op.type != 'invoke' for op in ops):,} calls",
+        "recovery": f"p50 {percentile(back, 50):.2f} s, p99 {percentile(back, 99):.2f} s, max {percentile(back, 100):.2f} s",
+        "duration": f"{seconds:.0f} s",
+    }
+    return Report(options, folder, found, figures, struck)
+
+
+def listed(why: Counter[str]) -> str:
+    return ", ".join(f"{cause} {times:,}" for cause, times in sorted(why.items())) or "never"
+
+
+def count(found: Found, name: str, *begins: str) -> int:
+    return sum(breach.startswith(begins or "") for breach in found.get(name, []))
+
+
+def recoveries(faults: list[Fault], ops: list[Op]) -> list[float]:
+    """From the end of each fault to the first acknowledgement by every broker that it hit, of calls begun after it."""
+    done: dict[int, list[tuple[float, float]]] = {}
+    for op in ops:
+        if op.type == "ok":
+            done.setdefault(op.via, []).append((op.t0, op.t1))
+    return [recovery(fault, done) for fault in faults if fault.hit]
+
+
+def recovery(fault: Fault, done: dict[int, list[tuple[float, float]]]) -> float:
+    """The slowest of them."""
+    return max(first_after(fault.healed, done.get(number, [])) - fault.healed for number in fault.hit)
+
+
+def first_after(instant: float, calls: list[tuple[float, float]]) -> float:
+    """When the first call that ended after it did; calls are sorted by their end, as histories are."""
+    place = bisect_left(calls, instant, key=lambda call: call[1])
+    return calls[place][1] if place < len(calls) else instant
+
+
+def percentile(values: list[float], share: int) -> float:
+    return values[min(len(values) - 1, len(values) * share // 100)] if values else 0.0

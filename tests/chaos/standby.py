@@ -1,0 +1,79 @@
+"""A Postgres with a synchronous standby that takes its place when it is killed; the next standby is a copy of that one."""
+
+import asyncio
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import asyncpg
+
+from tests.chaos.database import OPTIONS, Postgres
+from tests.failover.server import PORT, Account, Server
+
+DURABLE = OPTIONS | {"fsync": "on", "autovacuum": "on", "shared_buffers": "128MB", "wal_keep_size": "1GB"}
+
+
+class Replicated(Postgres):
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="chaos-pg-")
+        self._account = Account(Path(self._folder.name))
+        self._primary = Server(self._account, "p", self._account.make_folder(self._account.folder / "first"))
+        self._standby: Server | None = None
+        self.dsn = self._primary.dsn
+
+    @property
+    def _data(self) -> Path:
+        return self._primary.data
+
+    def start(self) -> None:
+        self._primary.create()
+        self._primary.start(DURABLE)
+
+    def restart(self) -> None:
+        self._primary.kill()
+        self._primary.start()
+
+    def _end(self) -> None:
+        for server in filter(None, (self._primary, self._standby)):
+            server.kill()
+        self._folder.cleanup()
+
+    def stand_by(self) -> None:
+        """Returns when every commit waits for the standby's word."""
+        if self._standby is None:
+            self._standby = Server(self._account, "p")
+            asyncio.run(self._copy_to(self._standby))
+            self._standby.mark("standby.signal")
+            link = f"host={self._primary.sockets} port={PORT} user=postgres application_name=standby"
+            self._standby.start(DURABLE | {"primary_conninfo": link, "wal_retrieve_retry_interval": "100ms"})
+        self._wait_for_word_of("standby")
+        while not self.rows("SELECT FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'"):
+            time.sleep(0.05)
+
+    def take_over(self) -> None:
+        """The standby becomes the primary, and waits for nobody until it has a standby itself."""
+        assert self._standby is not None
+        self._primary.kill()
+        self._primary, self._standby = self._standby, None
+        self.dsn = self._primary.dsn
+        self._wait_for_word_of("")
+        assert self.value("SELECT pg_promote()")
+
+    def kill(self) -> None:
+        self._primary.kill()
+
+    def _wait_for_word_of(self, name: str) -> None:
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        self.execute("SELECT pg_reload_conf()")
+
+    async def _copy_to(self, copy: Server) -> None:
+        """While it serves: Postgres says what the copy has to read again."""
+        connection = await asyncpg.connect(self.dsn)
+        await connection.execute("SELECT pg_backup_start('chaos', true)")
+        # Files that vanish meanwhile are no loss: the log has what became of them.
+        subprocess.run(["cp", "-a", self._primary.data, copy.data], check=False, stderr=subprocess.DEVNULL)  # noqa: ASYNC221
+        label = await connection.fetchval("SELECT labelfile FROM pg_backup_stop()")
+        await connection.close()
+        (copy.data / "backup_label").write_text(label)
+        self._account.own(copy.data / "backup_label")

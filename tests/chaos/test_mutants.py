@@ -1,0 +1,35 @@
+"""The harness can fail: a few brokers with a deliberate bug are caught, and the sound one is not. `make mutants` tries them all."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.chaos.mutants import MUTANTS
+from tests.chaos.mutation import SITUATIONS, SOUND, everything, try_one
+
+CAUGHT_HERE = ("complete_no_fence", "no_dedupe")
+
+
+@pytest.mark.parametrize("name", CAUGHT_HERE)
+def test_a_deliberate_bug_is_caught(name: str) -> None:
+    outcome = try_one(name, MUTANTS[name].situation, seed=1)
+    assert outcome.right, outcome
+
+
+def test_the_sound_broker_is_clean_where_they_are_caught() -> None:
+    outcome = try_one(SOUND, MUTANTS[CAUGHT_HERE[0]].situation, seed=1)
+    assert outcome.right, outcome
+
+
+def test_every_bug_has_somewhere_to_go() -> None:
+    """All of them, in a process of their own: a statement that says something else by now makes its mutant a sound broker."""
+    script = "from tests.chaos.mutants import MUTANTS, apply\nfor name in MUTANTS: apply(name)"
+    subprocess.run([sys.executable, "-c", script], env=os.environ | {"CHAOS_BUGGIFY": "0:1/1"}, check=True, timeout=120)
+
+
+def test_there_are_at_least_sixteen_and_each_has_a_sound_twin() -> None:
+    assert len(MUTANTS) >= 16
+    assert {situation for name, situation in everything([]) if name == SOUND} == {mutant.situation for mutant in MUTANTS.values()}
+    assert {mutant.situation for mutant in MUTANTS.values()} == SITUATIONS.keys()
