@@ -34,7 +34,7 @@ run: $(READY) ## serve on 127.0.0.1:8080 with an embedded Postgres (or DATABASE_
 	@exec $(BIN)/python -m app serve --migrate
 
 test: lint ## everything CI runs: lint, then pytest on a real Postgres
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY) ## ruff, mypy, import-linter, bandit, squawk, and whether generated files are fresh
 	$(BIN)/ruff check .

@@ -5,8 +5,6 @@ CREATE FUNCTION public.grant_to_broker(grantee name) RETURNS void
 DECLARE
     home CONSTANT name := current_schema();
 
-    owner CONSTANT name := pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'jobs'::regclass;
-
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, grantee);
 
@@ -27,13 +25,6 @@ BEGIN
     EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
 
     EXECUTE format('GRANT EXECUTE ON FUNCTION make_finished_partition, retire_finished_partition TO %I', grantee);
-
-    -- What later migrations make: they cannot know a role of another name.
-    EXECUTE format(
-        'ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO %I', owner, home, grantee
-    );
-
-    EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT EXECUTE ON FUNCTIONS TO %I', owner, home, grantee);
 
 END
 $$;

@@ -107,10 +107,10 @@ def keys_were_made(dsn: str) -> bool | None:
     """None: the database, or its schema, is not there yet."""
     import asyncio
 
-    import asyncpg
+    from app.db.servers import UNREACHABLE, Servers
 
     async def look() -> bool:
-        connection = await asyncpg.connect(dsn, timeout=5)
+        connection = await Servers(dsn).connect(timeout=5)
         try:
             return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_keys)"))
         finally:
@@ -118,7 +118,7 @@ def keys_were_made(dsn: str) -> bool | None:
 
     try:
         return asyncio.run(look())
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except UNREACHABLE:
         return None
 
 

@@ -17,7 +17,7 @@ cli = typer.Typer(help="API keys: make the first one here, others here or with P
 def create_key(
     name: Annotated[str, typer.Option(help="Who the caller is. Two live keys may have the same name, so that one can take over.")],
     scope: Annotated[list[str], typer.Option(help="enqueue, work, read or manage, also `work:email.*`. Give it several times.")],
-    days: Annotated[float | None, typer.Option(help="How long it lasts; default: until it is revoked.", min=0.001)] = None,
+    days: Annotated[float | None, typer.Option(help="How long it lasts; default: until it is revoked.", min=0.001, max=36500)] = None,
     requests_per_second: Annotated[float | None, typer.Option(help="Quota of calls, in each process.")] = None,
     max_leases: Annotated[int | None, typer.Option(help="Quota of leases held at once.")] = None,
 ) -> None:

@@ -70,6 +70,7 @@ def database(settings: "Settings", *, shared: bool = False) -> Iterator[str]:
         yield running
         return
     with embedded as dsn:
+        embedded.revive()
         yield dsn
 
 

@@ -14,6 +14,7 @@ from app.leases.claiming import Claiming
 from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
 from app.queues.schemas import QueueConfig
 from app.settings import Settings
+from app.web.access import ALL
 from app.web.disconnect import Client
 from app.web.shapes import Raw
 from bench.cost import BATCH, PAYLOAD
@@ -68,8 +69,8 @@ class Scene:
         """In one call: of a job, or of a batch."""
         sent = [Raw(msgspec.json.encode(job)) for job in jobs]
         if len(jobs) == 1:
-            return [(await self._intake.enqueue(_job_create.decode(sent[0]), {}, None))[0].id]
-        answer = await self._intake.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench")
+            return [(await self._intake.enqueue(_job_create.decode(sent[0]), {}, None, ALL))[0].id]
+        answer = await self._intake.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench", ALL)
         return [result.job_id for result in answer.results if isinstance(result.job_id, UUID)]
 
     async def enqueue_many(self, jobs: Sequence[Json], turns: Tally | None = None) -> list[UUID]:
@@ -82,13 +83,13 @@ class Scene:
         return ids
 
     async def claim(self, queue: str, n: int) -> list[ClaimedJob]:
-        answer = await self._claiming.claim(ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client())
+        answer = await self._claiming.claim(ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), ALL)
         assert len(answer.jobs) == n, f"{len(answer.jobs)} jobs, not {n}"
         return answer.jobs
 
     async def settle(self, jobs: Sequence[ClaimedJob], outcome: Outcome = Outcome.COMPLETE, **fields: Any) -> None:
         items = [Settlement(job_id=job.id, lease_token=str(job.lease_token), outcome=outcome, **fields) for job in jobs]
-        await self.house.settling.settle(items)
+        await self.house.settling.settle(items, ALL)
 
     async def claim_and_complete(self, queue: str, n: int, path: Tally) -> None:
         await self.look()

@@ -1,12 +1,12 @@
--- What a broker needs, for longshore_broker or for a role of another name. Again does no harm. Partitions of finished jobs come and go by
--- functions that run as their owner, so that who serves can neither make, change, drop nor truncate a table; and what is finished, a broker
--- can add to and not change. Called by the owner of the tables, or by who may act for it: to nobody else does Postgres give the grants.
+-- What a broker needs, for longshore_broker or for a role of another name. Again does no harm. Days of finished jobs come and go by functions
+-- that run as their owner; but for those, who serves can neither make, change, drop nor truncate a table, and what is finished, a broker can
+-- add to and not change. Called by the owner of the tables, or by who may act for it: to nobody else does Postgres give the grants. No
+-- default privileges: they would hold for each new day too. A later migration that makes a table grants it here, to all who have `jobs`.
 CREATE FUNCTION grant_to_broker(grantee name) RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
     home CONSTANT name := current_schema();
-    owner CONSTANT name := pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'jobs'::regclass;
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, grantee);
     EXECUTE format(
@@ -21,11 +21,6 @@ BEGIN
     EXECUTE format('GRANT SELECT, UPDATE ON versions TO %I', grantee);
     EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
     EXECUTE format('GRANT EXECUTE ON FUNCTION make_finished_partition, retire_finished_partition TO %I', grantee);
-    -- What later migrations make: they cannot know a role of another name.
-    EXECUTE format(
-        'ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO %I', owner, home, grantee
-    );
-    EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT EXECUTE ON FUNCTIONS TO %I', owner, home, grantee);
 END
 $$;
 

@@ -4,8 +4,9 @@ import asyncio
 import hmac
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 
 from app.api_keys import secret, store
 from app.api_keys.store import KeyRow
@@ -39,13 +40,13 @@ class Budget:
 
 
 class Known:
-    """A key as the process caches it. Callers with the same name share a budget."""
+    """A key as the process caches it. Keys with the same name share the quotas."""
 
-    def __init__(self, row: KeyRow, budget: Budget | None) -> None:
+    def __init__(self, row: KeyRow, max_leases: int | None, budget: Budget | None, ended: Callable[[], bool]) -> None:
         self.id = row.id
         self.mac = row.mac
         self.expires_at = row.expires_at
-        self.caller: Caller = caller_with(row.name, row.scopes, row.max_leases)
+        self.caller: Caller = caller_with(row.name, row.scopes, max_leases, ended)
         self.budget = budget
 
 
@@ -67,16 +68,17 @@ class Keyring:
     async def refresh(self) -> None:
         async with self._reading:
             rows = await store.all_keys(self._floor.db)
-            budgets = self._budgets(rows)
-            self._live = {row.id: Known(row, budgets.get(row.name)) for row in rows if row.revoked_at is None}
+            live = [row for row in rows if row.revoked_at is None]
+            newest = {row.name: row for row in sorted(live, key=lambda row: row.created_at)}  # its quotas are the caller's
+            budgets = self._budgets(newest.values())
+            self._live = {
+                row.id: Known(row, newest[row.name].max_leases, budgets.get(row.name), partial(self._has_ended, row.id)) for row in live
+            }
             self._any = bool(rows)
 
     def _budgets(self, rows: Iterable[KeyRow]) -> dict[str, Budget]:
-        """What has been spent stays spent; of two keys with one name the one with the larger quota counts."""
-        rates: dict[str, float] = {}
-        for row in rows:
-            if row.requests_per_second is not None and row.revoked_at is None:
-                rates[row.name] = max(row.requests_per_second, rates.get(row.name, 0))
+        """What has been spent stays spent."""
+        rates = {row.name: row.requests_per_second for row in rows if row.requests_per_second is not None}
         spent = {known.caller.name: known.budget for known in (self._live or {}).values() if known.budget is not None}
         return {name: _same(spent.get(name), rate) or Budget(rate) for name, rate in rates.items()}
 
@@ -114,7 +116,11 @@ class Keyring:
         known = (self._live or {}).get(sent.id)
         if not hmac.compare_digest(sent.mac(self._pepper), known.mac if known else _NO_MAC) or known is None:
             return None
-        return known if known.expires_at is None or known.expires_at > self._floor.now() else None
+        return None if self._has_ended(known.id) else known
+
+    def _has_ended(self, key_id: str) -> bool:
+        known = (self._live or {}).get(key_id)
+        return known is None or (known.expires_at is not None and known.expires_at <= self._floor.now())
 
     async def write_used(self) -> None:
         """The chore."""

@@ -3,6 +3,7 @@
 All times in the product come from here or from `now()` in SQL; the broker's own wall clock may be off by hours.
 """
 
+import math
 import time
 from datetime import UTC, datetime
 
@@ -13,6 +14,7 @@ from app.errors import DatabaseUnavailable
 class DatabaseClock:
     def __init__(self) -> None:
         self._offset: float | None = None
+        self._span = (-math.inf, math.inf)
 
     @property
     def known(self) -> bool:
@@ -25,11 +27,12 @@ class DatabaseClock:
         return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     async def refresh(self, db: Database) -> None:
-        """The answer was written somewhere between asking and hearing. If the offset that we have fits into that span it stays, so
-        that a slow round trip does not move the clock."""
+        """The answer was written somewhere between asking and hearing: a span in which the offset lies. What fits into all spans so far is
+        kept, so that a slow round trip does not move the clock and quick ones make it better; a clock that was set fits into none."""
         before = time.monotonic()
         theirs: datetime = await db.value("SELECT clock_timestamp()")
         after = time.monotonic()
         earliest, latest = theirs.timestamp() - after, theirs.timestamp() - before
-        if self._offset is None or not earliest <= self._offset <= latest:
-            self._offset = (earliest + latest) / 2
+        narrowed = (max(earliest, self._span[0]), min(latest, self._span[1]))
+        self._span = narrowed if narrowed[0] <= narrowed[1] else (earliest, latest)
+        self._offset = sum(self._span) / 2

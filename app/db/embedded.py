@@ -3,16 +3,15 @@
 The folder holds `owner` (the lock), `postgres.log` and `data/` (the cluster); nothing in it ever needs cleaning by hand.
 """
 
-import ctypes
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,8 @@ from urllib.parse import quote
 
 from app.db.embedded_binaries import ENVIRONMENT, copy_for_all, find_binaries, major, version_of
 from app.db.embedded_lock import AlreadyOwned, EmbeddedError, Ownership
+from app.db.embedded_processes import die_with, halt, unprivileged_user
+from app.log import log
 
 __all__ = ["AlreadyOwned", "EmbeddedError", "EmbeddedPostgres", "find_binaries"]
 
@@ -30,9 +31,8 @@ NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 PORT = 5432
 LONGEST_BASE = 64  # a socket's path may have 103 bytes on macOS, 107 on Linux, and we append 35
 LOG_BYTES = 8 * 1024 * 1024
-PATIENCE = 60.0  # for a fast shutdown; then an immediate one
+REVIVE_SECONDS = 0.2
 OUR_CWD = "/proc/self/cwd"
-_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec only calls are safe
 
 
 class EmbeddedPostgres:
@@ -50,6 +50,7 @@ class EmbeddedPostgres:
         self._owned: Ownership | None = None
         self._runtime: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
         self._user: pwd.struct_passwd | None = None
 
     def __enter__(self) -> str:
@@ -70,16 +71,29 @@ class EmbeddedPostgres:
 
     def running_dsn(self) -> str | None:
         """Of the server that another process has started on this folder; None if there is none."""
-        with suppress(OSError, IndexError):
+        with suppress(OSError, IndexError, ValueError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             if self._is_ours(int(lines[0])):
                 return _dsn(Path(lines[4]))
         return None
 
+    def revive(self) -> None:
+        """From now on, whoever kills the server has it started again by a thread that watches it. Its address stays the same."""
+        threading.Thread(target=self._keep_alive, name="embedded postgres", daemon=True).start()
+
+    def _keep_alive(self) -> None:
+        while self._process is not None and not self._stopping.is_set():
+            self._process.wait()
+            if not self._stopping.wait(REVIVE_SECONDS):
+                log.warning("embedded postgres ended, starting it again", status=self._process.returncode)
+                with suppress(EmbeddedError):  # what the old one leaves behind may still be ending: once more
+                    self._await_ready(*self._launch(*self._served_by))
+
     def stop(self) -> None:
         """Fast shutdown: sessions end, a checkpoint is written. Give the folder free."""
+        self._stopping.set()
         if self._process is not None:
-            _halt(self._process.pid, gone=lambda: self._process is None or self._process.poll() is not None)
+            halt(self._process.pid, gone=lambda: self._process is None or self._process.poll() is not None)
             self._process = None
         if self._runtime is not None:
             shutil.rmtree(self._runtime, ignore_errors=True)
@@ -89,7 +103,7 @@ class EmbeddedPostgres:
             self._owned = None
 
     def _start(self, owned: Ownership) -> str:
-        self._user = _unprivileged_user(self.data, self.folder)
+        self._user = unprivileged_user(self.data, self.folder)
         self._end_orphan()
         self._sweep(owned.left_behind)
         found = find_binaries()
@@ -99,7 +113,8 @@ class EmbeddedPostgres:
         if not self.data.exists():
             self._create_cluster(binaries, version)
         self._check_cluster(version)
-        self._await_ready(*self._launch(binaries, version))
+        self._served_by = (binaries, version)
+        self._await_ready(*self._launch(*self._served_by))
         return _dsn(self._sockets)
 
     # What an earlier owner may have left behind
@@ -108,7 +123,7 @@ class EmbeddedPostgres:
         """Where the kernel does not end children with their parent, a killed broker's Postgres still runs: it goes first."""
         pid = self._recorded_pid()
         if pid is not None and self._is_ours(pid):
-            _halt(pid, gone=lambda: not self._is_ours(pid))
+            halt(pid, gone=lambda: not self._is_ours(pid))
 
     def _recorded_pid(self) -> int | None:
         with suppress(OSError, ValueError, IndexError):
@@ -251,43 +266,12 @@ class EmbeddedPostgres:
             user=self._user and self._user.pw_uid,
             group=self._user and self._user.pw_gid,
             extra_groups=None if self._user is None else [],
-            preexec_fn=partial(_die_with, os.getpid()) if sys.platform == "linux" else None,
+            preexec_fn=partial(die_with, os.getpid()) if sys.platform == "linux" else None,
         )
 
 
 def _dsn(sockets: Path) -> str:
     return f"postgresql://postgres@/postgres?host={quote(str(sockets))}&port={PORT}"
-
-
-def _die_with(parent: int) -> None:
-    """Runs in the child, after the change of user, which would undo it. The second line closes the race with a parent's early death."""
-    set_parent_death_signal = 1
-    _LIBC.prctl(set_parent_death_signal, signal.SIGINT)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _unprivileged_user(*folders: Path) -> pwd.struct_passwd | None:
-    if os.geteuid() != 0:
-        return None
-    for folder in filter(Path.exists, folders):
-        owner = folder.stat().st_uid
-        with suppress(KeyError):  # initdb wants a user with a name
-            if owner != 0:
-                return pwd.getpwuid(owner)
-    return pwd.getpwnam("nobody")
-
-
-def _halt(pid: int, *, gone: Callable[[], bool]) -> None:
-    for how in (signal.SIGINT, signal.SIGQUIT):
-        deadline = time.monotonic() + PATIENCE
-        with suppress(ProcessLookupError):
-            os.kill(pid, how)
-        while not gone() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if gone():
-            return
-    raise EmbeddedError(f"Postgres (pid {pid}) does not end")
 
 
 def _remove(folder: Path) -> None:

@@ -16,7 +16,7 @@ from app.metrics import Metrics
 # A server that says one of these has ended our session; a commit may have been on its way (57P01 during a wait for a standby).
 _ENDED_MEANWHILE = ("57P01", "57P02", "57P05")
 # Refused before anything was done: starting up, no connection or lock to be had, disk or memory full or failing, read-only.
-_REFUSED = ("57P03", "53", "58", "55P03", "57014", "25006", "25P03", "40001", "40P01", "3D000", "28", "42P01", "42703")
+_REFUSED = ("57P03", "53", "58", "55P03", "57014", "25006", "25P03", "40001", "40P01", "3D000", "28", "42P01", "42703", "42501")
 
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 # Whether this request (each is a task of its own) may have written anything: from then on no failure may say that nothing was done.
@@ -41,6 +41,11 @@ class Use:
 
 class NotReplicated(ConnectionError):
     """Committed on the primary alone: a failover would lose it."""
+
+
+def nothing_written() -> None:
+    """A task that lives on begins anew."""
+    _written.set(False)
 
 
 def wrote(sql: str | None = None) -> None:

@@ -114,7 +114,8 @@ class Servers:
         where: dict[str, Any] = place._asdict() | {"timeout": self._host_seconds} if place else {}
         connection: Connection = await asyncpg.connect(self.dsn, **(options | where | self._secured))
         try:
-            self._open[connection] = identity = self._admit(await _ask(connection))
+            async with asyncio.timeout(self._host_seconds if place else None):  # one that lets us in and then hangs
+                self._open[connection] = identity = self._admit(await _ask(connection))
         except BaseException:
             connection.terminate()
             raise

@@ -55,7 +55,8 @@ class Wakeups:
             timeout=PROOF_SECONDS, statement_cache_size=0, server_settings={"application_name": "longshore-wakeups"}
         )
         try:
-            await connection.add_listener(CHANNEL, self._heard)
+            async with asyncio.timeout(PROOF_SECONDS):
+                await connection.add_listener(CHANNEL, self._heard)
             self._tell(None)  # whatever was announced while nobody listened
             while True:
                 await self._send_or_prove(connection)

@@ -39,13 +39,19 @@ class Watchdog:
     async def _keep_asking(self) -> None:
         while True:
             began = time.monotonic()
-            await self.run_once()
+            try:
+                await self.run_once()
+            except Exception:  # whatever it was: without this loop a silent server would not be noticed
+                log.exception("database could not be probed")
             await asyncio.sleep(max(0, began + self._probe_seconds / 4 - time.monotonic()))
 
     async def _keep_looking_around(self) -> None:
         while True:
             await asyncio.sleep(LOOK_AROUND_SECONDS)
-            await self._servers.look_around()
+            try:
+                await self._servers.look_around()
+            except Exception:  # whatever it was: without this loop an old primary would be trusted
+                log.exception("other hosts could not be asked")
 
     async def run_once(self) -> None:
         began = time.monotonic()

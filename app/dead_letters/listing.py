@@ -80,8 +80,10 @@ def _letter(row: Record) -> Letter:
 
 def _conditions(wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    if queues is not None:
-        conditions.append(sa.or_(sa.false(), *[_in_queue(queue_id) for queue_id in queues]))
+    if queues is not None and len(queues) == 1:
+        conditions.append(letters.c.lane.between(queues[0] * LANES_PER_QUEUE, (queues[0] + 1) * LANES_PER_QUEUE - 1))
+    elif queues is not None:
+        conditions.append(sa.any_(sa.bindparam("queues", list(queues), sa.ARRAY(sa.Integer))) == _QUEUE_ID)
     for name in ("job_type", "reason", "error_type", "fingerprint"):
         value = getattr(wanted, name)
         if value is not UNSET:
@@ -91,10 +93,6 @@ def _conditions(wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[
     if wanted.dead_before is not UNSET:
         conditions.append(letters.c.dead_at < _in_utc(wanted.dead_before))
     return conditions
-
-
-def _in_queue(queue_id: int) -> sa.ColumnElement[bool]:
-    return letters.c.lane.between(queue_id * LANES_PER_QUEUE, (queue_id + 1) * LANES_PER_QUEUE - 1)
 
 
 def _in_utc(instant: datetime) -> datetime:

@@ -34,7 +34,7 @@ from app.jobs.wanted import choose_lane
 from app.jobs.watching import Watching
 from app.log import log
 from app.queues.registry import Queues
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.bodies import check_user_data
 from app.web.paging import Paging, page_of
 from app.web.shapes import UNSET, Instant, Raw, UnsetType, given, or_unset
@@ -61,7 +61,7 @@ class Reviving:
         self._signals = signals
         self._watching = watching
 
-    async def page(self, wanted: DeadLetterFilter, page: Paging, access: Access = ALL) -> DeadLetterList:
+    async def page(self, wanted: DeadLetterFilter, page: Paging, access: Access) -> DeadLetterList:
         queues = await self._reached(wanted, access, "/query")
         letters = await listing.list_letters(self._floor.db, wanted, queues, after=_after(page), limit=page.limit + 1)
         found = [await self._told(letter) for letter in letters]
@@ -74,7 +74,7 @@ class Reviving:
             raise NotFound(f"no dead letter {job_id}")
         return await self._told(letters[0])
 
-    async def groups(self, by: Sequence[GroupField], wanted: DeadLetterFilter, access: Access = ALL) -> list[DeadLetterGroup]:
+    async def groups(self, by: Sequence[GroupField], wanted: DeadLetterFilter, access: Access) -> list[DeadLetterGroup]:
         rows = await listing.group(self._floor.db, by, wanted, await self._reached(wanted, access, "/query"))
         return [
             DeadLetterGroup(
@@ -96,7 +96,7 @@ class Reviving:
         log.info("dead letter replayed", job_id=str(job_id))
         return await self._watching.get(revived[0])
 
-    async def replay(self, request: ReplayDeadLetters, access: Access = ALL) -> ReplayAnswer:
+    async def replay(self, request: ReplayDeadLetters, access: Access) -> ReplayAnswer:
         overrides = given(request.overrides, ReplayOverrides())
         if overrides.queue is not UNSET:
             access.check(overrides.queue, "/overrides/queue")
@@ -107,7 +107,7 @@ class Reviving:
         log.info("dead letters replayed", count=len(revived), matched=matched)
         return ReplayAnswer(matched=matched, replayed=len(revived), remaining=max(0, matched - len(revived)), sample=revived[:SAMPLE])
 
-    async def purge(self, request: PurgeDeadLetters, access: Access = ALL) -> PurgeAnswer:
+    async def purge(self, request: PurgeDeadLetters, access: Access) -> PurgeAnswer:
         matched, ids = await self._matching(request.ids, request.filter, 10_000, access)
         if given(request.dry_run, True):
             return PurgeAnswer(matched=matched, purged=0)

@@ -5,10 +5,14 @@ from contextlib import suppress
 from uuid import UUID
 
 from app.db.floor import Floor
-from app.errors import NotFound
+from app.db.lanes import lane_of
+from app.errors import Forbidden, NotFound
 from app.jobs import store
 from app.queues.registry import Queues
 from app.web.access import Access
+
+# Rooms that look at `access` themselves, or whose things belong to no queue. What a new route names is nobody's until it says whose.
+KNOW_THEMSELVES = ("schedules", "job-types")
 
 
 class Borders:
@@ -17,15 +21,24 @@ class Borders:
         self._queues = queues
 
     async def check(self, access: Access, path: str, named: Mapping[str, str]) -> None:
-        if path.startswith("/queues/") and "name" in named:
+        room = path.split("/")[1]
+        if room == "queues" and "name" in named:
             access.check(named["name"], "/path/name")
-        if "job_id" in named:
-            await self._check_job(access, named["job_id"], "dead letter" if path.startswith("/dead-letters/") else "job")
+        elif "job_id" in named:
+            await self._check_job(access, named["job_id"], "dead letter" if room == "dead-letters" else "job")
+        elif named and room not in KNOW_THEMSELVES:
+            raise Forbidden("this call is for keys that reach every queue")
 
     async def _check_job(self, access: Access, text: str, word: str) -> None:
-        """The answer is that for an id which nobody has, and takes a look at the database like that one."""
-        with suppress(ValueError):  # what is no id is told by the route
-            job_id = UUID(text)
-            if job_id not in await self._queues.reached([job_id], access):
-                await store.find(self._floor.db, job_id)
-                raise NotFound(f"no {word} {job_id}")
+        """The answer is that for an id which nobody has, after looking for one: where it stops looking would tell what there is."""
+        job_id = _id(text)
+        if job_id is not None and job_id not in await self._queues.reached([job_id], access):
+            await store.find(self._floor.db, self._floor.mint(lane_of(job_id)))
+            raise NotFound(f"no {word} {job_id}")
+
+
+def _id(text: str) -> UUID | None:
+    """What is no id is told by the route."""
+    with suppress(ValueError):
+        return UUID(text)
+    return None

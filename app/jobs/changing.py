@@ -14,7 +14,7 @@ from app.jobs.signals import Move, Signals
 from app.jobs.watching import FINISHED, Watching
 from app.log import log
 from app.queues.registry import Queues
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.bodies import check_user_data
 from app.web.shapes import encoded, given, text_of
 
@@ -82,7 +82,7 @@ class Changing:
             raise WrongState(job_id, job.state)
         return 200, job
 
-    async def cancel_many(self, request: CancelJobs, access: Access = ALL) -> CancelAnswer:
+    async def cancel_many(self, request: CancelJobs, access: Access) -> CancelAnswer:
         ids = await self._matching(request, access)
         if given(request.dry_run, False):
             return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:SAMPLE])

@@ -21,7 +21,7 @@ from app.jobs.signals import Move, Signals
 from app.jobs.wanted import Trace
 from app.keys import store as keys
 from app.queues.registry import Queue, Queues
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.bodies import LARGE
 from app.web.problems import details
 from app.web.shapes import UNSET, given
@@ -67,7 +67,7 @@ class Intake:
         self._reading = reading
         self._signals = signals
 
-    async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access = ALL) -> tuple[Job, bool]:
+    async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was
         there already for a unique key."""
         access.check(given(job.queue, "default"), "/queue")
@@ -87,7 +87,7 @@ class Intake:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access = ALL) -> BatchAnswer:
+    async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access) -> BatchAnswer:
         await self._floor.versions.fresh()
         atomic = given(batch.atomic, True)
         jobs = [_refused(index, job, access) or job for index, job in enumerate(await self._read(batch))]

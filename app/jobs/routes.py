@@ -171,12 +171,13 @@ async def get_job(
     job_id: UUID,
     watching: Annotated[Watching, of(Watching)],
     query: Annotated[WaitQuery, Query()],
+    reach: Reach,
 ) -> Response:
     """A job as it is now; with `wait_seconds` as soon as it has finished, or as it is when the time is over."""
     if query.wait_seconds == 0:
         return answer(await watching.get(job_id))
     async with watched(request) as client:
-        return answer(await watching.get_finished(job_id, query.wait_seconds, client))
+        return answer(await watching.get_finished(job_id, query.wait_seconds, client, reach))
 
 
 @router.patch(

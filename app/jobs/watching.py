@@ -16,7 +16,7 @@ from app.jobs.schemas import Attempt, Job, JobFilter, JobList, Order
 from app.jobs.signals import Signals
 from app.jobs.store import JobRow
 from app.queues.registry import Queues
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.disconnect import Client
 from app.web.paging import Paging, page_of
 from app.web.shapes import given
@@ -48,7 +48,7 @@ class Watching:
     async def attempts(self, job_id: UUID) -> list[Attempt]:
         return (await self.find(job_id)).all_attempts()
 
-    async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client) -> Job:
+    async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client, access: Access) -> Job:
         """Answers when the job has finished, the time is over, the client has left or the process drains."""
         until = time.monotonic() + min(wait_seconds, self._floor.settings.max_wait_seconds)
         event = asyncio.Event()
@@ -57,6 +57,7 @@ class Watching:
         try:
             while True:
                 event.clear()
+                access.check_still_there()
                 row = await self.find(job_id)
                 left = until - time.monotonic()
                 if row.state in FINISHED or left <= 0 or client.gone or self._draining:
@@ -67,7 +68,7 @@ class Watching:
         finally:
             self._forget(job_id, event)
 
-    async def page(self, wanted: JobFilter, order: Order, page: Paging, access: Access = ALL) -> JobList:
+    async def page(self, wanted: JobFilter, order: Order, page: Paging, access: Access) -> JobList:
         lanes = await self.lanes(wanted, access)
         after = page.after("id")
         rows = await list_jobs(self._floor.db, lanes, wanted, after=_id(after), order=order, limit=page.limit + 1)

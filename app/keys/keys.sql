@@ -14,6 +14,11 @@ SELECT fingerprint, answer
 FROM keys
 WHERE lane = $1 AND digest = $2;
 
+-- name: answer_of
+SELECT answer
+FROM keys
+WHERE lane = $1 AND digest = $2;
+
 -- name: hold_key
 -- Claims with one key are serialised here: the row stays locked until the claim has committed.
 INSERT INTO keys (lane, digest, expires_at)

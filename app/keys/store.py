@@ -44,8 +44,8 @@ async def read_key(on: Runs, lane: int, digest: UUID) -> Record:
 
 async def answer_of(on: Runs, lane: int, digest: UUID) -> str | None:
     """What a key remembers, if anything; nobody is held up by asking."""
-    row = await on.row(SQL.read_key, lane, digest)
-    return row["answer"] if row else None
+    answer: str | None = await on.value(SQL.answer_of, lane, digest)
+    return answer
 
 
 async def hold_key(on: Runs, lane: int, digest: UUID, expires_at: datetime) -> str | None:

@@ -16,7 +16,7 @@ from app.leases.settling import Settling, token_of
 from app.leases.store import BeatRow
 from app.leases.verdicts import Ending
 from app.queues.registry import Queues
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.bodies import check_user_data
 from app.web.shapes import encoded, given, text_of
 from app.workers.roster import Roster
@@ -35,7 +35,7 @@ class Beating:
         self._roster = roster
 
     @ahead
-    async def beat(self, heartbeat: Heartbeat, access: Access = ALL) -> HeartbeatAnswer:
+    async def beat(self, heartbeat: Heartbeat, access: Access) -> HeartbeatAnswer:
         held = given(heartbeat.leases, [])
         self._check(held)
         begun = self._floor.now()

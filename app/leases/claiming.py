@@ -30,7 +30,7 @@ from app.leases.taking import Take, Taking
 from app.leases.verdicts import Ending
 from app.leases.waiting import Poll, WaitingRoom, Word
 from app.queues.registry import Queue, Queues
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.disconnect import Client
 from app.web.shapes import UNSET, Raw, Sent, given, or_unset, raw_or_unset
 from app.workers.asks import Asks
@@ -83,12 +83,12 @@ class Claiming:
         taking.on_rate = lambda queue: waiting.wake(queue, [None])
         taking.on_served = settling.served
 
-    async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access = ALL) -> ClaimAnswer:
+    async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
         names = list(dict.fromkeys(given(request.queues, ["default"])))
         self._check(request, names, access)
         worker_id = given(request.worker_id, None)
         self._roster.seen(worker_id)
-        settled = await self._settling.settle(request.settle, "/settle", access) if request.settle is not UNSET else []
+        settled = await self._settling.settle(request.settle, access, "/settle") if request.settle is not UNSET else []
         wait = 0.0 if settled else self._wait(request)
         types = given(request.job_types, None)
         poll = Poll(names, frozenset(types) if types is not None else None, worker_id)
@@ -148,6 +148,7 @@ class Claiming:
             if client.gone:
                 self._floor.metrics.parked_left.inc()
                 break
+            by.access.check_still_there()
         if by.key is not None and not self._serves(poll.worker_id):
             return Take(await self._handed_out_before(by))
         return Take([], again_at)
@@ -188,8 +189,13 @@ class Claiming:
         """A caller with a quota counts its leases and takes more with its gate held: two calls at once cannot both use the last place."""
         if by.access.max_leases is None:
             return await self._taking.take(queues, most, asked)
-        async with self._floor.db.transaction() as transaction:
-            return await self._taking.take(queues, await self._within_quota(transaction, most, by), asked, on=transaction)
+        take = Take([])
+        with suppress(_NothingTaken):
+            async with self._floor.db.transaction() as transaction:
+                take = await self._taking.take(queues, await self._within_quota(transaction, most, by), asked, on=transaction)
+                if not take.rows:
+                    raise _NothingTaken  # an idle poll writes nothing
+        return take
 
     async def _within_quota(self, on: Runs, most: int, by: Claimant) -> int:
         if by.access.max_leases is None:
@@ -204,7 +210,7 @@ class Claiming:
         """Who hands out nothing more still tells a repeated claim what it had got: its worker may not ask anybody else."""
         name = by.digest
         answer = await keys.answer_of(self._floor.db, spread(name, KEY_LANES), name)
-        rows = await self._replayed(self._floor.db, _receipt.decode(answer)) if answer else None
+        rows = await self._replayed(self._floor.db, _receipt.decode(answer), by.access) if answer else None
         await self._queues.learn({row.lane for row in rows or []})
         return rows or []
 
@@ -221,7 +227,7 @@ class Claiming:
         with suppress(_NothingTaken):
             async with self._floor.db.transaction() as transaction:
                 answer = await keys.hold_key(transaction, lane, name, expires_at)
-                again = await self._replayed(transaction, _receipt.decode(answer)) if answer else None
+                again = await self._replayed(transaction, _receipt.decode(answer), by.access) if answer else None
                 if again is not None:
                     return again, None
                 most = await self._within_quota(transaction, most, by)
@@ -233,11 +239,13 @@ class Claiming:
             return rows, None
         return None, again_at
 
-    async def _replayed(self, on: Runs, receipt: Receipt) -> list[ClaimedRow] | None:
-        """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired."""
+    async def _replayed(self, on: Runs, receipt: Receipt, access: Access) -> list[ClaimedRow] | None:
+        """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired. Two keys of one
+        caller may reach different queues."""
         live: dict[UUID, ClaimedRow] = {}
         settled = False
-        for lane, ids in by_lane(receipt.ids, lambda job_id: job_id).items():
+        reached = self._queues.reached_now(receipt.ids, access)
+        for lane, ids in by_lane(reached, lambda job_id: job_id).items():
             live |= {row.id: row for row in await store.held_leases(on, lane, ids, receipt.secret)}
             traces = await store.traces(on, lane, ids)
             settled |= any(trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values())

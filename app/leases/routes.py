@@ -73,7 +73,7 @@ async def settle_jobs(
     settle: Annotated[SettleJobs, body(SettleJobs, limit="max_batch_bytes", nul_in_text=True)], settling: SettlingRoom, reach: Reach
 ) -> Response:
     """Ends many leases at once, each by its own outcome. A lost one never fails the others."""
-    results = await settling.settle(settle.items, access=reach)
+    results = await settling.settle(settle.items, reach)
     lost = sum(result.status in ("lease_lost", "not_found") for result in results)
     return answer(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
 

@@ -24,7 +24,7 @@ from app.leases.verdicts import AT_ONCE, TIMED_OUT, Ending, Verdict, judge, stor
 from app.limits.turns import Turns
 from app.queues.registry import Queues
 from app.web import strict_json
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.bodies import check_user_data
 from app.web.shapes import UNSET, given, or_unset, text_of
 
@@ -42,7 +42,7 @@ class Settling:
         self._turns = turns
 
     @ahead
-    async def settle(self, items: Sequence[Settlement], at: str = "/items", access: Access = ALL) -> list[SettleResult]:
+    async def settle(self, items: Sequence[Settlement], access: Access, at: str = "/items") -> list[SettleResult]:
         """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
         self._check(items, at)
         reached = await self._queues.reached((item.job_id for item in items), access)
@@ -66,6 +66,7 @@ class Settling:
             raise LeaseLost(item.job_id, given(result.state, ""), given(result.attempt, 0))
         return result
 
+    @ahead
     async def end(self, endings: Sequence[Ending]) -> list[SettledRow]:
         """The broker's own endings; those that have been overtaken are left out."""
         lanes = by_lane(endings, attrgetter("job_id"))
@@ -295,6 +296,6 @@ def _settled(row: SettledRow) -> SettleResult:
 
 def _already(trace: TraceRow) -> SettleResult:
     """The same answer as the first time: a retry that has become due since was `scheduled` when it was settled."""
-    now = told_state(trace.state)
-    state = "scheduled" if now == "ready" and trace.settled_as in ("fail", "snooze") else now
+    state = told_state(trace.state)
+    state = "scheduled" if state == "ready" and trace.settled_as in ("fail", "snooze") else state
     return SettleResult(job_id=trace.id, status="already_settled", state=state, attempt=trace.attempt, run_at=or_unset(trace.run_at))

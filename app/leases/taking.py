@@ -17,6 +17,8 @@ from app.leases.times import Times
 from app.limits.gate import Gate
 from app.queues.registry import Queue, Queues
 
+AWAY = timedelta(seconds=1)
+
 
 class Take(NamedTuple):
     """`again_at`: when the first rate that gave nothing has something to give."""
@@ -48,8 +50,8 @@ class Taking:
             for lane in sorted(lane for queue in queues if queue.gated for lane in queue.all_lanes):
                 await keys.hold_gate(on, lane)
         taken: list[ClaimedRow] = []
-        if most <= 0:
-            return Take(taken)
+        if most <= 0:  # a quota that is used up
+            return Take(taken, self._floor.now() + AWAY)
         waits: list[datetime] = []
         for queue, lane in self._lanes(queues):
             try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from app.db.floor import Floor
+from app.db.outcomes import nothing_written
 from app.errors import DatabaseUnavailable
 from app.log import log
 from app.maintenance import store
@@ -63,6 +64,7 @@ class Runner:
 
     async def _run_once(self, chore: Chore) -> None:
         """A chore that fails is logged, counted and run again: none may end another, or itself."""
+        nothing_written()
         try:
             if not chore.led or await store.lead(self._floor.db, chore.name, self._holder, max(LEAD_SECONDS, 2 * chore.seconds)):
                 await chore.run_once()

@@ -16,7 +16,7 @@ from app.queues import store
 from app.queues.schemas import Queue, QueueConfig, QueueList
 from app.queues.store import QueueRow
 from app.settings import Settings
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.paging import Paging, page_of
 from app.web.shapes import UNSET, given
 
@@ -31,7 +31,7 @@ class Configuring:
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
 
-    async def page(self, page: Paging, access: Access = ALL) -> QueueList:
+    async def page(self, page: Paging, access: Access) -> QueueList:
         rows = await store.list_queues(self._floor.db, page.after("name"), page.limit + 1, access.regex)
         items, cursor = page_of([row.told() for row in rows], page.limit, lambda queue: {"name": queue.name})
         return QueueList(items=items, next_cursor=cursor)

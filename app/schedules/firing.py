@@ -20,7 +20,7 @@ from app.schedules.misfires import MOST, Plan, plan
 from app.schedules.schemas import Misfire, Overlap
 from app.schedules.store import ScheduleRow
 from app.schedules.timing import timing_of
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.shapes import UNSET, given
 
 BATCH = 100  # rows read at once; each carries its payload
@@ -55,17 +55,25 @@ class Firing:
         if seconds < self._floor.settings.sweep_seconds:
             asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.nudge)
 
-    async def run_now(self, name: str, access: Access = ALL) -> tuple[Job, bool]:
+    async def run_now(self, name: str, access: Access) -> tuple[Job, bool]:
         """The job, and whether it is a new one. When the schedule runs next does not change."""
+        while (placed := await self._placed_now(name, access)) is None:
+            pass
+        self._intake.announce(placed)
+        return await self._watching.get(placed.job_id), placed.existing is None
+
+    async def _placed_now(self, name: str, access: Access) -> Entry | None:
+        """None: meanwhile somebody has put the schedule for another queue, which has to be there before the transaction begins."""
         row = store.reached(await store.get_schedule(self._floor.db, name), name, access)
         await self._floor.versions.fresh()
         await self._intake.prepare_queue(row.wanted.job)
         async with self._floor.db.transaction() as transaction:
-            row = await store.lock_schedule(transaction, name) or row
-            placed = await self._intake.place(transaction, row.wanted.job, schedule=name)
-            await self._advance(transaction, row, row.next_run_at, [placed])
-        self._intake.announce(placed)
-        return await self._watching.get(placed.job_id), placed.existing is None
+            locked = store.reached(await store.lock_schedule(transaction, name), name, access)
+            if locked.queue != row.queue:
+                return None
+            placed = await self._intake.place(transaction, locked.wanted.job, schedule=name)
+            await self._advance(transaction, locked, locked.next_run_at, [placed])
+        return placed
 
     async def _try(self, row: ScheduleRow) -> None:
         """A schedule that cannot fire holds up no other. It stays due: tried again until it is late, and then its misfire decides."""

@@ -16,7 +16,7 @@ from app.schedules.firing import Firing
 from app.schedules.schemas import Misfire, Overlap, Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
 from app.schedules.store import ScheduleRow, reached
 from app.schedules.timing import UPCOMING, same_times, times_of, timing_of
-from app.web.access import ALL, Access
+from app.web.access import Access
 from app.web.paging import Paging, page_of
 from app.web.shapes import UNSET, given, or_unset
 
@@ -30,9 +30,15 @@ class Keeping:
         self._intake = intake
         self._firing = firing
 
-    async def put(self, name: str, wanted: SchedulePut, access: Access = ALL) -> Schedule:
+    async def put(self, name: str, wanted: SchedulePut, access: Access) -> Schedule:
         access.check(given(wanted.job.queue, "default"), "/job/queue")
         await self._check(wanted)
+        while (row := await self._put(name, wanted, access)) is None:
+            pass
+        return self._awaited(row)
+
+    async def _put(self, name: str, wanted: SchedulePut, access: Access) -> ScheduleRow | None:
+        """None: there was none of this name, and now there is: it may be for a queue that the caller does not reach."""
         spec = msgspec.json.encode(msgspec.structs.replace(wanted, paused=UNSET)).decode()
         now = self._floor.now()
         async with self._floor.db.transaction() as transaction:
@@ -41,26 +47,26 @@ class Keeping:
                 raise Forbidden("the schedule of this name is for a queue that this key does not reach")
             paused = given(wanted.paused, old is not None and old.paused)
             next_run_at = None if paused else _next(old, wanted, now)
-            row = await store.put_schedule(transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now)
-        return self._awaited(row)
+            known = old is not None
+            return await store.put_schedule(transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now, known=known)
 
-    async def get(self, name: str, access: Access = ALL) -> Schedule:
+    async def get(self, name: str, access: Access) -> Schedule:
         return _told(reached(await store.get_schedule(self._floor.db, name), name, access))
 
-    async def page(self, page: Paging, access: Access = ALL) -> ScheduleList:
+    async def page(self, page: Paging, access: Access) -> ScheduleList:
         rows = await store.list_schedules(self._floor.db, page.after("name"), page.limit + 1, access.regex)
         found = await asyncio.to_thread(lambda: [_told(row) for row in rows])  # a thousand take a quarter of a second
         items, cursor = page_of(found, page.limit, lambda schedule: {"name": schedule.name})
         return ScheduleList(items=items, next_cursor=cursor)
 
-    async def delete(self, name: str, access: Access = ALL) -> Schedule:
+    async def delete(self, name: str, access: Access) -> Schedule:
         async with self._floor.db.transaction() as transaction:
             return _told(reached(await store.delete_schedule(transaction, name), name, access))
 
-    async def pause(self, name: str, access: Access = ALL) -> Schedule:
+    async def pause(self, name: str, access: Access) -> Schedule:
         return await self._set(name, access, paused=True)
 
-    async def resume(self, name: str, access: Access = ALL) -> Schedule:
+    async def resume(self, name: str, access: Access) -> Schedule:
         return await self._set(name, access, paused=False)
 
     def preview(self, wanted: SchedulePreview) -> ScheduleRuns:

@@ -28,6 +28,7 @@ INSERT INTO schedules (name, spec, paused, next_run_at, created_at, updated_at)
 VALUES ($1, $2, $3, $4, $5, $5)
 ON CONFLICT (name) DO UPDATE
 SET spec = excluded.spec, paused = excluded.paused, next_run_at = excluded.next_run_at, updated_at = excluded.updated_at
+WHERE $6
 RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at;
 
 -- name: delete_schedule

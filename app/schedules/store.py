@@ -64,9 +64,11 @@ async def lock_schedule(on: Runs, name: str) -> ScheduleRow | None:
     return _row(await on.row(SQL.lock_schedule, name))
 
 
-async def put_schedule(on: Runs, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime) -> ScheduleRow:
-    (row,) = await on.rows(SQL.put_schedule, name, spec, paused, next_run_at, now)
-    return ScheduleRow(*row)
+async def put_schedule(
+    on: Runs, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime, known: bool
+) -> ScheduleRow | None:
+    """`known`: the caller has locked one of this name. Otherwise one that has come meanwhile stays as it is."""
+    return _row(await on.row(SQL.put_schedule, name, spec, paused, next_run_at, now, known))
 
 
 async def delete_schedule(on: Runs, name: str) -> ScheduleRow | None:

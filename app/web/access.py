@@ -1,12 +1,13 @@
 """Who calls, and what that reaches: scopes, each limited to queue patterns (`work:email.*`). Knows no HTTP."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
-from app.errors import Forbidden
+from app.errors import Forbidden, Unauthenticated
 
 
 class Scope(StrEnum):
@@ -31,6 +32,10 @@ class Grant(NamedTuple):
         return cls(Scope(scope), pattern or "*")
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """What one request reaches: the queues for which its caller has the scope that the route asks for."""
@@ -38,13 +43,19 @@ class Access:
     caller: str
     patterns: frozenset[str]
     max_leases: int | None = None
+    ended: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+
+    def check_still_there(self) -> None:
+        """For who has waited: the key may have been revoked, or have expired, meanwhile."""
+        if self.ended():
+            raise Unauthenticated("the key has ended while the call waited")
 
     @property
     def everything(self) -> bool:
         return "*" in self.patterns
 
     def may(self, queue: str) -> bool:
-        return self.everything or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)
+        return self.everything or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)  # `_regex` remembers
 
     def check(self, queue: str, pointer: str) -> None:
         if not self.may(queue):
@@ -61,6 +72,7 @@ def _escaped(pattern: str) -> str:
     return pattern.replace(".", r"\.")
 
 
+@lru_cache(maxsize=10_000)
 def _regex(pattern: str) -> "re.Pattern[str]":
     """Each star but the last takes as little as it can and stays with that. With `.*` for each, `*a*a*a*a*a*a*b` took 7 s to find that it
     does not match sixty times `a`."""
@@ -76,6 +88,7 @@ class Caller:
     name: str
     grants: frozenset[Grant]
     max_leases: int | None = None
+    ended: Callable[[], bool] = field(default=_never, repr=False, compare=False)
     _reached: dict[frozenset[Scope], Access | None] = field(default_factory=dict, repr=False, compare=False)
 
     def access(self, scopes: frozenset[Scope]) -> Access | None:
@@ -86,11 +99,11 @@ class Caller:
 
     def _access(self, scopes: Collection[Scope]) -> Access | None:
         patterns = frozenset(grant.pattern for grant in self.grants if grant.scope in scopes)
-        return Access(self.name, patterns, self.max_leases) if patterns else None
+        return Access(self.name, patterns, self.max_leases, self.ended) if patterns else None
 
 
-def caller_with(name: str, scopes: Iterable[str], max_leases: int | None = None) -> Caller:
-    return Caller(name, frozenset(map(Grant.parse, scopes)), max_leases)
+def caller_with(name: str, scopes: Iterable[str], max_leases: int | None = None, ended: Callable[[], bool] = _never) -> Caller:
+    return Caller(name, frozenset(map(Grant.parse, scopes)), max_leases, ended)
 
 
 ANYBODY = caller_with("", Scope)  # where no keys have been made

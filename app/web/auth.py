@@ -2,11 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Protocol
-from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
 from app.errors import Forbidden
+from app.settings import is_loopback
 from app.web.access import ANYBODY, Access, Caller, Scope
 
 
@@ -25,7 +25,7 @@ def needs(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
 
     async def enter(request: Request) -> None:
         state = request.app.state
-        caller: Caller = await state.doorkeeper.admit(request.headers.get("authorization"))
+        caller: Caller = await state.doorkeeper.admit(_authorization(request))
         if caller is ANYBODY:
             _refuse_other_origins(request)
         access = caller.access(scopes)
@@ -34,17 +34,36 @@ def needs(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
         if not access.everything:
             if everywhere:
                 raise Forbidden("this call is for keys that reach every queue")
-            await state.border(access, request.url.path, request.path_params)
+            await state.border(access, request.scope["path"], request.path_params)
         request.state.access = access
 
     return Depends(enter)
 
 
+def _authorization(request: Request) -> str | None:
+    """One, or none: of two, a proxy before us may have looked at the other."""
+    sent = request.headers.getlist("authorization")
+    return sent[0] if len(sent) == 1 else None
+
+
 def _refuse_other_origins(request: Request) -> None:
-    """Where nobody needs a key, a page of somewhere else, open in a browser on this machine, could call in its user's name."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    """Where nobody needs a key, a page of somewhere else, open in a browser on this machine, could call in its user's name; also under a
+    name of its own that leads to us."""
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    site = request.headers.get("sec-fetch-site", "none")
+    if site in ("cross-site", "same-site") or (origin is not None and origin not in (f"http://{host}", f"https://{host}")):
         raise Forbidden("a page of another origin may not call a broker that has no keys")
+    if is_loopback(request.app.state.settings.host) and _is_browser(request) and not is_loopback(_name(host)):
+        raise Forbidden("a page may call a broker that has no keys only by the name of this machine")
+
+
+def _is_browser(request: Request) -> bool:
+    """To go by what a page cannot leave out. Other programs on this machine may call us whatever they like."""
+    return "mozilla" in request.headers.get("user-agent", "").lower() or "origin" in request.headers
+
+
+def _name(host: str) -> str:
+    return host.strip("[]") if host.endswith("]") or ":" not in host else host.rpartition(":")[0].strip("[]")
 
 
 async def _entered(request: Request) -> Access:

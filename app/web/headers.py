@@ -26,7 +26,7 @@ async def refuse_unknown_parameters(request: Request) -> None:
     """For routes that take none: `POST /jobs/cancel?dry_run=true` must not cancel. Others refuse unknown ones by their model; probes may
     carry what they like."""
     route = request.scope.get("route")
-    if request.url.query and isinstance(route, APIRoute) and not route.dependant.query_params:
+    if request.scope["query_string"] and isinstance(route, APIRoute) and not route.dependant.query_params:
         name = next(iter(request.query_params), "")
         raise ValidationFailed.at(f"/query/{name}", "this call takes no query parameters", "unknown_field")
 

@@ -67,8 +67,15 @@ class Health:
         self.settings = settings
         self.metrics = metrics
         self._checks = checks
+        self._asking: asyncio.Task[Readiness] | None = None
 
     async def readiness(self) -> Readiness:
+        """Everybody may ask: those who ask at the same time get one answer, so that many of them cost the database no more than one."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="readiness")
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> Readiness:
         checks = [await _checked(name, check) for name, check in self._checks.items()]
         return Readiness(ready=all(check.ok for check in checks), checks=checks)
 

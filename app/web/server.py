@@ -51,6 +51,7 @@ def _config(app: FastAPI, settings: Settings, edge: Edge) -> uvicorn.Config:
         http=guarded(edge),
         ws="none",
         proxy_headers=False,  # nobody here asks who the client is
+        reset_contextvars=True,  # a request sent ahead must not inherit what the one before it has done
         log_config=None,
         access_log=False,
         server_header=False,

@@ -115,7 +115,7 @@ def test_stopping_leaves_no_process_and_no_runtime_folder(cluster: Path) -> None
 
 
 def test_a_second_start_names_the_owner(cluster: Path) -> None:
-    with start(cluster), pytest.raises(AlreadyOwned, match=rf"in use by process {os.getpid()} \(since .*pytest"):
+    with start(cluster), pytest.raises(AlreadyOwned, match=rf"in use by process {os.getpid()} \(since "):
         start(cluster).start()
 
 
@@ -145,6 +145,26 @@ def test_a_killed_postmaster_is_recovered_from(cluster: Path) -> None:
     server.stop()
     with start(cluster) as dsn:
         assert query(dsn, "SELECT one FROM survived") == 1
+
+
+def test_a_killed_postmaster_is_started_again_at_the_same_address(cluster: Path) -> None:
+    server = start(cluster)
+    with server as dsn:
+        server.revive()
+        query(dsn, "CREATE TABLE IF NOT EXISTS survived AS SELECT 1 AS one")
+        for _ in range(2):
+            killed = postmaster(cluster)
+            os.kill(killed, signal.SIGKILL)
+            until(lambda: answers(dsn, "SELECT one FROM survived") and postmaster(cluster) != killed)  # noqa: B023
+        last = postmaster(cluster)
+    assert not alive(last)
+
+
+def answers(dsn: str, statement: str) -> bool:
+    try:
+        return query(dsn, statement) == 1
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return False
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_postgres(cluster: Path) -> None:

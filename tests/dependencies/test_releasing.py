@@ -12,6 +12,7 @@ from app.dependencies import store as dependencies
 from app.house import House
 from app.leases.schemas import Outcome, SentError, Settlement
 from app.maintenance.releasing import Releasing
+from app.web.access import ALL
 from app.web.shapes import UNSET
 from tests.api import Api, Json
 from tests.broker import broker_process, threaded_broker
@@ -35,7 +36,7 @@ def settle_and_die(house: House, loop: Loop, held: Json, outcome: Outcome = Outc
     """As a broker that has settled a job and not told its children: this house has no chores."""
     error = SentError(message="it broke") if outcome is Outcome.FAIL else UNSET
     item = Settlement(job_id=UUID(held["id"]), lease_token=held["lease_token"], outcome=outcome, error=error, retryable=False)
-    loop.run(house.settling.settle([item]))
+    loop.run(house.settling.settle([item], ALL))
 
 
 def release_at_once(house: House, loop: Loop, count: int) -> None:

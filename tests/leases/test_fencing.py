@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -27,7 +26,10 @@ def settle_one(api: Api, job: Json, outcome: str, status: int = 200) -> Json:
     return answer
 
 
-@pytest.mark.parametrize("token", ["", " ", "garbage", "0", "x" * 5000, str(uuid4()), "00000000-0000-0000-0000-000000000000", "{}", "ä☃"])
+@pytest.mark.parametrize(
+    "token",
+    ["", " ", "garbage", "0", "x" * 5000, "5b7b9a88-a14a-4e74-8b43-018ef2aec98f", "00000000-0000-0000-0000-000000000000", "{}", "ä☃"],
+)
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_wrong_token_is_lost_and_never_invalid(api: Api, held: Json, outcome: str, token: str) -> None:
     lost = counted(api.http, "settlements_lost_total")

@@ -80,7 +80,7 @@ def test_answers_keep_the_order_and_one_lost_lease_fails_nothing(api: Api) -> No
     assert "lease_expires_at" not in answer["leases"][1]
 
 
-@pytest.mark.parametrize("token", ["", "garbage", str(uuid4()), "x" * 5000, "' OR true --"])
+@pytest.mark.parametrize("token", ["", "garbage", "5b7b9a88-a14a-4e74-8b43-018ef2aec98f", "x" * 5000, "' OR true --"])
 def test_a_wrong_token_is_a_lost_lease_and_touches_nothing(api: Api, db: TestDatabase, held: Json, token: str) -> None:
     before = ends(db, held)
     wrong = {**held, "lease_token": token}

@@ -8,6 +8,7 @@ from uuid import UUID
 from app.errors import NotFound, WrongState
 from app.jobs.schemas import JobCreate
 from app.leases.schemas import ClaimJobs, Heartbeat, HeldLease, Outcome, SentError, Settlement
+from app.web.access import ALL
 from app.web.disconnect import Client
 from app.web.shapes import UNSET, given
 from tests.model.brokers import Broker
@@ -37,7 +38,7 @@ class Enqueue:
         job = JobCreate(
             job_type="model", queue=self.queue, priority=self.priority, max_attempts=self.max_attempts, delay_seconds=self.delay
         )
-        told, _ = await broker.intake.enqueue(job, {}, f"{self.queue} {self.key}" if self.key else None)
+        told, _ = await broker.intake.enqueue(job, {}, f"{self.queue} {self.key}" if self.key else None, ALL)
         return told.id, told.state, told.attempt, told.deliveries, told.run_at
 
     def foretell(self, model: Protocol, told: object) -> object:
@@ -67,7 +68,7 @@ class Claim:
         client = Client()
         client.gone = self.cut
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, lease_seconds=self.seconds, worker_id=self.worker)
-        answer = await broker.claiming.claim(request, f"{self.queue} {self.key}" if self.key else None, client)
+        answer = await broker.claiming.claim(request, f"{self.queue} {self.key}" if self.key else None, client, ALL)
         return [(job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in answer.jobs]
 
     def foretell(self, model: Protocol, told: object) -> object:
@@ -89,7 +90,7 @@ class ClaimUnheard:
         client = Client()
         client.gone = True
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, worker_id=self.worker)
-        return (await broker.claiming.claim(request, None, client)).jobs
+        return (await broker.claiming.claim(request, None, client, ALL)).jobs
 
     def foretell(self, model: Protocol, told: object) -> object:
         for job in model.claim(self.most, DEFAULT_LEASE, self.worker, None):
@@ -128,7 +129,7 @@ class Settle:
     words: tuple[Word, ...]
 
     async def call(self, broker: Broker) -> object:
-        results = await broker.settling.settle([word.sent() for word in self.words])
+        results = await broker.settling.settle([word.sent() for word in self.words], ALL)
         return [Told(result.status, given(result.state, ""), given(result.attempt, 0), given(result.run_at, None)) for result in results]
 
     def foretell(self, model: Protocol, told: object) -> object:
@@ -145,7 +146,7 @@ class Beat:
     async def call(self, broker: Broker) -> object:
         seconds = UNSET if self.seconds is None else self.seconds
         leases = [HeldLease(job_id=job_id, lease_token=token, lease_seconds=seconds) for job_id, token in self.tickets]
-        answer = await broker.beating.beat(Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all))
+        answer = await broker.beating.beat(Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), ALL)
         beats = [(lease.status, lease.action, given(lease.lease_expires_at, None)) for lease in answer.leases]
         return beats, set(answer.released)
 

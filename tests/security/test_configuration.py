@@ -21,6 +21,16 @@ def test_without_keys_a_page_of_another_origin_gets_nothing_done(api: Api) -> No
     assert api.http.post("/jobs", content=stored, headers={"Origin": str(api.http.base_url).rstrip("/")}).status_code == 201
 
 
+@pytest.mark.parametrize("name", ["evil.example", "evil.example:8080", "[fe80::1]:8080"])
+def test_without_keys_a_browser_gets_in_by_the_name_of_this_machine_only(api: Api, name: str) -> None:
+    """A name that leads to 127.0.0.1 makes any page one of our own origin."""
+    browser = {"Host": name, "User-Agent": "Mozilla/5.0"}
+    assert api.http.get("/jobs", headers=browser).status_code == 403
+    assert api.http.post("/jobs", content="{}", headers={"Host": name, "Origin": f"http://{name}"}).status_code == 403
+    assert api.http.get("/jobs", headers={"User-Agent": "Mozilla/5.0"}).status_code == 200
+    assert api.http.get("/jobs", headers={"Host": name}).status_code == 200
+
+
 @pytest.mark.parametrize("method", ["TRACE", "OPTIONS", "PROPFIND"])
 def test_methods_that_nobody_needs_are_refused(http: httpx.Client, method: str) -> None:
     assert http.request(method, "/jobs").status_code == 405

@@ -39,6 +39,9 @@ def finish(api: Api) -> None:
     api.enqueue()
     job = api.claim(worker_id="w", key="key-2")["jobs"][0]
     assert api.claim(worker_id="w", key="key-2")["jobs"][0]["lease_token"] == job["lease_token"]
+    api.post("/workers/w/drain")
+    assert api.claim(worker_id="w", key="key-2")["jobs"][0]["lease_token"] == job["lease_token"]
+    api.post("/workers/w/resume")
     api.heartbeat("w", job)
     assert api.complete(job)["state"] == "completed"
     assert api.complete(job)["status"] == "already_settled"

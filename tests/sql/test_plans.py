@@ -78,6 +78,7 @@ INDEXES = {
     "purge": {"dead_letters_pkey"},
     "too_old": {"dead_letters_dead_at"},
     "read_key": {"keys_pkey"},
+    "answer_of": {"keys_pkey"},
     "write_key": {"keys_pkey"},
     "expired_keys": {"keys_expires_at"},
     "forget_keys": {"keys_pkey"},

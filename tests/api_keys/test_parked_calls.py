@@ -1,0 +1,41 @@
+"""A call that waits is not told anything any more once its key has ended."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from tests.api import Api
+from tests.api_keys.conftest import Callers
+from tests.broker import Broker
+from tests.polls import Background
+
+
+def test_a_parked_claim_gets_nothing_when_its_key_was_revoked(
+    callers: Callers, guarded: tuple[Broker, str], background: Background, eventually: Callable[..., Any], queue: str
+) -> None:
+    key = callers.key("work")
+    poll = background.submit(key.api.http.post, "/claim", json={"queues": [queue], "wait_seconds": 25})
+    house = guarded[0].house
+    assert house is not None
+    eventually(lambda: house.waiting.waiting(queue) == 1)
+    callers.revoke(key)
+    job = callers.admin.enqueue()
+    assert poll.result(30).status_code == 401
+    assert callers.admin.job(job["id"])["state"] == "ready"
+
+
+def test_who_waits_for_a_job_hears_nothing_of_it_when_its_key_was_revoked(callers: Callers, background: Background, admin: Api) -> None:
+    key, job = callers.key("read"), admin.enqueue()
+    answer = background.submit(key.api.http.get, f"/jobs/{job['id']}", params={"wait_seconds": 25})
+    held = admin.claim_one()
+    callers.revoke(key)
+    admin.complete(held)
+    assert answer.result(30).status_code == 401
+
+
+def test_two_keys_in_one_call_are_none(callers: Callers, guarded: tuple[Broker, str]) -> None:
+    keys = [callers.key().text, "lsk_0123456789abcdef_" + "0" * 64]
+    for sent in (keys, keys[::-1]):
+        headers = [("Authorization", f"Bearer {key}") for key in sent]
+        assert httpx.get(f"{guarded[0].base}/jobs", headers=headers).status_code == 401
