@@ -54,14 +54,14 @@ class Callers:
         return told
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def guarded_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "api keys"), loop)
     yield database
     database.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def guarded(guarded_database: TestDatabase) -> Iterator[tuple[Broker, str]]:
     """The broker, and the key of its administrator: the first one, which anybody on this machine may make."""
     with threaded_broker(QUICK, guarded_database.dsn) as broker:
@@ -69,7 +69,7 @@ def guarded(guarded_database: TestDatabase) -> Iterator[tuple[Broker, str]]:
         yield broker, made.raise_for_status().json()["key"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pool() -> Iterator[httpx.HTTPTransport]:
     with httpx.HTTPTransport() as pool:
         yield pool
@@ -104,7 +104,7 @@ def expire(stored: TestDatabase, eventually: Callable[..., Any]) -> Callable[[Ke
     return end
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def another(guarded: tuple[Broker, str], guarded_database: TestDatabase) -> Iterator[Broker]:
     """A second broker on the same database, which knows only what it hears."""
     with threaded_broker(QUICK, guarded_database.dsn) as broker:

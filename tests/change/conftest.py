@@ -17,7 +17,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"Read-only file system without privileges: {sealing}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree of the release before."""
     return releases.unpack(tmp_path_factory.mktemp("previous"))

@@ -2,7 +2,7 @@
 
 import io
 import subprocess
-import tarfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
@@ -15,7 +15,8 @@ PREVIOUS = "0b7623ff50"  # the last commit of the release before: schema 0004
 
 def _archive() -> bytes | None:
     """None in a clone without its history."""
-    made = subprocess.run(["git", "archive", PREVIOUS, "app", "alembic", "alembic.ini"], cwd=ROOT, capture_output=True, check=False)
+    archive = ["git", "archive", "--format=zip", PREVIOUS, "app", "alembic", "alembic.ini"]
+    made = subprocess.run(archive, cwd=ROOT, capture_output=True, check=False)
     return made.stdout if made.returncode == 0 else None
 
 
@@ -26,8 +27,8 @@ def unpack(folder: Path) -> Path:
     """Its tree, which `python -m app` runs from with the libraries of this one."""
     archive = _archive()
     assert archive is not None
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
-        tree.extractall(folder, filter="data")
+    with zipfile.ZipFile(io.BytesIO(archive)) as tree:
+        tree.extractall(folder)
     return folder
 
 

@@ -29,7 +29,7 @@ def connect(broker: Broker) -> Iterator[Connect]:
         yield connect
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def hasty_broker(dsn: str) -> Iterator[Broker]:
     """Its deadlines are those of the catalogue, 25 times as short."""
     with threaded_broker(QUICK.model_copy(update=HASTY), dsn) as broker:

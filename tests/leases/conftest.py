@@ -63,7 +63,7 @@ def expire(api: Api, db: TestDatabase) -> Callable[[Json], None]:
     return run_out
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def quiet_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "quiet"), loop)
     database.execute(WATCH)
@@ -71,7 +71,7 @@ def quiet_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def quiet_broker(quiet_database: TestDatabase) -> Iterator[Broker]:
     settings = QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False, "pool_size": 4, "max_parked_polls": 60})
     with threaded_broker(settings, quiet_database.dsn) as broker:

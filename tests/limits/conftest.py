@@ -87,14 +87,14 @@ def second(second_broker: Broker, api: Api) -> Api:
     return Api(second_broker.http, api.queue)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lone_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "limits"), loop)
     yield database
     database.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lone_broker(lone_database: TestDatabase) -> Iterator[Broker]:
     with threaded_broker(QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False}), lone_database.dsn) as broker:
         yield broker

@@ -21,7 +21,7 @@ def table(postgres: str, loop: Loop) -> Iterator[Table]:
     database.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def effort() -> settings:
     """The same runs each time, unless somebody asks for more. What fails is told as it was found: a race may not end the same way twice."""
     asked = os.environ.get("PROPERTIES")

@@ -12,7 +12,7 @@ from tests.leases.conftest import WATCH, ClaimStatements
 QUICK = {"sweep_seconds": "0.05", "log_level": "error"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def common_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "processes"), loop)
     database.execute(WATCH)
@@ -20,7 +20,7 @@ def common_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def told_brokers(common_database: TestDatabase) -> Iterator[tuple[Broker, Broker]]:
     """Two that hear of each other's jobs through NOTIFY and nothing else: they do not poll."""
     dsn = common_database.dsn

@@ -34,7 +34,7 @@ def world(postgres: str, loop: Loop) -> Iterator[World]:
     database.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def effort() -> settings:
     """The same examples each time, unless somebody asks for more. What fails is told as it was found: brokers may not do the same twice."""
     asked = os.environ.get("PROPERTIES")

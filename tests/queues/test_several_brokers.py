@@ -72,10 +72,10 @@ def test_changes_of_different_fields_at_once_all_stand(api: Api, second: Broker,
 
 def test_puts_of_new_queues_at_once_all_stand(api: Api, second: Broker, background: Background) -> None:
     apis = [api, Api(second.http, api.queue)]
-    names = [f"{api.queue}-{number % 6}" for number in range(24)]
-    calls = [lambda name=name, at=apis[number // 6 % 2]: at.put(f"/queues/{name}", {"max_waiting": 5}) for number, name in enumerate(names)]
+    names = [f"{api.queue}-{number % 3}" for number in range(12)]
+    calls = [lambda name=name, at=apis[number // 3 % 2]: at.put(f"/queues/{name}", {"max_waiting": 5}) for number, name in enumerate(names)]
     assert [(queue["name"], queue["max_waiting"]) for queue in background.together(*calls)] == [(name, 5) for name in names]
-    assert len({api.enqueue(queue=name)["queue"] for name in names}) == 6
+    assert len({api.enqueue(queue=name)["queue"] for name in names}) == 3
 
 
 def test_an_enqueue_and_a_put_at_once_make_one_queue(api: Api, second: Broker, background: Background) -> None:

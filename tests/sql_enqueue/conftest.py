@@ -64,7 +64,7 @@ def as_shop(dsn: str) -> str:
     return dsn.replace("//postgres@", "//shop@")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared(database: TestDatabase) -> Iterator[TestDatabase]:
     """The broker's database, with the service in it."""
     database.execute(ARRIVES)
