@@ -45,6 +45,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was not tried is said, so that a green run is not taken for more than it is."""
     tried, missing = (", ".join(map(str, versions)) for versions in (AT_HAND, NOT_AT_HAND))
     terminalreporter.write_line(f"Postgres tried: {tried}; supported, but no binaries here: {missing or 'none'}")
+    for name, was_tried in trials().items():
+        terminalreporter.write_line(f"{'Tried' if was_tried else 'Not tried'}: {name}")
+
+
+def trials() -> dict[str, bool]:
+    """Imported late: tests of one room need nothing of these."""
+    from tests.change import releases, sealed
+    from tests.failover import conftest as failover
+    from tests.failover import disk
+    from tests.faults.conftest import POOLER
+
+    return {
+        "power cut, full disk (they need root, loop devices and mkfs.ext4)": disk.AT_HAND,
+        "failover by Patroni (make patroni)": failover.WITH_PATRONI,
+        "PgBouncer (if there is one on the PATH)": bool(POOLER),
+        f"the release before ({releases.PREVIOUS}, if its commit is in this clone) beside this one": releases.AT_HAND,
+        "a read-only file system without privileges (if a mount namespace can be made)": sealed.AT_HAND,
+    }
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,8 @@ class Lease:
     db_at: float  # when it began; that is read before the statement waits for a connection,
     told_at: float  # and this after it has run: the hand-out was in between
     until: float  # the latest that anybody was told, by the database's clock
-    over: float  # the same by the machine's
+    over: float  # the same by the machine's, at the latest
+    soonest: float  # and at the soonest: an answer may have been read long after it was written
     t0: float  # of the first answer that told of it
     t1: float
     proc: str
@@ -118,6 +119,7 @@ class Facts:
                 told_at=op.db_at or item.db_at,
                 until=item.lease_until,
                 over=op.t1 + item.lease_until - (op.db_at or op.t1),
+                soonest=op.t0 + item.lease_until - (op.db_at or op.t0),
                 t0=op.t0,
                 t1=op.t1,
                 proc=op.proc,
@@ -141,6 +143,7 @@ class Facts:
         lease.words.append(Word(invoke.f, kind, invoke.t0, t1, item, code))
         if result is not None and item.status == "extended" and item.lease_until > lease.until:
             lease.until, lease.over = item.lease_until, result.t1 + item.lease_until - (result.db_at or result.t1)
+            lease.soonest = invoke.t0 + item.lease_until - (result.db_at or invoke.t0)
 
     # Faults
 

@@ -206,4 +206,4 @@ def _rise(facts: Facts, lease: Lease, word: Word) -> set[int]:
     """Release and snooze give the attempt back, unless expiry has come first: that spends it."""
     if word.item.outcome not in ("release", "snooze"):
         return {1}
-    return {0} if word.t1 < lease.over - SLACK and not facts.jumped(lease.t0, word.t1) else {0, 1}
+    return {0} if word.t1 < lease.soonest - SLACK and not facts.jumped(lease.t0, word.t1) else {0, 1}

