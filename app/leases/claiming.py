@@ -173,8 +173,7 @@ class Claiming:
             take = await self._take(queues, most, asked, by)
             return take.rows or None, take.again_at if len(queues) == len(poll.queues) else None
         rows, again_at = await self._take_with_key(by, poll.queues, most, asked)
-        await self._queues.learn({row.lane for row in rows or []})  # the first call may have been another process's
-        return rows, again_at
+        return None if rows is None else await self._reached(rows, by.access), again_at
 
     async def _delivered(self, rows: list[ClaimedRow], key: str | None, client: Client) -> list[ClaimedRow]:
         """Layer 2: what nobody is there to take goes back at no cost. Never with a key: the worker will repeat the call, and
@@ -210,9 +209,13 @@ class Claiming:
         """Who hands out nothing more still tells a repeated claim what it had got: its worker may not ask anybody else."""
         name = by.digest
         answer = await keys.answer_of(self._floor.db, spread(name, KEY_LANES), name)
-        rows = await self._replayed(self._floor.db, _receipt.decode(answer), by.access) if answer else None
-        await self._queues.learn({row.lane for row in rows or []})
-        return rows or []
+        rows = await self._replayed(self._floor.db, _receipt.decode(answer)) if answer else None
+        return await self._reached(rows or [], by.access)
+
+    async def _reached(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
+        """The first call may have been another process's, or made with another key of the same caller that reaches more."""
+        await self._queues.learn({row.lane for row in rows})
+        return [row for row in rows if access.may(self._queues.name(row.lane))]
 
     async def _take_with_key(
         self, by: Claimant, names: Sequence[str], most: int, asked: Asked
@@ -227,7 +230,7 @@ class Claiming:
         with suppress(_NothingTaken):
             async with self._floor.db.transaction() as transaction:
                 answer = await keys.hold_key(transaction, lane, name, expires_at)
-                again = await self._replayed(transaction, _receipt.decode(answer), by.access) if answer else None
+                again = await self._replayed(transaction, _receipt.decode(answer)) if answer else None
                 if again is not None:
                     return again, None
                 most = await self._within_quota(transaction, most, by)
@@ -239,13 +242,11 @@ class Claiming:
             return rows, None
         return None, again_at
 
-    async def _replayed(self, on: Runs, receipt: Receipt, access: Access) -> list[ClaimedRow] | None:
-        """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired. Two keys of one
-        caller may reach different queues."""
+    async def _replayed(self, on: Runs, receipt: Receipt) -> list[ClaimedRow] | None:
+        """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired."""
         live: dict[UUID, ClaimedRow] = {}
         settled = False
-        reached = self._queues.reached_now(receipt.ids, access)
-        for lane, ids in by_lane(reached, lambda job_id: job_id).items():
+        for lane, ids in by_lane(receipt.ids, lambda job_id: job_id).items():
             live |= {row.id: row for row in await store.held_leases(on, lane, ids, receipt.secret)}
             traces = await store.traces(on, lane, ids)
             settled |= any(trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values())

@@ -151,11 +151,7 @@ class Queues:
         if access.everything:
             return asked
         await self.learn({lane_of(job_id) for job_id in asked})
-        return set(self.reached_now(asked, access))
-
-    def reached_now(self, ids: Iterable[UUID], access: Access) -> list[UUID]:
-        """The same, in their order, as far as this process knows: for who has a connection already and must not ask for another."""
-        return [job_id for job_id in ids if access.everything or access.may(self.name_of_id(queue_id_of(lane_of(job_id))) or "")]
+        return {job_id for job_id in asked if access.may(self.name_of_id(queue_id_of(lane_of(job_id))) or "")}
 
     async def learn(self, lanes: Iterable[int]) -> None:
         """After this, `of_lane` and `name` know these lanes."""

@@ -54,7 +54,7 @@ class Callers:
         return told
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def guarded_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "api keys"), loop)
     yield database
@@ -64,6 +64,7 @@ def guarded_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 @pytest.fixture(scope="package")
 def guarded(guarded_database: TestDatabase) -> Iterator[tuple[Broker, str]]:
     """The broker, and the key of its administrator: the first one, which anybody on this machine may make."""
+    guarded_database.execute("DELETE FROM api_keys")  # of an earlier visit to this folder in the same run
     with threaded_broker(QUICK, guarded_database.dsn) as broker:
         made = broker.http.post("/api-keys", json={"name": "admin", "scopes": ALL_SCOPES})
         yield broker, made.raise_for_status().json()["key"]

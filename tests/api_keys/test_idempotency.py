@@ -44,7 +44,8 @@ def test_a_key_that_takes_over_goes_on_with_what_the_old_one_began(callers: Call
 
 def test_a_key_that_reaches_less_is_not_told_what_its_namesake_claimed(callers: Callers, queue: str) -> None:
     wide, narrow = callers.key(name="namesakes"), callers.key(f"work:{queue}-own", name="namesakes")
-    job = wide.api.enqueue()
-    wide.api.claim_one(key="k")
+    wide.api.enqueue()
+    wide.api.enqueue(queue=f"{queue}-own")
+    held = wide.api.claim_one(key="k")
     assert narrow.api.claim(queues=[f"{queue}-own"], key="k")["jobs"] == []
-    assert callers.admin.job(job["id"])["state"] == "running"
+    assert wide.api.claim_one(key="k")["lease_token"] == held["lease_token"]

@@ -21,7 +21,6 @@ from app.leases.claiming import Claiming
 from app.leases.schemas import Settlement, SettleResult
 from app.leases.settling import Settling
 from app.leases.store import ClaimedRow, SettledRow
-from app.web.access import Access
 
 SKEW = 3.0  # seconds by which the clock of each further broker is wrong
 SLOW = 0.2  # seconds that a statement takes on a slow database: a client leaves meanwhile, and has come back before two more are over
@@ -55,8 +54,8 @@ def token_rotated() -> None:
     sound = Claiming._replayed
     rotate = "UPDATE jobs SET lease_token = gen_random_uuid() WHERE lane = $1 AND id = $2 RETURNING lease_token"
 
-    async def replayed(self: Claiming, on: Runs, receipt: Any, access: Access) -> list[ClaimedRow] | None:
-        rows = await sound(self, on, receipt, access)
+    async def replayed(self: Claiming, on: Runs, receipt: Any) -> list[ClaimedRow] | None:
+        rows = await sound(self, on, receipt)
         return rows and [row._replace(lease_token=await on.value(rotate, row.lane, row.id)) for row in rows]
 
     Claiming._replayed = replayed  # type: ignore[method-assign]

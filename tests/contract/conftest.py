@@ -13,7 +13,7 @@ from tests.database import Loop, create_database
 Served = Callable[[str], Api]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def keyed(postgres: str, loop: Loop) -> Iterator[Api]:
     """With the key of an administrator."""
     with threaded_broker(QUICK, create_database(postgres, loop, "contract of keys")) as broker:

@@ -63,7 +63,7 @@ def expire(api: Api, db: TestDatabase) -> Callable[[Json], None]:
     return run_out
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def quiet_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "quiet"), loop)
     database.execute(WATCH)

@@ -12,7 +12,7 @@ from tests.leases.conftest import WATCH, ClaimStatements
 QUICK = {"sweep_seconds": "0.05", "log_level": "error"}
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def common_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "processes"), loop)
     database.execute(WATCH)
