@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api_keys import routes as api_key_routes
 from app.db import migrations
@@ -24,6 +25,7 @@ from app.settings import Settings
 from app.stats import routes as stats_routes
 from app.web import docs, health, openapi, problems
 from app.web.health import Health
+from app.web.hot import Hot, HotRoute
 from app.web.middleware import Envelope
 from app.web.rooms import furnish
 from app.workers import routes as worker_routes
@@ -48,10 +50,23 @@ Execution is at least once; at most one settlement of a job is accepted. A worke
 that it still does; pass `deliveries` downstream as the epoch if an effect must not happen twice."""
 
 
+class _Door(FastAPI):
+    """The envelope and the hot seam come before the framework's own stack of middleware, which costs as much as they do."""
+
+    way_in: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        await self.way_in(scope, receive, send)
+
+    async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+
+
 def create_app(settings: Settings, dsn: str) -> FastAPI:
     """Connects to nothing yet: that happens when the app starts."""
     house = build(settings, dsn)
-    app = FastAPI(
+    app = _Door(
         title="Longshore",
         version="0.1.0",
         description=DESCRIPTION,
@@ -69,12 +84,16 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     furnish(app, *house.rooms, Health(settings, house.floor.metrics, _checks(house)))
     problems.install(app)
     openapi.install(app)
-    app.add_middleware(Envelope, metrics=house.floor.metrics)
+    app.way_in = Envelope(Hot(app.framework, _hot_routes()), house.floor.metrics)
     for room in ROOMS:
         app.include_router(room.router)
     for desk in (health, docs):
         app.include_router(desk.router)
     return app
+
+
+def _hot_routes() -> list[HotRoute]:
+    return [route for room in ROOMS for route in room.router.routes if isinstance(route, HotRoute)]
 
 
 def _operation_id(route: APIRoute) -> str:

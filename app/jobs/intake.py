@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from app.db.batcher import Batcher
 from app.db.floor import Floor
 from app.db.lanes import KEY_LANES, by_lane, digest, door_of, lane_of, spread
 from app.db.pool import Runs, Transaction
@@ -18,6 +19,7 @@ from app.jobs.entries import Entry, new_rows
 from app.jobs.reading import Reading
 from app.jobs.schemas import BatchAnswer, BatchJob, BatchResult, Job, JobCreate, UnreadBatch
 from app.jobs.signals import Move, Signals
+from app.jobs.store import NewJob
 from app.jobs.wanted import Trace
 from app.keys import store as keys
 from app.queues.registry import Queue, Queues
@@ -66,6 +68,7 @@ class Intake:
         self._queues = queues
         self._reading = reading
         self._signals = signals
+        self._singles = Batcher("enqueue", self._add_together)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was
@@ -75,6 +78,9 @@ class Intake:
         self._reading.check(job)
         for tries_left in reversed(range(TRIES)):
             entry = await self._reading.entry(job, trace, "", {})
+            if key is None and not entry.needs_a_transaction:
+                await self._singles.add(entry.lane, entry.row)
+                return wanted.told(entry.row, entry.queue.name), False
             await self._refuse_foreign_parents([entry], access)
             (stored,) = await self._store([entry], Key(key, "enqueue_job", access.caller, job) if key else None, atomic=True)
             assert stored.job_id is not None, "what is refused has been raised"
@@ -86,6 +92,12 @@ class Intake:
                 if key is not None or not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    async def _add_together(self, lane: int, rows: Sequence[NewJob]) -> Sequence[None]:
+        """Jobs of different callers, which nothing holds back."""
+        await store.enqueue(self._floor.db, lane, sorted(rows))
+        self._tell_of(lane, rows)
+        return [None] * len(rows)
 
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access) -> BatchAnswer:
         await self._floor.versions.fresh()
@@ -213,8 +225,7 @@ class Intake:
     def _tell(self, entries: Iterable[Entry]) -> None:
         entries = list(entries)
         for lane, rows in by_lane(new_rows(entries), lambda row: row.id).items():
-            self._floor.metrics.enqueued.inc(len(rows))
-            self._signals.moved(lane, [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows])
+            self._tell_of(lane, rows)
         for entry in entries:
             if entry.replaced is not None:
                 lane = lane_of(entry.job_id)
@@ -222,6 +233,11 @@ class Intake:
                 self._signals.left(lane, [entry.replaced.group_key])
             if entry.row.state == "cancelled":
                 self._signals.ended()
+
+    def _tell_of(self, lane: int, rows: Sequence[NewJob]) -> None:
+        self._floor.metrics.enqueued.inc(len(rows))
+        moves = [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows]
+        self._signals.moved(lane, moves, since=min(row.id for row in rows))
 
     async def _as_it_is_now(self, job_id: UUID) -> Job:
         row = await store.find(self._floor.db, job_id)

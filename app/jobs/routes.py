@@ -42,8 +42,9 @@ from app.jobs.watching import Watching
 from app.web.auth import Reach
 from app.web.bodies import NoBody, answer, body
 from app.web.contract import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, gives
-from app.web.disconnect import watched
+from app.web.disconnect import client_of
 from app.web.headers import IdempotencyKey, request_id, trace_of
+from app.web.hot import hot
 from app.web.paging import Paging
 from app.web.rooms import of
 from app.web.shapes import NAME_PATTERN, given, or_unset
@@ -94,7 +95,8 @@ class WaitQuery(BaseModel):
     wait_seconds: float = Field(0, ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling.")
 
 
-@router.post(
+@hot(
+    router,
     "/jobs",
     **gives(
         Job,
@@ -121,7 +123,8 @@ async def enqueue_job(
     return answer(stored, headers={**location, "Job-Duplicate": "true"}) if duplicate else answer(stored, status=201, headers=location)
 
 
-@router.post(
+@hot(
+    router,
     "/jobs/batch",
     **gives(
         BatchAnswer,
@@ -176,8 +179,7 @@ async def get_job(
     """A job as it is now; with `wait_seconds` as soon as it has finished, or as it is when the time is over."""
     if query.wait_seconds == 0:
         return answer(await watching.get(job_id))
-    async with watched(request) as client:
-        return answer(await watching.get_finished(job_id, query.wait_seconds, client, reach))
+    return answer(await watching.get_finished(job_id, query.wait_seconds, client_of(request), reach))
 
 
 @router.patch(

@@ -29,8 +29,9 @@ from app.leases.settling import Settling
 from app.web.auth import Reach
 from app.web.bodies import answer, body
 from app.web.contract import WORK, gives
-from app.web.disconnect import watched
+from app.web.disconnect import client_of
 from app.web.headers import IdempotencyKey
+from app.web.hot import hot
 from app.web.rooms import of
 
 router = APIRouter(tags=["leases"])
@@ -39,7 +40,7 @@ _BAD = (MalformedJson, PayloadTooLarge, ValidationFailed)
 SettlingRoom = Annotated[Settling, of(Settling)]
 
 
-@router.post("/claim", **gives(ClaimAnswer, BatchTooLarge, *_BAD, takes=ClaimJobs, to=WORK))
+@hot(router, "/claim", **gives(ClaimAnswer, BatchTooLarge, *_BAD, takes=ClaimJobs, to=WORK))
 async def claim_jobs(
     request: Request,
     claim: Annotated[ClaimJobs, body(ClaimJobs, limit="max_batch_bytes", nul_in_text=True)],
@@ -52,12 +53,11 @@ async def claim_jobs(
     With an `Idempotency-Key` a claim whose answer was lost can be repeated: it gives the leases of the first call that still
     live, with the same tokens. A claim that carries settlements never waits.
     """
-    async with watched(request) as client:
-        result = await claiming.claim(claim, idempotency_key, client, reach)
+    result = await claiming.claim(claim, idempotency_key, client_of(request), reach)
     return answer(result, headers={"Cache-Control": "no-store"})
 
 
-@router.post("/heartbeat", **gives(HeartbeatAnswer, BatchTooLarge, *_BAD, takes=Heartbeat, to=WORK))
+@hot(router, "/heartbeat", **gives(HeartbeatAnswer, BatchTooLarge, *_BAD, takes=Heartbeat, to=WORK))
 async def heartbeat_leases(
     beat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")], beating: Annotated[Beating, of(Beating)], reach: Reach
 ) -> Response:
@@ -68,7 +68,7 @@ async def heartbeat_leases(
     return answer(await beating.beat(beat, reach))
 
 
-@router.post("/settle", **gives(SettleAnswer, BatchTooLarge, *_BAD, takes=SettleJobs, to=WORK))
+@hot(router, "/settle", **gives(SettleAnswer, BatchTooLarge, *_BAD, takes=SettleJobs, to=WORK))
 async def settle_jobs(
     settle: Annotated[SettleJobs, body(SettleJobs, limit="max_batch_bytes", nul_in_text=True)], settling: SettlingRoom, reach: Reach
 ) -> Response:
@@ -78,20 +78,20 @@ async def settle_jobs(
     return answer(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
 
 
-@router.post("/jobs/{job_id}/heartbeat", **gives(LeaseStatus, NotFound, LeaseLost, *_BAD, takes=LeaseBeat, to=WORK))
+@hot(router, "/jobs/{job_id}/heartbeat", **gives(LeaseStatus, NotFound, LeaseLost, *_BAD, takes=LeaseBeat, to=WORK))
 async def heartbeat_job(job_id: UUID, beat: Annotated[LeaseBeat, body(LeaseBeat)], beating: Annotated[Beating, of(Beating)]) -> Response:
     """Extends one lease; keeps progress and checkpoint."""
     return answer(await beating.beat_one(job_id, beat))
 
 
-@router.post("/jobs/{job_id}/complete", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Complete, to=WORK))
+@hot(router, "/jobs/{job_id}/complete", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Complete, to=WORK))
 async def complete_job(job_id: UUID, settlement: Annotated[Complete, body(Complete)], settling: SettlingRoom) -> Response:
     """The work is done. Repeating the call is safe: the answer is then `already_settled`."""
     item = Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.COMPLETE, result=settlement.result)
     return await _settled(settling, item)
 
 
-@router.post("/jobs/{job_id}/fail", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Fail, to=WORK))
+@hot(router, "/jobs/{job_id}/fail", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Fail, to=WORK))
 async def fail_job(job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_text=True)], settling: SettlingRoom) -> Response:
     """The work failed: it is tried again after a back-off, or is dead when its attempts are used up or it is not retryable."""
     item = Settlement(
@@ -106,7 +106,7 @@ async def fail_job(job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_t
     return await _settled(settling, item)
 
 
-@router.post("/jobs/{job_id}/snooze", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Snooze, to=WORK))
+@hot(router, "/jobs/{job_id}/snooze", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Snooze, to=WORK))
 async def snooze_job(job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], settling: SettlingRoom) -> Response:
     """Not now: again in `delay_seconds`. The attempt is given back."""
     item = Settlement(
@@ -119,7 +119,7 @@ async def snooze_job(job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], 
     return await _settled(settling, item)
 
 
-@router.post("/jobs/{job_id}/release", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Release, to=WORK))
+@hot(router, "/jobs/{job_id}/release", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Release, to=WORK))
 async def release_job(job_id: UUID, settlement: Annotated[Release, body(Release)], settling: SettlingRoom) -> Response:
     """Gives the job back: ready now, for anybody. The attempt is given back."""
     return await _settled(settling, Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.RELEASE))

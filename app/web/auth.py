@@ -35,31 +35,33 @@ def needs(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
             if everywhere:
                 raise Forbidden("this call is for keys that reach every queue")
             await state.border(access, request.scope["path"], request.path_params)
-        request.state.access = access
+        request.scope["state"]["access"] = access
 
     return Depends(enter)
 
 
 def _authorization(request: Request) -> str | None:
     """One, or none: of two, a proxy before us may have looked at the other."""
-    sent = request.headers.getlist("authorization")
-    return sent[0] if len(sent) == 1 else None
+    sent = [value for name, value in request.scope["headers"] if name == b"authorization"]
+    return str(sent[0], "latin-1") if len(sent) == 1 else None
 
 
 def _refuse_other_origins(request: Request) -> None:
     """Where nobody needs a key, a page of somewhere else, open in a browser on this machine, could call in its user's name; also under a
     name of its own that leads to us."""
-    origin, host = request.headers.get("origin"), request.headers.get("host", "")
-    site = request.headers.get("sec-fetch-site", "none")
-    if site in ("cross-site", "same-site") or (origin is not None and origin not in (f"http://{host}", f"https://{host}")):
+    sent = dict(request.scope["headers"])
+    if not _is_browser(sent):
+        return
+    origin, host = sent.get(b"origin"), sent.get(b"host", b"")
+    if sent.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (None, b"http://" + host, b"https://" + host):
         raise Forbidden("a page of another origin may not call a broker that has no keys")
-    if is_loopback(request.app.state.settings.host) and _is_browser(request) and not is_loopback(_name(host)):
+    if is_loopback(request.app.state.settings.host) and not is_loopback(_name(str(host, "latin-1"))):
         raise Forbidden("a page may call a broker that has no keys only by the name of this machine")
 
 
-def _is_browser(request: Request) -> bool:
+def _is_browser(sent: Mapping[bytes, bytes]) -> bool:
     """To go by what a page cannot leave out. Other programs on this machine may call us whatever they like."""
-    return "mozilla" in request.headers.get("user-agent", "").lower() or "origin" in request.headers
+    return b"origin" in sent or b"sec-fetch-site" in sent or b"mozilla" in sent.get(b"user-agent", b"").lower()
 
 
 def _name(host: str) -> str:
@@ -67,7 +69,7 @@ def _name(host: str) -> str:
 
 
 async def _entered(request: Request) -> Access:
-    access: Access = request.state.access
+    access: Access = request.scope["state"]["access"]
     return access
 
 

@@ -2,17 +2,17 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from fastapi import Depends, Request, Response
-from starlette.requests import ClientDisconnect
 
 from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, ValidationFailed
 from app.settings import Settings
 from app.web import strict_json
+from app.web.headers import sent_header
 from app.web.shapes import Nothing
 
 T = TypeVar("T")
@@ -60,19 +60,21 @@ def _default_of(kind: type[T]) -> T | None:
 
 async def read_capped(request: Request, limit: int, too_large: type[PayloadTooLarge | BatchTooLarge]) -> bytes:
     """Stops reading at the cap, so that an endless body costs no more memory than the largest allowed one."""
-    declared = request.headers.get("content-length", "")
+    declared = sent_header(request.scope, b"content-length") or ""
     if declared.isdigit() and int(declared) > limit:
         raise too_large(f"the body has {declared} bytes, at most {limit} are taken", limit)
     chunks: list[bytes] = []
     size = 0
-    try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise too_large(f"the body has more than {limit} bytes", limit)
-            chunks.append(chunk)
-    except ClientDisconnect:
-        raise MalformedJson("the client left in the middle of the body") from None
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise MalformedJson("the client left in the middle of the body")
+        chunks.append(message["body"])
+        size += len(message["body"])
+        if size > limit:
+            raise too_large(f"the body has more than {limit} bytes", limit)
+        more = message["more_body"]
     return b"".join(chunks)
 
 
@@ -97,8 +99,22 @@ def _fault(message: str, at: str) -> Fault:
     return Fault(f"{pointer}/{field['name']}", "unknown_field" if field["why"] == "unknown" else "missing", place["what"])
 
 
+class Answer(Response):
+    """Starlette's, whose headers are known beforehand."""
+
+    def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            *((name.lower().encode(), value.encode()) for name, value in headers),
+        ]
+
+
 def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_encode(value) + b"\n", status, headers, "application/json")  # curl's prompt begins on a line of its own
+    return Answer(_encode(value) + b"\n", status, (headers or {}).items())  # curl's prompt begins on a line of its own
 
 
 def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:

@@ -1,14 +1,14 @@
-"""Whether the client is still there. A handler is never cancelled when its client leaves: somebody has to await `receive()`."""
+"""Whether the client is still there. A handler is never cancelled when its client leaves: `guard`, which has the connection, tells it."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from fastapi import Request
 
 
 class Client:
     """`gone` turns true when the client leaves, and whoever asked with `on_leave` is told at once."""
+
+    __slots__ = ("_told", "gone")
 
     def __init__(self) -> None:
         self.gone = False
@@ -23,18 +23,6 @@ class Client:
             self._told()
 
 
-@asynccontextmanager
-async def watched(request: Request) -> AsyncIterator[Client]:
-    """Only for requests whose body has been read: what `receive()` then says can only be that the client left."""
-    client = Client()
-    task = asyncio.create_task(_watch(request, client), name="watch client")
-    try:
-        yield client
-    finally:
-        task.cancel()
-
-
-async def _watch(request: Request, client: Client) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    client.left()
+def client_of(request: Request) -> Client:
+    client: Client = request.scope["state"]["client"]
+    return client

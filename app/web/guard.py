@@ -11,6 +11,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import BadRequest, HeadersTooLarge, Overloaded, Problem, RequestTimeout
+from app.web.disconnect import Client
 from app.web.edge import SMALL, Early, Edge, Line
 
 MAX_AHEAD = 100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
@@ -183,6 +184,7 @@ class Guard(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._active = cycle
+        cycle.scope["state"]["client"] = Client()
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -290,6 +292,9 @@ def _leave(cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True
         cycle.body.clear()
         cycle.message_event.set()
+        client = cycle.scope["state"].get("client")  # none if it has not begun
+        if client is not None:
+            client.left()
 
 
 def guarded(shared: Edge) -> type[Guard]:

@@ -14,12 +14,20 @@ IdempotencyKey = Annotated[
     Header(pattern=NAME_PATTERN, description="Repeat the call with the same key to get the same answer instead of a second effect."),
 ]
 
-_TRACE = ("traceparent", "tracestate")
+_TRACE = frozenset([b"traceparent", b"tracestate"])
+
+
+def sent_header(scope: Scope, name: bytes) -> str | None:
+    """The first of that name, which is in lower case like all names in a scope."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None
 
 
 def trace_of(request: Request) -> dict[str, str]:
     """W3C trace context, stored on the job and handed out on claim. What is too long to be one is left out."""
-    return {name: request.headers[name] for name in _TRACE if name in request.headers and len(request.headers[name]) <= 512}
+    return {str(name, "latin-1"): str(value, "latin-1") for name, value in request.scope["headers"] if name in _TRACE and len(value) <= 512}
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

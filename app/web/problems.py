@@ -1,6 +1,7 @@
 """The one place that turns an error into an answer: application/problem+json (RFC 9457)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -89,8 +90,13 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 async def _on_invalid(request: Request, error: Exception) -> Response:
     """FastAPI checks path and query; bodies are ours."""
     assert isinstance(error, RequestValidationError)
-    faults = [Fault("/" + "/".join(str(step) for step in found["loc"]), found["type"], found["msg"]) for found in error.errors()]
-    return render(ValidationFailed(faults[0].detail, faults=faults), request_id(request.scope))
+    return render(validation_failed(error.errors()), request_id(request.scope))
+
+
+def validation_failed(found: Sequence[Mapping[str, Any]]) -> ValidationFailed:
+    """From what pydantic says."""
+    faults = [Fault("/" + "/".join(str(step) for step in one["loc"]), one["type"], one["msg"]) for one in found]
+    return ValidationFailed(faults[0].detail, faults=faults)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:

@@ -6,14 +6,20 @@ Checks bytes; decodes nothing for keeps. The payload that was checked is stored 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import msgspec
 
 from app.errors import Fault, MalformedJson, ValidationFailed
 
 MAX_DEPTH = 64
 MAX_NODES = 10_000  # per payload; a batch may hold that many for each of its items
 MAX_DIGITS = 64
+
+_QUICK = 50_000  # values; to decode and encode as many takes some 15 ms, in which no other thread runs
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG = b"0" * MAX_DIGITS
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -51,10 +57,10 @@ def check(decoded: str, *, max_nodes: int = MAX_NODES, nul_in_text: bool = False
 
 def check_nodes(raw: bytes, pointer: str) -> None:
     """A batch is checked as a whole; each payload in it still has a cap of its own."""
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") < MAX_NODES:
+    if len(raw) < MAX_NODES:
         return
     try:
-        _check_size(raw.decode(), MAX_NODES)
+        _check_nodes(raw.decode(), MAX_NODES)
     except _Refused as refusal:
         raise ValidationFailed.at(pointer, str(refusal), "unsafe_json") from None
 
@@ -66,22 +72,66 @@ def check_no_nul(decoded: str | None, pointer: str) -> None:
 
 
 def _scan(decoded: str, max_nodes: int, nul_in_text: bool) -> None:
-    _check_size(decoded, max_nodes)
+    _check_nodes(decoded, max_nodes)
+    if not _is_plain(decoded):
+        _scan_fully(decoded, nul_in_text)
+
+
+def _is_plain(decoded: str) -> bool:
+    """Whether it is just what an encoder would write: then no key stands twice, as one would be lost, and no number is odd, as it would
+    be spelt another way. To find out takes a sixth of a full scan: 2.3 µs, not 14, for a job of 200 bytes in a batch."""
+    data = decoded.encode()
+    if decoded.count(",") > _QUICK or _LONG in data.translate(_ZEROS) or b"\\u0000" in data:
+        return False
+    try:
+        value = msgspec.json.decode(data)  # takes no half of a surrogate pair, no NaN, and no number that is too large
+        return data in _spellings(value, data) and _is_shallow(value, data)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _spellings(value: object, data: bytes) -> Iterator[bytes]:
+    """As most write it; as Python does; and as Python writes what is not ASCII."""
+    compact = msgspec.json.encode(value)
+    yield compact
+    yield msgspec.json.format(compact, indent=0)
+    if b"\\u" in data:
+        yield json.dumps(value).encode()
+
+
+def _is_shallow(value: object, data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return True
+    level: list[Any] = [[value]]
+    for _ in range(MAX_DEPTH + 1):
+        level = [part for whole in level for part in (whole.values() if type(whole) is dict else whole) if type(part) in (dict, list)]
+    return not level
+
+
+def _scan_fully(decoded: str, nul_in_text: bool) -> None:
+    _check_depth(decoded)
     if "\\u" in decoded:
         _check_escapes(decoded, nul_in_text)
     json.loads(decoded, object_pairs_hook=_unique, parse_int=_short, parse_float=_finite, parse_constant=_refuse_constant)
 
 
-def _check_size(decoded: str, max_nodes: int) -> None:
+def _check_nodes(decoded: str, max_nodes: int) -> None:
     """Counting brackets and commas is an upper bound; only when it is too high are strings taken out and counted exactly."""
-    opening = decoded.count("[") + decoded.count("{")
-    if opening <= MAX_DEPTH and opening + decoded.count(",") < max_nodes:
+    if len(decoded) < max_nodes or _nodes(decoded) < max_nodes:
         return
-    bare = _STRING.sub("", decoded)
-    if bare.count("[") + bare.count("{") + bare.count(",") >= max_nodes:
+    if _nodes(_STRING.sub("", decoded)) >= max_nodes:
         raise _Refused(f"more than {max_nodes} values")
+
+
+def _nodes(marks: str) -> int:
+    return marks.count("[") + marks.count("{") + marks.count(",")
+
+
+def _check_depth(decoded: str) -> None:
+    if decoded.count("[") + decoded.count("{") <= MAX_DEPTH:
+        return
     depth = deepest = 0
-    for character in bare:
+    for character in _STRING.sub("", decoded):
         depth += (character in "[{") - (character in "]}")
         deepest = max(deepest, depth)
     if deepest > MAX_DEPTH:
