@@ -25,7 +25,7 @@ export UV_PYTHON_DOWNLOADS := never
 with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
 
-.PHONY: help run test lint bench-cost bench-policies properties model chaos chaos-full mutants failover patroni rolling sbom fresh format lock openapi schema clean
+.PHONY: help run test lint bench bench-cost bench-policies bench-flat properties model chaos chaos-full mutants failover patroni rolling sbom fresh format lock openapi schema clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,11 +47,17 @@ lint: $(READY) ## ruff, mypy, import-linter, bandit, squawk, and whether generat
 	$(SQUAWK) $(OUTSIDE)
 	@$(MAKE) --no-print-directory fresh
 
+bench: $(READY) ## ours, the database alone and peers in turn; table, JSON and plot in bench/results (ARGS="--quick")
+	@$(BIN)/python -m bench $(ARGS)
+
 bench-cost: $(READY) ## WAL bytes and buffers per job on a Postgres of its own (ARGS="--ready 5000000")
 	@$(BIN)/python -m bench.cost $(ARGS)
 
 bench-policies: $(READY) ## what each policy adds to a claim or an enqueue (ARGS="--singles 2000 --batches 50")
 	@$(BIN)/python -m bench.policies $(ARGS)
+
+bench-flat: $(READY) ## whether claims cost the same with millions of jobs around and dead rows in the way (ARGS="--share 0.01")
+	@$(BIN)/python -m bench.flat $(ARGS)
 
 properties: $(READY) ## the property tests with 200 examples each, some minutes
 	PROPERTIES=200 $(BIN)/python -m pytest tests/properties

@@ -23,8 +23,10 @@ from app.jobs.intake import Intake
 from app.jobs.reading import Reading
 from app.jobs.signals import Signals
 from app.jobs.watching import Watching
+from app.leases import floors
 from app.leases.beating import Beating
 from app.leases.claiming import Claiming
+from app.leases.handing import Handing
 from app.leases.settling import Settling
 from app.leases.taking import Taking
 from app.leases.times import Times
@@ -62,6 +64,8 @@ class House:
     turns: Turns
     sorting: Sorting
     settling: Settling
+    handing: Handing
+    taking: Taking
     reviving: Reviving
     firing: Firing
     reckoning: Reckoning
@@ -82,9 +86,12 @@ def build(settings: Settings, dsn: str) -> House:
     configuring = Configuring(floor)
     intake = Intake(floor, queues, Reading(floor, queues, job_types), signals)
     settling = Settling(floor, queues, signals, times, turns)
+    handing = Handing(floor, queues, waiting, settling)
+    intake.offer = handing.offer
     reviving = Reviving(floor, queues, signals, watching)
     firing = Firing(floor, intake, watching)
     reckoning = Reckoning(floor, queues, waiting, times)
+    taking = Taking(floor, queues, signals, times)
     issuing = Issuing(floor)
     rooms = (
         issuing,
@@ -97,7 +104,7 @@ def build(settings: Settings, dsn: str) -> House:
         Purging(floor, queues, signals, turns.look_at),
         roster,
         settling,
-        Claiming(floor, queues, waiting, settling, roster, asks, Taking(floor, queues, signals, times)),
+        Claiming(floor, queues, waiting, settling, roster, asks, taking),
         Beating(floor, queues, settling, roster),
         reviving,
         firing,
@@ -120,6 +127,8 @@ def build(settings: Settings, dsn: str) -> House:
         turns,
         sorting,
         settling,
+        handing,
+        taking,
         reviving,
         firing,
         reckoning,
@@ -149,8 +158,10 @@ def start_chores(house: House, runner: Runner) -> None:
     promotion.nudge = runner.start(Chore("promotion", promotion.run_once, settings.sweep_seconds))
     house.firing.nudge = runner.start(Chore("firing", house.firing.run_once, settings.sweep_seconds))
     runner.start(Chore("expiry", Expiry(floor, house.settling).run_once, settings.sweep_seconds))
+    runner.start(Chore("hand-offs", house.handing.run_once, settings.sweep_seconds))
     runner.start(Chore("lateness", Lateness(floor, house.signals).run_once, settings.sweep_seconds))
     look = runner.start(Chore("look", Look(floor, house.queues, house.waiting).run_once, settings.poll_seconds))
+    runner.start(Chore("floors", house.taking.floors.run_once, floors.LOOK_SECONDS))
     runner.start(Chore("roster", house.roster.exchange, 1.0))
     runner.start(Chore("key use", house.keyring.write_used, 5.0))
     runner.start(Chore("asks", house.asks.write, 1.0))

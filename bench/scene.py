@@ -100,8 +100,9 @@ class Scene:
         await self.meter.measure(Tally() if turns is None else turns, jobs, self.house.turns.run_once)
 
     async def look(self) -> None:
-        """As the chore does five times a second, so that no call has to."""
+        """As the chores do several times a second, so that no call has to."""
         await self.house.floor.versions.run_once()
+        await self.house.taking.floors.run_once()
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Many callers, one statement: who comes while one is on its way shares the next. Nobody waits for a timer, and a lone caller for nobody."""
+"""Many callers, one statement: who comes while one is on its way shares the next. Nobody waits for a timer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence

@@ -48,8 +48,9 @@ class Changing:
         changed = await store.change(self._floor.db, job_id, now=now, values=values, parks=self._queues.parks(lane))
         if changed is None:
             raise WrongState(job_id, (await self._watching.find(job_id)).state)
+        self._signals.back(lane, job_id)  # another priority is another place
         if run_at is not None:
-            self._signals.moved(lane, [Move(*changed, run_at)])
+            self._signals.moved(lane, [Move(*changed, run_at)], since=job_id)
             self._signals.left(lane, [changed.group_key])
         return await self._watching.get(job_id)
 
@@ -61,7 +62,7 @@ class Changing:
         if hurried is None and job.state != "ready":
             raise WrongState(job_id, job.state)
         if hurried is not None:
-            self._signals.moved(lane, [Move(*hurried)])
+            self._signals.moved(lane, [Move(*hurried)], since=job_id)
         return job
 
     async def _known_lane(self, job_id: UUID) -> int:

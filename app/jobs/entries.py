@@ -1,7 +1,7 @@
 """A job on its way in: what was asked for, the row it would be, and what became of it."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from app.db.lanes import lane_of, shared_digest
@@ -20,7 +20,7 @@ class Entry:
     queue: Queue
     row: NewJob
     unique: Unique | None = None
-    parents: list[UUID] = field(default_factory=list)
+    parents: Sequence[UUID] = ()
     existing: UUID | None = None
     replaces: bool = False
     replaced: ChangedRow | None = None

@@ -2,22 +2,23 @@
 is taken, a queue that is full, jobs that have to be done before."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from uuid import UUID
-
-import msgspec
 
 from app.db.batcher import Batcher
 from app.db.floor import Floor
 from app.db.lanes import KEY_LANES, by_lane, digest, door_of, lane_of, spread
 from app.db.pool import Runs, Transaction
-from app.errors import Fault, Forbidden, IdempotencyKeyReused, NotFound, Problem, QueueFull, ValidationFailed
-from app.jobs import parentage, store, uniqueness, wanted
+from app.errors import Fault, Forbidden, IdempotencyKeyReused, NotFound, Problem, QueueFull
+from app.jobs import answers, parentage, store, uniqueness, wanted
+from app.jobs.answers import Stored
 from app.jobs.entries import Entry, new_rows
+from app.jobs.offers import MakeOffer, to_nobody
 from app.jobs.reading import Reading
-from app.jobs.schemas import BatchAnswer, BatchJob, BatchResult, Job, JobCreate, UnreadBatch
+from app.jobs.schemas import BatchAnswer, BatchJob, Job, JobCreate, UnreadBatch
 from app.jobs.signals import Move, Signals
 from app.jobs.store import NewJob
 from app.jobs.wanted import Trace
@@ -25,14 +26,12 @@ from app.keys import store as keys
 from app.queues.registry import Queue, Queues
 from app.web.access import Access
 from app.web.bodies import LARGE
-from app.web.problems import details
-from app.web.shapes import UNSET, given
+from app.web.shapes import given
 
 TRIES = 3
-DUPLICATE = " duplicate"  # behind an id in the answer that is kept with an Idempotency-Key
 
-_answers = msgspec.json.Decoder(list[str | None])
 _NO_TRACE: Trace = {}
+_id_of: Callable[[NewJob], UUID] = attrgetter("id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +52,13 @@ class Key:
         return spread(self.digest, KEY_LANES)
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What became of one job of a call. Without an id it was refused."""
-
-    job_id: UUID | None
-    duplicate: bool = False
-    problem: Problem | None = None
-
-
 class Intake:
     def __init__(self, floor: Floor, queues: Queues, reading: Reading, signals: Signals) -> None:
         self._floor = floor
         self._queues = queues
         self._reading = reading
         self._signals = signals
+        self.offer: MakeOffer = to_nobody
         self._singles = Batcher("enqueue", self._add_together)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
@@ -95,30 +86,28 @@ class Intake:
 
     async def _add_together(self, lane: int, rows: Sequence[NewJob]) -> Sequence[None]:
         """Jobs of different callers, which nothing holds back."""
-        await store.enqueue(self._floor.db, lane, sorted(rows))
-        self._tell_of(lane, rows)
+        await self._insert(lane, sorted(rows))
         return [None] * len(rows)
 
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access) -> BatchAnswer:
         await self._floor.versions.fresh()
         atomic = given(batch.atomic, True)
-        jobs = [_refused(index, job, access) or job for index, job in enumerate(await self._read(batch))]
+        jobs = _reached(await self._read(batch), access)
         if atomic:
-            _check_all(jobs)
+            answers.check_all(jobs)
         entries = await self._reading.entries(jobs, trace, atomic=atomic)
         if atomic:
-            _check_all(entries)
+            answers.check_all(entries)
         await self._refuse_foreign_parents([entry for entry in entries if isinstance(entry, Entry)], access)
         stored = await self._store(entries, Key(key, "enqueue_jobs", access.caller, batch) if key else None, atomic=atomic)
-        results = [_batch_result(index, one, request_id) for index, one in enumerate(stored)]
-        duplicates = sum(result.status == "duplicate" for result in results)
-        created = sum(result.status == "created" for result in results)
-        rejected = UNSET if atomic else len(results) - created - duplicates
-        return BatchAnswer(results=results, created=created, duplicates=duplicates, rejected=rejected)
+        return answers.told(stored, request_id, atomic=atomic)
 
     async def _refuse_foreign_parents(self, entries: Sequence[Entry], access: Access) -> None:
         """A job of a queue that the caller does not reach is as good as none: its result would be told to who claims the child."""
-        named = {parent for entry in entries for parent in entry.parents} - {entry.row.id for entry in entries}
+        named = {parent for entry in entries if entry.parents for parent in entry.parents}
+        if not named:
+            return
+        named -= {entry.row.id for entry in entries}
         foreign = named - await self._queues.reached(named, access)
         for entry in entries:
             entry.problem = entry.problem or parentage.unknown_parent(entry, foreign)
@@ -153,40 +142,60 @@ class Intake:
         """What became of each; for a repeated key what became of it the first time. One lane, without a key and without anything to ask
         before, is one statement in autocommit."""
         entries = [item for item in items if isinstance(item, Entry)]
-        lanes = {entry.lane for entry in entries}
-        if key is None and len(lanes) == 1 and not any(entry.needs_a_transaction for entry in entries):
-            await store.enqueue(self._floor.db, lanes.pop(), sorted(new_rows(entries)))
-        elif key is not None or entries:
+        if key is None and not any(entry.needs_a_transaction for entry in entries) and await self._stored_at_once(entries):
+            return [answers.stored(item) for item in items]
+        if key is not None or entries:
             known = await self._store_together(items, entries, key, atomic=atomic)
             if known is not None:
-                return [_remembered(index, *one) for index, one in enumerate(zip(known, items, strict=True))]
+                return [answers.remembered(index, *one) for index, one in enumerate(zip(known, items, strict=True))]
         self._tell(entries)
-        return [_stored(item) for item in items]
+        return [answers.stored(item) for item in items]
+
+    async def _stored_at_once(self, entries: Sequence[Entry]) -> bool:
+        lanes = by_lane(new_rows(entries), _id_of)
+        if len(lanes) != 1:
+            return False
+        ((lane, rows),) = lanes.items()
+        await self._insert(lane, rows)
+        return True
+
+    async def _insert(self, lane: int, rows: Sequence[NewJob]) -> None:
+        """In one statement, and for those who wait for them if there are any."""
+        offer = to_nobody(lane, rows)
+        try:
+            async with self._floor.db.held() as connection:
+                offer = self.offer(lane, rows)
+                await store.enqueue(connection, lane, offer.rows)
+        except BaseException as error:
+            offer.failed(error)
+            raise
+        offer.stored()
+        self._tell_of(lane, offer.rows)
 
     async def _store_together(
         self, items: Sequence[Entry | Problem], entries: Sequence[Entry], key: Key | None, *, atomic: bool
     ) -> list[str | None] | None:
         async with self._floor.db.transaction() as transaction:
             if key is not None:
-                known = await self._known(transaction, key, [_stored(item) for item in items])
+                known = await self._known(transaction, key, [answers.stored(item) for item in items])
                 if known is not None:
                     return known
             await self._write(transaction, entries, atomic=atomic)
             if key is not None and any(entry.needs_a_transaction for entry in entries):
-                await keys.write_key(transaction, key.lane, key.digest, _answer([_stored(item) for item in items]))
+                await keys.write_key(transaction, key.lane, key.digest, answers.kept([answers.stored(item) for item in items]))
         return None
 
     async def _known(self, on: Runs, key: Key, expected: Sequence[Stored]) -> list[str | None] | None:
         fingerprint = wanted.fingerprint_of(key.body)
         now = self._floor.now()
         expires_at = now + timedelta(seconds=self._floor.settings.idempotency_seconds)
-        answer = _answer(expected)
+        answer = answers.kept(expected)
         if await keys.take_key(on, key.lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, now=now):
             return None
         first = await keys.read_key(on, key.lane, key.digest)
         if first["fingerprint"] != fingerprint:
             raise IdempotencyKeyReused(f"the key {key.name} was used with another body")
-        return _answers.decode(first["answer"])
+        return answers.read(first["answer"])
 
     async def _write(self, on: Runs, entries: Sequence[Entry], *, atomic: bool) -> None:
         """In the order of locks: keys, gates, jobs."""
@@ -195,13 +204,13 @@ class Intake:
             await uniqueness.judge(on, entries, self._queues, now)
         await self._refuse_what_does_not_fit(on, entries)
         if atomic:
-            _check_all([entry.problem for entry in entries])  # before those that depend on them are refused too
+            answers.check_all([entry.problem for entry in entries])  # before those that depend on them are refused too
         doomed = await parentage.settle(on, entries) if any(entry.parents for entry in entries) else []
         uniqueness.share_refusals(entries)
         if atomic:
-            _check_all([entry.problem for entry in entries])
+            answers.check_all([entry.problem for entry in entries])
         await uniqueness.replace(on, entries, self._queues, now)
-        for lane, rows in by_lane(new_rows(entries), lambda row: row.id).items():
+        for lane, rows in by_lane(new_rows(entries), _id_of).items():
             await store.enqueue(on, lane, rows)
         await parentage.write_down(on, entries)
         await uniqueness.give(on, entries, now)
@@ -224,7 +233,7 @@ class Intake:
 
     def _tell(self, entries: Iterable[Entry]) -> None:
         entries = list(entries)
-        for lane, rows in by_lane(new_rows(entries), lambda row: row.id).items():
+        for lane, rows in by_lane(new_rows(entries), _id_of).items():
             self._tell_of(lane, rows)
         for entry in entries:
             if entry.replaced is not None:
@@ -246,6 +255,14 @@ class Intake:
         return row.told(await self._queues.name_of(row.lane))
 
 
+def _reached(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
+    """Those for queues that the caller does not reach are refused. Of most callers none is, and each name is asked for once."""
+    names = {given(job.queue, "default") for job in jobs if isinstance(job, BatchJob)}
+    if all(map(access.may, names)):
+        return jobs
+    return [_refused(index, job, access) or job for index, job in enumerate(jobs)]
+
+
 def _refused(index: int, job: BatchJob | Problem, access: Access) -> Problem | None:
     if isinstance(job, Problem):
         return job
@@ -256,54 +273,6 @@ def _refused(index: int, job: BatchJob | Problem, access: Access) -> Problem | N
     return None
 
 
-def _check_all(items: Sequence[object]) -> None:
-    refused = [item for item in items if isinstance(item, Problem)]
-    if refused:
-        raise _all_of(refused)
-
-
-def _all_of(refused: Sequence[Problem]) -> Problem:
-    """One problem for the whole call, with a pointer for each bad item. Items that fail alike keep their own code."""
-    faults = [fault for problem in refused for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]]
-    first = refused[0]
-    if all(type(problem) is type(first) for problem in refused) and not isinstance(first, ValidationFailed):
-        first.faults = faults
-        return first
-    if len(refused) == 1:
-        return first
-    return ValidationFailed(f"{len(refused)} of the jobs are not what we take; nothing was stored", faults=faults)
-
-
 def _queue_full(entry: Entry, queue: Queue) -> QueueFull:
     detail = f"{queue.max_waiting} jobs may wait in {queue.name}, and as many do"
     return QueueFull(detail, [Fault(f"{entry.at}/queue", QueueFull.code, detail)])
-
-
-def _stored(item: Entry | Problem) -> Stored:
-    if isinstance(item, Problem):
-        return Stored(None, problem=item)
-    if item.problem is not None:
-        return Stored(None, problem=item.problem)
-    return Stored(item.job_id, duplicate=item.existing is not None)
-
-
-def _answer(stored: Sequence[Stored]) -> str:
-    """As the key remembers it."""
-    texts = [None if one.job_id is None else f"{one.job_id}{DUPLICATE if one.duplicate else ''}" for one in stored]
-    return msgspec.json.encode(texts).decode()
-
-
-def _remembered(index: int, text: str | None, item: Entry | Problem) -> Stored:
-    """What was refused when its key was first used stays refused, even if it would be taken now."""
-    if text is None and isinstance(item, Problem):
-        return Stored(None, problem=item)
-    if text is None:
-        return Stored(None, problem=ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used"))
-    return Stored(UUID(text.removesuffix(DUPLICATE)), duplicate=text.endswith(DUPLICATE))
-
-
-def _batch_result(index: int, stored: Stored, request_id: str) -> BatchResult:
-    if stored.job_id is not None:
-        return BatchResult(index=index, status="duplicate" if stored.duplicate else "created", job_id=stored.job_id)
-    assert stored.problem is not None
-    return BatchResult(index=index, status="rejected", problem=details(stored.problem, request_id))

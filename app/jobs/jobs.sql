@@ -6,29 +6,35 @@
 -- (3.3 ms, not 0.07).
 
 -- name: enqueue
--- (nothing) -> ready | parked | scheduled | blocked.  The broker has minted the ids and knows what is due.
+-- (nothing) -> ready | parked | scheduled | blocked | running.  The broker has minted the ids and knows what is due, and who waits for it.
+-- What all rows have in common comes once, as the first of its array, and holds for those that `unnest` has filled up with NULL: in columns
+-- that are never NULL.
 WITH added AS (
     INSERT INTO jobs (
         lane, id, state, state_reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
         traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited,
-        awaits, depends_on
+        awaits, depends_on, worker_id, started_at, lease_token, lease_expires_at, deadline_at, attempt, deliveries
     )
-    SELECT $1, id, state, reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
-        traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited,
-        awaits::uuid[], depends_on::uuid[]
+    SELECT $1, id, coalesce(state, ($3::text[])[1]), reason, coalesce(run_at, ($5::timestamptz[])[1]),
+        coalesce(priority, ($6::smallint[])[1]), coalesce(max_attempts, ($7::smallint[])[1]), coalesce(job_type, ($8::text[])[1]),
+        group_key, lease_seconds, retry, tags, metadata, traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds,
+        unique_key, schedule, on_parent_failure, awaited, awaits::uuid[], depends_on::uuid[], worker_id, started_at, lease_token, lease_expires_at, deadline_at,
+        (lease_token IS NOT NULL)::int, (lease_token IS NOT NULL)::int
     FROM unnest(
         $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::smallint[], $7::smallint[], $8::text[], $9::text[], $10::int[],
         $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::uuid[], $17::text[], $18::timestamptz[], $19::int[],
-        $20::text[], $21::text[], $22::text[], $23::boolean[], $24::text[], $25::text[]
+        $20::text[], $21::text[], $22::text[], $23::boolean[], $24::text[], $25::text[], $26::text[], $27::timestamptz[], $28::uuid[],
+        $29::timestamptz[], $30::timestamptz[]
     ) AS new (
         id, state, reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata, traceparent,
-        tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited, awaits, depends_on
+        tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited, awaits, depends_on,
+        worker_id, started_at, lease_token, lease_expires_at, deadline_at
     )
     RETURNING state
 )
-INSERT INTO stat_deltas (lane, ready, scheduled, blocked, enqueued)
+INSERT INTO stat_deltas (lane, ready, scheduled, blocked, running, enqueued)
 SELECT $1, count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*) FILTER (WHERE state = 'scheduled'),
-    count(*) FILTER (WHERE state = 'blocked'), count(*)
+    count(*) FILTER (WHERE state = 'blocked'), count(*) FILTER (WHERE state = 'running'), count(*)
 FROM added;
 
 -- name: live_jobs

@@ -1,6 +1,9 @@
 """From what was sent to entries: each job read, checked, and given its row; or what is wrong with it. Stores nothing but new queues."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cache, lru_cache, partial
+from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -19,7 +22,10 @@ from app.web.bodies import decode
 from app.web.shapes import UNSET, Raw, given
 
 _batch_job = msgspec.json.Decoder(BatchJob)
+_batch_jobs = msgspec.json.Decoder(list[BatchJob])
 _EMPTY = Raw(b"{}")
+Draft: TypeAlias = tuple[str, JobCreate, Queue, int]  # the pointer to a job, the job, its queue and its lane
+Waits: TypeAlias = Callable[[int, str | None], bool]
 
 
 class Reading:
@@ -27,9 +33,13 @@ class Reading:
         self._floor = floor
         self._queues = queues
         self._job_types = job_types
+        self._rules = lru_cache(maxsize=1000)(partial(Rules.of, settings=floor.settings))  # what is configured anew is a new object
 
     def check(self, job: JobCreate, at: str = "") -> None:
-        wanted.check(job, self._floor.settings, self._floor.now(), at)
+        self._check(job, at, self._floor.now())
+
+    def _check(self, job: JobCreate, at: str, now: datetime) -> None:
+        wanted.check(job, self._floor.settings, now, at)
         job_type = self._job_types.find(job.job_type)
         if job_type is not None:
             job_type.check(given(job.payload, _EMPTY), at)
@@ -41,19 +51,21 @@ class Reading:
             raise BatchTooLarge(f"{len(batch.jobs)} jobs, at most {most} are taken", most)
         if not batch.jobs:
             raise ValidationFailed.at("/jobs", "at least one job")
-        return [self._read_one(raw, f"/jobs/{index}") for index, raw in enumerate(batch.jobs)]
+        now = self._floor.now()
+        return [self._checked(job, f"/jobs/{index}", now) for index, job in enumerate(_decoded(batch.jobs))]
 
-    def _read_one(self, raw: Raw, at: str) -> BatchJob | Problem:
+    def _checked(self, job: BatchJob | Problem, at: str, now: datetime) -> BatchJob | Problem:
+        if isinstance(job, Problem):
+            return job
         try:
-            job = decode(_batch_job, raw, at)
-            self.check(job, at)
+            self._check(job, at, now)
         except Problem as problem:
             return problem
         return job
 
     async def entries(self, jobs: Sequence[BatchJob | Problem], trace: Trace, *, atomic: bool) -> list[Entry | Problem]:
         """In the order of the batch; a job may name one that stands behind it, so ids come first and parents second."""
-        entries: list[Entry | Problem] = [await self._entry_or_problem(job, trace, f"/jobs/{index}") for index, job in enumerate(jobs)]
+        entries = self._entries(await self._drafts(jobs), trace)
         refs = _refs(jobs, entries, atomic=atomic)
         for index, (job, entry) in enumerate(zip(jobs, entries, strict=True)):
             if isinstance(entry, Entry) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
@@ -63,34 +75,74 @@ class Reading:
                     entries[index] = problem
         return entries
 
-    async def _entry_or_problem(self, job: BatchJob | Problem, trace: Trace, at: str) -> Entry | Problem:
+    async def _drafts(self, jobs: Sequence[BatchJob | Problem]) -> list[Draft | Problem]:
+        """Each queue is asked for once, and its jobs that are in no group go to one lane together."""
+        known: dict[str, tuple[Queue, int]] = {}
+        drafts: list[Draft | Problem] = []
+        for index, job in enumerate(jobs):
+            if isinstance(job, Problem):
+                drafts.append(job)
+                continue
+            at, name = f"/jobs/{index}", given(job.queue, "default")
+            if name not in known:
+                queue = await self._queue_or_problem(name, at)
+                if isinstance(queue, Problem):
+                    drafts.append(queue)
+                    continue
+                known[name] = queue, wanted.choose_lane(queue, UNSET)
+            queue, lane = known[name]
+            drafts.append((at, job, queue, lane if job.group is UNSET else wanted.choose_lane(queue, job.group)))
+        return drafts
+
+    async def _queue_or_problem(self, name: str, at: str) -> Queue | Problem:
         """A queue that does not exist and may not be made is the fault of its job alone."""
-        if isinstance(job, Problem):
-            return job
         try:
-            return await self.entry(job, trace, at, None)
+            return await self._queues.get_or_create(name)
         except (NotFound, QueueLimit) as problem:
             problem.faults = [Fault(f"{at}/queue", problem.code, problem.detail)]
             return problem
 
-    async def entry(self, job: JobCreate, trace: Trace, at: str, refs: dict[str, UUID] | None) -> Entry:
+    def _entries(self, drafts: Sequence[Draft | Problem], trace: Trace) -> list[Entry | Problem]:
+        """With one look at the clock, and one at who waits for a turn in a lane."""
+        now, waits = self._floor.now(), cache(self._queues.waits_for_turn)
+        ids = iter(self._floor.mint.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
+        return [self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts]
+
+    async def entry(self, job: JobCreate, trace: Trace, at: str, refs: dict[str, UUID]) -> Entry:
         queue = await self._queues.get_or_create(given(job.queue, "default"))
         lane = wanted.choose_lane(queue, job.group)
-        row = wanted.new_job(job, lane, self._rules(queue, job), self._floor, trace)
-        if row.state == "ready" and self._queues.waits_for_turn(lane, row.group_key):
-            row = row._replace(state="parked")
-        entry = Entry(at, queue, row, given(job.unique, None))
-        if refs is not None and job.depends_on is not UNSET:
+        draft, job_id = (at, job, queue, lane), self._floor.mint(lane)
+        entry = self._entry(draft, job_id, self._floor.now(), trace, self._queues.waits_for_turn)
+        if job.depends_on is not UNSET:
             self._set_parents(entry, job, refs)
         return entry
 
-    def _rules(self, queue: Queue, job: JobCreate) -> Rules:
-        return Rules(queue, self._job_types.find(job.job_type), self._floor.settings)
+    def _entry(self, draft: Draft, job_id: UUID, now: datetime, trace: Trace, waits: Waits) -> Entry:
+        at, job, queue, lane = draft
+        row = wanted.new_job(job, job_id, self._rules(queue, self._job_types.find(job.job_type)), now, trace)
+        if row.state == "ready" and waits(lane, row.group_key):
+            row = row._replace(state="parked")
+        return Entry(at, queue, row, None if job.unique is UNSET else job.unique)
 
     def _set_parents(self, entry: Entry, job: JobCreate, refs: dict[str, UUID]) -> None:
         entry.parents = graph.resolve(given(job.depends_on, []), refs, entry.at)
         policy = given(job.on_parent_failure, OnParentFailure.CANCEL).value
         entry.row = entry.row._replace(depends_on=array_of(entry.parents), on_parent_failure=policy if entry.parents else None)
+
+
+def _decoded(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
+    """All at once; only if one of them is not what we take one by one, to say which."""
+    try:
+        return [*_batch_jobs.decode(b"[%b]" % b",".join(jobs))]
+    except msgspec.DecodeError:
+        return [_decoded_alone(raw, f"/jobs/{index}") for index, raw in enumerate(jobs)]
+
+
+def _decoded_alone(raw: Raw, at: str) -> BatchJob | Problem:
+    try:
+        return decode(_batch_job, raw, at)
+    except Problem as problem:
+        return problem
 
 
 def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Problem], *, atomic: bool) -> dict[str, UUID]:

@@ -11,6 +11,7 @@ from app.db.wakeups import Wakeups
 OnReady = Callable[[int | None, Iterable[str | None]], None]
 OnDue = Callable[[datetime], None]
 OnTurn = Callable[[int, Iterable[str | None]], None]
+OnBack = Callable[[int, UUID | None], None]
 OnFinished = Callable[[UUID], None]
 
 
@@ -24,25 +25,27 @@ class Move(NamedTuple):
 
 
 class Signals:
-    """Each kind has one listener, set by the room that waits: polls for ready, the promoter for due, turns for groups in which something
-    has moved, releasing for jobs that others wait for, watchers for finished."""
+    """Each kind has one listener, set by the room that waits: polls for ready, floors for what may lie below them, the promoter for due,
+    turns for groups in which something has moved, releasing for jobs that others wait for, watchers for finished."""
 
     def __init__(self, wakeups: Wakeups) -> None:
         self._wakeups = wakeups
         self.on_ready: OnReady = lambda _queue, _types: None
         self.on_due: OnDue = lambda _instant: None
         self.on_turn: OnTurn = lambda _lane, _groups: None
+        self.on_back: OnBack = lambda _lane, _since: None
         self.on_ended: Callable[[], None] = lambda: None
         self.on_finished: OnFinished = lambda _job: None
         # Another process says only which queue: one poll looks, and passes the word on if it found more than it could take.
         wakeups.listen(lambda topic: self.on_ready(topic, [None]))
 
-    def moved(self, lane: int, moves: Iterable[Move]) -> None:
-        """After the commit, for jobs that wait now."""
+    def moved(self, lane: int, moves: Iterable[Move], *, since: UUID | None = None) -> None:
+        """After the commit, for jobs that wait now. `since`: none of them has a smaller id."""
         moves = list(moves)
         ready = [move.job_type for move in moves if move.state == "ready"]
         parked = {move.group_key for move in moves if move.state == "parked"}
         if ready:
+            self.back(lane, since)
             self.ready(lane, ready)
         if parked:
             self.left(lane, parked)
@@ -54,6 +57,10 @@ class Signals:
         """One entry per job that became claimable; None for a job of unknown type."""
         self.on_ready(queue_id_of(lane), job_types)
         self._wakeups.announce(queue_id_of(lane))
+
+    def back(self, lane: int, since: UUID | None) -> None:
+        """Something is claimable that was not, or was in another place: from this id on, or anywhere in the lane."""
+        self.on_back(lane, since)
 
     def due(self, instant: datetime) -> None:
         self.on_due(instant)

@@ -14,25 +14,25 @@ from uuid import UUID
 import msgspec
 
 from app.db.floor import Floor
-from app.db.lanes import KEY_LANES, by_lane, created_at, digest, gate_of_caller, spread
+from app.db.lanes import KEY_LANES, by_lane, digest, gate_of_caller, spread
 from app.db.pool import Runs
 from app.dependencies import store as dependencies
 from app.errors import RateLimited, ValidationFailed
 from app.jobs.schemas import Progress
-from app.jobs.store import metadata_of, tags_of
 from app.jobs.wanted import check_lease
 from app.keys import store as keys
 from app.leases import store
-from app.leases.schemas import ClaimAnswer, ClaimedJob, ClaimJobs, ParentResult
+from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
 from app.leases.settling import Settling
 from app.leases.store import Asked, ClaimedRow
 from app.leases.taking import Take, Taking
+from app.leases.telling import told
 from app.leases.verdicts import Ending
 from app.leases.waiting import Poll, WaitingRoom, Word
 from app.queues.registry import Queue, Queues
 from app.web.access import Access
 from app.web.disconnect import Client
-from app.web.shapes import UNSET, Raw, Sent, given, or_unset, raw_or_unset
+from app.web.shapes import UNSET, Sent, given, raw_or_unset
 from app.workers.asks import Asks
 from app.workers.roster import Roster
 
@@ -91,14 +91,21 @@ class Claiming:
         settled = await self._settling.settle(request.settle, access, "/settle") if request.settle is not UNSET else []
         wait = 0.0 if settled else self._wait(request)
         types = given(request.job_types, None)
-        poll = Poll(names, frozenset(types) if types is not None else None, worker_id)
+        poll = Poll(
+            names,
+            frozenset(types) if types is not None else None,
+            worker_id,
+            given(request.lease_seconds, None),
+            open_handed=key is None and access.max_leases is None,
+        )
         client.on_leave(poll.stir)
         with self._waiting.park(poll):
             rows, again_at = await self._poll(request, poll, wait, Claimant(key, access, told_off=not settled), client)
             away = 0 if rows else self._stay_away_ms(worker_id, again_at)
         parents = await self._parents(rows) if given(request.parent_results, False) else None
+        names_of = {lane: self._queues.name(lane) for lane in {row.lane for row in rows}}
         return ClaimAnswer(
-            jobs=[self._told(row, parents) for row in rows],
+            jobs=[told(row, names_of[row.lane], parents) for row in rows],
             settled=settled,
             directive=self._roster.directive(worker_id),
             poll_after_ms=away,
@@ -144,7 +151,9 @@ class Claiming:
             left = until - time.monotonic()
             if left <= 0:
                 break
-            await poll.sleep(left)
+            row = await poll.sleep(left)
+            if row is not None:
+                return Take(await self._handed(row, by, client))
             if client.gone:
                 self._floor.metrics.parked_left.inc()
                 break
@@ -175,14 +184,25 @@ class Claiming:
         rows, again_at = await self._take_with_key(by, poll.queues, most, asked)
         return None if rows is None else await self._reached(rows, by.access), again_at
 
+    async def _handed(self, row: ClaimedRow, by: Claimant, client: Client) -> list[ClaimedRow]:
+        """Stored as ours. The key of the call may have ended while it waited."""
+        self._taking.count([row])
+        if by.access.ended():
+            await self._undo([row])
+        by.access.check_still_there()
+        return await self._delivered([row], None, client)
+
     async def _delivered(self, rows: list[ClaimedRow], key: str | None, client: Client) -> list[ClaimedRow]:
         """Layer 2: what nobody is there to take goes back at no cost. Never with a key: the worker will repeat the call, and
         undoing as well would put one job into two hands."""
         if not client.gone or key is not None or not rows:
             return rows
+        await self._undo(rows)
+        return []
+
+    async def _undo(self, rows: Sequence[ClaimedRow]) -> None:
         await self._settling.end([Ending(row.id, row.lease_token, "undo") for row in rows])
         self._floor.metrics.undone.inc(len(rows))
-        return []
 
     async def _take(self, queues: Sequence[Queue], most: int, asked: Asked, by: Claimant) -> Take:
         """A caller with a quota counts its leases and takes more with its gate held: two calls at once cannot both use the last place."""
@@ -255,7 +275,8 @@ class Claiming:
 
     def _took(self, poll: Poll, rows: Sequence[ClaimedRow], most: int) -> None:
         """A full batch may have left more behind."""
-        poll.took({Word(self._queues.name(row.lane), row.job_type) for row in rows}, all_there_were=len(rows) < most)
+        kinds = {(row.lane, row.job_type) for row in rows}
+        poll.took({Word(self._queues.name(lane), job_type) for lane, job_type in kinds}, all_there_were=len(rows) < most)
 
     async def _parents(self, rows: Sequence[ClaimedRow]) -> dict[UUID, ParentResult]:
         """What has become of the jobs that these waited for."""
@@ -265,34 +286,6 @@ class Claiming:
             for job in await dependencies.results_of(self._floor.db, lane, some):
                 told[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
         return told
-
-    def _told(self, row: ClaimedRow, parents: dict[UUID, ParentResult] | None) -> ClaimedJob:
-        return ClaimedJob(
-            id=row.id,
-            queue=self._queues.name(row.lane),
-            job_type=row.job_type,
-            payload=Raw(row.payload.encode()),
-            attempt=row.attempt,
-            max_attempts=row.max_attempts,
-            deliveries=row.deliveries,
-            lease_token=row.lease_token,
-            lease_expires_at=row.lease_expires_at,
-            lease_seconds=round((row.lease_expires_at - row.started_at).total_seconds()),
-            checkpoint=raw_or_unset(row.checkpoint),
-            progress=UNSET if row.progress is None else _progress.decode(row.progress),
-            group=or_unset(row.group_key),
-            deadline_at=or_unset(row.deadline_at),
-            parent_results=UNSET if parents is None else [parents.get(one) or _gone(one) for one in row.depends_on or ()],
-            tags=tags_of(row.tags),
-            metadata=metadata_of(row.metadata),
-            created_at=created_at(row.id),
-            traceparent=or_unset(row.traceparent),
-            tracestate=or_unset(row.tracestate),
-        )
-
-
-def _gone(job_id: UUID) -> ParentResult:
-    return ParentResult(job_id=job_id, state="gone")
 
 
 def _token(secret: str, job_id: UUID) -> UUID:

@@ -19,16 +19,24 @@
 -- Keys are collected into an array first: joined to the picked rows, a generic plan becomes a scan of the whole table.
 -- Where jobs wait for their turn ($13: see `parks` in jobs.sql) only those are taken that have it: others may be here for a moment, put in
 -- by a process that had not heard of the limit yet. $14 marks what counts against max_running, $15 whose quota of leases it counts against.
+-- Zones are read one after the other, and only until there are enough (see floors.py). A zone's bounds are columns, so no plan knows them:
+-- one made for a single call expects as few rows as the one for all, and Postgres keeps the latter. Before, claims of 1 were planned anew.
 WITH picked AS MATERIALIZED (
-    SELECT id, $11 + octet_length(payload) + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
-        + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
-    FROM jobs
-    WHERE lane = $1 AND state = 'ready' AND ($9::text[] IS NULL OR job_type = ANY($9::text[])) AND (expires_at IS NULL OR expires_at > $4)
-        AND ($13::text[] IS NULL OR turn IS NOT NULL
-            OR NOT (coalesce(group_key, '') = ANY($13::text[]) OR (group_key IS NOT NULL AND '*' = ANY($13::text[]))))
-    ORDER BY priority DESC, id
+    SELECT found.id, found.size
+    FROM unnest($16::smallint[], $17::smallint[], $18::uuid[], $19::uuid[]) AS zone (highest, lowest, after, upto)
+    CROSS JOIN LATERAL (
+        SELECT id, $11 + octet_length(payload) + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
+            + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
+        FROM jobs
+        WHERE lane = $1 AND state = 'ready' AND priority <= zone.highest AND priority >= zone.lowest AND id > zone.after AND id <= zone.upto
+            AND ($9::text[] IS NULL OR job_type = ANY($9::text[])) AND (expires_at IS NULL OR expires_at > $4)
+            AND ($13::text[] IS NULL OR turn IS NOT NULL
+                OR NOT (coalesce(group_key, '') = ANY($13::text[]) OR (group_key IS NOT NULL AND '*' = ANY($13::text[]))))
+        ORDER BY priority DESC, id
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ) AS found
     LIMIT $2
-    FOR UPDATE SKIP LOCKED
 ),
 measured AS (
     SELECT id, size, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total
@@ -63,12 +71,31 @@ SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_tok
     checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at, deadline_at, depends_on, turn
 FROM claimed;
 
+-- name: claim_singles
+-- fills: ClaimedRow
+-- as: claim
+-- with: worker_id = $3 => worker_id = ($3::text[])[array_position(ARRAY(SELECT id FROM measured ORDER BY id), id)]
+-- with: coalesce($6, lease_seconds, $7) => coalesce(($6::int[])[array_position(ARRAY(SELECT id FROM measured ORDER BY id), id)], lease_seconds, $7)
+-- ready -> running, one job for each of many polls: the one with the smallest id for the first.
+
 -- name: claim_in_turn
 -- fills: ClaimedRow
 -- as: claim
 -- with: state = 'ready' => state = 'ready' AND turn IS NOT NULL
 -- with: ORDER BY priority DESC, id => ORDER BY priority DESC, turn, id
 -- ready -> running, of a fair queue: in the order of the turns.
+
+-- name: first_ready
+-- The first ready job of each of these priorities. Reads past all dead entries, so that claims need not.
+SELECT asked.priority, found.id
+FROM unnest($2::smallint[]) AS asked (priority)
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM jobs
+    WHERE lane = $1 AND state = 'ready' AND priority = asked.priority
+    ORDER BY id
+    LIMIT 1
+) AS found;
 
 -- name: held_by
 -- Leases that count against the quota of a caller.

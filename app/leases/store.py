@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
 from asyncpg import Record
 
 from app.db.pool import Runs, columns
@@ -90,8 +92,15 @@ class BeatRow(NamedTuple):
     cancel: bool
 
 
+class Slot(NamedTuple):
+    """One job for one of many polls that share a statement."""
+
+    worker_id: str | None
+    lease_seconds: int | None
+
+
 class Asked(NamedTuple):
-    """What a claim asks of each lane."""
+    """What a claim asks of each lane. With `slots` it is many claims of one job each."""
 
     worker_id: str | None
     secret: str
@@ -101,14 +110,35 @@ class Asked(NamedTuple):
     at_least_one: bool
     job_types: Sequence[str] | None
     held_by: str | None = None
+    slots: Sequence[Slot] = ()
+
+    @property
+    def asks_for_any(self) -> bool:
+        return self.job_types is None and self.held_by is None and self.at_least_one
+
+
+class Zone(NamedTuple):
+    """A part of a lane: the priorities from `highest` down to `lowest`, and of each the ids beyond `after` up to `upto`."""
+
+    highest: int
+    lowest: int
+    after: UUID
+    upto: UUID
+
+
+HIGHEST, LOWEST = 32767, -32768
+NIL, LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
+WHOLE_LANE = (Zone(HIGHEST, LOWEST, NIL, LAST),)
 
 
 class Rules(NamedTuple):
-    """What a lane asks of a claim: who waits for a turn (`parks` in jobs.sql), whether turns are the order, whether leases are counted."""
+    """What a lane asks of a claim: who waits for a turn (`parks` in jobs.sql), whether turns are the order, whether leases are counted,
+    and where to look, in this order."""
 
     parks: Sequence[str] | None = None
     in_turn: bool = False
     counted: bool | None = None
+    zones: Sequence[Zone] = WHOLE_LANE
 
 
 async def held_by(on: Runs, caller: str) -> int:
@@ -117,14 +147,17 @@ async def held_by(on: Runs, caller: str) -> int:
 
 
 async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now: datetime) -> list[ClaimedRow]:
+    """In their order; where polls share the statement, in that of the polls: for the first of them if there are not enough."""
+    sql = SQL.claim_singles if asked.slots else SQL.claim_in_turn if rules.in_turn else SQL.claim
+    worker_id, lease_seconds = columns(asked.slots) if asked.slots else (asked.worker_id, asked.lease_seconds)
     rows = await on.rows(
-        SQL.claim_in_turn if rules.in_turn else SQL.claim,
+        sql,
         lane,
         limit,
-        asked.worker_id,
+        worker_id,
         now,
         asked.secret,
-        asked.lease_seconds,
+        lease_seconds,
         asked.default_lease_seconds,
         asked.max_bytes,
         asked.job_types,
@@ -134,8 +167,29 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now
         rules.parks,
         rules.counted,
         asked.held_by,
+        *columns(rules.zones),
     )
-    return sorted((ClaimedRow(*row) for row in rows), key=lambda row: (-row.priority, row.turn or 0 if rules.in_turn else 0, row.id))
+    order = attrgetter("id") if asked.slots else _in_turn if rules.in_turn else _by_age
+    return sorted((ClaimedRow(*row) for row in rows), key=order)
+
+
+def _by_age(row: ClaimedRow) -> tuple[int, UUID]:
+    return -row.priority, row.id
+
+
+def _in_turn(row: ClaimedRow) -> tuple[int, int, UUID]:
+    return -row.priority, row.turn or 0, row.id
+
+
+async def first_ready(on: Runs, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
+    return [(row["priority"], row["id"]) for row in await on.rows(SQL.first_ready, lane, priorities)]
+
+
+async def buffers_to_first_ready(on: Runs, lane: int, priorities: Sequence[int]) -> int:
+    """What `first_ready` has to read. A count, as a busy machine makes everything slow."""
+    explained = await on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL.first_ready}", lane, priorities)
+    plan = msgspec.json.decode(explained)[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 async def held_leases(on: Runs, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:

@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from app.db.batcher import Batcher
 from app.db.floor import Floor
 from app.db.pool import Runs, Transaction
 from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
 from app.keys import store as keys
 from app.leases import store
-from app.leases.store import Asked, ClaimedRow, Rules
+from app.leases.floors import Floors
+from app.leases.store import Asked, ClaimedRow, Rules, Slot
 from app.leases.times import Times
 from app.limits.gate import Gate
 from app.queues.registry import Queue, Queues
 
 AWAY = timedelta(seconds=1)
+MANY_BYTES = 1 << 30  # of jobs that are handed out one by one, each in an answer of its own
 
 
 class Take(NamedTuple):
@@ -34,6 +37,9 @@ class Taking:
         self._signals = signals
         self._times = times
         self._gate = Gate(floor)
+        self.floors = Floors(floor.db)
+        signals.on_back = self.floors.lower
+        self._singles = Batcher("claim", self._take_singles)
         self._alarms: dict[str, asyncio.TimerHandle] = {}
         self.on_rate: Callable[[str], None] = lambda _queue: None
         self.on_served: Callable[[int, list[tuple[str | None, int | None]]], None] = lambda _lane, _turns: None
@@ -65,7 +71,7 @@ class Taking:
             if len(taken) >= most:
                 break
             asked = asked._replace(max_bytes=asked.max_bytes - sum(map(_size, take.rows)), at_least_one=not taken)
-        self._count(taken)
+        self.count(taken)
         lanes = sum(queue.lanes for queue in queues)
         return Take(taken, min(waits) if waits and len(waits) == lanes else None)  # other lanes may have something any moment
 
@@ -88,16 +94,26 @@ class Taking:
     async def _take_ungated(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
         rules = Rules(self._queues.parks(lane), in_turn=queue.fair)
         if on is not None:
-            return Take(await store.claim(on, lane, most, asked, rules, self._floor.now()))
+            return Take(await self.floors.claim(on, lane, most, asked, rules, self._floor.now()))
+        if most == 1 and rules == Rules() and asked.asks_for_any:
+            row = await self._singles.add(lane, asked)
+            return Take([row] if row else [])
         async with self._floor.db.held() as connection:
-            return Take(await store.claim(connection, lane, most, asked, rules, self._floor.now()))
+            return Take(await self.floors.claim(connection, lane, most, asked, rules, self._floor.now()))
+
+    async def _take_singles(self, lane: int, claims: Sequence[Asked]) -> Sequence[ClaimedRow | None]:
+        """One job for each, first come first served."""
+        asked = claims[0]._replace(max_bytes=MANY_BYTES, slots=[Slot(claim.worker_id, claim.lease_seconds) for claim in claims])
+        async with self._floor.db.held() as connection:
+            rows = await self.floors.claim(connection, lane, len(claims), asked, Rules(), self._floor.now())
+        return [*rows, *[None] * (len(claims) - len(rows))]
 
     async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
         leave = await self._gate.ask(on, queue, lane, most)
         rows: list[ClaimedRow] = []
         if leave.most > 0:
             rules = Rules(self._queues.parks(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
-            rows = await store.claim(on, lane, leave.most, asked, rules, leave.now)
+            rows = await self.floors.claim(on, lane, leave.most, asked, rules, leave.now)
             await self._gate.note(on, queue, lane, len(rows), leave.now)
         if leave.again_at is not None and len(rows) == leave.most < most:
             self._wake_at(queue.name, leave.again_at)  # who comes next, or waits already, gets what the rate gives then
@@ -118,16 +134,17 @@ class Taking:
         self._alarms.pop(queue, None)
         self.on_rate(queue)
 
-    def _count(self, rows: Sequence[ClaimedRow]) -> None:
+    def count(self, rows: Sequence[ClaimedRow]) -> None:
         self._floor.metrics.claimed.inc(len(rows))
-        for row in rows:
-            queue = self._queues.of_lane(row.lane)
+        for lane in {row.lane for row in rows}:
+            own = [row for row in rows if row.lane == lane]
+            # After a crash the time since run_at is not time spent waiting.
+            self._times.record(lane, "wait", [(row.run_at, row.started_at) for row in own if row.crashes == 0])
+            queue = self._queues.of_lane(lane)
             if queue.fair:
-                self.on_served(row.lane, [(row.group_key, row.turn)])
-            if queue.fair and (queue.per_group is None or row.group_key is None):
-                self._signals.left(row.lane, [row.group_key])  # there is room for more of its group; with a limit only when it has ended
-            if row.crashes == 0:  # after a crash the time since run_at is not time spent waiting
-                self._times.record(row.lane, "wait", [(row.run_at, row.started_at)])
+                self.on_served(lane, [(row.group_key, row.turn) for row in own])
+                # There is room for more of their groups; with a limit only when they have ended.
+                self._signals.left(lane, [row.group_key for row in own if queue.per_group is None or row.group_key is None])
 
 
 def _size(row: ClaimedRow) -> int:

@@ -59,6 +59,40 @@ class Verdict(NamedTuple):
     error_type: str | None
     fingerprint: str
 
+    @property
+    def burial(self) -> tuple[object, ...]:
+        """The columns of `bury`."""
+        return (
+            self.id,
+            self.token,
+            self.was,
+            self.lease,
+            self.missing,
+            self.reason,
+            self.settled_as,
+            self.attempt,
+            self.crashes,
+            self.checkpoint,
+            self.entry,
+            self.error_type,
+            self.fingerprint,
+        )
+
+    @property
+    def closing(self) -> tuple[object, ...]:
+        """The columns of `close`."""
+        return (
+            self.id,
+            self.token,
+            self.was,
+            self.lease,
+            self.missing,
+            self.settled_as,
+            self.crashes,
+            self.checkpoint,
+            self.entry,
+        )
+
 
 def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dice: float) -> Verdict:
     """`dice` is a number from -1 to 1, for the jitter."""

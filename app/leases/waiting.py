@@ -3,11 +3,15 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
+from app.leases.store import ClaimedRow
 from app.metrics import Metrics
+
+T = TypeVar("T")
+Promise: TypeAlias = "asyncio.Future[ClaimedRow | None]"
 
 
 class Word(NamedTuple):
@@ -20,11 +24,22 @@ class Word(NamedTuple):
 class Poll:
     """One parked claim. A word that comes while the poll is looking is kept: the poll looks once more, or passes it on."""
 
-    def __init__(self, queues: Sequence[str], job_types: frozenset[str] | None, worker_id: str | None) -> None:
+    def __init__(
+        self,
+        queues: Sequence[str],
+        job_types: frozenset[str] | None,
+        worker_id: str | None,
+        lease_seconds: int | None = None,
+        *,
+        open_handed: bool = False,
+    ) -> None:
         self.queues = queues
         self.job_types = job_types
         self.worker_id = worker_id
+        self.lease_seconds = lease_seconds
+        self.open_handed = open_handed  # whether it takes a job without looking for it
         self.asleep = False
+        self._promised: Promise | None = None
         self._stirred = asyncio.Event()
         self._new: set[Word] = set()
         self._looked_for: set[Word] = set()
@@ -32,6 +47,11 @@ class Poll:
     @property
     def stirred(self) -> bool:
         return self._stirred.is_set()
+
+    @property
+    def free(self) -> bool:
+        """To be handed a job."""
+        return self.open_handed and self.asleep and self._promised is None and not self.stirred
 
     @property
     def unused(self) -> set[Word]:
@@ -65,12 +85,28 @@ class Poll:
         used = {word for word in self._looked_for if word in jobs or (all_there_were and not word.job_type and word.queue in queues)}
         self._looked_for -= used
 
-    async def sleep(self, seconds: float) -> None:
+    def promise(self) -> Promise:
+        """A job is being stored for it. However it wakes, it waits for what becomes of that."""
+        self._promised = asyncio.get_running_loop().create_future()
+        return self._promised
+
+    def keep(self, promise: Promise, row: ClaimedRow | None) -> None:
+        """The job; or none, as it was not stored: sleep on."""
+        promise.set_result(row)
+        if row is not None:
+            self._stirred.set()
+        elif self._promised is promise:
+            self._promised = None
+
+    async def sleep(self, seconds: float) -> ClaimedRow | None:
+        """A job that was handed over meanwhile, or nothing."""
         self.asleep = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stirred.wait()
         self.asleep = False
+        promised, self._promised = self._promised, None
+        return await promised if promised is not None else None
 
 
 class WaitingRoom:
@@ -114,8 +150,21 @@ class WaitingRoom:
                 for poll in islice(_able(candidates, job_type), count):
                     poll.tell(Word(queue, job_type))
 
+    def match(self, queue: str, jobs: Sequence[T], type_of: Callable[[T], str]) -> list[tuple[T, Poll]]:
+        """Each job with a poll that it can be handed to, as far as there are any: the longest asleep gets the first that it takes."""
+        left = list(jobs)
+        pairs: list[tuple[T, Poll]] = []
+        for poll in self._polls.get(queue, ()):
+            if not left:
+                break
+            found = next((job for job in left if poll.takes(type_of(job))), None) if poll.free else None
+            if found is not None:
+                left.remove(found)
+                pairs.append((found, poll))
+        return pairs
+
     def wake_worker(self, worker_id: str) -> None:
-        for poll in self._all():
+        for poll in self.polls():
             if poll.worker_id == worker_id:
                 poll.stir()
 
@@ -131,10 +180,10 @@ class WaitingRoom:
 
     def drain(self) -> None:
         self.draining = True
-        for poll in self._all():
+        for poll in self.polls():
             poll.stir()
 
-    def _all(self) -> set[Poll]:
+    def polls(self) -> set[Poll]:
         return {poll for polls in self._polls.values() for poll in polls}
 
 

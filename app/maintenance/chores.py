@@ -82,7 +82,7 @@ class Promotion:
         await self._queues.learn([lane])
         promoted = await jobs.promote(self._floor.db, lane, ids, now, self._queues.parks(lane))
         self._floor.metrics.promoted.inc(len(promoted))
-        self._signals.moved(lane, [Move(*row) for row in promoted])
+        self._signals.moved(lane, [Move(*row) for row in promoted], since=min(ids))
         return len(promoted)
 
     def set_alarm(self, instant: datetime) -> None:

@@ -81,7 +81,8 @@ def _is_plain(decoded: str) -> bool:
     """Whether it is just what an encoder would write: then no key stands twice, as one would be lost, and no number is odd, as it would
     be spelt another way. To find out takes a sixth of a full scan: 2.3 µs, not 14, for a job of 200 bytes in a batch."""
     data = decoded.encode()
-    if decoded.count(",") > _QUICK or _LONG in data.translate(_ZEROS) or b"\\u0000" in data:
+    has_nul = b"\\" in data and b"\\u0000" in data  # one byte is found ten times quicker than six
+    if has_nul or decoded.count(",") > _QUICK or _LONG in data.translate(_ZEROS):
         return False
     try:
         value = msgspec.json.decode(data)  # takes no half of a surrogate pair, no NaN, and no number that is too large

@@ -13,8 +13,9 @@ from app.db.clock import DatabaseClock
 from app.db.pool import Database, Runs
 from app.errors import DatabaseUnavailable
 from app.jobs import uniqueness, wanted
+from app.jobs.answers import Stored
 from app.jobs.entries import Entry
-from app.jobs.intake import Intake, Stored
+from app.jobs.intake import Intake
 from app.jobs.store import NewJob
 from app.leases import store as leases
 from app.leases.claiming import Claiming
@@ -81,11 +82,11 @@ def undone_with_a_key() -> None:
 def errors_swallowed() -> None:
     sound = Settling._settle_lane
 
-    async def settle_lane(self: Settling, lane: int, items: dict[int, Settlement], *rest: Any) -> dict[int, SettleResult]:
+    async def settle_lane(self: Settling, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         try:
-            return await sound(self, lane, items, *rest)
+            return await sound(self, lane, items)
         except DatabaseUnavailable:
-            return {index: SettleResult(job_id=item.job_id, status="settled", state="completed") for index, item in items.items()}
+            return [SettleResult(job_id=item.job_id, status="settled", state="completed") for item in items]
 
     Settling._settle_lane = settle_lane  # type: ignore[method-assign]
 

@@ -29,6 +29,39 @@ def test_jobs_of_a_batch_are_claimed_in_its_order(api: Api) -> None:
     assert [job["id"] for job in api.claim(max_jobs=10)["jobs"]] == ids
 
 
+@pytest.mark.parametrize(
+    ("field", "own"),
+    [
+        ("priority", [7, 7, 7]),
+        ("priority", [7, 0, 7]),
+        ("max_attempts", [3, 4, 3]),
+        ("job_type", ["a", "a", "b"]),
+        ("run_at", ["2020-11-16T12:00:00Z", "2020-11-16T12:00:00Z", "2020-11-16T12:00:01Z"]),
+        ("group", ["a", "a", "a"]),
+        ("group", [None, "a", None]),
+        ("tags", [["x"], None, ["x"]]),
+        ("metadata", [None, {"a": 1}, {"a": 1}]),
+    ],
+    ids=str,
+)
+def test_each_job_of_a_batch_keeps_what_is_its_own(api: Api, field: str, own: list[Any]) -> None:
+    """What all have in common goes to the database once."""
+    answer = api.batch(*[{"payload": n} | ({field: value} if value is not None else {}) for n, value in enumerate(own)])
+    stored = [api.job(result["job_id"]) for result in answer["results"]]
+    absent: Any = {"tags": [], "metadata": {}}.get(field)
+    assert [job.get(field) for job in stored] == [absent if value is None else value for value in own]
+    assert [job["payload"] for job in stored] == [0, 1, 2]
+
+
+def test_jobs_of_a_batch_go_to_one_lane_unless_their_group_has_another(api: Api, db: TestDatabase) -> None:
+    api.configure(lanes=256)
+    api.enqueue_many(20)
+    assert db.value("SELECT count(DISTINCT lane) FROM jobs") == 1
+    db.value("DELETE FROM jobs")
+    api.batch(*[{"group": str(n)} for n in range(20)])
+    assert db.value("SELECT count(DISTINCT lane) FROM jobs") > 1
+
+
 def test_one_bad_job_and_nothing_is_stored(api: Api, db: TestDatabase) -> None:
     problem = api.batch({}, {}, {}, {"queue": "no spaces"}, status=422)
     assert [error["pointer"] for error in problem["errors"]] == ["/jobs/3/queue"]

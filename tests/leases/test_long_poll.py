@@ -18,10 +18,17 @@ from tests.polls import Background, counted, jobs_of, parked
 Eventually = Callable[[Callable[[], Any]], Any]
 
 
+@pytest.fixture
+def looked_at(quiet: Api) -> Api:
+    """Where polls have to look for jobs, each by itself: none is handed over at a gate."""
+    quiet.configure(max_running=1000)
+    return quiet
+
+
 def _parked_in_turn(queues: list[list[str]], api: Api, background: Background, eventually: Eventually) -> "list[Future[Json]]":
     polls: list[Future[Json]] = []
     for names in queues:
-        polls.append(background.claim(api, queues=names))
+        polls.append(background.claim(api, queues=names, job_types=["t"]))
         eventually(lambda: parked(api.http) == len(polls))
     return polls
 
@@ -70,49 +77,49 @@ def test_settled_results_come_in_the_order_of_the_request_beside_new_jobs(api: A
 
 
 def test_only_as_many_polls_look_as_there_are_jobs(
-    quiet: Api, background: Background, claim_statements: ClaimStatements, eventually: Eventually
+    looked_at: Api, background: Background, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
-    polls = background.claims(20, quiet)
-    eventually(lambda: parked(quiet.http) == claim_statements.count() == 20)
+    polls = background.claims(20, looked_at)
+    eventually(lambda: parked(looked_at.http) == claim_statements.count() == 20)
     claim_statements.forget()
-    ids = {quiet.enqueue()["id"] for _ in range(5)}
+    ids = {looked_at.enqueue()["id"] for _ in range(5)}
     eventually(lambda: {job["id"] for job in jobs_of(polls)} == ids)
     assert claim_statements.count() == 5
-    assert parked(quiet.http) == 15
-    quiet.post("/jobs/batch", {"jobs": [{"queue": quiet.queue, "job_type": "rest"}] * 15}, status=201)
+    assert parked(looked_at.http) == 15
+    looked_at.post("/jobs/batch", {"jobs": [{"queue": looked_at.queue, "job_type": "rest"}] * 15}, status=201)
     eventually(lambda: all(poll.done() for poll in polls))
     assert claim_statements.count() == 20
 
 
 def test_polls_are_served_first_come_first_served(quiet: Api, background: Background, eventually: Eventually) -> None:
     for poll in _parked_in_turn([[quiet.queue]] * 3, quiet, background, eventually):
-        job = quiet.enqueue()
+        job = quiet.enqueue(job_type="t")
         assert poll.result(20)["jobs"][0]["id"] == job["id"]
 
 
 def test_the_poll_that_takes_the_job_type_is_woken_and_no_other(
-    quiet: Api, background: Background, claim_statements: ClaimStatements, eventually: Eventually
+    looked_at: Api, background: Background, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
-    wrong = background.claims(3, quiet, job_types=["b"])
-    eventually(lambda: parked(quiet.http) == 3)
-    right = background.claim(quiet, job_types=["a"])
-    eventually(lambda: parked(quiet.http) == claim_statements.count() == 4)
+    wrong = background.claims(3, looked_at, job_types=["b"])
+    eventually(lambda: parked(looked_at.http) == 3)
+    right = background.claim(looked_at, job_types=["a"])
+    eventually(lambda: parked(looked_at.http) == claim_statements.count() == 4)
     claim_statements.forget()
-    quiet.enqueue(job_type="a")
+    looked_at.enqueue(job_type="a")
     assert len(right.result(20)["jobs"]) == 1
     assert claim_statements.count() == 1
-    quiet.post("/jobs/batch", {"jobs": [{"queue": quiet.queue, "job_type": "b"}] * 3}, status=201)
+    looked_at.post("/jobs/batch", {"jobs": [{"queue": looked_at.queue, "job_type": "b"}] * 3}, status=201)
     assert all(len(poll.result(20)["jobs"]) == 1 for poll in wrong)
 
 
 def test_a_poll_that_leaves_wakes_nobody(
-    quiet: Api, background: Background, claim_statements: ClaimStatements, eventually: Eventually
+    looked_at: Api, background: Background, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
-    staying = background.claim(quiet)
-    eventually(lambda: parked(quiet.http) == 1)
-    assert quiet.claim(wait_seconds=0.01)["jobs"] == []
+    staying = background.claim(looked_at)
+    eventually(lambda: parked(looked_at.http) == 1)
+    assert looked_at.claim(wait_seconds=0.01)["jobs"] == []
     looks = claim_statements.count()
-    quiet.enqueue()
+    looked_at.enqueue()
     assert len(staying.result(20)["jobs"]) == 1
     assert claim_statements.count() == looks + 1
 
@@ -122,13 +129,14 @@ def test_a_word_that_its_poll_did_not_need_goes_to_one_that_does(
 ) -> None:
     """The poll of both queues is called for the second one's job, and half the time comes home with the first one's."""
     second = f"{quiet.queue}-second"
+    job: Json = {"job_type": "t", "group": "g"}  # jobs of groups are not handed over, and who asks for a type has a statement of its own
     for _ in range(10):
         polls = _parked_in_turn([[quiet.queue], [quiet.queue, second], [second]], quiet, background, eventually)
         with claim_statements.held():
-            quiet.post("/jobs/batch", {"jobs": [{"queue": queue, "job_type": "t"} for queue in (quiet.queue, second)]}, status=201)
+            quiet.post("/jobs/batch", {"jobs": [{"queue": queue, **job} for queue in (quiet.queue, second)]}, status=201)
             eventually(lambda: claim_statements.running() == 2)
         eventually(partial(_answered, polls, 2))
-        quiet.enqueue(queue=second if polls[0].done() else quiet.queue)
+        quiet.enqueue(queue=second if polls[0].done() else quiet.queue, **job)
         assert all(len(poll.result(20)["jobs"]) == 1 for poll in polls)
 
 

@@ -3,16 +3,19 @@ from after them, or none at all. The tables are large enough for any scan to cos
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
-from app.db.pool import Database
+from app.db.pool import Database, Held
+from app.leases.store import Asked, Rules, claim
 from app.metrics import Metrics
 from tests.conftest import QUICK
 from tests.database import Loop, create_database
 from tests.sql.plans import Scan, explain
 from tests.sql.statements import ALL, LANED, Named, named
 
+ASKED = Asked(worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None)
 JOBS = """
 INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
 SELECT 256 + n % 2, gen_random_uuid(), 'ready', now(), 0, 5, 'test', repeat('x', 200)
@@ -48,6 +51,8 @@ TIMES = {
 INDEXES = {
     "enqueue": set[str](),
     "claim": {"jobs_ready", "jobs_pkey"},
+    "claim_singles": {"jobs_ready", "jobs_pkey"},
+    "first_ready": {"jobs_ready"},
     "held_by": {"jobs_held"},
     "held_leases": {"jobs_pkey"},
     "heartbeat": {"jobs_pkey"},
@@ -173,6 +178,21 @@ def test_a_statement_reads_by_its_index(loop: Loop, known: Database, name: str, 
     by_id = [scan for scan in found if scan.index.startswith(_BY_ID)]
     assert name in WHOLE_LANE or [scan for scan in by_id if not re.search(r"\b(id|digest) = ", scan.bound)] == [], "reads the whole lane"
     assert {scan.kind for scan in found} <= {"Index Scan", "Index Only Scan"}
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_claims_are_not_planned_anew_each_time(loop: Loop, known: Database, most: int) -> None:
+    """Postgres keeps a plan after five calls, unless those made for the single calls seem cheaper than one for all."""
+
+    async def kept() -> int:
+        async with known.connection() as connection:
+            await connection.execute("DISCARD PLANS")
+            for _ in range(10):
+                await claim(Held(connection), 256, most, ASKED, Rules(), datetime.now(UTC))
+            count: int = await connection.fetchval("SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '/* claim */%'")
+            return count
+
+    assert loop.run(kept()) > 0
 
 
 def test_every_statement_that_names_a_lane_has_its_index_named_here() -> None:

@@ -24,6 +24,7 @@ def test_an_id_is_a_uuid_v7_that_carries_its_lane(lane: int, now: datetime) -> N
     job_id = IdMint(lambda: now)(lane)
     assert (job_id.version, job_id.variant) == (7, RFC_4122)
     assert lanes.lane_of(job_id) == lane
+    assert (job_id, hash(job_id)) == (UUID(str(job_id)), hash(UUID(str(job_id))))
 
 
 @given(any_lane, instants)
@@ -37,6 +38,14 @@ def test_ids_grow_even_when_the_clock_goes_back(minted: list[tuple[int, int]]) -
     clock = iter([NOON + timedelta(milliseconds=shift) for _, shift in minted])
     mint = IdMint(lambda: next(clock))
     ids = [mint(lane) for lane, _ in minted]
+    assert ids == sorted(set(ids))
+
+
+@given(st.lists(st.lists(any_lane, max_size=20), max_size=5))
+def test_ids_that_are_minted_together_are_in_the_order_of_their_lanes_and_grow(together: list[list[int]]) -> None:
+    mint = IdMint(lambda: NOON)
+    ids = [job_id for some in together for job_id in mint.several(some)]
+    assert [lanes.lane_of(job_id) for job_id in ids] == [lane for some in together for lane in some]
     assert ids == sorted(set(ids))
 
 

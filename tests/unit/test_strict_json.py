@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import MalformedJson, ValidationFailed
@@ -113,3 +113,58 @@ def test_a_payload_has_a_cap_of_its_own_in_a_large_body() -> None:
 def test_commas_and_brackets_in_strings_are_not_counted() -> None:
     strict_json.check(json.dumps("[,{" * strict_json.MAX_NODES))
     strict_json.check_nodes(json.dumps("[,{" * strict_json.MAX_NODES).encode(), "/payload")
+
+
+# The corpus, and numbers and escapes that are spelt in an odd way or stand at a border; put together in any order.
+odd = ["1.00", "1E+5", "1e16", "1e+16", "2.5e-324", "9" * 63, "-" + "9" * 63, "-" + "9" * 64, "3." + "1" * 62, "3." + "1" * 63]
+odd += [r'"\u00e9"', r'"\u00E9"', r'"\/"', '"[[{,"', "[" * 63 + "]" * 63, "[" * 64 + "]" * 64, '"' + "9" * 65 + '"']
+corpus = [case.text.decode() for case in VALUES if len(case.text) < 5000 and case.row[:2] != "D4"]
+atoms = st.sampled_from(corpus) | st.sampled_from(odd) | st.builds(json.dumps, texts, ensure_ascii=st.booleans())
+keys = st.sampled_from(['"a"', '"a"', '"b"', '"\\u0061"', '""', '"\\ud800"', "a"])
+
+
+def spelt(comma: str, colon: str) -> st.SearchStrategy[str]:
+    """Texts with these separators throughout, as one encoder writes them."""
+
+    def lists(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        return st.lists(inner, max_size=4).map(lambda parts: f"[{comma.join(parts)}]")
+
+    def objects(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        pairs = st.tuples(keys, inner).map(colon.join)
+        return st.lists(pairs, max_size=4).map(lambda parts: f"{{{comma.join(parts)}}}")
+
+    return st.recursive(atoms, lambda inner: lists(inner) | objects(inner), max_leaves=8)
+
+
+@settings(max_examples=2000)
+@given(spelt(",", ":") | spelt(", ", ": ") | spelt(",", ": "))
+def test_a_look_finds_nothing_good_that_a_full_scan_refuses(text: str) -> None:
+    if strict_json._is_plain(text):
+        strict_json._scan_fully(text, nul_in_text=False)
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
+def test_a_batch_as_clients_send_it_needs_no_full_scan(ascii_only: bool, separators: tuple[str, str]) -> None:
+    batch = {"jobs": [{"job_type": "test", "payload": {"text": "x" * 200, "n": n, "half": 0.5, "more": [None, True]}} for n in range(1000)]}
+    assert strict_json._is_plain(json.dumps(batch, ensure_ascii=ascii_only, separators=separators))
+
+
+def test_a_batch_of_python_in_another_language_needs_no_full_scan() -> None:
+    assert strict_json._is_plain(json.dumps({"jobs": [{"job_type": "test", "payload": "schön 🙂"}] * 1000}))
+
+
+@pytest.mark.parametrize("deepest", ["[" * 64 + "]" * 64, '{"a":' * 63 + "{}" + "}" * 63, "[[]," * 63 + "[]" + "]" * 63])
+def test_a_look_sees_how_deep_a_text_is(deepest: str) -> None:
+    assert strict_json._is_plain(deepest)
+    assert not strict_json._is_plain(f"[{deepest}]")
+
+
+def test_brackets_in_strings_are_not_depth() -> None:
+    assert strict_json._is_plain(json.dumps(["[" * 1000, {"{" * 1000: "}" * 1000}]))
+
+
+def test_of_very_many_values_each_is_read_beside_others() -> None:
+    """A look at all of them at once would keep every thread from running."""
+    assert not strict_json._is_plain(json.dumps([0] * 100_000))
+    strict_json.check(json.dumps([0] * 100_000), max_nodes=1_000_000)

@@ -1,0 +1,81 @@
+"""What became of the jobs of a call: as it is told, and as an Idempotency-Key remembers it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from app.errors import Fault, Problem, ValidationFailed
+from app.jobs.entries import Entry
+from app.jobs.schemas import BatchAnswer, BatchResult
+from app.web.problems import details
+from app.web.shapes import UNSET
+
+DUPLICATE = " duplicate"  # behind an id in the answer that is kept with an Idempotency-Key
+
+
+class Stored(NamedTuple):
+    """What became of one job of a call. Without an id it was refused."""
+
+    job_id: UUID | None
+    duplicate: bool = False
+    problem: Problem | None = None
+
+
+def check_all(items: Sequence[object]) -> None:
+    refused = [item for item in items if isinstance(item, Problem)]
+    if refused:
+        raise _all_of(refused)
+
+
+def _all_of(refused: Sequence[Problem]) -> Problem:
+    """One problem for the whole call, with a pointer for each bad item. Items that fail alike keep their own code."""
+    faults = [fault for problem in refused for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]]
+    first = refused[0]
+    if all(type(problem) is type(first) for problem in refused) and not isinstance(first, ValidationFailed):
+        first.faults = faults
+        return first
+    if len(refused) == 1:
+        return first
+    return ValidationFailed(f"{len(refused)} of the jobs are not what we take; nothing was stored", faults=faults)
+
+
+def stored(item: Entry | Problem) -> Stored:
+    if isinstance(item, Problem):
+        return Stored(None, problem=item)
+    if item.problem is not None:
+        return Stored(None, problem=item.problem)
+    return Stored(item.row.id) if item.existing is None else Stored(item.existing, duplicate=True)
+
+
+def kept(stored: Sequence[Stored]) -> str:
+    """As the key remembers it; `read` reads it."""
+    texts = [None if one.job_id is None else f"{one.job_id}{DUPLICATE if one.duplicate else ''}" for one in stored]
+    return msgspec.json.encode(texts).decode()
+
+
+read = msgspec.json.Decoder(list[str | None]).decode
+
+
+def remembered(index: int, text: str | None, item: Entry | Problem) -> Stored:
+    """What was refused when its key was first used stays refused, even if it would be taken now."""
+    if text is None and isinstance(item, Problem):
+        return Stored(None, problem=item)
+    if text is None:
+        return Stored(None, problem=ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used"))
+    return Stored(UUID(text.removesuffix(DUPLICATE)), duplicate=text.endswith(DUPLICATE))
+
+
+def told(stored: Sequence[Stored], request_id: str, *, atomic: bool) -> BatchAnswer:
+    results = [_result(index, one, request_id) for index, one in enumerate(stored)]
+    duplicates, refused = sum(one.duplicate for one in stored), sum(one.job_id is None for one in stored)
+    created = len(stored) - duplicates - refused
+    return BatchAnswer(results=results, created=created, duplicates=duplicates, rejected=UNSET if atomic else refused)
+
+
+def _result(index: int, stored: Stored, request_id: str) -> BatchResult:
+    if stored.job_id is not None:
+        return BatchResult(index=index, status="duplicate" if stored.duplicate else "created", job_id=stored.job_id)
+    assert stored.problem is not None
+    return BatchResult(index=index, status="rejected", problem=details(stored.problem, request_id))

@@ -1,0 +1,130 @@
+"""Hand-off: a job that comes in while polls wait for one is stored as leased to one of them already, in one commit. The worker has it as
+soon as the producer has the answer, and nobody has to look for it.
+
+Only where nothing decides but who came first: queues without limits, turns or a pause, jobs without a group, polls without an
+Idempotency-Key or a quota. Everything else is woken and claims."""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+from app.db.floor import Floor
+from app.errors import DatabaseUnavailable
+from app.jobs.offers import Offer, to_nobody
+from app.jobs.store import NewJob
+from app.leases.settling import Settling
+from app.leases.store import ClaimedRow
+from app.leases.verdicts import Ending
+from app.leases.waiting import Poll, Promise, WaitingRoom
+from app.queues.registry import Queues
+
+
+class Handing:
+    def __init__(self, floor: Floor, queues: Queues, waiting: WaitingRoom, settling: Settling) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._waiting = waiting
+        self._settling = settling
+        self._doubts: dict[UUID, _Doubt] = {}
+
+    def offer(self, lane: int, rows: Sequence[NewJob]) -> Offer:
+        """In the moment in which the rows are sent: then the leases begin. From here on the polls may not leave."""
+        queue = self._queues.of_lane(lane)
+        if not self._waiting.waiting(queue.name) or queue.paused or queue.gated or self._queues.parks(lane) is not None:
+            return to_nobody(lane, rows)
+        free = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
+        pairs = self._waiting.match(queue.name, free, lambda row: row.job_type)
+        leased = {row.id: self._leased(row, poll) for row, poll in pairs}
+        given = [_Given(poll, poll.promise(), _claimed(lane, leased[row.id])) for row, poll in pairs]
+        return _HandOff(self, [leased.get(row.id, row) for row in rows], given)
+
+    def _leased(self, row: NewJob, poll: Poll) -> NewJob:
+        now = self._floor.now()
+        seconds = poll.lease_seconds or row.lease_seconds or self._floor.settings.default_lease_seconds
+        return row._replace(
+            state="running",
+            worker_id=poll.worker_id,
+            started_at=now,
+            lease_token=uuid4(),
+            lease_expires_at=now + timedelta(seconds=min(seconds, row.timeout_seconds or seconds)),
+            deadline_at=now + timedelta(seconds=row.timeout_seconds) if row.timeout_seconds else None,
+        )
+
+    def count(self, handed: int) -> None:
+        self._floor.metrics.handed.inc(handed)
+
+    def doubt(self, row: ClaimedRow) -> None:
+        """It may be stored, leased to a poll that never hears of it: then it must not wait for the lease to expire."""
+        seconds = (row.lease_expires_at - row.started_at).total_seconds()
+        self._doubts[row.id] = _Doubt(Ending(row.id, row.lease_token, "undo"), time.monotonic() + seconds)
+
+    async def run_once(self) -> None:
+        """Until the job is found and put back, or its lease is over: the server may be committing it even now."""
+        now = time.monotonic()
+        self._doubts = {job_id: doubt for job_id, doubt in self._doubts.items() if doubt.until > now}
+        for row in await self._settling.end([doubt.ending for doubt in self._doubts.values()]):
+            del self._doubts[row.id]
+
+
+class _Doubt(NamedTuple):
+    ending: Ending
+    until: float
+
+
+class _Given(NamedTuple):
+    poll: Poll
+    promise: Promise
+    row: ClaimedRow
+
+
+class _HandOff(Offer):
+    def __init__(self, handing: Handing, rows: Sequence[NewJob], given: Sequence[_Given]) -> None:
+        super().__init__(rows)
+        self._handing = handing
+        self._given = given
+
+    def stored(self) -> None:
+        for poll, promise, row in self._given:
+            poll.keep(promise, row)
+        self._handing.count(len(self._given))
+
+    def failed(self, error: BaseException) -> None:
+        undone = isinstance(error, DatabaseUnavailable) and error.outcome == "not_done"
+        for poll, promise, row in self._given:
+            poll.keep(promise, None)
+            if not undone:
+                self._handing.doubt(row)
+
+
+def _claimed(lane: int, row: NewJob) -> ClaimedRow:
+    """As the claim statement would tell it."""
+    assert row.lease_token is not None
+    assert row.lease_expires_at is not None
+    assert row.started_at is not None
+    return ClaimedRow(
+        lane=lane,
+        id=row.id,
+        job_type=row.job_type,
+        payload=row.payload,
+        attempt=1,
+        max_attempts=row.max_attempts,
+        deliveries=1,
+        lease_token=row.lease_token,
+        lease_expires_at=row.lease_expires_at,
+        priority=row.priority,
+        crashes=0,
+        run_at=row.run_at,
+        checkpoint=None,
+        progress=None,
+        group_key=None,
+        tags=row.tags,
+        metadata=row.metadata,
+        traceparent=row.traceparent,
+        tracestate=row.tracestate,
+        started_at=row.started_at,
+        deadline_at=row.deadline_at,
+        depends_on=None,
+        turn=None,
+    )

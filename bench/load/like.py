@@ -1,0 +1,70 @@
+"""Like for like: a producer and a worker as one would write them in Python, with tasks, encoding, decoding and a handler per job."""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+
+from bench.client import Client, Requests, connect
+from bench.load.order import Figures, Job, Order
+from bench.load.scripts import Settled, Taken, claim_body, settled_of
+from bench.load.timing import Tally, for_a_time, to_the_end
+
+HANDLERS = 8  # per connection of a worker: 4 connections make 32 callers
+
+
+class Work(Taken):
+    """A claimed job with what its handler gets."""
+
+    payload: dict[str, str]
+
+
+class Claimed(msgspec.Struct):
+    jobs: list[Work]
+    settled: list[Settled]
+
+
+_claimed = msgspec.json.Decoder(Claimed)
+
+
+async def like_single(order: Order) -> Figures:
+    """`connections` callers, each enqueues one job per call."""
+    tally, requests = Tally(), Requests(order.key)
+    clients = await connect(order.ports, [Client] * order.connections)
+
+    async def call(client: Client) -> None:
+        while not tally.over:
+            (await client.send(requests.post("/jobs", msgspec.json.encode(Job())))).expect(201)
+            tally.add(1)
+
+    return await for_a_time(order, tally, [call(client) for client in clients])
+
+
+async def like_drain(order: Order) -> Figures:
+    """A worker that settles a batch with the claim of the next; eight handlers at a time for each connection."""
+    tally, requests = Tally(), Requests(order.key)
+    clients = await connect(order.ports, [Client] * order.connections)
+
+    async def work(client: Client) -> None:
+        jobs: list[Work] = []
+        while True:
+            answer = _claimed.decode((await client.send(requests.post("/claim", claim_body(order.batch, jobs)))).expect(200))
+            tally.add(settled_of(answer.settled, jobs))
+            jobs = answer.jobs
+            if not jobs:
+                return
+            await handle_all(iter(jobs))
+
+    return await to_the_end(order, tally, [work(client) for client in clients])
+
+
+async def handle_all(jobs: Iterator[Work]) -> None:
+    async def caller() -> None:
+        for job in jobs:
+            await handle(job.payload)
+
+    await asyncio.gather(*[caller() for _ in range(HANDLERS)])
+
+
+async def handle(payload: dict[str, str]) -> None:
+    """Does nothing, as the peers' handlers do."""

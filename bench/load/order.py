@@ -1,0 +1,39 @@
+"""What a load process is told to do, and what it tells when it has done it."""
+
+from typing import TypeAlias
+
+import msgspec
+
+QUEUE = "bench"
+PAYLOAD = {"text": "x" * 188}  # 200 bytes of JSON
+
+Figures: TypeAlias = dict[str, float]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """`jobs`: how many there are to drain. `server`, `database`: whose CPU is told."""
+
+    kind: str
+    ports: list[int]
+    connections: int
+    batch: int = 1
+    seconds: float = 0.0
+    warm_up: float = 0.0
+    jobs: int = 0
+    key: str | None = None
+    server: list[int] = []
+    database: list[int] = []
+
+
+class Job(msgspec.Struct, frozen=True):
+    job_type: str = "bench"
+    queue: str = QUEUE
+    payload: dict[str, str] = msgspec.field(default_factory=lambda: PAYLOAD)
+
+
+def one_job() -> bytes:
+    return msgspec.json.encode(Job())
+
+
+def batch_of(jobs: int) -> bytes:
+    return b'{"jobs":[%b]}' % b",".join([one_job()] * jobs)

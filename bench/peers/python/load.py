@@ -1,0 +1,155 @@
+"""What all Python drivers share: callers that await each call, and a drain that counts jobs until the peer's own tables say none is left.
+
+Runs in the benchmark's environment, as a process of its own; knows nothing of the product.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import uvloop
+
+PAYLOAD = {"text": "x" * 188}
+QUEUE = "bench"
+SETTLED_POLL_SECONDS = 0.002
+FILL_CALL = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Parameters of one run, as the parent sends them."""
+
+    action: str
+    at: str
+    callers: int = 1
+    batch: int = 1
+    pool: int = 10
+    concurrency: int = 0  # no limit
+    prefetch: int = 0
+    jobs: int = 0
+    warmJobs: int = 0  # noqa: N815 - the Node drivers read the same names
+    seconds: float = 0.0
+    warm: float = 0.0
+    home: str = ""
+
+
+class Driver(Protocol):
+    """What a peer's driver supplies."""
+
+    async def open(self, asked: Asked) -> None: ...
+    async def prepare(self) -> None: ...
+    async def empty(self) -> None: ...
+    async def send(self) -> None: ...
+    async def send_many(self, count: int) -> None: ...
+    async def work(self, handled: Callable[[], None]) -> None: ...
+    async def left(self) -> int: ...
+
+
+def play(driver: Driver) -> None:
+    uvloop.run(_play(driver, Asked(**json.loads(sys.argv[1]))))
+
+
+async def _play(driver: Driver, asked: Asked) -> None:
+    await driver.open(asked)
+    match asked.action:
+        case "prepare":
+            await driver.prepare()
+        case "fill":
+            await _fill(driver, asked)
+        case "enqueue":
+            await _enqueue(driver, asked)
+        case "drain":
+            await _drain(driver, asked)
+
+
+class Stopwatch:
+    """The parent notes the CPU of server and database when it reads the first line; ours is in the second."""
+
+    def __init__(self) -> None:
+        self._began, self._cpu = time.perf_counter(), time.process_time()
+        _tell({"begin": True})
+
+    def stop(self, jobs: int) -> None:
+        _tell({"jobs": jobs, "seconds": time.perf_counter() - self._began, "cpu": time.process_time() - self._cpu})
+
+
+async def _fill(driver: Driver, asked: Asked) -> None:
+    await driver.empty()
+    for sent in range(0, asked.jobs, FILL_CALL):
+        await driver.send_many(min(FILL_CALL, asked.jobs - sent))
+    await _expect(driver, asked.jobs)
+
+
+@dataclass(slots=True)
+class Sending:
+    """What the callers of one run have sent, and whether they shall go on."""
+
+    sent: int = 0
+    over: bool = False
+
+    async def call(self, driver: Driver, batch: int) -> None:
+        while not self.over:
+            await (driver.send() if batch == 1 else driver.send_many(batch))
+            self.sent += batch
+
+
+async def _enqueue(driver: Driver, asked: Asked) -> None:
+    await driver.empty()
+    sending = Sending()
+    async with asyncio.TaskGroup() as callers:  # a caller's error ends the run
+        for _ in range(asked.callers):
+            callers.create_task(sending.call(driver, asked.batch))
+        await asyncio.sleep(asked.warm)
+        before, watch = sending.sent, Stopwatch()
+        await asyncio.sleep(asked.seconds)
+        watch.stop(sending.sent - before)
+        sending.over = True
+    await _expect(driver, sending.sent)
+    await driver.empty()
+
+
+async def _expect(driver: Driver, count: int) -> None:
+    there = await driver.left()
+    if there != count:
+        raise RuntimeError(f"{there} jobs are there, {count} were acknowledged")
+
+
+@dataclass(slots=True)
+class Draining:
+    """Counts handled jobs; the stopwatch runs from the last one of the warm-up."""
+
+    asked: Asked
+    handled: int = 0
+    watch: Stopwatch | None = None
+    last: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def count(self) -> None:
+        self.handled += 1
+        if self.handled == self.asked.warmJobs:
+            self.watch = Stopwatch()
+        if self.handled == self.asked.jobs:
+            self.last.set()
+
+
+async def _drain(driver: Driver, asked: Asked) -> None:
+    draining = Draining(asked)
+    working = asyncio.create_task(driver.work(draining.count))
+    last = asyncio.create_task(draining.last.wait())
+    await asyncio.wait((working, last), return_when=asyncio.FIRST_COMPLETED)
+    if working.done():
+        working.result()  # its error, if that is why it ended
+    while draining.last.is_set() and await driver.left() > 0:  # noqa: ASYNC110 - only the peer's tables know
+        await asyncio.sleep(SETTLED_POLL_SECONDS)
+    if draining.watch is None or draining.handled != asked.jobs:
+        raise RuntimeError(f"{draining.handled} jobs were handled, {asked.jobs} were there")
+    draining.watch.stop(asked.jobs - asked.warmJobs)
+    working.cancel()
+
+
+def _tell(line: dict[str, float | bool]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()

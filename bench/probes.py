@@ -1,0 +1,143 @@
+"""What is no rate: wake-ups, parked polls, reads with millions of jobs, and a lone request. Each on a database and brokers of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from app.house import House, build
+from app.web.access import ALL
+from bench import postgres
+from bench.brokers import Brokers, load
+from bench.load.order import QUEUE, Figures, Order
+from bench.load.polls import WAIT_SECONDS
+from bench.meter import Meter, Tally
+from bench.scene import SETTINGS
+
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'longshore'"
+FILL = """
+WITH queue AS (SELECT id * 256 AS lane FROM queues WHERE name = $1),
+counted AS (INSERT INTO stat_deltas (lane, ready, enqueued) SELECT lane, $2::int, $2::int FROM queue)
+INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
+SELECT lane, uuidv7(), 'ready', now(), 0, 5, 'bench', $3
+FROM queue, generate_series(1, $2::int)
+"""
+CHUNK = 100_000
+FEW = 1_000
+CALLS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many samples, polls and jobs, and for how many seconds parked polls are watched."""
+
+    samples: int = 3_000
+    waiting: int = 1_000
+    polls: int = 5_000
+    jobs: int = 5_000_000
+    seconds: float = 10.0
+    lone: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Brokers on an empty database."""
+
+    dsn: str
+    brokers: Brokers
+    size: Size
+    show: Callable[[str], None]
+
+    async def load(self, kind: str, *, connections: int = 1, jobs: int = 0, seconds: float = 0.0) -> Figures:
+        return await load(
+            Order(kind=kind, ports=self.brokers.ports, connections=connections, jobs=jobs, seconds=seconds, server=self.brokers.pids)
+        )
+
+
+@asynccontextmanager
+async def stage(dsn: str, name: str, processes: int, size: Size, show: Callable[[str], None]) -> AsyncIterator[Stage]:
+    async with postgres.own_database(dsn, name) as own:
+        await postgres.migrate(own)
+        brokers = Brokers(own, max_wait_seconds=str(WAIT_SECONDS))
+        try:
+            brokers.start(processes)
+            yield Stage(own, brokers, size, show)
+        finally:
+            brokers.stop()
+
+
+async def wake(on: Stage) -> Figures:
+    """Polls are parked at the last broker, jobs are enqueued at the first."""
+    return await on.load("wake", connections=on.size.waiting, jobs=on.size.samples)
+
+
+async def parked(on: Stage) -> Figures:
+    async with postgres.connected(on.dsn) as connection:
+        before: int = await connection.fetchval(SESSIONS)
+        polling = asyncio.create_task(on.load("parked", connections=on.size.polls, seconds=on.size.seconds))
+        most = before
+        while not polling.done():
+            most = max(most, await connection.fetchval(SESSIONS))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(polling), 0.5)
+    return await polling | {"sessions_before": before, "sessions": most}
+
+
+async def lone(on: Stage) -> Figures:
+    return await on.load("lone", jobs=on.size.lone)
+
+
+async def reads(on: Stage) -> Figures:
+    """With a thousand jobs, and with millions."""
+    await on.load("lone", jobs=FEW)
+    few = await _read(on)
+    async with postgres.connected(on.dsn) as connection:
+        for first in range(0, on.size.jobs, CHUNK):
+            on.show(f"filling in: {first:,} of {on.size.jobs:,} jobs")
+            await connection.execute(FILL, QUEUE, min(CHUNK, on.size.jobs - first), "{}".ljust(200))
+        await connection.execute("VACUUM ANALYZE jobs")
+    many = await _read(on)
+    return {f"{name}_few": value for name, value in few.items()} | {f"{name}_many": value for name, value in many.items()}
+
+
+async def _read(on: Stage) -> Figures:
+    """Time over HTTP; buffers in this process, on one connection that does nothing else."""
+    house = build(SETTINGS, on.dsn)
+    await house.floor.db.open()
+    try:
+        return await on.load("reads", jobs=CALLS) | await _buffers(house)
+    finally:
+        await house.floor.db.close()
+
+
+async def _buffers(house: House) -> Figures:
+    await house.floor.clock.refresh(house.floor.db)
+    meter = Meter(house.floor.db)
+    await meter.attach()
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "stats": lambda: house.reckoning.everything(ALL),
+        "queue_stats": lambda: house.reckoning.of_queue(QUEUE),
+    }
+    told: Figures = {}
+    for name, call in calls.items():
+        tally = Tally()
+        for _ in range(CALLS):
+            await meter.measure(tally, 1, call)
+        told[f"{name}_buffers"] = tally.per_call("buffers")
+    return told
+
+
+# Name, processes, and what to do.
+PROBES: dict[str, tuple[int, Callable[[Stage], Awaitable[Figures]]]] = {
+    "lone": (1, lone),
+    "wake_one": (1, wake),
+    "wake_across": (2, wake),
+    "parked": (1, parked),
+    "reads": (1, reads),
+}
+
+
+async def run(dsn: str, name: str, size: Size, show: Callable[[str], None]) -> Figures:
+    processes, probe = PROBES[name]
+    async with stage(dsn, name, processes, size, show) as on:
+        return await probe(on)

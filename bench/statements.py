@@ -1,0 +1,110 @@
+"""The product's hot statements as pgbench scripts: what its store functions send, with the values written into the text."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from asyncpg import Record
+
+from app.jobs import store as jobs
+from app.jobs.store import NewJob
+from app.leases import store as leases
+from app.leases.store import Rules
+from bench.cost import ASKED, LANE, PAYLOAD
+
+# What a hand-written producer would send: the row, and nothing else.
+INSERT = f"""
+INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
+VALUES ({LANE}, uuidv7(), 'ready', now(), 0, 5, 'bench', :payload);
+"""
+FILL = f"""
+INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
+SELECT {LANE}, uuidv7(), 'ready', now(), 0, 5, 'bench', $2 FROM generate_series(1, $1::int)
+"""
+
+NO_OPTIONS = {"reason", "group_key", "lease_seconds", "retry", "tags", "metadata", "traceparent", "tracestate", "replayed_from"}
+
+_COMMENT = re.compile(r"--.*$|/\*.*?\*/", re.MULTILINE)
+_PLACE = re.compile(r"\$(\d+)(?:::(\w+)(\[\])?)?")
+_LAST_SELECT = re.compile(r"\nSELECT\s[^;]*?\nFROM (\w+)\s*$")
+
+
+class Sent:
+    """Stands where a database stands and keeps what it is sent."""
+
+    sql = ""
+    args: tuple[object, ...] = ()
+
+    async def rows(self, sql: str, *args: object) -> list[Record]:
+        self.sql, self.args = sql, args
+        return []
+
+    async def row(self, sql: str, *args: object) -> Record | None:
+        raise NotImplementedError
+
+    async def value(self, sql: str, *args: object) -> Any:
+        raise NotImplementedError
+
+
+async def enqueue(batch: int) -> str:
+    """Ids are minted by the database, as pgbench cannot; all other columns are constants of the plan."""
+    sent, now = Sent(), datetime.now(UTC)
+    await jobs.enqueue(sent, LANE, [_job(n, now) for n in range(batch)])
+    return _written(sent, {}) + ";\n"
+
+
+async def claim_and_complete(batch: int) -> str:
+    """The claim tells ids and tokens as arrays and keeps the rest to itself: pgbench could not hold it."""
+    claim, complete = Sent(), Sent()
+    now = datetime.now(UTC)
+    await leases.claim(claim, LANE, batch, ASKED, Rules(), now)
+    await leases.complete(complete, LANE, [(UUID(int=0), UUID(int=1), None)] * batch, now, now + timedelta(days=7), False)
+    return f"{_gathered(_written(claim, {}))} \\gset\n{_written(complete, {2: ':ids::uuid[]', 3: ':tokens::uuid[]'})};\n"
+
+
+def _job(n: int, now: datetime) -> NewJob:
+    told = {"state": "ready", "run_at": now, "priority": 0, "max_attempts": 5, "job_type": "bench", "payload": PAYLOAD}
+    return NewJob(id=UUID(int=n), **dict.fromkeys(NO_OPTIONS), **told)  # type: ignore[arg-type]
+
+
+def _gathered(claim: str) -> str:
+    told, found = _LAST_SELECT.subn(
+        r"\nSELECT array_agg(id ORDER BY id) AS ids, array_agg(lease_token ORDER BY id) AS tokens\nFROM \1", claim
+    )
+    assert found == 1, "the claim no longer ends in SELECT ... FROM one of its parts"
+    return told
+
+
+def _written(sent: Sent, instead: dict[int, str]) -> str:
+    def place(match: re.Match[str]) -> str:
+        n, kind, array = int(match[1]), match[2], match[3]
+        if n in instead:
+            return instead[n]
+        return _literal(sent.args[n - 1], kind, bool(array))
+
+    return _PLACE.sub(place, _COMMENT.sub("", sent.sql).strip())
+
+
+def _literal(value: object, kind: str | None, array: bool) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _array(value, kind or "text")
+    cast = f"::{kind}{'[]' if array else ''}" if kind else ""
+    return f"{_plain(value)}{cast}"
+
+
+def _array(values: Sequence[object], kind: str) -> str:
+    if isinstance(values[0], UUID) and len(set(values)) > 1:
+        return f"(SELECT array_agg(uuidv7()) FROM generate_series(1, {len(values)}))"
+    return f"array_fill({_plain(values[0])}::{kind}, ARRAY[{len(values)}])"
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool | int | float):
+        return f"({str(value).lower()})"
+    if isinstance(value, datetime):  # as a text its colons would be variables to pgbench
+        return f"to_timestamp({value.timestamp()})"
+    return "'" + str(value).replace("'", "''") + "'"
