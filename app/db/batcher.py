@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import asyncpg
@@ -26,12 +27,13 @@ class Batcher(Generic[K, T, R]):
     """One statement at a time for each key (a lane). `run` gets the key and what its callers brought, and answers each, in their order.
 
     Every caller is answered after the commit. One caller's bad row never fails another's: if the database refuses what they brought
-    together, each is tried alone.
+    together, each is tried alone. Who has waited for `patience` seconds behind a statement that does not end goes away unserved.
     """
 
-    def __init__(self, name: str, run: Callable[[K, list[T]], Awaitable[Sequence[R]]]) -> None:
+    def __init__(self, name: str, run: Callable[[K, list[T]], Awaitable[Sequence[R]]], patience: float) -> None:
         self._name = name
         self._run = run
+        self._patience = patience
         self._lines: dict[K, list[_Waiting[T, R]]] = {}  # those of which somebody is being served
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -63,8 +65,15 @@ class Batcher(Generic[K, T, R]):
         while self._lines[key]:
             line = self._lines[key]
             batch, self._lines[key] = line[:MOST], line[MOST:]
+            timer = _Every(self._patience, partial(self._send_away, key))
             await self._answer(key, batch)
+            timer.stop()
         del self._lines[key]
+
+    def _send_away(self, key: K) -> None:
+        """All who are in line: the next look at them may be as far away again."""
+        line, self._lines[key] = self._lines[key], []
+        _fail(line, DatabaseUnavailable("the statement before this one does not end", "not_done"))
 
     async def _answer(self, key: K, batch: Sequence[_Waiting[T, R]]) -> None:
         nothing_written()
@@ -82,6 +91,25 @@ class Batcher(Generic[K, T, R]):
             for waiting, answer in zip(batch, answers, strict=True):
                 if not waiting.answer.done():
                     waiting.answer.set_result(answer)
+
+
+class _Every:
+    """Calls every so many seconds, until it is stopped."""
+
+    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._call = call
+        self._begin()
+
+    def _begin(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
+
+    def _again(self) -> None:
+        self._call()
+        self._begin()
+
+    def stop(self) -> None:
+        self._timer.cancel()
 
 
 def _fail(batch: Sequence[_Waiting[T, R]], error: Exception) -> None:

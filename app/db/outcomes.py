@@ -48,6 +48,10 @@ def nothing_written() -> None:
     _written.set(False)
 
 
+def written() -> bool:
+    return _written.get()
+
+
 def wrote(sql: str | None = None) -> None:
     """A transaction, or this statement, has come to its end."""
     if sql is None or _writes(sql):
@@ -74,7 +78,7 @@ def translated(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
 
 
 def _unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> DatabaseUnavailable:
-    known: Outcome = "unknown" if _written.get() else outcome
+    known: Outcome = "unknown" if written() else outcome
     if known == "unknown":
         _written.set(True)  # a later failure of the same request is no more certain than this one
     metrics.database_errors.labels(known).inc()

@@ -168,7 +168,8 @@ class Database:
         with suppress(asyncpg.InterfaceError):  # it has been terminated
             connection.remove_log_listener(use.hear)
         try:
-            await self._pool.release(connection)
+            with suppress(asyncpg.InternalClientError):  # terminated just now, and given back by that
+                await self._pool.release(connection)
         finally:
             if not ahead:
                 self._ordinary.release()

@@ -59,7 +59,7 @@ class Intake:
         self._reading = reading
         self._signals = signals
         self.offer: MakeOffer = to_nobody
-        self._singles = Batcher("enqueue", self._add_together)
+        self._singles = Batcher("enqueue", self._add_together, floor.settings.acquire_timeout_seconds)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was

@@ -12,7 +12,7 @@ OnReady = Callable[[int | None, Iterable[str | None]], None]
 OnDue = Callable[[datetime], None]
 OnTurn = Callable[[int, Iterable[str | None]], None]
 OnBack = Callable[[int, UUID | None], None]
-OnFinished = Callable[[UUID], None]
+OnFinished = Callable[[Iterable[UUID]], None]
 
 
 class Move(NamedTuple):
@@ -35,7 +35,7 @@ class Signals:
         self.on_turn: OnTurn = lambda _lane, _groups: None
         self.on_back: OnBack = lambda _lane, _since: None
         self.on_ended: Callable[[], None] = lambda: None
-        self.on_finished: OnFinished = lambda _job: None
+        self.on_finished: OnFinished = lambda _jobs: None
         # Another process says only which queue: one poll looks, and passes the word on if it found more than it could take.
         wakeups.listen(lambda topic: self.on_ready(topic, [None]))
 
@@ -74,5 +74,4 @@ class Signals:
         self.on_ended()
 
     def finished(self, job_ids: Iterable[UUID]) -> None:
-        for job_id in job_ids:
-            self.on_finished(job_id)
+        self.on_finished(job_ids)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from app.db.floor import Floor
@@ -91,9 +91,10 @@ class Watching:
             for event in events:
                 event.set()
 
-    def _finished(self, job_id: UUID) -> None:
-        for event in self._watchers.get(job_id, ()):
-            event.set()
+    def _finished(self, job_ids: Iterable[UUID]) -> None:
+        for job_id in job_ids if self._watchers else ():
+            for event in self._watchers.get(job_id, ()):
+                event.set()
 
     def _forget(self, job_id: UUID, event: asyncio.Event) -> None:
         events = self._watchers[job_id]

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -44,7 +44,7 @@ class Settling:
         self._signals = signals
         self._times = times
         self._turns = turns
-        self._completions = Batcher("complete", self._complete_together)
+        self._completions = Batcher("complete", self._complete_together, floor.settings.acquire_timeout_seconds)
 
     @ahead
     async def settle(self, items: Sequence[Settlement], access: Access, at: str = "/items") -> list[SettleResult]:
@@ -224,16 +224,18 @@ class Settling:
         parks, resting = self._queues.parks(lane), self._queues.resting.get(lane)
         return await store.put_back(on, lane, rows, strict=strict, parks=parks, resting=resting)
 
-    def served(self, lane: int, turns: Sequence[tuple[str | None, int | None]]) -> None:
+    def served(self, lane: int, turns: Iterable[tuple[str | None, int | None]]) -> None:
         """Jobs of these groups have begun, or ended, in these turns."""
         self._turns.served(lane, turns)
 
     def _tell(self, lane: int, rows: Sequence[SettledRow]) -> None:
         if not rows:
             return
-        self.served(lane, [(row.group_key, row.turn) for row in rows])
-        moves = [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows]
-        self._signals.moved(lane, moves, since=min(row.id for row in rows))
+        self.served(lane, ((row.group_key, row.turn) for row in rows))
+        back = [row for row in rows if row.state not in FINISHED]
+        if back:
+            moves = [Move(row.state, row.job_type, row.group_key, row.run_at) for row in back]
+            self._signals.moved(lane, moves, since=min(row.id for row in back))
         self._signals.left(lane, {row.group_key for row in rows})
         self._signals.finished(row.id for row in rows if row.state in FINISHED)
         if any(row.awaited for row in rows):

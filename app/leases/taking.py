@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -39,10 +39,10 @@ class Taking:
         self._gate = Gate(floor)
         self.floors = Floors(floor.db)
         signals.on_back = self.floors.lower
-        self._singles = Batcher("claim", self._take_singles)
+        self._singles = Batcher("claim", self._take_singles, floor.settings.acquire_timeout_seconds)
         self._alarms: dict[str, asyncio.TimerHandle] = {}
         self.on_rate: Callable[[str], None] = lambda _queue: None
-        self.on_served: Callable[[int, list[tuple[str | None, int | None]]], None] = lambda _lane, _turns: None
+        self.on_served: Callable[[int, Iterable[tuple[str | None, int | None]]], None] = lambda _lane, _turns: None
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
         """Those that hand out, as they are configured now."""

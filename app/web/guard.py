@@ -11,6 +11,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import BadRequest, HeadersTooLarge, Overloaded, Problem, RequestTimeout
+from app.web.cycle import Cycle, begun
 from app.web.disconnect import Client
 from app.web.edge import SMALL, Early, Edge, Line
 
@@ -25,13 +26,14 @@ class Guard(HttpToolsProtocol):
     """One connection. `_stage` is what the parser is in the middle of: a head, a body, or (None) neither."""
 
     edge: ClassVar[Edge]
+    cycle: Cycle  # the last that was read
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._stage: Line | None = None
         self._moved = False  # to another stage
         self._line: Line | None = None  # where we stand; None while it is we who let the client wait
-        self._active: RequestResponseCycle | None = None  # being answered; `cycle` is the last that was read
+        self._active: Cycle | None = None  # being answered
         self._deaf = False  # whatever still comes is thrown away
         self._trouble: Problem | None = None  # found by a callback, which can only stop the parser
         self._refusal: Problem | None = None  # to be told when all before it are answered
@@ -59,7 +61,7 @@ class Guard(HttpToolsProtocol):
         self.edge.unread.leave(self)
         self._let_go()
         if self._active is not None:
-            _leave(self._active)
+            self._active.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -133,7 +135,7 @@ class Guard(HttpToolsProtocol):
         self._check_head()
         if self.parser.should_upgrade():
             return  # `_decline` has it read again
-        super().on_headers_complete()
+        self._begin()
         self.headers = []  # for trailers, which must not pass for headers
         self._stage = self.edge.bodies
         self._raw = self._received = self._pieces = self._marked = 0
@@ -141,6 +143,14 @@ class Guard(HttpToolsProtocol):
             self._keep_alive = self.cycle.keep_alive
             self.cycle.keep_alive = False
             self.cycle.transport = Early(self.transport, self.leave_slowly)
+
+    def _begin(self) -> None:
+        self.cycle = begun(self)
+        if self._active is None:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def _check_head(self) -> None:
         edge, url, version = self.edge, self.url, self.parser.get_http_version()
@@ -183,6 +193,7 @@ class Guard(HttpToolsProtocol):
     # Answers
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        assert isinstance(cycle, Cycle)
         self._active = cycle
         cycle.scope["state"]["client"] = Client()
         super()._start_asgi_task(cycle, app)
@@ -232,7 +243,7 @@ class Guard(HttpToolsProtocol):
             self._refusal = problem
         else:
             if own is not None:
-                _leave(own)
+                own.leave()
             self._tell(problem)
 
     def _tell(self, problem: Problem) -> None:
@@ -284,17 +295,6 @@ class Guard(HttpToolsProtocol):
             self.pause_writing()  # as if it began to be slow now
         else:
             self.transport.abort()
-
-
-def _leave(cycle: RequestResponseCycle) -> None:
-    """Its handler hears that the client has left, and what it still says goes nowhere."""
-    if not cycle.response_complete:
-        cycle.disconnected = True
-        cycle.body.clear()
-        cycle.message_event.set()
-        client = cycle.scope["state"].get("client")  # none if it has not begun
-        if client is not None:
-            client.left()
 
 
 def guarded(shared: Edge) -> type[Guard]:

@@ -1,6 +1,7 @@
 """uvicorn, with our guard at its edge; parked polls are answered first on SIGTERM (R15), and we say where we listen."""
 
 import asyncio
+import gc
 import socket
 import sys
 from collections.abc import Callable
@@ -73,9 +74,18 @@ def _room_for(connections: int) -> int:
     return max(1, min(connections, (soft - OTHER_FILES) * 10 // 11))
 
 
+def _spare_the_collector() -> None:
+    """What is there when serving begins stays: it need not be looked at again. And a request makes hundreds of objects, few of them in
+    circles: with Python's own 700 the collector took 8 % of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 20, 100)
+
+
 def serve(app: FastAPI, settings: Settings, *, on_listening: Listening) -> None:
     """Blocks until SIGTERM or SIGINT. A second SIGINT does not wait for running requests."""
     with _listen(settings.host, settings.port) as listener:
+        _spare_the_collector()
         Server(app, settings, on_listening).run([listener])
 
 

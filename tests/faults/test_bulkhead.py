@@ -46,7 +46,8 @@ def one_more(background: Background, api: Api, claims: ClaimStatements) -> int:
 
 
 def claim(api: Api) -> httpx.Response:
-    return api.http.post("/claim", json={"queues": [api.queue]})
+    """Who asks for a type shares no statement with others."""
+    return api.http.post("/claim", json={"queues": [api.queue], "job_types": ["test"]})
 
 
 def heartbeat(api: Api, held: Json) -> httpx.Response:

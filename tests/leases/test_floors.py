@@ -145,7 +145,7 @@ def test_floors_are_used_where_the_way_to_the_first_job_is_long_and_only_there(h
     with db.uncommitted(NOT_ENDING):
         add(db, range(1000, 1000 + CHURNED))
         db.execute("UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id >= $2", LANE, UUID(int=1000))
-        db.execute("UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id < $2", LANE, UUID(int=30))
+        db.execute("UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id < $2", LANE, UUID(int=1000))
         add(db, range(5000, 5010))
         dear = process.pages(1)
         process.look()

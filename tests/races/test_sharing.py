@@ -1,0 +1,155 @@
+"""Calls that come at the same time share a statement: how many there are, and that each caller gets his own."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.api import Api, Json
+from tests.broker import threaded_broker
+from tests.conftest import QUICK
+from tests.database import Loop, TestDatabase, create_database
+from tests.polls import Background
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+WATCH = """
+CREATE TABLE statements (kind text);
+CREATE TABLE held (since timestamptz DEFAULT clock_timestamp());
+CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO statements VALUES (TG_OP);
+    WHILE EXISTS (SELECT FROM held) LOOP
+        PERFORM pg_sleep(0.002);
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER watch AFTER INSERT OR UPDATE OR DELETE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION watch();
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'a row that the database does not take';
+END
+$$;
+CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.job_type = 'bad') EXECUTE FUNCTION refuse();
+"""
+SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+CALLERS = 12
+
+
+@pytest.fixture(scope="module")
+def watched(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    database = TestDatabase(create_database(postgres, loop, "sharing"), loop)
+    database.execute(WATCH)
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def sharing(watched: TestDatabase) -> Iterator[Api]:
+    """Without chores that move jobs in mid-test."""
+    with threaded_broker(QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False}), watched.dsn) as broker:
+        yield Api(broker.http, "shared")
+
+
+@pytest.fixture
+def api(sharing: Api, watched: TestDatabase) -> Api:
+    watched.empty()
+    sharing.enqueue()
+    watched.empty()
+    watched.execute("DELETE FROM statements")
+    return sharing
+
+
+def statements(db: TestDatabase, kind: str) -> int:
+    return int(db.value("SELECT count(*) FROM statements WHERE kind = $1", kind))
+
+
+@contextmanager
+def crowd(db: TestDatabase, eventually: Eventually) -> Iterator[Callable[[], None]]:
+    """Holds up the first statement. The block calls what it gets when the first is on its way, sends the others, and then they may go."""
+    db.execute("INSERT INTO held DEFAULT VALUES")
+    try:
+        yield lambda: eventually(lambda: db.value(SLEEPING) == 1)
+    finally:
+        db.execute("DELETE FROM held")
+
+
+def came_in(api: Api) -> None:
+    """What was sent before has most likely been read when the broker has answered this some times; if not, it shares a later statement."""
+    for _ in range(20):
+        assert api.http.get("/livez").status_code == 200
+
+
+def test_single_enqueues_share_a_statement(api: Api, watched: TestDatabase, background: Background, eventually: Eventually) -> None:
+    with crowd(watched, eventually) as first_is_under_way:
+        calls = [background.submit(api.enqueue, payload=0)]
+        first_is_under_way()
+        calls += [background.submit(api.enqueue, payload=number) for number in range(1, CALLERS)]
+        came_in(api)
+    jobs = [call.result(20) for call in calls]
+    assert [job["payload"] for job in jobs] == list(range(CALLERS))
+    assert {job["id"] for job in jobs} == {item["id"] for item in api.get("/jobs", queue=api.queue)["items"]}
+    assert statements(watched, "INSERT") < CALLERS
+
+
+def test_a_row_that_the_database_refuses_fails_none_that_shared_its_statement(
+    api: Api, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    def send(job_type: str) -> int:
+        return api.http.post("/jobs", json={"queue": api.queue, "job_type": job_type}).status_code
+
+    kinds = ["good", "good", "bad", "good", "bad", "good"]
+    with crowd(watched, eventually) as first_is_under_way:
+        first = background.submit(send, "good")
+        first_is_under_way()
+        calls = [background.submit(send, kind) for kind in kinds]
+        came_in(api)
+    assert [call.result(20) for call in [first, *calls]] == [201] + [201 if kind == "good" else 500 for kind in kinds]
+    assert api.counts() == {"ready": 5}
+
+
+def test_claims_of_one_job_share_a_statement_and_no_job(
+    api: Api, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    ids = api.enqueue_many(CALLERS - 2)
+    with crowd(watched, eventually) as first_is_under_way:
+        calls = [background.submit(api.claim, worker_id="worker-0", lease_seconds=10)]
+        first_is_under_way()
+        calls += [background.submit(api.claim, worker_id=f"worker-{n}", lease_seconds=10 + n) for n in range(1, CALLERS)]
+        came_in(api)
+    got = {n: jobs[0] for n, jobs in enumerate(call.result(20)["jobs"] for call in calls) if jobs}
+    assert sorted(job["id"] for job in got.values()) == sorted(ids)
+    assert {n: job["lease_seconds"] for n, job in got.items()} == {n: 10 + n for n in got}
+    assert {n: api.job(job["id"])["worker_id"] for n, job in got.items()} == {n: f"worker-{n}" for n in got}
+    assert statements(watched, "UPDATE") < CALLERS
+    assert api.counts() == {"running": CALLERS - 2}
+
+
+def test_completions_share_a_statement_and_each_hears_of_its_own(
+    api: Api, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    api.enqueue_many(CALLERS)
+    jobs = api.claim(max_jobs=CALLERS)["jobs"]
+    stale = {**jobs[1], "lease_token": jobs[2]["lease_token"]}
+
+    def send(job: Json) -> tuple[int, str]:
+        answer = api.http.post(f"/jobs/{job['id']}/complete", json={"lease_token": job["lease_token"], "result": job["id"]})
+        return answer.status_code, answer.json().get("status")
+
+    with crowd(watched, eventually) as first_is_under_way:
+        first = background.submit(send, jobs[0])
+        first_is_under_way()
+        calls = [background.submit(send, job) for job in jobs[1:]]
+        again = [background.submit(send, jobs[0]), background.submit(send, jobs[3])]
+        lost = background.submit(send, stale)
+        came_in(api)
+    assert first.result(20) == (200, "settled")
+    results = [call.result(20) for call in calls]
+    assert results.count((200, "settled")) + [call.result(20) for call in again].count((200, "settled")) == CALLERS - 1
+    assert again[0].result() == (200, "already_settled")
+    assert lost.result(20)[0] == 409
+    assert statements(watched, "DELETE") < CALLERS
+    assert api.counts() == {"completed": CALLERS}
+    assert all(api.job(job["id"])["result"] == job["id"] for job in jobs)
