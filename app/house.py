@@ -1,5 +1,6 @@
 """Every room, built on one floor and joined by what they tell each other; and the chores that keep the house."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ class House:
     queues: Queues
     configuring: Configuring
     signals: Signals
+    intake: Intake
     watching: Watching
     waiting: WaitingRoom
     roster: Roster
@@ -70,6 +72,11 @@ class House:
     firing: Firing
     reckoning: Reckoning
     rooms: tuple[object, ...]
+
+    async def finish(self) -> None:
+        """What callers have brought is stored, and what nobody is there to take goes back."""
+        await asyncio.gather(self.intake.finish(), self.taking.finish(), self.settling.finish())
+        await self.handing.run_once()
 
     def drain(self) -> None:
         """Parked polls and watchers are answered now; /readyz says no from here on."""
@@ -120,6 +127,7 @@ def build(settings: Settings, dsn: str) -> House:
         queues,
         configuring,
         signals,
+        intake,
         watching,
         waiting,
         roster,
@@ -158,7 +166,7 @@ def start_chores(house: House, runner: Runner) -> None:
     promotion.nudge = runner.start(Chore("promotion", promotion.run_once, settings.sweep_seconds))
     house.firing.nudge = runner.start(Chore("firing", house.firing.run_once, settings.sweep_seconds))
     runner.start(Chore("expiry", Expiry(floor, house.settling).run_once, settings.sweep_seconds))
-    runner.start(Chore("hand-offs", house.handing.run_once, settings.sweep_seconds))
+    house.handing.nudge = runner.start(Chore("hand-offs", house.handing.run_once, settings.sweep_seconds))
     runner.start(Chore("lateness", Lateness(floor, house.signals).run_once, settings.sweep_seconds))
     look = runner.start(Chore("look", Look(floor, house.queues, house.waiting).run_once, settings.poll_seconds))
     runner.start(Chore("floors", house.taking.floors.run_once, floors.LOOK_SECONDS))

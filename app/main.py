@@ -44,6 +44,8 @@ ROOMS = (
     api_key_routes,
 )
 
+FINISH_SECONDS = 5  # for statements that are under way when everybody has left
+
 DESCRIPTION = """A durable job broker: REST in front, Postgres behind.
 
 Execution is at least once; at most one settlement of a job is accepted. A worker holds a job under a lease and proves with the lease token
@@ -113,6 +115,9 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
         yield
     finally:
         await runner.stop()
+        with suppress(Exception):
+            async with asyncio.timeout(FINISH_SECONDS):
+                await house.finish()
         with suppress(Exception):
             await house.reckoning.write_times()
         await floor.db.close()

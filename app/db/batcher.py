@@ -1,14 +1,14 @@
 """Many callers, one statement: who comes while one is on its way shares the next. Nobody waits for a timer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import asyncpg
 
-from app.db.outcomes import nothing_written, wrote
+from app.db.outcomes import nothing_written, written, wrote
 from app.errors import DatabaseUnavailable
 
 K = TypeVar("K", bound=Hashable)
@@ -18,9 +18,12 @@ R = TypeVar("R")
 MOST = 128  # in one statement: the callers that a process serves at once, and not more memory than that many payloads
 
 
-class _Waiting(NamedTuple, Generic[T, R]):
-    thing: T
-    answer: "asyncio.Future[R]"
+class _Waiting(Generic[T, R]):
+    __slots__ = ("answer", "thing")
+
+    def __init__(self, thing: T, answer: "asyncio.Future[R]") -> None:
+        self.thing = thing
+        self.answer = answer
 
 
 class Batcher(Generic[K, T, R]):
@@ -38,37 +41,51 @@ class Batcher(Generic[K, T, R]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, key: K, thing: T) -> R:
-        waiting = _Waiting[T, R](thing, asyncio.get_running_loop().create_future())
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(thing, answer)
         line = self._lines.get(key)
         if line is None:
             self._begin(key, waiting)
         else:
             line.append(waiting)
         try:
-            answer = await waiting.answer
+            result = await answer
         except DatabaseUnavailable as error:
             if error.outcome == "unknown":
                 wrote()
-            raise
+            # Its own, as this caller may have written something before; and what is raised belongs to one task.
+            raise DatabaseUnavailable(error.detail, "unknown" if written() else "not_done") from error
         wrote()
-        return answer
+        return result
+
+    async def finish(self) -> None:
+        """Until all who have come are answered."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     def _begin(self, key: K, first: _Waiting[T, R]) -> None:
         """In a context of its own: what this caller has done before does not concern those who share its statement. It begins when the
         loop comes round, so that all who have come in with the same look at the sockets are in it."""
         self._lines[key] = [first]
-        task = asyncio.get_running_loop().create_task(self._serve(key), name=self._name, context=Context())
+        self._start(self._serve(key))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=self._name, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, key: K) -> None:
-        while self._lines[key]:
-            line = self._lines[key]
-            batch, self._lines[key] = line[:MOST], line[MOST:]
-            timer = _Every(self._patience, partial(self._send_away, key))
-            await self._answer(key, batch)
-            timer.stop()
-        del self._lines[key]
+        try:
+            while self._lines[key]:
+                line = self._lines[key]
+                batch, self._lines[key] = line[:MOST], line[MOST:]
+                timer = _Every(self._patience, partial(self._send_away, key))
+                try:
+                    await self._answer(key, batch)
+                finally:
+                    timer.stop()
+        finally:
+            _fail(self._lines.pop(key), DatabaseUnavailable("the broker is stopping", "not_done"))
 
     def _send_away(self, key: K) -> None:
         """All who are in line: the next look at them may be as far away again."""
@@ -79,18 +96,21 @@ class Batcher(Generic[K, T, R]):
         nothing_written()
         try:
             answers = await self._run(key, [waiting.thing for waiting in batch])
-        except asyncpg.PostgresError as error:
-            if len(batch) == 1:
+        except Exception as error:
+            if len(batch) == 1 or not _may_be_of_one_row(error):
                 _fail(batch, error)
             else:
-                for waiting in batch:
-                    await self._answer(key, [waiting])
-        except Exception as error:
-            _fail(batch, error)
+                for waiting in batch:  # nobody waits for the one that may have to wait again
+                    self._start(self._answer(key, [waiting]))
         else:
             for waiting, answer in zip(batch, answers, strict=True):
                 if not waiting.answer.done():
                     waiting.answer.set_result(answer)
+
+
+def _may_be_of_one_row(error: Exception) -> bool:
+    """The server has said that it did nothing, and not for want of itself: one of the rows is bad, or in other hands."""
+    return isinstance(error, asyncpg.PostgresError) or isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 
 class _Every:

@@ -32,7 +32,7 @@ class Use:
         self.began = time.monotonic()
         self.unreplicated = False
 
-    def hear(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
+    def hear(self, message: asyncpg.PostgresLogMessage) -> None:
         """A commit whose wait for the standby was cancelled is told as done, with a warning beside it (R8). By the name of the server's
         function, as its texts are translated."""
         if message.server_source_function == "SyncRepWaitForLSN":

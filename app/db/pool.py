@@ -3,26 +3,23 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import asyncpg
 from asyncpg import Record
 
 from app.db import session
+from app.db.connections import Connections
 from app.db.outcomes import NotReplicated, Use, translated, wrote
-from app.db.servers import ServerRefused, Servers
+from app.db.servers import Connection, ServerRefused, Servers
 from app.db.watchdog import Watchdog
 from app.errors import DatabaseUnavailable
 from app.metrics import Metrics
 from app.settings import Settings
 
-if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
-
-Connection: TypeAlias = "PoolConnectionProxy[Record]"
 S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -86,26 +83,13 @@ class Database:
         self._servers = Servers(dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3)
         self._watchdog = Watchdog(self._servers, settings.silent_seconds)
         self._watching: asyncio.Task[None]
-        self._pool: asyncpg.Pool[Record]
         reserved = settings.pool_size // 5 if settings.pool_reserved is None else settings.pool_reserved
-        self._ordinary = asyncio.Semaphore(max(1, settings.pool_size - reserved))
-        self._uses: set[Use] = set()
+        self._connections = Connections(self._connect, settings.pool_size, reserved)
+        self._uses: dict[Connection, Use] = {}
         metrics.long_statements.set_function(self.long_statements)
 
     async def open(self) -> None:
         """Opens without connecting: a broker may start before its database, and says so in /readyz."""
-        pooled = not self._settings.statement_cache
-        self._pool = asyncpg.create_pool(  # type: ignore[call-overload]  # the stubs want every option of connect spelt out
-            self.dsn,
-            min_size=0,
-            max_size=self._settings.pool_size,
-            connect=self._servers.connect,
-            reset=_leave_as_is,
-            statement_cache_size=0 if pooled else 1000,
-            max_cached_statement_lifetime=0,
-            server_settings=session.parameters(pooled=pooled),
-        )
-        await self._pool
         self._watching = asyncio.create_task(self._watchdog.run(), name="database watchdog")
 
     async def close(self) -> None:
@@ -114,9 +98,24 @@ class Database:
         await asyncio.gather(self._watching, return_exceptions=True)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._pool.close()
+                await self._connections.close()
         except TimeoutError:
-            self._pool.terminate()
+            self.terminate()
+
+    async def _connect(self) -> Connection:
+        pooled = not self._settings.statement_cache
+        connection = await self._servers.connect(
+            statement_cache_size=0 if pooled else 1000,
+            max_cached_statement_lifetime=0,
+            server_settings=session.parameters(pooled=pooled),
+        )
+        connection.add_log_listener(self._hear)
+        return connection
+
+    def _hear(self, connection: object, message: asyncpg.PostgresLogMessage) -> None:
+        use = self._uses.get(connection)  # type: ignore[call-overload]  # the stubs think of proxies too
+        if use is not None:
+            use.hear(message)
 
     def terminate(self) -> None:
         """Every connection, whoever has it."""
@@ -125,7 +124,7 @@ class Database:
     def long_statements(self) -> int:
         """How many have been running, or waiting for a standby, for so long that somebody should look."""
         since = time.monotonic() - LONG_SECONDS
-        return sum(use.began < since for use in self._uses)
+        return sum(use.began < since for use in self._uses.values())
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -134,9 +133,7 @@ class Database:
         ahead = _ahead.get()
         with translated(self._metrics, "not_done"):
             connection = await self._acquire(ahead=ahead)
-        use = Use()
-        connection.add_log_listener(use.hear)
-        self._uses.add(use)
+        use = self._uses[connection] = Use()
         try:
             with translated(self._metrics, "unknown"):
                 yield connection
@@ -144,35 +141,19 @@ class Database:
                     raise NotReplicated("the wait for the standby was cancelled: it is on the primary alone")
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError):
-                with suppress(asyncpg.InterfaceError):  # it has been terminated already
-                    connection.terminate()
+                connection.terminate()
             raise
         finally:
-            await self._give_back(connection, use, ahead=ahead)
+            del self._uses[connection]
+            self._connections.give_back(connection, ahead=ahead)
 
     async def _acquire(self, *, ahead: bool) -> Connection:
         if self._watchdog.silent:
             raise ServerRefused("the database does not answer")
+        if self._connections.at_hand(ahead=ahead):
+            return await self._connections.take(ahead=ahead)
         async with asyncio.timeout(self._settings.acquire_timeout_seconds):
-            if ahead:
-                return await self._pool.acquire()
-            await self._ordinary.acquire()
-            try:
-                return await self._pool.acquire()
-            except BaseException:
-                self._ordinary.release()
-                raise
-
-    async def _give_back(self, connection: Connection, use: Use, *, ahead: bool) -> None:
-        self._uses.discard(use)
-        with suppress(asyncpg.InterfaceError):  # it has been terminated
-            connection.remove_log_listener(use.hear)
-        try:
-            with suppress(asyncpg.InternalClientError):  # terminated just now, and given back by that
-                await self._pool.release(connection)
-        finally:
-            if not ahead:
-                self._ordinary.release()
+            return await self._connections.take(ahead=ahead)
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[Held]:
@@ -233,10 +214,6 @@ async def one_by_one(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> l
     if failed is not None:
         raise failed
     return done
-
-
-async def _leave_as_is(_connection: "asyncpg.Connection[Record]") -> None:
-    """Sessions hold no state worth resetting; the default reset costs a round trip per release."""
 
 
 def columns(rows: Sequence[Sequence[object]]) -> list[Sequence[object] | None]:

@@ -28,7 +28,7 @@ from app.dead_letters.store import TakenRow
 from app.errors import NotFound, ValidationFailed
 from app.jobs import store as jobs
 from app.jobs.schemas import Job
-from app.jobs.signals import Move, Signals
+from app.jobs.signals import Signals
 from app.jobs.store import NewJob
 from app.jobs.wanted import choose_lane
 from app.jobs.watching import Watching
@@ -178,7 +178,7 @@ class Reviving:
             max_attempts=given(overrides.max_attempts, None),
             parks=self._queues.parks(lane),
         )
-        self._signals.moved(lane, [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows])
+        self._signals.moved(lane, rows)
         return [row.id for row in rows]
 
     async def _payloads(self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType) -> dict[UUID, str]:
@@ -201,7 +201,7 @@ class Reviving:
             for target, rows in by_lane(fresh, lambda row: row.id).items():
                 await jobs.enqueue(transaction, target, rows)
         for row in fresh:
-            self._signals.moved(lane_of(row.id), [Move(row.state, row.job_type, row.group_key, row.run_at)])
+            self._signals.moved(lane_of(row.id), [row])
         return [row.id for row in fresh]
 
     def _fresh(self, letter: TakenRow, lane: int, due: Due, overrides: ReplayOverrides) -> NewJob:

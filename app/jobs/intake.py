@@ -89,6 +89,9 @@ class Intake:
         await self._insert(lane, sorted(rows))
         return [None] * len(rows)
 
+    async def finish(self) -> None:
+        await self._singles.finish()
+
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access) -> BatchAnswer:
         await self._floor.versions.fresh()
         atomic = given(batch.atomic, True)
@@ -244,9 +247,9 @@ class Intake:
                 self._signals.ended()
 
     def _tell_of(self, lane: int, rows: Sequence[NewJob]) -> None:
+        """In the order of their ids."""
         self._floor.metrics.enqueued.inc(len(rows))
-        moves = [Move(row.state, row.job_type, row.group_key, row.run_at) for row in rows]
-        self._signals.moved(lane, moves, since=min(row.id for row in rows))
+        self._signals.moved(lane, rows, since=rows[0].id)
 
     async def _as_it_is_now(self, job_id: UUID) -> Job:
         row = await store.find(self._floor.db, job_id)

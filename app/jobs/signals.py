@@ -1,8 +1,8 @@
 """What happens to jobs, told to whoever waits for it in this process; `ready` is passed on to the other processes too."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from app.db.lanes import queue_id_of
@@ -15,8 +15,24 @@ OnBack = Callable[[int, UUID | None], None]
 OnFinished = Callable[[Iterable[UUID]], None]
 
 
+class Moved(Protocol):
+    """A row that says where a job has come to."""
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def job_type(self) -> str: ...
+
+    @property
+    def group_key(self) -> str | None: ...
+
+    @property
+    def run_at(self) -> datetime | None: ...
+
+
 class Move(NamedTuple):
-    """Where a job has come to."""
+    """Where a job has come to, of which no row tells all."""
 
     state: str
     job_type: str
@@ -39,9 +55,8 @@ class Signals:
         # Another process says only which queue: one poll looks, and passes the word on if it found more than it could take.
         wakeups.listen(lambda topic: self.on_ready(topic, [None]))
 
-    def moved(self, lane: int, moves: Iterable[Move], *, since: UUID | None = None) -> None:
+    def moved(self, lane: int, moves: Sequence[Moved], *, since: UUID | None = None) -> None:
         """After the commit, for jobs that wait now. `since`: none of them has a smaller id."""
-        moves = list(moves)
         ready = [move.job_type for move in moves if move.state == "ready"]
         parked = {move.group_key for move in moves if move.state == "parked"}
         if ready:

@@ -18,7 +18,6 @@ from app.db.lanes import KEY_LANES, by_lane, digest, gate_of_caller, spread
 from app.db.pool import Runs
 from app.dependencies import store as dependencies
 from app.errors import RateLimited, ValidationFailed
-from app.jobs.schemas import Progress
 from app.jobs.wanted import check_lease
 from app.keys import store as keys
 from app.leases import store
@@ -38,8 +37,6 @@ from app.workers.roster import Roster
 
 BUSY_MS = 1000  # how long a refused poll should stay away
 JITTER = 0.1  # polls that began together must not end together
-
-_progress = msgspec.json.Decoder(Progress)
 
 
 class Receipt(Sent):
@@ -96,12 +93,15 @@ class Claiming:
             frozenset(types) if types is not None else None,
             worker_id,
             given(request.lease_seconds, None),
-            open_handed=key is None and access.max_leases is None,
+            takes_handed=given(request.max_jobs, 1) if key is None and access.max_leases is None else 0,
         )
         client.on_leave(poll.stir)
-        with self._waiting.park(poll):
+        self._waiting.park(poll)
+        try:
             rows, again_at = await self._poll(request, poll, wait, Claimant(key, access, told_off=not settled), client)
             away = 0 if rows else self._stay_away_ms(worker_id, again_at)
+        finally:
+            self._waiting.leave(poll)
         parents = await self._parents(rows) if given(request.parent_results, False) else None
         names_of = {lane: self._queues.name(lane) for lane in {row.lane for row in rows}}
         return ClaimAnswer(
@@ -143,7 +143,7 @@ class Claiming:
         again_at: datetime | None = None
         while self._serves(poll.worker_id):
             poll.look()
-            rows, again_at = await self._look(request, poll, by)
+            rows, again_at = await self._look(request, poll, by, client)
             if rows is not None:
                 self._took(poll, rows, given(request.max_jobs, 1))
                 return Take(await self._delivered(rows, by.key, client))
@@ -151,9 +151,9 @@ class Claiming:
             left = until - time.monotonic()
             if left <= 0:
                 break
-            row = await poll.sleep(left)
-            if row is not None:
-                return Take(await self._handed(row, by, client))
+            handed = await poll.sleep(left)
+            if handed:
+                return Take(await self._handed([*handed], by, client))
             if client.gone:
                 self._floor.metrics.parked_left.inc()
                 break
@@ -162,7 +162,7 @@ class Claiming:
             return Take(await self._handed_out_before(by))
         return Take([], again_at)
 
-    async def _look(self, request: ClaimJobs, poll: Poll, by: Claimant) -> tuple[list[ClaimedRow] | None, datetime | None]:
+    async def _look(self, request: ClaimJobs, poll: Poll, by: Claimant, client: Client) -> tuple[list[ClaimedRow] | None, datetime | None]:
         """Jobs; or an empty list for a repeated claim whose leases have all ended; or None: nothing there, wait. And when a rate will
         have something to give."""
         asked = Asked(
@@ -174,6 +174,7 @@ class Claiming:
             at_least_one=True,
             job_types=given(request.job_types, None),
             held_by=by.access.caller if by.access.max_leases is not None else None,
+            client=client,
         )
         most = given(request.max_jobs, 1)
         self._asks.note(poll.queues, asked.job_types)
@@ -184,13 +185,13 @@ class Claiming:
         rows, again_at = await self._take_with_key(by, poll.queues, most, asked)
         return None if rows is None else await self._reached(rows, by.access), again_at
 
-    async def _handed(self, row: ClaimedRow, by: Claimant, client: Client) -> list[ClaimedRow]:
+    async def _handed(self, rows: list[ClaimedRow], by: Claimant, client: Client) -> list[ClaimedRow]:
         """Stored as ours. The key of the call may have ended while it waited."""
-        self._taking.count([row])
+        self._taking.count(rows)
         if by.access.ended():
-            await self._undo([row])
+            await self._undo(rows)
         by.access.check_still_there()
-        return await self._delivered([row], None, client)
+        return await self._delivered(rows, None, client)
 
     async def _delivered(self, rows: list[ClaimedRow], key: str | None, client: Client) -> list[ClaimedRow]:
         """Layer 2: what nobody is there to take goes back at no cost. Never with a key: the worker will repeat the call, and

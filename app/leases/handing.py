@@ -5,10 +5,12 @@ Only where nothing decides but who came first: queues without limits, turns or a
 Idempotency-Key or a quota. Everything else is woken and claims."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID, uuid4
+
+import asyncpg
 
 from app.db.floor import Floor
 from app.errors import DatabaseUnavailable
@@ -28,6 +30,7 @@ class Handing:
         self._waiting = waiting
         self._settling = settling
         self._doubts: dict[UUID, _Doubt] = {}
+        self.nudge: Callable[[], None] = lambda: None
 
     def offer(self, lane: int, rows: Sequence[NewJob]) -> Offer:
         """In the moment in which the rows are sent: then the leases begin. From here on the polls may not leave."""
@@ -35,9 +38,9 @@ class Handing:
         if not self._waiting.waiting(queue.name) or queue.paused or queue.gated or self._queues.parks(lane) is not None:
             return to_nobody(lane, rows)
         free = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
-        pairs = self._waiting.match(queue.name, free, lambda row: row.job_type)
-        leased = {row.id: self._leased(row, poll) for row, poll in pairs}
-        given = [_Given(poll, poll.promise(), _claimed(lane, leased[row.id])) for row, poll in pairs]
+        pairs = self._waiting.match(queue.name, free)
+        leased = {row.id: self._leased(row, poll) for poll, some in pairs for row in some}
+        given = [_Given(poll, poll.promise(), [_claimed(lane, leased[row.id]) for row in some]) for poll, some in pairs]
         return _HandOff(self, [leased.get(row.id, row) for row in rows], given)
 
     def _leased(self, row: NewJob, poll: Poll) -> NewJob:
@@ -55,10 +58,13 @@ class Handing:
     def count(self, handed: int) -> None:
         self._floor.metrics.handed.inc(handed)
 
-    def doubt(self, row: ClaimedRow) -> None:
-        """It may be stored, leased to a poll that never hears of it: then it must not wait for the lease to expire."""
-        seconds = (row.lease_expires_at - row.started_at).total_seconds()
-        self._doubts[row.id] = _Doubt(Ending(row.id, row.lease_token, "undo"), time.monotonic() + seconds)
+    def doubt(self, rows: Sequence[ClaimedRow]) -> None:
+        """They may be stored, leased to a poll that does not hear of it: then they must not wait for the lease to expire."""
+        now = time.monotonic()
+        for row in rows:
+            until = now + (row.lease_expires_at - row.started_at).total_seconds()
+            self._doubts[row.id] = _Doubt(Ending(row.id, row.lease_token, "undo"), until)
+        self.nudge()
 
     async def run_once(self) -> None:
         """Until the job is found and put back, or its lease is over: the server may be committing it even now."""
@@ -76,7 +82,7 @@ class _Doubt(NamedTuple):
 class _Given(NamedTuple):
     poll: Poll
     promise: Promise
-    row: ClaimedRow
+    rows: list[ClaimedRow]
 
 
 class _HandOff(Offer):
@@ -86,16 +92,22 @@ class _HandOff(Offer):
         self._given = given
 
     def stored(self) -> None:
-        for poll, promise, row in self._given:
-            poll.keep(promise, row)
-        self._handing.count(len(self._given))
+        for poll, promise, rows in self._given:
+            if poll.keep(promise, rows):
+                self._handing.count(len(rows))
+            else:
+                self._handing.doubt(rows)
 
     def failed(self, error: BaseException) -> None:
-        undone = isinstance(error, DatabaseUnavailable) and error.outcome == "not_done"
-        for poll, promise, row in self._given:
-            poll.keep(promise, None)
-            if not undone:
-                self._handing.doubt(row)
+        for poll, promise, rows in self._given:
+            poll.keep(promise, ())
+            if not _undone(error):
+                self._handing.doubt(rows)
+
+
+def _undone(error: BaseException) -> bool:
+    """An error of Postgres that was not made into one of ours is about the rows: it has refused them."""
+    return isinstance(error, asyncpg.PostgresError) or (isinstance(error, DatabaseUnavailable) and error.outcome == "not_done")
 
 
 def _claimed(lane: int, row: NewJob) -> ClaimedRow:

@@ -136,11 +136,15 @@ RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
 -- fills: SettledRow
 -- running -> completed.  Also ready -> completed: a late settlement that nobody has overtaken is accepted, work is not thrown away
 -- (and scheduled -> completed, if somebody has put the job off since).
+-- A row of `taken` is copied twice and read four times, so it has only what they need, and first what is not for finished_jobs alone:
+-- 14.4 µs of CPU a job in batches of 100, with jobs.* it was 15.9.
 WITH taken AS (
     DELETE FROM jobs
     USING unnest($2::uuid[], $3::uuid[], $4::text[]) AS sent (id, token, result)
     WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = sent.id AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL
-    RETURNING jobs.*, sent.result
+    RETURNING jobs.lane, jobs.id, state, awaited, attempt, run_at, started_at, job_type, group_key, turn,
+        cancel_requested_at, crashes, deliveries, priority, max_attempts, replay_count, lease_token, worker_id, attempts, progress,
+        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on, sent.result
 ),
 moved AS (
     INSERT INTO finished_jobs (

@@ -15,7 +15,7 @@ from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
 from app.db.pool import Runs, ahead, one_by_one
 from app.errors import BatchTooLarge, LeaseLost, NotFound, ValidationFailed
-from app.jobs.signals import Move, Signals
+from app.jobs.signals import Signals
 from app.jobs.store import told_state
 from app.jobs.wanted import check_delay
 from app.jobs.watching import FINISHED
@@ -23,6 +23,7 @@ from app.keys import store as keys
 from app.leases import store
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
 from app.leases.store import SettledRow, TraceRow
+from app.leases.telling import already_settled, not_found, settled
 from app.leases.times import Times
 from app.leases.verdicts import AT_ONCE, TIMED_OUT, Ending, Verdict, judge, stored_error
 from app.limits.turns import Turns
@@ -30,7 +31,7 @@ from app.queues.registry import Queues
 from app.web import strict_json
 from app.web.access import Access
 from app.web.bodies import check_user_data
-from app.web.shapes import UNSET, Raw, given, or_unset, text_of
+from app.web.shapes import UNSET, Raw, given, text_of
 
 _NOBODYS = UUID(int=0)  # a token that was never given out
 _JUDGED_AGAIN = 3  # a cancel or a heartbeat may come between judging and writing
@@ -44,6 +45,7 @@ class Settling:
         self._signals = signals
         self._times = times
         self._turns = turns
+        self._settled_as = {outcome: floor.metrics.settled.labels(outcome.value) for outcome in Outcome}
         self._completions = Batcher("complete", self._complete_together, floor.settings.acquire_timeout_seconds)
 
     @ahead
@@ -51,7 +53,7 @@ class Settling:
         """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
         self._check(items, at)
         reached = await self._queues.reached((item.job_id for item in items), access) if not access.everything else None
-        results = {index: _not_found(item) for index, item in enumerate(items) if reached is not None and item.job_id not in reached}
+        results = {index: not_found(item) for index, item in enumerate(items) if reached is not None and item.job_id not in reached}
         left = [(index, item) for index, item in enumerate(items) if index not in results]
         while left:
             first = {item.job_id: (index, item) for index, item in reversed(left)}
@@ -119,29 +121,34 @@ class Settling:
         done = {row.id: row for row in rows}
         found = [done.get(item.job_id) for item in items]
         for outcome, count in Counter(item.outcome for item, row in zip(items, found, strict=True) if row).items():
-            self._floor.metrics.settled.labels(outcome.value).inc(count)
+            self._settled_as[outcome].inc(count)
         missed = sorted(item.job_id for item, row in zip(items, found, strict=True) if row is None)
         traces = await store.traces(self._floor.db, lane, missed) if missed else {}
         return [
-            _settled(row) if row is not None else self._missed(item, traces.get(item.job_id))
-            for item, row in zip(items, found, strict=True)
+            settled(row) if row is not None else self._missed(item, traces.get(item.job_id)) for item, row in zip(items, found, strict=True)
         ]
 
     async def _complete_one(self, lane: int, item: Settlement) -> SettleResult:
         row = await self._completions.add(lane, item)
         if row is not None:
-            self._floor.metrics.settled.labels(item.outcome.value).inc()
-            return _settled(row)
+            self._settled_as[item.outcome].inc()
+            return settled(row)
         return self._missed(item, (await store.traces(self._floor.db, lane, [item.job_id])).get(item.job_id))
 
     @ahead
     async def _complete_together(self, lane: int, items: Sequence[Settlement]) -> Sequence[SettledRow | None]:
-        """Of calls about the same job one comes first; the others are then about a job that is done, or not theirs."""
+        """Of calls about the same job one comes first. Those with the same token are then about a job that is done; others may have the
+        right one."""
         first = {item.job_id: item for item in reversed(items)}
         done = {row.id: row for row in await self._complete(lane, list(first.values()))}
-        others = [item for item in items if first[item.job_id] is not item]
-        rest = iter(await self._complete_together(lane, others) if others else [])
-        return [done.get(item.job_id) if first[item.job_id] is item else next(rest) for item in items]
+        answers = {id(item): done.get(job_id) for job_id, item in first.items()}
+        others = [item for item in items if item.lease_token != first[item.job_id].lease_token]
+        if others:
+            answers |= zip(map(id, others), await self._complete_together(lane, others), strict=True)
+        return [answers.get(id(item)) for item in items]
+
+    async def finish(self) -> None:
+        await self._completions.finish()
 
     async def _complete(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
         if not items:
@@ -234,8 +241,7 @@ class Settling:
         self.served(lane, ((row.group_key, row.turn) for row in rows))
         back = [row for row in rows if row.state not in FINISHED]
         if back:
-            moves = [Move(row.state, row.job_type, row.group_key, row.run_at) for row in back]
-            self._signals.moved(lane, moves, since=min(row.id for row in back))
+            self._signals.moved(lane, back, since=min(row.id for row in back))
         self._signals.left(lane, {row.group_key for row in rows})
         self._signals.finished(row.id for row in rows if row.state in FINISHED)
         if any(row.awaited for row in rows):
@@ -245,10 +251,10 @@ class Settling:
 
     def _missed(self, item: Settlement, trace: TraceRow | None) -> SettleResult:
         if trace is None:
-            return _not_found(item)
+            return not_found(item)
         used_for = (trace.settled_as or "").removesuffix(f" {AT_ONCE}")
         if trace.lease_token == token_of(item.lease_token) and used_for == item.outcome:
-            return _already(trace)
+            return already_settled(trace)
         self._floor.metrics.lost.inc()
         return SettleResult(job_id=item.job_id, status="lease_lost", state=told_state(trace.state), attempt=trace.attempt)
 
@@ -292,19 +298,3 @@ def _ending(item: Settlement) -> Ending:
         delay_seconds=given(item.retry_after_seconds if item.outcome is Outcome.FAIL else item.delay_seconds, None),
         checkpoint=text_of(item.checkpoint),
     )
-
-
-def _not_found(item: Settlement) -> SettleResult:
-    return SettleResult(job_id=item.job_id, status="not_found")
-
-
-def _settled(row: SettledRow) -> SettleResult:
-    run_at = None if row.state in FINISHED else row.run_at
-    return SettleResult(job_id=row.id, status="settled", state=told_state(row.state), attempt=row.attempt, run_at=or_unset(run_at))
-
-
-def _already(trace: TraceRow) -> SettleResult:
-    """The same answer as the first time: a retry that has become due since was `scheduled` when it was settled."""
-    state = told_state(trace.state)
-    state = "scheduled" if state == "ready" and trace.settled_as in ("fail", "snooze") else state
-    return SettleResult(job_id=trace.id, status="already_settled", state=state, attempt=trace.attempt, run_at=or_unset(trace.run_at))

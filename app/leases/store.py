@@ -11,6 +11,7 @@ from asyncpg import Record
 
 from app.db.pool import Runs, columns
 from app.db.sql import statements
+from app.web.disconnect import Client
 
 SQL = statements(__file__)
 
@@ -100,7 +101,7 @@ class Slot(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a claim asks of each lane. With `slots` it is many claims of one job each."""
+    """What a claim asks of each lane, and for whom. With `slots` it is many claims of one job each."""
 
     worker_id: str | None
     secret: str
@@ -111,6 +112,7 @@ class Asked(NamedTuple):
     job_types: Sequence[str] | None
     held_by: str | None = None
     slots: Sequence[Slot] = ()
+    client: Client | None = None
 
     @property
     def asks_for_any(self) -> bool:

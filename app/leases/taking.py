@@ -79,7 +79,7 @@ class Taking:
         """The lanes of one queue from a random one on, so that none is always last."""
         lanes: list[tuple[Queue, int]] = []
         for queue in queues:
-            first = random.randrange(queue.lanes)
+            first = random.randrange(queue.lanes) if queue.lanes > 1 else 0
             lanes += [(queue, lane) for lane in (*queue.all_lanes[first:], *queue.all_lanes[:first])]
         return lanes
 
@@ -102,11 +102,18 @@ class Taking:
             return Take(await self.floors.claim(connection, lane, most, asked, rules, self._floor.now()))
 
     async def _take_singles(self, lane: int, claims: Sequence[Asked]) -> Sequence[ClaimedRow | None]:
-        """One job for each, first come first served."""
-        asked = claims[0]._replace(max_bytes=MANY_BYTES, slots=[Slot(claim.worker_id, claim.lease_seconds) for claim in claims])
+        """One job for each, first come first served. For who has left while in line nothing is claimed."""
+        left = [claim.client is not None and claim.client.gone for claim in claims]
+        there = [claim for claim, gone in zip(claims, left, strict=True) if not gone]
+        if not there:
+            return [None] * len(claims)
+        asked = there[0]._replace(max_bytes=MANY_BYTES, slots=[Slot(claim.worker_id, claim.lease_seconds) for claim in there])
         async with self._floor.db.held() as connection:
-            rows = await self.floors.claim(connection, lane, len(claims), asked, Rules(), self._floor.now())
-        return [*rows, *[None] * (len(claims) - len(rows))]
+            rows = iter(await self.floors.claim(connection, lane, len(there), asked, Rules(), self._floor.now()))
+        return [None if gone else next(rows, None) for gone in left]
+
+    async def finish(self) -> None:
+        await self._singles.finish()
 
     async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
         leave = await self._gate.ask(on, queue, lane, most)

@@ -1,4 +1,4 @@
-"""A lease as its worker is told of it."""
+"""What a worker is told: of a lease that it gets, and of one that it ends."""
 
 from uuid import UUID
 
@@ -6,9 +6,10 @@ import msgspec
 
 from app.db.lanes import created_at
 from app.jobs.schemas import Progress
-from app.jobs.store import metadata_of, tags_of
-from app.leases.schemas import ClaimedJob, ParentResult
-from app.leases.store import ClaimedRow
+from app.jobs.store import metadata_of, tags_of, told_state
+from app.jobs.watching import FINISHED
+from app.leases.schemas import ClaimedJob, ParentResult, Settlement, SettleResult
+from app.leases.store import ClaimedRow, SettledRow, TraceRow
 from app.web.shapes import UNSET, Raw, or_unset, raw_or_unset
 
 _progress = msgspec.json.Decoder(Progress)
@@ -41,3 +42,19 @@ def told(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] | None) 
 
 def _gone(job_id: UUID) -> ParentResult:
     return ParentResult(job_id=job_id, state="gone")
+
+
+def not_found(item: Settlement) -> SettleResult:
+    return SettleResult(job_id=item.job_id, status="not_found")
+
+
+def settled(row: SettledRow) -> SettleResult:
+    run_at = None if row.state in FINISHED else row.run_at
+    return SettleResult(job_id=row.id, status="settled", state=told_state(row.state), attempt=row.attempt, run_at=or_unset(run_at))
+
+
+def already_settled(trace: TraceRow) -> SettleResult:
+    """The same answer as the first time: a retry that has become due since was `scheduled` when it was settled."""
+    state = told_state(trace.state)
+    state = "scheduled" if state == "ready" and trace.settled_as in ("fail", "snooze") else state
+    return SettleResult(job_id=trace.id, status="already_settled", state=state, attempt=trace.attempt, run_at=or_unset(trace.run_at))

@@ -1,17 +1,26 @@
 """Where long polls wait: no task of their own, no database connection, no CPU. Woken first come first served, one per job."""
 
 import asyncio
-import contextlib
+import heapq
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
 
+from app.jobs.store import NewJob
 from app.leases.store import ClaimedRow
 from app.metrics import Metrics
 
-T = TypeVar("T")
-Promise: TypeAlias = "asyncio.Future[ClaimedRow | None]"
+Promise: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
+Kinds: TypeAlias = frozenset[str] | None
+
+PATIENCE = 2.0  # a commit that takes longer waits for a standby or a disk: whoever is still there need not
+HANDFUL = 32  # of whatever size, they fit into one answer
+
+_numbers = itertools.count()
 
 
 class Word(NamedTuple):
@@ -30,28 +39,28 @@ class Poll:
         job_types: frozenset[str] | None,
         worker_id: str | None,
         lease_seconds: int | None = None,
-        *,
-        open_handed: bool = False,
+        takes_handed: int = 0,
     ) -> None:
         self.queues = queues
         self.job_types = job_types
         self.worker_id = worker_id
         self.lease_seconds = lease_seconds
-        self.open_handed = open_handed  # whether it takes a job without looking for it
-        self.asleep = False
+        self.takes_handed = takes_handed  # how many jobs it takes without looking for them
+        self.number = next(_numbers)
+        self.stirred = False
+        self._sleep: asyncio.Future[None] | None = None
         self._promised: Promise | None = None
-        self._stirred = asyncio.Event()
         self._new: set[Word] = set()
         self._looked_for: set[Word] = set()
 
     @property
-    def stirred(self) -> bool:
-        return self._stirred.is_set()
+    def asleep(self) -> bool:
+        return self._sleep is not None
 
     @property
     def free(self) -> bool:
-        """To be handed a job."""
-        return self.open_handed and self.asleep and self._promised is None and not self.stirred
+        """To be told of a job, or to be handed one: who is promised some will not look for others."""
+        return self._promised is None and not self.stirred
 
     @property
     def unused(self) -> set[Word]:
@@ -59,19 +68,17 @@ class Poll:
         return self._new | self._looked_for
 
     def stir(self) -> None:
-        """Something other than a job: the client left, the server drains, there is a directive."""
-        self._stirred.set()
+        """By something other than a job: the client left, the server drains, there is a directive."""
+        self.stirred = True
+        self._end_sleep()
 
     def tell(self, word: Word) -> None:
         self._new.add(word)
-        self._stirred.set()
-
-    def takes(self, job_type: str | None) -> bool:
-        return self.job_types is None or job_type is None or job_type in self.job_types
+        self.stir()
 
     def look(self) -> None:
         """What happened before now will be seen by the look that begins now."""
-        self._stirred.clear()
+        self.stirred = False
         self._looked_for |= self._new
         self._new = set()
 
@@ -86,82 +93,100 @@ class Poll:
         self._looked_for -= used
 
     def promise(self) -> Promise:
-        """A job is being stored for it. However it wakes, it waits for what becomes of that."""
+        """Jobs are being stored for it. However it wakes, it waits for a while for what becomes of that."""
         self._promised = asyncio.get_running_loop().create_future()
         return self._promised
 
-    def keep(self, promise: Promise, row: ClaimedRow | None) -> None:
-        """The job; or none, as it was not stored: sleep on."""
-        promise.set_result(row)
-        if row is not None:
-            self._stirred.set()
+    def keep(self, promise: Promise, rows: Sequence[ClaimedRow]) -> bool:
+        """The jobs; or none, as they were not stored: sleep on. False: nobody waits for them any more."""
+        if promise.done():
+            return False
+        promise.set_result(rows)
+        if rows:
+            self.stir()
         elif self._promised is promise:
             self._promised = None
+        return True
 
-    async def sleep(self, seconds: float) -> ClaimedRow | None:
-        """A job that was handed over meanwhile, or nothing."""
-        self.asleep = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        self.asleep = False
+    async def sleep(self, seconds: float) -> Sequence[ClaimedRow]:
+        """What was handed over meanwhile."""
+        if not self.stirred:
+            await self._fall_asleep(seconds)
         promised, self._promised = self._promised, None
-        return await promised if promised is not None else None
+        if promised is None:
+            return ()
+        await asyncio.wait([promised], timeout=PATIENCE)
+        return promised.result() if promised.done() or not promised.cancel() else ()
+
+    async def _fall_asleep(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._sleep = loop.create_future()
+        alarm = loop.call_later(seconds, self._end_sleep)
+        try:
+            await self._sleep
+        finally:
+            alarm.cancel()
+            self._sleep = None
+
+    def _end_sleep(self) -> None:
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(None)
 
 
 class WaitingRoom:
-    """Polls by queue name (a queue that does not exist yet can be waited for too), in the order in which they came."""
+    """Polls by queue name (a queue that does not exist yet can be waited for too) and by what they take, in the order of their coming."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._polls: dict[str, dict[Poll, None]] = {}
+        self._polls: dict[str, dict[Kinds, dict[Poll, None]]] = {}
         self.draining = False
         self.parked = 0
+        metrics.parked.set_function(lambda: self.parked)
 
-    @contextlib.contextmanager
-    def park(self, poll: Poll) -> Iterator[Poll]:
+    def park(self, poll: Poll) -> None:
         for queue in poll.queues:
-            self._polls.setdefault(queue, {})[poll] = None
+            self._polls.setdefault(queue, {}).setdefault(poll.job_types, {})[poll] = None
         self.parked += 1
-        self._metrics.parked.set(self.parked)
-        try:
-            yield poll
-        finally:
-            self._leave(poll)
 
-    def _leave(self, poll: Poll) -> None:
+    def leave(self, poll: Poll) -> None:
         for queue in poll.queues:
-            polls = self._polls[queue]
-            polls.pop(poll, None)
-            if not polls:
+            kinds = self._polls[queue]
+            del kinds[poll.job_types][poll]
+            if not kinds[poll.job_types]:
+                del kinds[poll.job_types]
+            if not kinds:
                 del self._polls[queue]
         self.parked -= 1
-        self._metrics.parked.set(self.parked)
         for word in poll.unused:
             self.wake(word.queue, [word.job_type])
 
     def wake(self, queue: str, job_types: Iterable[str | None]) -> None:
-        """One poll per job."""
-        polls = self._polls.get(queue)
-        if not polls:
+        """One poll per job. A job of unknown type may be for any of them: one poll of each kind looks, or the wrong one would for ever."""
+        if queue not in self._polls:
             return
         for job_type, count in Counter(job_types).items():
-            for candidates in [polls] if job_type else _by_filter(polls):
-                for poll in islice(_able(candidates, job_type), count):
+            kinds = self._polls[queue]
+            for candidates in [self._that_take(queue, {job_type})] if job_type else list(kinds.values()):
+                for poll in islice(_longest_asleep_first(candidates), count):
                     poll.tell(Word(queue, job_type))
 
-    def match(self, queue: str, jobs: Sequence[T], type_of: Callable[[T], str]) -> list[tuple[T, Poll]]:
-        """Each job with a poll that it can be handed to, as far as there are any: the longest asleep gets the first that it takes."""
-        left = list(jobs)
-        pairs: list[tuple[T, Poll]] = []
-        for poll in self._polls.get(queue, ()):
+    def match(self, queue: str, jobs: Iterable[NewJob]) -> list[tuple[Poll, list[NewJob]]]:
+        """Polls and the jobs that can be handed to them, as far as there are any. Each takes the first that it may have."""
+        left: dict[str, list[NewJob]] = {}
+        for job in sorted(jobs, key=_in_order, reverse=True):
+            left.setdefault(job.job_type, []).append(job)
+        pairs: list[tuple[Poll, list[NewJob]]] = []
+        for poll in self._that_take(queue, left.keys()):
             if not left:
                 break
-            found = next((job for job in left if poll.takes(type_of(job))), None) if poll.free else None
-            if found is not None:
-                left.remove(found)
-                pairs.append((found, poll))
+            if poll.asleep and poll.free and (taken := _taken(poll, left)):
+                pairs.append((poll, taken))
         return pairs
+
+    def _that_take(self, queue: str, job_types: Collection[str]) -> Iterable[Poll]:
+        """In the order in which they came. Those of other kinds are not looked at: there may be thousands."""
+        kinds = self._polls.get(queue, {})
+        able = [polls for kind, polls in kinds.items() if kind is None or not kind.isdisjoint(job_types)]
+        return able[0] if len(able) == 1 else heapq.merge(*able, key=attrgetter("number"))
 
     def wake_worker(self, worker_id: str) -> None:
         for poll in self.polls():
@@ -169,11 +194,11 @@ class WaitingRoom:
                 poll.stir()
 
     def waiting(self, queue: str) -> int:
-        return len(self._polls.get(queue, ()))
+        return sum(map(len, self._polls.get(queue, {}).values()))
 
     def waits_for(self, queue: str, job_type: str) -> bool:
         """Whether anybody waits here who would take such a job."""
-        return any(poll.takes(job_type) for poll in self._polls.get(queue, ()))
+        return any(kind is None or job_type in kind for kind in self._polls.get(queue, ()))
 
     def awaited(self) -> list[str]:
         return list(self._polls)
@@ -184,20 +209,33 @@ class WaitingRoom:
             poll.stir()
 
     def polls(self) -> set[Poll]:
-        return {poll for polls in self._polls.values() for poll in polls}
+        return {poll for kinds in self._polls.values() for polls in kinds.values() for poll in polls}
 
 
-def _by_filter(polls: Iterable[Poll]) -> list[list[Poll]]:
-    """A job of unknown type may be for any of them: one poll of each kind looks, or the wrong one would look for ever."""
-    kinds: dict[frozenset[str] | None, list[Poll]] = {}
+def _longest_asleep_first(polls: Iterable[Poll]) -> Iterator[Poll]:
+    """Then those that are looking just now."""
+    looking = []
     for poll in polls:
-        kinds.setdefault(poll.job_types, []).append(poll)
-    return list(kinds.values())
+        if poll.free and poll.asleep:
+            yield poll
+        elif poll.free:
+            looking.append(poll)
+    yield from looking
 
 
-def _able(polls: Iterable[Poll], job_type: str | None) -> Iterator[Poll]:
-    """The longest asleep first; then those that are looking just now."""
-    for asleep in (True, False):
-        for poll in polls:
-            if poll.asleep is asleep and not poll.stirred and poll.takes(job_type):
-                yield poll
+def _in_order(job: NewJob) -> tuple[int, UUID]:
+    return -job.priority, job.id
+
+
+def _taken(poll: Poll, left: dict[str, list[NewJob]]) -> list[NewJob]:
+    """Out of `left`, where the first of each type stands last."""
+    taken: list[NewJob] = []
+    while left and len(taken) < min(poll.takes_handed, HANDFUL):
+        kinds = left if poll.job_types is None else poll.job_types & left.keys()
+        if not kinds:
+            break
+        kind = min(kinds, key=lambda kind: _in_order(left[kind][-1]))
+        taken.append(left[kind].pop())
+        if not left[kind]:
+            del left[kind]
+    return taken

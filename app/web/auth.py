@@ -49,7 +49,7 @@ def _authorization(request: Request) -> str | None:
 def _refuse_other_origins(request: Request) -> None:
     """Where nobody needs a key, a page of somewhere else, open in a browser on this machine, could call in its user's name; also under a
     name of its own that leads to us."""
-    sent = dict(request.scope["headers"])
+    sent: Mapping[bytes, bytes] = dict(request.scope["headers"])
     if not _is_browser(sent):
         return
     origin, host = sent.get(b"origin"), sent.get(b"host", b"")

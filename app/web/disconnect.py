@@ -16,6 +16,8 @@ class Client:
 
     def on_leave(self, tell: Callable[[], None]) -> None:
         self._told = tell
+        if self.gone:
+            tell()
 
     def left(self) -> None:
         self.gone = True

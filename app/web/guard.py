@@ -295,10 +295,3 @@ class Guard(HttpToolsProtocol):
             self.pause_writing()  # as if it began to be slow now
         else:
             self.transport.abort()
-
-
-def guarded(shared: Edge) -> type[Guard]:
-    class Guarded(Guard):
-        edge = shared
-
-    return Guarded

@@ -17,7 +17,7 @@ from app.web.problems import render, validation_failed
 F = TypeVar("F", bound=Callable[..., Any])
 Getter = Callable[[Request], Awaitable[object]]
 
-_OF_JOB = "/jobs/{job_id}/"
+_JOBS, _OF_JOB = "/jobs/", "/jobs/{job_id}/"
 
 
 class HotRoute(APIRoute):
@@ -26,7 +26,8 @@ class HotRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._call: Callable[..., Awaitable[Response]] = endpoint
-        self._getters = [(name, _getter(name, kind)) for name, kind in inspect.get_annotations(endpoint).items() if name != "return"]
+        kinds = inspect.get_annotations(endpoint)
+        self._getters = [(name, _getter(name, kind, path)) for name, kind in kinds.items() if name != "return"]
         super().__init__(path, endpoint, **options)
         self._door: list[Getter] = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
 
@@ -63,7 +64,9 @@ class Hot:
 
     def __init__(self, app: ASGIApp, routes: Iterable[HotRoute]) -> None:
         self.app = app
-        self._by_path = {route.path: route for route in routes}
+        routes = list(routes)
+        self._by_path = {route.path: route for route in routes if "{" not in route.path}
+        self._by_verb = {route.path.removeprefix(_OF_JOB): route for route in routes if route.path.startswith(_OF_JOB)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._find(scope) if scope["type"] == "http" else None
@@ -75,18 +78,17 @@ class Hot:
     def _find(self, scope: Scope) -> HotRoute | None:
         if scope["method"] != "POST" or scope["query_string"]:
             return None
-        path = scope["path"]
-        found = self._by_path.get(path)
-        if found is None and path.startswith("/jobs/"):
-            job_id, _, verb = path[len("/jobs/") :].partition("/")
-            found = self._by_path.get(_OF_JOB + verb)
-            scope["path_params"] = {"job_id": job_id}
-        else:
-            scope["path_params"] = {}
+        path: str = scope["path"]
+        found, named = self._by_path.get(path), {}
+        if found is None and path.startswith(_JOBS):
+            job_id, _, verb = path.removeprefix(_JOBS).partition("/")
+            found, named = self._by_verb.get(verb) if job_id else None, {"job_id": job_id}
+        if found is not None:
+            scope["path_params"] = named
         return found
 
 
-def _getter(name: str, annotation: Any) -> Getter:
+def _getter(name: str, annotation: Any, path: str) -> Getter:
     if annotation is Request:
         return _itself
     for fact in get_args(annotation)[1:]:
@@ -94,6 +96,7 @@ def _getter(name: str, annotation: Any) -> Getter:
             return _alone(fact.dependency)
         if isinstance(fact, params.Header):
             return _header(name.replace("_", "-"), TypeAdapter(annotation))
+    assert f"{{{name}}}" in path, f"a hot route cannot take {name}"
     return _in_path(name, TypeAdapter(annotation))
 
 

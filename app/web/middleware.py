@@ -24,6 +24,7 @@ class Envelope:
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
         self._metrics = metrics
+        self._verbose = log.is_enabled_for(logging.DEBUG)
         self._timers: dict[tuple[str, int], Histogram] = {}  # to look one up among the labels takes longer than to use it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,9 +57,9 @@ class Envelope:
         if timer not in self._timers:
             self._timers[timer] = self._metrics.requests.labels(timer[0], f"{timer[1]}xx")
         self._timers[timer].observe(seconds)
-        level = logging.WARNING if status >= 500 else logging.DEBUG
-        if log.is_enabled_for(level):
+        if status >= 500 or self._verbose:
             facts = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(seconds * 1000, 1)}
+            level = logging.WARNING if status >= 500 else logging.DEBUG
             log.log(level, "request answered", request_id=request_id(scope), **facts)
 
 

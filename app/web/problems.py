@@ -65,6 +65,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(errors.Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_anything)
     app.add_middleware(_NoNul)
 
 
@@ -85,6 +86,11 @@ class _NoNul:
 async def _on_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.Problem)
     return render(error, request_id(request.scope))
+
+
+async def _on_anything(request: Request, _error: Exception) -> Response:
+    """Raised again by the framework, and logged by the envelope."""
+    return render(errors.Problem("the error was logged under this request id"), request_id(request.scope))
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from app.settings import Settings
 from app.web.edge import Edge
-from app.web.guard import guarded
+from app.web.guard import Guard
 
 Listening = Callable[[str, int], None]
 
@@ -44,12 +44,19 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def _guarded(shared: Edge) -> type[Guard]:
+    class Guarded(Guard):
+        edge = shared
+
+    return Guarded
+
+
 def _config(app: FastAPI, settings: Settings, edge: Edge) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=guarded(edge),
+        http=_guarded(edge),
         ws="none",
         proxy_headers=False,  # nobody here asks who the client is
         reset_contextvars=True,  # a request sent ahead must not inherit what the one before it has done

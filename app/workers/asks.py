@@ -18,9 +18,11 @@ class Asks:
 
     def note(self, queues: Sequence[str], job_types: Sequence[str] | None) -> None:
         """Only of queues that exist, and not without end: anybody may ask for anything."""
-        if len(self._new) < MOST:
-            known = [queue for queue in queues if self._queues.exists(queue)]
-            self._new |= {(queue, job_type) for queue in known for job_type in job_types or [ANY_TYPE]}
+        for queue in queues:
+            for job_type in job_types or (ANY_TYPE,):
+                asked = queue, job_type
+                if asked not in self._new and len(self._new) < MOST and self._queues.exists(queue):
+                    self._new.add(asked)
 
     async def write(self) -> None:
         new, self._new = self._new, set()

@@ -10,7 +10,8 @@ import pytest
 from pydantic import SecretStr
 
 from app.api_keys.schemas import ApiKeyCreate, ApiKeyCreated
-from app.db.pool import Connection, Database
+from app.db.pool import Database
+from app.db.servers import Connection
 from app.errors import DatabaseUnavailable, Unauthenticated
 from app.house import House, build
 from app.settings import Settings

@@ -136,7 +136,7 @@ def test_more_priorities_than_there_are_floors_are_claimed_in_order(process: Pro
 
 def test_floors_are_used_where_the_way_to_the_first_job_is_long_and_only_there(house: House, loop: Loop, db: TestDatabase) -> None:
     process = Process(house, loop)
-    process.floors = Floors(house.floor.db)
+    process.floors = Floors(house.floor.db, dear=50)
     add(db, range(10, 40))
     assert process.claim(2) == [10, 11]
     process.look()

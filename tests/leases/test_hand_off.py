@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.leases import waiting
 from tests.api import Api, Json
 from tests.broker import Broker, threaded_broker
 from tests.conftest import QUICK
@@ -127,6 +128,17 @@ def test_a_batch_goes_to_as_many_polls_as_wait(quiet: Api, quiet_broker: Broker,
     assert quiet.counts() == {"running": 3, "ready": 2}
 
 
+def test_a_poll_gets_as_many_as_it_asked_for_and_the_most_urgent_first(
+    quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually
+) -> None:
+    poll = background.claim(quiet, max_jobs=2)
+    eventually(lambda: asleep(quiet_broker) == 1)
+    quiet.batch({"priority": 0}, {"priority": 9}, {"priority": 5})
+    stored = {item["priority"]: item["id"] for item in quiet.get("/jobs", queue=quiet.queue)["items"]}
+    assert [job["id"] for job in poll.result(20)["jobs"]] == [stored[9], stored[5]]
+    assert quiet.counts() == {"running": 2, "ready": 1}
+
+
 def test_each_job_goes_to_a_poll_that_takes_its_type(
     quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually
 ) -> None:
@@ -191,17 +203,43 @@ def test_a_client_that_leaves_while_the_job_is_stored_costs_it_nothing(
 
 
 def test_a_wait_that_is_over_while_the_job_is_stored_still_brings_it(
-    slow: Api, held_broker: Broker, holding: TestDatabase, background: Background, eventually: Eventually
+    slow: Api,
+    held_broker: Broker,
+    holding: TestDatabase,
+    background: Background,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE", 60.0)
     poll = background.claim(slow, wait_seconds=1)
     eventually(lambda: asleep(held_broker) == 1)
     with inserts_held(holding):
         stored = background.submit(slow.enqueue)
         eventually(lambda: holding.value(SLEEPING) == 1)
-        over = background.claim(slow, wait_seconds=1)  # begun later, so over later
-        assert over.result(20)["jobs"] == []
+        eventually(lambda: asleep(held_broker) == 0)
         assert not poll.done()
     assert poll.result(20)["jobs"][0]["id"] == stored.result(20)["id"]
+
+
+def test_a_poll_does_not_wait_for_ever_for_what_it_was_promised(
+    slow: Api,
+    held_broker: Broker,
+    holding: TestDatabase,
+    background: Background,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the job, stored at last as leased to it, goes back at no cost."""
+    monkeypatch.setattr(waiting, "PATIENCE", 0.01)
+    poll = background.claim(slow, wait_seconds=1)
+    eventually(lambda: asleep(held_broker) == 1)
+    with inserts_held(holding):
+        stored = background.submit(slow.enqueue)
+        assert poll.result(20)["jobs"] == []
+    job = stored.result(20)
+    eventually(lambda: slow.job(job["id"])["state"] == "ready")
+    assert slow.claim_one()["attempt"] == 1
+    assert slow.job(job["id"])["crashes"] == 0
 
 
 def test_a_job_that_may_be_stored_does_not_wait_for_a_lease_that_nobody_has(

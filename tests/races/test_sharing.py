@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -33,6 +34,14 @@ BEGIN
 END
 $$;
 CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.job_type = 'bad') EXECUTE FUNCTION refuse();
+"""
+REFUSE_CLAIMS = """
+CREATE OR REPLACE FUNCTION refuse_claim() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'in other hands' USING ERRCODE = 'lock_not_available';
+END
+$$;
+CREATE TRIGGER refuse_claim BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION refuse_claim();
 """
 SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
 CALLERS = 12
@@ -153,3 +162,41 @@ def test_completions_share_a_statement_and_each_hears_of_its_own(
     assert statements(watched, "DELETE") < CALLERS
     assert api.counts() == {"completed": CALLERS}
     assert all(api.job(job["id"])["result"] == job["id"] for job in jobs)
+
+
+def test_a_row_in_other_hands_fails_none_that_shared_its_statement(
+    api: Api, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    api.enqueue_many(4)
+    first, locked, *others = api.claim(max_jobs=4)["jobs"]
+
+    def send(job: Json) -> Json:
+        answer: Json = api.http.post(f"/jobs/{job['id']}/complete", json={"lease_token": job["lease_token"]}).json()
+        return answer
+
+    with watched.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", UUID(locked["id"])):
+        with crowd(watched, eventually) as first_is_under_way:
+            calls = [background.submit(send, first)]
+            first_is_under_way()
+            calls += [background.submit(send, job) for job in (locked, *others)]
+            came_in(api)
+        told = [call.result(20) for call in calls]
+    assert [answer.get("status") for answer in (told[0], *told[2:])] == ["settled"] * 3
+    assert (told[1]["code"], told[1]["outcome"]) == ("database_unavailable", "not_done")
+    assert send(locked)["status"] == "settled"
+
+
+def test_what_a_caller_has_settled_before_a_shared_claim_fails_is_not_told_as_undone(
+    api: Api, watched: TestDatabase, background: Background
+) -> None:
+    api.enqueue()
+    held = api.claim_one()
+    done = {"job_id": held["id"], "lease_token": held["lease_token"], "outcome": "complete"}
+    watched.execute(REFUSE_CLAIMS)
+    try:
+        api.enqueue()
+        told = api.http.post("/claim", json={"queues": [api.queue], "settle": [done]}).json()
+    finally:
+        watched.execute("DROP TRIGGER refuse_claim ON jobs")
+    assert (told["code"], told["outcome"]) == ("database_unavailable", "unknown")
+    assert api.job(held["id"])["state"] == "completed"
