@@ -25,7 +25,7 @@ export UV_PYTHON_DOWNLOADS := never
 with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
 
-.PHONY: help run test lint bench bench-cost bench-policies bench-flat bench-growth properties model chaos chaos-full mutants failover patroni rolling sbom fresh format lock openapi schema clean
+.PHONY: help run test lint bench bench-cost bench-policies bench-flat bench-growth bench-profile properties model chaos chaos-full mutants failover patroni rolling sbom fresh format lock openapi schema clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-policies: $(READY) ## what each policy adds to a claim or an enqueue (ARGS
 
 bench-flat: $(READY) ## whether claims cost the same with millions of jobs around and dead rows in the way (ARGS="--share 0.01")
 	@$(BIN)/python -m bench.flat $(ARGS)
+
+bench-profile: $(READY) ## a flame graph of a server process for each hot path, in bench/results; needs the right to trace processes
+	@$(BIN)/python -m bench.profiles
 
 bench-growth: $(READY) ## what 100 to 1,000,000 jobs/s need, calculated from the newest run in bench/results into docs/growth.md
 	@$(BIN)/python -m bench.growth $(ARGS)

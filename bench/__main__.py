@@ -14,10 +14,9 @@ from bench.install import HOME
 from bench.load.order import Figures
 from bench.machine import Others
 from bench.ours import WAYS, Ours
-from bench.report import Report, write
+from bench.report import RESULTS, Report, write
 from bench.result import Peer
 
-RESULTS = Path(__file__).parent / "results"
 SERVED = tuple(path for path in WAYS if not path.startswith("like_"))
 QUICK = probes.Size(samples=300, waiting=200, polls=500, jobs=50_000, seconds=2.0, lone=200)
 

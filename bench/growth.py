@@ -12,7 +12,7 @@ import msgspec
 
 from app.db.lanes import LANES_PER_QUEUE
 from app.settings import Settings
-from bench.report import Report, Row
+from bench.report import RESULTS, Report, Row
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "growth.md"
@@ -235,7 +235,7 @@ def replaced(page: str, part: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-growth", description=__doc__)
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the runs (bench/results)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the runs (bench/results)")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page of which a part is rewritten (docs/growth.md)")
     options = parser.parse_args()
     told = (HERE / "README.md").read_text()

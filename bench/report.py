@@ -12,6 +12,8 @@ from bench.install import MATPLOTLIB, python_environment
 from bench.load.order import Figures
 from bench.result import Peer, Result
 
+RESULTS = Path(__file__).parent / "results"
+
 
 class Row(msgspec.Struct, frozen=True):
     """One path of one contender over all rounds: jobs per second, and CPU microseconds per job."""

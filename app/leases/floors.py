@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from uuid import UUID
 
+import msgspec
+
 from app.db.pool import Database, Runs
 from app.leases import store
 from app.leases.store import LAST, NIL, Asked, ClaimedRow, Rules, Zone
@@ -85,7 +87,7 @@ class LaneFloors:
     async def look(self, on: Runs, lane: int, dear: int) -> None:
         """Sets the floors to where the first jobs are, if the way there is long."""
         self.unseen = False
-        self._used = await store.buffers_to_first_ready(on, lane, list(self._after)) > dear
+        self._used = await _buffers_on_the_way(on, lane, list(self._after)) > dear
         if not self._used:
             return
         with self.walk() as walk:
@@ -94,9 +96,9 @@ class LaneFloors:
 
 
 class Floors:
-    def __init__(self, db: Database, dear: int = DEAR) -> None:
+    def __init__(self, db: Database, dear: int | None = None) -> None:
         self._db = db
-        self._dear = dear
+        self._dear = DEAR if dear is None else dear
         self._lanes: dict[int, LaneFloors] = {}
         self._rests_until = 0.0
 
@@ -137,6 +139,13 @@ class Floors:
             began = time.monotonic()
             await floors.look(connection, lane, self._dear)
             return time.monotonic() - began
+
+
+async def _buffers_on_the_way(on: Runs, lane: int, priorities: Sequence[int]) -> int:
+    """To the first jobs. A count, as a busy machine makes everything slow."""
+    explained = await on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store.SQL.first_ready}", lane, priorities)
+    plan = msgspec.json.decode(explained)[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 def _before(job_id: UUID) -> UUID:

@@ -6,7 +6,6 @@ from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
-import msgspec
 from asyncpg import Record
 
 from app.db.pool import Runs, columns
@@ -185,13 +184,6 @@ def _in_turn(row: ClaimedRow) -> tuple[int, int, UUID]:
 
 async def first_ready(on: Runs, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
     return [(row["priority"], row["id"]) for row in await on.rows(SQL.first_ready, lane, priorities)]
-
-
-async def buffers_to_first_ready(on: Runs, lane: int, priorities: Sequence[int]) -> int:
-    """What `first_ready` has to read. A count, as a busy machine makes everything slow."""
-    explained = await on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL.first_ready}", lane, priorities)
-    plan = msgspec.json.decode(explained)[0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 async def held_leases(on: Runs, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:

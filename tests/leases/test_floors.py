@@ -75,7 +75,7 @@ def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: 
         for lane in (LANE, OTHER_LANE):
             add(db, range(CHURNED + 1, CHURNED + 101), lane=lane)
             process.claim(10, lane=lane)
-        assert process.pages(10) <= 1.3 * process.pages(10, OTHER_LANE)
+        assert process.pages(10) <= 1.5 * process.pages(10, OTHER_LANE)
         assert process.pages(1) <= 2 * process.pages(1, OTHER_LANE)
         assert Process(house, loop).pages(1) > 3 * process.pages(1, OTHER_LANE), "the control: so dear it would be without a floor"
 

@@ -1,5 +1,6 @@
 """What can happen, as a call to a broker and as a word to the model. Both answers are plain values; whoever runs a step compares them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol as Typed
@@ -78,17 +79,36 @@ class Claim:
         return [(job.id, model.learn(job, tokens.get(job.id)), job.attempt, job.deliveries, job.until) for job in taken]
 
 
+class Leaving(Client):
+    """There when its claim is sent, gone when it is answered. A claim of one job looks for it before it is sent, too."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._found = 1 if most == 1 else 0
+
+    @property
+    def gone(self) -> bool:
+        self._found -= 1
+        return self._found < 0
+
+    @gone.setter
+    def gone(self, _value: bool) -> None:
+        pass
+
+    def on_leave(self, _tell: Callable[[], None]) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class ClaimUnheard:
-    """By a client that has gone: nobody hears the answer, and what was taken goes back."""
+    """By a client that leaves meanwhile: nobody hears the answer, and what was taken goes back."""
 
     queue: str
     most: int
     worker: str
 
     async def call(self, broker: Broker) -> object:
-        client = Client()
-        client.gone = True
+        client = Leaving(self.most)
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, worker_id=self.worker)
         return (await broker.claiming.claim(request, None, client, ALL)).jobs
 
