@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from operator import attrgetter
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from app.web.bodies import LARGE
 from app.web.shapes import given
 
 TRIES = 3
+MANY = 100  # jobs that have a statement of their own: company would cost them more time than it saves
 
 _NO_TRACE: Trace = {}
 _id_of: Callable[[NewJob], UUID] = attrgetter("id")
@@ -59,7 +61,7 @@ class Intake:
         self._reading = reading
         self._signals = signals
         self.offer: MakeOffer = to_nobody
-        self._singles = Batcher("enqueue", self._add_together, floor.settings.acquire_timeout_seconds)
+        self._arrivals = Batcher("enqueue", self._add_together, floor.settings.acquire_timeout_seconds, len)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was
@@ -70,7 +72,7 @@ class Intake:
         for tries_left in reversed(range(TRIES)):
             entry = await self._reading.entry(job, trace, "", {})
             if key is None and not entry.needs_a_transaction:
-                await self._singles.add(entry.lane, entry.row)
+                await self._arrivals.add(entry.lane, [entry.row])
                 return wanted.told(entry.row, entry.queue.name), False
             await self._refuse_foreign_parents([entry], access)
             (stored,) = await self._store([entry], Key(key, "enqueue_job", access.caller, job) if key else None, atomic=True)
@@ -84,13 +86,13 @@ class Intake:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    async def _add_together(self, lane: int, rows: Sequence[NewJob]) -> Sequence[None]:
+    async def _add_together(self, lane: int, calls: Sequence[Sequence[NewJob]]) -> Sequence[None]:
         """Jobs of different callers, which nothing holds back."""
-        await self._insert(lane, sorted(rows))
-        return [None] * len(rows)
+        await self._insert(lane, sorted(chain.from_iterable(calls), key=_id_of) if len(calls) > 1 else calls[0])
+        return [None] * len(calls)
 
     async def finish(self) -> None:
-        await self._singles.finish()
+        await self._arrivals.finish()
 
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access) -> BatchAnswer:
         await self._floor.versions.fresh()
@@ -159,7 +161,7 @@ class Intake:
         if len(lanes) != 1:
             return False
         ((lane, rows),) = lanes.items()
-        await self._insert(lane, rows)
+        await (self._arrivals.add(lane, rows) if len(rows) < MANY else self._insert(lane, rows))
         return True
 
     async def _insert(self, lane: int, rows: Sequence[NewJob]) -> None:

@@ -77,8 +77,9 @@ class LaneFloors:
             walk.lower(to)
 
     def passed(self, walk: Walk, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
-        """Who asks for some types leaves others behind: then only a look can tell where the floor is."""
-        for row in rows:
+        """`rows` in their order: the last of each priority counts. Who asks for some types leaves others behind: then only a look can tell
+        where the floor is."""
+        for row in {row.priority: row for row in rows}.values():
             reached = min(row.id, walk.ceiling) if all_types else NIL
             self._after[row.priority] = max(self._after.get(row.priority, NIL), reached)
         while len(self._after) > MOST_PRIORITIES:

@@ -62,8 +62,7 @@ class Handing:
         """They may be stored, leased to a poll that does not hear of it: then they must not wait for the lease to expire."""
         now = time.monotonic()
         for row in rows:
-            until = now + (row.lease_expires_at - row.started_at).total_seconds()
-            self._doubts[row.id] = _Doubt(Ending(row.id, row.lease_token, "undo"), until)
+            self._doubts[row.id] = _Doubt(Ending(row.id, row.lease_token, "undo"), now + row.lasts)
         self.nudge()
 
     async def run_once(self) -> None:
@@ -124,10 +123,10 @@ def _claimed(lane: int, row: NewJob) -> ClaimedRow:
         max_attempts=row.max_attempts,
         deliveries=1,
         lease_token=row.lease_token,
-        lease_expires_at=row.lease_expires_at,
+        began=row.started_at.timestamp(),
+        lasts=(row.lease_expires_at - row.started_at).total_seconds(),
+        waited=(row.started_at - row.run_at).total_seconds(),
         priority=row.priority,
-        crashes=0,
-        run_at=row.run_at,
         checkpoint=None,
         progress=None,
         group_key=None,
@@ -135,8 +134,8 @@ def _claimed(lane: int, row: NewJob) -> ClaimedRow:
         metadata=row.metadata,
         traceparent=row.traceparent,
         tracestate=row.tracestate,
-        started_at=row.started_at,
         deadline_at=row.deadline_at,
         depends_on=None,
         turn=None,
+        share=1,
     )

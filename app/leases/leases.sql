@@ -21,8 +21,11 @@
 -- by a process that had not heard of the limit yet. $14 marks what counts against max_running, $15 whose quota of leases it counts against.
 -- Zones are read one after the other, and only until there are enough (see floors.py). A zone's bounds are columns, so no plan knows them:
 -- one made for a single call expects as few rows as the one for all, and Postgres keeps the latter. Before, claims of 1 were planned anew.
+-- Many polls may share the statement ($3 and $6: for whom and for how long; $20: with which job, counted from 1, the next poll's begin). The
+-- first in line gets the first jobs; what does not fit into one poll's answer ($8 bytes) stays.
+-- Spans are told in seconds: the driver takes 1 µs for an instant, 0.05 for a number. After a crash the time since run_at is not time waited.
 WITH picked AS MATERIALIZED (
-    SELECT found.id, found.size
+    SELECT found.id, found.size, row_number() OVER () AS n
     FROM unnest($16::smallint[], $17::smallint[], $18::uuid[], $19::uuid[]) AS zone (highest, lowest, after, upto)
     CROSS JOIN LATERAL (
         SELECT id, $11 + octet_length(payload) + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
@@ -38,9 +41,13 @@ WITH picked AS MATERIALIZED (
     ) AS found
     LIMIT $2
 ),
-measured AS (
-    SELECT id, size, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total
+shared AS (
+    SELECT id, size, n, width_bucket(n, $20::bigint[]) + 1 AS share
     FROM picked
+),
+measured AS (
+    SELECT id, share, size, sum(size) OVER (PARTITION BY share ORDER BY n ROWS UNBOUNDED PRECEDING) AS total
+    FROM shared
 ),
 claimed AS (
     UPDATE jobs
@@ -50,16 +57,17 @@ claimed AS (
         missing_since = NULL,
         attempt = attempt + 1,
         deliveries = deliveries + 1,
-        worker_id = $3,
+        worker_id = ($3::text[])[share],
         started_at = $4,
-        lease_token = md5($5 || id::text)::uuid,
-        lease_expires_at = to_timestamp($10::float8 + least(coalesce($6, lease_seconds, $7), timeout_seconds)),
+        lease_token = md5($5 || jobs.id::text)::uuid,
+        lease_expires_at = to_timestamp($10::float8 + least(coalesce(($6::int[])[share], lease_seconds, $7), timeout_seconds)),
         deadline_at = to_timestamp($10::float8 + timeout_seconds),
         slot = $14,
         held_by = $15
-    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM measured WHERE total <= $8 OR ($12 AND total = size)))
-    RETURNING lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-        checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at, deadline_at, depends_on, turn
+    FROM measured
+    WHERE lane = $1 AND jobs.id = ANY(ARRAY(SELECT id FROM measured WHERE total <= $8 OR ($12 AND total = size))) AND jobs.id = measured.id
+    RETURNING jobs.id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
+        checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on, turn, share
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running)
@@ -67,16 +75,10 @@ counted AS (
     FROM claimed
     HAVING count(*) > 0
 )
-SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at, deadline_at, depends_on, turn
+SELECT $1 AS lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, $10 AS began,
+    date_part('epoch', lease_expires_at - $4) AS lasts, CASE WHEN crashes = 0 THEN date_part('epoch', $4 - run_at) END AS waited, priority,
+    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on, turn, share
 FROM claimed;
-
--- name: claim_singles
--- fills: ClaimedRow
--- as: claim
--- with: worker_id = $3 => worker_id = ($3::text[])[array_position(ARRAY(SELECT id FROM measured ORDER BY id), id)]
--- with: coalesce($6, lease_seconds, $7) => coalesce(($6::int[])[array_position(ARRAY(SELECT id FROM measured ORDER BY id), id)], lease_seconds, $7)
--- ready -> running, one job for each of many polls: the one with the smallest id for the first.
 
 -- name: claim_in_turn
 -- fills: ClaimedRow
@@ -106,8 +108,9 @@ WHERE held_by = $1 AND lease_expires_at IS NOT NULL;
 -- name: held_leases
 -- fills: ClaimedRow
 -- For a repeated claim: of the leases that it handed out, those that still live.
-SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, priority, crashes, run_at,
-    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, started_at, deadline_at, depends_on, turn
+SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, date_part('epoch', started_at - to_timestamp(0)) AS began,
+    date_part('epoch', lease_expires_at - started_at) AS lasts, NULL::float8 AS waited, priority,
+    checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on, turn, 1 AS share
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_token = md5($3 || id::text)::uuid AND state = 'running';
 
@@ -153,7 +156,7 @@ moved AS (
         checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
     )
     SELECT
-        lane, id, 'completed', $5, $6, $7, 'complete', result, cancel_requested_at, attempt, crashes, deliveries, run_at,
+        lane, id, 'completed', $5::timestamptz, $6, $7, 'complete', result, cancel_requested_at, attempt, crashes, deliveries, run_at,
         started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type, group_key, attempts, progress,
         checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
     FROM taken
@@ -173,7 +176,8 @@ counted AS (
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, 'completed' AS state, attempt, run_at, started_at, job_type, group_key, awaited IS TRUE AS awaited, turn
+SELECT id, 'completed' AS state, attempt, NULL::timestamptz AS run_at, date_part('epoch', $5 - started_at) AS ran, job_type, group_key,
+    awaited IS TRUE AS awaited, turn
 FROM taken;
 
 -- name: leased
@@ -232,7 +236,7 @@ stayed AS (
         END
     FROM locked
     WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = locked.id
-    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.started_at, jobs.job_type, jobs.group_key, locked.was, locked.entry, locked.turn
+    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.job_type, jobs.group_key, locked.was, locked.entry, locked.turn
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running, scheduled, failed)
@@ -244,7 +248,7 @@ counted AS (
     FROM stayed
     HAVING count(*) > 0
 )
-SELECT id, state, attempt, run_at, started_at, job_type, group_key, false AS awaited, turn
+SELECT id, state, attempt, run_at, NULL::float8 AS ran, job_type, group_key, false AS awaited, turn
 FROM stayed;
 
 -- name: bury
@@ -304,7 +308,7 @@ counted AS (
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, 'dead' AS state, last_attempt AS attempt, NULL::timestamptz AS run_at, started_at, job_type, group_key,
+SELECT id, 'dead' AS state, last_attempt AS attempt, NULL::timestamptz AS run_at, NULL::float8 AS ran, job_type, group_key,
     awaited IS TRUE AS awaited, turn
 FROM taken;
 
@@ -358,7 +362,8 @@ counted AS (
     FROM taken
     HAVING count(*) > 0
 )
-SELECT id, 'cancelled' AS state, attempt, NULL::timestamptz AS run_at, started_at, job_type, group_key, awaited IS TRUE AS awaited, turn
+SELECT id, 'cancelled' AS state, attempt, NULL::timestamptz AS run_at, NULL::float8 AS ran, job_type, group_key,
+    awaited IS TRUE AS awaited, turn
 FROM taken;
 
 -- name: traces

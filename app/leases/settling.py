@@ -1,7 +1,6 @@
 """How leases end: what workers say (complete, fail, snooze, release) and what the broker does itself (undo, reclaim, expire)."""
 
 import random
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -46,32 +45,31 @@ class Settling:
         self._times = times
         self._turns = turns
         self._settled_as = {outcome: floor.metrics.settled.labels(outcome.value) for outcome in Outcome}
-        self._completions = Batcher("complete", self._complete_together, floor.settings.acquire_timeout_seconds)
+        self._completions = Batcher("complete", self._complete_together, floor.settings.acquire_timeout_seconds, len)
 
     @ahead
     async def settle(self, items: Sequence[Settlement], access: Access, at: str = "/items") -> list[SettleResult]:
         """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
         self._check(items, at)
-        reached = await self._queues.reached((item.job_id for item in items), access) if not access.everything else None
-        results = {index: not_found(item) for index, item in enumerate(items) if reached is not None and item.job_id not in reached}
-        left = [(index, item) for index, item in enumerate(items) if index not in results]
+        told: dict[int, SettleResult] = {}  # by the item itself: those about one job differ
+        if not access.everything:
+            reached = await self._queues.reached((item.job_id for item in items), access)
+            told = {id(item): not_found(item) for item in items if item.job_id not in reached}
+        left = [item for item in items if id(item) not in told]
         while left:
-            first = {item.job_id: (index, item) for index, item in reversed(left)}
-            for lane, some in by_lane(first.values(), lambda one: one[1].job_id).items():
-                told = await self._settle_lane(lane, [item for _, item in some])
-                results |= {index: result for (index, _), result in zip(some, told, strict=True)}
-            left = [(index, item) for index, item in left if index not in results]
-        return [results[index] for index in range(len(items))]
+            lanes: dict[int, dict[int, Settlement]] = {}
+            for item in left:
+                lanes.setdefault(lane_of(item.job_id), {}).setdefault(item.job_id.int, item)
+            for lane, first in sorted(lanes.items()):
+                told |= zip(map(id, first.values()), await self._settle_lane(lane, list(first.values())), strict=True)
+            left = [item for item in left if id(item) not in told]
+        return [told[id(item)] for item in items]
 
     @ahead
     async def settle_one(self, item: Settlement) -> SettleResult:
         """The same for one job: a lost lease is an error here, as there is nothing else to tell."""
         self._check_one(item)
-        lane = lane_of(item.job_id)
-        if item.outcome is Outcome.COMPLETE:
-            result = await self._complete_one(lane, item)
-        else:
-            (result,) = await self._settle_lane(lane, [item])
+        (result,) = await self._settle_lane(lane_of(item.job_id), [item])
         if result.status == "not_found":
             raise NotFound(f"no job {item.job_id}")
         if result.status == "lease_lost":
@@ -113,50 +111,45 @@ class Settling:
 
     async def _settle_lane(self, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         """Each about another job."""
-        rows = await self._complete(lane, [item for item in items if item.outcome is Outcome.COMPLETE])
+        completed = [item for item in items if item.outcome is Outcome.COMPLETE]
         ended = [item for item in items if item.outcome is not Outcome.COMPLETE]
+        done = await self._completions.add(lane, completed) if completed else {}
         if ended:
-            rows += await self._end_lane(lane, [_ending(item) for item in ended if not _of_group(item)])
+            rows = await self._end_lane(lane, [_ending(item) for item in ended if not _of_group(item)])
             rows += await self._end_with_groups(lane, [item for item in ended if _of_group(item)])
-        done = {row.id: row for row in rows}
-        found = [done.get(item.job_id) for item in items]
-        for outcome, count in Counter(item.outcome for item, row in zip(items, found, strict=True) if row).items():
-            self._settled_as[outcome].inc(count)
-        missed = sorted(item.job_id for item, row in zip(items, found, strict=True) if row is None)
+            done = {**done, **_by_number(rows)}
+        missed = sorted(item.job_id for item in items if item.job_id.int not in done)
         traces = await store.traces(self._floor.db, lane, missed) if missed else {}
+        for outcome, some in ((Outcome.COMPLETE, completed), *((item.outcome, [item]) for item in ended)):
+            self._settled_as[outcome].inc(sum(item.job_id.int in done for item in some))
         return [
-            settled(row) if row is not None else self._missed(item, traces.get(item.job_id)) for item, row in zip(items, found, strict=True)
+            settled(row) if (row := done.get(item.job_id.int)) is not None else self._missed(item, traces.get(item.job_id))
+            for item in items
         ]
 
-    async def _complete_one(self, lane: int, item: Settlement) -> SettleResult:
-        row = await self._completions.add(lane, item)
-        if row is not None:
-            self._settled_as[item.outcome].inc()
-            return settled(row)
-        return self._missed(item, (await store.traces(self._floor.db, lane, [item.job_id])).get(item.job_id))
-
     @ahead
-    async def _complete_together(self, lane: int, items: Sequence[Settlement]) -> Sequence[SettledRow | None]:
-        """Of calls about the same job one comes first. Those with the same token are then about a job that is done; others may have the
-        right one."""
-        first = {item.job_id: item for item in reversed(items)}
-        done = {row.id: row for row in await self._complete(lane, list(first.values()))}
-        answers = {id(item): done.get(job_id) for job_id, item in first.items()}
-        others = [item for item in items if item.lease_token != first[item.job_id].lease_token]
-        if others:
-            answers |= zip(map(id, others), await self._complete_together(lane, others), strict=True)
-        return [answers.get(id(item)) for item in items]
+    async def _complete_together(self, lane: int, calls: Sequence[Sequence[Settlement]]) -> Sequence[dict[int, SettledRow]]:
+        """By the number of the job. Of calls about the same job one comes first. Those with the same token are then about a job that is
+        done; others may have the right one."""
+        items = [item for call in calls for item in call]
+        first = {item.job_id.int: item for item in reversed(items)}
+        done = _by_number(await self._complete(lane, list(first.values())))
+        if len(first) == len(items):
+            return [done] * len(calls)
+        told = [{number: done[number] for item in call if first[number := item.job_id.int] is item and number in done} for call in calls]
+        others = [[item for item in call if item.lease_token != first[item.job_id.int].lease_token] for call in calls]
+        if any(others):
+            told = [{**some, **more} for some, more in zip(told, await self._complete_together(lane, others), strict=True)]
+        return told
 
     async def finish(self) -> None:
         await self._completions.finish()
 
     async def _complete(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
-        if not items:
-            return []
         now = self._floor.now()
         sent = [(item.job_id, token_of(item.lease_token), text_of(item.result)) for item in sorted(items, key=_place)]
         rows = await store.complete(self._floor.db, lane, sent, now, *self._queues.retention(lane, now))
-        self._times.record(lane, "run", [(row.started_at, now) for row in rows if row.started_at])
+        self._times.record(lane, "run", [row.ran for row in rows if row.ran is not None])
         self._tell(lane, rows)
         return rows
 
@@ -257,6 +250,11 @@ class Settling:
             return already_settled(trace)
         self._floor.metrics.lost.inc()
         return SettleResult(job_id=item.job_id, status="lease_lost", state=told_state(trace.state), attempt=trace.attempt)
+
+
+def _by_number(rows: Iterable[SettledRow]) -> dict[int, SettledRow]:
+    """Python finds a number five times faster than a UUID."""
+    return {row.id.int: row for row in rows}
 
 
 def _place(item: Settlement) -> int:

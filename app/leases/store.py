@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from operator import attrgetter
+from itertools import accumulate
 from typing import NamedTuple
 from uuid import UUID
 
@@ -27,10 +27,10 @@ class ClaimedRow(NamedTuple):
     max_attempts: int
     deliveries: int
     lease_token: UUID
-    lease_expires_at: datetime
+    began: float  # the instant, as seconds since 1970
+    lasts: float  # seconds, unless a heartbeat comes
+    waited: float | None  # seconds
     priority: int
-    crashes: int
-    run_at: datetime
     checkpoint: str | None
     progress: str | None
     group_key: str | None
@@ -38,10 +38,10 @@ class ClaimedRow(NamedTuple):
     metadata: str | None
     traceparent: str | None
     tracestate: str | None
-    started_at: datetime
     deadline_at: datetime | None
     depends_on: list[UUID] | None
     turn: int | None
+    share: int  # whose it is, of the polls that shared the statement, counted from 1
 
 
 class LeasedRow(NamedTuple):
@@ -63,13 +63,13 @@ class LeasedRow(NamedTuple):
 
 
 class SettledRow(NamedTuple):
-    """`turn`: the one that the lease had."""
+    """`ran`: for how many seconds, if it was completed. `turn`: the one that the lease had."""
 
     id: UUID
     state: str
     attempt: int
     run_at: datetime | None
-    started_at: datetime | None
+    ran: float | None
     job_type: str
     group_key: str | None
     awaited: bool
@@ -92,15 +92,16 @@ class BeatRow(NamedTuple):
     cancel: bool
 
 
-class Slot(NamedTuple):
-    """One job for one of many polls that share a statement."""
+class Share(NamedTuple):
+    """What one of many polls that share a statement asks for."""
 
+    most: int
     worker_id: str | None
     lease_seconds: int | None
 
 
 class Asked(NamedTuple):
-    """What a claim asks of each lane, and for whom. With `slots` it is many claims of one job each."""
+    """What a claim asks of each lane, and for whom. With `shares` it is many claims that ask alike."""
 
     worker_id: str | None
     secret: str
@@ -110,7 +111,7 @@ class Asked(NamedTuple):
     at_least_one: bool
     job_types: Sequence[str] | None
     held_by: str | None = None
-    slots: Sequence[Slot] = ()
+    shares: Sequence[Share] = ()
     client: Client | None = None
 
     @property
@@ -148,14 +149,15 @@ async def held_by(on: Runs, caller: str) -> int:
 
 
 async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now: datetime) -> list[ClaimedRow]:
-    """In their order; where polls share the statement, in that of the polls: for the first of them if there are not enough."""
-    sql = SQL.claim_singles if asked.slots else SQL.claim_in_turn if rules.in_turn else SQL.claim
-    worker_id, lease_seconds = columns(asked.slots) if asked.slots else (asked.worker_id, asked.lease_seconds)
+    """In their order. With shares these say how many, not `limit`, and the first has the first jobs."""
+    shares = asked.shares or (Share(limit, asked.worker_id, asked.lease_seconds),)
+    most, worker_ids, lease_seconds = zip(*shares, strict=True)
+    *lasts, total = accumulate(most)
     rows = await on.rows(
-        sql,
+        SQL.claim_in_turn if rules.in_turn else SQL.claim,
         lane,
-        limit,
-        worker_id,
+        total,
+        worker_ids,
         now,
         asked.secret,
         lease_seconds,
@@ -169,9 +171,9 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now
         rules.counted,
         asked.held_by,
         *columns(rules.zones),
+        [last + 1 for last in lasts],
     )
-    order = attrgetter("id") if asked.slots else _in_turn if rules.in_turn else _by_age
-    return sorted((ClaimedRow(*row) for row in rows), key=order)
+    return sorted((ClaimedRow(*row) for row in rows), key=_in_turn if rules.in_turn else _by_age)
 
 
 def _by_age(row: ClaimedRow) -> tuple[int, UUID]:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import NamedTuple
 
 from app.db.batcher import Batcher
@@ -14,13 +15,19 @@ from app.jobs.signals import Signals
 from app.keys import store as keys
 from app.leases import store
 from app.leases.floors import Floors
-from app.leases.store import Asked, ClaimedRow, Rules, Slot
+from app.leases.store import Asked, ClaimedRow, Rules, Share
 from app.leases.times import Times
 from app.limits.gate import Gate
 from app.queues.registry import Queue, Queues
 
 AWAY = timedelta(seconds=1)
-MANY_BYTES = 1 << 30  # of jobs that are handed out one by one, each in an answer of its own
+
+
+class Claim(NamedTuple):
+    """One of those that may share a statement."""
+
+    most: int
+    asked: Asked
 
 
 class Take(NamedTuple):
@@ -39,7 +46,7 @@ class Taking:
         self._gate = Gate(floor)
         self.floors = Floors(floor.db)
         signals.on_back = self.floors.lower
-        self._singles = Batcher("claim", self._take_singles, floor.settings.acquire_timeout_seconds)
+        self._claims = Batcher("claim", self._take_together, floor.settings.acquire_timeout_seconds, attrgetter("most"))
         self._alarms: dict[str, asyncio.TimerHandle] = {}
         self.on_rate: Callable[[str], None] = lambda _queue: None
         self.on_served: Callable[[int, Iterable[tuple[str | None, int | None]]], None] = lambda _lane, _turns: None
@@ -95,25 +102,27 @@ class Taking:
         rules = Rules(self._queues.parks(lane), in_turn=queue.fair)
         if on is not None:
             return Take(await self.floors.claim(on, lane, most, asked, rules, self._floor.now()))
-        if most == 1 and rules == Rules() and asked.asks_for_any:
-            row = await self._singles.add(lane, asked)
-            return Take([row] if row else [])
+        if rules == Rules() and asked.asks_for_any:
+            return Take(await self._claims.add(lane, Claim(most, asked)))
         async with self._floor.db.held() as connection:
             return Take(await self.floors.claim(connection, lane, most, asked, rules, self._floor.now()))
 
-    async def _take_singles(self, lane: int, claims: Sequence[Asked]) -> Sequence[ClaimedRow | None]:
-        """One job for each, first come first served. For who has left while in line nothing is claimed."""
-        left = [claim.client is not None and claim.client.gone for claim in claims]
-        there = [claim for claim, gone in zip(claims, left, strict=True) if not gone]
+    async def _take_together(self, lane: int, claims: Sequence[Claim]) -> Sequence[list[ClaimedRow]]:
+        """First come first served. For who has left while in line nothing is claimed."""
+        there = [claim for claim in claims if claim.asked.client is None or not claim.asked.client.gone]
         if not there:
-            return [None] * len(claims)
-        asked = there[0]._replace(max_bytes=MANY_BYTES, slots=[Slot(claim.worker_id, claim.lease_seconds) for claim in there])
+            return [[] for _ in claims]
+        shares = [Share(most, asked.worker_id, asked.lease_seconds) for most, asked in there]
+        asked = there[0].asked._replace(shares=shares)
         async with self._floor.db.held() as connection:
-            rows = iter(await self.floors.claim(connection, lane, len(there), asked, Rules(), self._floor.now()))
-        return [None if gone else next(rows, None) for gone in left]
+            rows = await self.floors.claim(connection, lane, sum(claim.most for claim in there), asked, Rules(), self._floor.now())
+        taken: dict[int, list[ClaimedRow]] = {id(claim): [] for claim in claims}
+        for row in rows:
+            taken[id(there[row.share - 1])].append(row)
+        return list(taken.values())
 
     async def finish(self) -> None:
-        await self._singles.finish()
+        await self._claims.finish()
 
     async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
         leave = await self._gate.ask(on, queue, lane, most)
@@ -145,8 +154,7 @@ class Taking:
         self._floor.metrics.claimed.inc(len(rows))
         for lane in {row.lane for row in rows}:
             own = [row for row in rows if row.lane == lane]
-            # After a crash the time since run_at is not time spent waiting.
-            self._times.record(lane, "wait", [(row.run_at, row.started_at) for row in own if row.crashes == 0])
+            self._times.record(lane, "wait", [row.waited for row in own if row.waited is not None])
             queue = self._queues.of_lane(lane)
             if queue.fair:
                 self.on_served(lane, [(row.group_key, row.turn) for row in own])

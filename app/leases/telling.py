@@ -4,10 +4,10 @@ from uuid import UUID
 
 import msgspec
 
+from app.db.clock import instant
 from app.db.lanes import created_at
 from app.jobs.schemas import Progress
 from app.jobs.store import metadata_of, tags_of, told_state
-from app.jobs.watching import FINISHED
 from app.leases.schemas import ClaimedJob, ParentResult, Settlement, SettleResult
 from app.leases.store import ClaimedRow, SettledRow, TraceRow
 from app.web.shapes import UNSET, Raw, or_unset, raw_or_unset
@@ -25,8 +25,8 @@ def told(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] | None) 
         max_attempts=row.max_attempts,
         deliveries=row.deliveries,
         lease_token=row.lease_token,
-        lease_expires_at=row.lease_expires_at,
-        lease_seconds=round((row.lease_expires_at - row.started_at).total_seconds()),
+        lease_expires_at=instant(row.began + row.lasts),
+        lease_seconds=round(row.lasts),
         checkpoint=raw_or_unset(row.checkpoint),
         progress=UNSET if row.progress is None else _progress.decode(row.progress),
         group=or_unset(row.group_key),
@@ -49,8 +49,7 @@ def not_found(item: Settlement) -> SettleResult:
 
 
 def settled(row: SettledRow) -> SettleResult:
-    run_at = None if row.state in FINISHED else row.run_at
-    return SettleResult(job_id=row.id, status="settled", state=told_state(row.state), attempt=row.attempt, run_at=or_unset(run_at))
+    return SettleResult(job_id=row.id, status="settled", state=told_state(row.state), attempt=row.attempt, run_at=or_unset(row.run_at))
 
 
 def already_settled(trace: TraceRow) -> SettleResult:

@@ -6,7 +6,7 @@ A killed process loses at most that second of samples: percentiles are estimates
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
+from itertools import groupby
 from typing import Literal
 
 Kind = Literal["wait", "run"]
@@ -19,10 +19,10 @@ class Times:
     def __init__(self) -> None:
         self._counts: Counter[tuple[int, Kind, int]] = Counter()
 
-    def record(self, lane: int, kind: Kind, spans: Iterable[tuple[datetime, datetime]]) -> None:
-        for began, ended in spans:
-            milliseconds = (ended - began).total_seconds() * 1000
-            self._counts[lane, kind, min(bisect_left(LADDER, milliseconds), len(LADDER) - 1)] += 1
+    def record(self, lane: int, kind: Kind, seconds: Iterable[float]) -> None:
+        """Those of a batch are often the same, one after the other."""
+        for span, alike in groupby(seconds):
+            self._counts[lane, kind, min(bisect_left(LADDER, span * 1000), len(LADDER) - 1)] += sum(1 for _ in alike)
 
     def take(self) -> dict[tuple[int, Kind, int], int]:
         taken, self._counts = self._counts, Counter()

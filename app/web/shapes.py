@@ -19,10 +19,11 @@ NAME_PATTERN = r"^[A-Za-z0-9._:-]{1,120}$"
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class _Shape(StructMeta):
-    """Frozen, and fields by keyword only, in every subclass too: msgspec alone would ask for both again in each of them."""
+    """Frozen, and fields by keyword only, in every subclass too: msgspec alone would ask for both again in each of them. And nothing
+    for the garbage collector: what is sent or told holds no circle."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
-        return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, **config})
+        return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, "gc": False, **config})
 
 
 class Sent(Struct, metaclass=_Shape, forbid_unknown_fields=True):

@@ -51,7 +51,6 @@ TIMES = {
 INDEXES = {
     "enqueue": set[str](),
     "claim": {"jobs_ready", "jobs_pkey"},
-    "claim_singles": {"jobs_ready", "jobs_pkey"},
     "first_ready": {"jobs_ready"},
     "held_by": {"jobs_held"},
     "held_leases": {"jobs_pkey"},

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import asyncpg
 import pytest
 
-from app.db.batcher import MOST, Batcher
+from app.db.batcher import HEAVIEST, MOST, Batcher
 from app.db.outcomes import nothing_written, written, wrote
 from app.errors import DatabaseUnavailable, Outcome
 
@@ -21,7 +21,8 @@ class Statements:
         self.gate = asyncio.Event()
         self.gate.set()
         self.failure: Exception | None = None
-        self.batcher = Batcher("test", self.run, patience)
+        self.weights: dict[int, int] = {}
+        self.batcher = Batcher("test", self.run, patience, weigh=lambda number: self.weights.get(number, 1))
 
     async def run(self, lane: str, numbers: Sequence[int]) -> list[int]:
         self.batches.append((lane, list(numbers)))
@@ -85,6 +86,16 @@ def test_a_crowd_is_served_in_portions() -> None:
     asyncio.run(scenario())
 
 
+def test_a_portion_is_not_too_heavy_but_who_is_heavy_alone_is_served_alone() -> None:
+    async def scenario() -> None:
+        statements = Statements()
+        statements.weights = {1: HEAVIEST, 2: 1, 3: HEAVIEST + 1, 4: HEAVIEST // 2, 5: HEAVIEST // 2, 6: 1}
+        await asyncio.gather(*(statements.batcher.add("a", number) for number in range(1, 7)))
+        assert [numbers for _, numbers in statements.batches] == [[1], [2], [3], [4, 5], [6]]
+
+    asyncio.run(scenario())
+
+
 def test_one_bad_row_fails_no_neighbour() -> None:
     async def scenario() -> None:
         statements = Statements()
@@ -142,7 +153,7 @@ def test_what_the_first_caller_has_written_before_does_not_concern_the_others() 
             return numbers
 
         wrote()
-        await Batcher("test", run, PATIENCE).add("a", 1)
+        await Batcher("test", run, PATIENCE, weigh=lambda _: 1).add("a", 1)
         assert seen == [False]
 
     asyncio.run(scenario())
