@@ -29,8 +29,8 @@ class _Waiting(Generic[T, R]):
 
 
 class Batcher(Generic[K, T, R]):
-    """One statement at a time for each key (a lane): with two they were smaller, and a single enqueue cost the database a quarter more. `run`
-    gets the key and what its callers brought, and answers each, in their order. `weigh` tells how many rows a caller's thing is.
+    """One statement at a time for each key (a lane): with two they were smaller, and single enqueues cost the database a quarter more.
+    `run` gets the key and what its callers brought, and answers each, in their order. `weigh` tells how many rows a caller's thing is.
 
     Every caller is answered after the commit. One caller's bad row never fails another's: if the database refuses what they brought
     together, each is tried alone. Who has waited for `patience` seconds behind a statement that does not end goes away unserved.
