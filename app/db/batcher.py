@@ -16,8 +16,8 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST = 128  # callers in one statement: as many as a process serves at once, and not more memory than that many payloads
-HEAVIEST = 400  # rows, if a single caller does not bring more. With 1000 all come and go together, and database and server wait in turns
+MOST = 128  # callers in one statement: as many as a process serves at once
+HEAVIEST = 400  # rows in one statement. With 1000 all callers come and go together, and database and server wait for each other in turns
 
 
 class _Waiting(Generic[T, R]):
@@ -29,22 +29,34 @@ class _Waiting(Generic[T, R]):
 
 
 class Batcher(Generic[K, T, R]):
-    """One statement at a time for each key (a lane): with two they were smaller, and single enqueues cost the database a quarter more.
-    `run` gets the key and what its callers brought, and answers each, in their order. `weigh` tells how many rows a caller's thing is.
+    """One shared statement at a time for each key (a lane): with two at a time they were smaller, and single enqueues cost the database a
+    quarter more. `run` gets the key and what its callers brought, and answers each, in their order. `weigh` tells how many rows a caller's
+    thing is; who has as many as may share (`heaviest`) waits for nobody and has a statement of his own.
 
     Every caller is answered after the commit. One caller's bad row never fails another's: if the database refuses what they brought
     together, each is tried alone. Who has waited for `patience` seconds behind a statement that does not end goes away unserved.
     """
 
-    def __init__(self, name: str, run: Callable[[K, list[T]], Awaitable[Sequence[R]]], patience: float, weigh: Callable[[T], int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[K, list[T]], Awaitable[Sequence[R]]],
+        patience: float,
+        weigh: Callable[[T], int],
+        heaviest: int = HEAVIEST,
+    ) -> None:
         self._name = name
         self._run = run
         self._patience = patience
         self._weigh = weigh
+        self._heaviest = heaviest
         self._lines: dict[K, list[_Waiting[T, R]]] = {}  # those of which somebody is being served
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, key: K, thing: T) -> R:
+        if self._weigh(thing) >= self._heaviest:
+            (alone,) = await self._run(key, [thing])
+            return alone
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(thing, answer)
         line = self._lines.get(key)
@@ -94,7 +106,7 @@ class Batcher(Generic[K, T, R]):
 
     def _portion(self, line: Sequence[_Waiting[T, R]]) -> int:
         weights = accumulate(self._weigh(waiting.thing) for waiting in line[:MOST])
-        return max(1, sum(weight <= HEAVIEST for weight in weights))
+        return max(1, sum(weight <= self._heaviest for weight in weights))
 
     def _send_away(self, key: K) -> None:
         """All who are in line: the next look at them may be as far away again."""

@@ -17,7 +17,7 @@ PROOF_SECONDS = 2.0  # a black-holed connection never reports its death, so it h
 MOST_TOPICS = 200  # a NOTIFY payload holds 8000 bytes; topics are short numbers
 
 # What a crash may lose need not be flushed; with that lock held nobody should wait for a disk. For this statement alone: behind a pooler
-# the session is not ours. As one text, which is one round trip; what is in it is made of digits.
+# the session is not ours. As one text, which is one round trip; what is in it is made of hex digits and spaces.
 _NOTIFY = f"SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '%s'"
 
 Listener = Callable[[int | None], None]

@@ -30,7 +30,7 @@ from app.web.bodies import LARGE
 from app.web.shapes import given
 
 TRIES = 3
-MANY = 100  # jobs that have a statement of their own: company would cost them more time than it saves
+FEW = 100  # jobs that may share a statement: for more, company would cost more time than it saves
 
 _NO_TRACE: Trace = {}
 _id_of: Callable[[NewJob], UUID] = attrgetter("id")
@@ -61,7 +61,7 @@ class Intake:
         self._reading = reading
         self._signals = signals
         self.offer: MakeOffer = to_nobody
-        self._arrivals = Batcher("enqueue", self._add_together, floor.settings.acquire_timeout_seconds, len)
+        self._arrivals = Batcher("enqueue", self._add_together, floor.settings.acquire_timeout_seconds, len, heaviest=FEW)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was
@@ -161,7 +161,7 @@ class Intake:
         if len(lanes) != 1:
             return False
         ((lane, rows),) = lanes.items()
-        await (self._arrivals.add(lane, rows) if len(rows) < MANY else self._insert(lane, rows))
+        await self._arrivals.add(lane, rows)
         return True
 
     async def _insert(self, lane: int, rows: Sequence[NewJob]) -> None:

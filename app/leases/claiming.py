@@ -24,7 +24,7 @@ from app.leases import store
 from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
 from app.leases.settling import Settling
 from app.leases.store import Asked, ClaimedRow
-from app.leases.taking import Take, Taking
+from app.leases.taking import Take, Taking, clipped
 from app.leases.telling import told
 from app.leases.verdicts import Ending
 from app.leases.waiting import Poll, WaitingRoom, Word
@@ -275,9 +275,10 @@ class Claiming:
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or settled else None
 
     def _took(self, poll: Poll, rows: Sequence[ClaimedRow], most: int) -> None:
-        """A full batch may have left more behind."""
+        """A full batch, or a full answer, may have left more behind."""
+        all_there_were = len(rows) < most and not clipped(rows, most, self._floor.settings.max_batch_bytes)
         kinds = {(row.lane, row.job_type) for row in rows}
-        poll.took({Word(self._queues.name(lane), job_type) for lane, job_type in kinds}, all_there_were=len(rows) < most)
+        poll.took({Word(self._queues.name(lane), job_type) for lane, job_type in kinds}, all_there_were=all_there_were)
 
     async def _parents(self, rows: Sequence[ClaimedRow]) -> dict[UUID, ParentResult]:
         """What has become of the jobs that these waited for."""

@@ -8,6 +8,7 @@ this process makes ready itself lowers the floors at once.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -110,8 +111,9 @@ class Floors:
         floors = self._of(lane)
         with floors.walk() as walk:
             rows = await store.claim(on, lane, most, asked, rules._replace(zones=floors.zones()), now)
-            floors.passed(walk, rows, all_types=asked.job_types is None)
-        floors.unseen |= len(rows) >= most
+            unbroken = _unbroken(rows, asked)
+            floors.passed(walk, unbroken, all_types=asked.job_types is None)
+        floors.unseen |= len(rows) >= most or len(unbroken) < len(rows)
         return rows
 
     def _of(self, lane: int) -> LaneFloors:
@@ -147,6 +149,13 @@ async def _buffers_on_the_way(on: Runs, lane: int, priorities: Sequence[int]) ->
     explained = await on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store.SQL.first_ready}", lane, priorities)
     plan = msgspec.json.decode(explained)[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _unbroken(rows: Sequence[ClaimedRow], asked: Asked) -> Sequence[ClaimedRow]:
+    """Up to where nothing was left: of polls that share a claim, one whose answer is full leaves jobs behind; the next has later ones."""
+    got = Counter(row.share for row in rows)
+    short = next((n for n, share in enumerate(asked.shares, 1) if got[n] < share.most), len(asked.shares))
+    return [row for row in rows if row.share <= max(short, 1)]
 
 
 def _before(job_id: UUID) -> UUID:

@@ -16,12 +16,12 @@
 -- ready -> running.  Claiming, not failing, spends the attempt: a worker that dies silently must not retry for ever.
 -- The token is a hash of the claim's secret and the id: as random as the secret, and the broker need not send one per row.
 -- Times that depend on a column go through to_timestamp, which is immutable (Citus refuses timestamptz + interval there).
--- Keys are collected into an array first: joined to the picked rows, a generic plan becomes a scan of the whole table.
+-- Keys are collected into an array first: joined to the picked rows alone, a generic plan becomes a scan of the whole table.
 -- Where jobs wait for their turn ($13: see `parks` in jobs.sql) only those are taken that have it: others may be here for a moment, put in
 -- by a process that had not heard of the limit yet. $14 marks what counts against max_running, $15 whose quota of leases it counts against.
 -- Zones are read one after the other, and only until there are enough (see floors.py). A zone's bounds are columns, so no plan knows them:
 -- one made for a single call expects as few rows as the one for all, and Postgres keeps the latter. Before, claims of 1 were planned anew.
--- Many polls may share the statement ($3 and $6: for whom and for how long; $20: with which job, counted from 1, the next poll's begin). The
+-- Many polls may share the statement ($3 and $6: for whom and for how long; $20: the number of the first job of each poll but the first). The
 -- first in line gets the first jobs; what does not fit into one poll's answer ($8 bytes) stays.
 -- Spans are told in seconds: the driver takes 1 µs for an instant, 0.05 for a number. After a crash the time since run_at is not time waited.
 WITH picked AS MATERIALIZED (

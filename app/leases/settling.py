@@ -114,14 +114,15 @@ class Settling:
         completed = [item for item in items if item.outcome is Outcome.COMPLETE]
         ended = [item for item in items if item.outcome is not Outcome.COMPLETE]
         done = await self._completions.add(lane, completed) if completed else {}
+        self._settled_as[Outcome.COMPLETE].inc(len(done))
         if ended:
             rows = await self._end_lane(lane, [_ending(item) for item in ended if not _of_group(item)])
             rows += await self._end_with_groups(lane, [item for item in ended if _of_group(item)])
-            done = {**done, **_by_number(rows)}
+            done |= _by_number(rows)
+            for item in ended:
+                self._settled_as[item.outcome].inc(item.job_id.int in done)
         missed = sorted(item.job_id for item in items if item.job_id.int not in done)
         traces = await store.traces(self._floor.db, lane, missed) if missed else {}
-        for outcome, some in ((Outcome.COMPLETE, completed), *((item.outcome, [item]) for item in ended)):
-            self._settled_as[outcome].inc(sum(item.job_id.int in done for item in some))
         return [
             settled(row) if (row := done.get(item.job_id.int)) is not None else self._missed(item, traces.get(item.job_id))
             for item in items
@@ -129,17 +130,16 @@ class Settling:
 
     @ahead
     async def _complete_together(self, lane: int, calls: Sequence[Sequence[Settlement]]) -> Sequence[dict[int, SettledRow]]:
-        """By the number of the job. Of calls about the same job one comes first. Those with the same token are then about a job that is
-        done; others may have the right one."""
+        """To each what became of its own, by the number of the job. Of calls about the same job one comes first. Those with the same token
+        are then about a job that is done; others may have the right one."""
         items = [item for call in calls for item in call]
         first = {item.job_id.int: item for item in reversed(items)}
         done = _by_number(await self._complete(lane, list(first.values())))
-        if len(first) == len(items):
-            return [done] * len(calls)
         told = [{number: done[number] for item in call if first[number := item.job_id.int] is item and number in done} for call in calls]
-        others = [[item for item in call if item.lease_token != first[item.job_id.int].lease_token] for call in calls]
-        if any(others):
-            told = [{**some, **more} for some, more in zip(told, await self._complete_together(lane, others), strict=True)]
+        if len(first) < len(items):
+            others = [[item for item in call if item.lease_token != first[item.job_id.int].lease_token] for call in calls]
+            if any(others):
+                told = [some | more for some, more in zip(told, await self._complete_together(lane, others), strict=True)]
         return told
 
     async def finish(self) -> None:

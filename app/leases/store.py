@@ -29,7 +29,7 @@ class ClaimedRow(NamedTuple):
     lease_token: UUID
     began: float  # the instant, as seconds since 1970
     lasts: float  # seconds, unless a heartbeat comes
-    waited: float | None  # seconds
+    waited: float | None  # seconds; not after a crash, and not told again to who repeats his claim
     priority: int
     checkpoint: str | None
     progress: str | None
@@ -152,7 +152,7 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now
     """In their order. With shares these say how many, not `limit`, and the first has the first jobs."""
     shares = asked.shares or (Share(limit, asked.worker_id, asked.lease_seconds),)
     most, worker_ids, lease_seconds = zip(*shares, strict=True)
-    *lasts, total = accumulate(most)
+    *ends, total = accumulate(most)
     rows = await on.rows(
         SQL.claim_in_turn if rules.in_turn else SQL.claim,
         lane,
@@ -171,7 +171,7 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now
         rules.counted,
         asked.held_by,
         *columns(rules.zones),
-        [last + 1 for last in lasts],
+        [end + 1 for end in ends],
     )
     return sorted((ClaimedRow(*row) for row in rows), key=_in_turn if rules.in_turn else _by_age)
 

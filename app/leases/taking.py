@@ -119,6 +119,9 @@ class Taking:
         taken: dict[int, list[ClaimedRow]] = {id(claim): [] for claim in claims}
         for row in rows:
             taken[id(there[row.share - 1])].append(row)
+        unserved = [claim for claim in there if not taken[id(claim)]]
+        if unserved and any(clipped(taken[id(claim)], claim.most, claim.asked.max_bytes) for claim in there):
+            taken |= zip(map(id, unserved), await self._take_together(lane, unserved), strict=True)
         return list(taken.values())
 
     async def finish(self) -> None:
@@ -160,6 +163,11 @@ class Taking:
                 self.on_served(lane, [(row.group_key, row.turn) for row in own])
                 # There is room for more of their groups; with a limit only when they have ended.
                 self._signals.left(lane, [row.group_key for row in own if queue.per_group is None or row.group_key is None])
+
+
+def clipped(rows: Sequence[ClaimedRow], most: int, max_bytes: int) -> bool:
+    """Whether jobs may have been left behind as the next did not fit into the answer. No job is as large as half of one."""
+    return len(rows) < most and sum(map(_size, rows)) > max_bytes // 2
 
 
 def _size(row: ClaimedRow) -> int:

@@ -10,7 +10,7 @@ import pytest
 from app.db.pool import Runs
 from app.house import House
 from app.leases.floors import MOST_PRIORITIES, Floors
-from app.leases.store import Rules
+from app.leases.store import ENVELOPE_BYTES, Rules, Share
 from tests.api import Api, Json
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase
@@ -117,6 +117,16 @@ def test_an_older_job_of_another_process_goes_first_after_a_look(process: Proces
     add(db, [3])
     process.look()
     assert process.claim(2) == [3, 15]
+
+
+def test_what_did_not_fit_into_the_answer_of_one_of_many_goes_first_afterwards(
+    process: Process, db: TestDatabase, house: House, loop: Loop
+) -> None:
+    add(db, range(1, 8))
+    full = ASKED._replace(shares=[Share(3, None, None)] * 2, max_bytes=2 * ENVELOPE_BYTES + 100)
+    rows = loop.run(process.floors.claim(house.floor.db, LANE, 6, full, Rules(), house.floor.now()))
+    assert [row.id.int for row in rows] == [1, 2, 4, 5]
+    assert process.claim(3) == [3, 6, 7]
 
 
 def test_what_a_rolled_back_transaction_held_is_found(process: Process, db: TestDatabase) -> None:

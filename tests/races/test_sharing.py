@@ -136,6 +136,67 @@ def test_claims_of_one_job_share_a_statement_and_no_job(
     assert api.counts() == {"running": CALLERS - 2}
 
 
+def test_claims_of_many_share_a_statement_each_with_its_own_measure(
+    api: Api, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    """How many, for whom and for how long; and what comes first goes to who comes first."""
+    ids = api.enqueue_many(1 + sum(range(1, CALLERS)))
+    with crowd(watched, eventually) as first_is_under_way:
+        calls = [background.submit(api.claim, worker_id="worker-0", lease_seconds=10)]
+        first_is_under_way()
+        calls += [background.submit(api.claim, worker_id=f"worker-{n}", lease_seconds=10 + n, max_jobs=n) for n in range(1, CALLERS)]
+        came_in(api)
+    got = [call.result(20)["jobs"] for call in calls]
+    assert [len(jobs) for jobs in got] == [1, *range(1, CALLERS)]
+    assert sorted(job["id"] for jobs in got for job in jobs) == ids
+    assert all([job["id"] for job in jobs] == sorted(job["id"] for job in jobs) for jobs in got)
+    assert [{job["lease_seconds"] for job in jobs} for jobs in got] == [{10}, *({10 + n} for n in range(1, CALLERS))]
+    stored = [{(api.job(job["id"])["worker_id"], api.job(job["id"])["lease_expires_at"]) for job in jobs} for jobs in got]
+    assert stored == [{(f"worker-{n}", job["lease_expires_at"]) for job in jobs} for n, jobs in enumerate(got)]
+    assert statements(watched, "UPDATE") < CALLERS
+    assert api.counts() == {"running": len(ids)}
+
+
+def test_settlements_of_many_share_a_statement_and_of_calls_about_one_job_the_right_token_is_heard(
+    api: Api, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    api.enqueue_many(7)
+    jobs = api.claim(max_jobs=7)["jobs"]
+    done = [{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in jobs]
+    stale = [{**item, "lease_token": "of another time"} for item in done]
+    with crowd(watched, eventually) as first_is_under_way:
+        first = background.submit(api.settle, done[0])
+        first_is_under_way()
+        wrong = background.submit(api.settle, *stale[1:4])
+        came_in(api)
+        right = [background.submit(api.settle, *done[1:4]), background.submit(api.settle, *done[4:], done[4])]
+        came_in(api)
+    assert [result["status"] for result in first.result(20)["results"]] == ["settled"]
+    assert (wrong.result(20)["lost"], {result["status"] for result in wrong.result()["results"]}) == (3, {"lease_lost"})
+    assert [result["status"] for result in right[0].result(20)["results"]] == ["settled"] * 3
+    assert [result["status"] for result in right[1].result(20)["results"]] == ["settled"] * 3 + ["already_settled"]
+    assert [result["job_id"] for result in right[1].result()["results"]] == [item["job_id"] for item in (*done[4:], done[4])]
+    assert statements(watched, "DELETE") < 6
+    assert api.counts() == {"completed": 7}
+
+
+def test_who_fails_a_job_that_another_call_completes_hears_that_it_is_lost(
+    api: Api, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    api.enqueue_many(3)
+    jobs = api.claim(max_jobs=3)["jobs"]
+    done = [{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in jobs]
+    with crowd(watched, eventually) as first_is_under_way:
+        first = background.submit(api.settle, done[0])
+        first_is_under_way()
+        both = background.submit(api.settle, done[1], {**done[2], "outcome": "fail", "error": {"message": "no"}})
+        other = background.submit(api.settle, done[2])
+        came_in(api)
+    assert [call.result(20)["results"][0]["status"] for call in (first, both, other)] == ["settled"] * 3
+    assert both.result()["results"][1]["status"] == "lease_lost"
+    assert [api.job(job["id"])["state"] for job in jobs] == ["completed"] * 3
+
+
 def test_completions_share_a_statement_and_each_hears_of_its_own(
     api: Api, watched: TestDatabase, background: Background, eventually: Eventually
 ) -> None:

@@ -86,12 +86,25 @@ def test_a_crowd_is_served_in_portions() -> None:
     asyncio.run(scenario())
 
 
-def test_a_portion_is_not_too_heavy_but_who_is_heavy_alone_is_served_alone() -> None:
+def test_a_portion_is_not_too_heavy() -> None:
     async def scenario() -> None:
         statements = Statements()
-        statements.weights = {1: HEAVIEST, 2: 1, 3: HEAVIEST + 1, 4: HEAVIEST // 2, 5: HEAVIEST // 2, 6: 1}
-        await asyncio.gather(*(statements.batcher.add("a", number) for number in range(1, 7)))
-        assert [numbers for _, numbers in statements.batches] == [[1], [2], [3], [4, 5], [6]]
+        statements.weights = {1: HEAVIEST - 1, 2: 2, 3: HEAVIEST // 2, 4: HEAVIEST // 2 - 1, 5: 2}
+        await asyncio.gather(*(statements.batcher.add("a", number) for number in range(1, 6)))
+        assert [numbers for _, numbers in statements.batches] == [[1], [2, 3], [4, 5]]
+
+    asyncio.run(scenario())
+
+
+def test_who_is_as_heavy_as_a_statement_may_be_waits_for_nobody() -> None:
+    async def scenario() -> None:
+        statements = Statements()
+        statements.weights = {2: HEAVIEST}
+        statements.gate.clear()
+        tasks = await arrive(statements, 1) + await arrive(statements, 2)
+        assert statements.batches == [("a", [1]), ("a", [2])]
+        statements.gate.set()
+        assert await asyncio.gather(*tasks) == [10, 20]
 
     asyncio.run(scenario())
 
