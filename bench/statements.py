@@ -95,6 +95,8 @@ def _literal(value: object, kind: str | None, array: bool) -> str:
 
 
 def _array(values: Sequence[object], kind: str) -> str:
+    if not values:
+        return f"ARRAY[]::{kind}[]"
     if isinstance(values[0], UUID) and len(set(values)) > 1:
         return f"(SELECT array_agg(uuidv7()) FROM generate_series(1, {len(values)}))"
     return f"array_fill({_plain(values[0])}::{kind}, ARRAY[{len(values)}])"

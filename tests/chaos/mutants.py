@@ -69,7 +69,7 @@ MUTANTS = {
         "R6: a job has the same token at every delivery",
         "late workers",
         ("I5", "I6"),
-        (rewritten(leases.SQL, "claim", "md5($5 || id::text)", "md5(left($5, 0) || id::text)"),),
+        (rewritten(leases.SQL, "claim", "md5($5 || jobs.id::text)", "md5(left($5, 0) || id::text)"),),
     ),
     # Leases
     "reaps_the_living": Mutant(

@@ -80,11 +80,11 @@ class Claim:
 
 
 class Leaving(Client):
-    """There when its claim is sent, gone when it is answered. A claim of one job looks for it before it is sent, too."""
+    """There when its claim is sent, which is when it is looked for, and gone when it is answered."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._found = 1 if most == 1 else 0
+        self._found = 1
 
     @property
     def gone(self) -> bool:
@@ -108,7 +108,7 @@ class ClaimUnheard:
     worker: str
 
     async def call(self, broker: Broker) -> object:
-        client = Leaving(self.most)
+        client = Leaving()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, worker_id=self.worker)
         return (await broker.claiming.claim(request, None, client, ALL)).jobs
 
