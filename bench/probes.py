@@ -1,14 +1,21 @@
 """What is no rate: wake-ups, parked polls, reads with millions of jobs, and a lone request. Each on a database and brokers of its own."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from statistics import median
+from unittest.mock import patch
 
 from app.house import House, build
+from app.jobs import intake
+from app.jobs.schemas import JobCreate
 from app.web.access import ALL
+from app.web.shapes import Raw
 from bench import postgres
 from bench.brokers import Brokers, load
+from bench.cost import PAYLOAD
 from bench.load.order import QUEUE, Figures, Order
 from bench.load.polls import WAIT_SECONDS
 from bench.meter import Meter, Tally
@@ -22,6 +29,7 @@ INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, pay
 SELECT lane, uuidv7(), 'ready', now(), 0, 5, 'bench', $3
 FROM queue, generate_series(1, $2::int)
 """
+ONE_JOB = JobCreate(job_type="bench", queue=QUEUE, payload=Raw(PAYLOAD.encode()))
 CHUNK = 100_000
 FEW = 1_000
 CALLS = 50
@@ -84,7 +92,29 @@ async def parked(on: Stage) -> Figures:
 
 
 async def lone(on: Stage) -> Figures:
-    return await on.load("lone", jobs=on.size.lone)
+    """Over HTTP; and in this process, in turns with one in which nobody shares a statement."""
+    shares = build(SETTINGS, on.dsn)
+    with patch.object(intake, "FEW", 1):
+        alone = build(SETTINGS, on.dsn)
+    told = await on.load("lone", jobs=on.size.lone)
+    async with _open(shares), _open(alone):
+        taken: dict[str, list[float]] = {"shares": [], "alone": []}
+        for _ in range(on.size.lone):
+            for name, house in (("shares", shares), ("alone", alone)):
+                began = time.perf_counter()
+                await house.intake.enqueue(ONE_JOB, {}, None, ALL)
+                taken[name].append(time.perf_counter() - began)
+    return told | {f"{name}_p50_ms": median(times[len(times) // 10 :]) * 1000 for name, times in taken.items()}
+
+
+@asynccontextmanager
+async def _open(house: House) -> AsyncIterator[None]:
+    await house.floor.db.open()
+    try:
+        await house.floor.clock.refresh(house.floor.db)
+        yield
+    finally:
+        await house.floor.db.close()
 
 
 async def reads(on: Stage) -> Figures:
@@ -103,15 +133,11 @@ async def reads(on: Stage) -> Figures:
 async def _read(on: Stage) -> Figures:
     """Time over HTTP; buffers in this process, on one connection that does nothing else."""
     house = build(SETTINGS, on.dsn)
-    await house.floor.db.open()
-    try:
+    async with _open(house):
         return await on.load("reads", jobs=CALLS) | await _buffers(house)
-    finally:
-        await house.floor.db.close()
 
 
 async def _buffers(house: House) -> Figures:
-    await house.floor.clock.refresh(house.floor.db)
     meter = Meter(house.floor.db)
     await meter.attach()
     calls: dict[str, Callable[[], Awaitable[object]]] = {
