@@ -50,6 +50,8 @@ class Process:
         return watched.pages
 
     def look(self) -> None:
+        """Without the rest after the last look, which is long on a busy machine."""
+        self.floors._rests_until = 0.0
         self._loop.run(self.floors.run_once())
 
 
