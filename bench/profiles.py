@@ -2,13 +2,14 @@
 
 import asyncio
 import subprocess
+import sys
 from asyncio.subprocess import Process
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import postgres
-from bench.install import own_folder, python_environment
+from bench.install import HOME, own_folder, python_environment
 from bench.load.order import Order
 from bench.ours import Ours
 from bench.report import RESULTS
@@ -39,6 +40,8 @@ class Profiled(Ours):
         _, complaints = await self._recording.communicate()
         if self._recording.returncode != 0:
             raise SystemExit(f"py-spy could not record (it needs the right to trace processes): {complaints.decode().strip()}")
+        here = f"{HOME.parent}/"  # py-spy writes its own command line into the picture
+        self.picture.write_text(self.picture.read_text().replace(here, "").replace(sys.executable, "python"))
 
 
 async def main() -> None:

@@ -20,7 +20,7 @@ def done_in_turn(api: Api, count: int) -> str:
     done = []
     for _ in range(count):
         settled(api)
-        done.append(api.claim_one())
+        done.append(api.claim_one(wait_seconds=20))
         api.complete(done[-1])
     return groups(done)
 
