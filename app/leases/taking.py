@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
@@ -121,7 +122,8 @@ class Taking:
             taken[id(there[row.share - 1])].append(row)
         unserved = [claim for claim in there if not taken[id(claim)]]
         if unserved and any(clipped(taken[id(claim)], claim.most, claim.asked.max_bytes) for claim in there):
-            taken |= zip(map(id, unserved), await self._take_together(lane, unserved), strict=True)
+            with suppress(DatabaseUnavailable):  # what the others have is leased and must reach their workers
+                taken |= zip(map(id, unserved), await self._take_together(lane, unserved), strict=True)
         return list(taken.values())
 
     async def finish(self) -> None:
