@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.api_keys import routes as api_key_routes
 from app.db import migrations
@@ -53,9 +53,9 @@ that it still does; pass `deliveries` downstream as the epoch if an effect must 
 
 
 class _Door(FastAPI):
-    """The envelope and the hot seam come before the framework's own stack of middleware, which costs as much as they do."""
+    """The envelope comes before the framework's own stack of middleware: it is around hot verbs too, which do without that."""
 
-    way_in: ASGIApp
+    way_in: Envelope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
@@ -86,7 +86,8 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     furnish(app, *house.rooms, Health(settings, house.floor.metrics, _checks(house)))
     problems.install(app)
     openapi.install(app)
-    app.way_in = Envelope(Hot(app.framework, _hot_routes()), house.floor.metrics)
+    app.way_in = Envelope(app.framework, house.floor.metrics)
+    app.state.hot = Hot(app, app.way_in, _hot_routes())
     for room in ROOMS:
         app.include_router(room.router)
     for desk in (health, docs):

@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from app.errors import Forbidden
 from app.settings import is_loopback
 from app.web.access import ANYBODY, Access, Caller, Scope
+from app.web.whole import at_once
 
 
 class Doorkeeper(Protocol):
@@ -68,9 +69,9 @@ def _name(host: str) -> str:
     return host.strip("[]") if host.endswith("]") or ":" not in host else host.rpartition(":")[0].strip("[]")
 
 
-async def _entered(request: Request) -> Access:
+def _entered(request: Request) -> Access:
     access: Access = request.scope["state"]["access"]
     return access
 
 
-Reach = Annotated[Access, Depends(_entered)]
+Reach = Annotated[Access, at_once(_entered)]

@@ -3,17 +3,17 @@
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 
 from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, ValidationFailed
 from app.settings import Settings
 from app.web import strict_json
 from app.web.headers import sent_header
 from app.web.shapes import Nothing
+from app.web.whole import Whole, at_once
 
 T = TypeVar("T")
 LARGE = 256 * 1024  # bytes; to check 3 MB of small values took more than a second, in which nobody else was served
@@ -31,24 +31,31 @@ def body(kind: type[T], *, limit: Limit = "max_body_bytes", nul_in_text: bool = 
     decoder = msgspec.json.Decoder(kind)
     empty = _default_of(kind)
 
+    def check(data: bytes, settings: Settings) -> None:
+        nodes = strict_json.MAX_NODES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
+        strict_json.check(strict_json.text(data), max_nodes=nodes, nul_in_text=nul_in_text)
+
+    def decoded(data: bytes) -> T:
+        return empty if not data and empty is not None else decode(decoder, data)
+
+    def taken(request: Whole) -> T:
+        settings: Settings = request.app.state.settings
+        if len(request.data) > getattr(settings, limit):
+            raise _too_large(limit, settings)
+        if request.data:
+            check(request.data, settings)
+        return decoded(request.data)
+
     async def read(request: Request) -> T:
         settings: Settings = request.app.state.settings
-        data = await read_capped(request, getattr(settings, limit), BatchTooLarge if limit == "max_batch_bytes" else PayloadTooLarge)
-        if not data and empty is not None:
-            return empty
-        text = strict_json.text(data)
-        check = partial(strict_json.check, text, max_nodes=_most_nodes(limit, settings), nul_in_text=nul_in_text)
+        data = await _read_capped(request, limit, settings)
         if len(data) > LARGE:
-            await asyncio.to_thread(check)
-        else:
-            check()
-        return decode(decoder, data)
+            await asyncio.to_thread(check, data, settings)
+        elif data:
+            check(data, settings)
+        return decoded(data)
 
-    return Depends(read)
-
-
-def _most_nodes(limit: Limit, settings: Settings) -> int:
-    return strict_json.MAX_NODES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
+    return at_once(taken, read)
 
 
 def _default_of(kind: type[T]) -> T | None:
@@ -58,11 +65,12 @@ def _default_of(kind: type[T]) -> T | None:
         return None
 
 
-async def read_capped(request: Request, limit: int, too_large: type[PayloadTooLarge | BatchTooLarge]) -> bytes:
+async def _read_capped(request: Request, name: Limit, settings: Settings) -> bytes:
     """Stops reading at the cap, so that an endless body costs no more memory than the largest allowed one."""
+    limit: int = getattr(settings, name)
     declared = sent_header(request.scope, b"content-length") or ""
     if declared.isdigit() and int(declared) > limit:
-        raise too_large(f"the body has {declared} bytes, at most {limit} are taken", limit)
+        raise _too_large(name, settings)
     chunks: list[bytes] = []
     size = 0
     more = True
@@ -73,9 +81,15 @@ async def read_capped(request: Request, limit: int, too_large: type[PayloadTooLa
         chunks.append(message["body"])
         size += len(message["body"])
         if size > limit:
-            raise too_large(f"the body has more than {limit} bytes", limit)
+            raise _too_large(name, settings)
         more = message["more_body"]
     return b"".join(chunks)
+
+
+def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLarge:
+    limit: int = getattr(settings, name)
+    kind = BatchTooLarge if name == "max_batch_bytes" else PayloadTooLarge
+    return kind(f"the body has more than {limit} bytes", limit)
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", data: bytes | msgspec.Raw, at: str = "") -> T:

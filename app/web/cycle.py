@@ -4,20 +4,35 @@ Each write wakes the client: with two it reads half an answer, and waits again. 
 with one.)"""
 
 import asyncio
-from typing import cast
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeAlias, cast
 from urllib.parse import unquote
 
 import httptools
-from uvicorn._types import ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
+from starlette.types import Scope
+from uvicorn._types import ASGI3Application, ASGISendEvent, HTTPResponseBodyEvent, HTTPResponseStartEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.web.disconnect import Client
+
+Takes: TypeAlias = "Callable[[Cycle], Coroutine[Any, Any, None] | None]"
 
 _NOT_WHOLE = frozenset([b"connection", b"transfer-encoding"])
 
 
 class Cycle(RequestResponseCycle):
+    takes: Takes
     _head: HTTPResponseStartEvent | None = None
+
+    @property
+    def asked(self) -> Scope:
+        """As the framework's types have it."""
+        return cast(Scope, self.scope)
+
+    def run_asgi(self, app: ASGI3Application) -> Coroutine[Any, Any, None]:
+        """Or past it: a request that is there to its end may be for a hot verb."""
+        hot = None if self.more_body else self.takes(self)
+        return hot or super().run_asgi(app)
 
     async def send(self, message: ASGISendEvent) -> None:
         if message["type"] == "http.response.start" and not self.response_started:
@@ -25,7 +40,7 @@ class Cycle(RequestResponseCycle):
             return
         head, self._head = self._head, None
         if head is not None and self._is_whole(head, cast(HTTPResponseBodyEvent, message)):
-            await self._send_whole(head["status"], list(head["headers"]), cast(HTTPResponseBodyEvent, message)["body"])
+            await self.send_whole(head["status"], head["headers"], cast(HTTPResponseBodyEvent, message)["body"])
             return
         if head is not None:
             await super().send(head)
@@ -36,7 +51,7 @@ class Cycle(RequestResponseCycle):
         names = {name for name, _ in head["headers"]}
         return not body.get("more_body") and b"content-length" in names and _NOT_WHOLE.isdisjoint(names) and self.scope["method"] != "HEAD"
 
-    async def _send_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    async def send_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
@@ -67,7 +82,7 @@ class Cycle(RequestResponseCycle):
             client.left()
 
 
-def begun(connection: HttpToolsProtocol) -> Cycle:
+def begun(connection: HttpToolsProtocol, takes: Takes) -> Cycle:
     """What uvicorn makes of a head that has been read."""
     url = httptools.parse_url(connection.url)
     path = url.path.decode("ascii")
@@ -78,7 +93,7 @@ def begun(connection: HttpToolsProtocol) -> Cycle:
     scope["path"] = unquote(path) if "%" in path else path
     scope["raw_path"] = url.path
     scope["query_string"] = url.query or b""
-    return Cycle(
+    cycle = Cycle(
         scope=scope,
         transport=connection.transport,
         flow=connection.flow,
@@ -91,3 +106,5 @@ def begun(connection: HttpToolsProtocol) -> Cycle:
         keep_alive=version != "1.0" and connection.parser.should_keep_alive(),
         on_response=connection.on_response_complete,
     )
+    cycle.takes = takes
+    return cycle

@@ -13,6 +13,7 @@ from app.errors import BadRequest, HeadersTooLarge, Problem, UrlTooLong
 from app.log import log
 from app.metrics import Metrics
 from app.settings import KIB, Settings
+from app.web.hot import Hot
 from app.web.problems import render
 
 Headers = list[tuple[bytes, bytes]]
@@ -79,8 +80,9 @@ class Early(asyncio.Transport):
 
 
 class Edge:
-    def __init__(self, settings: Settings, metrics: Metrics, most: int) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, hot: Hot, most: int) -> None:
         self.metrics = metrics
+        self.hot = hot
         self.most = most  # connections that are served; a tenth more may be on their way out, any further are cut
         self.header_seconds, self.body_seconds = settings.header_seconds, settings.body_seconds
         self.max_headers, self.max_header_bytes = settings.max_headers, settings.max_header_bytes
@@ -150,3 +152,8 @@ class Edge:
 def _is_target(url: bytes, host: bytes) -> bool:
     """`GET http://host/path` is for proxies; it means the same here only if it names the same host."""
     return b"#" not in url and url.startswith((b"/", b"http://%s/" % host))
+
+
+def head_without(unwanted: bytes, method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
+    lines = [b"%s: %s\r\n" % pair for pair in headers if pair[0] != unwanted]
+    return b"".join([method, b" ", url, b" HTTP/", version.encode(), b"\r\n", *lines, b"\r\n"])

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.errors import BadRequest, HeadersTooLarge, Overloaded, Problem, RequestTimeout
 from app.web.cycle import Cycle, begun
 from app.web.disconnect import Client
-from app.web.edge import SMALL, Early, Edge, Line
+from app.web.edge import SMALL, Early, Edge, Line, head_without
 
 MAX_AHEAD = 100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
 MANY_PIECES = 4096  # of less than 16 bytes each: 256 kB of such would keep everyone waiting for 40 ms
@@ -37,7 +37,7 @@ class Guard(HttpToolsProtocol):
         self._deaf = False  # whatever still comes is thrown away
         self._trouble: Problem | None = None  # found by a callback, which can only stop the parser
         self._refusal: Problem | None = None  # to be told when all before it are answered
-        self._keep_alive: bool | None = None  # what the cycle's will be again when its body is complete
+        self._keep_alive: bool | None = None  # of one that began at its head: what the cycle's will be when its body is complete
         self._raw = 0  # bytes that came in this stage, at least
         self._hosts = self._length = 0  # told by the head; the length of a chunked body is "large"
         self._received = self._pieces = self._marked = 0  # of the body; how much there was of it at the last deadline
@@ -85,9 +85,7 @@ class Guard(HttpToolsProtocol):
     def _decline(self, rest: bytes) -> None:
         """The parser takes what follows an offer of another protocol for that protocol, and the body would be lost (Java's HttpClient
         offers h2c with every first request): so the head is read again without the offer."""
-        version = self.parser.get_http_version().encode()
-        headers = [b"%s: %s\r\n" % pair for pair in self.headers if pair[0] != b"upgrade"]
-        head = b"".join([self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n", *headers, b"\r\n"])
+        head = head_without(b"upgrade", self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._raw = 0
@@ -135,7 +133,7 @@ class Guard(HttpToolsProtocol):
         self._check_head()
         if self.parser.should_upgrade():
             return  # `_decline` has it read again
-        self._begin()
+        self.cycle = begun(self, self.edge.hot.takes)
         self.headers = []  # for trailers, which must not pass for headers
         self._stage = self.edge.bodies
         self._raw = self._received = self._pieces = self._marked = 0
@@ -143,14 +141,17 @@ class Guard(HttpToolsProtocol):
             self._keep_alive = self.cycle.keep_alive
             self.cycle.keep_alive = False
             self.cycle.transport = Early(self.transport, self.leave_slowly)
+            self._begin()
 
     def _begin(self) -> None:
-        self.cycle = begun(self)
+        """What is small begins when all of it is there; what is large, or waits for our word, when its head is. While we read we hear
+        that the client leaves, so others may come ahead as long as they are small."""
         if self._active is None:
             self._start_asgi_task(self.cycle, self.app)
-        else:
+            return
+        self.pipeline.appendleft((self.cycle, self.app))
+        if sum(len(cycle.body) for cycle, _ in self.pipeline) > SMALL:
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
 
     def _check_head(self) -> None:
         edge, url, version = self.edge, self.url, self.parser.get_http_version()
@@ -174,11 +175,13 @@ class Guard(HttpToolsProtocol):
         if self._stage is not self.edge.bodies:
             return  # an offer that is about to be read again
         self._stage, self._raw = None, 0
-        if self._keep_alive is not None:
+        super().on_message_complete()
+        if self._keep_alive is None:
+            self._begin()
+        else:
             self.cycle.transport = self.transport
             self.cycle.keep_alive = self._keep_alive and not self.cycle.response_started
             self._keep_alive = None
-        super().on_message_complete()
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -238,7 +241,7 @@ class Guard(HttpToolsProtocol):
         elif own is not None and own.response_started:
             own.keep_alive = False
         elif self._active not in (None, own):
-            if own is not None:
+            if self._keep_alive is not None:  # it has begun to wait behind the others
                 self.pipeline.popleft()
             self._refusal = problem
         else:

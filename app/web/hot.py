@@ -1,52 +1,55 @@
-"""The hot seam: verbs that are called for every job go straight to their function, past the framework's routing, its stack of middleware
-and its solver of dependencies. The function, its parameters, its errors and its place in the OpenAPI document are those of any route."""
+"""The hot seam: verbs that are called for every job go straight from the connection to their function, past ASGI, the framework's routing,
+its stack of middleware and its solver of dependencies. The function, its parameters, its errors and its place in the OpenAPI document are
+those of any route; what is large or looks different in any way takes the framework's way to the same function."""
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar, get_args
 
-from fastapi import APIRouter, Request, Response, params
+from fastapi import APIRouter, FastAPI, Request, Response, params
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from app import errors
-from app.web.headers import request_id, sent_header
+from app.web.cycle import Cycle
+from app.web.headers import sent_header
+from app.web.middleware import Envelope
 from app.web.problems import render, validation_failed
+from app.web.whole import AtOnce, Finder, Getter, Whole, at_once, itself
 
 F = TypeVar("F", bound=Callable[..., Any])
-Getter = Callable[[Request], Awaitable[object]]
 
 _JOBS, _OF_JOB = "/jobs/", "/jobs/{job_id}/"
 
 
 class HotRoute(APIRoute):
-    """For functions whose parameters are simple: the request, what a dependency without parameters of its own finds, one header, an id
-    in the path. Who asks for more is told so when the module is imported."""
+    """For functions whose parameters are simple: the request, what a dependency finds without waiting, one header, an id in the path. Who
+    asks for more is told so when the module is imported."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._call: Callable[..., Awaitable[Response]] = endpoint
         kinds = inspect.get_annotations(endpoint)
-        self._getters = [(name, _getter(name, kind, path)) for name, kind in kinds.items() if name != "return"]
+        asked = [_asked(name, kind, path) for name, kind in kinds.items() if name != "return"]
+        self._getters: list[Getter] = [one.get for one in asked]
+        self._finders: list[Finder] = [one.dependency for one in asked if one.dependency is not None]
         super().__init__(path, endpoint, **options)
-        self._door: list[Getter] = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
+        self._door: list[Finder] = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The framework's way leads to the same place."""
         return self._respond
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["route"] = self
-        try:
-            response = await self._respond(Request(scope, receive))
-        except errors.Problem as problem:
-            response = render(problem, request_id(scope))
-        await response(scope, receive, send)
-
     async def _respond(self, request: Request) -> Response:
+        """The framework's way: what has not been read yet is waited for, when the caller has been let in."""
         for enter in self._door:
             await enter(request)
-        return await self._call(**{name: await get(request) for name, get in self._getters})
+        return await self._call(*[await find(request) for find in self._finders])
+
+    async def answer(self, request: Whole) -> Response:
+        for enter in self._door:
+            await enter(request)
+        return await self._call(*[get(request) for get in self._getters])
 
 
 def hot(router: APIRouter, path: str, **contract: Any) -> Callable[[F], F]:
@@ -60,20 +63,19 @@ def hot(router: APIRouter, path: str, **contract: Any) -> Callable[[F], F]:
 
 
 class Hot:
-    """Finds the route of a hot verb by its path alone. Whatever looks different in any way takes the framework's way."""
+    """Finds the route of a hot verb by its path alone, and answers in its name."""
 
-    def __init__(self, app: ASGIApp, routes: Iterable[HotRoute]) -> None:
-        self.app = app
+    def __init__(self, app: FastAPI, envelope: Envelope, routes: Iterable[HotRoute]) -> None:
+        self._app = app
+        self._envelope = envelope
         routes = list(routes)
         self._by_path = {route.path: route for route in routes if "{" not in route.path}
         self._by_verb = {route.path.removeprefix(_OF_JOB): route for route in routes if route.path.startswith(_OF_JOB)}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._find(scope) if scope["type"] == "http" else None
-        if route is None:
-            await self.app(scope, receive, send)
-        else:
-            await route.answer(scope, receive, send)
+    def takes(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
+        """The answer to a request that has been read to its end, if it is for one of us."""
+        route = self._find(cycle.asked)
+        return None if route is None else self._answer(route, cycle)
 
     def _find(self, scope: Scope) -> HotRoute | None:
         if scope["method"] != "POST" or scope["query_string"]:
@@ -87,32 +89,37 @@ class Hot:
             scope["path_params"] = named
         return found
 
+    async def _answer(self, route: HotRoute, cycle: Cycle) -> None:
+        started = time.perf_counter()
+        scope = cycle.asked
+        scope["app"] = self._app
+        name = self._envelope.open(scope)
+        try:
+            response = await route.answer(Whole(scope, bytes(cycle.body)))
+        except errors.Problem as problem:
+            response = render(problem, name)
+        except Exception as error:
+            response = self._envelope.failure(error, name)
+        await cycle.send_whole(response.status_code, [*response.raw_headers, *self._envelope.headers(name)], bytes(response.body))
+        self._envelope.close(scope, route.name, response.status_code, time.perf_counter() - started)
 
-def _getter(name: str, annotation: Any, path: str) -> Getter:
+
+def _asked(name: str, annotation: Any, path: str) -> AtOnce:
     if annotation is Request:
-        return _itself
+        return at_once(itself)
     for fact in get_args(annotation)[1:]:
-        if isinstance(fact, params.Depends) and fact.dependency is not None:
-            return _alone(fact.dependency)
+        if isinstance(fact, AtOnce):
+            return fact
         if isinstance(fact, params.Header):
-            return _header(name.replace("_", "-"), TypeAdapter(annotation))
+            return at_once(_header(name.replace("_", "-"), TypeAdapter(annotation)))
     assert f"{{{name}}}" in path, f"a hot route cannot take {name}"
-    return _in_path(name, TypeAdapter(annotation))
-
-
-def _alone(dependency: Callable[..., Any]) -> Getter:
-    assert len(inspect.signature(dependency).parameters) == 1, "a dependency of a hot route takes the request and nothing else"
-    return dependency
-
-
-async def _itself(request: Request) -> Request:
-    return request
+    return at_once(_in_path(name, TypeAdapter(annotation)))
 
 
 def _header(name: str, kind: TypeAdapter[Any]) -> Getter:
     key = name.encode()
 
-    async def get(request: Request) -> object:
+    def get(request: Request) -> object:
         value = sent_header(request.scope, key)
         return None if value is None else _validated(kind, value, "header", name)
 
@@ -120,7 +127,7 @@ def _header(name: str, kind: TypeAdapter[Any]) -> Getter:
 
 
 def _in_path(name: str, kind: TypeAdapter[Any]) -> Getter:
-    async def get(request: Request) -> object:
+    def get(request: Request) -> object:
         return _validated(kind, request.scope["path_params"][name], "path", name)
 
     return get

@@ -6,16 +6,17 @@ import re
 import time
 
 from prometheus_client import Histogram
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import Problem
 from app.log import log
 from app.metrics import Metrics
-from app.web.headers import request_id
+from app.web.headers import request_id, sent_header
 from app.web.problems import render
 
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # what users sent stays JSON, whatever a browser thinks of it
-_SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,120}")
+_SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 
 
 class Envelope:
@@ -31,8 +32,7 @@ class Envelope:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        name = _id_of(scope)
-        scope.setdefault("state", {})["request_id"] = name
+        name = self.open(scope)
         started = time.perf_counter()
         status = 0  # until an answer has begun
 
@@ -40,23 +40,34 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] += ((b"x-request-id", name.encode()), _NO_SNIFFING)
+                message["headers"] += self.headers(name)
             await send(message)
 
         try:
             await self.app(scope, receive, send_with_id)
         except Exception as error:
-            log.error("request failed", request_id=name, exc_info=error)
+            answer = self.failure(error, name)
             if status == 0:
-                await render(Problem("the error was logged under this request id"), name)(scope, receive, send_with_id)
+                await answer(scope, receive, send_with_id)
         finally:
-            self._done(scope, status, time.perf_counter() - started)
+            self.close(scope, getattr(scope.get("route"), "name", "unknown"), status, time.perf_counter() - started)
 
-    def _done(self, scope: Scope, status: int, seconds: float) -> None:
-        timer = getattr(scope.get("route"), "name", "unknown"), status // 100
-        if timer not in self._timers:
-            self._timers[timer] = self._metrics.requests.labels(timer[0], f"{timer[1]}xx")
-        self._timers[timer].observe(seconds)
+    def open(self, scope: Scope) -> str:
+        name = scope.setdefault("state", {})["request_id"] = _id_of(scope)
+        return name
+
+    def headers(self, name: str) -> tuple[tuple[bytes, bytes], ...]:
+        return (b"x-request-id", name.encode()), _NO_SNIFFING
+
+    def failure(self, error: Exception, name: str) -> Response:
+        log.error("request failed", request_id=name, exc_info=error)
+        return render(Problem("the error was logged under this request id"), name)
+
+    def close(self, scope: Scope, route: str, status: int, seconds: float) -> None:
+        timer = self._timers.get((route, status // 100))
+        if timer is None:
+            timer = self._timers[route, status // 100] = self._metrics.requests.labels(route, f"{status // 100}xx")
+        timer.observe(seconds)
         if status >= 500 or self._verbose:
             facts = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(seconds * 1000, 1)}
             level = logging.WARNING if status >= 500 else logging.DEBUG
@@ -64,5 +75,5 @@ class Envelope:
 
 
 def _id_of(scope: Scope) -> str:
-    sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-    return sent.decode() if _SAFE_ID.fullmatch(sent) else f"{random.getrandbits(128):032x}"
+    sent = sent_header(scope, b"x-request-id")
+    return sent if sent is not None and _SAFE_ID.fullmatch(sent) else f"{random.getrandbits(128):032x}"

@@ -2,17 +2,19 @@
 
 from typing import Any, TypeVar
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
+
+from app.web.whole import at_once
 
 T = TypeVar("T")
 
 
 def of(kind: type[T]) -> Any:
-    async def find(request: Request) -> T:
+    def find(request: Request) -> T:
         room: T = request.app.state.rooms[kind]
         return room
 
-    return Depends(find)
+    return at_once(find)
 
 
 def furnish(app: FastAPI, *rooms: object) -> None:

@@ -23,7 +23,7 @@ class Server(uvicorn.Server):
     """`timeout_graceful_shutdown` alone would reset every parked poll: they are woken before uvicorn starts to wait."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_listening: Listening) -> None:
-        self._edge = Edge(settings, app.state.house.floor.metrics, _room_for(settings.max_connections))
+        self._edge = Edge(settings, app.state.house.floor.metrics, app.state.hot, _room_for(settings.max_connections))
         super().__init__(_config(app, settings, self._edge))
         self._app = app
         self._on_listening = on_listening

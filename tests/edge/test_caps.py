@@ -87,9 +87,8 @@ def test_a_small_body_that_nobody_wants_does_not(connect: Connect, api: Api) -> 
     raw = connect()
     whole = post("/no/such/path", b"x" * 1000)
     raw.send(whole[:-500])
-    assert raw.answer().status == 404
     raw.send(whole[-500:] + GET)
-    assert raw.answer().status == 200
+    assert [raw.answer().status, raw.answer().status] == [404, 200]
 
 
 def test_a_client_that_asks_first_is_told_to_go_on(connect: Connect, api: Api) -> None:
