@@ -52,12 +52,15 @@ class Batcher(Generic[K, T, R]):
         self._heaviest = heaviest
         self._lines: dict[K, list[_Waiting[T, R]]] = {}  # those of which somebody is being served
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def add(self, key: K, thing: T) -> R:
         if self._weigh(thing) >= self._heaviest:
             (alone,) = await self._run(key, [thing])
             return alone
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # asks the operating system, each time
+        answer: asyncio.Future[R] = self._loop.create_future()
         waiting = _Waiting(thing, answer)
         line = self._lines.get(key)
         if line is None:

@@ -21,6 +21,7 @@ _LANE_BITS = 24
 _RANDOM_BITS = 38
 _LANE_MASK = (1 << _LANE_BITS) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _halves = Struct(">QQ").pack
 _first = itemgetter(0)
 
@@ -123,4 +124,4 @@ def _job_id(tick: int, lane: int, die: int) -> UUID:
 
 
 def _milliseconds(instant: datetime) -> int:
-    return (instant - _EPOCH) // timedelta(milliseconds=1)
+    return (instant - _EPOCH) // _MILLISECOND

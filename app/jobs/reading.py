@@ -16,7 +16,7 @@ from app.jobs import wanted
 from app.jobs.entries import Entry
 from app.jobs.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
 from app.jobs.store import array_of
-from app.jobs.wanted import Rules, Trace
+from app.jobs.wanted import Now, Rules, Trace
 from app.queues.registry import Queue, Queues
 from app.web.bodies import decode
 from app.web.shapes import UNSET, Raw, given
@@ -36,9 +36,9 @@ class Reading:
         self._rules = lru_cache(maxsize=1000)(partial(Rules.of, settings=floor.settings))  # what is configured anew is a new object
 
     def check(self, job: JobCreate, at: str = "") -> None:
-        self._check(job, at, self._floor.now())
+        self._check(job, at, self._floor.now)
 
-    def _check(self, job: JobCreate, at: str, now: datetime) -> None:
+    def _check(self, job: JobCreate, at: str, now: Now) -> None:
         wanted.check(job, self._floor.settings, now, at)
         job_type = self._job_types.find(job.job_type)
         if job_type is not None:
@@ -51,10 +51,10 @@ class Reading:
             raise BatchTooLarge(f"{len(batch.jobs)} jobs, at most {most} are taken", most)
         if not batch.jobs:
             raise ValidationFailed.at("/jobs", "at least one job")
-        now = self._floor.now()
+        now = _stopped(self._floor.now())
         return [self._checked(job, f"/jobs/{index}", now) for index, job in enumerate(_decoded(batch.jobs))]
 
-    def _checked(self, job: BatchJob | Problem, at: str, now: datetime) -> BatchJob | Problem:
+    def _checked(self, job: BatchJob | Problem, at: str, now: Now) -> BatchJob | Problem:
         if isinstance(job, Problem):
             return job
         try:
@@ -104,7 +104,7 @@ class Reading:
 
     def _entries(self, drafts: Sequence[Draft | Problem], trace: Trace) -> list[Entry | Problem]:
         """With one look at the clock, and one at who waits for a turn in a lane."""
-        now, waits = self._floor.now(), cache(self._queues.waits_for_turn)
+        now, waits = _stopped(self._floor.now()), cache(self._queues.waits_for_turn)
         ids = iter(self._floor.mint.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
         return [self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts]
 
@@ -112,12 +112,12 @@ class Reading:
         queue = await self._queues.get_or_create(given(job.queue, "default"))
         lane = wanted.choose_lane(queue, job.group)
         draft, job_id = (at, job, queue, lane), self._floor.mint(lane)
-        entry = self._entry(draft, job_id, self._floor.now(), trace, self._queues.waits_for_turn)
+        entry = self._entry(draft, job_id, self._floor.now, trace, self._queues.waits_for_turn)
         if job.depends_on is not UNSET:
             self._set_parents(entry, job, refs)
         return entry
 
-    def _entry(self, draft: Draft, job_id: UUID, now: datetime, trace: Trace, waits: Waits) -> Entry:
+    def _entry(self, draft: Draft, job_id: UUID, now: Now, trace: Trace, waits: Waits) -> Entry:
         at, job, queue, lane = draft
         row = wanted.new_job(job, job_id, self._rules(queue, self._job_types.find(job.job_type)), now, trace)
         if row.state == "ready" and waits(lane, row.group_key):
@@ -128,6 +128,11 @@ class Reading:
         entry.parents = graph.resolve(given(job.depends_on, []), refs, entry.at)
         policy = given(job.on_parent_failure, OnParentFailure.CANCEL).value
         entry.row = entry.row._replace(depends_on=array_of(entry.parents), on_parent_failure=policy if entry.parents else None)
+
+
+def _stopped(instant: datetime) -> Now:
+    """For all jobs of a batch it is the same time."""
+    return lambda: instant
 
 
 def _decoded(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:

@@ -1,7 +1,7 @@
 """From what a producer sent to the row that is stored: defaults, due time, lane, and the checks that a schema cannot make."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -23,26 +23,27 @@ from app.web.strict_json import MAX_NODES
 
 MAX_METADATA_BYTES = 16 * 1024
 Trace = Mapping[str, str]
+Now = Callable[[], datetime]  # few jobs ask for it
 _RETRY = [field.name for field in msgspec.structs.fields(RetryPolicy)]
 
 _FIRST_INSTANT = datetime.min.replace(tzinfo=UTC)
 
 
-def check(job: JobCreate, settings: Settings, now: datetime, at: str = "") -> None:
+def check(job: JobCreate, settings: Settings, now: Now, at: str = "") -> None:
     """`at` is the pointer to the job in the request: empty, or `/jobs/3`."""
     if job.payload is not UNSET:
         _check_payload(job.payload, settings, at)
     if job.run_at is not UNSET:
         if job.delay_seconds is not UNSET:
             raise ValidationFailed.at(f"{at}/delay_seconds", "either run_at or delay_seconds, not both")
-        check_horizon(job.run_at, settings, now, f"{at}/run_at")
+        check_horizon(job.run_at, settings, now(), f"{at}/run_at")
     if job.delay_seconds is not UNSET:
         check_delay(job.delay_seconds, settings, f"{at}/delay_seconds")
     if job.lease_seconds is not UNSET:
         check_lease(job.lease_seconds, settings, f"{at}/lease_seconds")
     check_metadata(job.metadata, at)
     if job.expires_at is not UNSET:
-        check_horizon(job.expires_at, settings, now, f"{at}/expires_at")
+        check_horizon(job.expires_at, settings, now(), f"{at}/expires_at")
     if job.on_parent_failure is not UNSET and job.depends_on is UNSET:
         raise ValidationFailed.at(f"{at}/on_parent_failure", "says what to do with depends_on, and there is none")
     if job.unique is not UNSET:
@@ -133,7 +134,7 @@ def _json(fields: dict[str, float]) -> str | None:
     return msgspec.json.encode(fields).decode() if fields else None
 
 
-def new_job(job: JobCreate, job_id: UUID, rules: Rules, now: datetime, trace: Trace) -> NewJob:
+def new_job(job: JobCreate, job_id: UUID, rules: Rules, now: Now, trace: Trace) -> NewJob:
     """A job that nothing holds back: who waits for a turn or for other jobs is told so by `intake`. The fields in the order of NewJob:
     by name they would take 2 µs longer, and this is done for each job of a batch."""
     state, run_at = _due(job, created_at(job_id), now)
@@ -160,10 +161,10 @@ def new_job(job: JobCreate, job_id: UUID, rules: Rules, now: datetime, trace: Tr
     )
 
 
-def _due(job: JobCreate, created: datetime, now: datetime) -> tuple[str, datetime]:
+def _due(job: JobCreate, created: datetime, clock: Now) -> tuple[str, datetime]:
     if job.run_at is UNSET and job.delay_seconds is UNSET:
         return "ready", created
-    now = max(now, created)  # ids never go back, the clock may by some milliseconds when it is set right
+    now = max(clock(), created)  # ids never go back, the clock may by some milliseconds when it is set right
     run_at = created if job.run_at is UNSET else job.run_at.astimezone(UTC)
     if job.delay_seconds is not UNSET and job.delay_seconds:
         run_at = now + timedelta(seconds=job.delay_seconds)

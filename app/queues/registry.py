@@ -111,6 +111,9 @@ class Queues:
         return queue
 
     async def get_or_create(self, name: str) -> Queue:
+        queue = self._by_name.get(name)
+        if queue is not None and not queue.deleted:
+            return queue
         if not self._floor.settings.create_queues:
             try:
                 return await self.get(name)
@@ -168,9 +171,10 @@ class Queues:
 
     def parks(self, lane: int) -> list[str] | None:
         """The groups of this lane whose jobs wait for their turn, as statements take them (jobs.sql)."""
-        queue = self._by_id.get(queue_id_of(lane))
-        own = [] if queue is None or not queue.takes_turns else ["*", ""] if queue.fair else ["*"]
-        return own + self.resting.get(lane, []) or None
+        queue, resting = self._by_id.get(queue_id_of(lane)), self.resting.get(lane)
+        if queue is None or not queue.takes_turns:
+            return resting or None
+        return ["*", *([""] if queue.fair else []), *(resting or [])]
 
     def counts_leases(self, lane: int) -> bool:
         queue = self._by_id.get(queue_id_of(lane))

@@ -1,6 +1,6 @@
 """At the door of every route: who calls, whether the scope is there, and whether what the path names is theirs to reach."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
@@ -26,9 +26,11 @@ def needs(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
 
     async def enter(request: Request) -> None:
         state = request.app.state
-        caller: Caller = await state.doorkeeper.admit(_authorization(request))
-        if caller is ANYBODY:
-            _refuse_other_origins(request)
+        headers: list[tuple[bytes, bytes]] = request.scope["headers"]
+        sent = dict(headers)
+        caller: Caller = await state.doorkeeper.admit(_authorization(sent, headers))
+        if caller is ANYBODY and _is_browser(sent):
+            _refuse_other_origins(sent, state.settings.host)
         access = caller.access(scopes)
         if access is None:
             raise Forbidden(f"this key lacks the scope {' or '.join(sorted(scopes))}")
@@ -41,22 +43,19 @@ def needs(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
     return Depends(enter)
 
 
-def _authorization(request: Request) -> str | None:
+def _authorization(sent: Mapping[bytes, bytes], headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """One, or none: of two, a proxy before us may have looked at the other."""
-    sent = [value for name, value in request.scope["headers"] if name == b"authorization"]
-    return str(sent[0], "latin-1") if len(sent) == 1 else None
+    key = sent.get(b"authorization")
+    return str(key, "latin-1") if key is not None and sum(name == b"authorization" for name, _ in headers) == 1 else None
 
 
-def _refuse_other_origins(request: Request) -> None:
+def _refuse_other_origins(sent: Mapping[bytes, bytes], own_host: str) -> None:
     """Where nobody needs a key, a page of somewhere else, open in a browser on this machine, could call in its user's name; also under a
     name of its own that leads to us."""
-    sent: Mapping[bytes, bytes] = dict(request.scope["headers"])
-    if not _is_browser(sent):
-        return
     origin, host = sent.get(b"origin"), sent.get(b"host", b"")
     if sent.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (None, b"http://" + host, b"https://" + host):
         raise Forbidden("a page of another origin may not call a broker that has no keys")
-    if is_loopback(request.app.state.settings.host) and not is_loopback(_name(str(host, "latin-1"))):
+    if is_loopback(own_host) and not is_loopback(_name(str(host, "latin-1"))):
         raise Forbidden("a page may call a broker that has no keys only by the name of this machine")
 
 

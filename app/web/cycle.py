@@ -82,17 +82,19 @@ class Cycle(RequestResponseCycle):
             client.left()
 
 
-def begun(connection: HttpToolsProtocol, takes: Takes) -> Cycle:
+def begun(connection: HttpToolsProtocol, version: str, takes: Takes) -> Cycle:
     """What uvicorn makes of a head that has been read."""
-    url = httptools.parse_url(connection.url)
-    path = url.path.decode("ascii")
-    version = connection.parser.get_http_version()
+    target, query = connection.url, b""
+    if not target.startswith(b"/") or b"?" in target:
+        url = httptools.parse_url(target)
+        target, query = url.path, url.query or b""
+    path = target.decode("ascii")
     scope = connection.scope
     scope["method"] = connection.parser.get_method().decode("ascii")
     scope["http_version"] = version
     scope["path"] = unquote(path) if "%" in path else path
-    scope["raw_path"] = url.path
-    scope["query_string"] = url.query or b""
+    scope["raw_path"] = target
+    scope["query_string"] = query
     cycle = Cycle(
         scope=scope,
         transport=connection.transport,

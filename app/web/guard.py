@@ -130,10 +130,11 @@ class Guard(HttpToolsProtocol):
             self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
-        self._check_head()
+        version = self.parser.get_http_version()
+        self._check_head(version)
         if self.parser.should_upgrade():
             return  # `_decline` has it read again
-        self.cycle = begun(self, self.edge.hot.takes)
+        self.cycle = begun(self, version, self.edge.hot.takes)
         self.headers = []  # for trailers, which must not pass for headers
         self._stage = self.edge.bodies
         self._raw = self._received = self._pieces = self._marked = 0
@@ -153,12 +154,11 @@ class Guard(HttpToolsProtocol):
         if sum(len(cycle.body) for cycle, _ in self.pipeline) > SMALL:
             self.flow.pause_reading()
 
-    def _check_head(self) -> None:
-        edge, url, version = self.edge, self.url, self.parser.get_http_version()
-        plain = self._hosts == 1 and version == "1.1" and url[:1] == b"/" and b"#" not in url
-        if plain and self._raw <= edge.max_header_bytes and len(url) <= edge.max_url_bytes:
+    def _check_head(self, version: str) -> None:
+        plain = self._hosts == 1 and version == "1.1" and self.url[:1] == b"/" and b"#" not in self.url
+        if plain and self._raw <= self.edge.max_header_bytes and len(self.url) <= self.edge.max_url_bytes:
             return
-        fault = edge.fault_of_head(version, url, self.headers)
+        fault = self.edge.fault_of_head(version, self.url, self.headers)
         if fault is not None:
             self._stop(fault)
 
