@@ -111,7 +111,7 @@ class Floors:
         floors = self._of(lane)
         with floors.walk() as walk:
             rows = await store.claim(on, lane, most, asked, rules._replace(zones=floors.zones()), now)
-            unbroken = _unbroken(rows, asked)
+            unbroken = rows if len(rows) >= most else _unbroken(rows, asked)
             floors.passed(walk, unbroken, all_types=asked.job_types is None)
         floors.unseen |= len(rows) >= most or len(unbroken) < len(rows)
         return rows

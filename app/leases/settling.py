@@ -13,13 +13,13 @@ from app.db.batcher import Batcher
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
 from app.db.pool import Runs, ahead, one_by_one
-from app.errors import BatchTooLarge, LeaseLost, NotFound, ValidationFailed
+from app.errors import LeaseLost, NotFound
 from app.jobs.signals import Signals
 from app.jobs.store import told_state
-from app.jobs.wanted import check_delay
 from app.jobs.watching import FINISHED
 from app.keys import store as keys
 from app.leases import store
+from app.leases.checking import check, check_all
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
 from app.leases.store import SettledRow, TraceRow
 from app.leases.telling import already_settled, not_found, settled
@@ -27,10 +27,8 @@ from app.leases.times import Times
 from app.leases.verdicts import AT_ONCE, TIMED_OUT, Ending, Verdict, judge, stored_error
 from app.limits.turns import Turns
 from app.queues.registry import Queues
-from app.web import strict_json
 from app.web.access import Access
-from app.web.bodies import check_user_data
-from app.web.shapes import UNSET, Raw, given, text_of
+from app.web.shapes import UNSET, given, text_of
 
 _NOBODYS = UUID(int=0)  # a token that was never given out
 _JUDGED_AGAIN = 3  # a cancel or a heartbeat may come between judging and writing
@@ -50,7 +48,7 @@ class Settling:
     @ahead
     async def settle(self, items: Sequence[Settlement], access: Access, at: str = "/items") -> list[SettleResult]:
         """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
-        self._check(items, at)
+        check_all(items, self._floor.settings, at)
         told: dict[int, SettleResult] = {}  # by the item itself: those about one job differ
         if not access.everything:
             reached = await self._queues.reached((item.job_id for item in items), access)
@@ -68,7 +66,7 @@ class Settling:
     @ahead
     async def settle_one(self, item: Settlement) -> SettleResult:
         """The same for one job: a lost lease is an error here, as there is nothing else to tell."""
-        self._check_one(item)
+        check(item, self._floor.settings)
         (result,) = await self._settle_lane(lane_of(item.job_id), [item])
         if result.status == "not_found":
             raise NotFound(f"no job {item.job_id}")
@@ -82,33 +80,6 @@ class Settling:
         lanes = by_lane(endings, attrgetter("job_id"))
         return [row for rows in await one_by_one(lanes.items(), lambda item: self._end_lane(*item)) for row in rows]
 
-    def _check(self, items: Sequence[Settlement], at: str) -> None:
-        settings = self._floor.settings
-        if len(items) > settings.max_settlements:
-            raise BatchTooLarge(f"{len(items)} settlements, at most {settings.max_settlements} are taken", settings.max_settlements)
-        for index, item in enumerate(items):
-            self._check_one(item, f"{at}/{index}")
-
-    def _check_one(self, item: Settlement, at: str = "") -> None:
-        if item.outcome is Outcome.FAIL and item.error is UNSET:
-            raise ValidationFailed.at(f"{at}/error", "a failure needs an error", "missing")
-        if item.outcome is Outcome.SNOOZE and item.delay_seconds is UNSET:
-            raise ValidationFailed.at(f"{at}/delay_seconds", "a snooze needs a delay", "missing")
-        if item.retry_after_seconds is not UNSET:
-            check_delay(item.retry_after_seconds, self._floor.settings, f"{at}/retry_after_seconds")
-        if item.delay_seconds is not UNSET:
-            check_delay(item.delay_seconds, self._floor.settings, f"{at}/delay_seconds")
-        if item.result is not UNSET:
-            self._check_user_data(item.result, f"{at}/result")
-        if item.checkpoint is not UNSET:
-            self._check_user_data(item.checkpoint, f"{at}/checkpoint")
-        if item.error is not UNSET and item.error.details is not UNSET:
-            self._check_user_data(item.error.details, f"{at}/error/details")
-
-    def _check_user_data(self, raw: Raw, pointer: str) -> None:
-        check_user_data(raw, self._floor.settings.max_payload_bytes, pointer)
-        strict_json.check_no_nul(text_of(raw), pointer)
-
     async def _settle_lane(self, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         """Each about another job."""
         completed = [item for item in items if item.outcome is Outcome.COMPLETE]
@@ -121,7 +92,7 @@ class Settling:
             done |= _by_number(rows)
             for item in ended:
                 self._settled_as[item.outcome].inc(item.job_id.int in done)
-        missed = sorted(item.job_id for item in items if item.job_id.int not in done)
+        missed = sorted(item.job_id for item in items if item.job_id.int not in done) if len(done) < len(items) else ()
         traces = await store.traces(self._floor.db, lane, missed) if missed else {}
         return [
             settled(row) if (row := done.get(item.job_id.int)) is not None else self._missed(item, traces.get(item.job_id))

@@ -173,7 +173,7 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now
         *columns(rules.zones),
         [end + 1 for end in ends],
     )
-    return sorted((ClaimedRow(*row) for row in rows), key=_in_turn if rules.in_turn else _by_age)
+    return sorted(map(ClaimedRow._make, rows), key=_in_turn if rules.in_turn else _by_age)
 
 
 def _by_age(row: ClaimedRow) -> tuple[int, UUID]:
@@ -189,45 +189,45 @@ async def first_ready(on: Runs, lane: int, priorities: Sequence[int]) -> list[tu
 
 
 async def held_leases(on: Runs, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
-    return [ClaimedRow(*row) for row in await on.rows(SQL.held_leases, lane, ids, secret)]
+    return [*map(ClaimedRow._make, await on.rows(SQL.held_leases, lane, ids, secret))]
 
 
 async def heartbeat(on: Runs, lane: int, beats: Sequence[tuple[object, ...]], now: datetime, default_lease_seconds: int) -> list[BeatRow]:
     """Beats are (id, token, lease_seconds, progress, checkpoint)."""
     ids, tokens, seconds, progress, checkpoints = columns(beats)
     rows = await on.rows(SQL.heartbeat, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints)
-    return [BeatRow(*row) for row in rows]
+    return [*map(BeatRow._make, rows)]
 
 
 async def complete(
     on: Runs, lane: int, items: Sequence[tuple[UUID, UUID, str | None]], now: datetime, keep_until: datetime, archive: bool
 ) -> list[SettledRow]:
     """Items are (id, token, result)."""
-    return [SettledRow(*row) for row in await on.rows(SQL.complete, lane, *columns(items), now, keep_until, archive)]
+    return [*map(SettledRow._make, await on.rows(SQL.complete, lane, *columns(items), now, keep_until, archive))]
 
 
 async def leased(on: Runs, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeasedRow]:
-    return [LeasedRow(*row) for row in await on.rows(SQL.leased, lane, ids, tokens)]
+    return [*map(LeasedRow._make, await on.rows(SQL.leased, lane, ids, tokens))]
 
 
 async def put_back(
     on: Runs, lane: int, rows: Sequence[tuple[object, ...]], *, strict: bool, parks: Sequence[str] | None, resting: Sequence[str] | None
 ) -> list[SettledRow]:
-    return [SettledRow(*row) for row in await on.rows(SQL.put_back, lane, *columns(rows), KEPT_ATTEMPTS, strict, parks, resting)]
+    return [*map(SettledRow._make, await on.rows(SQL.put_back, lane, *columns(rows), KEPT_ATTEMPTS, strict, parks, resting))]
 
 
 async def bury(on: Runs, lane: int, rows: Sequence[tuple[object, ...]], now: datetime) -> list[SettledRow]:
-    return [SettledRow(*row) for row in await on.rows(SQL.bury, lane, *columns(rows), KEPT_ATTEMPTS, now)]
+    return [*map(SettledRow._make, await on.rows(SQL.bury, lane, *columns(rows), KEPT_ATTEMPTS, now))]
 
 
 async def close(
     on: Runs, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
 ) -> list[SettledRow]:
-    return [SettledRow(*row) for row in await on.rows(SQL.close, lane, *columns(rows), KEPT_ATTEMPTS, now, keep_until, archive)]
+    return [*map(SettledRow._make, await on.rows(SQL.close, lane, *columns(rows), KEPT_ATTEMPTS, now, keep_until, archive))]
 
 
 async def traces(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, TraceRow]:
-    found = [TraceRow(*row) for row in await on.rows(SQL.traces, lane, ids)]
+    found = [*map(TraceRow._make, await on.rows(SQL.traces, lane, ids))]
     if any(trace.settled_as for trace in found):
         await mark(on)
     return {trace.id: trace for trace in found}

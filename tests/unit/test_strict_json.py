@@ -160,6 +160,13 @@ def test_a_look_sees_how_deep_a_text_is(deepest: str) -> None:
     assert not strict_json._is_plain(f"[{deepest}]")
 
 
+def test_brackets_in_strings_hide_no_depth() -> None:
+    """As if each list ended before the next begins."""
+    deep = '["]",' * 65 + '"' + "[" * 65 + '"' + "]" * 65
+    assert strict_json._is_shallow(json.loads(deep[5:-1]), deep[5:-1].encode())
+    assert not strict_json._is_shallow(json.loads(deep), deep.encode())
+
+
 def test_brackets_in_strings_are_not_depth() -> None:
     assert strict_json._is_plain(json.dumps(["[" * 1000, {"{" * 1000: "}" * 1000}]))
 

@@ -1,0 +1,47 @@
+"""What a schema cannot check of settlements. `at` is the pointer to one in the request: empty, or `/items/3`."""
+
+from collections.abc import Sequence
+
+from app.errors import BatchTooLarge, ValidationFailed
+from app.jobs.wanted import check_delay
+from app.leases.schemas import Outcome, Settlement
+from app.settings import Settings
+from app.web import strict_json
+from app.web.bodies import check_user_data
+from app.web.shapes import UNSET, Raw, text_of
+
+
+def check_all(items: Sequence[Settlement], settings: Settings, at: str) -> None:
+    if len(items) > settings.max_settlements:
+        raise BatchTooLarge(f"{len(items)} settlements, at most {settings.max_settlements} are taken", settings.max_settlements)
+    for index, item in enumerate(items):
+        if not _is_bare(item):
+            check(item, settings, f"{at}/{index}")
+
+
+def _is_bare(item: Settlement) -> bool:
+    """A completion that brings nothing, as most do."""
+    brings_data = item.result is not UNSET or item.checkpoint is not UNSET or item.error is not UNSET
+    return item.outcome is Outcome.COMPLETE and not brings_data and item.delay_seconds is UNSET and item.retry_after_seconds is UNSET
+
+
+def check(item: Settlement, settings: Settings, at: str = "") -> None:
+    if item.outcome is Outcome.FAIL and item.error is UNSET:
+        raise ValidationFailed.at(f"{at}/error", "a failure needs an error", "missing")
+    if item.outcome is Outcome.SNOOZE and item.delay_seconds is UNSET:
+        raise ValidationFailed.at(f"{at}/delay_seconds", "a snooze needs a delay", "missing")
+    if item.retry_after_seconds is not UNSET:
+        check_delay(item.retry_after_seconds, settings, f"{at}/retry_after_seconds")
+    if item.delay_seconds is not UNSET:
+        check_delay(item.delay_seconds, settings, f"{at}/delay_seconds")
+    if item.result is not UNSET:
+        _check_data(item.result, settings, f"{at}/result")
+    if item.checkpoint is not UNSET:
+        _check_data(item.checkpoint, settings, f"{at}/checkpoint")
+    if item.error is not UNSET and item.error.details is not UNSET:
+        _check_data(item.error.details, settings, f"{at}/error/details")
+
+
+def _check_data(raw: Raw, settings: Settings, pointer: str) -> None:
+    check_user_data(raw, settings.max_payload_bytes, pointer)
+    strict_json.check_no_nul(text_of(raw), pointer)
