@@ -34,8 +34,10 @@ from app.leases.times import Times
 from app.leases.waiting import WaitingRoom
 from app.limits.sorting import Sorting
 from app.limits.turns import Turns
+from app.maintenance import rounds
 from app.maintenance.chores import Expiry, Lateness, Look, Partitions, Promotion, Retention
 from app.maintenance.releasing import Releasing
+from app.maintenance.rounds import Rounds
 from app.maintenance.runner import Chore, Runner
 from app.metrics import Metrics
 from app.purging.purging import Purging
@@ -155,19 +157,26 @@ def _floor(settings: Settings, dsn: str) -> Floor:
 def start_chores(house: House, runner: Runner) -> None:
     """Whoever has work for a chore nudges it; the seconds are for what nobody has told us."""
     floor, settings = house.floor, house.floor.settings
-    promotion = Promotion(floor, house.queues, house.signals)
-    releasing = Releasing(floor, house.queues, house.signals)
+    promotion, releasing = Promotion(floor, house.queues, house.signals), Releasing(floor, house.queues, house.signals)
+    expiry, lateness = Expiry(floor, house.settling), Lateness(floor, house.signals)
     runner.start(Chore("clock", lambda: floor.clock.refresh(floor.db), 1.0))
     runner.start(Chore("inspection", floor.inspection.run_once, inspection.SECONDS))
-    look_at_versions = runner.start(Chore("versions", floor.versions.run_once, versions.LOOK_SECONDS))
-    house.turns.nudge = runner.start(Chore("turns", house.turns.run_once, settings.sweep_seconds))
+    floor.versions.nudge = runner.start(Chore("fresh versions", floor.versions.keep_fresh, versions.SELDOM_SECONDS))
+    look_at_versions = runner.start(Chore("versions", floor.versions.run_once, versions.SELDOM_SECONDS))
+    sweeps = {
+        "turns": house.turns.run_once,
+        "releasing": releasing.run_once,
+        "promotion": promotion.run_once,
+        "firing": house.firing.run_once,
+        "expiry": expiry.run_once,
+        "lateness": lateness.run_once,
+    }
+    nudges = {name: runner.start(Chore(name, sweep, settings.sweep_seconds * rounds.REGULARLY)) for name, sweep in sweeps.items()}
+    house.turns.nudge, house.signals.on_ended = nudges["turns"], nudges["releasing"]
+    promotion.nudge, house.firing.nudge = nudges["promotion"], nudges["firing"]
+    runner.start(Chore("rounds", Rounds(floor, expiry, promotion, house.firing, nudges).run_once, settings.sweep_seconds))
     house.sorting.nudge = runner.start(Chore("sorting", house.sorting.run_once, settings.sweep_seconds))
-    house.signals.on_ended = runner.start(Chore("releasing", releasing.run_once, settings.sweep_seconds))
-    promotion.nudge = runner.start(Chore("promotion", promotion.run_once, settings.sweep_seconds))
-    house.firing.nudge = runner.start(Chore("firing", house.firing.run_once, settings.sweep_seconds))
-    runner.start(Chore("expiry", Expiry(floor, house.settling).run_once, settings.sweep_seconds))
     house.handing.nudge = runner.start(Chore("hand-offs", house.handing.run_once, settings.sweep_seconds))
-    runner.start(Chore("lateness", Lateness(floor, house.signals).run_once, settings.sweep_seconds))
     look = runner.start(Chore("look", Look(floor, house.queues, house.waiting).run_once, settings.poll_seconds))
     runner.start(Chore("floors", house.taking.floors.run_once, floors.LOOK_SECONDS))
     runner.start(Chore("roster", house.roster.exchange, 1.0))

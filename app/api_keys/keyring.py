@@ -83,8 +83,7 @@ class Keyring:
         return {name: _same(spent.get(name), rate) or Budget(rate) for name, rate in rates.items()}
 
     async def admit(self, authorization: str | None) -> Caller:
-        if self._live is None:
-            await self._floor.versions.run_once()
+        await self._floor.versions.fresh()
         if self._live is None:  # the schema is older than keys: a 503 that says so, and no 401, which clients take for the last word
             await self.refresh()
         if not self._any and self._open:

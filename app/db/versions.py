@@ -1,4 +1,5 @@
-"""What every process caches has a number that grows with each change: looked at several times a second, and announced at once.
+"""What every process caches has a number that grows with each change: looked at several times a second while anybody goes by it, and
+announced at once.
 
 `policies` is what operators configure; `rests` are the groups that cool down, which change more often and are quickly read; `api_keys` is
 who may call."""
@@ -13,6 +14,8 @@ from app.db.wakeups import Wakeups
 
 TOPIC = 0  # of wake-ups; queue ids start at 1
 LOOK_SECONDS = 0.15
+SELDOM_SECONDS = 2.0
+AWAKE_SECONDS = 5.0  # after the last call. Who comes later finds that nobody has looked, and looks himself: one round trip more
 FRESH_SECONDS = 0.25  # API.md: a change is in force elsewhere within this
 
 Name = Literal["policies", "rests", "api_keys"]
@@ -27,7 +30,8 @@ class Versions:
         self._wakeups = wakeups
         self._numbers: dict[str, int] = {}
         self._heard: dict[str, list[Hear]] = {name: [] for name in get_args(Name)}
-        self._looked_at = 0.0
+        self._looked_at = self._asked_at = 0.0
+        self.nudge: Callable[[], None] = lambda: None
         self._looking = asyncio.Lock()  # many who find that they have not looked for long look once
 
     def hear(self, name: Name, hear: Hear) -> None:
@@ -37,16 +41,21 @@ class Versions:
         async with self._looking:
             await self._look()
 
+    async def keep_fresh(self) -> None:
+        """So that those who call one after the other need not look themselves."""
+        while time.monotonic() - self._asked_at <= AWAKE_SECONDS:
+            await self.run_once()
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def fresh(self) -> None:
         """Nobody decides by what was in force more than a moment ago: who has not looked for so long looks now."""
-        if self._is_fresh():
+        self._asked_at = now = time.monotonic()
+        if now - self._looked_at <= FRESH_SECONDS:
             return
+        self.nudge()
         async with self._looking:
-            if not self._is_fresh():
+            if time.monotonic() - self._looked_at > FRESH_SECONDS:
                 await self._look()
-
-    def _is_fresh(self) -> bool:
-        return time.monotonic() - self._looked_at <= FRESH_SECONDS
 
     async def _look(self) -> None:
         asked_at = time.monotonic()

@@ -40,18 +40,24 @@ class Expiry:
         self._swept_until = _LONG_AGO
         self._sweeps = 0
 
+    @property
+    def after(self) -> datetime:
+        """Where the last sweep ended: the index's start is full of dead entries of jobs that were settled in time."""
+        return _LONG_AGO if self._sweeps % FULL_SWEEP_EVERY == 0 else self._swept_until - LOOK_BACK
+
+    def swept(self, until: datetime) -> None:
+        """No lease that has ended by then is left."""
+        self._swept_until = until
+        self._sweeps += 1
+
     async def run_once(self) -> None:
-        """Reads from where the last sweep ended: the index's start is full of dead entries of jobs that were settled in time."""
-        until = self._floor.now()
-        after = _LONG_AGO if self._sweeps % FULL_SWEEP_EVERY == 0 else self._swept_until - LOOK_BACK
-        expired = 0
+        until, after, expired = self._floor.now(), self.after, 0
         while rows := await leases.expired_leases(self._floor.db, after, until, BATCH):
             ended = await self._settling.end([Ending(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows])
             expired += len(ended)
             if len(rows) < BATCH or not ended:
                 break
-        self._swept_until = until
-        self._sweeps += 1
+        self.swept(until)
         if expired:
             self._floor.metrics.expired.inc(expired)
             log.info("leases expired", count=expired)

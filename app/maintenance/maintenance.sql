@@ -13,6 +13,23 @@ RETURNING holder;
 DELETE FROM leaders
 WHERE holder = $1;
 
+-- name: overdue
+-- What each sweep would find first, and when its time is or was (NULL: now). One entry of an index each; leases from where the last sweep
+-- ended, as before there are dead entries only, and up to now, as behind it may be many.
+(SELECT 'promotion' AS sweep, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+UNION ALL
+(SELECT 'lateness', expires_at FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
+UNION ALL
+(SELECT 'expiry', lease_expires_at FROM jobs WHERE lease_expires_at > $1 AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT 1)
+UNION ALL
+(SELECT 'firing', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
+UNION ALL
+(SELECT 'releasing', NULL FROM endings LIMIT 1)
+UNION ALL
+(SELECT 'turns', NULL FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
+UNION ALL
+(SELECT 'turns', NULL FROM rests WHERE until <= $2 LIMIT 1);
+
 -- name: make_partition
 SELECT make_finished_partition($1, $2);
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import uuid4
@@ -32,6 +33,7 @@ class Runner:
         self._floor = floor
         self._holder = uuid4()
         self._tasks: list[asyncio.Task[None]] = []
+        self._leads_until: dict[str, float] = {}
 
     def start(self, chore: Chore) -> Callable[[], None]:
         """Returns the nudge: calling it makes the chore run now."""
@@ -58,15 +60,18 @@ class Runner:
         while True:
             nudged.clear()
             await self._run_once(chore)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(chore.seconds * random.uniform(0.9, 1.1)):
-                    await nudged.wait()
+            if not nudged.is_set():
+                alarm = asyncio.get_running_loop().call_later(chore.seconds * random.uniform(0.9, 1.1), nudged.set)
+                try:
+                    await nudged.wait()  # a timeout would cost more than most chores
+                finally:
+                    alarm.cancel()
 
     async def _run_once(self, chore: Chore) -> None:
         """A chore that fails is logged, counted and run again: none may end another, or itself."""
         nothing_written()
         try:
-            if not chore.led or await store.lead(self._floor.db, chore.name, self._holder, max(LEAD_SECONDS, 2 * chore.seconds)):
+            if not chore.led or await self._leads(chore):
                 await chore.run_once()
         except DatabaseUnavailable as error:
             self._floor.metrics.chore_failures.labels(chore.name).inc()
@@ -74,3 +79,14 @@ class Runner:
         except Exception:
             self._floor.metrics.chore_failures.labels(chore.name).inc()
             log.exception("chore failed", chore=chore.name)
+
+    async def _leads(self, chore: Chore) -> bool:
+        """A lease is renewed when half of it is over."""
+        seconds = max(LEAD_SECONDS, 2 * chore.seconds)
+        now = time.monotonic()
+        if now < self._leads_until.get(chore.name, 0.0):
+            return True
+        leads = await store.lead(self._floor.db, chore.name, self._holder, seconds)
+        if leads:
+            self._leads_until[chore.name] = now + seconds / 2
+        return leads

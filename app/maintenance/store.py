@@ -1,6 +1,6 @@
 """Runs maintenance.sql."""
 
-from datetime import date
+from datetime import date, datetime
 from uuid import UUID
 
 from app.db.pool import Runs
@@ -15,6 +15,11 @@ async def lead(on: Runs, chore: str, holder: UUID, seconds: float) -> bool:
 
 async def step_down(on: Runs, holder: UUID) -> None:
     await on.rows(SQL.step_down, holder)
+
+
+async def overdue(on: Runs, after: datetime, now: datetime) -> dict[str, datetime | None]:
+    """By the name of the sweep. `after`: all leases that ended before have been seen to."""
+    return {row["sweep"]: row["instant"] for row in await on.rows(SQL.overdue, after, now)}
 
 
 async def make_partition(on: Runs, day: date, *, archived: bool) -> bool:

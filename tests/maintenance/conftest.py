@@ -9,6 +9,7 @@ from app.house import House, build
 from app.maintenance.chores import Partitions, Retention
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase
+from tests.deadlines.conftest import drowsy, drowsy_broker, drowsy_database, drowsy_db  # noqa: F401
 
 
 class Retain(Protocol):

@@ -10,6 +10,7 @@ Rule = Callable[[Named], str | None]
 # What looks across lanes by nature: sweeps that find out which lanes to visit, statistics, lists of workers. None of them locks a job,
 # none is on the path of a hot call.
 ACROSS_LANES = {
+    "maintenance.overdue",
     "jobs.due_jobs",
     "jobs.next_due",
     "leases.expired_leases",

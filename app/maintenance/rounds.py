@@ -1,0 +1,36 @@
+"""One look for all sweeps: whether anything is due, has run out or has ended. Mostly nothing is, and then none of them asks: a broker with
+nothing to do asked 16 times a second."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.db.floor import Floor
+from app.maintenance import store
+from app.maintenance.chores import Expiry, Promotion
+from app.schedules.firing import Firing
+
+REGULARLY = 20  # rounds after which a sweep is made unasked
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """`nudges` by the names that `overdue` has for the sweeps."""
+
+    floor: Floor
+    expiry: Expiry
+    promotion: Promotion
+    firing: Firing
+    nudges: dict[str, Callable[[], None]]
+
+    async def run_once(self) -> None:
+        now = self.floor.now()
+        first = await store.overdue(self.floor.db, self.expiry.after, now)
+        for sweep, instant in first.items():
+            if instant is None or instant <= now:
+                self.nudges[sweep]()
+        if "expiry" not in first:
+            self.expiry.swept(now)
+        for sweep, set_alarm in (("promotion", self.promotion.set_alarm), ("firing", self.firing.set_alarm)):
+            instant = first.get(sweep)
+            if instant is not None and instant > now:
+                set_alarm(instant)
