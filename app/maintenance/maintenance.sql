@@ -24,11 +24,11 @@ UNION ALL
 UNION ALL
 (SELECT 'firing', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
 UNION ALL
-(SELECT 'releasing', NULL FROM endings LIMIT 1)
+(SELECT 'releasing', NULL FROM endings ORDER BY lane, id LIMIT 1)
 UNION ALL
 (SELECT 'turns', NULL FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
 UNION ALL
-(SELECT 'turns', NULL FROM rests WHERE until <= $2 LIMIT 1);
+(SELECT 'turns', NULL FROM rests WHERE until <= $2 ORDER BY lane, group_key LIMIT 1);
 
 -- name: make_partition
 SELECT make_finished_partition($1, $2);

@@ -69,6 +69,7 @@ INDEXES = {
     "promote": {"jobs_pkey"},
     "due_jobs": {"jobs_due"},
     "next_due": {"jobs_due"},
+    "overdue": {"jobs_due", "jobs_expiring", "jobs_leased", "jobs_parked", "endings_pkey", "rests_pkey"},
     "live_jobs": {"jobs_pkey"},
     "finished_jobs": {"finished_jobs_id"},
     "dead_jobs": {"dead_letters_pkey"},
