@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Literal, get_args
 
-from app.db.pool import Database, Runs
+from app.db.pool import Database, Runs, ahead
 from app.db.wakeups import Wakeups
 
 TOPIC = 0  # of wake-ups; queue ids start at 1
@@ -57,7 +57,9 @@ class Versions:
             if time.monotonic() - self._looked_at > FRESH_SECONDS:
                 await self._look()
 
+    @ahead
     async def _look(self) -> None:
+        """Ahead of the rest, as who settles a job is asked for a key that is in force."""
         asked_at = time.monotonic()
         for row in await self._db.rows("SELECT name, number FROM versions ORDER BY name"):
             name, number = row["name"], row["number"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.db.lanes import lane_of, shared_digest
+from app.db.lanes import shared_digest
 from app.errors import Problem
 from app.jobs.schemas import Unique
 from app.jobs.store import ChangedRow, NewJob
@@ -16,8 +16,9 @@ class Entry:
     """`row` is what would be stored. With `existing` it is not: its unique key belongs to that job already, which takes the row's body
     if it `replaces`; `replaced` is what it has become then."""
 
-    at: str
+    index: int | None  # in a batch
     queue: Queue
+    lane: int
     row: NewJob
     unique: Unique | None = None
     parents: Sequence[UUID] = ()
@@ -27,12 +28,13 @@ class Entry:
     problem: Problem | None = None
 
     @property
-    def job_id(self) -> UUID:
-        return self.existing or self.row.id
+    def at(self) -> str:
+        """The pointer to it."""
+        return "" if self.index is None else f"/jobs/{self.index}"
 
     @property
-    def lane(self) -> int:
-        return lane_of(self.row.id)
+    def job_id(self) -> UUID:
+        return self.existing or self.row.id
 
     @property
     def comes_in(self) -> bool:

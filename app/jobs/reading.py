@@ -24,7 +24,7 @@ from app.web.shapes import UNSET, Raw, given
 _batch_job = msgspec.json.Decoder(BatchJob)
 _batch_jobs = msgspec.json.Decoder(list[BatchJob])
 _EMPTY = Raw(b"{}")
-Draft: TypeAlias = tuple[str, JobCreate, Queue, int]  # the pointer to a job, the job, its queue and its lane
+Draft: TypeAlias = tuple[int | None, JobCreate, Queue, int]  # the place of a job in the batch, the job, its queue and its lane
 Waits: TypeAlias = Callable[[int, str | None], bool]
 
 
@@ -51,21 +51,24 @@ class Reading:
             raise BatchTooLarge(f"{len(batch.jobs)} jobs, at most {most} are taken", most)
         if not batch.jobs:
             raise ValidationFailed.at("/jobs", "at least one job")
-        now = _stopped(self._floor.now())
-        return [self._checked(job, f"/jobs/{index}", now) for index, job in enumerate(_decoded(batch.jobs))]
+        now, jobs = _stopped(self._floor.now()), _decoded(batch.jobs)
+        for index, job in enumerate(jobs):
+            if not isinstance(job, Problem) and self._refusal(job, "", now):
+                jobs[index] = self._refusal(job, f"/jobs/{index}", now) or job  # the others need no pointer
+        return jobs
 
-    def _checked(self, job: BatchJob | Problem, at: str, now: Now) -> BatchJob | Problem:
-        if isinstance(job, Problem):
-            return job
+    def _refusal(self, job: BatchJob, at: str, now: Now) -> Problem | None:
         try:
             self._check(job, at, now)
         except Problem as problem:
             return problem
-        return job
+        return None
 
     async def entries(self, jobs: Sequence[BatchJob | Problem], trace: Trace, *, atomic: bool) -> list[Entry | Problem]:
         """In the order of the batch; a job may name one that stands behind it, so ids come first and parents second."""
         entries = self._entries(await self._drafts(jobs), trace)
+        if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
+            return entries
         refs = _refs(jobs, entries, atomic=atomic)
         for index, (job, entry) in enumerate(zip(jobs, entries, strict=True)):
             if isinstance(entry, Entry) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
@@ -83,15 +86,15 @@ class Reading:
             if isinstance(job, Problem):
                 drafts.append(job)
                 continue
-            at, name = f"/jobs/{index}", given(job.queue, "default")
+            name = "default" if job.queue is UNSET else job.queue
             if name not in known:
-                queue = await self._queue_or_problem(name, at)
+                queue = await self._queue_or_problem(name, f"/jobs/{index}")
                 if isinstance(queue, Problem):
                     drafts.append(queue)
                     continue
                 known[name] = queue, wanted.choose_lane(queue, UNSET)
             queue, lane = known[name]
-            drafts.append((at, job, queue, lane if job.group is UNSET else wanted.choose_lane(queue, job.group)))
+            drafts.append((index, job, queue, lane if job.group is UNSET else wanted.choose_lane(queue, job.group)))
         return drafts
 
     async def _queue_or_problem(self, name: str, at: str) -> Queue | Problem:
@@ -108,21 +111,22 @@ class Reading:
         ids = iter(self._floor.mint.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
         return [self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts]
 
-    async def entry(self, job: JobCreate, trace: Trace, at: str, refs: dict[str, UUID]) -> Entry:
+    async def entry(self, job: JobCreate, trace: Trace) -> Entry:
+        """One that is alone, and can name no other by a ref."""
         queue = await self._queues.get_or_create(given(job.queue, "default"))
         lane = wanted.choose_lane(queue, job.group)
-        draft, job_id = (at, job, queue, lane), self._floor.mint(lane)
+        draft, job_id = (None, job, queue, lane), self._floor.mint(lane)
         entry = self._entry(draft, job_id, self._floor.now, trace, self._queues.waits_for_turn)
         if job.depends_on is not UNSET:
-            self._set_parents(entry, job, refs)
+            self._set_parents(entry, job, {})
         return entry
 
     def _entry(self, draft: Draft, job_id: UUID, now: Now, trace: Trace, waits: Waits) -> Entry:
-        at, job, queue, lane = draft
+        index, job, queue, lane = draft
         row = wanted.new_job(job, job_id, self._rules(queue, self._job_types.find(job.job_type)), now, trace)
         if row.state == "ready" and waits(lane, row.group_key):
             row = row._replace(state="parked")
-        return Entry(at, queue, row, None if job.unique is UNSET else job.unique)
+        return Entry(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 
     def _set_parents(self, entry: Entry, job: JobCreate, refs: dict[str, UUID]) -> None:
         entry.parents = graph.resolve(given(job.depends_on, []), refs, entry.at)

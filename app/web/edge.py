@@ -19,7 +19,7 @@ from app.web.problems import render
 Headers = list[tuple[bytes, bytes]]
 
 SMALL = 64 * KIB  # a body up to here is nothing to speak of: uvicorn reads as much ahead by itself
-TICK_SECONDS = 0.2
+TICK_SECONDS = 0.1
 
 
 class Connection(Protocol):
