@@ -5,17 +5,19 @@ import hmac
 import math
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
 from app.api_keys import secret, store
 from app.api_keys.store import KeyRow
 from app.db.floor import Floor
-from app.errors import RateLimited, Unauthenticated
+from app.errors import DatabaseUnavailable, RateLimited, Unauthenticated
 from app.settings import is_loopback
 from app.web.access import ANYBODY, Caller, caller_with
 
 LOOK_SECONDS = 0.05
+PATIENCE = 1.0  # with a database that does not answer
 _NO_MAC = bytes(32)  # of a key that is not there: found out in the same time as a wrong secret
 
 
@@ -83,7 +85,10 @@ class Keyring:
         return {name: _same(spent.get(name), rate) or Budget(rate) for name, rate in rates.items()}
 
     async def admit(self, authorization: str | None) -> Caller:
-        await self._floor.versions.fresh()
+        if not self._floor.versions.are_fresh:
+            with suppress(DatabaseUnavailable, TimeoutError):  # then it is by what we know: an operator can see what is wrong
+                async with asyncio.timeout(PATIENCE):
+                    await self._floor.versions.fresh()
         if self._live is None:  # the schema is older than keys: a 503 that says so, and no 401, which clients take for the last word
             await self.refresh()
         if not self._any and self._open:

@@ -47,14 +47,18 @@ class Versions:
             await self.run_once()
             await asyncio.sleep(LOOK_SECONDS)
 
+    @property
+    def are_fresh(self) -> bool:
+        self._asked_at = now = time.monotonic()
+        return now - self._looked_at <= FRESH_SECONDS
+
     async def fresh(self) -> None:
         """Nobody decides by what was in force more than a moment ago: who has not looked for so long looks now."""
-        self._asked_at = now = time.monotonic()
-        if now - self._looked_at <= FRESH_SECONDS:
+        if self.are_fresh:
             return
         self.nudge()
         async with self._looking:
-            if time.monotonic() - self._looked_at > FRESH_SECONDS:
+            if not self.are_fresh:
                 await self._look()
 
     @ahead
