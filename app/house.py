@@ -161,8 +161,7 @@ def start_chores(house: House, runner: Runner) -> None:
     expiry, lateness = Expiry(floor, house.settling), Lateness(floor, house.signals)
     runner.start(Chore("clock", lambda: floor.clock.refresh(floor.db), 1.0))
     runner.start(Chore("inspection", floor.inspection.run_once, inspection.SECONDS))
-    floor.versions.nudge = runner.start(Chore("fresh versions", floor.versions.keep_fresh, versions.SELDOM_SECONDS))
-    look_at_versions = runner.start(Chore("versions", floor.versions.run_once, versions.SELDOM_SECONDS))
+    look_at_versions = runner.start(Chore("versions", floor.versions.keep_fresh, versions.LOOK_SECONDS))
     sweeps = {
         "turns": house.turns.run_once,
         "releasing": releasing.run_once,
@@ -193,6 +192,7 @@ def start_chores(house: House, runner: Runner) -> None:
 
     def on_ready(queue_id: int | None, job_types: Iterable[str | None]) -> None:
         if queue_id in (None, versions.TOPIC):  # somebody has configured something, or we may have missed that somebody did
+            floor.versions.outdated()
             look_at_versions()
         if queue_id == versions.TOPIC:
             return

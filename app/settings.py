@@ -96,7 +96,10 @@ class Settings(BaseSettings):
     max_connections: Count = Field(
         20_000, description="Client connections per process, fewer if the limit of open files is low; beyond it 503."
     )
-    max_held_bytes: Count = Field(24 * MIB, description="Bodies above 64 KiB in memory at once, in sum, at least one batch; beyond it 503.")
+    max_held_bytes: Count = Field(
+        24 * MIB,
+        description="Bodies above 64 KiB (4 KiB while they come in) in memory at once; at least one batch. Beyond it 503.",
+    )
 
     # What a job gets when nobody says otherwise
     default_max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="Executions before a failing job is dead.")

@@ -1,4 +1,4 @@
-"""The keys as this process knows them: every request is checked from here, without the database."""
+"""The keys as this process knows them: every request is checked from here, and asks the database only if nobody has for a while."""
 
 import asyncio
 import hmac
@@ -53,7 +53,7 @@ class Known:
 
 
 class Keyring:
-    """Revoking makes the version of the keys grow: every process hears of it within 250 ms, or cannot reach the database at all."""
+    """Revoking makes the version of the keys grow: every process hears of it within 250 ms, or gets no answer from the database."""
 
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
@@ -85,7 +85,7 @@ class Keyring:
         return {name: _same(spent.get(name), rate) or Budget(rate) for name, rate in rates.items()}
 
     async def admit(self, authorization: str | None) -> Caller:
-        if not self._floor.versions.are_fresh:
+        if not self._floor.versions.is_fresh():
             with suppress(DatabaseUnavailable, TimeoutError):  # then it is by what we know: an operator can see what is wrong
                 async with asyncio.timeout(PATIENCE):
                     await self._floor.versions.fresh()

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import asyncpg
 
+from app.db.every import Every
 from app.db.outcomes import nothing_written, written, wrote
 from app.errors import DatabaseUnavailable
 
@@ -99,7 +100,7 @@ class Batcher(Generic[K, T, R]):
                 line = self._lines[key]
                 few = self._portion(line)
                 batch, self._lines[key] = line[:few], line[few:]
-                timer = _Every(self._patience, partial(self._send_away, key))
+                timer = Every(self._patience, partial(self._send_away, key))
                 try:
                     await self._answer(key, batch)
                 finally:
@@ -135,25 +136,6 @@ class Batcher(Generic[K, T, R]):
 def _may_be_of_one_row(error: Exception) -> bool:
     """The server has said that it did nothing, and not for want of itself: one of the rows is bad, or in other hands."""
     return isinstance(error, asyncpg.PostgresError) or isinstance(error.__cause__, asyncpg.LockNotAvailableError)
-
-
-class _Every:
-    """Calls every so many seconds, until it is stopped."""
-
-    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self._call = call
-        self._begin()
-
-    def _begin(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._again)
-
-    def _again(self) -> None:
-        self._call()
-        self._begin()
-
-    def stop(self) -> None:
-        self._timer.cancel()
 
 
 def _fail(batch: Sequence[_Waiting[T, R]], error: Exception) -> None:

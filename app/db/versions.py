@@ -31,8 +31,8 @@ class Versions:
         self._numbers: dict[str, int] = {}
         self._heard: dict[str, list[Hear]] = {name: [] for name in get_args(Name)}
         self._looked_at = self._asked_at = 0.0
-        self.nudge: Callable[[], None] = lambda: None
-        self._looking = asyncio.Lock()  # many who find that they have not looked for long look once
+        self._looking = asyncio.Lock()
+        self._shared: asyncio.Future[None] | None = None
 
     def hear(self, name: Name, hear: Hear) -> None:
         self._heard[name].append(hear)
@@ -42,24 +42,30 @@ class Versions:
             await self._look()
 
     async def keep_fresh(self) -> None:
-        """So that those who call one after the other need not look themselves."""
-        while time.monotonic() - self._asked_at <= AWAKE_SECONDS:
+        """The chore: so that those who call one after the other need not look themselves."""
+        now = time.monotonic()
+        if now - self._asked_at <= AWAKE_SECONDS or now - self._looked_at >= SELDOM_SECONDS:
             await self.run_once()
-            await asyncio.sleep(LOOK_SECONDS)
 
-    @property
-    def are_fresh(self) -> bool:
+    def outdated(self) -> None:
+        """Somebody has changed something: the next look is due."""
+        self._looked_at = 0.0
+
+    def is_fresh(self) -> bool:
+        """Asked by who goes by it."""
         self._asked_at = now = time.monotonic()
         return now - self._looked_at <= FRESH_SECONDS
 
     async def fresh(self) -> None:
-        """Nobody decides by what was in force more than a moment ago: who has not looked for so long looks now."""
-        if self.are_fresh:
-            return
-        self.nudge()
-        async with self._looking:
-            if not self.are_fresh:
-                await self._look()
+        """Nobody decides by what was in force more than a moment ago: who has not looked for so long looks now, and others with him. Who
+        found a slow look under way waits for another one."""
+        for _ in range(2):
+            if self.is_fresh():
+                return
+            if self._shared is None or self._shared.done():
+                self._shared = asyncio.ensure_future(self.run_once())
+                self._shared.add_done_callback(_heard_out)
+            await asyncio.shield(self._shared)
 
     @ahead
     async def _look(self) -> None:
@@ -81,3 +87,9 @@ class Versions:
         """After the commit: in force here when this returns, elsewhere soon."""
         await self.run_once()
         self._wakeups.announce(TOPIC)
+
+
+def _heard_out(look: "asyncio.Future[None]") -> None:
+    """Those who waited for it may have gone."""
+    if not look.cancelled():
+        look.exception()

@@ -57,6 +57,7 @@ class Watching:
         try:
             while True:
                 event.clear()
+                await self._floor.versions.fresh()
                 access.check_still_there()
                 row = await self.find(job_id)
                 left = until - time.monotonic()

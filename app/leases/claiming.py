@@ -157,6 +157,7 @@ class Claiming:
             if client.gone:
                 self._floor.metrics.parked_left.inc()
                 break
+            await self._floor.versions.fresh()
             by.access.check_still_there()
         if by.key is not None and not self._serves(poll.worker_id):
             return Take(await self._handed_out_before(by))

@@ -14,8 +14,8 @@ DELETE FROM leaders
 WHERE holder = $1;
 
 -- name: overdue
--- What each sweep would find first, and when its time is or was (NULL: now). One entry of an index each; leases from where the last sweep
--- ended, as before there are dead entries only, and up to now, as behind it may be many.
+-- What each sweep would find first, and when its time is or was (NULL: now). One entry of an index each; of leases from where the last
+-- sweep ended, as before there are dead entries only, and up to now, as behind it may be many. Groups at rest are few.
 (SELECT 'promotion' AS sweep, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
 (SELECT 'lateness', expires_at FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)

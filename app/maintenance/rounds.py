@@ -1,9 +1,10 @@
 """One look for all sweeps: whether anything is due, has run out or has ended. Mostly nothing is, and then none of them asks: a broker with
 nothing to do asked 16 times a second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from app.db.every import Every
 from app.db.floor import Floor
 from app.maintenance import store
 from app.maintenance.chores import Expiry, Promotion
@@ -20,11 +21,18 @@ class Rounds:
     expiry: Expiry
     promotion: Promotion
     firing: Firing
-    nudges: dict[str, Callable[[], None]]
+    nudges: Mapping[str, Callable[[], None]]
 
     async def run_once(self) -> None:
         now = self.floor.now()
-        first = await store.overdue(self.floor.db, self.expiry.after, now)
+        unasked = Every(self.floor.settings.sweep_seconds, self._nudge_all)  # while the look waits for a lock, or for the database
+        try:
+            first = await store.overdue(self.floor.db, self.expiry.after, now)
+        except Exception:
+            self._nudge_all()
+            raise
+        finally:
+            unasked.stop()
         for sweep, instant in first.items():
             if instant is None or instant <= now:
                 self.nudges[sweep]()
@@ -34,3 +42,7 @@ class Rounds:
             instant = first.get(sweep)
             if instant is not None and instant > now:
                 set_alarm(instant)
+
+    def _nudge_all(self) -> None:
+        for nudge in self.nudges.values():
+            nudge()

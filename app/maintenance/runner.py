@@ -81,12 +81,12 @@ class Runner:
             log.exception("chore failed", chore=chore.name)
 
     async def _leads(self, chore: Chore) -> bool:
-        """A lease is renewed when half of it is over."""
+        """A lease is renewed when half of it is over, or when it would not last until the next time."""
         seconds = max(LEAD_SECONDS, 2 * chore.seconds)
         now = time.monotonic()
         if now < self._leads_until.get(chore.name, 0.0):
             return True
         leads = await store.lead(self._floor.db, chore.name, self._holder, seconds)
         if leads:
-            self._leads_until[chore.name] = now + seconds / 2
+            self._leads_until[chore.name] = now + seconds - max(seconds / 2, 1.1 * chore.seconds)
         return leads

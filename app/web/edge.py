@@ -19,6 +19,9 @@ from app.web.problems import render
 Headers = list[tuple[bytes, bytes]]
 
 SMALL = 64 * KIB  # a body up to here is nothing to speak of: uvicorn reads as much ahead by itself
+MAX_AHEAD = 100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
+MANY_PIECES = 4096  # of less than 16 bytes each: 256 kB of such would keep everyone waiting for 40 ms
+TINY = 4 * KIB  # of a body whose caller is not known yet, as it is not there to its end: 20,000 of these are 80 MB
 TICK_SECONDS = 0.1
 
 

@@ -13,10 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.errors import BadRequest, HeadersTooLarge, Overloaded, Problem, RequestTimeout
 from app.web.cycle import Cycle, begun
 from app.web.disconnect import Client
-from app.web.edge import SMALL, Early, Edge, Line, head_without
-
-MAX_AHEAD = 100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
-MANY_PIECES = 4096  # of less than 16 bytes each: 256 kB of such would keep everyone waiting for 40 ms
+from app.web.edge import MANY_PIECES, MAX_AHEAD, SMALL, TINY, Early, Edge, Line, head_without
 
 _TELLING = frozenset([b"host", b"content-length", b"transfer-encoding", b"expect"])
 _NOT_IN_HOSTS = frozenset(b" \t,/@?#\\")
@@ -59,7 +56,7 @@ class Guard(HttpToolsProtocol):
         """uvicorn tells the request that was read last; one that is being answered before it has to know too."""
         self._wait_in(None)
         self.edge.unread.leave(self)
-        self._let_go()
+        self._let_go(self._held)
         if self._active is not None:
             self._active.leave()
         super().connection_lost(exc)
@@ -143,6 +140,7 @@ class Guard(HttpToolsProtocol):
             self.cycle.keep_alive = False
             self.cycle.transport = Early(self.transport, self.leave_slowly)
             self._begin()
+        self._moved = True
 
     def _begin(self) -> None:
         """What is small begins when all of it is there; what is large, or waits for our word, when its head is. While we read we hear
@@ -167,16 +165,18 @@ class Guard(HttpToolsProtocol):
         self._pieces += 1
         if self._pieces > MANY_PIECES and self._received < 16 * self._pieces:
             self._stop(BadRequest("the chunks are too small"))
-        if self._received > SMALL and not self.cycle.response_complete:
+        if self._received > (TINY if self._keep_alive is None else SMALL) and not self.cycle.response_complete:
             self._hold(len(body) if self._held else self._received)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self._stage is not self.edge.bodies:
             return  # an offer that is about to be read again
-        self._stage, self._raw = None, 0
+        self._stage, self._moved, self._raw = None, True, 0
         super().on_message_complete()
         if self._keep_alive is None:
+            if self._received > TINY:
+                self._let_go(min(self._held, self._received))
             self._begin()
         else:
             self.cycle.transport = self.transport
@@ -189,9 +189,9 @@ class Guard(HttpToolsProtocol):
         if self.edge.held > self.edge.max_held:
             self._stop(Overloaded(f"the bodies that are coming in have {self.edge.max_held} bytes already"))
 
-    def _let_go(self) -> None:
-        self.edge.held -= self._held
-        self._held = 0
+    def _let_go(self, size: int) -> None:
+        self.edge.held -= size
+        self._held -= size
 
     # Answers
 
@@ -205,7 +205,7 @@ class Guard(HttpToolsProtocol):
         """uvicorn's, with the idle line instead of a timer."""
         self.server_state.total_requests += 1
         self._active = None
-        self._let_go()
+        self._let_go(self._held)
         if self.transport.is_closing() or self._line is self.edge.leaving:
             return
         self.flow.resume_reading()
@@ -256,7 +256,7 @@ class Guard(HttpToolsProtocol):
     def leave_slowly(self) -> None:
         """A close with bytes unread is a reset, which takes our answer away from a client that is still sending: we hear it out."""
         self._deaf = True
-        self._let_go()
+        self._let_go(self._held)
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()

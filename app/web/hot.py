@@ -2,6 +2,7 @@
 its stack of middleware and its solver of dependencies. The function, its parameters, its errors and its place in the OpenAPI document are
 those of any route; what looks different in any way takes the framework's way to the same function."""
 
+import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -30,10 +31,9 @@ class HotRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._call: Callable[..., Awaitable[Response]] = endpoint
-        kinds = inspect.get_annotations(endpoint)
-        asked = [_asked(name, kind, path) for name, kind in kinds.items() if name != "return"]
+        asked = [_asked(parameter, path) for parameter in inspect.signature(endpoint).parameters.values()]
         self._getters: list[Getter] = [one.get for one in asked]
-        self._finders: list[Finder] = [one.dependency for one in asked if one.dependency is not None]
+        self._finders: list[Finder] = [one.find for one in asked]
         super().__init__(path, endpoint, **options)
         self._door: list[Finder] = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
 
@@ -103,20 +103,24 @@ class Hot:
             response = render(problem, name)
         except Exception as error:
             response = self._envelope.failure(error, name)
+        except asyncio.CancelledError:  # the server stops and waits for nobody any more
+            response = render(errors.DatabaseUnavailable("the broker stops before this is done", "unknown"), name)
         await cycle.send_whole(response.status_code, [*response.raw_headers, *self._envelope.headers(name)], bytes(response.body))
         self._envelope.close(scope, route.name, response.status_code, time.perf_counter() - started)
 
 
-def _asked(name: str, annotation: Any, path: str) -> AtOnce:
-    if annotation is Request:
+def _asked(parameter: inspect.Parameter, path: str) -> AtOnce:
+    name, kind = parameter.name, parameter.annotation
+    assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, f"a hot route is called by the order of its parameters: {name}"
+    if kind is Request:
         return at_once(itself)
-    for fact in get_args(annotation)[1:]:
+    for fact in get_args(kind)[1:]:
         if isinstance(fact, AtOnce):
             return fact
         if isinstance(fact, params.Header):
-            return at_once(_header(name.replace("_", "-"), TypeAdapter(annotation)))
+            return at_once(_header(name.replace("_", "-"), TypeAdapter(kind)))
     assert f"{{{name}}}" in path, f"a hot route cannot take {name}"
-    return at_once(_in_path(name, TypeAdapter(annotation)))
+    return at_once(_in_path(name, TypeAdapter(kind)))
 
 
 def _header(name: str, kind: TypeAdapter[Any]) -> Getter:

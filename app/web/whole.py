@@ -28,6 +28,11 @@ class AtOnce(Depends):
 
     get: Getter = itself
 
+    @property
+    def find(self) -> Finder:
+        assert self.dependency is not None
+        return self.dependency
+
 
 def at_once(get: Getter, find: Finder | None = None) -> AtOnce:
     """`find` is for requests of which something is still to come."""

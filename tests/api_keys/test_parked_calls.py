@@ -1,13 +1,18 @@
 """A call that waits is not told anything any more once its key has ended."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 
+from app.db import versions
 from tests.api import Api
 from tests.api_keys.conftest import Callers
-from tests.broker import Broker
+from tests.broker import Broker, threaded_broker
+from tests.conftest import QUICK
+from tests.database import TestDatabase
 from tests.polls import Background
 
 
@@ -23,6 +28,31 @@ def test_a_parked_claim_gets_nothing_when_its_key_was_revoked(
     job = callers.admin.enqueue()
     assert poll.result(30).status_code == 401
     assert callers.admin.job(job["id"])["state"] == "ready"
+
+
+def test_nor_where_nobody_has_called_for_a_while_and_no_word_comes(
+    callers: Callers,
+    guarded_database: TestDatabase,
+    background: Background,
+    eventually: Callable[..., Any],
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that hears no NOTIFY, and does not look by itself."""
+    key = callers.key("work")
+    with threaded_broker(QUICK.model_copy(update={"notify": False}), guarded_database.dsn) as deaf:
+        claim = {"queues": [queue], "wait_seconds": 25}
+        poll = background.submit(httpx.post, f"{deaf.base}/claim", json=claim, headers={"Authorization": f"Bearer {key.text}"}, timeout=60)
+        assert deaf.house is not None
+        waiting = deaf.house.waiting
+        eventually(lambda: waiting.waiting(queue) == 1)
+        monkeypatch.setattr(versions, "AWAKE_SECONDS", -1.0)
+        monkeypatch.setattr(versions, "SELDOM_SECONDS", 3600.0)
+        callers.revoke(key)
+        time.sleep(2 * versions.FRESH_SECONDS)  # that is what is promised
+        job = callers.admin.enqueue()
+        assert poll.result(30).status_code == 401
+        assert callers.admin.job(job["id"])["state"] == "ready"
 
 
 def test_who_waits_for_a_job_hears_nothing_of_it_when_its_key_was_revoked(callers: Callers, background: Background, admin: Api) -> None:

@@ -5,42 +5,56 @@ import asyncio
 import pytest
 
 from app.db import versions
+from app.errors import DatabaseUnavailable
 from app.house import House
 from tests.database import Loop
 
 
-def test_while_somebody_asks_others_need_not_look(house: House, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "AWAKE_SECONDS", 1.0)
-
-    async def ask() -> tuple[float, float]:
-        await house.floor.versions.fresh()
-        before = house.floor.versions._looked_at
+async def looks(house: House, calls: int) -> float:
+    """How much later than the first call the last look was, when the chore has come round."""
+    await house.floor.versions.fresh()
+    before = house.floor.versions._looked_at
+    for _ in range(calls):
         await house.floor.versions.keep_fresh()
-        return before, house.floor.versions._looked_at
+    return house.floor.versions._looked_at - before
 
-    asked, looked = loop.run(ask())
-    assert looked > asked
+
+def test_while_somebody_asks_others_need_not_look(house: House, loop: Loop) -> None:
+    assert loop.run(looks(house, 2)) > 0
 
 
 def test_for_nobody_it_does_not_look(house: House, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "AWAKE_SECONDS", 0.0)
+    monkeypatch.setattr(versions, "AWAKE_SECONDS", -1.0)
+    assert loop.run(looks(house, 2)) == 0
 
-    async def ask() -> tuple[float, float]:
+
+def test_when_something_has_changed_it_looks_though_nobody_asks(house: House, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "AWAKE_SECONDS", -1.0)
+
+    async def hear() -> bool:
         await house.floor.versions.fresh()
-        before = house.floor.versions._looked_at
+        house.floor.versions.outdated()
         await house.floor.versions.keep_fresh()
-        return before, house.floor.versions._looked_at
+        return house.floor.versions.is_fresh()
 
-    asked, looked = loop.run(ask())
-    assert looked == asked
+    assert loop.run(hear())
 
 
-def test_who_comes_after_a_while_looks_himself_and_wakes_who_looks_for_others(house: House, loop: Loop) -> None:
-    woken = asyncio.Event()
-    house.floor.versions.nudge = woken.set
+def test_many_who_come_after_a_while_share_a_look(house: House, loop: Loop) -> None:
+    """And what becomes of it."""
 
-    async def ask() -> bool:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        failures.append(1)
+        raise DatabaseUnavailable("as this test wants it", "not_done")
+
+    async def ask() -> list[object]:
         await house.floor.versions.fresh()
-        return woken.is_set()
+        house.floor.versions.outdated()
+        house.floor.versions._numbers["policies"] = -1
+        house.floor.versions._heard["policies"] = [fail]
+        return [*await asyncio.gather(*[house.floor.versions.fresh() for _ in range(20)], return_exceptions=True)]
 
-    assert loop.run(ask())
+    failures: list[int] = []
+    assert {type(answer) for answer in loop.run(ask())} == {DatabaseUnavailable}
+    assert len(failures) == 1

@@ -75,6 +75,19 @@ def test_a_slow_body_that_moves_is_heard_to_its_end(hasty_broker: Broker, hasty:
     assert raw.answer().status == 200
 
 
+@pytest.mark.parametrize("piece", [10, -11], ids=["head in two pieces", "body after the head"])
+def test_a_request_in_two_pieces_waits_for_nothing_more(hasty: Connect, piece: int) -> None:
+    """While its poll is parked it is we who let the client wait: longer than its own deadlines."""
+    raw = hasty()
+    whole = post("/claim", b'{"queues": ["nobody-fills-this"], "wait_seconds": 2}')
+    raw.send(whole[:piece])
+    time.sleep(0.1)  # so that they come one after the other
+    raw.send(whole[piece:])
+    assert raw.answer().status == 200
+    raw.send(GET)
+    assert raw.answer().status == 200
+
+
 def test_a_connection_between_requests_is_closed_without_a_word(hasty: Connect) -> None:
     raw = hasty()
     raw.send(GET)
