@@ -12,7 +12,9 @@ from app.log import log
 from app.metrics import Metrics
 
 CHANNEL = "longshore"
-BEAT_SECONDS = 0.005  # NOTIFY takes a cluster-wide lock: never inside an enqueue, and at most 200 times a second
+# NOTIFY takes a cluster-wide lock: never inside an enqueue. Who has seldom something to say need not wait; while words keep coming the
+# pauses grow, to a hundred times a second.
+SHORTEST_BEAT, LONGEST_BEAT = 0.001, 0.01
 PROOF_SECONDS = 2.0  # a black-holed connection never reports its death, so it has to answer now and then
 MOST_TOPICS = 200  # a NOTIFY payload holds 8000 bytes; topics are short numbers
 
@@ -34,6 +36,7 @@ class Wakeups:
         self._listeners: list[Listener] = []
         self._pending: set[int] = set()
         self._any_pending = asyncio.Event()
+        self._beat = SHORTEST_BEAT
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -76,7 +79,8 @@ class Wakeups:
             return
         topics = self._take_pending()
         await connection.execute(_NOTIFY % " ".join([self._sender, *topics]), timeout=PROOF_SECONDS)
-        await asyncio.sleep(BEAT_SECONDS)
+        await asyncio.sleep(self._beat)
+        self._beat = min(2 * self._beat, LONGEST_BEAT) if self._any_pending.is_set() else SHORTEST_BEAT
 
     def _take_pending(self) -> list[str]:
         topics = [str(self._pending.pop()) for _ in range(min(MOST_TOPICS, len(self._pending)))]
