@@ -146,3 +146,18 @@ async def started_and_cancelled(db: Database, run: Callable[[Database], Any], pr
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+def test_a_broker_that_stops_meanwhile_says_that_the_outcome_is_unknown(
+    server: Server, primary: TestDatabase, background: Background, eventually: Eventually
+) -> None:
+    """It does not wait for ever, and does not go without a word (B5)."""
+    with threaded_broker(settings_with(notify=False, pool_size=40, shutdown_seconds=1.0), server.dsn) as broker:
+        api = Api(broker.http, "q")
+        api.enqueue()
+        without_standby(primary)
+        called = background.submit(httpx.post, f"{broker.base}/jobs", json={"queue": "q", "job_type": "new"}, timeout=60)
+        eventually(lambda: primary.rows(WAITING, "%INSERT INTO jobs%"))
+    problem = called.result(60).json()
+    assert (problem["status"], problem["outcome"]) == (503, "unknown")
+    as_before(primary)
