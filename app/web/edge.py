@@ -126,7 +126,7 @@ class Edge:
         name = uuid4().hex
         self.metrics.refused.labels(problem.code).inc()
         log.debug("request refused", request_id=name, code=problem.code, detail=problem.detail)
-        answer = render(problem, name, {"Connection": "close", "X-Request-Id": name})
+        answer = render(problem, name, {"Connection": "close", "X-Request-Id": name, "X-Content-Type-Options": "nosniff"})
         headers = [b"%s: %s\r\n" % pair for pair in (*default_headers, *answer.raw_headers)]
         return b"".join([STATUS_LINE[problem.status], *headers, b"\r\n", bytes(answer.body)])
 

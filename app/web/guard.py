@@ -4,7 +4,7 @@ The parser refuses most of what could be read in two ways; here and in `edge` is
 left (A19): what it asked for may still be done, but nobody answers it, and its parked poll is released."""
 
 import asyncio
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -196,9 +196,8 @@ class Guard(HttpToolsProtocol):
     # Answers
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        assert isinstance(cycle, Cycle)
-        self._active = cycle
-        cycle.scope["state"]["client"] = Client()
+        self._active = cast(Cycle, cycle)
+        cycle.scope["state"]["client"] = Client(lambda: self.flow.read_paused)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:

@@ -40,8 +40,14 @@ class Server(uvicorn.Server):
         self._edge.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        asyncio.get_running_loop().call_soon_threadsafe(self._app.state.drain)
+        asyncio.get_running_loop().call_soon_threadsafe(self._drain)
         super().handle_exit(sig, frame)
+
+    def _drain(self) -> None:
+        """Whoever is answered from now on hears that the connection ends with it."""
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        self._app.state.drain()
 
 
 def _guarded(shared: Edge) -> type[Guard]:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import pytest
+
 from tests.api import Api
 from tests.broker import Broker
 from tests.edge.conftest import Connect, connections
@@ -49,6 +51,19 @@ def test_the_poll_of_a_client_that_left_is_released_though_another_request_follo
     raw.close()
     eventually(lambda: parked(api.http) == 0)
     assert api.job(api.enqueue()["id"])["deliveries"] == 0
+
+
+@pytest.mark.parametrize("ahead", [70_000, 250_000])
+def test_a_job_is_not_lost_on_a_client_that_left_with_much_unread(api: Api, connect: Connect, eventually: Eventually, ahead: int) -> None:
+    """We do not read on while that much has been sent ahead, and hear nothing of its end."""
+    raw = connect()
+    raw.send(post("/claim", b'{"queues": ["%s"], "wait_seconds": 25, "lease_seconds": 30}' % api.queue.encode()))
+    eventually(lambda: parked(api.http) == 1)
+    raw.send(post("/jobs/batch", b" " * ahead))
+    raw.close()
+    job = api.enqueue()
+    assert api.claim_one(wait_seconds=20)["id"] == job["id"]
+    assert api.job(job["id"])["crashes"] == 0
 
 
 def test_a_request_that_comes_late_does_not_disturb_the_answer_before_it(hasty_broker: Broker, hasty: Connect) -> None:

@@ -67,7 +67,8 @@ class Claim:
 
     async def call(self, broker: Broker) -> object:
         client = Client()
-        client.gone = self.cut
+        if self.cut:
+            client.left()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, lease_seconds=self.seconds, worker_id=self.worker)
         answer = await broker.claiming.claim(request, f"{self.queue} {self.key}" if self.key else None, client, ALL)
         return [(job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in answer.jobs]
@@ -90,10 +91,6 @@ class Leaving(Client):
     def gone(self) -> bool:
         self._found -= 1
         return self._found < 0
-
-    @gone.setter
-    def gone(self, _value: bool) -> None:
-        pass
 
     def on_leave(self, _tell: Callable[[], None]) -> None:
         pass

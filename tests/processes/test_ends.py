@@ -42,12 +42,14 @@ def test_a_terminated_broker_answers_its_parked_polls_and_goes(
     one: Api, common: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     with broker_process(common.dsn) as (broker, process):
-        polls = background.claims(50, Api(broker.http, one.queue))
+        claim = {"queues": [one.queue], "wait_seconds": 25}
+        polls = [background.submit(broker.http.post, "/claim", json=claim) for _ in range(50)]
         eventually(lambda: parked(broker.http) == 50)
         process.send_signal(signal.SIGTERM)
         answers = [poll.result(20) for poll in polls]
         assert process.wait(30) == 0
-    assert all(answer["jobs"] == [] and answer["poll_after_ms"] > 0 for answer in answers)
+    assert all(answer.json()["jobs"] == [] and answer.json()["poll_after_ms"] > 0 for answer in answers)
+    assert {answer.headers.get("connection") for answer in answers} == {"close"}, "who keeps connections must not use these again"
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
