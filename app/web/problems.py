@@ -1,5 +1,6 @@
 """The one place that turns an error into an answer: application/problem+json (RFC 9457)."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,5 +109,14 @@ def validation_failed(found: Sequence[Mapping[str, Any]]) -> ValidationFailed:
 async def _on_http(request: Request, error: Exception) -> Response:
     """The router's own: no such path, or not with that method."""
     assert isinstance(error, HTTPException)
-    kind = MethodNotAllowed if error.status_code == 405 else NotFound
-    return render(kind(f"{request.method} {request.url.path}"), request_id(request.scope), error.headers)
+    wrong_method = error.status_code == 405
+    headers = {**(error.headers or {}), **({"Allow": _allowed(request)} if wrong_method else {})}
+    kind = MethodNotAllowed if wrong_method else NotFound
+    return render(kind(f"{request.method} {request.url.path}"), request_id(request.scope), headers)
+
+
+def _allowed(request: Request) -> str:
+    """All methods of the path: the router tells those of the first route that has it."""
+    paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
+    own = [item for path, item in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path)]
+    return ", ".join(sorted({method.upper() for item in own for method in item} or {"GET"}))

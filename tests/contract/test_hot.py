@@ -56,6 +56,14 @@ def test_other_methods_are_refused_as_everywhere(http: httpx.Client, method: str
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"), [("/jobs", "GET, POST"), ("/claim", "POST"), ("/queues/q", "DELETE, GET, PATCH, PUT"), ("/docs", "GET")]
+)
+def test_a_wrong_method_is_told_all_that_are_right(http: httpx.Client, path: str, allowed: str) -> None:
+    answer = http.request("TRACE", path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
 @pytest.mark.parametrize("verb", ["hot", "cold"])
 def test_what_nobody_has_thought_of_is_a_problem_too(refusing: Api, verb: str) -> None:
     if verb == "hot":
