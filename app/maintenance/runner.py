@@ -17,6 +17,8 @@ from app.maintenance import store
 STOP_SECONDS = 5.0  # what does not end when it is cancelled must not keep the process
 LEAD_SECONDS = 10.0  # a leader that dies is followed after this; what it leads can wait that long
 
+_dice = random.Random()  # of its own: tests that draw lots notice who else throws the module's
+
 
 @dataclass(frozen=True, slots=True)
 class Chore:
@@ -61,7 +63,7 @@ class Runner:
             nudged.clear()
             await self._run_once(chore)
             if not nudged.is_set():
-                alarm = asyncio.get_running_loop().call_later(chore.seconds * random.uniform(0.9, 1.1), nudged.set)
+                alarm = asyncio.get_running_loop().call_later(chore.seconds * _dice.uniform(0.9, 1.1), nudged.set)
                 try:
                     await nudged.wait()  # a timeout would cost more than most chores
                 finally:
