@@ -22,7 +22,7 @@ Border = Callable[[Access, str, Mapping[str, str]], Awaitable[None]]
 
 
 def needs(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
-    """Runs before the body is read: a stranger's bytes are not worth parsing."""
+    """Runs before the body is looked at: a stranger's bytes are not worth parsing, and a large body of his is not even waited for."""
 
     async def enter(request: Request) -> None:
         state = request.app.state

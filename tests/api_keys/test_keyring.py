@@ -175,3 +175,13 @@ def test_a_process_that_cannot_ask_lets_nobody_in(loop: Loop) -> None:
         with pytest.raises(DatabaseUnavailable):
             process.admits(key)
     process.close()
+
+
+def test_who_may_call_is_known_while_the_database_is_away(keys: TestDatabase, loop: Loop) -> None:
+    """So that an operator can read the metrics; what needs the database says so itself."""
+    process = Process(PEPPERED, keys.dsn, loop).know_the_time()
+    key = process.create("operator").key
+    assert process.admits(key)
+    process.close()
+    process.house.floor.versions.outdated()
+    assert process.admits(key)
