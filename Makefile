@@ -20,12 +20,13 @@ SQUAWK_DOWN := $(SQUAWK),ban-drop-table,ban-drop-column,ban-drop-database,ban-dr
 # The system's certificates, so that uv works behind a private certificate authority; and never a Python from the net.
 export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
+export UV_CACHE_DIR := $(CURDIR)/.tools/uv-cache
 
 # uv does not read pip's configuration: hand over pip's index, so that a mirror set up for pip serves here too.
 with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
 
-.PHONY: help run test lint bench bench-cost bench-policies bench-flat bench-growth bench-profile properties model chaos chaos-full mutants failover patroni rolling sbom fresh format lock openapi schema clean
+.PHONY: help run test lint bench bench-cost bench-policies bench-flat bench-growth bench-profile properties model fuzz chaos chaos-full mutants failover patroni rolling image-check sbom fresh format lock openapi schema clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +72,9 @@ properties: $(READY) ## the property tests with 200 examples each, some minutes
 model: $(READY) ## the model of the lease protocol: 300 runs of 50 steps, other ones each time
 	PROPERTIES=300 $(BIN)/python -m pytest tests/model
 
+fuzz: $(READY) ## generated requests, 500 for each operation: no 5xx, no response outside openapi.json (ARGS="-k claim --hypothesis-seed 7")
+	FUZZ=500 $(BIN)/python -m pytest tests/contract/test_fuzz.py $(ARGS)
+
 chaos: $(READY) ## faults on every side while jobs go through, and what became of each (ARGS="--seed 7 --jobs 20000 --faults 24")
 	$(BIN)/python -m tests.chaos $(ARGS)
 
@@ -88,6 +92,9 @@ patroni: $(READY) ## switchover and crash under Patroni; needs patroni and etcd 
 
 rolling: $(READY) ## brokers replaced one by one under load, this release and the one before in turns (ARGS="--rounds 20 --kill")
 	@$(BIN)/python -m tests.change.rolling $(ARGS)
+
+image-check: $(READY) ## build the container image with buildah and run it read-only against a Postgres; as root, needs buildah and debootstrap
+	@$(BIN)/python -m tests.image
 
 sbom: $(READY) ## write sbom.json: what a release is made of, as CycloneDX
 	$(BIN)/python -m tests.dump_sbom > sbom.json.new

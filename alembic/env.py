@@ -28,6 +28,8 @@ def migrate(connection: Connection) -> None:
         compare_type=True,
         compare_server_default=False,
     )
+    context.config.attributes.setdefault("revision", context.get_context().get_current_revision())
+    connection.commit()  # Alembic commits revision by revision only if it begins the transactions
     with context.begin_transaction():
         context.run_migrations()
     connection.commit()

@@ -142,7 +142,7 @@ CREATE FUNCTION public.longshore_enqueue_v1(job_type text, payload json DEFAULT 
 DECLARE
     asked_at timestamptz := clock_timestamp();
 
-    first_instant CONSTANT timestamptz := '0001-01-01 00:00:00+00';
+    first_instant CONSTANT timestamptz := '1970-01-01 00:00:00+00';
 
     horizon timestamptz := asked_at + make_interval(secs => 31622400);
 
@@ -171,10 +171,13 @@ BEGIN
             WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'job_type: 1 to 120 of A-Z a-z 0-9 . _ : -'
             WHEN queue !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'queue: 1 to 120 of A-Z a-z 0-9 . _ : -'
             WHEN group_key !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'group_key: 1 to 120 of A-Z a-z 0-9 . _ : -'
+            WHEN job_type IN ('.', '..') THEN 'job_type: neither . nor ..'
+            WHEN queue IN ('.', '..') THEN 'queue: neither . nor ..'
+            WHEN group_key IN ('.', '..') THEN 'group_key: neither . nor ..'
             WHEN priority NOT BETWEEN -32768 AND 32767 THEN 'priority: -32768 to 32767'
             WHEN run_at IS NOT NULL AND delay_seconds IS NOT NULL THEN 'delay_seconds: either run_at or delay_seconds, not both'
             WHEN run_at > horizon THEN 'run_at: more than 31622400 seconds ahead'
-            WHEN run_at < first_instant THEN 'run_at: before the year 1 in UTC'
+            WHEN run_at < first_instant THEN 'run_at: before 1970-01-01 00:00:00 UTC'
             WHEN delay_seconds NOT BETWEEN 0 AND 31622400 THEN 'delay_seconds: 0 to 31622400'
             WHEN char_length(unique_key) NOT BETWEEN 1 AND 200 THEN 'unique_key: 1 to 200 characters'
             WHEN unique_key IS NULL AND unique_for_seconds IS NOT NULL THEN 'unique_for_seconds: there is no unique_key'
@@ -187,7 +190,7 @@ BEGIN
             WHEN lease_seconds NOT BETWEEN 1 AND 86400 THEN 'lease_seconds: 1 to 86400'
             WHEN timeout_seconds NOT BETWEEN 1 AND 2592000 THEN 'timeout_seconds: 1 to 2592000'
             WHEN expires_at > horizon THEN 'expires_at: more than 31622400 seconds ahead'
-            WHEN expires_at < first_instant THEN 'expires_at: before the year 1 in UTC'
+            WHEN expires_at < first_instant THEN 'expires_at: before 1970-01-01 00:00:00 UTC'
             WHEN cardinality(tags) > 32 OR array_ndims(tags) > 1 THEN 'tags: at most 32, in one dimension'
             WHEN EXISTS (SELECT FROM unnest(tags) AS tag WHERE tag IS NULL OR char_length(tag) NOT BETWEEN 1 AND 120)
                 THEN 'tags: each of 1 to 120 characters'

@@ -1,6 +1,11 @@
-"""The command line: serve, migrate, keys, restored, openapi, config. Heavy libraries are imported by the command that needs them."""
+"""The command line: serve, migrate, keys, backup, restored, openapi, config. Each command imports the heavy libraries that it needs."""
 
+import shlex
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -10,18 +15,24 @@ from app import key_commands
 from app.terminal import (
     FAILED,
     WRONG_SETTINGS,
+    command_line,
     database,
     embedded_folder,
     fail,
     failing_clearly,
+    failures_are_logged,
     in_the_house,
     load_settings,
     masked,
     shown,
+    upgrade,
     variable,
 )
 
 if TYPE_CHECKING:
+    from socket import socket
+
+    from app.db.migrations import Upgraded
     from app.house import House
     from app.settings import Settings
 
@@ -40,13 +51,20 @@ Migrate = Annotated[bool | None, typer.Option("--migrate/--no-migrate", help="Mi
 @cli.command()
 def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None:
     """Serve the API until SIGTERM or Ctrl-C; without DATABASE_URL on a Postgres of our own."""
+    from app import log
+    from app.web.listener import bind
+
+    log.configure("info")
+    failures_are_logged.set(not sys.stderr.isatty())
     settings = load_settings(host=host, port=port)
+    log.configure(settings.log_level)
+    log.capture_everything_else()
     leave_cleanly_on_signals()
-    with failing_clearly(), database(settings) as dsn:
+    with failing_clearly(), bind(settings.host, settings.port) as listener, logged_shutdown(listener), database(settings) as dsn:
         if migrate or (migrate is None and settings.database_url is None):
-            upgrade(direct(settings, dsn))
+            log_upgrade(upgrade(direct(settings, dsn)))
         refuse_an_open_door(settings, dsn)
-        run(settings, dsn)
+        run(settings, dsn, listener)
 
 
 @cli.command()
@@ -54,18 +72,43 @@ def migrate() -> None:
     """Bring the database to the newest schema."""
     settings = load_settings()
     with failing_clearly(), database(settings) as dsn:
-        upgrade(direct(settings, dsn))
+        before, after = upgrade(direct(settings, dsn))
+        print(f"The schema is already at {after}." if before == after else f"Migrated the schema from {before or 'nothing'} to {after}.")
+
+
+@cli.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet; a restored broker uses it as LONGSHORE_DATA_DIR.")],
+) -> None:
+    """Copy the embedded Postgres, with or without a broker running on it."""
+    settings = load_settings()
+    if settings.database_url is not None:
+        fail(
+            "backup copies the embedded Postgres only; for your own use pg_basebackup or pgBackRest, for example (docs/ha.md)",
+            WRONG_SETTINGS,
+        )
+    from app.db.embedded_backup import back_up, check_target
+
+    target = folder.absolute()
+    with failing_clearly(), saying_if_interrupted(target):
+        check_target(target, settings.data_dir.absolute())
+        with database(settings, shared=True, existing=True) as dsn:
+            back_up(dsn, embedded_folder(settings), target)
+    print(f"{folder} is a backup of {settings.data_dir}. To restore it, stop the broker and run:", *restore_commands(target), sep="\n")
 
 
 @cli.command()
 def restored() -> None:
-    """After the database was brought back to an earlier time, before brokers serve it: end every lease of that time."""
+    """After the database was brought back to an earlier time, before brokers serve it: end every lease of that time.
+
+    Refuses a data folder that a broker serves. With DATABASE_URL, stop the brokers yourself: it takes jobs away from live workers."""
     from app.maintenance.restoring import end_leases
 
     async def end(house: "House") -> None:
-        print(f"{await end_leases(house.floor, house.settling)} leases ended; their jobs are handed out again")
+        count = await end_leases(house.floor, house.settling)
+        print("1 lease ended; its job is handed out again" if count == 1 else f"{count} leases ended; their jobs are handed out again")
 
-    in_the_house(end)
+    in_the_house(end, shared=False)
 
 
 @cli.command()
@@ -89,6 +132,23 @@ def config() -> None:
         print(f"{variable(name)}={shown(value)}")
 
 
+def restore_commands(backup: Path) -> list[str]:
+    """The commands of docs/backup.md. They use a copy, so that the backup can be restored again."""
+    restored = f"{backup}.restored"
+    setting = f"LONGSHORE_DATA_DIR={shlex.quote(restored)}"
+    return [shlex.join(["cp", "-a", str(backup), restored]), *(f"{setting} {command_line(name)}" for name in ("restored", "serve"))]
+
+
+@contextmanager
+def saying_if_interrupted(target: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a backup with one line."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail(f"interrupted: there is no backup in {target}; delete {target}.partial if it exists, and run the command again", FAILED)
+
+
 def refuse_an_open_door(settings: "Settings", dsn: str) -> None:
     """Without keys we serve this machine only. A database that cannot be asked now is asked by the requests: till then nobody gets in."""
     from app.settings import is_loopback
@@ -97,8 +157,8 @@ def refuse_an_open_door(settings: "Settings", dsn: str) -> None:
         return
     if keys_were_made(dsn) is False:
         fail(
-            f"no API key was ever made, so {settings.host} would be open to everyone who can reach it: make one "
-            "(`python -m app keys create --name admin --scope manage`), or say LONGSHORE_ALLOW_ANONYMOUS=true",
+            f"there is no API key, so {settings.host} would be open to everyone who can reach it. Create one with the same settings: "
+            f"`{command_line('keys', 'create', '--name', 'admin', '--admin')}`, or set LONGSHORE_ALLOW_ANONYMOUS=true",
             WRONG_SETTINGS,
         )
 
@@ -127,28 +187,27 @@ def direct(settings: "Settings", dsn: str) -> str:
     return settings.listen_url.get_secret_value() if settings.listen_url else dsn
 
 
-def upgrade(dsn: str) -> None:
-    from app.db import migrations
+def log_upgrade(upgraded: "Upgraded") -> None:
+    from app.log import log
 
-    try:
-        migrations.upgrade(dsn)
-    except OSError as error:  # asyncpg passes on the socket's own words
-        fail(f"the database cannot be reached: {error}", FAILED)
+    if upgraded.before != upgraded.after:
+        log.info("schema migrated", before=upgraded.before, after=upgraded.after)
 
 
-def run(settings: "Settings", dsn: str) -> None:
-    from app import log
+def run(settings: "Settings", dsn: str, listener: "socket") -> None:
     from app.main import create_app
     from app.web import server
+    from app.web.listener import base_url
 
-    log.configure(settings.log_level)
     data = settings.database_url and masked(settings.database_url.get_secret_value())
     where = data or f"{embedded_folder(settings)} (embedded Postgres)"
-    server.serve(create_app(settings, dsn), settings, on_listening=lambda host, port: greet(host, port, where))
+    server.serve(create_app(settings, dsn), settings, listener, on_listening=lambda _host, _port: greet(base_url(listener), where))
 
 
-def greet(host: str, port: int, where: str) -> None:
-    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def greet(base: str, where: str) -> None:
+    """Prints a banner if stderr is a terminal. A log pipeline finds the address in the line `broker started`."""
+    if not sys.stderr.isatty():
+        return
     print(
         f"""Longshore listens on {base} (documentation: {base}/docs)
 Data: {where}
@@ -156,8 +215,24 @@ Try:
   curl -s {base}/jobs -d '{{"queue": "mail", "job_type": "welcome", "payload": {{"to": "ada"}}}}'
   curl -s {base}/claim -d '{{"queues": ["mail"], "worker_id": "me", "wait_seconds": 5}}'
   curl -s {base}/stats""",
+        file=sys.stderr,
         flush=True,
     )
+
+
+@contextmanager
+def logged_shutdown(listener: "socket") -> Iterator[None]:
+    """Writes the last line of a broker's log, when everything has ended, including the embedded Postgres."""
+    from app import RELEASE
+    from app.log import log
+    from app.web.listener import base_url
+
+    address = base_url(listener)
+    try:
+        yield
+    except SystemExit:  # raised by the signal handler; a start that fails logs `broker not started` instead
+        log.info("shutdown complete", release=RELEASE, address=address)
+        raise
 
 
 def leave_cleanly_on_signals() -> None:

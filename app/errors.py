@@ -2,8 +2,8 @@
 
 Problem
 ├── MalformedJson 400 · BadRequest 400
-├── Unauthenticated 401 · Forbidden 403
-├── ValidationFailed 422 · IdempotencyKeyReused 422
+├── Unauthenticated 401 · Forbidden 403 · ForeignOrigin 403
+├── ValidationFailed 422 · IdempotencyKeyReused 422 · UnsupportedMediaType 415
 ├── NotFound 404
 ├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409 · DuplicateJob 409 · QueueNotEmpty 409 · TooManyKeys 409
 ├── PayloadTooLarge 413 · BatchTooLarge 413
@@ -12,11 +12,12 @@ Problem
 └── DatabaseUnavailable 503 · Overloaded 503
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 from uuid import UUID
 
 Outcome = Literal["not_done", "unknown"]
+MAX_FAULTS = 10  # listed in one problem; its detail says how many there are
 
 
 class Fault(NamedTuple):
@@ -35,12 +36,19 @@ class Problem(Exception):
     title: ClassVar[str] = "Something went wrong on our side"
     headers: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, detail: str, *, faults: Sequence[Fault] = (), retry_after: int | None = None, **members: str | int) -> None:
+    def __init__(
+        self, detail: str, *, faults: Sequence[Fault] = (), fault_count: int = 0, retry_after: int | None = None, **members: str | int
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
-        self.faults = faults
+        self.set_faults(faults, fault_count)
         self.retry_after = retry_after
         self.members = members
+
+    def set_faults(self, faults: Sequence[Fault], count: int = 0) -> None:
+        """`count` is the number of all faults if `faults` has only the first of them."""
+        self.faults = faults
+        self.fault_count = max(count, len(faults))
 
 
 class MalformedJson(Problem):
@@ -54,6 +62,30 @@ class ValidationFailed(Problem):
     def at(cls, pointer: str, detail: str, code: str = "invalid") -> "ValidationFailed":
         return cls(detail, faults=[Fault(pointer, code, detail)])
 
+    @classmethod
+    def of(cls, faults: Sequence[Fault], count: int = 0) -> "ValidationFailed":
+        """One problem for all errors of a body. `faults` may be only the first of `count`."""
+        count = max(count, len(faults))
+        detail = faults[0].detail if count == 1 else f"{counted(count)}; the first: {faults[0].detail}"
+        return cls(detail, faults=faults, fault_count=count)
+
+
+def counted(count: int) -> str:
+    """How many errors there are, and how many of them the response lists if it does not list all."""
+    return f"{count} errors, {MAX_FAULTS} listed" if count > MAX_FAULTS else f"{count} errors"
+
+
+def refuse(faults: Iterable[Fault | None], more: int = 0) -> None:
+    """Raises ValidationFailed if there is any fault, so that one response reports the faults of several checks. `more` is the number of
+    faults that are counted but not listed."""
+    found = [fault for fault in faults if fault is not None]
+    if found:
+        raise ValidationFailed.of(found, len(found) + more)
+
+
+class UnsupportedMediaType(Problem):
+    status, code, title = 415, "unsupported_media_type", "The encoding of the body is not supported"
+
 
 class Unauthenticated(Problem):
     status, code, title = 401, "unauthenticated", "No valid API key"
@@ -66,6 +98,12 @@ class Forbidden(Problem):
     @classmethod
     def at(cls, pointer: str, detail: str) -> "Forbidden":
         return cls(detail, faults=[Fault(pointer, cls.code, detail)])
+
+
+class ForeignOrigin(Problem):
+    """A browser page of another origin calls a broker without API keys. It is not Forbidden, because no key lacks a scope."""
+
+    status, code, title = 403, "foreign_origin", "Pages of other origins may call only brokers with API keys"
 
 
 class NotFound(Problem):
@@ -145,7 +183,7 @@ class RateLimited(Problem):
 class DatabaseUnavailable(Problem):
     """`not_done`: nothing was sent. `unknown`: it may have committed; repeat with the same key or token to find out."""
 
-    status, code, title = 503, "database_unavailable", "The database did not answer"
+    status, code, title = 503, "database_unavailable", "The database is not available"
 
     def __init__(self, detail: str, outcome: Outcome) -> None:
         super().__init__(detail, retry_after=1, outcome=outcome)

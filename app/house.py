@@ -12,6 +12,7 @@ from app.db.floor import Floor
 from app.db.inspection import Inspection
 from app.db.lanes import IdMint
 from app.db.pool import Database
+from app.db.reads import Reads
 from app.db.versions import Hear, Versions
 from app.db.wakeups import Wakeups
 from app.dead_letters.reviving import Reviving
@@ -42,6 +43,7 @@ from app.maintenance.runner import Chore, Runner
 from app.metrics import Metrics
 from app.purging.purging import Purging
 from app.queues.configuring import Configuring
+from app.queues.creator import QueueCreator
 from app.queues.registry import Queues
 from app.schedules.firing import Firing
 from app.schedules.keeping import Keeping
@@ -93,11 +95,12 @@ def build(settings: Settings, dsn: str) -> House:
     sorting = Sorting(floor, queues, signals, turns)
     watching = Watching(floor, queues, signals)
     configuring = Configuring(floor)
-    intake = Intake(floor, queues, Reading(floor, queues, job_types), signals)
+    creator = QueueCreator(floor, queues)
+    intake = Intake(floor, queues, creator, Reading(floor, queues, job_types), signals)
     settling = Settling(floor, queues, signals, times, turns)
     handing = Handing(floor, queues, waiting, settling)
     intake.offer = handing.offer
-    reviving = Reviving(floor, queues, signals, watching)
+    reviving = Reviving(floor, queues, creator, signals, watching)
     firing = Firing(floor, intake, watching)
     reckoning = Reckoning(floor, queues, waiting, times)
     taking = Taking(floor, queues, signals, times)
@@ -151,14 +154,24 @@ def _floor(settings: Settings, dsn: str) -> Floor:
     listen = settings.listen_url.get_secret_value() if settings.listen_url else dsn
     wakeups = Wakeups(listen, metrics, enabled=settings.notify)
     db = Database(dsn, settings, metrics)
-    return Floor(settings, metrics, db, Inspection(db, settings, metrics), clock, IdMint(clock.now), wakeups, Versions(db, wakeups))
+    return Floor(
+        settings,
+        metrics,
+        db,
+        Reads(db, settings),
+        Inspection(db, settings, metrics),
+        clock,
+        IdMint(clock.now),
+        wakeups,
+        Versions(db, wakeups),
+    )
 
 
 def start_chores(house: House, runner: Runner) -> None:
     """Whoever has work for a chore nudges it; the seconds are for what nobody has told us."""
     floor, settings = house.floor, house.floor.settings
     promotion, releasing = Promotion(floor, house.queues, house.signals), Releasing(floor, house.queues, house.signals)
-    expiry, lateness = Expiry(floor, house.settling), Lateness(floor, house.signals)
+    expiry, lateness = Expiry(floor, house.settling), Lateness(floor, house.queues, house.signals)
     runner.start(Chore("clock", lambda: floor.clock.refresh(floor.db), 1.0))
     runner.start(Chore("inspection", floor.inspection.run_once, inspection.SECONDS))
     look_at_versions = runner.start(Chore("versions", floor.versions.keep_fresh, versions.LOOK_SECONDS))

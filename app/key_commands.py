@@ -1,22 +1,35 @@
 """`longshore keys create | list | revoke`: on the database itself, so that the first key can be made."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.terminal import checked, in_the_house
+from app.terminal import WRONG_SETTINGS, checked, command_line, fail, in_the_house
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from app.api_keys.schemas import ApiKey
     from app.house import House
 
 cli = typer.Typer(help="API keys: make the first one here, others here or with POST /api-keys.", no_args_is_help=True)
 
 
+async def warn_without_admin(house: "House") -> None:
+    """A warning is enough, because the command line can create an administrator's key at any time."""
+    if not await house.issuing.has_admin():
+        command = command_line("keys", "create", "--name", "admin", "--admin")
+        print(f"longshore: warning: no live key is an administrator's; make one with `{command}`", file=sys.stderr)
+
+
 @cli.command("create")
 def create_key(
     name: Annotated[str, typer.Option(help="Who the caller is. Two live keys may have the same name, so that one can take over.")],
-    scope: Annotated[list[str], typer.Option(help="enqueue, work, read or manage, also `work:email.*`. Give it several times.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="enqueue, work, read or manage, also `work:email.*`. Give it several times.")
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="All four scopes for every queue: an administrator's key.")] = False,
     days: Annotated[float | None, typer.Option(help="How long it lasts; default: until it is revoked.", min=0.001, max=36500)] = None,
     requests_per_second: Annotated[float | None, typer.Option(help="Quota of calls, in each process.")] = None,
     max_leases: Annotated[int | None, typer.Option(help="Quota of leases held at once.")] = None,
@@ -27,18 +40,23 @@ def create_key(
     from app.api_keys.schemas import ApiKeyCreate
     from app.web.shapes import or_unset
 
+    scopes = [*(scope or []), *(["admin"] if admin else [])]
+    if not scopes:
+        fail("give the key at least one --scope, or --admin for all scopes", WRONG_SETTINGS)
+
     async def create(house: "House") -> None:
         wanted = {
             "name": name,
-            "scopes": scope,
+            "scopes": scopes,
             "expires_at": or_unset(days and house.floor.now() + timedelta(days=days)),
             "requests_per_second": or_unset(requests_per_second),
             "max_leases": or_unset(max_leases),
         }
         made = await house.issuing.create(checked(ApiKeyCreate, wanted))
         print(made.key)
+        await warn_without_admin(house)
 
-    in_the_house(create)
+    in_the_house(create, existing=False)
 
 
 @cli.command("list")
@@ -47,17 +65,18 @@ def list_keys() -> None:
     from app.web.paging import Paging
     from app.web.shapes import given
 
-    def line(key: "ApiKey") -> str:
-        used = given(key.last_used_at, None)
+    def line(key: "ApiKey", now: "datetime") -> str:
+        used, expires = given(key.last_used_at, None), given(key.expires_at, None)
         state = "revoked" if given(key.revoked_at, None) else f"used {used:%Y-%m-%d %H:%M}" if used else "never used"
-        return f"{key.id}  {key.name}  {' '.join(key.scopes)}  made {key.created_at:%Y-%m-%d}  {state}"
+        expiry = f"  {'expired' if expires <= now else 'expires'} {expires:%Y-%m-%d %H:%M}" if expires else ""
+        return f"{key.id}  {key.name}  {' '.join(key.scopes)}  made {key.created_at:%Y-%m-%d}  {state}{expiry}"
 
     async def show(house: "House") -> None:
         cursor: str | None = None
         while True:
             page = await house.issuing.page(Paging(limit=1000, cursor=cursor))
             for key in page.items:
-                print(line(key))
+                print(line(key, house.floor.now()))
             cursor = given(page.next_cursor, None)
             if cursor is None:
                 return
@@ -69,10 +88,11 @@ def list_keys() -> None:
 def revoke_key(
     key_id: Annotated[str, typer.Argument(help="Its id, as `keys list` shows it.")],
 ) -> None:
-    """Revoke a key for good; brokers refuse it within a second."""
+    """Revoke a key for good; brokers refuse it within 250 ms."""
 
     async def revoke(house: "House") -> None:
         revoked = await house.issuing.revoke(key_id)
         print(f"{revoked.id} ({revoked.name}) is revoked")
+        await warn_without_admin(house)
 
     in_the_house(revoke)

@@ -2,7 +2,9 @@
 
 import logging
 import sys
+import threading
 import traceback
+from types import TracebackType
 
 import msgspec
 import structlog
@@ -24,6 +26,18 @@ def configure(level: str) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+def capture_everything_else() -> None:
+    """Writes warnings and uncaught exceptions as log lines too, because the stderr of `serve` may feed a log pipeline."""
+    logging.captureWarnings(True)
+    sys.excepthook = _log_crash
+    threading.excepthook = lambda args: log.error("thread crashed", exc_info=args.exc_value)
+    sys.unraisablehook = lambda args: log.error("exception ignored", exc_info=args.exc_value)
+
+
+def _log_crash(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+    log.critical("broker crashed", exc_info=error)
 
 
 class _Forward(logging.Handler):

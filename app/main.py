@@ -1,15 +1,19 @@
 """The composition root: the only file that knows everything."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from app import RELEASE
 from app.api_keys import routes as api_key_routes
 from app.db import migrations
+from app.db.schema_state import schema_problem
 from app.dead_letters import routes as dead_letter_routes
 from app.errors import DatabaseUnavailable, Problem
 from app.explain import routes as explain_routes
@@ -17,6 +21,7 @@ from app.house import House, build, start_chores
 from app.job_types import routes as job_type_routes
 from app.jobs import routes as job_routes
 from app.leases import routes as lease_routes
+from app.log import log
 from app.maintenance.runner import Runner
 from app.purging import routes as purging_routes
 from app.queues import routes as queue_routes
@@ -27,6 +32,7 @@ from app.web import docs, health, openapi, problems
 from app.web.health import Health
 from app.web.hot import Hot, HotRoute
 from app.web.middleware import Envelope
+from app.web.problems import Methods
 from app.web.rooms import furnish
 from app.workers import routes as worker_routes
 
@@ -49,7 +55,9 @@ FINISH_SECONDS = 5  # for statements that are under way when everybody has left
 DESCRIPTION = """A durable job broker: REST in front, Postgres behind.
 
 Execution is at least once; at most one settlement of a job is accepted. A worker holds a job under a lease and proves with the lease token
-that it still does; pass `deliveries` downstream as the epoch if an effect must not happen twice."""
+that it still does; pass `deliveries` downstream as the epoch if an effect must not happen twice.
+
+`HEAD` works wherever `GET` does. Each query parameter may be sent only once."""
 
 
 class _Door(FastAPI):
@@ -70,7 +78,7 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     house = build(settings, dsn)
     app = _Door(
         title="Longshore",
-        version="0.1.0",
+        version=RELEASE,
         description=DESCRIPTION,
         lifespan=lambda _app: _lived_in(house),
         docs_url=None,
@@ -92,7 +100,18 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
         app.include_router(room.router)
     for desk in (health, docs):
         app.include_router(desk.router)
+    app.state.methods = _methods([*app.routes, *(route for part in (*ROOMS, health, docs) for route in part.router.routes)])
     return app
+
+
+def _methods(routes: Iterable[BaseRoute]) -> Methods:
+    """The methods of each path. HEAD is answered wherever GET is."""
+    methods: dict[str, set[str]] = defaultdict(set)
+    for route in routes:
+        if isinstance(route, Route):
+            methods[route.path] |= route.methods or set()
+            methods[route.path] |= {"HEAD"} if "GET" in methods[route.path] else set()
+    return dict(methods)
 
 
 def _hot_routes() -> list[HotRoute]:
@@ -108,9 +127,10 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
     floor = house.floor
     await floor.db.open()
     runner = Runner(floor)
-    if await _time_is_known(house):
-        start_chores(house, runner)
+    if (failure := await _failure_to_read_the_clock(house)) is None:
+        await _start(house, runner)
     else:
+        log.warning("database unreachable, waiting for it", detail=floor.db.explain_to_operator(failure))
         runner.start_task("await the database", lambda: _start_later(house, runner))
     try:
         yield
@@ -124,17 +144,31 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
         await floor.db.close()
 
 
-async def _time_is_known(house: House) -> bool:
-    with suppress(DatabaseUnavailable):
+async def _failure_to_read_the_clock(house: House) -> DatabaseUnavailable | None:
+    try:
         await house.floor.clock.refresh(house.floor.db)
-    return house.floor.clock.known
+    except DatabaseUnavailable as failure:
+        return failure
+    return None
 
 
 async def _start_later(house: House, runner: Runner) -> None:
     """A broker may start before its database. Nothing is swept by any other clock than the database's."""
-    while not await _time_is_known(house):  # noqa: ASYNC110 (a database sets no event)
+    while await _failure_to_read_the_clock(house) is not None:  # noqa: ASYNC110 (a database sets no event)
         await asyncio.sleep(0.25)
+    log.info("database reached")
+    await _start(house, runner)
+
+
+async def _start(house: House, runner: Runner) -> None:
+    """Starts the background services on any schema, because it may be migrated later. A log line says what is missing until then."""
     start_chores(house, runner)
+    try:
+        outdated = schema_problem(await migrations.current_revision(house.floor.db))
+    except DatabaseUnavailable as error:
+        outdated = error.detail
+    if outdated is not None:
+        log.warning("database not ready", detail=outdated)
 
 
 def _checks(house: House) -> dict[str, health.Probe]:
@@ -144,10 +178,9 @@ def _checks(house: House) -> dict[str, health.Probe]:
 
     async def schema() -> str:
         """A newer schema is fine: migrations come before the release that needs them."""
-        migrated = await house.floor.db.value("SELECT to_regclass('alembic_version') IS NOT NULL")
-        at = await house.floor.db.value("SELECT version_num FROM alembic_version") if migrated else None
-        if at in migrations.older_than_head():
-            raise Problem(f"the schema is at {at or 'nothing'}, this release needs {migrations.head()}: run `python -m app migrate`")
+        at = await migrations.current_revision(house.floor.db)
+        if (outdated := schema_problem(at)) is not None:
+            raise Problem(outdated)
         return f"at {at}"
 
     async def serving() -> str:

@@ -21,6 +21,9 @@ class Metrics:
         self.settled = Counter("longshore_jobs_settled", "Settlements by outcome.", ["outcome"], registry=self.registry)
         self.lost = self._count("settlements_lost", "Settlements refused because the lease was lost.")
         self.expired = self._count("leases_expired", "Leases that ran out.")
+        self.workers_not_listed = self._count(
+            "workers_not_listed", "Claims and heartbeats of worker ids beyond the limit of their key: served, but not listed."
+        )
         self.promoted = self._count("jobs_promoted", "Scheduled jobs that became ready.")
         self.parked = Gauge("longshore_polls_parked", "Long polls waiting now.", registry=self.registry)
         self.queue_health = Gauge(
@@ -39,6 +42,10 @@ class Metrics:
             "database_snapshot_age", "Transactions since the oldest snapshot in use: it keeps dead rows in the way."
         )
         self.long_statements = self._level("long_statements", "Statements that have run, or waited for a standby, for more than 5 s.")
+        self.retention_lag = self._level(
+            "retention_lag_seconds",
+            "Seconds by which retention is behind the database's clock, because that has jumped ahead within the last day; 0 otherwise.",
+        )
         self.refused = Counter("longshore_edge_refusals", "Refused before they were requests, by code.", ["code"], registry=self.registry)
         self.connections = Gauge("longshore_connections", "Client connections now.", registry=self.registry)
         self.loop_lag = Histogram(

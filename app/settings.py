@@ -1,6 +1,8 @@
 """Every knob of the broker: frozen, documented, built once in `__main__` and passed on. No other module reads the environment."""
 
+import os
 from contextlib import suppress
+from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,8 +14,12 @@ KIB = 1024
 MIB = 1024 * KIB
 DAY = 24 * 60 * 60
 
-Seconds = Annotated[float, Field(ge=0)]
+LONG = 2**31 - 1  # seconds, 68 years: added to any instant of this century it stays within the calendar
+Seconds = Annotated[float, Field(ge=0, le=LONG)]
+WholeSeconds = Annotated[int, Field(ge=1, le=LONG)]
 Count = Annotated[int, Field(ge=1)]
+
+OF_WORKERS = ("URL", "KEY")  # LONGSHORE_URL and LONGSHORE_KEY are read by the example workers, which may share the broker's environment
 
 
 def is_loopback(host: str) -> bool:
@@ -23,10 +29,19 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
+def misspelt_variables() -> list[str]:
+    """A sentence for each LONGSHORE_ variable of the environment that is no setting, with the nearest name that is one."""
+    known = [name.upper() for name in Settings.model_fields]
+    given = sorted(name.removeprefix("LONGSHORE_") for name in os.environ if name.startswith("LONGSHORE_"))
+    nearest = {name: get_close_matches(name, known, n=1) for name in given if name not in {*known, *OF_WORKERS}}
+    hints = {name: f": did you mean LONGSHORE_{found[0]}?" if found else "" for name, found in nearest.items()}
+    return [f"LONGSHORE_{name} is not a setting{hint}" for name, hint in hints.items()]
+
+
 class Settings(BaseSettings):
     """Each field is read from `LONGSHORE_<NAME>`; its description is the README's settings table (a test joins the two)."""
 
-    model_config = SettingsConfigDict(env_prefix="LONGSHORE_", frozen=True, extra="forbid", populate_by_name=True)
+    model_config = SettingsConfigDict(env_prefix="LONGSHORE_", frozen=True, extra="forbid", populate_by_name=True, env_ignore_empty=True)
 
     # Where we listen, where the data is
     host: str = Field("127.0.0.1", description="Address to serve on.")
@@ -44,6 +59,12 @@ class Settings(BaseSettings):
     pool_size: int = Field(10, ge=2, le=1000, description="Database connections per broker process.")
     pool_reserved: int | None = Field(
         None, ge=0, description="Of these, connections that only settlements and heartbeats may use; default: a fifth of them."
+    )
+    pool_reads: int | None = Field(
+        None, ge=1, description="Connections that lists, searches and statistics may use at once; default: half of those not reserved."
+    )
+    read_timeout_seconds: Annotated[float, Field(gt=0, le=DAY)] = Field(
+        5.0, description="How long one statement of a list, a search or statistics may take before 503 with a hint to narrow the filter."
     )
     acquire_timeout_seconds: Seconds = Field(5.0, description="How long a request waits for a free database connection before 503.")
     silent_seconds: float = Field(
@@ -70,26 +91,31 @@ class Settings(BaseSettings):
     max_batch_jobs: Count = Field(1000, description="Most jobs in one `POST /jobs/batch`.")
     max_batch_bytes: Count = Field(8 * MIB, description="Largest body of batch, settle and claim calls, and largest claim answer.")
     max_body_bytes: Count = Field(1 * MIB, description="Largest body of any other call.")
+    max_list_bytes: Count = Field(8 * MIB, description="Largest response of a list; a page ends before it, but has at least one item.")
     max_claim_jobs: int = Field(1000, ge=1, le=1000, description="Most jobs handed out by one claim.")
     max_settlements: Count = Field(1000, description="Most settlements, or heartbeat leases, in one call.")
     max_wait_seconds: int = Field(30, ge=0, le=60, description="Longest long poll; longer waits are clamped. At most 60.")
-    min_lease_seconds: Count = Field(1, description="Shortest lease.")
+    min_lease_seconds: WholeSeconds = Field(1, description="Shortest lease.")
     max_lease_seconds: int = Field(DAY, ge=1, le=DAY, description="Longest lease.")
     max_queues: int = Field(10_000, ge=1, le=65_535, description="Most queues.")
-    max_delay_seconds: Count = Field(366 * DAY, description="How far ahead a job may be scheduled.")
+    max_workers_per_key: Count = Field(
+        10_000,
+        description="Worker ids of one API key that a process lists in a day. Others are served, but are not in `GET /workers`.",
+    )
+    max_delay_seconds: WholeSeconds = Field(366 * DAY, description="How far ahead a job may be scheduled.")
     max_parked_polls: Count = Field(
         10_000, description="Long polls parked per process; beyond it claims answer empty with `poll_after_ms`."
     )
 
     # The HTTP edge: how much, and how slowly, a client may send before it is cut off
-    header_seconds: Annotated[float, Field(gt=0)] = Field(
+    header_seconds: Annotated[float, Field(gt=0, le=LONG)] = Field(
         5.0, description="How long a new connection may say nothing, a request's head may take, and a refused client is heard out."
     )
-    body_seconds: Annotated[float, Field(gt=0)] = Field(
+    body_seconds: Annotated[float, Field(gt=0, le=LONG)] = Field(
         10.0, description="How long a body, or the taking of an answer, may take; as long again for each `body_seconds` at the pace below."
     )
     body_bytes_per_second: Count = Field(64 * KIB, description="Slowest pace at which large bodies and answers may move.")
-    keep_alive_seconds: Annotated[float, Field(gt=0)] = Field(5.0, description="How long a connection is kept between requests.")
+    keep_alive_seconds: Annotated[float, Field(gt=0, le=LONG)] = Field(5.0, description="How long a connection is kept between requests.")
     max_header_bytes: Count = Field(32 * KIB, description="Largest request line and headers, together.")
     max_headers: Count = Field(100, description="Most headers of a request.")
     max_url_bytes: Count = Field(16 * KIB, description="Longest path and query.")
@@ -103,7 +129,7 @@ class Settings(BaseSettings):
 
     # What a job gets when nobody says otherwise
     default_max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="Executions before a failing job is dead.")
-    default_lease_seconds: Count = Field(60, description="Lease when neither the claim nor the job names one.")
+    default_lease_seconds: WholeSeconds = Field(60, description="Lease when neither the claim nor the job names one.")
     retry_base_seconds: Seconds = Field(5.0, description="Delay before the first retry.")
     retry_factor: Annotated[float, Field(ge=1)] = Field(2.0, description="Each further delay is this many times longer.")
     retry_max_seconds: Seconds = Field(3600.0, description="Longest delay between retries.")
@@ -115,21 +141,30 @@ class Settings(BaseSettings):
     create_queues: bool = Field(True, description="Whether an unknown queue comes into being on first enqueue.")
 
     # What is kept, and for how long
-    finished_seconds: Count = Field(7 * DAY, description="How long completed and cancelled jobs are kept.")
+    finished_seconds: WholeSeconds = Field(7 * DAY, description="How long completed and cancelled jobs are kept.")
     finished_mode: Literal["drop", "detach"] = Field(
         "drop", description="Whether old partitions of finished jobs are dropped or detached for an archive."
     )
-    dead_letter_seconds: Count = Field(90 * DAY, description="How long dead letters are kept.")
-    idempotency_seconds: Count = Field(DAY, description="How long an `Idempotency-Key` is remembered.")
+    dead_letter_seconds: WholeSeconds = Field(90 * DAY, description="How long dead letters are kept.")
+    idempotency_seconds: WholeSeconds = Field(DAY, description="How long an `Idempotency-Key` is remembered.")
 
     # How often things happen with no request
     sweep_seconds: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="Longest pause between looks for expired leases and due jobs."
     )
-    poll_seconds: Annotated[float, Field(gt=0)] = Field(
+    poll_seconds: Annotated[float, Field(gt=0, le=LONG)] = Field(
         1.0, description="Pause between the fallback polls that find work when no wake-up came."
     )
     shutdown_seconds: Seconds = Field(5.0, description="How long running requests may take to finish after SIGTERM.")
+
+    @property
+    def connections_reserved(self) -> int:
+        return self.pool_size // 5 if self.pool_reserved is None else self.pool_reserved
+
+    @property
+    def connections_for_reads(self) -> int:
+        ordinary = max(1, self.pool_size - self.connections_reserved)
+        return max(1, ordinary // 2) if self.pool_reads is None else self.pool_reads
 
     @field_validator("database_url", "listen_url")
     @classmethod

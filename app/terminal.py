@@ -1,14 +1,18 @@
 """What all commands share: settings from the environment, the database in use, and errors an operator can read."""
 
+import shlex
+import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from app.db.migrations import Upgraded
     from app.house import House
     from app.settings import Settings
 
@@ -16,19 +20,65 @@ T = TypeVar("T")
 
 WRONG_SETTINGS = 2
 FAILED = 1
+WRONG_VALUES = {
+    "int_": "a whole number",
+    "float_": "a number",
+    "bool_": "true or false",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "greater than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+
+failures_are_logged: ContextVar[bool] = ContextVar("failures_are_logged", default=False)
 
 
 def load_settings(**overrides: str | int | None) -> "Settings":
     from pydantic import ValidationError
 
-    from app.settings import Settings
+    from app.settings import Settings, misspelt_variables
 
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    for sentence in misspelt_variables():
+        warn(sentence)
     try:
-        return Settings(**given)
+        settings = Settings(**given)
     except ValidationError as error:
-        problems = (f"{variable(str(item['loc'][0])) if item['loc'] else 'settings'}: {item['msg']}" for item in error.errors())
+        problems = (f"{variable(str(item['loc'][0])) if item['loc'] else 'settings'}: {explain_setting(item)}" for item in error.errors())
         fail("; ".join(problems), WRONG_SETTINGS)
+    check_hosts(settings)
+    return settings
+
+
+def check_hosts(settings: "Settings") -> None:
+    from app.db.dsn import places
+
+    for name in ("database_url", "listen_url"):
+        url = getattr(settings, name)
+        try:
+            places(url.get_secret_value() if url else "")
+        except ValueError as error:
+            fail(f"{variable(name)}: {error}", WRONG_SETTINGS)
+
+
+def explain_setting(error: Mapping[str, Any]) -> str:
+    """In our own words. The value is shown for numbers and choices only, as URLs and the pepper are secret."""
+    context = {name: int(bound) if str(bound).endswith(".0") else bound for name, bound in error.get("ctx", {}).items()}
+    for kind, text in WRONG_VALUES.items():
+        if error["type"].startswith(kind):
+            return f"must be {text.format(**context)}, not {error['input']}"
+    return str(context.get("error", error["msg"]))
+
+
+def warn(message: str) -> None:
+    """One line for the operator; of `serve` a log line, unless stderr is a terminal."""
+    if failures_are_logged.get():
+        from app.log import log
+
+        log.warning("environment variable ignored", detail=message)
+    else:
+        print(f"longshore: warning: {message}", file=sys.stderr)
 
 
 def variable(name: str) -> str:
@@ -57,14 +107,17 @@ def masked(secret: str) -> str:
 
 
 @contextmanager
-def database(settings: "Settings", *, shared: bool = False) -> Iterator[str]:
-    """The DSN of the database in use; the embedded one runs for as long as this is open. `shared`: a broker's will do."""
+def database(settings: "Settings", *, shared: bool = False, existing: bool = False) -> Iterator[str]:
+    """The DSN of the database in use; the embedded one runs for as long as this is open. `shared`: it may be the Postgres of a running
+    broker. `existing`: fails if there is no database, because the folder's name may be mistyped."""
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
     from app.db.embedded import EmbeddedPostgres
 
     embedded = EmbeddedPostgres(embedded_folder(settings))
+    if existing and not embedded.exists():
+        fail(f"there is no database in {settings.data_dir.absolute()}: set LONGSHORE_DATA_DIR to the folder of the broker", FAILED)
     running = embedded.running_dsn() if shared else None
     if running is not None:
         yield running
@@ -74,12 +127,11 @@ def database(settings: "Settings", *, shared: bool = False) -> Iterator[str]:
         yield dsn
 
 
-def in_the_house(act: Callable[["House"], Awaitable[None]]) -> None:
-    """For commands that do what a call would do, on the database itself: beside running brokers, or without any."""
+def in_the_house(act: Callable[["House"], Awaitable[None]], *, shared: bool = True, existing: bool = True) -> None:
+    """Runs a command on the database itself, as a call would run; if `shared`, also while brokers run."""
     import asyncio
 
     from app import log
-    from app.db import migrations
     from app.errors import DatabaseUnavailable, Problem
     from app.house import build
 
@@ -95,9 +147,9 @@ def in_the_house(act: Callable[["House"], Awaitable[None]]) -> None:
         finally:
             await house.floor.db.close()
 
-    with failing_clearly(), database(settings, shared=True) as dsn:
-        if settings.database_url is None:
-            migrations.upgrade(dsn)  # as `serve` does: it may be as new as the folder
+    with failing_clearly(), database(settings, shared=shared, existing=existing) as dsn:
+        if settings.database_url is None and upgrade(dsn).before is None:  # as `serve` does: a new data folder has no schema yet
+            print(f"longshore: created a new database in {settings.data_dir.absolute()}", file=sys.stderr)
         try:
             asyncio.run(run(dsn))
         except DatabaseUnavailable as problem:
@@ -106,16 +158,38 @@ def in_the_house(act: Callable[["House"], Awaitable[None]]) -> None:
             fail(problem.detail, FAILED)
 
 
-def checked(kind: type[T], fields: dict[str, object]) -> T:
-    """As the API would take it: what is wrong is said in its words."""
-    import msgspec
-
-    from app.web.shapes import UNSET
+def upgrade(dsn: str) -> "Upgraded":
+    from app.db import migrations
 
     try:
-        return msgspec.convert({name: value for name, value in fields.items() if value is not UNSET}, kind)
-    except msgspec.ValidationError as error:
-        fail(str(error).replace("$.", ""), WRONG_SETTINGS)
+        return migrations.upgrade(dsn)
+    except OSError as error:  # asyncpg raises the socket's own error
+        fail(f"the database cannot be reached: {error}", FAILED)
+    except migrations.UnknownRevision as error:
+        fail(str(error), FAILED)
+
+
+def checked(kind: type[T], fields: dict[str, object]) -> T:
+    """Decodes the fields as the API does, and fails with the API's error texts."""
+    import msgspec
+
+    from app.errors import ValidationFailed
+    from app.web.body_decoder import BodyDecoder
+    from app.web.shapes import UNSET
+
+    sent = msgspec.json.encode({name: value for name, value in fields.items() if value is not UNSET})
+    try:
+        return BodyDecoder(kind).decode(sent)
+    except ValidationFailed as refusal:
+        fail("; ".join(fault.detail for fault in refusal.faults), WRONG_SETTINGS)
+
+
+def command_line(*arguments: str) -> str:
+    """A command line of this program, to be pasted into the shell that started it, where `python` may be another one."""
+    python, here = Path(sys.executable), Path.cwd()
+    on_path = shutil.which("python") == str(python)
+    shown = "python" if on_path else str(python.relative_to(here) if python.is_relative_to(here) else python)
+    return shlex.join([shown, "-m", "app", *arguments])
 
 
 def embedded_folder(settings: "Settings") -> Path:
@@ -144,9 +218,16 @@ def is_database_trouble(error: Exception) -> bool:
 
     state = str(getattr(getattr(error, "orig", error), "sqlstate", None))
     troubles = ("08", "28", "3D", "53", "57", "42501", "55P03")
-    return state.startswith(troubles) or isinstance(error, ClientConfigurationError | ArgumentError)
+    causes = (error, getattr(error, "orig", error).__cause__)  # SQLAlchemy wraps the driver's error
+    return state.startswith(troubles) or any(isinstance(cause, ClientConfigurationError | ArgumentError) for cause in causes)
 
 
 def fail(message: str, status: int) -> NoReturn:
-    print(f"longshore: {message}", file=sys.stderr)
+    """Writes one line for the operator and exits. `serve` writes a log line, unless stderr is a terminal."""
+    if failures_are_logged.get():
+        from app.log import log
+
+        log.error("broker not started", detail=message)
+    else:
+        print(f"longshore: {message}", file=sys.stderr)
     raise typer.Exit(status)

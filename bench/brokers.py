@@ -4,12 +4,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import partial
 
 import msgspec
 
 from app.db.embedded_processes import die_with
 from bench.load.order import Figures, Order
+from tests.ports import reserved_port, wait_until_serving
 
 PATIENCE = 600.0  # for a load: it ends by itself, or hangs for good
 
@@ -23,7 +25,7 @@ class Brokers:
 
     def __init__(self, dsn: str, **settings: str) -> None:
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
-        self._environment |= {"DATABASE_URL": dsn, "LONGSHORE_PORT": "0", "LONGSHORE_LOG_LEVEL": "error"}
+        self._environment |= {"DATABASE_URL": dsn, "LONGSHORE_LOG_LEVEL": "error"}
         self._environment |= {f"LONGSHORE_{name.upper()}": value for name, value in settings.items()}
         self._processes: list[subprocess.Popen[str]] = []
         self.ports: list[int] = []
@@ -38,16 +40,17 @@ class Brokers:
         return done.stdout.strip()
 
     def start(self, processes: int) -> None:
-        for _ in range(processes):
-            self._processes.append(self._serve())
-        self.ports = [_port_of(served) for served in self._processes]
+        with ExitStack() as reservations:
+            self.ports = [reservations.enter_context(reserved_port()) for _ in range(processes)]
+            self._processes = [self._serve(port) for port in self.ports]
+            for port, served in zip(self.ports, self._processes, strict=True):
+                wait_until_serving(f"http://127.0.0.1:{port}", served)
 
-    def _serve(self) -> "subprocess.Popen[str]":
+    def _serve(self, port: int) -> "subprocess.Popen[str]":
         """In a session of its own: Ctrl-C is for us, and we stop it. It ends when we end."""
         return subprocess.Popen(
             [sys.executable, "-m", "app", "serve"],
-            env=self._environment,
-            stdout=subprocess.PIPE,
+            env=self._environment | {"LONGSHORE_PORT": str(port)},
             text=True,
             start_new_session=True,
             preexec_fn=partial(die_with, os.getpid()),
@@ -58,17 +61,7 @@ class Brokers:
             served.terminate()
         for served in self._processes:
             served.wait(60)
-            if served.stdout is not None:
-                served.stdout.close()
         self._processes = []
-
-
-def _port_of(served: "subprocess.Popen[str]") -> int:
-    assert served.stdout is not None
-    for line in served.stdout:
-        if "listens on" in line:
-            return int(line.split()[3].rpartition(":")[2])
-    raise LoadFailed(f"a broker ended with status {served.wait()} before it listened")
 
 
 async def load(order: Order) -> Figures:

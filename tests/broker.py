@@ -14,6 +14,7 @@ from app.house import House
 from app.main import create_app
 from app.settings import Settings
 from app.web.server import Server
+from tests.ports import reserved_port, wait_until_serving
 
 
 class Broker:
@@ -39,14 +40,15 @@ def threaded_broker(settings: Settings, dsn: str) -> Iterator[Broker]:
     server = Server(app, settings, on_listening)
     thread = threading.Thread(target=server.run, name="broker", daemon=True)
     thread.start()
-    assert heard.wait(30), "the broker did not start"
-    broker = Broker(f"http://{listening[0][0]}:{listening[0][1]}", _house(app))
     try:
-        yield broker
+        assert heard.wait(60), "the broker did not start"
+        broker = Broker(f"http://{listening[0][0]}:{listening[0][1]}", _house(app))
+        with broker.http:
+            yield broker
     finally:
-        broker.http.close()
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
+        assert not thread.is_alive(), "the broker did not stop: it would go on beside the next test"
 
 
 def _house(app: FastAPI) -> House:
@@ -57,16 +59,25 @@ def _house(app: FastAPI) -> House:
 @contextmanager
 def broker_process(dsn: str, *within: str, **settings: str) -> Iterator[tuple[Broker, "subprocess.Popen[str]"]]:
     """`python -m app serve` as an operator starts it, or `within` a command that runs it. Settings are LONGSHORE_ names in lower case."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
-    environment |= {"DATABASE_URL": dsn, "LONGSHORE_PORT": "0", **{f"LONGSHORE_{name.upper()}": value for name, value in settings.items()}}
-    process = subprocess.Popen([*within, sys.executable, "-m", "app", "serve"], env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    with reserved_port() as free:
+        settings = {"host": "127.0.0.1", "port": str(free), **settings}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
+        environment |= {"DATABASE_URL": dsn, **{f"LONGSHORE_{name.upper()}": value for name, value in settings.items()}}
+        process = subprocess.Popen([*within, sys.executable, "-m", "app", "serve"], env=environment, text=True)
+        try:
+            broker = Broker(f"http://{settings['host']}:{settings['port']}")
+            wait_until_serving(broker.base, process)
+            with broker.http:
+                yield broker, process
+        finally:
+            stop(process)
+
+
+def stop(process: "subprocess.Popen[str]", seconds: float = 60) -> None:
+    """Sends SIGTERM, as an operator does. Kills a broker that does not end, so that it does not run during the next test."""
+    process.terminate()
     try:
-        base = next(line for line in process.stdout if "listens on" in line).split()[3]
-        broker = Broker(base)
-        with broker.http:
-            yield broker, process
+        process.wait(seconds)
     finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
+        process.kill()
+        process.wait()

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import settings
 
 from app import log
 from app.house import House, build
@@ -24,6 +25,10 @@ _numbers = itertools.count(1)
 
 
 log.configure("error")
+
+# The same examples in each run and on any machine: no clock, no memory of earlier runs. `--hypothesis-profile default` tries other ones.
+settings.register_profile("longshore", derandomize=True, deadline=None, database=None)
+settings.load_profile("longshore")
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +134,7 @@ def eventually() -> Callable[[Callable[[], Any]], Any]:
     return wait_until
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 20) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Waits for an event that has no signal. The limit is not a measurement: it only ends a test that would hang."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,6 +23,13 @@ EMPTIED = (
     *("jobs", "finished_jobs", "dead_letters", "keys", "passes", "rests", "dependents", "endings", "schedules", "asks", "workers"),
     *("stat_deltas", "stat_totals", "stat_rates", "stat_times"),
 )
+TABLES_WITH_ROWS = " UNION ALL ".join(f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for table in EMPTIED)
+DELETE_UNLOCKED = """
+WITH unlocked AS MATERIALIZED (SELECT tableoid, ctid FROM {table} FOR UPDATE SKIP LOCKED)
+DELETE FROM {table}
+USING unlocked
+WHERE {table}.tableoid = unlocked.tableoid AND {table}.ctid = unlocked.ctid
+"""
 
 
 class Loop:
@@ -62,8 +70,17 @@ class TestDatabase:
     def execute(self, sql: str, *args: object) -> str:
         return str(self.loop.run(self._pool.execute(sql, *args)))
 
-    def empty(self) -> None:
-        self.execute("; ".join(f"DELETE FROM {table}" for table in EMPTIED))
+    def empty(self, seconds: float = 60) -> None:
+        """Deletes all rows while brokers run on the database.
+
+        A delete skips rows that another transaction has locked. So it never waits for a row and cannot be part of a deadlock, whatever
+        order the other transaction locks in. It is repeated until one snapshot shows no row in any table.
+        """
+        deadline = time.monotonic() + seconds
+        while tables := [row[0] for row in self.rows(TABLES_WITH_ROWS)]:
+            assert time.monotonic() < deadline, f"a transaction keeps rows locked in {', '.join(tables)}"
+            for table in tables:
+                self.execute(DELETE_UNLOCKED.format(table=table))
 
     def age(self, job_id: str, seconds: float) -> None:
         """As if everything that happened to a live job had happened that much earlier."""
@@ -79,15 +96,22 @@ class TestDatabase:
         )
 
     @contextmanager
-    def uncommitted(self, sql: str, *args: object) -> Iterator[None]:
-        """As another process that has done this and neither commits nor gives up until the block ends."""
+    def uncommitted(self, sql: str, *args: object) -> Iterator[Callable[[str], str]]:
+        """As another process that has done this and neither commits nor gives up until the block ends. Gives what runs more in it."""
         connection = self.loop.run(asyncpg.connect(self.dsn))
         try:
             self.loop.run(connection.execute("BEGIN"))
             self.loop.run(connection.execute(sql, *args))
-            yield
+            yield lambda more: self.loop.run(connection.execute(more))
         finally:
             self.loop.run(connection.close())
+
+    @contextmanager
+    def lane_locked(self, queue: str) -> Iterator[None]:
+        """Holds the lane lock, like a claim that does not end. The queue has one lane, and its lock row exists after the first claim under
+        a limit."""
+        with self.uncommitted("SELECT FROM gates WHERE lane = (SELECT id * 256 FROM queues WHERE name = $1) FOR UPDATE", queue):
+            yield
 
     @contextmanager
     def led_here(self, chore: str) -> Iterator[None]:

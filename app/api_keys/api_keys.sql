@@ -1,14 +1,19 @@
 -- API keys: few, cached in every process, checked from the cache. Who writes here makes the version `api_keys` grow.
 -- Rows stay when a key is revoked: a broker for which keys were made never becomes open again.
 
+-- Earlier releases accepted 9999-12-31T23:59:59.999999Z, which is stored as `infinity` and read as a datetime without a time zone. Such a
+-- key does not expire.
+
 -- name: all_keys
 -- fills: KeyRow
-SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at
+SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
+    revoked_at
 FROM api_keys;
 
 -- name: list_keys
 -- fills: KeyRow
-SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at
+SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
+    revoked_at
 FROM api_keys
 WHERE $1::timestamptz IS NULL OR (created_at, id) < ($1, $2)
 ORDER BY created_at DESC, id DESC
@@ -16,7 +21,8 @@ LIMIT $3;
 
 -- name: get_key
 -- fills: KeyRow
-SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at
+SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
+    revoked_at
 FROM api_keys
 WHERE id = $1;
 
@@ -29,7 +35,8 @@ WHERE name = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $
 -- fills: KeyRow
 INSERT INTO api_keys (id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at;
+RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
+    revoked_at;
 
 -- name: revoke_key
 -- fills: KeyRow
@@ -37,7 +44,8 @@ RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, ex
 UPDATE api_keys
 SET revoked_at = coalesce(revoked_at, $2)
 WHERE id = $1
-RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at, last_used_at, revoked_at;
+RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
+    revoked_at;
 
 -- name: used_keys
 UPDATE api_keys

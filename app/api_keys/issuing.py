@@ -5,13 +5,16 @@ from datetime import datetime
 import msgspec
 
 from app.api_keys import secret, store
-from app.api_keys.schemas import ApiKey, ApiKeyCreate, ApiKeyCreated, ApiKeyList
-from app.api_keys.store import NewKey
+from app.api_keys.schemas import ApiKey, ApiKeyCreate, ApiKeyCreated
+from app.api_keys.store import KeyRow, NewKey
 from app.db.floor import Floor
+from app.db.pool import repeated_after_deadlock
 from app.errors import NotFound, TooManyKeys, ValidationFailed
 from app.log import log
-from app.web.paging import Paging, page_of
-from app.web.shapes import Instant, given
+from app.web import instants
+from app.web.access import expanded, is_admin
+from app.web.paging import EncodedPage, Paging, encode_page
+from app.web.shapes import given
 
 LIVE_PER_NAME = 2  # the one in use and the one that takes over
 
@@ -20,7 +23,9 @@ class Issuing:
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
 
+    @repeated_after_deadlock
     async def create(self, wanted: ApiKeyCreate) -> ApiKeyCreated:
+        """Any key may be the first. If no administrator's key is live afterwards, only the command line can make more: the log warns."""
         now, made = self._floor.now(), secret.new()
         self._check(wanted, now)
         async with self._floor.db.transaction() as transaction:
@@ -30,19 +35,20 @@ class Issuing:
             row = await store.add_key(transaction, self._new(wanted, made, now))
         await self._floor.versions.tell()
         log.info("api key created", key_id=row.id, name=row.name, scopes=row.scopes)
+        await self._warn_without_admin(row)
         return ApiKeyCreated(**msgspec.structs.asdict(row.told()), key=made.text())
 
     def _check(self, wanted: ApiKeyCreate, now: datetime) -> None:
         expires_at = given(wanted.expires_at, None)
         if expires_at is not None and expires_at <= now:
-            raise ValidationFailed.at("/expires_at", "that is in the past")
+            raise ValidationFailed.at("/expires_at", "expires_at must be in the future")
 
     def _new(self, wanted: ApiKeyCreate, made: secret.Secret, now: datetime) -> NewKey:
         return NewKey(
             id=made.id,
             name=wanted.name,
             mac=made.mac(secret.pepper(self._floor.settings.key_pepper)),
-            scopes=list(dict.fromkeys(wanted.scopes)),
+            scopes=list(dict.fromkeys(scope for text in wanted.scopes for scope in expanded(text))),
             requests_per_second=given(wanted.requests_per_second, None),
             max_leases=given(wanted.max_leases, None),
             created_at=now,
@@ -55,13 +61,19 @@ class Issuing:
             raise _unknown(key_id)
         return row.told()
 
-    async def page(self, page: Paging) -> ApiKeyList:
-        rows = await store.list_keys(self._floor.db, _after(page), page.limit + 1)
-        place = page_of([row.told() for row in rows], page.limit, lambda key: {"at": key.created_at.isoformat(), "id": key.id})
-        return ApiKeyList(items=place[0], next_cursor=place[1])
+    async def page(self, page: Paging) -> EncodedPage[ApiKey]:
+        return await encode_page(
+            await store.list_keys(self._floor.reads, _after(page), page.limit + 1),
+            KeyRow.told,
+            lambda key: {"at": key.created_at.isoformat(), "id": key.id},
+            limit=page.limit,
+            max_bytes=self._floor.settings.max_list_bytes,
+        )
 
+    @repeated_after_deadlock
     async def revoke(self, key_id: str) -> ApiKey:
-        """In force here when this returns, elsewhere within 250 ms."""
+        """This broker refuses the key when this returns, others within 250 ms. The log warns if it was the last
+        administrator's."""
         async with self._floor.db.transaction() as transaction:
             await self._floor.versions.grow(transaction, "api_keys")
             row = await store.revoke_key(transaction, key_id, self._floor.now())
@@ -69,7 +81,17 @@ class Issuing:
                 raise _unknown(key_id)
         await self._floor.versions.tell()
         log.info("api key revoked", key_id=key_id, name=row.name)
+        await self._warn_without_admin(row)
         return row.told()
+
+    async def _warn_without_admin(self, row: KeyRow) -> None:
+        if not await self.has_admin():
+            log.warning("no live administrator key", key_id=row.id, name=row.name, next_step="create one with `keys create --admin`")
+
+    async def has_admin(self) -> bool:
+        """Whether any live key is an administrator's."""
+        now = self._floor.now()
+        return any(is_admin(row.scopes) and row.is_live(now) for row in await store.all_keys(self._floor.db))
 
 
 def _unknown(key_id: str) -> NotFound:
@@ -80,6 +102,6 @@ def _after(page: Paging) -> tuple[datetime, str] | None:
     if page.cursor is None:
         return None
     try:
-        return msgspec.convert(page.after("at"), Instant), page.after("id")
-    except msgspec.ValidationError:
-        raise ValidationFailed.at("/query/cursor", "not a cursor that we gave out") from None
+        return instants.read(page.after("at")), page.after("id")
+    except ValueError:
+        raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None

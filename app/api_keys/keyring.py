@@ -60,6 +60,7 @@ class Keyring:
         self._pepper = secret.pepper(floor.settings.key_pepper)
         self._open = is_loopback(floor.settings.host) or floor.settings.allow_anonymous
         self._live: dict[str, Known] | None = None  # until the database has been asked
+        self._revoked: dict[str, bytes] = {}  # MACs by id: only a caller with the right secret learns that its key was revoked
         self._any = True
         self._used: dict[str, datetime] = {}
         self._looked_at = 0.0
@@ -76,6 +77,7 @@ class Keyring:
             self._live = {
                 row.id: Known(row, newest[row.name].max_leases, budgets.get(row.name), partial(self._has_ended, row.id)) for row in live
             }
+            self._revoked = {row.id: row.mac for row in rows if row.revoked_at is not None}
             self._any = bool(rows)
 
     def _budgets(self, rows: Iterable[KeyRow]) -> dict[str, Budget]:
@@ -98,7 +100,7 @@ class Keyring:
             await self._look_again()
             known = self._check(authorization)
         if known is None:
-            raise Unauthenticated("send a valid key: `Authorization: Bearer lsk_…`")
+            raise Unauthenticated(self._refusal(authorization))
         self._used[known.id] = self._floor.now()
         if known.budget is not None:
             known.budget.spend()
@@ -113,14 +115,26 @@ class Keyring:
 
     def _check(self, authorization: str | None) -> Known | None:
         """By the public part of the key; the secret part is compared in constant time, also when there is no such key."""
-        scheme, _, text = (authorization or "").partition(" ")
-        sent = secret.read(text.strip()) if scheme.lower() == "bearer" else None
+        sent = _sent(authorization)
         if sent is None:
             return None
         known = (self._live or {}).get(sent.id)
-        if not hmac.compare_digest(sent.mac(self._pepper), known.mac if known else _NO_MAC) or known is None:
+        if not self._is_secret(sent, known.mac if known else None) or known is None:
             return None
         return None if self._has_ended(known.id) else known
+
+    def _is_secret(self, sent: secret.Secret, mac: bytes | None) -> bool:
+        return hmac.compare_digest(sent.mac(self._pepper), mac or _NO_MAC)
+
+    def _refusal(self, authorization: str | None) -> str:
+        """Why the key is refused. Only a caller with the right secret learns that its key was revoked or has expired."""
+        sent = _sent(authorization)
+        known = (self._live or {}).get(sent.id) if sent else None
+        if sent and self._is_secret(sent, self._revoked.get(sent.id)):
+            return "the key has been revoked: ask an administrator for another one"
+        if sent and self._is_secret(sent, known.mac if known else None):
+            return "the key has expired: ask an administrator for another one"
+        return "send a valid key: `Authorization: Bearer lsk_…`"
 
     def _has_ended(self, key_id: str) -> bool:
         known = (self._live or {}).get(key_id)
@@ -136,6 +150,11 @@ class Keyring:
         except Exception:
             self._used = {**used, **self._used}
             raise
+
+
+def _sent(authorization: str | None) -> secret.Secret | None:
+    scheme, _, text = (authorization or "").partition(" ")
+    return secret.read(text.strip()) if scheme.lower() == "bearer" else None
 
 
 def _same(budget: Budget | None, per_second: float) -> Budget | None:

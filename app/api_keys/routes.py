@@ -23,7 +23,9 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
     **gives(ApiKeyCreated, MalformedJson, ValidationFailed, TooManyKeys, takes=ApiKeyCreate, status=201, to=MANAGE, everywhere=True),
 )
 async def create_api_key(wanted: Annotated[ApiKeyCreate, body(ApiKeyCreate)], issuing: IssuingRoom) -> Response:
-    """Makes a key, and tells its secret this once. From the first key on, every call needs one.
+    """Creates a key, and returns its secret this once. From the first key on, every call needs one.
+
+    Make the first key an administrator's (scope `admin`, or `manage` for every queue). Otherwise only the command line can make others.
 
     A name may have two live keys: make the new one, hand it out, revoke the old one. If the answer was lost, revoke that key and make
     another.
@@ -35,7 +37,7 @@ async def create_api_key(wanted: Annotated[ApiKeyCreate, body(ApiKeyCreate)], is
 @router.get("/api-keys", **gives(ApiKeyList, ValidationFailed, to=MANAGE, everywhere=True))
 async def list_api_keys(issuing: IssuingRoom, page: Page) -> Response:
     """All keys, newest first, without their secrets; revoked ones too."""
-    return answer(await issuing.page(page))
+    return (await issuing.page(page)).response()
 
 
 @router.get("/api-keys/{key_id}", **gives(ApiKey, NotFound, to=MANAGE, everywhere=True))
@@ -46,5 +48,8 @@ async def get_api_key(key_id: KeyId, issuing: IssuingRoom) -> Response:
 
 @router.delete("/api-keys/{key_id}", **gives(ApiKey, NotFound, to=MANAGE, everywhere=True))
 async def revoke_api_key(key_id: KeyId, issuing: IssuingRoom, _: NoBody) -> Response:
-    """Revokes a key for good: refused here when this is answered, elsewhere within 250 ms. Again changes nothing."""
+    """Revokes a key permanently: refused by this broker when the call returns, by others within 250 ms. Repeating it changes nothing.
+
+    The last administrator's key can be revoked too. The log then warns: only `keys create --admin` on the command line makes another.
+    """
     return answer(await issuing.revoke(key_id))

@@ -1,13 +1,15 @@
 """How a key is made, and what is told about it. Its secret is told once, when it is made."""
 
-from app.web.access import SCOPE_PATTERN
+from app.web.access import SCOPE_PATTERN, SCOPE_RULE
 from app.web.shapes import UNSET, Annotated, Instant, Int32, Meta, Name, Number, Sent, Told, UnsetType, integer, number
 
 ScopeText = Annotated[
     str,
     Meta(
         pattern=SCOPE_PATTERN.replace("$", r"\Z"),
-        description="`enqueue`, `work`, `read` or `manage`; limited to queues with `work:email.*`, where `*` stands for anything.",
+        extra={"rule": SCOPE_RULE},
+        description="`enqueue`, `work`, `read` or `manage`, or `admin` for all four. A pattern limits it to queues: in `work:email.*` "
+        "the `*` matches any text.",
     ),
 ]
 Scopes = Annotated[list[ScopeText], Meta(min_length=1, max_length=50)]

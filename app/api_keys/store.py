@@ -28,6 +28,9 @@ class KeyRow(NamedTuple):
     last_used_at: datetime | None
     revoked_at: datetime | None
 
+    def is_live(self, now: datetime) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
     def told(self) -> ApiKey:
         return ApiKey(
             id=self.id,

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from app.db.embedded_binaries import ENVIRONMENT, copy_for_all, find_binaries, major, version_of
 from app.db.embedded_lock import AlreadyOwned, EmbeddedError, Ownership
-from app.db.embedded_processes import die_with, halt, unprivileged_user
+from app.db.embedded_processes import die_with, halt, require_passwd_entry, unprivileged_user
 from app.log import log
 
 __all__ = ["AlreadyOwned", "EmbeddedError", "EmbeddedPostgres", "find_binaries"]
@@ -61,6 +61,8 @@ class EmbeddedPostgres:
 
     def start(self) -> str:
         """Block until it accepts connections, however long recovery takes; return its DSN."""
+        if not self.data.exists():
+            require_passwd_entry()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._owned = Ownership(self.folder)
         try:
@@ -68,6 +70,10 @@ class EmbeddedPostgres:
         except BaseException:
             self.stop()
             raise
+
+    def exists(self) -> bool:
+        """Whether the folder holds a cluster, running or not."""
+        return self.data.exists()
 
     def running_dsn(self) -> str | None:
         """Of the server that another process has started on this folder; None if there is none."""
@@ -88,6 +94,7 @@ class EmbeddedPostgres:
                 log.warning("embedded postgres ended, starting it again", status=self._process.returncode)
                 with suppress(EmbeddedError):  # what the old one leaves behind may still be ending: once more
                     self._await_ready(*self._launch(*self._served_by))
+                    log.info("embedded postgres is back")
 
     def stop(self) -> None:
         """Fast shutdown: sessions end, a checkpoint is written. Give the folder free."""

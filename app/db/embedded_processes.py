@@ -23,6 +23,18 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def require_passwd_entry() -> None:
+    """Raises if the current uid has no passwd entry: initdb looks up the name of its user and fails without one. Called before anything
+    is created."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise EmbeddedError(
+            f"uid {os.geteuid()} has no entry in /etc/passwd, and Postgres's initdb refuses to run without one: "
+            "add the user (`useradd`), start as a user that has an entry, or set DATABASE_URL to use another Postgres"
+        ) from None
+
+
 def unprivileged_user(*folders: Path) -> pwd.struct_passwd | None:
     if os.geteuid() != 0:
         return None

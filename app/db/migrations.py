@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from asyncpg import LockNotAvailableError
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -17,6 +18,9 @@ from sqlalchemy.schema import SchemaItem
 
 from alembic import command, op
 from app.db.servers import Servers
+
+if TYPE_CHECKING:
+    from app.db.pool import Runs
 
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATOR_LOCK = 0x6C6F6E67  # "long"
@@ -30,8 +34,30 @@ def config(dsn: str) -> Config:
     return made
 
 
-def upgrade(dsn: str) -> None:
-    _with_retries(lambda: command.upgrade(config(dsn), "head"))
+class UnknownRevision(Exception):
+    """A newer release migrated the database, so this release has no migration from its revision."""
+
+
+class Upgraded(NamedTuple):
+    """Revisions before and after the upgrade. `before` is None if the database had no schema."""
+
+    before: str | None
+    after: str
+
+
+def upgrade(dsn: str) -> Upgraded:
+    """Migrates to the newest revision. `alembic/env.py` stores the revision that it found, after it has acquired the migration lock."""
+    settings = config(dsn)
+    try:
+        _with_retries(lambda: command.upgrade(settings, "head"))
+    except CommandError as error:
+        found = settings.attributes.get("revision")
+        if found is None or found in older_than_head() | {head()}:
+            raise
+        raise UnknownRevision(
+            f"the schema is at {found}, which this release does not know: it needs {head()}; run a newer release"
+        ) from error
+    return Upgraded(settings.attributes["revision"], head())
 
 
 def downgrade(dsn: str, revision: str) -> None:
@@ -43,6 +69,13 @@ def head() -> str:
     found = ScriptDirectory.from_config(config("")).get_current_head()
     assert found is not None, "there is at least one revision"
     return found
+
+
+async def current_revision(db: "Runs") -> str | None:
+    """The revision of the schema; None if there is no schema."""
+    migrated = await db.value("SELECT to_regclass('alembic_version') IS NOT NULL")
+    revision: str | None = await db.value("SELECT version_num FROM alembic_version") if migrated else None
+    return revision
 
 
 @cache

@@ -9,6 +9,7 @@ from functools import cache
 
 import asyncpg
 
+from app.db.failure_causes import describe
 from app.db.servers import ServerRefused
 from app.errors import DatabaseUnavailable, Outcome
 from app.metrics import Metrics
@@ -37,6 +38,10 @@ class Use:
         function, as its texts are translated."""
         if message.server_source_function == "SyncRepWaitForLSN":
             self.unreplicated = True
+
+
+class SchemaMismatch(Exception):
+    """A statement does not match the schema, or the role lacks a privilege. Postgres changed nothing."""
 
 
 class NotReplicated(ConnectionError):
@@ -73,6 +78,8 @@ def translated(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
         if state.startswith(_REFUSED):
             raise _unavailable(metrics, error, "not_done") from error
         raise
+    except SchemaMismatch as error:
+        raise _unavailable(metrics, error, "not_done") from error
     except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise _unavailable(metrics, error, outcome) from error
 
@@ -82,8 +89,14 @@ def _unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> Databa
     if known == "unknown":
         _written.set(True)  # a later failure of the same request is no more certain than this one
     metrics.database_errors.labels(known).inc()
-    told = str(error) if isinstance(error, ServerRefused | NotReplicated) else type(error).__name__
-    return DatabaseUnavailable(told, known)
+    return DatabaseUnavailable(_detail(error), known)
+
+
+def _detail(error: Exception) -> str:
+    """The `detail` of the 503. It names no host or address, because any caller may see it."""
+    if isinstance(error, ServerRefused | NotReplicated | SchemaMismatch):
+        return str(error)
+    return describe(error)
 
 
 @cache

@@ -11,9 +11,10 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import asyncpg
 from asyncpg import Record
 
-from app.db import session
+from app.db import schema_state, session
 from app.db.connections import Connections
-from app.db.outcomes import NotReplicated, Use, translated, wrote
+from app.db.failure_causes import describe
+from app.db.outcomes import NotReplicated, SchemaMismatch, Use, translated, wrote
 from app.db.servers import Connection, ServerRefused, Servers
 from app.db.watchdog import Watchdog
 from app.errors import DatabaseUnavailable
@@ -26,6 +27,8 @@ P = ParamSpec("P")
 
 CLOSE_SECONDS = 5
 LONG_SECONDS = 5.0  # no statement of ours takes that long, unless it waits for a standby or for a disk
+
+ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)  # Postgres rolls back the whole transaction
 
 _ahead: ContextVar[bool] = ContextVar("ahead", default=False)
 
@@ -67,7 +70,7 @@ class Held(_OnConnection):
     async def _run(self, call: Callable[..., Awaitable[T]], sql: str, args: Sequence[object]) -> T:
         try:
             result = await call(sql, *args)
-        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+        except ROLLED_BACK:
             result = await call(sql, *args)
         wrote(sql)
         return result
@@ -83,8 +86,7 @@ class Database:
         self._servers = Servers(dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3)
         self._watchdog = Watchdog(self._servers, settings.silent_seconds)
         self._watching: asyncio.Task[None]
-        reserved = settings.pool_size // 5 if settings.pool_reserved is None else settings.pool_reserved
-        self._connections = Connections(self._connect, settings.pool_size, reserved)
+        self._connections = Connections(self._connect, settings.pool_size, settings.connections_reserved)
         self._uses: dict[Connection, Use] = {}
         metrics.long_statements.set_function(self.long_statements)
 
@@ -117,6 +119,13 @@ class Database:
         if use is not None:
             use.hear(message)
 
+    def explain_to_operator(self, problem: DatabaseUnavailable) -> str:
+        """The problem's detail with host and port, which callers must not see."""
+        error = problem.__cause__
+        if isinstance(error, ServerRefused):  # by the watchdog, or for what the server said
+            error = None if isinstance(error.__cause__, TimeoutError) else error.__cause__
+        return describe(error, self.dsn) if isinstance(error, OSError | asyncpg.PostgresError) else problem.detail
+
     def terminate(self) -> None:
         """Every connection, whoever has it."""
         self._servers.terminate()
@@ -136,7 +145,11 @@ class Database:
         use = self._uses[connection] = Use()
         try:
             with translated(self._metrics, "unknown"):
-                yield connection
+                try:
+                    yield connection
+                except schema_state.MISMATCHES as error:
+                    await _explain(connection, error)
+                    raise
                 if use.unreplicated:
                     raise NotReplicated("the wait for the standby was cancelled: it is on the primary alone")
         except BaseException as error:
@@ -148,8 +161,7 @@ class Database:
             self._connections.give_back(connection, ahead=ahead)
 
     async def _acquire(self, *, ahead: bool) -> Connection:
-        if self._watchdog.silent:
-            raise ServerRefused("the database does not answer")
+        self._watchdog.raise_if_silent()
         if self._connections.at_hand(ahead=ahead):
             return await self._connections.take(ahead=ahead)
         async with asyncio.timeout(self._settings.acquire_timeout_seconds):
@@ -175,6 +187,18 @@ class Database:
             assert ended == "COMMIT", "a statement had failed, and nobody said so"
             wrote()
 
+    @asynccontextmanager
+    async def reading(self, begin: str) -> AsyncIterator[Transaction]:
+        """A read-only transaction. `begin` is the statement that starts it."""
+        async with self.connection() as connection:
+            await connection.execute(begin)
+            try:
+                yield Transaction(connection)
+            except Exception:
+                await connection.execute("ROLLBACK")
+                raise
+            await connection.execute("COMMIT")
+
     async def rows(self, sql: str, *args: object) -> list[Record]:
         async with self.connection() as connection:
             return await Held(connection).rows(sql, *args)
@@ -188,6 +212,13 @@ class Database:
             return await Held(connection).value(sql, *args)
 
 
+async def _explain(connection: Connection, error: asyncpg.PostgresError) -> None:
+    """Raises SchemaMismatch with a sentence that says which revision is needed, unless the schema is not the cause."""
+    explanation = await schema_state.explain(connection, error)
+    if explanation is not None:
+        raise SchemaMismatch(explanation) from error
+
+
 def ahead(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
     """What ends a lease or keeps it alive goes ahead of the rest: its connections are not used up by claims and enqueues."""
 
@@ -198,6 +229,22 @@ def ahead(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, 
             return await call(*args, **fields)
         finally:
             _ahead.reset(before)
+
+    return called
+
+
+def repeated_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
+    """Repeats a call with a transaction once if Postgres rolled it back as the victim of a deadlock or a serialization failure. The first
+    try must not have changed the arguments of the call."""
+
+    @wraps(call)
+    async def called(*args: P.args, **fields: P.kwargs) -> T:
+        try:
+            return await call(*args, **fields)
+        except DatabaseUnavailable as error:
+            if not isinstance(error.__cause__, ROLLED_BACK):
+                raise
+        return await call(*args, **fields)
 
     return called
 

@@ -6,7 +6,6 @@ them is taken instead. A process that has just started knows no timeline yet, so
 """
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
@@ -16,6 +15,7 @@ import asyncpg
 from asyncpg import Record
 
 from app.db import dsn as names
+from app.db import tls
 from app.db.dsn import Place
 from app.db.durability import losses
 
@@ -64,7 +64,7 @@ class Servers:
         self._last: Place | None = None
         self._highest: dict[int, int] = {}
         self._open: WeakKeyDictionary[Connection, Identity] = WeakKeyDictionary()
-        self._secured: dict[str, Any] = _secured(dsn)
+        self._tls: dict[str, Any] = tls.options(dsn)
 
     async def connect(self, _dsn: str | None = None, **options: Any) -> Connection:
         """Where the last one led to, if that is still the right place; otherwise the highest timeline of all hosts."""
@@ -112,7 +112,7 @@ class Servers:
 
     async def _connect(self, place: Place | None, options: dict[str, Any]) -> tuple[Connection, Identity]:
         where: dict[str, Any] = place._asdict() | {"timeout": self._host_seconds} if place else {}
-        connection: Connection = await asyncpg.connect(self.dsn, **(options | where | self._secured))
+        connection: Connection = await asyncpg.connect(self.dsn, **(options | where | self._tls))
         try:
             async with asyncio.timeout(self._host_seconds if place else None):  # one that lets us in and then hangs
                 self._open[connection] = identity = self._admit(await _ask(connection))
@@ -143,13 +143,6 @@ async def _ask(connection: Connection) -> Record:
         told = await connection.fetchrow(_ASK_LESS)
     assert told is not None, "a SELECT without FROM has a row"
     return told
-
-
-def _secured(dsn: str) -> dict[str, Any]:
-    """verify-full where the DSN leaves it open and leaves this machine: by the authority that it names, or else by the system's."""
-    if not names.must_be_verified(dsn):
-        return {}
-    return {"ssl": "verify-full" if names.names_a_root(dsn) else ssl.create_default_context()}
 
 
 def _most_telling(errors: Sequence[BaseException]) -> BaseException:

@@ -12,7 +12,7 @@ _PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_nestloop"
 
 # No statement_timeout: it would not end a wait for a standby, and a write must not be told as failed that may have been done.
 _GUARDS = {
-    "lock_timeout": "1s",
+    "lock_timeout": "1100ms",  # longer than Postgres's deadlock_timeout of 1s: otherwise both sides of a deadlock fail, and as lock waits
     "idle_in_transaction_session_timeout": "10s",  # a broker that was stopped in the middle must not keep its locks
     "client_min_messages": "warning",  # that a commit was not replicated is told as a warning, which must come through
 }

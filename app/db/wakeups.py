@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from uuid import uuid4
 
+from app.db.failure_causes import describe
 from app.db.servers import Connection, Servers
 from app.log import log
 from app.metrics import Metrics
@@ -37,6 +38,7 @@ class Wakeups:
         self._pending: set[int] = set()
         self._any_pending = asyncio.Event()
         self._beat = SHORTEST_BEAT
+        self._lost = False
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -54,8 +56,19 @@ class Wakeups:
                 await self._run_connected()
             except Exception as error:  # whatever it was: without this task other processes would be heard by polling only
                 self._metrics.notify_failures.inc()
-                log.warning("wake-up connection lost", error=type(error).__name__)
+                self._note_lost(error)
                 await asyncio.sleep(1)
+
+    def _note_lost(self, error: Exception) -> None:
+        """One line for each loss, however many attempts to connect fail after it."""
+        if not self._lost:
+            log.warning("wake-up connection lost", detail=describe(error, self._servers.dsn))
+        self._lost = True
+
+    def _note_connected(self) -> None:
+        if self._lost:
+            log.info("wake-up connection restored")
+        self._lost = False
 
     async def _run_connected(self) -> None:
         connection = await self._servers.connect(
@@ -64,6 +77,7 @@ class Wakeups:
         try:
             async with asyncio.timeout(PROOF_SECONDS):
                 await connection.add_listener(CHANNEL, self._heard)
+            self._note_connected()
             self._tell(None)  # whatever was announced while nobody listened
             while True:
                 await self._send_or_prove(connection)

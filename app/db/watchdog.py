@@ -10,6 +10,7 @@ import time
 
 import asyncpg
 
+from app.db.failure_causes import describe
 from app.db.servers import Connection, ServerRefused, Servers
 from app.log import log
 
@@ -28,6 +29,12 @@ class Watchdog:
         self._excused = False
         self._answered_at = time.monotonic()
         self.silent = False
+        self._failure: Exception | None = None
+
+    def raise_if_silent(self) -> None:
+        """So that no call waits for a server that does not answer, or that refuses connections."""
+        if self.silent:
+            raise ServerRefused(_explain(self._failure)) from self._failure
 
     async def run(self) -> None:
         """Both for ever, side by side: another host that hangs must not hold up the next question."""
@@ -86,14 +93,19 @@ class Watchdog:
         if self._misses < PROBES or time.monotonic() - self._answered_at < self._silent_seconds:
             return
         if not self.silent:
-            log.warning("database silent, connections terminated", error=type(error).__name__)
-        self.silent = True
+            event = "database silent" if isinstance(error, TimeoutError) else "database unreachable"
+            log.warning(f"{event}, connections terminated", detail=describe(error, self._servers.dsn))
+        self.silent, self._failure = True, error
         self._servers.terminate()
 
     def _drop(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
+
+
+def _explain(failure: Exception | None) -> str:
+    return "the database does not answer" if failure is None or isinstance(failure, TimeoutError) else describe(failure)
 
 
 def _has_spoken(error: Exception) -> bool:

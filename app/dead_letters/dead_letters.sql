@@ -39,6 +39,11 @@ counted AS (
 SELECT id, state, run_at, job_type, group_key
 FROM revived;
 
+-- name: payloads
+SELECT id, payload
+FROM dead_letters
+WHERE lane = $1 AND id = ANY($2::uuid[]);
+
 -- name: take_out
 -- fills: TakenRow
 -- dead -> (another job, in another queue).  The caller inserts that job in the same transaction.

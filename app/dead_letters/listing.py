@@ -1,8 +1,8 @@
 """Reads of dead letters whose text is assembled from the filters: lists, counts, groups."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -10,10 +10,10 @@ from asyncpg import Record
 
 from app.db.assembled import compiled
 from app.db.lanes import LANES_PER_QUEUE
-from app.db.pool import Database
+from app.db.pool import Runs
 from app.db.tables import dead_letters as letters
 from app.dead_letters.schemas import DeadLetterFilter, GroupField
-from app.jobs.listing import job_columns
+from app.jobs.listing import fitting, job_columns
 from app.jobs.store import JobRow
 from app.web.shapes import UNSET
 
@@ -28,33 +28,49 @@ class Letter(NamedTuple):
     fingerprint: str
 
 
+class ListedLetters(NamedTuple):
+    """The first dead letters of a page, up to the byte limit, and the `total` of the page without that limit."""
+
+    letters: list[Letter]
+    total: int
+
+
 async def list_letters(
-    db: Database, wanted: DeadLetterFilter, queues: Sequence[int] | None, *, after: tuple[datetime, UUID] | None, limit: int
-) -> list[Letter]:
-    query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(*_conditions(wanted, queues))
+    on: Runs,
+    wanted: DeadLetterFilter,
+    queues: Sequence[int] | None,
+    *,
+    after: tuple[datetime, UUID] | None,
+    limit: int,
+    max_bytes: int,
+    payload: bool,
+) -> ListedLetters:
+    columns = job_columns(letters, payload=payload)
+    query = sa.select(*columns, letters.c.dead_at, letters.c.fingerprint).where(*_conditions(wanted, queues))
     if after is not None:
-        query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(_in_utc(after[0]), after[1]))
-    query = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(limit)
-    return [_letter(row) for row in await db.rows(*compiled(query))]
+        query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(after[0], after[1]))
+    page = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(limit)
+    rows = await on.rows(*compiled(fitting(page, max_bytes, lambda rows: [rows.c.dead_at.desc(), rows.c.id.desc()])))
+    return ListedLetters([_letter(row[:-1]) for row in rows], rows[0]["total"] if rows else 0)
 
 
-async def letters_of(db: Database, lane: int, job_id: UUID) -> list[Letter]:
+async def letters_of(on: Runs, lane: int, job_id: UUID) -> list[Letter]:
     query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(letters.c.lane == lane, letters.c.id == job_id)
-    return [_letter(row) for row in await db.rows(*compiled(query))]
+    return [_letter(tuple(row)) for row in await on.rows(*compiled(query))]
 
 
-async def matching_ids(db: Database, wanted: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
+async def matching_ids(on: Runs, wanted: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
     """Oldest first: who has waited longest is replayed first."""
     query = sa.select(letters.c.id).where(*_conditions(wanted, queues)).order_by(letters.c.dead_at, letters.c.id).limit(limit)
-    return [row["id"] for row in await db.rows(*compiled(query))]
+    return [row["id"] for row in await on.rows(*compiled(query))]
 
 
-async def count(db: Database, wanted: DeadLetterFilter, queues: Sequence[int] | None) -> int:
-    found: int = await db.value(*compiled(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queues))))
+async def count(on: Runs, wanted: DeadLetterFilter, queues: Sequence[int] | None) -> int:
+    found: int = await on.value(*compiled(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queues))))
     return found
 
 
-async def group(db: Database, by: Sequence[GroupField], wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[Record]:
+async def group(on: Runs, by: Sequence[GroupField], wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[Record]:
     """One row per group: the fields grouped by, then count, first_at, last_at and the id of one."""
     keys = [_GROUPED_BY[field].label(field.value) for field in by]
     query = (
@@ -70,10 +86,10 @@ async def group(db: Database, by: Sequence[GroupField], wanted: DeadLetterFilter
         .order_by(sa.desc("count"))
         .limit(MOST_GROUPS)
     )
-    return await db.rows(*compiled(query))
+    return await on.rows(*compiled(query))
 
 
-def _letter(row: Record) -> Letter:
+def _letter(row: Sequence[Any]) -> Letter:
     *job, dead_at, fingerprint = row
     return Letter(JobRow(*job), dead_at, fingerprint)
 
@@ -89,15 +105,7 @@ def _conditions(wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[
         if value is not UNSET:
             conditions.append(letters.c[name] == value)
     if wanted.dead_after is not UNSET:
-        conditions.append(letters.c.dead_at >= _in_utc(wanted.dead_after))
+        conditions.append(letters.c.dead_at >= wanted.dead_after)
     if wanted.dead_before is not UNSET:
-        conditions.append(letters.c.dead_at < _in_utc(wanted.dead_before))
+        conditions.append(letters.c.dead_at < wanted.dead_before)
     return conditions
-
-
-def _in_utc(instant: datetime) -> datetime:
-    """The last hours of the year 9999 in one zone may lie beyond the calendar in UTC: then its end, or its beginning, will do."""
-    try:
-        return instant.astimezone(UTC)
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC) if instant.year == 1 else datetime.max.replace(tzinfo=UTC)

@@ -9,6 +9,7 @@ import msgspec
 
 from app.db.floor import Floor
 from app.db.lanes import LANES_PER_QUEUE, by_lane, lane_of
+from app.db.pool import repeated_after_deadlock
 from app.dead_letters import listing, store
 from app.dead_letters.listing import Letter
 from app.dead_letters.merging import merged
@@ -16,7 +17,6 @@ from app.dead_letters.schemas import (
     DeadLetter,
     DeadLetterFilter,
     DeadLetterGroup,
-    DeadLetterList,
     GroupField,
     PurgeAnswer,
     PurgeDeadLetters,
@@ -27,19 +27,25 @@ from app.dead_letters.schemas import (
 from app.dead_letters.store import TakenRow
 from app.errors import NotFound, ValidationFailed
 from app.jobs import store as jobs
+from app.jobs.bulk import bulk_filter
 from app.jobs.schemas import Job
 from app.jobs.signals import Signals
 from app.jobs.store import NewJob
 from app.jobs.wanted import choose_lane
 from app.jobs.watching import Watching
 from app.log import log
-from app.queues.registry import Queues
+from app.queues.creator import QueueCreator
+from app.queues.registry import MissingQueue, Queue, Queues
+from app.slices import in_slices
+from app.web import instants
 from app.web.access import Access
 from app.web.bodies import check_user_data
-from app.web.paging import Paging, page_of
-from app.web.shapes import UNSET, Instant, Raw, UnsetType, given, or_unset
+from app.web.paging import EncodedPage, Paging, encode_page
+from app.web.shapes import UNSET, Raw, UnsetType, given, or_unset
 
 SAMPLE = 20
+PURGE_BATCH = 10_000
+REPLAY_BATCH = 100  # dead letters per statement: with payloads they may be 25 MB
 _NO_FILTER = DeadLetterFilter()
 
 
@@ -55,27 +61,36 @@ class Due(NamedTuple):
 
 
 class Reviving:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals, watching: Watching) -> None:
+    def __init__(self, floor: Floor, queues: Queues, creator: QueueCreator, signals: Signals, watching: Watching) -> None:
         self._floor = floor
         self._queues = queues
+        self._creator = creator
         self._signals = signals
         self._watching = watching
 
-    async def page(self, wanted: DeadLetterFilter, page: Paging, access: Access) -> DeadLetterList:
-        queues = await self._reached(wanted, access, "/query")
-        letters = await listing.list_letters(self._floor.db, wanted, queues, after=_after(page), limit=page.limit + 1)
-        found = [await self._told(letter) for letter in letters]
-        items, cursor = page_of(found, page.limit, lambda letter: {"at": letter.dead_at.isoformat(), "id": str(letter.id)})
-        return DeadLetterList(items=items, next_cursor=cursor)
+    async def page(self, wanted: DeadLetterFilter, page: Paging, access: Access, *, payload: bool) -> EncodedPage[DeadLetter]:
+        queues, max_bytes = await self._reached(wanted, access, "/query"), self._floor.settings.max_list_bytes
+        letters, total = await listing.list_letters(
+            self._floor.reads, wanted, queues, after=_after(page), limit=page.limit + 1, max_bytes=max_bytes, payload=payload
+        )
+        await self._queues.learn({letter.job.lane for letter in letters})
+        return await encode_page(
+            letters,
+            lambda letter: _to_response(letter, self._queues.name(letter.job.lane)),
+            lambda letter: {"at": letter.dead_at.isoformat(), "id": str(letter.id)},
+            limit=page.limit,
+            max_bytes=max_bytes,
+            total=total,
+        )
 
     async def get(self, job_id: UUID) -> DeadLetter:
         letters = await listing.letters_of(self._floor.db, lane_of(job_id), job_id)
         if not letters:
             raise NotFound(f"no dead letter {job_id}")
-        return await self._told(letters[0])
+        return _to_response(letters[0], await self._queues.name_of(letters[0].job.lane))
 
     async def groups(self, by: Sequence[GroupField], wanted: DeadLetterFilter, access: Access) -> list[DeadLetterGroup]:
-        rows = await listing.group(self._floor.db, by, wanted, await self._reached(wanted, access, "/query"))
+        rows = await listing.group(self._floor.reads, by, wanted, await self._reached(wanted, access, "/query"))
         return [
             DeadLetterGroup(
                 queue=await self._queues.name_of(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
@@ -100,30 +115,26 @@ class Reviving:
         overrides = given(request.overrides, ReplayOverrides())
         if overrides.queue is not UNSET:
             access.check(overrides.queue, "/overrides/queue")
-        matched, ids = await self._matching(request.ids, request.filter, given(request.limit, 1000), access)
+        matched, ids = await self._matching(request, given(request.limit, 1000), access)
         if given(request.dry_run, False):
-            return ReplayAnswer(matched=matched, replayed=0, remaining=matched, sample=ids[:SAMPLE])
+            return ReplayAnswer(matched=matched, replayed=0, remaining=matched, sample=ids[:SAMPLE], dry_run=True)
         revived = await self._replay(ids, request.overrides, spread_seconds=given(request.spread_seconds, 0))
-        log.info("dead letters replayed", count=len(revived), matched=matched)
+        log.info("dead letters replayed", count=len(revived), matched=matched, caller=access.caller)
         return ReplayAnswer(matched=matched, replayed=len(revived), remaining=max(0, matched - len(revived)), sample=revived[:SAMPLE])
 
     async def purge(self, request: PurgeDeadLetters, access: Access) -> PurgeAnswer:
-        matched, ids = await self._matching(request.ids, request.filter, 10_000, access)
+        matched, ids = await self._matching(request, PURGE_BATCH, access)
         if given(request.dry_run, True):
-            return PurgeAnswer(matched=matched, purged=0)
+            return PurgeAnswer(matched=matched, purged=0, dry_run=True)
         purged = 0
         while ids:
             purged += await self.remove(ids)
-            ids = [] if request.filter is UNSET else (await self._matching(UNSET, request.filter, 10_000, access))[1]
-        log.info("dead letters purged", count=purged)
+            ids = [] if request.ids is not UNSET else await self._next_matching(given(request.filter, _NO_FILTER), access)
+        log.info("dead letters purged", count=purged, caller=access.caller)
         return PurgeAnswer(matched=matched, purged=purged)
 
     async def remove(self, ids: Sequence[UUID]) -> int:
         return sum([await store.purge(self._floor.db, lane, some) for lane, some in by_lane(ids, lambda job_id: job_id).items()])
-
-    async def _told(self, letter: Letter) -> DeadLetter:
-        job = letter.job.told(await self._queues.name_of(letter.job.lane))
-        return DeadLetter(**msgspec.structs.asdict(job), dead_at=letter.dead_at, fingerprint=letter.fingerprint)
 
     async def _reached(self, wanted: DeadLetterFilter, access: Access, at: str) -> list[int] | None:
         """The numbers of the queue that is asked for, or of those that the caller reaches; None: all there are."""
@@ -136,34 +147,37 @@ class Reviving:
         await self._queues.refresh()
         return [queue.id for queue in self._queues.everything() if access.may(queue.name)]
 
-    async def _matching(
-        self, ids: Sequence[UUID] | UnsetType, chosen: DeadLetterFilter | UnsetType, limit: int, access: Access
-    ) -> tuple[int, list[UUID]]:
+    async def _matching(self, request: ReplayDeadLetters | PurgeDeadLetters, limit: int, access: Access) -> tuple[int, list[UUID]]:
         """How many match, and at most `limit` of them."""
-        if (ids is UNSET) == (chosen is UNSET):
-            raise ValidationFailed.at("/filter", "either ids or a filter")
-        wanted = given(chosen, _NO_FILTER)
-        if not isinstance(ids, UnsetType):
-            reached = await self._queues.reached(ids, access)
-            asked = [job_id for job_id in dict.fromkeys(ids) if job_id in reached]
-            lanes = by_lane(asked, lambda job_id: job_id)
-            dead = {row.id for lane, some in lanes.items() for row in await jobs.dead_jobs(self._floor.db, lane, some)}
-            found = [job_id for job_id in asked if job_id in dead]
-            return len(found), found[:limit]
+        wanted = bulk_filter(request.ids, request.filter, request.all, _NO_FILTER)
+        if wanted is None:
+            ids = await self._dead(given(request.ids, []), access)
+            return len(ids), ids[:limit]
         queues = await self._reached(wanted, access, "/filter")
-        return await listing.count(self._floor.db, wanted, queues), await listing.matching_ids(self._floor.db, wanted, queues, limit)
+        reads = self._floor.reads
+        return await listing.count(reads, wanted, queues), await listing.matching_ids(reads, wanted, queues, limit)
+
+    async def _next_matching(self, chosen: DeadLetterFilter, access: Access) -> list[UUID]:
+        return await listing.matching_ids(self._floor.reads, chosen, await self._reached(chosen, access, "/filter"), PURGE_BATCH)
+
+    async def _dead(self, ids: Sequence[UUID], access: Access) -> list[UUID]:
+        """The ids of dead letters in queues that the caller may access, without duplicates, in the order of the request."""
+        reached = await self._queues.reached(ids, access)
+        visible = [job_id for job_id in dict.fromkeys(ids) if job_id in reached]
+        lanes = by_lane(visible, lambda job_id: job_id)
+        dead = {job_id for lane, lane_ids in lanes.items() for job_id in await jobs.which_dead(self._floor.db, lane, lane_ids)}
+        return [job_id for job_id in visible if job_id in dead]
 
     async def _replay(self, ids: Sequence[UUID], sent: ReplayOverrides | UnsetType, *, spread_seconds: int) -> list[UUID]:
         overrides = given(sent, ReplayOverrides())
         now = self._floor.now()
         step = spread_seconds / len(ids) if ids else 0
-        due = {job_id: Due.after(step * index, now) for index, job_id in enumerate(ids)}
+        due = {job_id: Due.after(step * index, now) async for index, job_id in in_slices(enumerate(ids))}
         revived: list[UUID] = []
+        act = self._revive if overrides.queue is UNSET else self._move
         for lane, some in by_lane(ids, lambda job_id: job_id).items():
-            if overrides.queue is UNSET:
-                revived += await self._revive(lane, some, due, overrides)
-            else:
-                revived += await self._move(lane, some, due, overrides)
+            for start in range(0, len(some), REPLAY_BATCH):
+                revived += await act(lane, some[start : start + REPLAY_BATCH], due, overrides)
         return sorted(revived, key=lambda job_id: due[job_id].run_at if job_id in due else now)
 
     async def _revive(self, lane: int, ids: Sequence[UUID], due: dict[UUID, Due], overrides: ReplayOverrides) -> list[UUID]:
@@ -185,7 +199,7 @@ class Reviving:
         """Merged here and not in SQL, so that what is not touched stays as it was sent. A dead letter's payload does not change."""
         if isinstance(patch, UnsetType):
             return {}
-        return {row.id: self._merged(row.payload, patch) for row in await jobs.dead_jobs(self._floor.db, lane, ids)}
+        return {job_id: self._merged(payload, patch) for job_id, payload in (await store.payloads(self._floor.db, lane, ids)).items()}
 
     def _merged(self, payload: str, patch: dict[str, Raw]) -> str:
         text = merged(payload, patch)
@@ -194,14 +208,24 @@ class Reviving:
 
     async def _move(self, lane: int, ids: Sequence[UUID], due: dict[UUID, Due], overrides: ReplayOverrides) -> list[UUID]:
         """Into another queue: the letter goes and a new job comes, in one transaction."""
-        queue = await self._queues.get_or_create(given(overrides.queue, "default"))
+        name = given(overrides.queue, "default")
+        try:
+            return await self._move_to(self._queues.existing(name), lane, ids, due, overrides)
+        except MissingQueue:
+            return await self._creator.call([name], lambda find: self._move_to(find(name), lane, ids, due, overrides))
+
+    @repeated_after_deadlock
+    async def _move_to(self, queue: Queue, lane: int, ids: Sequence[UUID], due: dict[UUID, Due], overrides: ReplayOverrides) -> list[UUID]:
         async with self._floor.db.transaction() as transaction:
             letters = await store.take_out(transaction, lane, ids)
             fresh = [self._fresh(letter, choose_lane(queue, or_unset(letter.group_key)), due[letter.id], overrides) for letter in letters]
+            await self._creator.store(transaction, [queue] if fresh else [])
             for target, rows in by_lane(fresh, lambda row: row.id).items():
                 await jobs.enqueue(transaction, target, rows)
-        for row in fresh:
-            self._signals.moved(lane_of(row.id), [row])
+        if queue.is_draft:
+            await self._queues.refresh()
+        for target, rows in by_lane(fresh, lambda row: row.id).items():
+            self._signals.moved(target, rows)
         return [row.id for row in fresh]
 
     def _fresh(self, letter: TakenRow, lane: int, due: Due, overrides: ReplayOverrides) -> NewJob:
@@ -227,11 +251,15 @@ class Reviving:
         )
 
 
+def _to_response(letter: Letter, queue: str) -> DeadLetter:
+    return DeadLetter(**msgspec.structs.asdict(letter.job.told(queue)), dead_at=letter.dead_at, fingerprint=letter.fingerprint)
+
+
 def _after(page: Paging) -> tuple[datetime, UUID] | None:
     """Where the last page ended: letters that died at the same instant are told apart by their ids."""
     if page.cursor is None:
         return None
     try:
-        return msgspec.convert((page.after("at"), page.after("id")), tuple[Instant, UUID])
-    except msgspec.ValidationError:
-        raise ValidationFailed.at("/query/cursor", "not a cursor that we gave out") from None
+        return instants.read(page.after("at")), UUID(page.after("id"))
+    except ValueError:
+        raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None

@@ -25,7 +25,7 @@ from app.web.bodies import NoBody, answer, body
 from app.web.contract import MANAGE, READ, gives
 from app.web.paging import Paging
 from app.web.rooms import of
-from app.web.shapes import NAME_PATTERN, or_unset
+from app.web.shapes import NameParameter, or_unset
 
 router = APIRouter(tags=["dead_letters"])
 
@@ -38,9 +38,9 @@ class LetterFilter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    queue: str | None = Field(None, pattern=NAME_PATTERN)
-    job_type: str | None = Field(None, pattern=NAME_PATTERN)
-    reason: str | None = Field(None, pattern=NAME_PATTERN)
+    queue: NameParameter | None = None
+    job_type: NameParameter | None = None
+    reason: NameParameter | None = None
     error_type: str | None = Field(None, max_length=200)
     fingerprint: str | None = Field(None, max_length=250)
     dead_after: QueryInstant | None = None
@@ -53,6 +53,8 @@ class LetterFilter(BaseModel):
 class LetterQuery(LetterFilter, Paging):
     """The filters and the page of GET /dead-letters."""
 
+    payload: bool = Field(True, description="`false` leaves the payloads out.")
+
 
 class GroupQuery(LetterFilter):
     """The filters and the grouping of GET /dead-letters/groups."""
@@ -63,13 +65,16 @@ class GroupQuery(LetterFilter):
         try:
             return list(dict.fromkeys(GroupField(name) for name in self.by.split(",")))
         except ValueError:
-            raise ValidationFailed.at("/query/by", "a comma-separated list of queue, job_type, fingerprint") from None
+            raise ValidationFailed.at("/query/by", "by must be a comma-separated list of queue, job_type, fingerprint") from None
 
 
 @router.get("/dead-letters", **gives(DeadLetterList, ValidationFailed, to=READ))
 async def list_dead_letters(reviving: RevivingRoom, query: Annotated[LetterQuery, Query()], reach: Reach) -> Response:
-    """Dead letters, latest first, filtered and page by page."""
-    return answer(await reviving.page(query.filter(), query, reach))
+    """Dead letters, latest first, filtered and page by page.
+
+    A page ends early, with `next_cursor`, before its dead letters exceed `max_list_bytes` (see `/limits`).
+    """
+    return (await reviving.page(query.filter(), query, reach, payload=query.payload)).response()
 
 
 @router.get("/dead-letters/groups", **gives(DeadLetterGroups, ValidationFailed, to=READ))

@@ -1,10 +1,12 @@
 """The shapes of dead letters."""
 
 from enum import StrEnum
+from typing import Any, ClassVar
 
+from app.jobs.bulk import All
 from app.jobs.schemas import Job
 from app.queues.schemas import MaxAttempts, Priority
-from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Meta, Name, Raw, Sent, Told, UnsetType, integer
+from app.web.shapes import UNSET, UUID, Annotated, DryRun, Instant, Int32, Meta, Name, Raw, Sent, Told, UnsetType, integer, not_both
 
 Ids = Annotated[list[UUID], Meta(max_length=1000)]
 Fingerprint = Annotated[str, Meta(max_length=250)]
@@ -72,11 +74,14 @@ class ReplayOverrides(Sent):
 
 
 class ReplayDeadLetters(Sent):
-    """Either ids or a filter."""
+    """Either ids or a filter. An empty filter needs `all: true`."""
+
+    json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
 
     ids: Ids | UnsetType = UNSET
     filter: DeadLetterFilter | UnsetType = UNSET
-    dry_run: bool | UnsetType = UNSET
+    all: All | UnsetType = UNSET
+    dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType = UNSET
     limit: Annotated[int, integer(ge=1, le=10_000, description="Default 1000.")] | UnsetType = UNSET
     spread_seconds: Annotated[int, integer(ge=0, le=86_400, description="Spread the jobs evenly over this time.")] | UnsetType = UNSET
     overrides: ReplayOverrides | UnsetType = UNSET
@@ -89,14 +94,18 @@ class ReplayAnswer(Told):
     replayed: Int32
     remaining: Int32
     sample: list[UUID]
+    dry_run: DryRun | UnsetType = UNSET
 
 
 class PurgeDeadLetters(Sent):
-    """Either ids or a filter. Nothing is removed unless `dry_run` is false."""
+    """Either ids or a filter. An empty filter needs `all: true`. Nothing is removed unless `dry_run` is false."""
+
+    json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
 
     ids: Ids | UnsetType = UNSET
     filter: DeadLetterFilter | UnsetType = UNSET
-    dry_run: Annotated[bool, Meta(description="Default true.")] | UnsetType = UNSET
+    all: All | UnsetType = UNSET
+    dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType = UNSET
 
 
 class PurgeAnswer(Told):
@@ -104,3 +113,4 @@ class PurgeAnswer(Told):
 
     matched: Int32
     purged: Int32
+    dry_run: DryRun | UnsetType = UNSET

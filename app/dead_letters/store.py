@@ -48,6 +48,10 @@ async def replay(
     return [ReplayedRow(*row) for row in await on.rows(SQL.replay, lane, *columns(letters), priority, max_attempts, parks)]
 
 
+async def payloads(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
+    return {row["id"]: row["payload"] for row in await on.rows(SQL.payloads, lane, ids)}
+
+
 async def take_out(on: Runs, lane: int, ids: Sequence[UUID]) -> list[TakenRow]:
     return [TakenRow(*row) for row in await on.rows(SQL.take_out, lane, ids)]
 

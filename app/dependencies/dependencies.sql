@@ -20,7 +20,7 @@ RETURNING id;
 -- What jobs have come to that are no longer live, and what they gave.
 SELECT id, state, result
 FROM finished_jobs
-WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > now()
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > $3
 UNION ALL
 SELECT id, 'dead', NULL
 FROM dead_letters
@@ -30,7 +30,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 -- What has become of jobs that are no longer live.
 SELECT id, state
 FROM finished_jobs
-WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > now()
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > $3
 UNION ALL
 SELECT id, 'dead'
 FROM dead_letters

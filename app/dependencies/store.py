@@ -42,12 +42,12 @@ async def await_parents(on: Runs, lane: int, ids: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.await_parents, lane, ids)]
 
 
-async def results_of(on: Runs, lane: int, ids: Sequence[UUID]) -> list[ResultRow]:
-    return [ResultRow(*row) for row in await on.rows(SQL.results_of, lane, ids)]
+async def results_of(on: Runs, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ResultRow]:
+    return [ResultRow(*row) for row in await on.rows(SQL.results_of, lane, ids, kept_at)]
 
 
-async def ended_parents(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await on.rows(SQL.ended_parents, lane, ids)}
+async def ended_parents(on: Runs, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
+    return {row["id"]: row["state"] for row in await on.rows(SQL.ended_parents, lane, ids, kept_at)}
 
 
 async def add_dependents(on: Runs, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:

@@ -40,14 +40,15 @@ class Explaining:
 
     async def _held_back_by(self, row: JobRow) -> AsyncIterator[Reason]:
         queue = self._queues.of_lane(row.lane)
-        facts = await store.waiting_facts(self._floor.db, row.id)
+        facts = await store.waiting_facts(self._floor.reads, row.id)
         found = [reason async for reason in self._reasons(row, queue, facts)] if facts is not None else []
         for reason in found or [Reason(code="claimable", detail="the next worker that asks gets it")]:
             yield reason
 
     async def _reasons(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         if row.state == "blocked":
-            yield Reason(code="waiting_for_jobs", detail=f"waits for {len(facts.awaits or [])} jobs", job_ids=or_unset(facts.awaits))
+            detail = f"waits for {_counted(len(facts.awaits or []), 'job')}"
+            yield Reason(code="waiting_for_jobs", detail=detail, job_ids=or_unset(facts.awaits))
         if row.state == "scheduled":
             yield Reason(code="not_due", detail=f"not before {_told(row.run_at)}", until=row.run_at, reason=or_unset(row.state_reason))
         if queue.paused:
@@ -59,7 +60,7 @@ class Explaining:
                 yield reason
             async for reason in self._of_queue(row, queue, facts):
                 yield reason
-        last = await workers.last_asked(self._floor.db, queue.name, row.job_type)
+        last = await workers.last_asked(self._floor.reads, queue.name, row.job_type)
         if self._waiting.waits_for(queue.name, row.job_type):
             return
         if last is None or last < self._floor.now() - ASKED_WITHIN:
@@ -68,43 +69,43 @@ class Explaining:
 
     async def _of_group(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         group = row.group_key or ""
-        rest = (await limits.rests_of(self._floor.db, row.lane, [group])).get(group)
+        rest = (await limits.rests_of(self._floor.reads, row.lane, [group])).get(group)
         if rest is not None and facts.turn is None:
             detail = f"group {group} is at rest until {_told(rest.until)}; then one job goes first"
             probe = UNSET if rest.probe is None else [rest.probe]
             yield Reason(code="group_at_rest", detail=detail, until=rest.until, group=group, job_ids=probe)
         if row.state != "parked" or rest is not None:
             return
-        ahead = await store.ahead_in_group(self._floor.db, row.id, group)
-        holders = await store.turns_of_group(self._floor.db, row.lane, group)
+        ahead = await store.ahead_in_group(self._floor.reads, row.id, group)
+        holders = await store.turns_of_group(self._floor.reads, row.lane, group)
         if row.id in holders:
             return  # its turn has come since we looked
         if queue.per_group is not None and len(holders) >= min(queue.per_group, 20):
             detail = f"{queue.per_group} of group {group} may run at once, and as many have their turn; {ahead} wait before it"
             yield Reason(code="group_at_limit", detail=detail, limit=queue.per_group, job_ids=holders, ahead=ahead, group=group)
         else:
-            yield Reason(code="waits_for_turn", detail=f"its turn comes after {ahead} others of its group", ahead=ahead)
+            yield Reason(code="waits_for_turn", detail=f"its turn comes after {_counted(ahead, 'other')} of its group", ahead=ahead)
 
     async def _of_queue(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         if queue.max_running is not None:
-            running = await limits.running_slots(self._floor.db, row.lane)
+            running = await limits.running_slots(self._floor.reads, row.lane)
             if running >= queue.max_running:
                 detail = f"{running} jobs of {queue.name} run, at most {queue.max_running} may"
                 yield Reason(code="queue_at_limit", detail=detail, running=running, limit=queue.max_running)
         if queue.rate is not None:
-            leave = await self._gate.by_rate(self._floor.db, queue, row.lane, 1)
+            leave = await self._gate.by_rate(self._floor.reads, queue, row.lane, 1)
             if leave.most == 0 and leave.again_at is not None:
                 detail = f"the rate of {queue.name} lets the next one through at {_told(leave.again_at)}"
                 yield Reason(code="rate_limited", detail=detail, until=leave.again_at, limit=queue.rate.limit)
         ahead = await self._ahead(row, queue, facts) if row.state == "ready" else 0
         if ahead:
             many = "at least " if ahead == MANY else ""
-            yield Reason(code="jobs_ahead", detail=f"{many}{ahead} jobs are handed out before it", ahead=ahead)
+            yield Reason(code="jobs_ahead", detail=f"{many}{_counted(ahead, 'job')} will be handed out before it", ahead=ahead)
 
     async def _ahead(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> int:
         if queue.fair and facts.turn is not None:
-            return await store.ahead_in_turn(self._floor.db, row.id, facts.priority, facts.turn)
-        return await store.ahead_in_queue(self._floor.db, row.id, facts.priority)
+            return await store.ahead_in_turn(self._floor.reads, row.id, facts.priority, facts.turn)
+        return await store.ahead_in_queue(self._floor.reads, row.id, facts.priority)
 
 
 def _plain(row: JobRow) -> Reason:
@@ -113,8 +114,27 @@ def _plain(row: JobRow) -> Reason:
         by = f" by {row.worker_id}" if row.worker_id else ""
         detail = f"it is being run{by}"
         return Reason(code="running", detail=detail, since=or_unset(row.started_at), worker_id=or_unset(row.worker_id))
-    detail = f"it is {row.state}" + (f": {row.state_reason}" if row.state_reason else "")
+    detail = f"it is {row.state}" + (f": {_reason(row)}" if row.state_reason else "")
     return Reason(code=row.state, detail=detail, since=or_unset(row.finished_at), reason=or_unset(row.state_reason))
+
+
+def _reason(row: JobRow) -> str:
+    """The reason as a program reads it, and what it means."""
+    meanings = {
+        "attempts_exhausted": f"it has used all of its attempts, {row.max_attempts}",
+        "not_retryable": "its worker asked for no retry",
+        "poison": f"its lease ran out {_counted(row.crashes, 'time')}",
+        "expired": "no worker began it before its expires_at",
+        "undeliverable": f"it was handed out {_counted(row.deliveries, 'time')} without an end",
+        "dependency_failed": "a job that it depends on did not complete",
+        "cancelled_by_user": "a caller cancelled it",
+    }
+    meaning = meanings.get(row.state_reason or "")
+    return f"{row.state_reason}, {meaning}" if meaning else f"{row.state_reason}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _told(instant: datetime) -> str:

@@ -10,13 +10,12 @@ import jsonschema_rs
 import msgspec
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
-from app.errors import Fault, ValidationFailed
+from app.errors import MAX_FAULTS, Fault, ValidationFailed
 from app.job_types.walking import AT, escaped
 from app.job_types.weighing import MOST_STEPS, Weight
 from app.web import strict_json
 
 MOST_BYTES = 64 * 1024
-MOST_FAULTS = 20
 MOST_DETAIL = 300
 
 _MOST_EXPLAINED = 200_000  # about half a second: an error takes 7 µs, and a copy of what it is about
@@ -28,6 +27,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _PATTERNS = jsonschema_rs.RegexOptions(size_limit=4 * 1024 * 1024, dfa_size_limit=1024 * 1024)
 
 _NO_PATTERN = "not a regular expression that we take: there is no look-around and no reference to a group"
+_NO_TYPE = "type must be array, boolean, integer, null, number, object or string, or a list of several different ones"
 
 
 class Checker:
@@ -45,8 +45,9 @@ class Checker:
         value = msgspec.json.decode(payload)
         if self._validator.is_valid(value):
             return
-        faults = list(islice(self._faults(payload, value, f"{at}/payload"), MOST_FAULTS))
-        raise ValidationFailed(faults[0].detail, faults=faults)
+        faults = iter(self._faults(payload, value, f"{at}/payload"))
+        listed = list(islice(faults, MAX_FAULTS))
+        raise ValidationFailed.of(listed, len(listed) + sum(1 for _ in faults))
 
     def _takes_long(self, payload: bytes) -> bool:
         """Most payloads are so short that their size cannot be too large. Others are counted: first with all that looks like a value
@@ -83,9 +84,9 @@ class Checker:
 
 def _check_form(schema: bytes) -> None:
     if schema[:1] not in (b"{", b"t", b"f"):
-        raise ValidationFailed.at(AT, "an object or a boolean")
+        raise ValidationFailed.at(AT, "payload_schema must be an object or a boolean")
     if len(schema) > MOST_BYTES:
-        raise ValidationFailed.at(AT, f"{len(schema)} bytes; at most {MOST_BYTES} are taken", "too_large")
+        raise ValidationFailed.at(AT, f"payload_schema has {len(schema)} bytes; at most {MOST_BYTES} are allowed", "too_large")
     strict_json.check_nodes(schema, AT)
 
 
@@ -95,10 +96,16 @@ def _compiled(schema: str) -> jsonschema_rs.Validator:
         return jsonschema_rs.validator_for(schema, validate_formats=False, mask="the value", pattern_options=_PATTERNS, offline=True)
     except ValidationError as error:
         pointer = AT + "".join(f"/{escaped(step)}" for step in error.instance_path)
-        why = _NO_PATTERN if isinstance(error.kind, ValidationErrorKind.Format) else error.message[:MOST_DETAIL]
-        raise ValidationFailed.at(pointer, why) from None
+        raise ValidationFailed.at(pointer, _why_no_schema(error)) from None
     except ValueError as error:
         raise ValidationFailed.at(AT, str(error)[:MOST_DETAIL]) from None
+
+
+def _why_no_schema(error: ValidationError) -> str:
+    """A schema for schemas words a wrong `type` as "not valid under any of the schemas listed in the 'anyOf' keyword"."""
+    if isinstance(error.kind, ValidationErrorKind.Format):
+        return _NO_PATTERN
+    return _NO_TYPE if error.instance_path[-1:] == ["type"] else error.message[:MOST_DETAIL]
 
 
 def _faults_of(error: ValidationError, payload: Any, at: str) -> Iterator[Fault]:

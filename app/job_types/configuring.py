@@ -3,10 +3,13 @@
 import asyncio
 
 from app.db.floor import Floor
+from app.db.pool import repeated_after_deadlock
 from app.errors import NotFound, ValidationFailed
 from app.job_types import store
 from app.job_types.checking import Checker
 from app.job_types.schemas import JobType, JobTypeConfig
+from app.job_types.store import JobTypeRow
+from app.web.paging import EncodedPage, Paging, encode_page
 from app.web.shapes import Raw, encoded
 
 
@@ -14,8 +17,12 @@ class Configuring:
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
 
-    async def page(self, after: str, limit: int) -> list[JobType]:
-        return [row.told() for row in await store.list_job_types(self._floor.db, after, limit)]
+    async def page(self, page: Paging) -> EncodedPage[JobType]:
+        max_bytes = self._floor.settings.max_list_bytes
+        rows, total = await store.list_job_types(self._floor.reads, page.after("name"), page.limit + 1, max_bytes)
+        return await encode_page(
+            rows, JobTypeRow.told, lambda job_type: {"name": job_type.name}, limit=page.limit, max_bytes=max_bytes, total=total
+        )
 
     async def get(self, name: str) -> JobType:
         row = await store.get_job_type(self._floor.db, name)
@@ -23,6 +30,7 @@ class Configuring:
             raise _unknown(name)
         return row.told()
 
+    @repeated_after_deadlock
     async def put(self, name: str, config: JobTypeConfig) -> JobType:
         self._check_lease(config)
         if isinstance(config.payload_schema, Raw):
@@ -35,6 +43,7 @@ class Configuring:
         await self._floor.versions.tell()
         return row.told()
 
+    @repeated_after_deadlock
     async def delete(self, name: str) -> JobType:
         async with self._floor.db.transaction() as transaction:
             await self._floor.versions.grow(transaction, "policies")
@@ -47,7 +56,8 @@ class Configuring:
     def _check_lease(self, config: JobTypeConfig) -> None:
         settings, seconds = self._floor.settings, config.lease_seconds
         if isinstance(seconds, int) and not settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
-            raise ValidationFailed.at("/lease_seconds", f"{settings.min_lease_seconds} to {settings.max_lease_seconds}")
+            detail = f"lease_seconds must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
+            raise ValidationFailed.at("/lease_seconds", detail)
 
 
 def _unknown(name: str) -> NotFound:

@@ -6,13 +6,23 @@ SELECT name, config, created_at, updated_at
 FROM job_types;
 
 -- name: list_job_types
--- fills: JobTypeRow
--- In the order of bytes, as everywhere: the collation of a database is not ours to choose.
-SELECT name, config, created_at, updated_at
-FROM job_types
-WHERE name COLLATE "C" > $1
-ORDER BY name COLLATE "C"
-LIMIT $2;
+-- In byte order, as everywhere, because the database's collation may be any. Returns the first rows of a page that fit into $3 bytes, at
+-- least one, and the total of the page.
+SELECT name, config, created_at, updated_at, total
+FROM (
+    SELECT name, config, created_at, updated_at, count(*) OVER () AS total, row_number() OVER by_name AS place,
+        sum(octet_length(config)) OVER by_name AS bytes
+    FROM (
+        SELECT name, config, created_at, updated_at
+        FROM job_types
+        WHERE name COLLATE "C" > $1
+        ORDER BY name COLLATE "C"
+        LIMIT $2
+    ) AS page
+    WINDOW by_name AS (ORDER BY name COLLATE "C" ROWS UNBOUNDED PRECEDING)
+) AS measured
+WHERE place = 1 OR bytes <= $3
+ORDER BY name COLLATE "C";
 
 -- name: get_job_type
 -- fills: JobTypeRow

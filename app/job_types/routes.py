@@ -1,30 +1,31 @@
 """How operators say what holds for the jobs of a type."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from app.errors import NotFound, ValidationFailed
+from app.errors import MalformedJson, NotFound, ValidationFailed
 from app.job_types.configuring import Configuring
 from app.job_types.schemas import JobType, JobTypeConfig, JobTypeList
-from app.web.bodies import NoBody, answer, body
+from app.web.bodies import NoBody, answer, edited_body
 from app.web.contract import MANAGE, READ, gives
-from app.web.paging import Page, page_of
+from app.web.paging import Page
+from app.web.read_only import Edited
 from app.web.rooms import of
-from app.web.shapes import NAME_PATTERN
+from app.web.shapes import NameParameter
 
 router = APIRouter(tags=["job_types"])
 
 Room = Annotated[Configuring, of(Configuring)]
-TypeName = Annotated[str, Path(pattern=NAME_PATTERN)]
+EditedType = Annotated[Edited[JobTypeConfig], edited_body(JobTypeConfig, JobType, moving=["updated_at"])]
+TypeName = Annotated[NameParameter, Path()]
 
 
 @router.get("/job-types", **gives(JobTypeList, to=READ))
 async def list_job_types(room: Room, page: Page) -> Response:
     """Job types that were configured, in the order of their names. Jobs of other types are taken too, and checked for nothing."""
-    found = await room.page(page.after("name"), page.limit + 1)
-    items, cursor = page_of(found, page.limit, lambda job_type: {"name": job_type.name})
-    return answer(JobTypeList(items=items, next_cursor=cursor))
+    return (await room.page(page)).response()
 
 
 @router.get("/job-types/{name}", **gives(JobType, NotFound, to=READ))
@@ -33,13 +34,16 @@ async def get_job_type(name: TypeName, room: Room) -> Response:
     return answer(await room.get(name))
 
 
-@router.put("/job-types/{name}", **gives(JobType, ValidationFailed, takes=JobTypeConfig, to=MANAGE, everywhere=True))
-async def put_job_type(name: TypeName, room: Room, config: Annotated[JobTypeConfig, body(JobTypeConfig)]) -> Response:
+@router.put("/job-types/{name}", **gives(JobType, MalformedJson, ValidationFailed, takes=JobTypeConfig, to=MANAGE, everywhere=True))
+async def put_job_type(name: TypeName, room: Room, sent: EditedType) -> Response:
     """Says what holds for jobs of this type from now on: all of it, what is absent holds no longer.
 
     In force here when this is answered, elsewhere within 250 ms. Jobs that wait already keep what they were enqueued with.
+
+    Read-only members that GET returns are ignored when they are sent back unchanged; a changed one is 422.
     """
-    return answer(await room.put(name, config))
+    await sent.check(name, partial(room.get, name))
+    return answer(await room.put(name, sent.body))
 
 
 @router.delete("/job-types/{name}", **gives(JobType, NotFound, to=MANAGE, everywhere=True))

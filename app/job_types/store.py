@@ -38,8 +38,10 @@ async def all_job_types(on: Runs) -> list[JobTypeRow]:
     return [JobTypeRow(*row) for row in await on.rows(SQL.all_job_types)]
 
 
-async def list_job_types(on: Runs, after: str, limit: int) -> list[JobTypeRow]:
-    return [JobTypeRow(*row) for row in await on.rows(SQL.list_job_types, after, limit)]
+async def list_job_types(on: Runs, after: str, limit: int, max_bytes: int) -> tuple[list[JobTypeRow], int]:
+    """The job types that fit into `max_bytes`, at least one, and the number of those within `limit`."""
+    rows = await on.rows(SQL.list_job_types, after, limit, max_bytes)
+    return [JobTypeRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
 
 
 async def get_job_type(on: Runs, name: str) -> JobTypeRow | None:

@@ -32,13 +32,14 @@ def check_all(items: Sequence[object]) -> None:
 def _all_of(refused: Sequence[Problem]) -> Problem:
     """One problem for the whole call, with a pointer for each bad item. Items that fail alike keep their own code."""
     faults = [fault for problem in refused for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]]
+    count = sum(max(1, problem.fault_count) for problem in refused)
     first = refused[0]
     if all(type(problem) is type(first) for problem in refused) and not isinstance(first, ValidationFailed):
-        first.faults = faults
+        first.set_faults(faults, count)
         return first
     if len(refused) == 1:
         return first
-    return ValidationFailed(f"{len(refused)} of the jobs are not what we take; nothing was stored", faults=faults)
+    return ValidationFailed(f"{len(refused)} of the jobs are invalid; nothing was stored", faults=faults, fault_count=count)
 
 
 def stored(item: Entry | Problem) -> Stored:

@@ -33,7 +33,7 @@ class Borders:
         """The answer is that for an id which nobody has, after looking for one: where it stops looking would tell what there is."""
         job_id = _id(text)
         if job_id is not None and job_id not in await self._queues.reached([job_id], access):
-            await store.find(self._floor.db, self._floor.mint(lane_of(job_id)))
+            await store.find(self._floor.db, self._floor.mint(lane_of(job_id)), self._floor.retention_now())
             raise NotFound(f"no {word} {job_id}")
 
 

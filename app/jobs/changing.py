@@ -6,9 +6,10 @@ from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
-from app.errors import NotFound, ValidationFailed, WrongState
+from app.errors import NotFound, ValidationFailed, WrongState, refuse
 from app.jobs import store, wanted
-from app.jobs.listing import LIVE, list_jobs
+from app.jobs.bulk import bulk_filter
+from app.jobs.listing import matching_ids
 from app.jobs.schemas import CancelAnswer, CancelJobs, Job, JobFilter, JobPatch
 from app.jobs.signals import Move, Signals
 from app.jobs.watching import FINISHED, Watching
@@ -32,10 +33,9 @@ class Changing:
     async def patch(self, job_id: UUID, patch: JobPatch) -> Job:
         now = self._floor.now()
         check_user_data(patch.payload, self._floor.settings.max_payload_bytes, "/payload")
-        wanted.check_metadata(patch.metadata, "")
         run_at = given(patch.run_at, None)
-        if run_at is not None:
-            wanted.check_horizon(run_at, self._floor.settings, now, "/run_at")
+        far = None if run_at is None else wanted.instant_fault(run_at, self._floor.settings, now, "/run_at")
+        refuse([far, wanted.metadata_fault(patch.metadata, "")])
         values = (
             given(patch.priority, None),
             run_at,
@@ -86,25 +86,22 @@ class Changing:
     async def cancel_many(self, request: CancelJobs, access: Access) -> CancelAnswer:
         ids = await self._matching(request, access)
         if given(request.dry_run, False):
-            return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:SAMPLE])
+            return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:SAMPLE], dry_run=True)
         cancelled, asked = await self._cancel(ids)
-        log.info("jobs cancelled", count=len(cancelled), asked=len(asked))
+        log.info("jobs cancelled", count=len(cancelled), asked=len(asked), caller=access.caller)
         return CancelAnswer(matched=len(ids), cancelled=len(cancelled), requested=len(asked), sample=ids[:SAMPLE])
 
     async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
-        ids, chosen = given(request.ids, None), given(request.filter, None)
-        if (ids is None) == (chosen is None):
-            raise ValidationFailed.at("/filter", "either ids or a filter")
+        chosen = bulk_filter(request.ids, request.filter, request.all, JobFilter())
         limit = given(request.limit, 1000)
         if chosen is None:
-            reached = await self._queues.reached(ids or [], access)
-            return (await self._living(job_id for job_id in ids or [] if job_id in reached))[:limit]
-        if chosen == JobFilter():
-            raise ValidationFailed.at("/filter", "an empty filter would cancel everything: name at least a queue")
+            ids = given(request.ids, [])
+            reached = await self._queues.reached(ids, access)
+            return (await self._living(job_id for job_id in ids if job_id in reached))[:limit]
         if given(chosen.state, None) in FINISHED:
             raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
         lanes = await self._watching.lanes(chosen, access, "/filter")
-        return [row.id for row in await list_jobs(self._floor.db, lanes, chosen, limit=limit, tables=LIVE)]
+        return await matching_ids(self._floor.reads, lanes, chosen, limit)
 
     async def _living(self, ids: Iterable[UUID]) -> list[UUID]:
         """Those that wait or run, each once and in the order of the request."""

@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def needs_a_transaction(self) -> bool:
-        return self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None
+        return self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
 
 
 def new_rows(entries: Iterable[Entry]) -> list[NewJob]:

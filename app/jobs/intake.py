@@ -2,36 +2,40 @@
 is taken, a queue that is full, jobs that have to be done before."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from operator import attrgetter
+from typing import TypeVar
 from uuid import UUID
 
 from app.db.batcher import Batcher
 from app.db.floor import Floor
 from app.db.lanes import KEY_LANES, by_lane, digest, door_of, lane_of, spread
-from app.db.pool import Runs, Transaction
-from app.errors import Fault, Forbidden, IdempotencyKeyReused, NotFound, Problem, QueueFull
+from app.db.pool import Runs, Transaction, repeated_after_deadlock
+from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull
 from app.jobs import answers, parentage, store, uniqueness, wanted
 from app.jobs.answers import Stored
 from app.jobs.entries import Entry, new_rows
 from app.jobs.offers import MakeOffer, to_nobody
-from app.jobs.reading import Reading
+from app.jobs.reading import Reading, refuse_foreign_queues
 from app.jobs.schemas import BatchAnswer, BatchJob, Job, JobCreate, UnreadBatch
 from app.jobs.signals import Move, Signals
 from app.jobs.store import NewJob
 from app.jobs.wanted import Trace
 from app.keys import store as keys
-from app.queues.registry import Queue, Queues
+from app.queues.creator import Find, QueueCreator
+from app.queues.registry import MissingQueue, Queue, Queues
+from app.slices import in_slices
 from app.web.access import Access
 from app.web.bodies import LARGE
 from app.web.shapes import given
 
+T = TypeVar("T")
 TRIES = 3
 FEW = 100  # jobs that may share a statement: for more, company would cost more time than it saves
-
 _NO_TRACE: Trace = {}
 _id_of: Callable[[NewJob], UUID] = attrgetter("id")
 
@@ -55,22 +59,30 @@ class Key:
 
 
 class Intake:
-    def __init__(self, floor: Floor, queues: Queues, reading: Reading, signals: Signals) -> None:
+    def __init__(self, floor: Floor, queues: Queues, creator: QueueCreator, reading: Reading, signals: Signals) -> None:
         self._floor = floor
         self._queues = queues
+        self._creator = creator
         self._reading = reading
         self._signals = signals
         self.offer: MakeOffer = to_nobody
         self._arrivals = Batcher("enqueue", self._add_together, floor.settings.acquire_timeout_seconds, len, heaviest=FEW)
 
+    @repeated_after_deadlock
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was
         there already for a unique key."""
         access.check(given(job.queue, "default"), "/queue")
         await self._floor.versions.fresh()
         self._reading.check(job)
+        try:
+            return await self._enqueue(job, trace, key, access, self._queues.existing)
+        except MissingQueue:
+            return await self._creator.call([given(job.queue, "default")], partial(self._enqueue, job, trace, key, access))
+
+    async def _enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access, find: Find) -> tuple[Job, bool]:
         for tries_left in reversed(range(TRIES)):
-            entry = await self._reading.entry(job, trace)
+            entry = self._reading.entry(job, find, trace)
             if key is None and not entry.needs_a_transaction:
                 await self._arrivals.add(entry.lane, [entry.row])
                 return wanted.told(entry.row, entry.queue.name), False
@@ -94,27 +106,37 @@ class Intake:
     async def finish(self) -> None:
         await self._arrivals.finish()
 
+    @repeated_after_deadlock
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access) -> BatchAnswer:
         await self._floor.versions.fresh()
         atomic = given(batch.atomic, True)
-        jobs = _reached(await self._read(batch), access)
+        jobs = refuse_foreign_queues(await self._read(batch), access)
         if atomic:
             answers.check_all(jobs)
-        entries = await self._reading.entries(jobs, trace, atomic=atomic)
+        store = partial(self._store_batch, jobs, trace, Key(key, "enqueue_jobs", access.caller, batch) if key else None, access, atomic)
+        try:
+            stored = await store(self._queues.existing)
+        except MissingQueue:
+            stored = await self._creator.call([given(job.queue, "default") for job in jobs if isinstance(job, BatchJob)], store)
+        return answers.told(stored, request_id, atomic=atomic)
+
+    async def _store_batch(
+        self, jobs: Sequence[BatchJob | Problem], trace: Trace, key: Key | None, access: Access, atomic: bool, find: Find
+    ) -> list[Stored]:
+        entries = await self._reading.entries(jobs, find, trace, atomic=atomic)
         if atomic:
             answers.check_all(entries)
         await self._refuse_foreign_parents([entry for entry in entries if isinstance(entry, Entry)], access)
-        stored = await self._store(entries, Key(key, "enqueue_jobs", access.caller, batch) if key else None, atomic=atomic)
-        return answers.told(stored, request_id, atomic=atomic)
+        return await self._store(entries, key, atomic=atomic)
 
     async def _refuse_foreign_parents(self, entries: Sequence[Entry], access: Access) -> None:
         """A job of a queue that the caller does not reach is as good as none: its result would be told to who claims the child."""
-        named = {parent for entry in entries if entry.parents for parent in entry.parents}
-        if not named:
+        if access.everything or not any(entry.parents for entry in entries):
             return
+        named = {parent async for entry in in_slices(entries) for parent in entry.parents}
         named -= {entry.row.id for entry in entries}
         foreign = named - await self._queues.reached(named, access)
-        for entry in entries:
+        async for entry in in_slices(entries):
             entry.problem = entry.problem or parentage.unknown_parent(entry, foreign)
 
     async def _read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
@@ -128,19 +150,26 @@ class Intake:
     def check(self, job: JobCreate, at: str) -> None:
         self._reading.check(job, at)
 
-    async def prepare_queue(self, job: JobCreate) -> None:
-        """Before the transaction, in which no queue can come into being."""
-        await self._queues.get_or_create(given(job.queue, "default"))
+    async def with_queue(self, job: JobCreate, act: Callable[[Find], Awaitable[T]]) -> T:
+        """Calls `act` with a function that finds the queue of the job, which `place` creates if it does not exist."""
+        name = given(job.queue, "default")
+        try:
+            return await act(self._queues.existing)
+        except MissingQueue:
+            return await self._creator.call([name], act)
 
-    async def place(self, on: Transaction, job: JobCreate, schedule: str) -> Entry:
+    async def place(self, on: Transaction, job: JobCreate, find: Find, *, schedule: str, count: int = 1) -> list[Entry]:
         """Its payload was checked when the schedule was made: a schema that has changed since breaks no work that is planned."""
-        entry = await self._reading.entry(job, _NO_TRACE)
-        entry.row = entry.row._replace(schedule=schedule)
-        await self._write(on, [entry], atomic=True)
-        return entry
+        entries = [self._reading.entry(job, find, _NO_TRACE) for _ in range(count)]
+        for entry in entries:
+            entry.row = entry.row._replace(schedule=schedule)
+        await self._write(on, entries, atomic=True)
+        return entries
 
-    def announce(self, *entries: Entry) -> None:
-        """After the commit."""
+    async def announce(self, *entries: Entry) -> None:
+        """Call it after the commit. Reloads the queue cache if a queue was created, before its jobs are announced."""
+        if any(entry.queue.is_draft for entry in entries):
+            await self._queues.refresh()
         self._tell(entries)
 
     async def _store(self, items: Sequence[Entry | Problem], key: Key | None, *, atomic: bool) -> list[Stored]:
@@ -153,7 +182,7 @@ class Intake:
             known = await self._store_together(items, entries, key, atomic=atomic)
             if known is not None:
                 return [answers.remembered(index, *one) for index, one in enumerate(zip(known, items, strict=True))]
-        self._tell(entries)
+        await self.announce(*entries)
         return [answers.stored(item) for item in items]
 
     async def _stored_at_once(self, entries: Sequence[Entry]) -> bool:
@@ -192,10 +221,10 @@ class Intake:
 
     async def _known(self, on: Runs, key: Key, expected: Sequence[Stored]) -> list[str | None] | None:
         fingerprint = wanted.fingerprint_of(key.body)
-        now = self._floor.now()
-        expires_at = now + timedelta(seconds=self._floor.settings.idempotency_seconds)
+        expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
+        kept_at = self._floor.retention_now()
         answer = answers.kept(expected)
-        if await keys.take_key(on, key.lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, now=now):
+        if await keys.take_key(on, key.lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, kept_at=kept_at):
             return None
         first = await keys.read_key(on, key.lane, key.digest)
         if first["fingerprint"] != fingerprint:
@@ -203,20 +232,23 @@ class Intake:
         return answers.read(first["answer"])
 
     async def _write(self, on: Runs, entries: Sequence[Entry], *, atomic: bool) -> None:
-        """In the order of locks: keys, gates, jobs."""
-        now = self._floor.now()
+        """Acquires locks in this order: keys, lane locks, jobs, queues."""
+        now, kept_at = self._floor.now(), self._floor.retention_now()
         if any(entry.unique for entry in entries):
-            await uniqueness.judge(on, entries, self._queues, now)
+            ended_by = self._floor.clock.unique_windows.now()
+            await uniqueness.judge(on, entries, self._queues, now, ended_by=ended_by, kept_at=kept_at)
         await self._refuse_what_does_not_fit(on, entries)
         if atomic:
             answers.check_all([entry.problem for entry in entries])  # before those that depend on them are refused too
-        doomed = await parentage.settle(on, entries) if any(entry.parents for entry in entries) else []
+        doomed = await parentage.settle(on, entries, kept_at) if any(entry.parents for entry in entries) else []
         uniqueness.share_refusals(entries)
         if atomic:
             answers.check_all([entry.problem for entry in entries])
         await uniqueness.replace(on, entries, self._queues, now)
+        await self._creator.store(on, [entry.queue for entry in entries if entry.comes_in])
         for lane, rows in by_lane(new_rows(entries), _id_of).items():
-            await store.enqueue(on, lane, rows)
+            for portion in parentage.portions(rows):
+                await store.enqueue(on, lane, portion)
         await parentage.write_down(on, entries)
         await uniqueness.give(on, entries, now)
         for lane, some in by_lane(doomed, lambda entry: entry.row.id).items():
@@ -254,27 +286,10 @@ class Intake:
         self._signals.moved(lane, rows, since=rows[0].id)
 
     async def _as_it_is_now(self, job_id: UUID) -> Job:
-        row = await store.find(self._floor.db, job_id)
+        row = await store.find(self._floor.db, job_id, self._floor.retention_now())
         if row is None:
             raise NotFound(f"job {job_id} of this key is no longer kept")
         return row.told(await self._queues.name_of(row.lane))
-
-
-def _reached(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
-    """Those for queues that the caller does not reach are refused. Of most callers none is, and each name is asked for once."""
-    if access.everything or all(map(access.may, {given(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})):
-        return jobs
-    return [_refused(index, job, access) or job for index, job in enumerate(jobs)]
-
-
-def _refused(index: int, job: BatchJob | Problem, access: Access) -> Problem | None:
-    if isinstance(job, Problem):
-        return job
-    try:
-        access.check(given(job.queue, "default"), f"/jobs/{index}/queue")
-    except Forbidden as refusal:
-        return refusal
-    return None
 
 
 def _queue_full(entry: Entry, queue: Queue) -> QueueFull:

@@ -50,6 +50,11 @@ SELECT id
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
+-- name: which_dead
+SELECT id
+FROM dead_letters
+WHERE lane = $1 AND id = ANY($2::uuid[]);
+
 -- name: finished_jobs
 -- fills: JobRow
 -- Probes the partitions that are still kept; what is past its time but not yet dropped is gone for readers.
@@ -57,7 +62,7 @@ SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_
     finished_at, worker_id, NULL::timestamptz AS lease_expires_at, progress, checkpoint, result, attempts, group_key,
     tags, metadata, replayed_from, replay_count, cancel_requested_at, unique_key, schedule, depends_on
 FROM finished_jobs
-WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > now();
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > $3;
 
 -- name: dead_jobs
 -- fills: JobRow

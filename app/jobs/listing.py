@@ -1,21 +1,26 @@
 """GET /jobs: the WHERE is assembled from the filters. Each lane is read in the order of its primary key and the lanes are merged,
-so that a page costs about its own length however many jobs there are."""
+so that a page costs about its own length however many jobs there are. A page ends early if its jobs are too large for one response."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import sqlalchemy as sa
+from asyncpg import Record
 from sqlalchemy.dialects.postgresql import JSONB
 
 from app.db.assembled import compiled
 from app.db.lanes import first_id_at
-from app.db.pool import Database
+from app.db.pool import Runs
 from app.db.tables import dead_letters, finished_jobs, jobs
 from app.jobs.schemas import JobFilter, JobState, Order
 from app.jobs.store import JobRow
 from app.web.shapes import UNSET
 
+Query: TypeAlias = sa.Select[*tuple[Any, ...]]
+OrderBy: TypeAlias = Callable[[sa.FromClause], Sequence[sa.ColumnElement[Any]]]
+_LARGE = ("payload", "checkpoint", "result", "metadata")
 _TABLE_OF = {
     JobState.SCHEDULED: jobs,
     JobState.BLOCKED: jobs,
@@ -26,45 +31,103 @@ _TABLE_OF = {
     JobState.DEAD: dead_letters,
 }
 _STORED_AS = {JobState.READY: ("ready", "parked")}
-LIVE: Sequence[sa.Table] = (jobs,)
 EVERYWHERE: Sequence[sa.Table] = (jobs, finished_jobs, dead_letters)
 _RENAMED: dict[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
     dead_letters: {"state": sa.literal("dead"), "state_reason": dead_letters.c.reason, "finished_at": dead_letters.c.dead_at},
 }
 
 
+class ListedJobs(NamedTuple):
+    """The first jobs of a page, up to the byte limit, and the `total` of the page without that limit."""
+
+    rows: list[Record]
+    total: int
+
+    @staticmethod
+    def job(row: Record) -> JobRow:
+        return JobRow(*row[:-1])
+
+
 async def list_jobs(
-    db: Database,
+    on: Runs,
     lanes: Sequence[int],
     wanted: JobFilter,
     *,
-    after: UUID | None = None,
-    order: Order = Order.DESC,
+    kept_at: datetime,
+    after: UUID | None,
+    order: Order,
     limit: int,
-    tables: Sequence[sa.Table] = EVERYWHERE,
-) -> list[JobRow]:
-    if wanted.state is not UNSET:
-        tables = [table for table in tables if table is _TABLE_OF[wanted.state]]
+    max_bytes: int,
+    payload: bool,
+) -> ListedJobs:
+    tables = _tables(EVERYWHERE, wanted)
     if not tables or not lanes:
+        return ListedJobs([], 0)
+    parts = {table: sa.select(*job_columns(table, payload=payload)).where(*_conditions(table, wanted, kept_at)) for table in tables}
+    page = _merged(parts, lanes, after, order, limit)
+    rows = await on.rows(*compiled(fitting(page, max_bytes, lambda rows: [_by_age(rows.c.id, order)])))
+    return ListedJobs(rows, rows[0]["total"] if rows else 0)
+
+
+async def matching_ids(on: Runs, lanes: Sequence[int], wanted: JobFilter, limit: int) -> list[UUID]:
+    """Ids of live jobs, newest first."""
+    if not _tables([jobs], wanted) or not lanes:
         return []
-    query = _merged(tables, lanes, wanted, after, order, limit)
-    return [JobRow(*row) for row in await db.rows(*compiled(query))]
+    query = _merged({jobs: sa.select(jobs.c.id).where(*_conditions(jobs, wanted))}, lanes, None, Order.DESC, limit)
+    return [row["id"] for row in await on.rows(*compiled(query))]
 
 
-def _merged(
-    tables: Sequence[sa.Table], lanes: Sequence[int], wanted: JobFilter, after: UUID | None, order: Order, limit: int
-) -> sa.Select[tuple[object, ...]]:
+def _tables(tables: Sequence[sa.Table], wanted: JobFilter) -> Sequence[sa.Table]:
+    return tables if wanted.state is UNSET else [table for table in tables if table is _TABLE_OF[wanted.state]]
+
+
+def fitting(page: Query, max_bytes: int, by: OrderBy) -> Query:
+    """Selects the rows of a page of jobs from the first to the last that fits into `max_bytes`, at least one, and the `total` of the page.
+    Of the attempts it reads only the last, because a list shows only the last error.
+
+    Postgres knows the size of a text without reading it, but not the size of an array's element, and twenty attempts may be 5 MB. So the
+    query first drops rows by the sizes of their texts and stored attempts, and then by the size of the last attempt.
+    """
+    rows = page.subquery("page")
+    size = sum((_length(rows.c[name]) for name in _LARGE), sa.literal(0))
+    measured = sa.select(
+        *rows.c,
+        size.label("size"),
+        sa.func.row_number().over(order_by=by(rows)).label("place"),
+        _running_total(size + sa.func.coalesce(sa.func.pg_column_size(rows.c.attempts), 0), by(rows)).label("stored"),
+        sa.func.count().over().label("total"),
+    ).subquery("measured")
+    number = sa.func.cardinality(measured.c.attempts)
+    last = measured.c.attempts[number:number].label("attempts")
+    chosen = sa.select(
+        *[last if name == "attempts" else measured.c[name] for name in rows.c.keys()],  # noqa: SIM118 (not a dict)
+        measured.c.total,
+        measured.c.place,
+        _running_total(measured.c.size + _length(measured.c.attempts[number]), by(measured)).label("bytes"),
+    )
+    chosen_rows = chosen.where(sa.or_(measured.c.stored <= max_bytes, measured.c.place == 1)).subquery("chosen")
+    fits = sa.or_(chosen_rows.c.bytes <= max_bytes, chosen_rows.c.place == 1)
+    return sa.select(*[chosen_rows.c[name] for name in (*rows.c.keys(), "total")]).where(fits).order_by(*by(chosen_rows))
+
+
+def _length(text: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    return sa.func.coalesce(sa.func.octet_length(text), 0)
+
+
+def _running_total(size: sa.ColumnElement[Any], by: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[int]:
+    return sa.func.sum(size).over(order_by=by, rows=(None, 0))
+
+
+def _merged(parts: Mapping[sa.Table, Query], lanes: Sequence[int], after: UUID | None, order: Order, limit: int) -> Query:
     lane = sa.func.unnest(sa.bindparam("lanes", list(lanes), sa.ARRAY(sa.Integer))).table_valued("lane").render_derived()
-    parts = [_of_one_lane(table, lane.c.lane, wanted, after, order, limit) for table in tables]
-    rows = sa.union_all(*[sa.select(part) for part in parts]).lateral("rows")
+    of_lane = [_of_one_lane(table, query, lane.c.lane, after, order, limit) for table, query in parts.items()]
+    rows = sa.union_all(*[sa.select(part) for part in of_lane]).lateral("rows")
     return sa.select(rows).select_from(lane.join(rows, sa.true())).order_by(_by_age(rows.c.id, order)).limit(limit)
 
 
-def _of_one_lane(
-    table: sa.Table, lane: sa.ColumnElement[int], wanted: JobFilter, after: UUID | None, order: Order, limit: int
-) -> sa.Subquery:
+def _of_one_lane(table: sa.Table, query: Query, lane: sa.ColumnElement[int], after: UUID | None, order: Order, limit: int) -> sa.Subquery:
     # The lane comes from outside: without the last word SQLAlchemy adds all lanes to the FROM, and each job comes once per lane.
-    query = sa.select(*job_columns(table)).where(table.c.lane == lane, *_conditions(table, wanted)).correlate_except(table)
+    query = query.where(table.c.lane == lane).correlate_except(table)
     if after is not None:
         query = query.where(table.c.id < after if order is Order.DESC else table.c.id > after)
     return query.order_by(_by_age(table.c.id, order)).limit(limit).subquery(f"part_{table.name}")
@@ -74,8 +137,8 @@ def _by_age(column: sa.ColumnElement[UUID], order: Order) -> sa.ColumnElement[UU
     return column.desc() if order is Order.DESC else column.asc()
 
 
-def job_columns(table: sa.Table) -> list[sa.ColumnElement[object]]:
-    return [_column(table, name) for name in JobRow._fields]
+def job_columns(table: sa.Table, *, payload: bool = True) -> list[sa.ColumnElement[object]]:
+    return [_column(table, name) if payload or name != "payload" else _null(table, name) for name in JobRow._fields]
 
 
 def _column(table: sa.Table, name: str) -> sa.ColumnElement[object]:
@@ -84,11 +147,14 @@ def _column(table: sa.Table, name: str) -> sa.ColumnElement[object]:
         return _RENAMED[table][name].label(name)
     if name in table.c:
         return table.c[name].label(name)
-    owner = finished_jobs if name in finished_jobs.c else jobs
-    return sa.cast(sa.null(), owner.c[name].type).label(name)
+    return _null(finished_jobs if name in finished_jobs.c else jobs, name)
 
 
-def _conditions(table: sa.Table, wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
+def _null(table: sa.Table, name: str) -> sa.ColumnElement[object]:
+    return sa.cast(sa.null(), table.c[name].type).label(name)
+
+
+def _conditions(table: sa.Table, wanted: JobFilter, kept_at: datetime | None = None) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
     if wanted.state is not UNSET and table is not dead_letters:
         conditions.append(table.c.state.in_(_STORED_AS.get(wanted.state, (wanted.state.value,))))
@@ -103,5 +169,5 @@ def _conditions(table: sa.Table, wanted: JobFilter) -> list[sa.ColumnElement[boo
     if wanted.created_before is not UNSET:
         conditions.append(table.c.id < first_id_at(wanted.created_before))
     if table is finished_jobs:
-        conditions.append(table.c.keep_until > sa.func.now())
+        conditions.append(table.c.keep_until > kept_at)
     return conditions

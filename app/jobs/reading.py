@@ -1,8 +1,10 @@
-"""From what was sent to entries: each job read, checked, and given its row; or what is wrong with it. Stores nothing but new queues."""
+"""Turns requested jobs into entries: decodes and checks each job and builds its row, or returns its problem. Stores nothing."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Container, Sequence
 from datetime import datetime
 from functools import cache, lru_cache, partial
+from itertools import islice
 from typing import TypeAlias
 from uuid import UUID
 
@@ -10,18 +12,22 @@ import msgspec
 
 from app.db.floor import Floor
 from app.dependencies import graph
-from app.errors import BatchTooLarge, Fault, NotFound, Problem, QueueLimit, ValidationFailed
+from app.errors import MAX_FAULTS, BatchTooLarge, Fault, Forbidden, NotFound, Problem, QueueLimit, ValidationFailed, refuse
 from app.job_types.registry import JobTypes
 from app.jobs import wanted
 from app.jobs.entries import Entry
 from app.jobs.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
 from app.jobs.store import array_of
 from app.jobs.wanted import Now, Rules, Trace
+from app.queues.creator import Find
 from app.queues.registry import Queue, Queues
-from app.web.bodies import decode
+from app.slices import in_slices
+from app.web.access import Access
+from app.web.bodies import LARGE
+from app.web.body_decoder import BodyDecoder
 from app.web.shapes import UNSET, Raw, given
 
-_batch_job = msgspec.json.Decoder(BatchJob)
+_batch_job = BodyDecoder(BatchJob)
 _batch_jobs = msgspec.json.Decoder(list[BatchJob])
 _EMPTY = Raw(b"{}")
 Draft: TypeAlias = tuple[int | None, JobCreate, Queue, int]  # the place of a job in the batch, the job, its queue and its lane
@@ -39,10 +45,19 @@ class Reading:
         self._check(job, at, self._floor.now)
 
     def _check(self, job: JobCreate, at: str, now: Now) -> None:
-        wanted.check(job, self._floor.settings, now, at)
+        settings = self._floor.settings
+        if job.payload is not UNSET:
+            wanted.check_payload(job.payload, settings, at)
+        faults, more = wanted.faults_of(job, settings, now, at), 0
         job_type = self._job_types.find(job.job_type)
         if job_type is not None:
-            job_type.check(given(job.payload, _EMPTY), at)
+            try:
+                job_type.check(given(job.payload, _EMPTY), at)
+            except ValidationFailed as refusal:
+                faults += refusal.faults
+                more = refusal.fault_count - len(refusal.faults)
+        if faults:
+            refuse(faults, more)
 
     def read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
         """Each job, or what is wrong with it. Nothing is written before all have been read, not even a queue."""
@@ -50,7 +65,7 @@ class Reading:
         if len(batch.jobs) > most:
             raise BatchTooLarge(f"{len(batch.jobs)} jobs, at most {most} are taken", most)
         if not batch.jobs:
-            raise ValidationFailed.at("/jobs", "at least one job")
+            raise ValidationFailed.at("/jobs", "jobs must have at least one job")
         now, jobs = _stopped(self._floor.now()), _decoded(batch.jobs)
         for index, job in enumerate(jobs):
             if not isinstance(job, Problem) and self._refusal(job, "", now):
@@ -64,13 +79,13 @@ class Reading:
             return problem
         return None
 
-    async def entries(self, jobs: Sequence[BatchJob | Problem], trace: Trace, *, atomic: bool) -> list[Entry | Problem]:
+    async def entries(self, jobs: Sequence[BatchJob | Problem], find: Find, trace: Trace, *, atomic: bool) -> list[Entry | Problem]:
         """In the order of the batch; a job may name one that stands behind it, so ids come first and parents second."""
-        entries = self._entries(await self._drafts(jobs), trace)
+        entries = self._entries(self._drafts(jobs, find), trace)
         if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
             return entries
-        refs = _refs(jobs, entries, atomic=atomic)
-        for index, (job, entry) in enumerate(zip(jobs, entries, strict=True)):
+        refs = await _refs(jobs, entries, atomic=atomic)
+        async for index, (job, entry) in in_slices(enumerate(zip(jobs, [*entries], strict=True))):
             if isinstance(entry, Entry) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
                 try:
                     self._set_parents(entry, job, refs)
@@ -78,7 +93,7 @@ class Reading:
                     entries[index] = problem
         return entries
 
-    async def _drafts(self, jobs: Sequence[BatchJob | Problem]) -> list[Draft | Problem]:
+    def _drafts(self, jobs: Sequence[BatchJob | Problem], find: Find) -> list[Draft | Problem]:
         """Each queue is asked for once, and its jobs that are in no group go to one lane together."""
         known: dict[str, tuple[Queue, int]] = {}
         drafts: list[Draft | Problem] = []
@@ -88,7 +103,7 @@ class Reading:
                 continue
             name = "default" if job.queue is UNSET else job.queue
             if name not in known:
-                queue = await self._queue_or_problem(name, f"/jobs/{index}")
+                queue = _queue_or_problem(find, name, f"/jobs/{index}")
                 if isinstance(queue, Problem):
                     drafts.append(queue)
                     continue
@@ -97,23 +112,15 @@ class Reading:
             drafts.append((index, job, queue, lane if job.group is UNSET else wanted.choose_lane(queue, job.group)))
         return drafts
 
-    async def _queue_or_problem(self, name: str, at: str) -> Queue | Problem:
-        """A queue that does not exist and may not be made is the fault of its job alone."""
-        try:
-            return await self._queues.get_or_create(name)
-        except (NotFound, QueueLimit) as problem:
-            problem.faults = [Fault(f"{at}/queue", problem.code, problem.detail)]
-            return problem
-
     def _entries(self, drafts: Sequence[Draft | Problem], trace: Trace) -> list[Entry | Problem]:
         """With one look at the clock, and one at who waits for a turn in a lane."""
         now, waits = _stopped(self._floor.now()), cache(self._queues.waits_for_turn)
         ids = iter(self._floor.mint.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
         return [self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts]
 
-    async def entry(self, job: JobCreate, trace: Trace) -> Entry:
+    def entry(self, job: JobCreate, find: Find, trace: Trace) -> Entry:
         """One that is alone, and can name no other by a ref."""
-        queue = await self._queues.get_or_create(given(job.queue, "default"))
+        queue = find(given(job.queue, "default"))
         lane = wanted.choose_lane(queue, job.group)
         draft, job_id = (None, job, queue, lane), self._floor.mint(lane)
         entry = self._entry(draft, job_id, self._floor.now, trace, self._queues.waits_for_turn)
@@ -134,32 +141,67 @@ class Reading:
         entry.row = entry.row._replace(depends_on=array_of(entry.parents), on_parent_failure=policy if entry.parents else None)
 
 
+def _queue_or_problem(find: Find, name: str, at: str) -> Queue | Problem:
+    """If a queue does not exist and cannot be created, only the jobs of that queue fail."""
+    try:
+        return find(name)
+    except (NotFound, QueueLimit) as problem:
+        problem.set_faults([Fault(f"{at}/queue", problem.code, problem.detail)])
+        return problem
+
+
+def refuse_foreign_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
+    """Replaces each job for a queue that the caller may not access by its problem. Checks each queue name once, as most callers may
+    access all of them."""
+    if access.everything or all(map(access.may, {given(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})):
+        return jobs
+    return [_refused(index, job, access) or job for index, job in enumerate(jobs)]
+
+
+def _refused(index: int, job: BatchJob | Problem, access: Access) -> Problem | None:
+    if isinstance(job, Problem):
+        return job
+    try:
+        access.check(given(job.queue, "default"), f"/jobs/{index}/queue")
+    except Forbidden as refusal:
+        return refusal
+    return None
+
+
 def _stopped(instant: datetime) -> Now:
     """For all jobs of a batch it is the same time."""
     return lambda: instant
 
 
 def _decoded(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
-    """All at once; only if one of them is not what we take one by one, to say which."""
+    """Decodes the jobs in portions, because the decoder lets no other thread run in the meantime. If a job is invalid, decodes them one by
+    one to find out which."""
+    step = max(1, LARGE * len(jobs) // max(LARGE, len(b"".join(jobs))))
+    portions = (jobs[start : start + step] for start in range(0, len(jobs), step))
     try:
-        return [*_batch_jobs.decode(b"[%b]" % b",".join(jobs))]
-    except msgspec.DecodeError:
-        return [_decoded_alone(raw, f"/jobs/{index}") for index, raw in enumerate(jobs)]
+        return [job for portion in portions for job in _batch_jobs.decode(b"[%b]" % b",".join(portion))]
+    except msgspec.ValidationError:
+        decoded: list[BatchJob | Problem] = []
+        refused = 0
+        for index, raw in enumerate(jobs):
+            job = _decoded_alone(raw, f"/jobs/{index}", suggest=refused < MAX_FAULTS)
+            refused += isinstance(job, Problem)
+            decoded.append(job)
+        return decoded
 
 
-def _decoded_alone(raw: Raw, at: str) -> BatchJob | Problem:
+def _decoded_alone(raw: Raw, at: str, *, suggest: bool) -> BatchJob | Problem:
     try:
-        return decode(_batch_job, raw, at)
+        return _batch_job.decode(raw, at, suggest=suggest)
     except Problem as problem:
         return problem
 
 
-def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Problem], *, atomic: bool) -> dict[str, UUID]:
-    """The id behind each ref. A ref that is given twice is the fault of the second; a cycle is that of the batch, or of who is in it."""
+async def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Problem], *, atomic: bool) -> dict[str, UUID]:
+    """Maps each ref to its id. A duplicate ref is an error of the second job. A cycle is an error of the whole batch if it is atomic,
+    otherwise of the first job of the cycle."""
     refs: dict[str, UUID] = {}
     places: dict[str, int] = {}
-    parents: dict[str, list[str]] = {}
-    pointers: dict[str, str] = {}
     for index, (job, entry) in enumerate(zip(jobs, entries, strict=True)):
         if not isinstance(job, BatchJob) or not isinstance(entry, Entry) or job.ref is UNSET:
             continue
@@ -168,16 +210,16 @@ def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Problem], *,
             continue
         refs[job.ref] = entry.row.id
         places[job.ref] = index
-        pointers[job.ref] = entry.at
-        parents[job.ref] = given(job.depends_on, [])
-    while True:
-        try:
-            graph.check_no_cycle({ref: [name for name in parents[ref] if name in refs] for ref in refs}, pointers)
-        except ValidationFailed as circle:
-            if atomic:
-                raise
-            first = next(ref for ref in refs if f"{pointers[ref]}/depends_on" == circle.faults[0].pointer)
-            entries[places[first]] = circle
-            del refs[first]
-        else:
-            return refs
+    parents = {ref: _parents_among(refs, jobs[index]) async for ref, index in in_slices(places.items())}
+    found = await asyncio.to_thread(lambda: list(islice(graph.find_cycles(parents), 1 if atomic else None)))
+    async for path in in_slices(found):
+        problem = graph.cycle_problem(path, f"/jobs/{places[path[0]]}")
+        if atomic:
+            raise problem
+        entries[places[path[0]]] = problem
+        del refs[path[0]]
+    return refs
+
+
+def _parents_among(refs: Container[str], job: BatchJob | Problem) -> list[str]:
+    return [name for name in given(job.depends_on, []) if name in refs] if isinstance(job, BatchJob) else []

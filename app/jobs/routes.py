@@ -45,9 +45,9 @@ from app.web.contract import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, gives
 from app.web.disconnect import client_of
 from app.web.headers import IdempotencyKey, request_id, trace_of
 from app.web.hot import hot
-from app.web.paging import Paging
+from app.web.paging import Page, Paging
 from app.web.rooms import of
-from app.web.shapes import NAME_PATTERN, given, or_unset
+from app.web.shapes import NameParameter, given, or_unset
 
 router = APIRouter(tags=["jobs"])
 
@@ -66,14 +66,15 @@ _ENQUEUE = (
 class JobQuery(Paging):
     """The filters of GET /jobs."""
 
-    queue: str | None = Field(None, pattern=NAME_PATTERN)
+    queue: NameParameter | None = None
     state: JobState | None = None
-    job_type: str | None = Field(None, pattern=NAME_PATTERN)
-    group: str | None = Field(None, pattern=NAME_PATTERN)
+    job_type: NameParameter | None = None
+    group: NameParameter | None = None
     tag: str | None = Field(None, max_length=120)
     created_after: QueryInstant | None = None
     created_before: QueryInstant | None = None
     order: Order = Field(Order.DESC, description="By age: `desc` (default, newest first) or `asc`.")
+    payload: bool = Field(True, description="`false` leaves the payloads out.")
 
     def filter(self) -> JobFilter:
         return JobFilter(
@@ -153,8 +154,11 @@ async def enqueue_jobs(
 
 @router.get("/jobs", **gives(JobList, ValidationFailed, to=READ))
 async def list_jobs(watching: Annotated[Watching, of(Watching)], query: Annotated[JobQuery, Query()], reach: Reach) -> Response:
-    """Jobs in every state that is still kept, newest first, filtered and page by page."""
-    return answer(await watching.page(query.filter(), query.order, query, reach))
+    """Jobs in every state that is still kept, newest first, filtered and page by page.
+
+    A page ends early, with `next_cursor`, before its jobs exceed `max_list_bytes` (see `/limits`).
+    """
+    return (await watching.page(query.filter(), query.order, query, reach, payload=query.payload)).response()
 
 
 @router.post("/jobs/cancel", **gives(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs, to=MANAGE))
@@ -214,7 +218,7 @@ async def run_job_now(job_id: UUID, changing: Annotated[Changing, of(Changing)],
     return answer(await changing.run_now(job_id))
 
 
-@router.get("/jobs/{job_id}/attempts", **gives(AttemptList, NotFound, to=READ))
-async def list_attempts(job_id: UUID, watching: Annotated[Watching, of(Watching)]) -> Response:
+@router.get("/jobs/{job_id}/attempts", **gives(AttemptList, NotFound, ValidationFailed, to=READ))
+async def list_attempts(job_id: UUID, watching: Annotated[Watching, of(Watching)], page: Page) -> Response:
     """The executions of a job, oldest first."""
-    return answer(AttemptList(items=await watching.attempts(job_id)))
+    return (await watching.attempts(job_id, page)).response()

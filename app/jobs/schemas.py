@@ -1,19 +1,39 @@
 """The shapes of a job: what a producer sends, what anybody gets."""
 
 from enum import StrEnum
+from typing import Any, ClassVar
 
-import msgspec
 from pydantic import AwareDatetime, BeforeValidator
 
+from app.jobs.bulk import All
 from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy, TimeoutSeconds
+from app.web import instants
 from app.web.problems import Problem
-from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Int64, Meta, Name, Raw, Sent, Tag, Told, UnsetType, integer, number
+from app.web.shapes import (
+    UNSET,
+    UUID,
+    Annotated,
+    DryRun,
+    Instant,
+    Int32,
+    Int64,
+    Meta,
+    Name,
+    Raw,
+    Sent,
+    Tag,
+    Told,
+    UnsetType,
+    integer,
+    not_both,
+    number,
+)
 
 DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
 Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, 32 at most.")]
 Metadata = Annotated[dict[str, Raw], Meta(max_length=64, description="Free facts about the job; never interpreted.")]
 # Read like the instants in bodies: pydantic alone would take `-1` too, as seconds since the epoch.
-QueryInstant = Annotated[AwareDatetime, BeforeValidator(lambda text: msgspec.convert(text, Instant))]
+QueryInstant = Annotated[AwareDatetime, BeforeValidator(instants.read)]
 
 
 class JobState(StrEnum):
@@ -61,6 +81,11 @@ class Unique(Sent):
 class JobCreate(Sent):
     """A job to be done. Only `job_type` is required."""
 
+    json_schema: ClassVar[dict[str, Any]] = {
+        **not_both("run_at", "delay_seconds"),
+        "dependentRequired": {"on_parent_failure": ["depends_on"]},
+    }
+
     job_type: Name
     queue: Name | UnsetType = UNSET
     payload: Annotated[Raw, Meta(description="Any JSON, kept as sent. Absent means `{}`.")] | UnsetType = UNSET
@@ -105,7 +130,8 @@ class UnreadBatch(BatchOptions, kw_only=True):
 
 
 class Progress(Sent):
-    """How far a worker has got."""
+    """The progress that a worker reported. A completed job has `percent` 100 if its worker ever reported one; other states keep the last
+    report."""
 
     percent: Annotated[float, number(ge=0, le=100)] | UnsetType = UNSET
     stage: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
@@ -127,7 +153,7 @@ class Job(Told, kw_only=True):
     id: UUID
     queue: str
     job_type: str
-    payload: Raw
+    payload: Annotated[Raw, Meta(description="Any JSON, as it was sent. Absent only in lists with `payload=false`.")] | UnsetType = UNSET
     state: str
     state_reason: str | UnsetType = UNSET
     priority: Int32
@@ -179,6 +205,7 @@ class AttemptList(Told):
     """Executions, oldest first; of failed ones the last 20 are kept."""
 
     items: list[Attempt]
+    next_cursor: str | UnsetType = UNSET
 
 
 class BatchResult(Told):
@@ -229,11 +256,14 @@ class JobFilter(Sent):
 
 
 class CancelJobs(Sent):
-    """Either ids or a filter."""
+    """Either ids or a filter. An empty filter needs `all: true`."""
+
+    json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
 
     ids: Annotated[list[UUID], Meta(max_length=1000)] | UnsetType = UNSET
     filter: JobFilter | UnsetType = UNSET
-    dry_run: bool | UnsetType = UNSET
+    all: All | UnsetType = UNSET
+    dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType = UNSET
     limit: Annotated[int, integer(ge=1, le=10_000, description="Default 1000.")] | UnsetType = UNSET
 
 
@@ -244,3 +274,4 @@ class CancelAnswer(Told):
     cancelled: Int32
     requested: Int32
     sample: list[UUID]
+    dry_run: DryRun | UnsetType = UNSET

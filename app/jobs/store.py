@@ -82,7 +82,7 @@ class JobRow(NamedTuple):
     lane: int
     id: UUID
     job_type: str
-    payload: str
+    payload: str | None  # None if the query leaves it out
     state: str
     state_reason: str | None
     priority: int
@@ -114,7 +114,7 @@ class JobRow(NamedTuple):
             id=self.id,
             queue=queue,
             job_type=self.job_type,
-            payload=Raw(self.payload.encode()),
+            payload=raw_or_unset(self.payload),
             state=told_state(self.state),
             state_reason=or_unset(self.state_reason),
             priority=self.priority,
@@ -129,7 +129,7 @@ class JobRow(NamedTuple):
             duration_ms=self._duration_ms(),
             worker_id=or_unset(self.worker_id),
             lease_expires_at=or_unset(self.lease_expires_at),
-            progress=UNSET if self.progress is None else _progress.decode(self.progress),
+            progress=self._progress(),
             checkpoint=raw_or_unset(self.checkpoint),
             result=raw_or_unset(self.result),
             error=UNSET if self.state == "completed" else self._last_error(),
@@ -143,6 +143,15 @@ class JobRow(NamedTuple):
             replay_count=self.replay_count,
             cancel_requested_at=or_unset(self.cancel_requested_at),
         )
+
+    def _progress(self) -> Progress | UnsetType:
+        """The last report of the worker. A completed job has 100 percent, whatever its worker reported before."""
+        if self.progress is None:
+            return UNSET
+        progress = _progress.decode(self.progress)
+        if self.state != "completed" or progress.percent is UNSET:
+            return progress
+        return msgspec.structs.replace(progress, percent=100.0)
 
     def _duration_ms(self) -> int | UnsetType:
         if self.started_at is None or self.finished_at is None:
@@ -207,15 +216,17 @@ async def which_live(db: Runs, lane: int, ids: Sequence[UUID]) -> set[UUID]:
     return {row["id"] for row in await db.rows(SQL.which_live, lane, ids)}
 
 
-async def dead_jobs(db: Database, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
-    return [JobRow(*row) for row in await db.rows(SQL.dead_jobs, lane, ids)]
+async def which_dead(db: Runs, lane: int, ids: Sequence[UUID]) -> set[UUID]:
+    return {row["id"] for row in await db.rows(SQL.which_dead, lane, ids)}
 
 
-async def find(db: Runs, job_id: UUID) -> JobRow | None:
-    """Live first, then finished, then dead. Once more if it was nowhere: it may have moved while we looked."""
+async def find(db: Runs, job_id: UUID, kept_at: datetime) -> JobRow | None:
+    """Searches live, then finished, then dead jobs. Searches a second time, because a job may move between the tables during the first. A
+    finished job whose retention has ended by `kept_at` is not found."""
+    place = (lane_of(job_id), [job_id])
     for _ in range(2):
-        for table in (SQL.live_jobs, SQL.finished_jobs, SQL.dead_jobs):
-            row = await db.row(table, lane_of(job_id), [job_id])
+        for table, args in ((SQL.live_jobs, place), (SQL.finished_jobs, (*place, kept_at)), (SQL.dead_jobs, place)):
+            row = await db.row(table, *args)
             if row is not None:
                 return JobRow(*row)
     return None

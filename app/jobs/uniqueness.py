@@ -23,10 +23,11 @@ LOOK_AGAIN = timedelta(days=1)  # a key that a living job holds is looked at aft
 WINDOW, LIFE = "window", "life"
 
 
-async def judge(on: Runs, entries: Sequence[Entry], queues: Queues, now: datetime) -> None:
-    """Marks each entry that is a duplicate with the job that is there; or refuses it, if that is what it asks for."""
+async def judge(on: Runs, entries: Sequence[Entry], queues: Queues, now: datetime, *, ended_by: datetime, kept_at: datetime) -> None:
+    """Marks each duplicate with the existing job, or rejects it if its `on_duplicate` says so. Keys whose `for_seconds` have ended by
+    `ended_by` are free, and so are those of finished jobs that retention may remove at `kept_at`."""
     keyed = [entry for entry in entries if entry.unique is not None]
-    holders = await _holders(on, await _hold(on, {entry.unique_digest for entry in keyed}, now), now)
+    holders = await _holders(on, await _hold(on, {entry.unique_digest for entry in keyed}, now), ended_by, kept_at)
     first: dict[UUID, Entry] = {}
     for entry in keyed:
         digest = entry.unique_digest
@@ -74,21 +75,21 @@ async def _hold(on: Runs, digests: Iterable[UUID], now: datetime) -> list[Unique
     return [row for lane, some in sorted(lanes.items()) for row in await keys.hold_unique(on, lane, some, now + LOOK_AGAIN)]
 
 
-async def _holders(on: Runs, held: Sequence[UniqueRow], now: datetime) -> dict[UUID, UUID]:
+async def _holders(on: Runs, held: Sequence[UniqueRow], ended_by: datetime, kept_at: datetime) -> dict[UUID, UUID]:
     """The jobs that have these keys: within its window if it is kept anywhere at all, otherwise while it waits or runs."""
-    owners = {key.digest: key.job_id for key in held if key.job_id is not None and (key.answer == LIFE or key.expires_at > now)}
+    owners = {key.digest: key.job_id for key in held if key.job_id is not None and (key.answer == LIFE or key.expires_at > ended_by)}
     windows = {key.job_id for key in held if key.answer == WINDOW and key.digest in owners}
-    there = await _there(on, set(owners.values()), windows)
+    there = await _there(on, set(owners.values()), windows, kept_at)
     return {digest: job_id for digest, job_id in owners.items() if job_id in there}
 
 
-async def _there(on: Runs, ids: set[UUID], windows: Container[UUID | None]) -> set[UUID]:
+async def _there(on: Runs, ids: set[UUID], windows: Container[UUID | None], kept_at: datetime) -> set[UUID]:
     there: set[UUID] = set()
     for lane, some in by_lane(ids, lambda job_id: job_id).items():
         there |= await store.which_live(on, lane, some)
         ended = [job_id for job_id in some if job_id in windows and job_id not in there]
         if ended:
-            there |= (await dependencies.ended_parents(on, lane, ended)).keys()
+            there |= (await dependencies.ended_parents(on, lane, ended, kept_at)).keys()
     return there
 
 

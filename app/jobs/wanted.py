@@ -1,7 +1,7 @@
 """From what a producer sent to the row that is stored: defaults, due time, lane, and the checks that a schema cannot make."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from app.db.lanes import created_at, digest, lane_of_group
-from app.errors import Fault, ValidationFailed
+from app.errors import Fault
 from app.job_types.registry import JobType
 from app.job_types.schemas import JobTypeConfig
 from app.jobs.schemas import Job, JobCreate, OnDuplicate, Unique
@@ -18,6 +18,8 @@ from app.queues.registry import Queue
 from app.queues.schemas import RetryPolicy
 from app.settings import Settings
 from app.web.bodies import check_user_data
+from app.web.body_errors import named
+from app.web.instants import RANGE, is_accepted
 from app.web.shapes import UNSET, Raw, UnsetType, encoded, given, or_unset
 from app.web.strict_json import MAX_NODES
 
@@ -26,67 +28,71 @@ Trace = Mapping[str, str]
 Now = Callable[[], datetime]  # few jobs ask for it
 _RETRY = [field.name for field in msgspec.structs.fields(RetryPolicy)]
 
-_FIRST_INSTANT = datetime.min.replace(tzinfo=UTC)
 
-
-def check(job: JobCreate, settings: Settings, now: Now, at: str = "") -> None:
-    """`at` is the pointer to the job in the request: empty, or `/jobs/3`."""
-    if job.payload is not UNSET:
-        _check_payload(job.payload, settings, at)
+def faults_of(job: JobCreate, settings: Settings, now: Now, at: str) -> list[Fault | None]:
+    """`at` is the pointer to the job in the request: empty, or `/jobs/3`. Most jobs have no field that is checked here."""
+    faults: list[Fault | None] = []
     if job.run_at is not UNSET:
         if job.delay_seconds is not UNSET:
-            raise ValidationFailed.at(f"{at}/delay_seconds", "either run_at or delay_seconds, not both")
-        check_horizon(job.run_at, settings, now(), f"{at}/run_at")
+            faults.append(Fault(f"{at}/delay_seconds", "invalid", "send either run_at or delay_seconds, not both"))
+        faults.append(instant_fault(job.run_at, settings, now(), f"{at}/run_at"))
     if job.delay_seconds is not UNSET:
-        check_delay(job.delay_seconds, settings, f"{at}/delay_seconds")
+        faults.append(delay_fault(job.delay_seconds, settings, f"{at}/delay_seconds"))
     if job.lease_seconds is not UNSET:
-        check_lease(job.lease_seconds, settings, f"{at}/lease_seconds")
-    check_metadata(job.metadata, at)
+        faults.append(lease_fault(job.lease_seconds, settings, f"{at}/lease_seconds"))
+    if job.metadata is not UNSET:
+        faults.append(metadata_fault(job.metadata, at))
     if job.expires_at is not UNSET:
-        check_horizon(job.expires_at, settings, now(), f"{at}/expires_at")
+        faults.append(instant_fault(job.expires_at, settings, now(), f"{at}/expires_at"))
     if job.on_parent_failure is not UNSET and job.depends_on is UNSET:
-        raise ValidationFailed.at(f"{at}/on_parent_failure", "says what to do with depends_on, and there is none")
+        faults.append(Fault(f"{at}/on_parent_failure", "invalid", "on_parent_failure needs depends_on"))
     if job.unique is not UNSET:
-        _check_unique(job, job.unique, settings, at)
+        faults += _unique_faults(job, job.unique, settings, at)
+    return faults
 
 
-def _check_payload(payload: Raw, settings: Settings, at: str) -> None:
+def check_payload(payload: Raw, settings: Settings, at: str) -> None:
     """Most are so short that no cap can be below them."""
     size = len(bytes(payload))
     if size >= MAX_NODES or size > settings.max_payload_bytes:
         check_user_data(payload, settings.max_payload_bytes, f"{at}/payload")
 
 
-def _check_unique(job: JobCreate, unique: Unique, settings: Settings, at: str) -> None:
+def _unique_faults(job: JobCreate, unique: Unique, settings: Settings, at: str) -> Iterator[Fault | None]:
     if "\x00" in unique.key:
-        raise ValidationFailed.at(f"{at}/unique/key", "a NUL character")
-    check_delay(unique.for_seconds, settings, f"{at}/unique/for_seconds")
+        yield Fault(f"{at}/unique/key", "invalid", "unique.key must not contain a NUL character")
+    yield delay_fault(unique.for_seconds, settings, f"{at}/unique/for_seconds")
     if unique.on_duplicate is OnDuplicate.REPLACE and job.depends_on is not UNSET:
-        raise ValidationFailed.at(f"{at}/unique/on_duplicate", "a job that is replaced keeps what it waits for: not with depends_on")
+        detail = "on_duplicate replace cannot be used with depends_on: a replaced job keeps its dependencies"
+        yield Fault(f"{at}/unique/on_duplicate", "invalid", detail)
 
 
-def check_lease(seconds: int | UnsetType, settings: Settings, pointer: str) -> None:
-    if isinstance(seconds, int) and not settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
-        raise ValidationFailed.at(pointer, f"{settings.min_lease_seconds} to {settings.max_lease_seconds}")
+def lease_fault(seconds: int | UnsetType, settings: Settings, pointer: str) -> Fault | None:
+    if isinstance(seconds, UnsetType) or settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
+        return None
+    detail = f"{named(pointer)} must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
+    return Fault(pointer, "invalid", detail)
 
 
-def check_delay(seconds: int | UnsetType, settings: Settings, pointer: str) -> None:
-    if isinstance(seconds, int) and seconds > settings.max_delay_seconds:
-        raise ValidationFailed.at(pointer, f"at most {settings.max_delay_seconds}")
+def delay_fault(seconds: int | UnsetType, settings: Settings, pointer: str) -> Fault | None:
+    if isinstance(seconds, UnsetType) or seconds <= settings.max_delay_seconds:
+        return None
+    return Fault(pointer, "invalid", f"{named(pointer)} must be at most {settings.max_delay_seconds}")
 
 
-def check_horizon(instant: datetime, settings: Settings, now: datetime, pointer: str) -> None:
+def instant_fault(instant: datetime, settings: Settings, now: datetime, pointer: str) -> Fault | None:
+    """A batch is decoded without a check of its instants, so the range is checked here too."""
+    if not is_accepted(instant):
+        return Fault(pointer, "invalid", f"{named(pointer)} must be {RANGE}")
     if instant > now + timedelta(seconds=settings.max_delay_seconds):
-        raise ValidationFailed.at(pointer, f"more than {settings.max_delay_seconds} seconds ahead")
-    if instant < _FIRST_INSTANT:
-        raise ValidationFailed.at(pointer, "before the year 1 in UTC")
+        return Fault(pointer, "invalid", f"{named(pointer)} must be at most {settings.max_delay_seconds} seconds ahead")
+    return None
 
 
-def check_metadata(metadata: dict[str, Raw] | UnsetType, at: str) -> None:
-    if metadata is not UNSET and len(msgspec.json.encode(metadata)) > MAX_METADATA_BYTES:
-        raise ValidationFailed(
-            "metadata is too large", faults=[Fault(f"{at}/metadata", "too_large", f"at most {MAX_METADATA_BYTES} bytes")]
-        )
+def metadata_fault(metadata: dict[str, Raw] | UnsetType, at: str) -> Fault | None:
+    if isinstance(metadata, UnsetType) or len(msgspec.json.encode(metadata)) <= MAX_METADATA_BYTES:
+        return None
+    return Fault(f"{at}/metadata", "too_large", f"metadata must have at most {MAX_METADATA_BYTES} bytes")
 
 
 def choose_lane(queue: Queue, group: str | UnsetType) -> int:

@@ -5,23 +5,27 @@ import contextlib
 import random
 import time
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from uuid import UUID
+
+import msgspec
 
 from app.db.floor import Floor
 from app.db.lanes import lanes_of
 from app.errors import NotFound, ValidationFailed
 from app.jobs import store
-from app.jobs.listing import list_jobs
-from app.jobs.schemas import Attempt, Job, JobFilter, JobList, Order
+from app.jobs.listing import ListedJobs, list_jobs
+from app.jobs.schemas import Attempt, Job, JobFilter, Order
 from app.jobs.signals import Signals
 from app.jobs.store import JobRow
 from app.queues.registry import Queues
 from app.web.access import Access
 from app.web.disconnect import Client
-from app.web.paging import Paging, page_of
-from app.web.shapes import given
+from app.web.paging import EncodedPage, Paging, encode_page
+from app.web.shapes import Instant, given
 
 FINISHED = ("completed", "dead", "cancelled")
+_FAR_AHEAD = datetime.max.replace(tzinfo=UTC)
 LOOK_SECONDS = 0.5  # a job that another process finishes is found by looking
 
 
@@ -34,7 +38,7 @@ class Watching:
         signals.on_finished = self._finished
 
     async def find(self, job_id: UUID) -> JobRow:
-        row = await store.find(self._floor.db, job_id)
+        row = await store.find(self._floor.db, job_id, self._floor.retention_now())
         if row is None:
             raise NotFound(f"no job {job_id}")
         return row
@@ -45,8 +49,16 @@ class Watching:
     async def get(self, job_id: UUID) -> Job:
         return await self.told(await self.find(job_id))
 
-    async def attempts(self, job_id: UUID) -> list[Attempt]:
-        return (await self.find(job_id)).all_attempts()
+    async def attempts(self, job_id: UUID, page: Paging) -> EncodedPage[Attempt]:
+        after = _instant(page.after("ended_at"))
+        attempts = (await self.find(job_id)).all_attempts()
+        return await encode_page(
+            attempts if after is None else _following(attempts, after),
+            lambda attempt: attempt,
+            lambda attempt: {"ended_at": given(attempt.ended_at, _FAR_AHEAD).isoformat()},
+            limit=page.limit,
+            max_bytes=self._floor.settings.max_list_bytes,
+        )
 
     async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client, access: Access) -> Job:
         """Answers when the job has finished, the time is over, the client has left or the process drains."""
@@ -57,9 +69,9 @@ class Watching:
         try:
             while True:
                 event.clear()
-                await self._floor.versions.fresh()
-                access.check_still_there()
                 row = await self.find(job_id)
+                await self._floor.versions.fresh()
+                access.check_still_there()  # after the read: a key that was revoked before the job finished is not told of it
                 left = until - time.monotonic()
                 if row.state in FINISHED or left <= 0 or client.gone or self._draining:
                     return await self.told(row)
@@ -69,13 +81,28 @@ class Watching:
         finally:
             self._forget(job_id, event)
 
-    async def page(self, wanted: JobFilter, order: Order, page: Paging, access: Access) -> JobList:
-        lanes = await self.lanes(wanted, access)
-        after = page.after("id")
-        rows = await list_jobs(self._floor.db, lanes, wanted, after=_id(after), order=order, limit=page.limit + 1)
-        await self._queues.learn({row.lane for row in rows})
-        items, cursor = page_of([row.told(self._queues.name(row.lane)) for row in rows], page.limit, lambda job: {"id": str(job.id)})
-        return JobList(items=items, next_cursor=cursor)
+    async def page(self, wanted: JobFilter, order: Order, page: Paging, access: Access, *, payload: bool) -> EncodedPage[Job]:
+        lanes, max_bytes = await self.lanes(wanted, access), self._floor.settings.max_list_bytes
+        rows, total = await list_jobs(
+            self._floor.reads,
+            lanes,
+            wanted,
+            kept_at=self._floor.retention_now(),
+            after=_id(page.after("id")),
+            order=order,
+            limit=page.limit + 1,
+            max_bytes=max_bytes,
+            payload=payload,
+        )
+        await self._queues.learn({row["lane"] for row in rows})
+        return await encode_page(
+            rows,
+            lambda row: ListedJobs.job(row).told(self._queues.name(row["lane"])),
+            lambda job: {"id": str(job.id)},
+            limit=page.limit,
+            max_bytes=max_bytes,
+            total=total,
+        )
 
     async def lanes(self, wanted: JobFilter, access: Access, at: str = "/query") -> Sequence[int]:
         name = given(wanted.queue, None)
@@ -104,8 +131,24 @@ class Watching:
             del self._watchers[job_id]
 
 
+def _following(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
+    """The attempts after the one that ended at `instant`: their instants need not rise, because a clock can be set back. If that attempt is
+    no longer kept, those that ended later. An attempt without `ended_at` is the last one, which is still running."""
+    ends = [given(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
+    if instant in ends:
+        return attempts[ends.index(instant) + 1 :]
+    return [attempt for attempt, end in zip(attempts, ends, strict=True) if end > instant]
+
+
+def _instant(text: str) -> datetime | None:
+    try:
+        return msgspec.convert(text, Instant) if text else None
+    except msgspec.ValidationError:
+        raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None
+
+
 def _id(text: str) -> UUID | None:
     try:
         return UUID(text) if text else None
     except ValueError:
-        raise ValidationFailed.at("/query/cursor", "not a cursor that we gave out") from None
+        raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None

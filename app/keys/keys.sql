@@ -77,6 +77,13 @@ FROM gates
 WHERE lane = $1
 FOR UPDATE;
 
+-- name: try_gate
+-- as: hold_gate
+-- with: FOR UPDATE => FOR UPDATE SKIP LOCKED
+
+-- name: gate_exists
+SELECT EXISTS (SELECT FROM gates WHERE lane = $1);
+
 -- name: make_gate
 INSERT INTO gates (lane)
 VALUES ($1)

@@ -29,9 +29,10 @@ class ExpiredKey(NamedTuple):
     job_id: UUID | None
 
 
-async def take_key(on: Runs, lane: int, digest: UUID, *, fingerprint: UUID, answer: str, expires_at: datetime, now: datetime) -> bool:
+async def take_key(on: Runs, lane: int, digest: UUID, *, fingerprint: UUID, answer: str, expires_at: datetime, kept_at: datetime) -> bool:
+    """Acquires the key; a row that expired by `kept_at` is replaced."""
     try:
-        return await on.value(SQL.take_key, lane, digest, fingerprint, answer, expires_at, now) is not None
+        return await on.value(SQL.take_key, lane, digest, fingerprint, answer, expires_at, kept_at) is not None
     except LockNotAvailableError:
         raise IdempotencyKeyInUse("the first call with this key has not ended yet", retry_after=1) from None
 
@@ -78,8 +79,13 @@ async def keep_keys(on: Runs, lane: int, digests: Sequence[UUID], now: datetime,
     await on.rows(SQL.keep_keys, lane, digests, now, until)
 
 
-async def hold_gate(on: Runs, lane: int) -> None:
-    """Within a transaction; the row is made when it is needed first."""
-    if await on.row(SQL.hold_gate, lane) is None:
-        await on.rows(SQL.make_gate, lane)
-        await on.row(SQL.hold_gate, lane)
+async def hold_gate(on: Runs, lane: int, *, wait: bool = True) -> bool:
+    """Locks the lane until the transaction ends; creates the row on first use. Without `wait`, returns False if another transaction has
+    locked it."""
+    if await on.row(SQL.hold_gate if wait else SQL.try_gate, lane) is not None:
+        return True
+    if not wait and await on.value(SQL.gate_exists, lane):
+        return False
+    await on.rows(SQL.make_gate, lane)
+    await on.row(SQL.hold_gate, lane)
+    return True

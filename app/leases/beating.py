@@ -7,9 +7,9 @@ from uuid import UUID
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
 from app.db.pool import ahead
-from app.errors import BatchTooLarge, LeaseLost, NotFound
+from app.errors import BatchTooLarge, Fault, LeaseLost, NotFound, refuse
 from app.jobs.store import told_state
-from app.jobs.wanted import check_lease
+from app.jobs.wanted import lease_fault
 from app.leases import store
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
 from app.leases.settling import Settling, token_of
@@ -39,7 +39,7 @@ class Beating:
         held = given(heartbeat.leases, [])
         self._check(held)
         begun = self._floor.now()
-        self._roster.seen(heartbeat.worker_id)
+        self._roster.seen(heartbeat.worker_id, access.caller)
         reached = await self._queues.reached((lease.job_id for lease in held), access)
         beats = await self._extend([lease for lease in held if lease.job_id in reached])
         released = await self._reconcile(heartbeat.worker_id, held, begun, access) if given(heartbeat.holds_all, False) else []
@@ -60,10 +60,11 @@ class Beating:
             progress=beat.progress,
             checkpoint=beat.checkpoint,
         )
-        self._check_one(lease)
+        refuse([self._fault(lease)])
         row = (await self._extend([lease])).get(_lease(lease))
         if row is None:
-            trace = (await store.traces(self._floor.db, lane_of(job_id), [job_id])).get(job_id)
+            found = await store.traces(self._floor.db, lane_of(job_id), [job_id], self._floor.retention_now())
+            trace = found.get(job_id)
             if trace is None:
                 raise NotFound(f"no job {job_id}")
             raise LeaseLost(job_id, told_state(trace.state), trace.attempt)
@@ -73,12 +74,11 @@ class Beating:
         settings = self._floor.settings
         if len(held) > settings.max_settlements:
             raise BatchTooLarge(f"{len(held)} leases, at most {settings.max_settlements} are taken", settings.max_settlements)
-        for index, lease in enumerate(held):
-            self._check_one(lease, f"/leases/{index}")
+        refuse(self._fault(lease, f"/leases/{index}") for index, lease in enumerate(held))
 
-    def _check_one(self, beat: LeaseBeat, at: str = "") -> None:
+    def _fault(self, beat: LeaseBeat, at: str = "") -> Fault | None:
         check_user_data(beat.checkpoint, self._floor.settings.max_payload_bytes, f"{at}/checkpoint")
-        check_lease(beat.lease_seconds, self._floor.settings, f"{at}/lease_seconds")
+        return lease_fault(beat.lease_seconds, self._floor.settings, f"{at}/lease_seconds")
 
     async def _extend(self, held: Sequence[HeldLease]) -> dict[Lease, BeatRow]:
         beats: dict[Lease, BeatRow] = {}

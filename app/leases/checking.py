@@ -1,9 +1,9 @@
 """What a schema cannot check of settlements. `at` is the pointer to one in the request: empty, or `/items/3`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from app.errors import BatchTooLarge, ValidationFailed
-from app.jobs.wanted import check_delay
+from app.errors import BatchTooLarge, Fault, refuse
+from app.jobs.wanted import delay_fault
 from app.leases.schemas import Outcome, Settlement
 from app.settings import Settings
 from app.web import strict_json
@@ -14,9 +14,12 @@ from app.web.shapes import UNSET, Raw, text_of
 def check_all(items: Sequence[Settlement], settings: Settings, at: str) -> None:
     if len(items) > settings.max_settlements:
         raise BatchTooLarge(f"{len(items)} settlements, at most {settings.max_settlements} are taken", settings.max_settlements)
+    faults: list[Fault | None] = []
     for index, item in enumerate(items):
         if not _is_bare(item):
-            check(item, settings, f"{at}/{index}")
+            faults += _faults(item, settings, f"{at}/{index}")
+    if faults:
+        refuse(faults)
 
 
 def _is_bare(item: Settlement) -> bool:
@@ -25,15 +28,19 @@ def _is_bare(item: Settlement) -> bool:
     return item.outcome is Outcome.COMPLETE and not brings_data and item.delay_seconds is UNSET and item.retry_after_seconds is UNSET
 
 
-def check(item: Settlement, settings: Settings, at: str = "") -> None:
+def check(item: Settlement, settings: Settings) -> None:
+    refuse(_faults(item, settings, ""))
+
+
+def _faults(item: Settlement, settings: Settings, at: str) -> Iterator[Fault | None]:
     if item.outcome is Outcome.FAIL and item.error is UNSET:
-        raise ValidationFailed.at(f"{at}/error", "a failure needs an error", "missing")
+        yield Fault(f"{at}/error", "missing", "outcome fail needs error")
     if item.outcome is Outcome.SNOOZE and item.delay_seconds is UNSET:
-        raise ValidationFailed.at(f"{at}/delay_seconds", "a snooze needs a delay", "missing")
+        yield Fault(f"{at}/delay_seconds", "missing", "outcome snooze needs delay_seconds")
     if item.retry_after_seconds is not UNSET:
-        check_delay(item.retry_after_seconds, settings, f"{at}/retry_after_seconds")
+        yield delay_fault(item.retry_after_seconds, settings, f"{at}/retry_after_seconds")
     if item.delay_seconds is not UNSET:
-        check_delay(item.delay_seconds, settings, f"{at}/delay_seconds")
+        yield delay_fault(item.delay_seconds, settings, f"{at}/delay_seconds")
     if item.result is not UNSET:
         _check_data(item.result, settings, f"{at}/result")
     if item.checkpoint is not UNSET:

@@ -15,16 +15,16 @@ import msgspec
 
 from app.db.floor import Floor
 from app.db.lanes import KEY_LANES, by_lane, digest, gate_of_caller, spread
-from app.db.pool import Runs
+from app.db.pool import Runs, repeated_after_deadlock
 from app.dependencies import store as dependencies
-from app.errors import RateLimited, ValidationFailed
-from app.jobs.wanted import check_lease
+from app.errors import Fault, RateLimited, refuse
+from app.jobs.wanted import lease_fault
 from app.keys import store as keys
 from app.leases import store
 from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
 from app.leases.settling import Settling
 from app.leases.store import Asked, ClaimedRow
-from app.leases.taking import Take, Taking, clipped
+from app.leases.taking import Take, Taking, clipped, in_two_passes
 from app.leases.telling import told
 from app.leases.verdicts import Ending
 from app.leases.waiting import Poll, WaitingRoom, Word
@@ -36,6 +36,7 @@ from app.workers.asks import Asks
 from app.workers.roster import Roster
 
 BUSY_MS = 1000  # how long a refused poll should stay away
+IDLE_MS = 500  # poll_after_ms of an empty claim that did not wait: otherwise the worker would claim again at once, forever
 JITTER = 0.1  # polls that began together must not end together
 
 
@@ -84,9 +85,10 @@ class Claiming:
         names = list(dict.fromkeys(given(request.queues, ["default"])))
         self._check(request, names, access)
         worker_id = given(request.worker_id, None)
-        self._roster.seen(worker_id)
+        self._roster.seen(worker_id, access.caller)
         settled = await self._settling.settle(request.settle, access, "/settle") if request.settle is not UNSET else []
-        wait = 0.0 if settled else self._wait(request)
+        patience = self._wait(request)
+        wait = 0.0 if settled else patience
         types = given(request.job_types, None)
         poll = Poll(
             names,
@@ -98,8 +100,8 @@ class Claiming:
         client.on_leave(poll.stir)
         self._waiting.park(poll)
         try:
-            rows, again_at = await self._poll(request, poll, wait, Claimant(key, access, told_off=not settled), client)
-            away = 0 if rows else self._stay_away_ms(worker_id, again_at)
+            rows, again_at, *_ = await self._poll(request, poll, wait, Claimant(key, access, told_off=not settled), client)
+            away = 0 if rows else self._stay_away_ms(worker_id, again_at, idle_ms=0 if patience else IDLE_MS)
         finally:
             self._waiting.leave(poll)
         parents = await self._parents(rows) if given(request.parent_results, False) else None
@@ -116,22 +118,22 @@ class Claiming:
         settings = self._floor.settings
         for index, name in enumerate(names):
             access.check(name, f"/queues/{index}")
-        if given(request.max_jobs, 1) > settings.max_claim_jobs:
-            raise ValidationFailed.at("/max_jobs", f"at most {settings.max_claim_jobs}")
-        check_lease(request.lease_seconds, settings, "/lease_seconds")
+        many = given(request.max_jobs, 1) > settings.max_claim_jobs
+        too_many = Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}") if many else None
+        refuse([too_many, lease_fault(request.lease_seconds, settings, "/lease_seconds")])
 
     def _wait(self, request: ClaimJobs) -> float:
         wait = min(given(request.wait_seconds, 0.0), self._floor.settings.max_wait_seconds)
         return wait * (1 - random.uniform(0, JITTER))
 
-    def _stay_away_ms(self, worker_id: str | None, again_at: datetime | None) -> int:
+    def _stay_away_ms(self, worker_id: str | None, again_at: datetime | None, *, idle_ms: int) -> int:
         """Not for longer than the longest wait: a worker that stays away hears no directive."""
         if not self._serves(worker_id):
             return BUSY_MS
         if again_at is None:
-            return 0
+            return idle_ms
         milliseconds = math.ceil((again_at - self._floor.now()) / timedelta(milliseconds=1))
-        return min(max(0, milliseconds), self._floor.settings.max_wait_seconds * 1000)
+        return min(max(1, milliseconds), self._floor.settings.max_wait_seconds * 1000)
 
     def _serves(self, worker_id: str | None) -> bool:
         full = self._waiting.parked > self._floor.settings.max_parked_polls
@@ -179,12 +181,12 @@ class Claiming:
         )
         most = given(request.max_jobs, 1)
         self._asks.note(poll.queues, asked.job_types)
+        queues = await self._taking.queues(poll.queues)
         if by.key is None:
-            queues = await self._taking.queues(poll.queues)
             take = await self._take(queues, most, asked, by)
             return take.rows or None, take.again_at if len(queues) == len(poll.queues) else None
-        rows, again_at = await self._take_with_key(by, poll.queues, most, asked)
-        return None if rows is None else await self._reached(rows, by.access), again_at
+        take = await in_two_passes(queues, lambda wait: self._take_with_key(queues, most, asked, by, wait=wait))
+        return await self._reached(take.rows, by.access) if take.rows or take.replayed else None, take.again_at
 
     async def _handed(self, rows: list[ClaimedRow], by: Claimant, client: Client) -> list[ClaimedRow]:
         """Stored as ours. The key of the call may have ended while it waited."""
@@ -209,11 +211,16 @@ class Claiming:
     async def _take(self, queues: Sequence[Queue], most: int, asked: Asked, by: Claimant) -> Take:
         """A caller with a quota counts its leases and takes more with its gate held: two calls at once cannot both use the last place."""
         if by.access.max_leases is None:
-            return await self._taking.take(queues, most, asked)
+            return await in_two_passes(queues, lambda wait: self._taking.take(queues, most, asked, wait=wait))
+        return await in_two_passes(queues, lambda wait: self._take_within_quota(queues, most, asked, by, wait=wait))
+
+    @repeated_after_deadlock
+    async def _take_within_quota(self, queues: Sequence[Queue], most: int, asked: Asked, by: Claimant, *, wait: bool) -> Take:
         take = Take([])
         with suppress(_NothingTaken):
             async with self._floor.db.transaction() as transaction:
-                take = await self._taking.take(queues, await self._within_quota(transaction, most, by), asked, on=transaction)
+                allowed = await self._within_quota(transaction, most, by)
+                take = await self._taking.take(queues, allowed, asked, wait=wait, on=transaction)
                 if not take.rows:
                     raise _NothingTaken  # an idle poll writes nothing
         return take
@@ -239,30 +246,27 @@ class Claiming:
         await self._queues.learn({row.lane for row in rows})
         return [row for row in rows if access.may(self._queues.name(row.lane))]
 
-    async def _take_with_key(
-        self, by: Claimant, names: Sequence[str], most: int, asked: Asked
-    ) -> tuple[list[ClaimedRow] | None, datetime | None]:
+    @repeated_after_deadlock
+    async def _take_with_key(self, queues: Sequence[Queue], most: int, asked: Asked, by: Claimant, *, wait: bool) -> Take:
         """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns.
         All is asked of this one connection: a second one could be held by somebody who waits for ours."""
         name = by.digest
         lane = spread(name, KEY_LANES)
         expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
-        again_at: datetime | None = None
-        queues = await self._taking.queues(names)
+        take = Take([])
         with suppress(_NothingTaken):
             async with self._floor.db.transaction() as transaction:
                 answer = await keys.hold_key(transaction, lane, name, expires_at)
                 again = await self._replayed(transaction, _receipt.decode(answer)) if answer else None
                 if again is not None:
-                    return again, None
-                most = await self._within_quota(transaction, most, by)
-                rows, again_at = await self._taking.take(queues, most, asked, on=transaction)
-                if not rows:
+                    return Take(again, replayed=True)
+                allowed = await self._within_quota(transaction, most, by)
+                take = await self._taking.take(queues, allowed, asked, wait=wait, on=transaction)
+                if not take.rows:
                     raise _NothingTaken  # a key that got nothing need not be remembered: an idle poll writes nothing
-                receipt = Receipt(secret=asked.secret, ids=[row.id for row in rows])
+                receipt = Receipt(secret=asked.secret, ids=[row.id for row in take.rows])
                 await keys.write_key(transaction, lane, name, msgspec.json.encode(receipt).decode())
-            return rows, None
-        return None, again_at
+        return take
 
     async def _replayed(self, on: Runs, receipt: Receipt) -> list[ClaimedRow] | None:
         """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired."""
@@ -270,7 +274,7 @@ class Claiming:
         settled = False
         for lane, ids in by_lane(receipt.ids, lambda job_id: job_id).items():
             live |= {row.id: row for row in await store.held_leases(on, lane, ids, receipt.secret)}
-            traces = await store.traces(on, lane, ids)
+            traces = await store.traces(on, lane, ids, self._floor.retention_now())
             settled |= any(trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values())
         self._floor.metrics.replayed.inc(len(live))
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or settled else None
@@ -286,7 +290,7 @@ class Claiming:
         ids = {parent for row in rows for parent in row.depends_on or ()}
         told: dict[UUID, ParentResult] = {}
         for lane, some in by_lane(ids, lambda job_id: job_id).items():
-            for job in await dependencies.results_of(self._floor.db, lane, some):
+            for job in await dependencies.results_of(self._floor.db, lane, some, self._floor.retention_now()):
                 told[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
         return told
 

@@ -76,7 +76,8 @@ counted AS (
     HAVING count(*) > 0
 )
 SELECT $1 AS lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, $10 AS began,
-    date_part('epoch', lease_expires_at - $4) AS lasts, CASE WHEN crashes = 0 THEN date_part('epoch', $4 - run_at) END AS waited, priority,
+    date_part('epoch', lease_expires_at - $4) AS lasts,
+    CASE WHEN crashes = 0 THEN date_part('epoch', $4 - greatest(run_at, 'epoch')) END AS waited, priority,
     checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on, turn, share
 FROM claimed;
 
@@ -375,7 +376,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[])
 UNION ALL
 SELECT id, state, attempt, NULL, lease_token, settled_as
 FROM finished_jobs
-WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > now()
+WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > $3
 UNION ALL
 SELECT id, 'dead', attempt, NULL, lease_token, settled_as
 FROM dead_letters

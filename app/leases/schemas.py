@@ -155,7 +155,8 @@ class ClaimedJob(Told, kw_only=True):
 
 
 class ClaimAnswer(Told):
-    """Jobs for you, perhaps none. `directive`: run, drain (take no more) or stop. Wait `poll_after_ms` before you ask again."""
+    """The claimed jobs, possibly none. `directive`: run, drain (claim no more) or stop. Wait `poll_after_ms` before the next claim: it is 0
+    with jobs and after a wait, above 0 if there was no job and the claim had no `wait_seconds`."""
 
     jobs: list[ClaimedJob]
     settled: list[SettleResult]

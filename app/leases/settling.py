@@ -12,7 +12,7 @@ from asyncpg.pgproto import pgproto
 from app.db.batcher import Batcher
 from app.db.floor import Floor
 from app.db.lanes import by_lane, lane_of
-from app.db.pool import Runs, ahead, one_by_one
+from app.db.pool import Runs, ahead, one_by_one, repeated_after_deadlock
 from app.errors import LeaseLost, NotFound
 from app.jobs.signals import Signals
 from app.jobs.store import told_state
@@ -93,7 +93,7 @@ class Settling:
             for item in ended:
                 self._settled_as[item.outcome].inc(item.job_id.int in done)
         missed = sorted(item.job_id for item in items if item.job_id.int not in done) if len(done) < len(items) else ()
-        traces = await store.traces(self._floor.db, lane, missed) if missed else {}
+        traces = await store.traces(self._floor.db, lane, missed, self._floor.retention_now()) if missed else {}
         return [
             settled(row) if (row := done.get(item.job_id.int)) is not None else self._missed(item, traces.get(item.job_id))
             for item in items
@@ -124,6 +124,7 @@ class Settling:
         self._tell(lane, rows)
         return rows
 
+    @repeated_after_deadlock
     async def _end_with_groups(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
         """The downstream of a group has said that it has enough, and for how long. Together with the failure, and behind the gate: nobody
         decides in between, and a call that is repeated finds both done or neither."""

@@ -226,8 +226,8 @@ async def close(
     return [*map(SettledRow._make, await on.rows(SQL.close, lane, *columns(rows), KEPT_ATTEMPTS, now, keep_until, archive))]
 
 
-async def traces(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, TraceRow]:
-    found = [*map(TraceRow._make, await on.rows(SQL.traces, lane, ids))]
+async def traces(on: Runs, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, TraceRow]:
+    found = [*map(TraceRow._make, await on.rows(SQL.traces, lane, ids, kept_at))]
     if any(trace.settled_as for trace in found):
         await mark(on)
     return {trace.id: trace for trace in found}

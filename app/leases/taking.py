@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from app.db.batcher import Batcher
 from app.db.floor import Floor
-from app.db.pool import Runs, Transaction
+from app.db.pool import Runs, Transaction, repeated_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
 from app.keys import store as keys
@@ -32,10 +32,20 @@ class Claim(NamedTuple):
 
 
 class Take(NamedTuple):
-    """`again_at`: when the first rate that gave nothing has something to give."""
+    """The result of a claim. `again_at`: when the first exhausted rate allows a job again. `skipped`: a lane lock was not free.
+    `replayed`: the rows are the leases of a repeated claim, none if they have ended."""
 
     rows: list[ClaimedRow]
     again_at: datetime | None = None
+    skipped: bool = False
+    replayed: bool = False
+
+
+async def in_two_passes(queues: Sequence[Queue], take: Callable[[bool], Awaitable[Take]]) -> Take:
+    """`take(wait)` claims from the queues. The first pass skips lanes whose lock is not free, so that one limited queue does not hold up
+    the others; the second waits for the locks, and runs only if the first got nothing and skipped something."""
+    first = await take(sum(queue.lanes for queue in queues) <= 1)
+    return await take(True) if first.skipped and not first.rows else first
 
 
 class Taking:
@@ -57,31 +67,36 @@ class Taking:
         await self._floor.versions.fresh()
         return [queue for queue in await self._queues.find_all(names) if not queue.paused]
 
-    async def take(self, queues: Sequence[Queue], most: int, asked: Asked, *, on: Transaction | None = None) -> Take:
+    async def take(self, queues: Sequence[Queue], most: int, asked: Asked, *, wait: bool, on: Transaction | None = None) -> Take:
         """`on`: the transaction of a claim with a key, which has its only connection. It holds all gates from the start, in the order of
-        lanes."""
+        lanes. Without `wait` it skips lanes whose lock is not free."""
+        skipped: set[int] = set()
         if on is not None:
             for lane in sorted(lane for queue in queues if queue.gated for lane in queue.all_lanes):
-                await keys.hold_gate(on, lane)
+                skipped |= set() if await keys.hold_gate(on, lane, wait=wait) else {lane}
         taken: list[ClaimedRow] = []
         if most <= 0:  # a quota that is used up
             return Take(taken, self._floor.now() + AWAY)
         waits: list[datetime] = []
         for queue, lane in self._lanes(queues):
+            if lane in skipped:
+                continue
             try:
-                take = await self._take_lane(on, queue, lane, most - len(taken), asked)
+                take = await self._take_lane(on, queue, lane, most - len(taken), asked, wait=wait)
             except DatabaseUnavailable:
                 if not taken or on is not None:
                     raise
                 break  # what we have is leased and must reach the worker
             taken += take.rows
+            skipped |= {lane} if take.skipped else set()
             waits += [take.again_at] if take.again_at else []
             if len(taken) >= most:
                 break
             asked = asked._replace(max_bytes=asked.max_bytes - sum(map(_size, take.rows)), at_least_one=not taken)
         self.count(taken)
         lanes = sum(queue.lanes for queue in queues)
-        return Take(taken, min(waits) if waits and len(waits) == lanes else None)  # other lanes may have something any moment
+        # `again_at` only if every lane has one: the others may get a job at any moment.
+        return Take(taken, min(waits) if waits and len(waits) == lanes else None, skipped=bool(skipped))
 
     def _lanes(self, queues: Sequence[Queue]) -> list[tuple[Queue, int]]:
         """The lanes of one queue from a random one on, so that none is always last."""
@@ -91,13 +106,17 @@ class Taking:
             lanes += [(queue, lane) for lane in (*queue.all_lanes[first:], *queue.all_lanes[:first])]
         return lanes
 
-    async def _take_lane(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
+    async def _take_lane(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked, *, wait: bool) -> Take:
         if not queue.gated:
             return await self._take_ungated(on, queue, lane, most, asked)
         if on is not None:
-            return await self._take_through_gate(on, queue, lane, most, asked)
+            return await self._take_through_gate(on, queue, lane, most, asked, wait=wait)
+        return await self._take_in_transaction(queue, lane, most, asked, wait=wait)
+
+    @repeated_after_deadlock
+    async def _take_in_transaction(self, queue: Queue, lane: int, most: int, asked: Asked, *, wait: bool) -> Take:
         async with self._floor.db.transaction() as transaction:
-            return await self._take_through_gate(transaction, queue, lane, most, asked)
+            return await self._take_through_gate(transaction, queue, lane, most, asked, wait=wait)
 
     async def _take_ungated(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
         rules = Rules(self._queues.parks(lane), in_turn=queue.fair)
@@ -129,8 +148,10 @@ class Taking:
     async def finish(self) -> None:
         await self._claims.finish()
 
-    async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
-        leave = await self._gate.ask(on, queue, lane, most)
+    async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked, *, wait: bool) -> Take:
+        leave = await self._gate.ask(on, queue, lane, most, wait=wait)
+        if leave is None:
+            return Take([], skipped=True)
         rows: list[ClaimedRow] = []
         if leave.most > 0:
             rules = Rules(self._queues.parks(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)

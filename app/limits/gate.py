@@ -25,9 +25,10 @@ class Gate:
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
 
-    async def ask(self, on: Runs, queue: Queue, lane: int, most: int) -> Leave:
-        """On the connection of the claim's transaction."""
-        await keys.hold_gate(on, lane)
+    async def ask(self, on: Runs, queue: Queue, lane: int, most: int, *, wait: bool) -> Leave | None:
+        """Runs in the claim's transaction. Without `wait`, returns None if another transaction holds the lane lock."""
+        if not await keys.hold_gate(on, lane, wait=wait):
+            return None
         if queue.max_running is not None:
             most = min(most, queue.max_running - await store.running_slots(on, lane))
         if queue.rate is None or most <= 0:

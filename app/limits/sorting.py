@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.db.floor import Floor
 from app.db.lanes import by_lane, queue_id_of
-from app.db.pool import one_by_one
+from app.db.pool import one_by_one, repeated_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
 from app.keys import store as keys
@@ -77,6 +77,7 @@ class Sorting:
                 for lane in queue.all_lanes:
                     await self._take_surplus(lane, queue.per_group)
 
+    @repeated_after_deadlock
     async def _take_surplus(self, lane: int, limit: int) -> None:
         """With the gate held: who decides by the old rules has done so before, and is seen here."""
         async with self._floor.db.transaction() as transaction:

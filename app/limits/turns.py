@@ -10,7 +10,7 @@ from itertools import islice
 from uuid import UUID
 
 from app.db.floor import Floor
-from app.db.pool import Runs, one_by_one
+from app.db.pool import Runs, one_by_one, repeated_after_deadlock
 from app.jobs.signals import Signals
 from app.keys import store as keys
 from app.limits import deciding, store
@@ -118,6 +118,7 @@ class Turns:
         held = await store.holders(self._floor.db, lane, awake, strict=limit == 1)
         return [group for group in awake if not group or group not in held or held[group].n < limit]
 
+    @repeated_after_deadlock
     async def decide(self, lane: int, groups: Sequence[str]) -> None:
         """Gives as many turns as there are places, by the rules that are in force when we have the gate: see `sorting`."""
         await self._queues.learn([lane])

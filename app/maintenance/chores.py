@@ -101,8 +101,9 @@ class Promotion:
 class Lateness:
     """scheduled | blocked | ready | parked -> dead, for jobs that nobody has begun in time."""
 
-    def __init__(self, floor: Floor, signals: Signals) -> None:
+    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
         self._floor = floor
+        self._queues = queues
         self._signals = signals
 
     async def run_once(self) -> None:
@@ -120,7 +121,7 @@ class Lateness:
         if any(row.awaited for row in rows):
             self._signals.ended()
         if rows:
-            log.info("jobs expired before they were begun", lane=lane, count=len(rows))
+            log.info("jobs expired before they were begun", queue=await self._queues.name_of(lane), count=len(rows))
         return len(rows)
 
 
@@ -149,14 +150,24 @@ class Retention:
     def __init__(self, floor: Floor, reviving: Reviving) -> None:
         self._floor = floor
         self._reviving = reviving
+        self._held_back = False
+        floor.metrics.retention_lag.set_function(floor.clock.retention.lag)
 
     async def run_once(self) -> None:
-        now = self._floor.now()
+        self._report_lag(self._floor.clock.retention.lag())
+        now = self._floor.retention_now()
         await self._forget_letters(now - timedelta(seconds=self._floor.settings.dead_letter_seconds))
         await self._forget_keys(now)
         await workers.forget_workers(self._floor.db, now - timedelta(days=1), now - timedelta(days=7))
         await workers.forget_asks(self._floor.db, now - timedelta(days=1))
         await stats.forget(self._floor.db, now - timedelta(hours=2))
+
+    def _report_lag(self, seconds: float) -> None:
+        if seconds and not self._held_back:
+            log.warning("retention held back: the database clock jumped ahead or disagrees with this machine's", seconds=round(seconds))
+        elif self._held_back and not seconds:
+            log.info("retention follows the database clock again")
+        self._held_back = bool(seconds)
 
     async def _forget_keys(self, now: datetime) -> None:
         while expired := await keys.expired_keys(self._floor.db, now, BATCH):
@@ -185,9 +196,8 @@ class Partitions:
         self._queues = queues
 
     async def run_once(self) -> None:
-        now = self._floor.now()
-        await self.make(now)
-        await self.retire(now)
+        await self.make(self._floor.now())
+        await self.retire(self._floor.retention_now())
 
     async def make(self, now: datetime) -> None:
         """For what finishes from now on: the day on which it may go, and a few after that. And for what lies in the default one,

@@ -16,9 +16,10 @@ WHERE holder = $1;
 -- name: overdue
 -- What each sweep would find first, and when its time is or was (NULL: now). One entry of an index each; of leases from where the last
 -- sweep ended, as before there are dead entries only, and up to now, as behind it may be many. Groups at rest are few.
-(SELECT 'promotion' AS sweep, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+-- Earlier releases stored instants before 1970, and '-infinity' is read as a datetime that cannot be compared with others.
+(SELECT 'promotion' AS sweep, greatest(run_at, 'epoch') AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
-(SELECT 'lateness', expires_at FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
+(SELECT 'lateness', greatest(expires_at, 'epoch') FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
 UNION ALL
 (SELECT 'expiry', lease_expires_at FROM jobs WHERE lease_expires_at > $1 AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT 1)
 UNION ALL

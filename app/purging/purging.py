@@ -29,14 +29,16 @@ class Purging:
         self._signals = signals
         self._look_at = look_at
 
-    async def purge(self, name: str, request: PurgeQueue) -> QueuePurged:
+    async def purge(self, name: str, request: PurgeQueue, caller: str = "") -> QueuePurged:
         lanes = (await self._queues.get(name)).all_lanes
         states = [stored for state in set(given(request.states, [*WaitingState])) for stored in _STORED[state]]
-        matched = await store.count_purgeable(self._floor.db, lanes, states)
         if given(request.dry_run, True):
-            return QueuePurged(matched=matched, purged=0)
-        purged = sum([await self._remove(ids, states) async for ids in self._batches(lanes, states)])
-        log.info("queue purged", queue=name, count=purged, matched=matched)
+            return QueuePurged(matched=await store.count_purgeable(self._floor.reads, lanes, states), purged=0, dry_run=True)
+        matched = purged = 0
+        async for ids in self._batches(lanes, states):
+            matched += len(ids)
+            purged += await self._remove(ids, states)
+        log.info("queue purged", queue=name, count=purged, matched=matched, caller=caller)
         return QueuePurged(matched=matched, purged=purged)
 
     async def _batches(self, lanes: range, states: Sequence[str]) -> AsyncIterator[list[UUID]]:

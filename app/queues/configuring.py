@@ -9,15 +9,15 @@ import msgspec
 from asyncpg import UniqueViolationError
 
 from app.db.floor import Floor
-from app.db.pool import Runs
+from app.db.pool import Runs, repeated_after_deadlock
 from app.errors import NotFound, QueueLimit, QueueNotEmpty, ValidationFailed
 from app.log import log
 from app.queues import store
-from app.queues.schemas import Queue, QueueConfig, QueueList
+from app.queues.schemas import Queue, QueueConfig
 from app.queues.store import QueueRow
 from app.settings import Settings
 from app.web.access import Access
-from app.web.paging import Paging, page_of
+from app.web.paging import EncodedPage, Paging, encode_page
 from app.web.shapes import UNSET, given
 
 TRIES = 20  # each lost race for a number means that somebody else won one
@@ -31,10 +31,11 @@ class Configuring:
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
 
-    async def page(self, page: Paging, access: Access) -> QueueList:
-        rows = await store.list_queues(self._floor.db, page.after("name"), page.limit + 1, access.regex)
-        items, cursor = page_of([row.told() for row in rows], page.limit, lambda queue: {"name": queue.name})
-        return QueueList(items=items, next_cursor=cursor)
+    async def page(self, page: Paging, access: Access) -> EncodedPage[Queue]:
+        rows = await store.list_queues(self._floor.reads, page.after("name"), page.limit + 1, access.regex)
+        return await encode_page(
+            rows, QueueRow.told, lambda queue: {"name": queue.name}, limit=page.limit, max_bytes=self._floor.settings.max_list_bytes
+        )
 
     async def get(self, name: str) -> Queue:
         return _existing(await store.get_queue(self._floor.db, name), name).told()
@@ -88,6 +89,7 @@ class Configuring:
         log.info("queue deleted", queue=name)
         return before.told()
 
+    @repeated_after_deadlock
     async def revive_used(self) -> None:
         """The chore: a process that has not yet heard of a deleted queue, or of a closed lane, may put a job there; no job is forgotten.
         And groups follow the lanes that were opened for them."""
@@ -100,6 +102,7 @@ class Configuring:
             await self._floor.versions.tell()
             log.info("queues set right", revived=revived, reopened=reopened, groups_spread=spread)
 
+    @repeated_after_deadlock
     async def _change(self, name: str, change: Change, find: Find) -> tuple[QueueRow, QueueRow]:
         """As it was, and as it is now."""
         async with self._floor.db.transaction() as transaction:
@@ -115,9 +118,11 @@ class Configuring:
         return _existing(await store.lock_queue(on, name), name)
 
     async def _lock_or_make(self, on: Runs, name: str) -> QueueRow:
-        with suppress(NotFound):
-            return await self._lock(on, name)
-        await store.add_queue(on, name, self._floor.settings.max_queues)
+        row = await store.lock_queue(on, name)
+        if row is not None and row.deleted_at is None:
+            return row
+        number = await store.next_queue_id(on) if row is None else row.id
+        await store.add_queues(on, [(number, name)], self._floor.settings.max_queues)
         try:
             row = await self._lock(on, name)
         except NotFound:
@@ -127,13 +132,12 @@ class Configuring:
 
     async def _configured(self, on: Runs, row: QueueRow, rules: QueueConfig, *, sent: QueueConfig) -> QueueRow:
         check_lease(sent, self._floor.settings)
+        check_pause(row, sent)
         stored = msgspec.structs.replace(rules, lanes=UNSET, paused=UNSET)
         after = await self._with_lanes(on, row, given(rules.lanes, row.lanes))
         after = after._replace(config=msgspec.json.encode(stored).decode())
         check_limits(after.rules(), sent)
-        if given(rules.paused, False):
-            return paused(after, None, self._floor.now())
-        return after._replace(paused_at=None, paused_reason=None)
+        return after
 
     async def _with_lanes(self, on: Runs, row: QueueRow, lanes: int) -> QueueRow:
         """No job may be left in a lane that is closed. Groups stay where they are while there are jobs: see `spread_groups`."""
@@ -166,7 +170,17 @@ def _merged(old: object, new: object) -> object:
 def check_lease(sent: QueueConfig, settings: Settings) -> None:
     seconds = sent.default_lease_seconds
     if isinstance(seconds, int) and not settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
-        raise ValidationFailed.at("/default_lease_seconds", f"{settings.min_lease_seconds} to {settings.max_lease_seconds}")
+        detail = f"default_lease_seconds must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
+        raise ValidationFailed.at("/default_lease_seconds", detail)
+
+
+def check_pause(row: QueueRow, sent: QueueConfig) -> None:
+    """A pause is not configuration: a deployment that sends the queue's configuration must not end an operator's pause."""
+    is_paused = row.paused_at is not None
+    if given(sent.paused, is_paused) != is_paused:
+        state, since, verb = ("paused", "paused", "resume") if is_paused else ("not paused", "resumed", "pause")
+        detail = f"the queue is {state}; perhaps it was {since} after you read it: leave paused out, or use POST /queues/{row.name}/{verb}"
+        raise ValidationFailed.at("/paused", detail, "read_only")
 
 
 def check_limits(rules: QueueConfig, sent: QueueConfig) -> None:

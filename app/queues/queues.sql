@@ -31,17 +31,22 @@ FROM queues
 WHERE name = $1
 FOR NO KEY UPDATE;
 
--- name: add_queue
--- Comes into being with the next free number, or back into being with its old one; answers whether it came back. Nothing happens if
--- another process was first. When all numbers are used up a new name collides with the last one, as in a race, and an old one does not.
+-- name: add_queues
+-- Creates queues with the numbers that the broker has chosen, or undeletes those that have these numbers. Does nothing if there would be
+-- more than $3 queues. Returns each queue and whether it was undeleted. A queue that another process has created is not returned, and a number
+-- that another process has used is a unique violation.
 INSERT INTO queues (id, name)
-SELECT least(coalesce(max(id), 0) + 1, 65535), $1
-FROM queues
-HAVING count(*) FILTER (WHERE deleted_at IS NULL) < $2
+SELECT new.id, new.name
+FROM unnest($1::int[], $2::text[]) AS new (id, name)
+WHERE (SELECT count(*) FROM queues WHERE deleted_at IS NULL) + cardinality($1::int[]) <= $3
 ON CONFLICT (name) DO UPDATE
 SET deleted_at = NULL
-WHERE queues.deleted_at IS NOT NULL
-RETURNING created_at < now() AS came_back;
+WHERE queues.deleted_at IS NOT NULL AND queues.id = excluded.id
+RETURNING name, created_at < now() AS undeleted;
+
+-- name: next_queue_id
+SELECT coalesce(max(id), 0) + 1
+FROM queues;
 
 -- name: write_queue
 UPDATE queues

@@ -5,26 +5,27 @@ from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from asyncpg import UniqueViolationError
-
 from app.db.floor import Floor
 from app.db.lanes import lane_of, lanes_of, queue_id_of
-from app.errors import NotFound, QueueLimit
+from app.errors import NotFound
 from app.queues import store
 from app.queues.schemas import RateLimit, Retention, RetentionMode
 from app.queues.store import QueueRow
 from app.web.access import ALL, Access
 from app.web.shapes import given
 
-_TRIES = 20  # each lost race for a number means that somebody else won one
+
+class MissingQueue(Exception):
+    """The cache of this process has no such queue. `QueueCreator` creates it if that is allowed."""
 
 
 class Queue:
     """A queue as the process caches it: with the number and the lanes that nobody outside sees, and what its rules come to."""
 
-    def __init__(self, row: QueueRow) -> None:
+    def __init__(self, row: QueueRow, *, is_draft: bool = False) -> None:
         config = row.rules()
         self.row = row
+        self.is_draft = is_draft  # not stored yet: see `QueueCreator`
         self.config = config
         self.id = row.id
         self.name = row.name
@@ -92,6 +93,12 @@ class Queues:
         """As far as this process knows."""
         return name in self._by_name
 
+    def existing(self, name: str) -> Queue:
+        queue = self._by_name.get(name)
+        if queue is None or queue.deleted:
+            raise MissingQueue(name)
+        return queue
+
     async def find(self, name: str) -> Queue | None:
         """Asks the database only for a name that is not cached: another process may have made it."""
         if name not in self._by_name:
@@ -109,38 +116,6 @@ class Queues:
         if queue is None or queue.deleted:
             raise NotFound(f"no queue named {name}")
         return queue
-
-    async def get_or_create(self, name: str) -> Queue:
-        queue = self._by_name.get(name)
-        if queue is not None and not queue.deleted:
-            return queue
-        if not self._floor.settings.create_queues:
-            try:
-                return await self.get(name)
-            except NotFound:
-                raise NotFound(f"no queue named {name}, and this broker does not create queues on enqueue") from None
-        return await self.make(name)
-
-    async def make(self, name: str) -> Queue:
-        """The queue of this name; comes into being if it is not there."""
-        for _ in range(_TRIES):
-            queue = await self.find(name)
-            if queue is not None and not queue.deleted:
-                return queue
-            if len(self.known()) >= self._floor.settings.max_queues:
-                raise QueueLimit(f"there are {len(self.known())} queues already", retry_after=60)
-            await self._add(name)
-        raise QueueLimit("the queue could not be created", retry_after=1)
-
-    async def _add(self, name: str) -> None:
-        """A new name is asked for by whoever needs it; that a deleted one came back has to be said."""
-        try:
-            async with self._floor.db.transaction() as transaction:
-                if await store.add_queue(transaction, name, self._floor.settings.max_queues):
-                    await self._floor.versions.grow(transaction, "policies")
-        except UniqueViolationError:
-            return  # another process took the number for another queue
-        await self.refresh()
 
     async def name_of(self, lane: int) -> str:
         """A lane can come from a job that another process put into a queue which this one has not heard of yet."""

@@ -1,5 +1,6 @@
 """Queues as operators and deployments configure them."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
@@ -8,24 +9,26 @@ from app.errors import MalformedJson, NotFound, QueueLimit, QueueNotEmpty, Valid
 from app.queues.configuring import Configuring
 from app.queues.schemas import PauseQueue, Queue, QueueConfig, QueueList
 from app.web.auth import Reach
-from app.web.bodies import NoBody, answer, body
+from app.web.bodies import NoBody, answer, body, edited_body
 from app.web.contract import MANAGE, READ, gives
 from app.web.paging import Page
+from app.web.read_only import Edited
 from app.web.rooms import of
-from app.web.shapes import NAME_PATTERN, given
+from app.web.shapes import NameParameter, given
 
 router = APIRouter(tags=["queues"])
 
 ConfiguringRoom = Annotated[Configuring, of(Configuring)]
-QueueName = Annotated[str, Path(pattern=NAME_PATTERN)]
-Config = Annotated[QueueConfig, body(QueueConfig)]
+QueueName = Annotated[NameParameter, Path()]
+Config = Annotated[QueueConfig, body(QueueConfig, null_hint="; PATCH removes no rule, but a PUT without the member does")]
+EditedQueue = Annotated[Edited[QueueConfig], edited_body(QueueConfig, Queue, by_pause=("paused_at", "paused_reason"))]
 _BAD = (MalformedJson, ValidationFailed)
 
 
 @router.get("/queues", **gives(QueueList, ValidationFailed, to=READ))
 async def list_queues(configuring: ConfiguringRoom, page: Page, reach: Reach) -> Response:
     """All queues that your key reaches, with their configuration, in the order of their names."""
-    return answer(await configuring.page(page, reach))
+    return (await configuring.page(page, reach)).response()
 
 
 @router.get("/queues/{name}", **gives(Queue, NotFound, to=READ))
@@ -35,18 +38,26 @@ async def get_queue(name: QueueName, configuring: ConfiguringRoom) -> Response:
 
 
 @router.put("/queues/{name}", **gives(Queue, QueueLimit, *_BAD, takes=QueueConfig, to=MANAGE))
-async def put_queue(name: QueueName, config: Config, configuring: ConfiguringRoom) -> Response:
+async def put_queue(name: QueueName, sent: EditedQueue, configuring: ConfiguringRoom) -> Response:
     """Makes the queue be configured like this: what is absent is no longer set, only `lanes` stay. Makes the queue if there is none.
+
+    A paused queue stays paused: only pause and resume change that.
 
     In force here when this is answered, elsewhere within 250 ms. `max_running` and `rate` need one lane. There can be fewer lanes than
     before only if the queue has no live jobs and no dead letters.
+
+    Read-only members that GET returns are ignored when they are sent back unchanged; a changed one is 422.
     """
-    return answer(await configuring.put(name, config))
+    await sent.check(name, partial(configuring.get, name))
+    return answer(await configuring.put(name, sent.body))
 
 
 @router.patch("/queues/{name}", **gives(Queue, NotFound, *_BAD, takes=QueueConfig, to=MANAGE))
 async def update_queue(name: QueueName, config: Config, configuring: ConfiguringRoom) -> Response:
-    """Changes only what is given, within `default_retry`, `retention` and `health` too. To unset something use PUT."""
+    """Changes only the fields that are sent, also within `default_retry`, `retention` and `health`. To unset a field use PUT.
+
+    A paused queue stays paused: only pause and resume change that.
+    """
     return answer(await configuring.update(name, config))
 
 

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from app.web.shapes import UNSET, Annotated, Instant, Int32, Meta, Sent, Told, UnsetType, integer, number
+from app.web.shapes import UNSET, Annotated, DryRun, Instant, Int32, Meta, Sent, Told, UnsetType, integer, number
 
 Priority = Annotated[int, integer(ge=-32768, le=32767, description="Higher goes first. Default 0.")]
 MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions before the job is dead.")]
@@ -61,7 +61,9 @@ class QueueConfig(Sent):
     max_waiting: Annotated[int, integer(ge=0, le=MOST, description="Jobs that may wait; more are refused with 429.")] | UnsetType = UNSET
     fair: Annotated[bool, Meta(description="Groups take turns. Default false.")] | UnsetType = UNSET
     lanes: Annotated[int, integer(ge=1, le=256, description="Default 1. With more, order holds in groups only.")] | UnsetType = UNSET
-    paused: Annotated[bool, Meta(description="Hands out nothing, still takes jobs. Default false.")] | UnsetType = UNSET
+    paused: (
+        Annotated[bool, Meta(description="Whether the queue is paused. Only pause and resume change it: another value is 422.")] | UnsetType
+    ) = UNSET
     default_priority: Priority | UnsetType = UNSET
     default_lease_seconds: LeaseSeconds | UnsetType = UNSET
     default_retry: RetryPolicy | UnsetType = UNSET
@@ -106,7 +108,7 @@ class PurgeQueue(Sent):
     """Which jobs to remove without a trace. Running ones and finished ones are never among them."""
 
     states: Annotated[list[WaitingState], Meta(min_length=1, description="Default: all three.")] | UnsetType = UNSET
-    dry_run: Annotated[bool, Meta(description="Default true: only counts.")] | UnsetType = UNSET
+    dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType = UNSET
 
 
 class QueuePurged(Told):
@@ -114,3 +116,4 @@ class QueuePurged(Told):
 
     matched: Int32
     purged: Int32
+    dry_run: DryRun | UnsetType = UNSET

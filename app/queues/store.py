@@ -1,5 +1,6 @@
 """Runs queues.sql, and turns its rows into what is told of a queue."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from app.queues.schemas import Queue, QueueConfig
 from app.web.shapes import or_unset
 
 SQL = statements(__file__)
+
+MAX_QUEUE_ID = 65_535
 
 
 class _Stored(QueueConfig, forbid_unknown_fields=False):
@@ -30,6 +33,10 @@ class QueueRow(NamedTuple):
     paused_at: datetime | None
     paused_reason: str | None
     deleted_at: datetime | None
+
+    @classmethod
+    def new(cls, number: int, name: str, now: datetime) -> "QueueRow":
+        return cls(number, name, lanes=1, group_lanes=1, created_at=now, config="{}", paused_at=None, paused_reason=None, deleted_at=None)
 
     def rules(self) -> QueueConfig:
         """Two of them have columns of their own: what they were is needed when they change."""
@@ -64,9 +71,16 @@ async def lock_queue(on: Runs, name: str) -> QueueRow | None:
     return QueueRow(*row) if row else None
 
 
-async def add_queue(on: Runs, name: str, most: int) -> bool:
-    """Whether it was deleted before, and came back."""
-    return await on.value(SQL.add_queue, name, most) is True
+async def add_queues(on: Runs, queues: Sequence[tuple[int, str]], limit: int) -> dict[str, bool]:
+    """`queues` are (number, name), and are locked in this order. Returns whether each was deleted before, without those that another
+    process has created."""
+    rows = await on.rows(SQL.add_queues, [number for number, _ in queues], [name for _, name in queues], limit)
+    return {row["name"]: row["undeleted"] for row in rows}
+
+
+async def next_queue_id(on: Runs) -> int:
+    number: int = await on.value(SQL.next_queue_id)
+    return min(number, MAX_QUEUE_ID)
 
 
 async def write_queue(on: Runs, row: QueueRow) -> None:

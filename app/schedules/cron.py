@@ -26,6 +26,14 @@ MACROS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+_FIELDS = {
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day of the month": "1 to 31, or L for the last one",
+    "month": "1 to 12, or JAN to DEC",
+    "day of the week": "0 to 7, or SUN to SAT",
+}
+_NEVER = "cron never fires: no date matches it"
 _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 (wall times have no zone)
 
 
@@ -76,24 +84,24 @@ def _parsed(expression: str) -> CronSim:
     """Tried once: cronsim gives up after 50 years, in which even a 29 February that is a Monday comes."""
     fields = expression.split()
     if len(fields) != 5:
-        raise CronError(f"five fields or one of {', '.join(MACROS)}")
+        raise CronError(f"cron must have five fields ({', '.join(_FIELDS)}), or be one of {', '.join(MACROS)}")
     try:
         parsed = CronSim(expression, _SOME_DAY)
-    except CronSimError as error:
-        raise CronError(_why(fields, error)) from None
+    except CronSimError:
+        raise CronError(_why(fields)) from None
     if next(parsed, None) is None:
-        raise CronError("never fires")
+        raise CronError(_NEVER)
     return parsed
 
 
-def _why(fields: list[str], error: CronSimError) -> str:
+def _why(fields: list[str]) -> str:
     """If each field is right by itself, it is all of them together that nothing matches: 30 February."""
-    try:
-        for place, field in enumerate(fields):
-            CronSim(" ".join(["*"] * place + [field] + ["*"] * (4 - place)), _SOME_DAY)
-    except CronSimError:
-        return f"{error}".lower()
-    return "never fires"
+    for place, (name, allowed) in enumerate(_FIELDS.items()):
+        try:
+            CronSim(" ".join(["*"] * place + [fields[place]] + ["*"] * (4 - place)), _SOME_DAY)
+        except CronSimError:
+            return f"cron: the {name} must be {allowed}, alone, in a list (1,3), in a range (1-3) or with a step (*/3)"
+    return _NEVER
 
 
 def _wall(instant: datetime, zone: ZoneInfo) -> datetime:

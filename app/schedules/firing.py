@@ -6,15 +6,17 @@ Every process does this, without a leader: a broker that dies takes nothing with
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from app.db.floor import Floor
-from app.db.pool import Transaction
+from app.db.pool import Transaction, repeated_after_deadlock
 from app.errors import DuplicateJob, QueueFull
 from app.jobs.entries import Entry
 from app.jobs.intake import Intake
 from app.jobs.schemas import Job
 from app.jobs.watching import Watching
 from app.log import log
+from app.queues.creator import Find
 from app.schedules import store
 from app.schedules.misfires import MOST, Plan, plan
 from app.schedules.schemas import Misfire, Overlap
@@ -59,21 +61,24 @@ class Firing:
         """The job, and whether it is a new one. When the schedule runs next does not change."""
         while (placed := await self._placed_now(name, access)) is None:
             pass
-        self._intake.announce(placed)
+        await self._intake.announce(placed)
         return await self._watching.get(placed.job_id), placed.existing is None
 
     async def _placed_now(self, name: str, access: Access) -> Entry | None:
-        """None: meanwhile somebody has put the schedule for another queue, which has to be there before the transaction begins."""
+        """None if the schedule was changed to another queue in the meantime, which may have to be created too."""
         row = store.reached(await store.get_schedule(self._floor.db, name), name, access)
         await self._floor.versions.fresh()
-        await self._intake.prepare_queue(row.wanted.job)
+        return await self._intake.with_queue(row.wanted.job, partial(self._place_now, row, access))
+
+    @repeated_after_deadlock
+    async def _place_now(self, seen: ScheduleRow, access: Access, find: Find) -> Entry | None:
         async with self._floor.db.transaction() as transaction:
-            locked = store.reached(await store.lock_schedule(transaction, name), name, access)
-            if locked.queue != row.queue:
+            row = store.reached(await store.lock_schedule(transaction, seen.name), seen.name, access)
+            if row.queue != seen.queue:
                 return None
-            placed = await self._intake.place(transaction, locked.wanted.job, schedule=name)
-            await self._advance(transaction, locked, locked.next_run_at, [placed])
-        return placed
+            placed = await self._intake.place(transaction, row.wanted.job, find, schedule=row.name)
+            await self._advance(transaction, row, row.next_run_at, placed)
+        return placed[0]
 
     async def _try(self, row: ScheduleRow) -> None:
         """A schedule that cannot fire holds up no other. It stays due: tried again until it is late, and then its misfire decides."""
@@ -87,40 +92,42 @@ class Firing:
             self.nudge()
 
     async def _fire(self, seen: ScheduleRow) -> bool:
-        """Whether more is due. A queue cannot be made inside the transaction, and need not be there for a run that is skipped."""
+        """Returns whether more runs are due."""
         await self._floor.versions.fresh()
         now = self._floor.now()
-        if _plan(seen, now).jobs:
-            await self._intake.prepare_queue(seen.wanted.job)
         try:
-            return await self._fire_together(seen.name, now)
+            return await self._fire_together(seen, now)
         except DuplicateJob:  # a key with `reject`: this run is not wanted while another job holds it
-            return await self._fire_together(seen.name, now, skipped=True)
+            return await self._fire_together(seen, now, skipped=True)
         except QueueFull:  # as many as were missed may never fit at once: one by one, as room comes
             if _plan(seen, now).jobs <= 1:
                 raise
-            return await self._fire_together(seen.name, now, most=1)
+            return await self._fire_together(seen, now, most=1)
 
-    async def _fire_together(self, name: str, now: datetime, *, skipped: bool = False, most: int = MOST) -> bool:
+    async def _fire_together(self, seen: ScheduleRow, now: datetime, *, skipped: bool = False, most: int = MOST) -> bool:
+        return await self._intake.with_queue(seen.wanted.job, partial(self._fire_into, seen.name, now, skipped, most))
+
+    @repeated_after_deadlock
+    async def _fire_into(self, name: str, now: datetime, skipped: bool, most: int, find: Find) -> bool:
         async with self._floor.db.transaction() as transaction:
             row = await store.take_due_schedule(transaction, name, now)
             if row is None:
                 return False
             planned = _plan(row, now, most)
-            placed = [] if skipped else await self._place(transaction, row, planned.jobs)
+            placed = [] if skipped else await self._place(transaction, row, planned.jobs, find)
             await self._advance(transaction, row, planned.next_run_at, placed)
-        self._intake.announce(*placed)
+        await self._intake.announce(*placed)
         _tell(row, planned, len(placed))
         return planned.more
 
-    async def _place(self, transaction: Transaction, row: ScheduleRow, jobs: int) -> list[Entry]:
+    async def _place(self, transaction: Transaction, row: ScheduleRow, jobs: int, find: Find) -> list[Entry]:
         """One key, one job: a second run under the same key would only find the first."""
         wanted = row.wanted
         if wanted.overlap is Overlap.SKIP or wanted.job.unique is not UNSET:
             jobs = min(jobs, 1)
         if wanted.overlap is Overlap.SKIP and row.last_job_id and await store.live_job(transaction, row.last_job_id):
             jobs = 0
-        return [await self._intake.place(transaction, wanted.job, schedule=row.name) for _ in range(jobs)]
+        return await self._intake.place(transaction, wanted.job, find, schedule=row.name, count=jobs)
 
     async def _advance(self, transaction: Transaction, row: ScheduleRow, next_run_at: datetime | None, placed: list[Entry]) -> None:
         await store.advance_schedule(

@@ -1,23 +1,23 @@
 """What schedules there are: put, looked at, paused, resumed, deleted, and tried out before they are made."""
 
-import asyncio
 from datetime import datetime
 from itertools import islice
 
 import msgspec
 
 from app.db.floor import Floor
-from app.errors import Forbidden, ValidationFailed
+from app.db.pool import repeated_after_deadlock
+from app.errors import Fault, ValidationFailed, refuse
 from app.jobs.intake import Intake
 from app.jobs.schemas import JobCreate
-from app.jobs.wanted import check_horizon
+from app.jobs.wanted import instant_fault
 from app.schedules import store
 from app.schedules.firing import Firing
-from app.schedules.schemas import Misfire, Overlap, Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
+from app.schedules.schemas import Misfire, Overlap, Schedule, SchedulePreview, SchedulePut, ScheduleRuns
 from app.schedules.store import ScheduleRow, reached
 from app.schedules.timing import UPCOMING, same_times, times_of, timing_of
 from app.web.access import Access
-from app.web.paging import Paging, page_of
+from app.web.paging import EncodedPage, Paging, encode_page
 from app.web.shapes import UNSET, given, or_unset
 
 # What holds for one job only, at one time: repeated, it would be wrong from the second run on.
@@ -37,14 +37,15 @@ class Keeping:
             pass
         return self._awaited(row)
 
+    @repeated_after_deadlock
     async def _put(self, name: str, wanted: SchedulePut, access: Access) -> ScheduleRow | None:
         """None: there was none of this name, and now there is: it may be for a queue that the caller does not reach."""
         spec = msgspec.json.encode(msgspec.structs.replace(wanted, paused=UNSET)).decode()
         now = self._floor.now()
         async with self._floor.db.transaction() as transaction:
             old = await store.lock_schedule(transaction, name)
-            if old is not None and not access.may(old.queue):
-                raise Forbidden("the schedule of this name is for a queue that this key does not reach")
+            if old is not None:
+                reached(old, name, access)
             paused = given(wanted.paused, old is not None and old.paused)
             next_run_at = None if paused else _next(old, wanted, now)
             known = old is not None
@@ -53,12 +54,12 @@ class Keeping:
     async def get(self, name: str, access: Access) -> Schedule:
         return _told(reached(await store.get_schedule(self._floor.db, name), name, access))
 
-    async def page(self, page: Paging, access: Access) -> ScheduleList:
-        rows = await store.list_schedules(self._floor.db, page.after("name"), page.limit + 1, access.regex)
-        found = await asyncio.to_thread(lambda: [_told(row) for row in rows])  # a thousand take a quarter of a second
-        items, cursor = page_of(found, page.limit, lambda schedule: {"name": schedule.name})
-        return ScheduleList(items=items, next_cursor=cursor)
+    async def page(self, page: Paging, access: Access) -> EncodedPage[Schedule]:
+        max_bytes = self._floor.settings.max_list_bytes
+        rows, total = await store.list_schedules(self._floor.reads, page.after("name"), page.limit + 1, access.regex, max_bytes)
+        return await encode_page(rows, _told, lambda schedule: {"name": schedule.name}, limit=page.limit, max_bytes=max_bytes, total=total)
 
+    @repeated_after_deadlock
     async def delete(self, name: str, access: Access) -> Schedule:
         async with self._floor.db.transaction() as transaction:
             return _told(reached(await store.delete_schedule(transaction, name), name, access))
@@ -74,14 +75,21 @@ class Keeping:
         return ScheduleRuns(runs=list(islice(times_of(wanted, now).after(now), UPCOMING)))
 
     async def _check(self, wanted: SchedulePut) -> None:
+        """Reports the errors of the times and of the job together."""
         now = self._floor.now()
-        timing = timing_of(wanted, now)
-        if timing.starts_at is not None:
-            check_horizon(timing.starts_at, self._floor.settings, now, "/starts_at")
-        _check_repeatable(wanted.job)
         await self._floor.versions.fresh()
-        self._intake.check(wanted.job, "/job")
+        faults, more = _once_only(wanted.job), 0
+        if isinstance(wanted.starts_at, datetime):
+            faults.append(instant_fault(wanted.starts_at, self._floor.settings, now, "/starts_at"))
+        for check in (lambda: timing_of(wanted, now), lambda: self._intake.check(wanted.job, "/job")):
+            try:
+                check()
+            except ValidationFailed as refusal:
+                faults += refusal.faults
+                more += refusal.fault_count - len(refusal.faults)
+        refuse(faults, more)
 
+    @repeated_after_deadlock
     async def _set(self, name: str, access: Access, *, paused: bool) -> Schedule:
         """What a schedule missed while it was paused is not made up for: somebody wanted it not to run."""
         now = self._floor.now()
@@ -104,10 +112,9 @@ def _next(old: ScheduleRow | None, wanted: SchedulePut, now: datetime) -> dateti
     return timing_of(wanted, old.created_at if old else now).first_after(now)
 
 
-def _check_repeatable(job: JobCreate) -> None:
-    for name in _HOLDS_ONCE:
-        if getattr(job, name) is not UNSET:
-            raise ValidationFailed.at(f"/job/{name}", "not in a job that is repeated")
+def _once_only(job: JobCreate) -> list[Fault | None]:
+    sent = [name for name in _HOLDS_ONCE if getattr(job, name) is not UNSET]
+    return [Fault(f"/job/{name}", "invalid", f"{name} is not allowed in a schedule's job") for name in sent]
 
 
 def _told(row: ScheduleRow) -> Schedule:

@@ -1,5 +1,6 @@
 """What operators ask of schedules."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
@@ -10,16 +11,20 @@ from app.schedules.firing import Firing
 from app.schedules.keeping import Keeping
 from app.schedules.schemas import Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
 from app.web.auth import Reach
-from app.web.bodies import NoBody, answer, body
+from app.web.bodies import NoBody, answer, body, edited_body
 from app.web.contract import MANAGE, READ, gives
 from app.web.paging import Page
+from app.web.read_only import Edited
 from app.web.rooms import of
-from app.web.shapes import NAME_PATTERN
+from app.web.shapes import NameParameter
 
 router = APIRouter(tags=["schedules"])
 
 KeepingRoom = Annotated[Keeping, of(Keeping)]
-ScheduleName = Annotated[str, Path(pattern=NAME_PATTERN)]
+_MOVING = ("next_run_at", "last_run_at", "last_job_id", "upcoming", "updated_at")
+_BY_PAUSE = ("next_run_at", "upcoming")
+EditedSchedule = Annotated[Edited[SchedulePut], edited_body(SchedulePut, Schedule, moving=_MOVING, by_pause=_BY_PAUSE)]
+ScheduleName = Annotated[NameParameter, Path()]
 _BAD = (MalformedJson, ValidationFailed)
 _EXISTING: dict[int, tuple[str, type]] = {200: ("A job with its unique key is there already (`Job-Duplicate: true`).", Job)}
 
@@ -27,7 +32,7 @@ _EXISTING: dict[int, tuple[str, type]] = {200: ("A job with its unique key is th
 @router.get("/schedules", **gives(ScheduleList, ValidationFailed, to=READ))
 async def list_schedules(keeping: KeepingRoom, page: Page, reach: Reach) -> Response:
     """Schedules in the order of their names, page by page."""
-    return answer(await keeping.page(page, reach))
+    return (await keeping.page(page, reach)).response()
 
 
 @router.post("/schedules/preview", **gives(ScheduleRuns, *_BAD, takes=SchedulePreview, to=READ))
@@ -42,15 +47,18 @@ async def get_schedule(name: ScheduleName, keeping: KeepingRoom, reach: Reach) -
     return answer(await keeping.get(name, reach))
 
 
-@router.put("/schedules/{name}", **gives(Schedule, PayloadTooLarge, *_BAD, takes=SchedulePut, to=MANAGE))
-async def put_schedule(
-    name: ScheduleName, wanted: Annotated[SchedulePut, body(SchedulePut)], keeping: KeepingRoom, reach: Reach
-) -> Response:
+@router.put("/schedules/{name}", **gives(Schedule, NotFound, PayloadTooLarge, *_BAD, takes=SchedulePut, to=MANAGE))
+async def put_schedule(name: ScheduleName, sent: EditedSchedule, keeping: KeepingRoom, reach: Reach) -> Response:
     """Makes a schedule, or changes it to what is sent.
 
-    Putting the same again changes nothing. New times count from now on, and what ran last stays known.
+    Sending the same schedule again changes nothing. New times apply from now on; `last_run_at` and `last_job_id` are kept. If a schedule
+    of this name enqueues into a queue that your key may not access, the response is 404.
+
+    Read-only members that GET returns are ignored when they are sent back unchanged, or with an earlier value that the broker has advanced
+    since; a changed one is 422.
     """
-    return answer(await keeping.put(name, wanted, reach))
+    await sent.check(name, partial(keeping.get, name, reach))
+    return answer(await keeping.put(name, sent.body, reach))
 
 
 @router.delete("/schedules/{name}", **gives(Schedule, NotFound, to=MANAGE))

@@ -8,12 +8,22 @@ FROM schedules
 WHERE name = $1;
 
 -- name: list_schedules
--- fills: ScheduleRow
-SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
-FROM schedules
-WHERE name > $1 AND ($3::text IS NULL OR coalesce(spec::json -> 'job' ->> 'queue', 'default') ~ $3)
-ORDER BY name
-LIMIT $2;
+-- Returns the first rows of a page that fit into $4 bytes, at least one, and the total of the page.
+SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at, total
+FROM (
+    SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at, count(*) OVER () AS total,
+        row_number() OVER by_name AS place, sum(octet_length(spec)) OVER by_name AS bytes
+    FROM (
+        SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
+        FROM schedules
+        WHERE name > $1 AND ($3::text IS NULL OR coalesce(spec::json -> 'job' ->> 'queue', 'default') ~ $3)
+        ORDER BY name
+        LIMIT $2
+    ) AS page
+    WINDOW by_name AS (ORDER BY name ROWS UNBOUNDED PRECEDING)
+) AS measured
+WHERE place = 1 OR bytes <= $4
+ORDER BY name;
 
 -- name: lock_schedule
 -- fills: ScheduleRow

@@ -1,9 +1,10 @@
 """The shapes of schedules."""
 
 from enum import StrEnum
+from typing import Any, ClassVar
 
 from app.jobs.schemas import JobCreate
-from app.web.shapes import UNSET, UUID, Annotated, Instant, Meta, Sent, Told, UnsetType, integer
+from app.web.shapes import UNSET, UUID, Annotated, Instant, Meta, Sent, Told, UnsetType, integer, not_both
 
 CronText = Annotated[
     str,
@@ -40,6 +41,8 @@ class Overlap(StrEnum):
 
 class SchedulePreview(Sent):
     """When a schedule would run. Either cron or every_seconds."""
+
+    json_schema: ClassVar[dict[str, Any]] = not_both("cron", "every_seconds")
 
     cron: CronText | UnsetType = UNSET
     every_seconds: EverySeconds | UnsetType = UNSET

@@ -56,8 +56,10 @@ async def get_schedule(on: Runs, name: str) -> ScheduleRow | None:
     return _row(await on.row(SQL.get_schedule, name))
 
 
-async def list_schedules(on: Runs, after: str, limit: int, queues: str | None) -> list[ScheduleRow]:
-    return [ScheduleRow(*row) for row in await on.rows(SQL.list_schedules, after, limit, queues)]
+async def list_schedules(on: Runs, after: str, limit: int, queues: str | None, max_bytes: int) -> tuple[list[ScheduleRow], int]:
+    """The schedules that fit into `max_bytes`, at least one, and the number of those within `limit`."""
+    rows = await on.rows(SQL.list_schedules, after, limit, queues, max_bytes)
+    return [ScheduleRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
 
 
 async def lock_schedule(on: Runs, name: str) -> ScheduleRow | None:

@@ -49,22 +49,22 @@ class Timing:
 
 
 def timing_of(wanted: SchedulePut, made_at: datetime) -> Timing:
-    starts_at, ends_at = _utc(wanted.starts_at, "/starts_at"), _utc(wanted.ends_at, "/ends_at")
+    starts_at, ends_at = _utc(wanted.starts_at), _utc(wanted.ends_at)
     if starts_at is not None and ends_at is not None and ends_at <= starts_at:
-        raise ValidationFailed.at("/ends_at", "not after starts_at")
+        raise ValidationFailed.at("/ends_at", "ends_at must be after starts_at")
     return Timing(times_of(wanted, starts_at or made_at), starts_at, ends_at)
 
 
 def times_of(wanted: SchedulePreview, anchor: datetime) -> Cron | Every:
     zone = zone_named(given(wanted.timezone, "UTC"))
     if zone is None:
-        raise ValidationFailed.at("/timezone", "not a time zone that we know: an IANA name such as Europe/Berlin")
+        raise ValidationFailed.at("/timezone", "timezone must be the IANA name of a time zone, such as Europe/Berlin")
     if wanted.cron is not UNSET and wanted.every_seconds is not UNSET:
-        raise ValidationFailed.at("/every_seconds", "either cron or every_seconds, not both")
+        raise ValidationFailed.at("/every_seconds", "send either cron or every_seconds, not both")
     if isinstance(wanted.every_seconds, int):
         return Every(anchor, timedelta(seconds=wanted.every_seconds))
     if isinstance(wanted.cron, UnsetType):
-        raise ValidationFailed.at("/cron", "either cron or every_seconds", "missing")
+        raise ValidationFailed.at("/cron", "send either cron or every_seconds", "missing")
     try:
         return Cron(wanted.cron, zone)
     except CronError as error:
@@ -72,14 +72,12 @@ def times_of(wanted: SchedulePreview, anchor: datetime) -> Cron | Every:
 
 
 def same_times(one: SchedulePut, other: SchedulePut) -> bool:
-    """Whether both run at the same times, as far as their words tell."""
-    return all(getattr(one, name) == getattr(other, name) for name in ("cron", "every_seconds", "timezone", "starts_at", "ends_at"))
+    """Whether both have the same times, compared field by field. A missing time zone equals UTC, which GET returns for it."""
+    zones = given(one.timezone, "UTC"), given(other.timezone, "UTC")
+    return zones[0] == zones[1] and all(
+        getattr(one, name) == getattr(other, name) for name in ("cron", "every_seconds", "starts_at", "ends_at")
+    )
 
 
-def _utc(instant: datetime | UnsetType, pointer: str) -> datetime | None:
-    if isinstance(instant, UnsetType):
-        return None
-    try:
-        return instant.astimezone(UTC)
-    except OverflowError:
-        raise ValidationFailed.at(pointer, "not within the years 1 to 9999 in UTC") from None
+def _utc(instant: datetime | UnsetType) -> datetime | None:
+    return None if isinstance(instant, UnsetType) else instant.astimezone(UTC)

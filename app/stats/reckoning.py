@@ -37,6 +37,11 @@ class Reckoning:
         stats = await self._stats(self._queues.lanes(access=access), UNSET, polls, HealthLimits())
         return stats if access.everything else msgspec.structs.replace(stats, workers=0)  # whose they are, nobody knows
 
+    async def count_leases(self) -> int:
+        """Counts the jobs that workers hold, of all queues and brokers."""
+        await self._queues.refresh()
+        return _counts(await store.counts(self._floor.db, self._queues.lanes())).running
+
     async def of_queue(self, name: str) -> Stats:
         queue = await self._queues.get(name)
         return await self._of(queue)
@@ -70,12 +75,12 @@ class Reckoning:
             raise
 
     async def _stats(self, lanes: Sequence[int], name: str | UnsetType, polls: int, limits: HealthLimits) -> Stats:
-        db, now = self._floor.db, self._floor.now()
-        counts = _counts(await store.counts(db, lanes))
-        heads = [head for head in (await store.oldest_ready(db, lanes), await store.oldest_parked(db, lanes)) if head is not None]
+        reads, now = self._floor.reads, self._floor.now()
+        counts = _counts(await store.counts(reads, lanes))
+        heads = [head for head in (await store.oldest_ready(reads, lanes), await store.oldest_parked(reads, lanes)) if head is not None]
         age = max(0, round((now - min(heads)).total_seconds())) if heads else None
-        times = await store.times(db, lanes, now - timedelta(hours=1))
-        rates = _rates(await store.rates(db, lanes, now))
+        times = await store.times(reads, lanes, now - timedelta(hours=1))
+        rates = _rates(await store.rates(reads, lanes, now))
         verdict, reasons = health.verdict(limits, depth=counts.ready, age=age, dead=rates.dead.last_60m, polls=polls)
         return Stats(
             queue=name,
@@ -85,7 +90,7 @@ class Reckoning:
             wait_time=_percentiles(times, "wait"),
             run_time=_percentiles(times, "run"),
             waiting_polls=polls,
-            workers=await store.workers_seen(db, now - timedelta(seconds=WORKER_SECONDS)),
+            workers=await store.workers_seen(reads, now - timedelta(seconds=WORKER_SECONDS)),
             verdict=verdict,
             reasons=reasons,
             server_time=now,

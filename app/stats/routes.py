@@ -11,7 +11,7 @@ from app.web.auth import Reach
 from app.web.bodies import answer
 from app.web.contract import READ, gives
 from app.web.rooms import of
-from app.web.shapes import NAME_PATTERN
+from app.web.shapes import NameParameter
 
 router = APIRouter(tags=["stats"])
 
@@ -25,6 +25,6 @@ async def get_stats(reckoning: ReckoningRoom, reach: Reach) -> Response:
 
 
 @router.get("/queues/{name}/stats", **gives(Stats, NotFound, to=READ))
-async def get_queue_stats(name: Annotated[str, Path(pattern=NAME_PATTERN)], reckoning: ReckoningRoom) -> Response:
+async def get_queue_stats(name: Annotated[NameParameter, Path()], reckoning: ReckoningRoom) -> Response:
     """How one queue is."""
     return answer(await reckoning.of_queue(name))

@@ -113,7 +113,7 @@ WITH RECURSIVE heads AS (
     ) AS head
     WHERE heads.hop < 100
 )
-SELECT min(run_at)
+SELECT min(greatest(run_at, 'epoch'))  -- earlier releases accepted '-infinity'
 FROM heads;
 
 -- name: oldest_parked
@@ -140,7 +140,7 @@ WITH RECURSIVE heads AS (
     ) AS head
     WHERE heads.hop < 100
 )
-SELECT min(run_at)
+SELECT min(greatest(run_at, 'epoch'))
 FROM heads;
 
 -- name: workers_seen

@@ -17,7 +17,10 @@ class Scope(StrEnum):
     MANAGE = "manage"
 
 
-SCOPE_PATTERN = r"^(enqueue|work|read|manage)(:[A-Za-z0-9._:*-]{1,120})?$"
+ADMIN = "admin"  # in a request for a key: all four scopes
+# No queue is named `.` or `..`.
+SCOPE_PATTERN = r"^(enqueue|work|read|manage|admin)(:(\.{0,2}[A-Za-z0-9_:*-]|\.{3})[A-Za-z0-9._:*-]{0,119})?$"
+SCOPE_RULE = "enqueue, work, read, manage or admin, alone or with a pattern of queue names such as work:email.*"
 
 
 class Grant(NamedTuple):
@@ -30,6 +33,17 @@ class Grant(NamedTuple):
     def parse(cls, text: str) -> "Grant":
         scope, _, pattern = text.partition(":")
         return cls(Scope(scope), pattern or "*")
+
+
+def expanded(text: str) -> list[str]:
+    """The scopes that one text of a request stands for: `admin:email.*` is all four scopes, for these queues."""
+    name, colon, pattern = text.partition(":")
+    return [f"{scope}{colon}{pattern}" for scope in Scope] if name == ADMIN else [text]
+
+
+def is_admin(scopes: Iterable[str]) -> bool:
+    """Whether a key with these scopes manages every queue, and may therefore make other keys."""
+    return Grant(Scope.MANAGE, "*") in [Grant.parse(scope) for text in scopes for scope in expanded(text)]
 
 
 def _never() -> bool:

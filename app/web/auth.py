@@ -5,7 +5,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 
-from app.errors import Forbidden
+from app.errors import Forbidden, ForeignOrigin
 from app.settings import is_loopback
 from app.web.access import ANYBODY, Access, Caller, Scope
 from app.web.whole import at_once
@@ -54,9 +54,9 @@ def _refuse_other_origins(sent: Mapping[bytes, bytes], own_host: str) -> None:
     name of its own that leads to us."""
     origin, host = sent.get(b"origin"), sent.get(b"host", b"")
     if sent.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (None, b"http://" + host, b"https://" + host):
-        raise Forbidden("a page of another origin may not call a broker that has no keys")
+        raise ForeignOrigin("the request comes from a page of another origin: create an API key, and send it with the request")
     if is_loopback(own_host) and not is_loopback(_name(str(host, "latin-1"))):
-        raise Forbidden("a page may call a broker that has no keys only by the name of this machine")
+        raise ForeignOrigin("the Host header is not a name of this machine: use localhost, or create an API key")
 
 
 def _is_browser(sent: Mapping[bytes, bytes]) -> bool:

@@ -1,17 +1,19 @@
 """Bodies in and answers out: read with a cap, checked, decoded into a shape; encoded from a shape. No content type is asked for."""
 
 import asyncio
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from fastapi import Request, Response
+from starlette.types import Scope
 
-from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, ValidationFailed
+from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, UnsupportedMediaType
 from app.settings import Settings
 from app.web import strict_json
+from app.web.body_decoder import BodyDecoder
 from app.web.headers import sent_header
+from app.web.read_only import Edited
 from app.web.shapes import Nothing
 from app.web.whole import Whole, at_once
 
@@ -19,41 +21,53 @@ T = TypeVar("T")
 LARGE = 256 * 1024  # bytes; to check 3 MB of small values took more than a second, in which nobody else was served
 Limit = Literal["max_body_bytes", "max_batch_bytes"]
 
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
-_STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
-_FIELD = re.compile(r"(?P<why>unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
-
-_encode = msgspec.json.Encoder(decimal_format="number").encode
+encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
-def body(kind: type[T], *, limit: Limit = "max_body_bytes", nul_in_text: bool = False) -> Any:
+def body(kind: type[T], *, limit: Limit = "max_body_bytes", nul_in_text: bool = False, null_hint: str = "") -> Any:
     """A dependency that is the request's body as `kind`. An empty body is `{}` where nothing is required."""
-    decoder = msgspec.json.Decoder(kind)
-    empty = _default_of(kind)
+    return _body(BodyDecoder(kind, null_hint=null_hint).decode, _default_of(kind), limit, nul_in_text=nul_in_text)
 
-    def check(data: bytes, settings: Settings) -> None:
+
+def edited_body(
+    kind: type[msgspec.Struct], answer: type[msgspec.Struct], *, moving: Collection[str] = (), by_pause: Collection[str] = ()
+) -> Any:
+    """A dependency that is the body of a PUT as `Edited`, which may have all members that GET returns (see `read_only`). An empty body is
+    an error and not `{}`, because that would unset everything."""
+    decoder = BodyDecoder(kind)
+    read_only = set(answer.__struct_fields__) - set(kind.__struct_fields__)
+
+    def decode(data: bytes) -> Edited[Any]:
+        return Edited(*decoder.decode_with(read_only, data), moving, by_pause)
+
+    return _body(decode, None, "max_body_bytes", nul_in_text=False)
+
+
+def _body(decode: Callable[[bytes], T], empty: T | None, limit: Limit, *, nul_in_text: bool) -> Any:
+    def checked(data: bytes, settings: Settings) -> T:
         nodes = strict_json.MAX_NODES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
         strict_json.check(strict_json.text(data), max_nodes=nodes, nul_in_text=nul_in_text)
+        return decode(data)
 
-    def decoded(data: bytes) -> T:
-        return empty if not data and empty is not None else decode(decoder, data)
+    def absent() -> T:
+        if empty is None:
+            raise MalformedJson("the body is empty: this call needs a JSON object")
+        return empty
 
     def taken(request: Whole) -> T:
         settings: Settings = request.app.state.settings
+        _refuse_encoded(request.scope)
         if len(request.data) > getattr(settings, limit):
             raise _too_large(limit, settings)
-        if request.data:
-            check(request.data, settings)
-        return decoded(request.data)
+        return checked(request.data, settings) if request.data else absent()
 
     async def read(request: Request) -> T:
         settings: Settings = request.app.state.settings
+        _refuse_encoded(request.scope)
         data = await _read_capped(request, limit, settings)
         if len(data) > LARGE:
-            await asyncio.to_thread(check, data, settings)
-        elif data:
-            check(data, settings)
-        return decoded(data)
+            return await asyncio.to_thread(checked, data, settings)
+        return checked(data, settings) if data else absent()
 
     return at_once(taken, read)
 
@@ -63,6 +77,12 @@ def _default_of(kind: type[T]) -> T | None:
         return kind()
     except TypeError:
         return None
+
+
+def _refuse_encoded(scope: Scope) -> None:
+    encoding = sent_header(scope, b"content-encoding")
+    if encoding is not None and encoding.strip().lower() not in ("identity", ""):
+        raise UnsupportedMediaType("send the body without a Content-Encoding: the broker reads plain JSON only")
 
 
 async def _read_capped(request: Request, name: Limit, settings: Settings) -> bytes:
@@ -92,27 +112,6 @@ def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLar
     return kind(f"the body has more than {limit} bytes", limit)
 
 
-def decode(decoder: "msgspec.json.Decoder[T]", data: bytes | msgspec.Raw, at: str = "") -> T:
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError as error:
-        fault = _fault(str(error), at)
-        raise ValidationFailed(fault.detail, faults=[fault]) from None
-    except msgspec.DecodeError as error:
-        raise MalformedJson(str(error)) from None
-
-
-def _fault(message: str, at: str) -> Fault:
-    """msgspec's "Expected `int`, got `str` - at `$.jobs[3].queue`" as a pointer, a code and a sentence."""
-    place = _PLACE.match(message)
-    assert place is not None
-    pointer = at + "".join(f"/{name or index}" for name, index in _STEP.findall(place["path"] or ""))
-    field = _FIELD.search(place["what"])
-    if field is None:
-        return Fault(pointer, "invalid", place["what"].replace(r"\\Z", "$"))
-    return Fault(f"{pointer}/{field['name']}", "unknown_field" if field["why"] == "unknown" else "missing", place["what"])
-
-
 class Answer(Response):
     """Starlette's, whose headers are known beforehand."""
 
@@ -128,7 +127,7 @@ class Answer(Response):
 
 
 def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Answer(_encode(value) + b"\n", status, (headers or {}).items())  # curl's prompt begins on a line of its own
+    return Answer(encode(value) + b"\n", status, (headers or {}).items())  # so that the shell's prompt after curl is on a line of its own
 
 
 def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:

@@ -16,6 +16,7 @@ from app.web.problems import Problem
 SHAPES: dict[str, type] = {"Problem": Problem}
 
 SECURITY = "api_key"
+NO_KEY: dict[str, list[str]] = {}  # accepted by a broker for which no key was ever created
 
 
 # Whom a route lets in. One with two scopes is for callers that have either.
@@ -26,7 +27,9 @@ READ = (Scope.READ,)
 MANAGE = (Scope.MANAGE,)
 ENQUEUE_OR_MANAGE = (Scope.ENQUEUE, Scope.MANAGE)
 
-_AT_THE_DOOR = (errors.Unauthenticated, errors.Forbidden, errors.RateLimited)
+# Problems that any route with a key, and any route with a body, may return.
+KEY_PROBLEMS = (errors.Unauthenticated, errors.Forbidden, errors.ForeignOrigin, errors.RateLimited)
+_BODY_PROBLEMS = (errors.MalformedJson, errors.PayloadTooLarge)
 
 
 def gives(
@@ -46,10 +49,8 @@ def gives(
         status: {"description": _first_sentence(shape), "content": _json(shape)},
         **{code: {"description": text, "content": _json(other)} for code, (text, other) in (also or {}).items()},
     }
-    for error in (*(_AT_THE_DOOR if to else ()), *raised):
-        known = responses.setdefault(error.status, {"description": "", "content": _problem(error)})
-        known["description"] = "; ".join(filter(None, [known["description"], f"`{error.code}`: {error.title}"]))
-    responses |= OTHERWISE
+    common = (*((*KEY_PROBLEMS, errors.ValidationFailed) if to else ()), *(_BODY_PROBLEMS if takes else ()))
+    responses |= problems(*common, *raised)
     extra = {"requestBody": {"required": _needs_body(takes), "content": _json(takes)}} if takes else {}
     door = guarded(to, everywhere=everywhere, **extra)
     if to:  # after the door: a stranger hears nothing of what a call takes
@@ -57,9 +58,18 @@ def gives(
     return {"status_code": status, "responses": responses, "response_model": None, **door}
 
 
+def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI responses of a route that raises these problems, by status."""
+    responses: dict[int | str, dict[str, Any]] = {}
+    for error in dict.fromkeys(raised):
+        known = responses.setdefault(error.status, {"description": "", "content": _problem(error)})
+        known["description"] = "; ".join(filter(None, [known["description"], f"`{error.code}`: {error.title}"]))
+    return responses | OTHERWISE
+
+
 def guarded(to: Sequence[Scope], *, everywhere: bool = False, **extra: Any) -> dict[str, Any]:
     """The door of a route, and how the document tells of it."""
-    security = [{SECURITY: [scope.value]} for scope in to]
+    security = [*({SECURITY: [scope.value]} for scope in to), *([NO_KEY] if to else [])]
     door = [needs(frozenset(to), everywhere=everywhere)] if to else []
     return {"dependencies": door, "openapi_extra": {**extra, "security": security}}
 

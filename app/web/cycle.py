@@ -4,6 +4,7 @@ Each write wakes the client: with two it reads half an answer, and waits again. 
 with one.)"""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias, cast
 from urllib.parse import unquote
@@ -17,6 +18,7 @@ from app.web.disconnect import Client
 
 Takes: TypeAlias = "Callable[[Cycle], Coroutine[Any, Any, None] | None]"
 
+_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 _NOT_WHOLE = frozenset([b"connection", b"transfer-encoding"])
 
 
@@ -81,6 +83,11 @@ class Cycle(RequestResponseCycle):
             client.left()
 
 
+def unquoted(path: str) -> str:
+    """An encoded slash stays encoded: it is part of a name, and must not lead to another route."""
+    return unquote(_ENCODED_SLASH.sub("%252F", path))
+
+
 def begun(connection: HttpToolsProtocol, version: str, takes: Takes) -> Cycle:
     """What uvicorn makes of a head that has been read."""
     target, query = connection.url, b""
@@ -91,7 +98,7 @@ def begun(connection: HttpToolsProtocol, version: str, takes: Takes) -> Cycle:
     scope = connection.scope
     scope["method"] = connection.parser.get_method().decode("ascii")
     scope["http_version"] = version
-    scope["path"] = unquote(path) if "%" in path else path
+    scope["path"] = unquoted(path) if "%" in path else path
     scope["raw_path"] = target
     scope["query_string"] = query
     cycle = Cycle(

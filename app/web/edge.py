@@ -137,8 +137,9 @@ class Edge:
             return UrlTooLong(f"the URL has more than {self.max_url_bytes} bytes")
         return HeadersTooLarge(f"the request line and headers have more than {self.max_header_bytes} bytes")
 
-    def fault_of_head(self, version: str, url: bytes, headers: Headers) -> Problem | None:
-        """What the parser lets pass. Old probes say HTTP/1.0 and name no host."""
+    def fault_of_head(self, method: bytes, version: str, url: bytes, headers: Headers) -> Problem | None:
+        """Checks that the parser does not make. Old probes send HTTP/1.0 without a Host header. For the parser CONNECT is always an
+        upgrade, with any target and any headers, so it cannot be declined by parsing the head again."""
         hosts = [value for name, value in headers if name == b"host"]
         size = len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
         if len(url) > self.max_url_bytes or size > self.max_header_bytes:
@@ -149,6 +150,8 @@ class Edge:
             return BadRequest("there is no Transfer-Encoding in HTTP/1.0")
         if len(hosts) > 1 or (not hosts and version == "1.1"):
             return BadRequest(f"{len(hosts)} Host headers instead of one")
+        if method == b"CONNECT":
+            return BadRequest("CONNECT asks for a tunnel, and this server is not a proxy")
         return None if _is_target(url, b"".join(hosts)) else BadRequest("the request's target is not a path")
 
 

@@ -153,10 +153,10 @@ class Guard(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def _check_head(self, version: str) -> None:
-        plain = self._hosts == 1 and version == "1.1" and self.url[:1] == b"/" and b"#" not in self.url
+        plain = self._hosts == 1 and version == "1.1" and self.url[:1] == b"/" and b"#" not in self.url and not self.parser.should_upgrade()
         if plain and self._raw <= self.edge.max_header_bytes and len(self.url) <= self.edge.max_url_bytes:
             return
-        fault = self.edge.fault_of_head(version, self.url, self.headers)
+        fault = self.edge.fault_of_head(self.parser.get_method(), version, self.url, self.headers)
         if fault is not None:
             self._stop(fault)
 

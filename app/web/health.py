@@ -12,7 +12,7 @@ from app.errors import Problem
 from app.metrics import Metrics
 from app.settings import Settings
 from app.web.bodies import answer
-from app.web.contract import OPEN, OTHERWISE, READ, gives, guarded
+from app.web.contract import KEY_PROBLEMS, OPEN, READ, gives, guarded, problems
 from app.web.rooms import of
 from app.web.shapes import Int32, Told
 
@@ -57,7 +57,9 @@ class Limits(Told):
     max_lease_seconds: Int32
     max_delay_seconds: Int32
     max_queues: Int32
+    max_workers_per_key: Int32
     max_list_items: Int32
+    max_list_bytes: Int32
 
 
 class Health:
@@ -117,7 +119,7 @@ async def get_limits(health: HealthRoom) -> Response:
 @router.get(
     "/metrics",
     response_class=PlainTextResponse,
-    responses={200: {"description": "Prometheus text"}, **OTHERWISE},
+    responses={200: {"description": "Prometheus text"}, **problems(*KEY_PROBLEMS)},
     **guarded(READ, everywhere=True),
 )
 async def get_metrics(health: HealthRoom) -> Response:

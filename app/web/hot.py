@@ -17,7 +17,8 @@ from app import errors
 from app.web.cycle import Cycle
 from app.web.headers import sent_header
 from app.web.middleware import Envelope
-from app.web.problems import render, validation_failed
+from app.web.parameter_errors import validation_failed
+from app.web.problems import render
 from app.web.whole import AtOnce, Finder, Getter, Whole, at_once, itself
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -33,6 +33,7 @@ class Envelope:
             await self.app(scope, receive, send)
             return
         name = self.open(scope)
+        routed = _as_get(scope)
         started = time.perf_counter()
         status = 0  # until an answer has begun
 
@@ -44,13 +45,13 @@ class Envelope:
             await send(message)
 
         try:
-            await self.app(scope, receive, send_with_id)
+            await self.app(routed, receive, send_with_id)
         except Exception as error:
             answer = self.failure(error, name)
             if status == 0:
                 await answer(scope, receive, send_with_id)
         finally:
-            self.close(scope, getattr(scope.get("route"), "name", "unknown"), status, time.perf_counter() - started)
+            self.close(scope, getattr(routed.get("route"), "name", "unknown"), status, time.perf_counter() - started)
 
     def open(self, scope: Scope) -> str:
         name = scope.setdefault("state", {})["request_id"] = _id_of(scope)
@@ -72,6 +73,11 @@ class Envelope:
             facts = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(seconds * 1000, 1)}
             level = logging.WARNING if status >= 500 else logging.DEBUG
             log.log(level, "request answered", request_id=request_id(scope), **facts)
+
+
+def _as_get(scope: Scope) -> Scope:
+    """Routes HEAD to the handler of GET. The server omits the body, because its own scope still says HEAD."""
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
 
 def _id_of(scope: Scope) -> str:

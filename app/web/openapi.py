@@ -1,6 +1,7 @@
 """The OpenAPI document: what FastAPI knows of the routes, msgspec of the shapes, and openapi/examples of real calls."""
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app.web.contract import SECURITY, SHAPES
+from app.web.shapes import Sent
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "openapi" / "examples"
 _METHODS = ("get", "put", "post", "delete", "patch")
@@ -17,21 +19,33 @@ _BEARER = {
     "type": "http",
     "scheme": "bearer",
     "description": "`Authorization: Bearer <key>`. An operation names the scopes of which the key needs one; a scope may be limited to "
-    "queues (`work:email.*`). A broker for which no key was ever made asks for none, and listens on loopback only.",
+    "queues (`work:email.*`). A broker for which no key was ever created needs none, so every operation lists `{}` too. It listens on "
+    "loopback only, unless it is configured otherwise. From the first key on every call needs one.",
 }
 
 
 def document(app: FastAPI) -> dict[str, Any]:
     made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags)
     _, shapes = msgspec.json.schema_components(tuple(SHAPES.values()), ref_template="#/components/schemas/{name}")
+    for shape in _descendants(Sent):
+        if shape.__name__ in shapes:
+            shapes[shape.__name__] |= shape.json_schema
     enums = {name: schema for name, schema in made.get("components", {}).get("schemas", {}).items() if "enum" in schema}
     made["components"] = {"schemas": dict(sorted({**enums, **shapes}.items())), "securitySchemes": {SECURITY: _BEARER}}
     for path in made["paths"].values():
         for method in _METHODS:
             if method in path:
                 _finish(path[method])
+        if "put" in path:
+            path["put"]["requestBody"]["required"] = True  # see web.bodies
     tidy: dict[str, Any] = _tidied(made)
     return tidy
+
+
+def _descendants(kind: type[Sent]) -> Iterator[type[Sent]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)
 
 
 def _finish(operation: dict[str, Any]) -> None:

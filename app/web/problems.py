@@ -1,19 +1,22 @@
 """The one place that turns an error into an answer: application/problem+json (RFC 9457)."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import errors
-from app.errors import Fault, MethodNotAllowed, NotFound, ValidationFailed
+from app.errors import MAX_FAULTS, MethodNotAllowed, NotFound, ValidationFailed
 from app.web.headers import request_id
+from app.web.parameter_errors import validation_failed
 from app.web.shapes import UNSET, Int32, Told, UnsetType
+
+Methods = Mapping[str, Collection[str]]  # by path template
 
 
 class FieldProblem(Told):
@@ -47,12 +50,19 @@ def details(problem: errors.Problem, instance: str) -> Problem:
         type=f"/problems/{problem.code}",
         title=problem.title,
         status=problem.status,
-        detail=problem.detail,
+        detail=_detail(problem),
         instance=instance,
         code=problem.code,
-        errors=[FieldProblem(**fault._asdict()) for fault in problem.faults] or UNSET,
+        errors=[FieldProblem(**fault._asdict()) for fault in problem.faults[:MAX_FAULTS]] or UNSET,
         **problem.members,  # type: ignore[arg-type]
     )
+
+
+def _detail(problem: errors.Problem) -> str:
+    if problem.fault_count <= MAX_FAULTS:
+        return problem.detail
+    number = errors.counted(problem.fault_count)
+    return problem.detail if problem.detail.startswith(number) else f"{problem.detail} ({number})"
 
 
 def render(problem: errors.Problem, instance: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -78,7 +88,7 @@ class _NoNul:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and b"%00" in scope["query_string"]:
-            refusal = render(ValidationFailed.at("/query", "a NUL character in a parameter"), request_id(scope))
+            refusal = render(ValidationFailed.at("/query", "a parameter must not contain a NUL character"), request_id(scope))
             await refusal(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -95,28 +105,42 @@ async def _on_anything(request: Request, _error: Exception) -> Response:
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
-    """FastAPI checks path and query; bodies are ours."""
+    """Path and query errors, found by FastAPI. `GET /jobs/batch` is not a job with a bad id: that path exists, for POST."""
     assert isinstance(error, RequestValidationError)
-    return render(validation_failed(error.errors()), request_id(request.scope))
+    found = error.errors()
+    if request.scope["path"] in request.app.state.methods and any(fault["loc"][0] == "path" for fault in found):
+        return _wrong_method(request)
+    return render(validation_failed(found, _known_parameters(request)), request_id(request.scope))
 
 
-def validation_failed(found: Sequence[Mapping[str, Any]]) -> ValidationFailed:
-    """From what pydantic says."""
-    faults = [Fault("/" + "/".join(str(step) for step in one["loc"]), one["type"], one["msg"]) for one in found]
-    return ValidationFailed(faults[0].detail, faults=faults)
+def _known_parameters(request: Request) -> list[str]:
+    """The names of the route's query parameters."""
+    route = request.scope.get("route")
+    fields = route.dependant.query_params if isinstance(route, APIRoute) else []
+    models = [field.field_info.annotation for field in fields]
+    return [name for model in models for name in getattr(model, "model_fields", ())]
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
     """The router's own: no such path, or not with that method."""
     assert isinstance(error, HTTPException)
-    wrong_method = error.status_code == 405
-    headers = {**(error.headers or {}), **({"Allow": _allowed(request)} if wrong_method else {})}
-    kind = MethodNotAllowed if wrong_method else NotFound
-    return render(kind(f"{request.method} {request.url.path}"), request_id(request.scope), headers)
+    if error.status_code == 405:
+        return _wrong_method(request)
+    return render(NotFound(f"{request.method} {request.url.path}"), request_id(request.scope), error.headers)
+
+
+def _wrong_method(request: Request) -> Response:
+    problem = MethodNotAllowed(f"{request.method} {request.url.path}")
+    return render(problem, request_id(request.scope), {"Allow": _allowed(request)})
 
 
 def _allowed(request: Request) -> str:
-    """All methods of the path: the router tells those of the first route that has it."""
-    paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
-    own = [item for path, item in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path)]
-    return ", ".join(sorted({method.upper() for item in own for method in item} or {"GET"}))
+    """All methods of the path. The router reports only those of the first route that matches."""
+    methods: Methods = request.app.state.methods
+    path = request.scope["path"]
+    fitting = [path] if path in methods else [template for template in methods if _fits(template, path)]
+    return ", ".join(sorted({method for template in fitting for method in methods[template]}))
+
+
+def _fits(template: str, path: str) -> bool:
+    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) is not None

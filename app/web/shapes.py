@@ -5,16 +5,20 @@ Optional fields are `X | UnsetType = UNSET`: absent, never null.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, StructMeta, UnsetType
+from pydantic import StringConstraints
 
 T = TypeVar("T")
 D = TypeVar("D")
 
-NAME_PATTERN = r"^[A-Za-z0-9._:-]{1,120}$"
+# Neither `.` nor `..`: clients remove these from a path before they send it. Without look-ahead, which pydantic's patterns do not support.
+NAME_PATTERN = r"^(\.{0,2}[A-Za-z0-9_:-]|\.{3})[A-Za-z0-9._:-]*$"
+NAME_LENGTH = 120
+NAME_RULE = f"1 to {NAME_LENGTH} of the characters A-Z a-z 0-9 . _ : - and neither . nor .."
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -29,6 +33,13 @@ class _Shape(StructMeta):
 class Sent(Struct, metaclass=_Shape, forbid_unknown_fields=True):
     """What comes in. A field that we do not know is an error: a misspelt `delay_second` must not run the job now."""
 
+    json_schema: ClassVar[dict[str, Any]] = {}  # constraints across fields, added to the schema that msgspec generates
+
+
+def not_both(one: str, other: str) -> dict[str, Any]:
+    """A constraint for `json_schema`. Not oneOf, because client generators turn it into a union."""
+    return {"not": {"required": [one, other]}}
+
 
 class Nothing(Sent):
     """For calls that take no body: what is sent all the same was meant for another call."""
@@ -39,12 +50,14 @@ class Told(Struct, metaclass=_Shape):
 
 
 # `\Z`, because `$` also matches before a trailing newline; web.openapi writes it as `$`.
-Name = Annotated[str, Meta(pattern=NAME_PATTERN.replace("$", r"\Z"), min_length=1, max_length=120)]
+Name = Annotated[str, Meta(pattern=NAME_PATTERN.replace("$", r"\Z"), min_length=1, max_length=NAME_LENGTH, extra={"rule": NAME_RULE})]
 Tag = Annotated[str, Meta(min_length=1, max_length=120)]
 Instant = Annotated[datetime, Meta(tz=True, extra_json_schema={"format": "date-time"})]
 Int32 = Annotated[int, Meta(extra_json_schema={"format": "int32"})]
 Int64 = Annotated[int, Meta(extra_json_schema={"format": "int64"})]
 Number = Annotated[float, Meta(extra_json_schema={"format": "double"})]
+
+DryRun = Annotated[bool, Meta(description="True if this was a dry run, in which nothing changed. Otherwise absent.")]
 
 
 def integer(*, ge: int, le: int | None = None, description: str | None = None) -> Any:
@@ -54,6 +67,10 @@ def integer(*, ge: int, le: int | None = None, description: str | None = None) -
 
 def number(*, ge: float, le: float | None = None, description: str | None = None) -> Any:
     return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "double"})
+
+
+# For parameters of a path or a query, which pydantic checks.
+NameParameter = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 
 
 def given(value: T | UnsetType, default: D) -> T | D:

@@ -6,8 +6,11 @@ from typing import Literal
 
 from app.db.floor import Floor
 from app.errors import NotFound
+from app.web.paging import EncodedPage, Paging, encode_page
 from app.workers import store
+from app.workers.listed_ids import ListedIds
 from app.workers.schemas import Worker
+from app.workers.store import WorkerRow
 
 Directive = Literal["run", "drain", "stop"]
 
@@ -16,13 +19,18 @@ class Roster:
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
         self._seen: set[str] = set()
+        self._listed = ListedIds(floor.settings.max_workers_per_key)
         self._directives: dict[str, str] = {}
         self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
         self.on_directive: Callable[[str], None] = lambda _worker: None
 
-    def seen(self, worker_id: str | None) -> None:
-        if worker_id is not None:
+    def seen(self, worker_id: str | None, key_name: str) -> None:
+        if worker_id is None or worker_id in self._seen:
+            return
+        if self._listed.admit(worker_id, key_name):
             self._seen.add(worker_id)
+        else:
+            self._floor.metrics.workers_not_listed.inc()
 
     def directive(self, worker_id: str | None) -> str:
         return self._directives.get(worker_id or "", "run")
@@ -48,9 +56,12 @@ class Roster:
             raise NotFound(f"no worker {worker_id} has been seen")
         return row.told()
 
-    async def page(self, after: str, limit: int) -> list[Worker]:
+    async def page(self, page: Paging) -> EncodedPage[Worker]:
         await self._write_seen()
-        return [row.told() for row in await store.list_workers(self._floor.db, after, limit)]
+        rows = await store.list_workers(self._floor.reads, page.after("id"), page.limit + 1)
+        return await encode_page(
+            rows, WorkerRow.told, lambda worker: {"id": worker.worker_id}, limit=page.limit, max_bytes=self._floor.settings.max_list_bytes
+        )
 
     async def _write_seen(self) -> None:
         seen, self._seen = self._seen, set()

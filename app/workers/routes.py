@@ -7,24 +7,22 @@ from fastapi import APIRouter, Path, Response
 from app.errors import NotFound
 from app.web.bodies import NoBody, answer
 from app.web.contract import MANAGE, READ, gives
-from app.web.paging import Page, page_of
+from app.web.paging import Page
 from app.web.rooms import of
-from app.web.shapes import NAME_PATTERN
+from app.web.shapes import NameParameter
 from app.workers.roster import Roster
 from app.workers.schemas import Worker, WorkerList
 
 router = APIRouter(tags=["workers"])
 
 RosterRoom = Annotated[Roster, of(Roster)]
-WorkerId = Annotated[str, Path(pattern=NAME_PATTERN)]
+WorkerId = Annotated[NameParameter, Path()]
 
 
 @router.get("/workers", **gives(WorkerList, to=READ, everywhere=True))
 async def list_workers(roster: RosterRoom, page: Page) -> Response:
-    """Workers that have asked for work lately, with the leases they hold."""
-    found = await roster.page(page.after("id"), page.limit + 1)
-    items, cursor = page_of(found, page.limit, lambda worker: {"id": worker.worker_id})
-    return answer(WorkerList(items=items, next_cursor=cursor))
+    """Workers that were active within a day, with the leases they hold. At most `max_workers_per_key` of each API key (see `/limits`)."""
+    return (await roster.page(page)).response()
 
 
 @router.post("/workers/{worker_id}/drain", **gives(Worker, NotFound, to=MANAGE, everywhere=True))

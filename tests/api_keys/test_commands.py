@@ -16,7 +16,7 @@ from app.__main__ import cli
 from tests.api import when
 from tests.api_keys.conftest import Callers
 from tests.cli.command import environment, run
-from tests.cli.test_serve import serving, stop
+from tests.cli.test_serve import serving, started, stop
 from tests.database import TestDatabase
 
 KEY = re.compile(r"lsk_[0-9a-f]{16}_[0-9a-f]{64}")
@@ -44,6 +44,12 @@ def test_a_key_is_made_listed_and_revoked_beside_a_running_broker(
     key_id = key.split("_")[1]
     assert all(word in line for word in (key_id, "read:email.*", "work"))
     assert key.split("_")[2] not in listed
+    expiry = stored.value("SELECT to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') FROM api_keys WHERE id = $1", key_id)
+    assert line.endswith(f"  expires {expiry}")
+    stored.execute("UPDATE api_keys SET expires_at = created_at WHERE id = $1", key_id)
+    (line,) = [line for line in typed("list", **database).stdout.splitlines() if key_id in line]
+    assert "  expired " in line
+    stored.execute("UPDATE api_keys SET expires_at = created_at + interval '1 day' WHERE id = $1", key_id)
     told = callers.admin.get(f"/api-keys/{key_id}")
     assert told["max_leases"] == 3
     assert round((when(told["expires_at"]) - when(told["created_at"])) / timedelta(hours=1)) == 24
@@ -55,12 +61,15 @@ def test_a_key_is_made_listed_and_revoked_beside_a_running_broker(
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["create", "--name", "n", "--scope", "admin"], "scopes"),
-        (["create", "--name", "a b", "--scope", "read"], "name"),
+        (["create", "--name", "n", "--scope", "root"], "scopes"),
+        (["create", "--name", "n"], "--admin"),
+        (["create", "--name", "a b", "--scope", "read"], "name must be 1 to 120"),
+        (["create", "--name", "..", "--scope", "read"], "name must be 1 to 120"),
+        (["create", "--name", "n", "--scope", "read:."], "scopes[0] must be enqueue, work, read, manage or admin"),
         (["create", "--name", "n", "--scope", "read", "--max-leases", "0"], "max_leases"),
         (["revoke", "0123456789abcdef"], "0123456789abcdef"),
     ],
-    ids=["no scope", "no name", "no quota", "no such key"],
+    ids=lambda found: found if isinstance(found, str) else "",
 )
 def test_what_cannot_be_done_is_one_clear_line(arguments: list[str], word: str, stored: TestDatabase) -> None:
     assert_one_line(typed(*arguments, DATABASE_URL=stored.dsn), word)
@@ -97,7 +106,8 @@ def test_keys_are_made_with_an_embedded_postgres_whether_or_not_a_broker_runs(fo
     here = {"LONGSHORE_DATA_DIR": str(folder)}
     first = run("keys", "create", "--name", "admin", "--scope", "manage", **here)
     assert KEY.fullmatch(first.stdout.strip()), first.stderr
-    with serving(folder) as (process, _):
+    with serving(folder) as process:
+        started(process)
         second = typed("create", "--name", "worker", "--scope", "work", **here)
         assert KEY.fullmatch(second.stdout.strip()), second.stderr
         listed = typed("list", **here).stdout

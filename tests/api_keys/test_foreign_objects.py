@@ -162,6 +162,7 @@ def test_replaying_and_purging_leaves_foreign_dead_letters_alone(chosen: str, ow
         "matched": 1,
         "replayed": 0,
         "remaining": 1,
+        "dry_run": True,
         "sample": [mine["id"]],
     }
     assert own.post("/dead-letters/purge", {**named, "dry_run": False}) == {"matched": 1, "purged": 1}
@@ -243,9 +244,19 @@ def test_a_foreign_schedule_is_answered_like_one_that_is_not_there(own: Api, sch
     assert stored.rows("SELECT FROM jobs") == []
 
 
+def test_all_matches_only_queues_of_the_key(own: Api, theirs: Api) -> None:
+    waiting, dead = theirs.enqueue(), theirs.dead(queue=f"{theirs.queue}-dead")
+    own.enqueue()
+    own.dead(queue=own.queue)
+    assert own.post("/dead-letters/purge", {"all": True, "dry_run": False})["purged"] == 1
+    assert own.post("/jobs/cancel", {"all": True})["matched"] == 1
+    assert [theirs.job(job["id"])["state"] for job in (waiting, dead)] == ["ready", "dead"]
+
+
 def test_a_schedule_is_neither_made_for_a_foreign_queue_nor_taken_from_one(own: Api, schedule: str, foreign: str) -> None:
     there: Json = {"every_seconds": 60, "job": {"queue": foreign, "job_type": "test"}}
     assert own.put(f"/schedules/{own.queue}", there, status=403)["errors"][0]["pointer"] == "/job/queue"
-    own.put(f"/schedules/{schedule}", {**there, "job": {"queue": own.queue, "job_type": "test"}}, status=403)
+    refused = own.put(f"/schedules/{schedule}", {**there, "job": {"queue": own.queue, "job_type": "test"}}, status=404)
+    assert told(refused, schedule) == told(own.get("/schedules/missing", status=404), "missing")
     own.put(f"/schedules/{own.queue}", {**there, "job": {"queue": own.queue, "job_type": "test"}})
     assert [found["name"] for found in own.get("/schedules")["items"]] == [own.queue]

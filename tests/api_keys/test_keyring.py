@@ -53,7 +53,8 @@ class Process:
         return self
 
     def create(self, name: str, *scopes: str) -> ApiKeyCreated:
-        return self._loop.run(self.house.issuing.create(ApiKeyCreate(name=name, scopes=list(scopes or ["read"]))))
+        wanted = ApiKeyCreate(name=name, scopes=list(scopes or ["read"]))
+        return self._loop.run(self.house.issuing.create(wanted))
 
     def revoke(self, key: ApiKeyCreated) -> None:
         self._loop.run(self.house.issuing.revoke(key.id))

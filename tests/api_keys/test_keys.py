@@ -8,6 +8,7 @@ import pytest
 from tests.api import Api, Json, when
 from tests.api_keys.conftest import Callers, Key
 from tests.broker import Broker
+from tests.database import TestDatabase
 from tests.polls import Background
 
 
@@ -37,7 +38,7 @@ def test_the_scheme_may_be_spelt_as_one_likes(scheme: str, callers: Callers) -> 
     assert callers.holding(callers.key().text, scheme=scheme).http.get("/jobs").status_code == 200
 
 
-@pytest.mark.parametrize("scope", ["admin", "", "work:", "work:a b", "work:a\n", "work\n", "Work", "work:é", "work:a,read", "work:(a|b)"])
+@pytest.mark.parametrize("scope", ["root", "", "work:", "work:a b", "work:a\n", "work\n", "Work", "work:é", "work:a,read", "work:(a|b)"])
 def test_what_is_no_scope_is_refused(scope: str, admin: Api) -> None:
     problem = admin.post("/api-keys", {"name": "wrong", "scopes": ["read", scope]}, status=422)
     assert [fault["pointer"] for fault in problem["errors"]] == ["/scopes/1"]
@@ -95,6 +96,17 @@ def test_a_revoked_key_is_refused_from_then_on(callers: Callers) -> None:
     assert when(callers.admin.get(f"/api-keys/{key.id}")["revoked_at"]) == when(told["revoked_at"])
 
 
+def test_only_the_right_secret_learns_that_its_key_has_ended(callers: Callers, expire: Callable[[Key], None]) -> None:
+    keys = {"revoked": callers.key(), "expired": callers.key(), "send a valid key": callers.key()}
+    callers.revoke(keys["revoked"])
+    expire(keys["expired"])
+    guessed = {f"guessed {reason}": f"{key.text[:-64]}{'0' * 64}" for reason, key in keys.items()}
+    texts = {"revoked": keys["revoked"].text, "expired": keys["expired"].text, **guessed}
+    details = {reason: callers.holding(text).get("/jobs", status=401)["detail"] for reason, text in texts.items()}
+    wrong = {reason: detail for reason, detail in details.items() if ("send a valid" if "guessed" in reason else reason) not in detail}
+    assert wrong == {}
+
+
 def test_there_is_no_key_that_was_never_made(admin: Api) -> None:
     assert admin.get("/api-keys/0123456789abcdef", status=404)["code"] == "not_found"
     assert admin.delete("/api-keys/0123456789abcdef", status=404)["code"] == "not_found"
@@ -118,3 +130,23 @@ def test_a_manager_of_some_queues_makes_no_keys(callers: Callers) -> None:
     some = callers.api("manage:email.*", "manage:queue-*")
     problem = some.post("/api-keys", {"name": "mine", "scopes": ["manage"]}, status=403)
     assert problem["code"] == "forbidden"
+
+
+def test_admin_stands_for_all_four_scopes(admin: Api) -> None:
+    scopes = {
+        ("admin",): ["enqueue", "work", "read", "manage"],
+        ("admin:a.*",): ["enqueue:a.*", "work:a.*", "read:a.*", "manage:a.*"],
+        ("read", "admin"): ["read", "enqueue", "work", "manage"],
+    }
+    made = {sent: admin.post("/api-keys", {"name": f"admin-{number}", "scopes": sent}, status=201) for number, sent in enumerate(scopes)}
+    assert {sent: key["scopes"] for sent, key in made.items()} == scopes
+
+
+@pytest.mark.parametrize("instant", ["infinity", "9999-12-31T23:59:59.999999Z"])
+def test_stored_key_that_expires_at_the_end_of_the_calendar_works(callers: Callers, stored: TestDatabase, instant: str) -> None:
+    key = callers.key()
+    stored.execute(f"UPDATE api_keys SET expires_at = '{instant}' WHERE id = $1", key.id)
+    callers.key()  # makes the broker read all keys anew
+    assert key.api.get("/queues", limit=1)["items"] is not None
+    assert callers.admin.get(f"/api-keys/{key.id}")["id"] == key.id
+    assert key.id in [listed["id"] for listed in callers.admin.get("/api-keys", limit=1000)["items"]]

@@ -1,7 +1,13 @@
 """A broker for which no key was ever made: open to this machine, shut to others unless somebody says so, and shut from the first key on."""
 
+import json
+import re
+import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,11 +15,12 @@ import pytest
 
 from app.__main__ import refuse_an_open_door
 from tests.broker import Broker, broker_process, threaded_broker
-from tests.cli.command import run
+from tests.cli.command import environment, run
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
 
 EVERYBODY = "0.0.0.0"
+WARNING = "no live administrator key"
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def called(http: httpx.Client, key: str | None = None) -> int:
 
 
 def make_key(broker: Broker) -> str:
-    key: str = broker.http.post("/api-keys", json={"name": "first", "scopes": ["read"]}).raise_for_status().json()["key"]
+    key: str = broker.http.post("/api-keys", json={"name": "first", "scopes": ["admin"]}).raise_for_status().json()["key"]
     return key
 
 
@@ -45,11 +52,61 @@ def test_on_loopback_everybody_may_call_until_there_is_a_key(keyless: TestDataba
         assert called(other.http, key) == 200
 
 
+def test_command_line_warns_while_no_key_is_an_administrators(keyless: TestDatabase) -> None:
+    """It only warns: with the database at hand an administrator's key can be made at any time."""
+
+    def keys(*arguments: str) -> str:
+        done = run("keys", *arguments, DATABASE_URL=keyless.dsn)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stderr)
+        return done.stdout.strip()
+
+    outputs: list[str] = []
+    keys("create", "--name", "worker", "--scope", "work")
+    admin = keys("create", "--name", "admin", "--scope", "manage", "--scope", "read")
+    keys("revoke", admin.split("_")[1])
+    assert ["no live key is an administrator's" in output for output in outputs] == [True, False, True], outputs
+    assert [output for output in outputs if output and "--admin" not in output] == []
+
+
+def test_log_warns_while_no_live_key_is_an_administrators(keyless: TestDatabase, tmp_path: Path) -> None:
+    others = [["work"], ["enqueue", "work", "read"], ["manage:email.*"], ["admin:email.*"]]
+    admins = [["admin"], ["manage"], ["manage:*", "read"], ["admin:*"]]
+    wrong = {}
+    for scopes in (*others, *admins):
+        keyless.execute("DELETE FROM api_keys")
+        warnings = warnings_of_first_key(keyless, tmp_path, scopes)
+        if warnings != (["created"] if scopes in others else ["revoked"]):
+            wrong[" ".join(scopes)] = warnings
+    assert wrong == {}
+
+
+def warnings_of_first_key(keyless: TestDatabase, folder: Path, scopes: list[str]) -> list[str]:
+    """After which steps the log warns: the key is created, and then revoked by itself if it may do that."""
+    file = folder / "broker.log"
+    with broker_process(keyless.dsn, "sh", "-c", f'exec "$@" 2> {shlex.quote(str(file))}', "sh") as (broker, _):
+        key = broker.http.post("/api-keys", json={"name": "first", "scopes": scopes}).raise_for_status().json()
+        broker.http.delete(f"/api-keys/{key['id']}", headers={"Authorization": f"Bearer {key['key']}"})
+    events = [line["event"] for line in map(json.loads, file.read_text().splitlines())]
+    return [before.removeprefix("api key ") for before, event in pairwise(events) if event == WARNING]
+
+
 def test_another_address_is_refused_without_keys(keyless: TestDatabase) -> None:
     failed = run("serve", "--host", EVERYBODY, LONGSHORE_PORT="0", DATABASE_URL=keyless.dsn)
     assert failed.returncode == 2, failed.stdout
     assert len(failed.stderr.splitlines()) == 1, failed.stderr
     assert all(word in failed.stderr for word in (EVERYBODY, "keys create", "LONGSHORE_ALLOW_ANONYMOUS"))
+
+
+def test_the_command_that_a_refused_start_prints_makes_the_start_work(keyless: TestDatabase) -> None:
+    settings = environment(LONGSHORE_PORT="0", DATABASE_URL=keyless.dsn)
+    refused = run("serve", "--host", EVERYBODY, LONGSHORE_PORT="0", DATABASE_URL=keyless.dsn).stderr
+    (command,) = re.findall("`(.+)`", refused)
+    key = subprocess.run(command, shell=True, env=settings, capture_output=True, text=True, check=True).stdout.strip()
+    with broker_process(keyless.dsn, host=EVERYBODY) as (broker, _):
+        assert (called(broker.http), called(broker.http, key)) == (401, 200)
+        (made,) = broker.http.get("/api-keys", headers={"Authorization": f"Bearer {key}"}).json()["items"]
+        assert made["scopes"] == ["enqueue", "work", "read", "manage"]
 
 
 def test_another_address_is_served_if_somebody_says_so_until_there_is_a_key(keyless: TestDatabase) -> None:

@@ -173,3 +173,15 @@ def test_two_keys_of_one_caller_share_its_leases(callers: Callers) -> None:
     one.api.enqueue_many(2)
     one.api.claim_one()
     put_off(other.api)
+
+
+def test_a_caller_with_a_quota_claims_from_another_queue_when_the_lane_lock_of_the_first_is_held(
+    callers: Callers, stored: TestDatabase
+) -> None:
+    api = callers.admin
+    api.configure(max_running=5)
+    api.enqueue_many(2)
+    api.complete(api.claim_one())
+    other = api.enqueue(queue=f"{api.queue}-unlimited")
+    with stored.lane_locked(api.queue):
+        assert callers.api(max_leases=3).claim_one(queues=[api.queue, other["queue"]])["id"] == other["id"]

@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
 from tests.change.releases import release_process
+from tests.ports import reserved_port
 
 Json = dict[str, Any]
 QUEUE = "rolling"
@@ -47,14 +47,13 @@ class Slot:
     def __init__(self, dsn: str, tree: Path) -> None:
         self._dsn = dsn
         self._stack = ExitStack()
-        self._port = "0"
-        self.base = ""
+        self._port = str(self._stack.enter_context(reserved_port()))
+        self.base = f"http://127.0.0.1:{self._port}"
         self.start(tree)
 
     def start(self, tree: Path) -> None:
         """Of the release that lies there. Answers when it serves."""
-        broker, self._process = self._stack.enter_context(release_process(tree, self._dsn, port=self._port, **SETTINGS))
-        self.base, self._port = broker.base, str(urlsplit(broker.base).port)
+        _, self._process = self._stack.enter_context(release_process(tree, self._dsn, port=self._port, **SETTINGS))
 
     def end(self, how: signal.Signals) -> "tuple[int, float]":
         """Its status, and how long it took."""

@@ -1,6 +1,7 @@
 """A rolling upgrade, back, and a killed broker, under load (T7, B2, B4, B5): no call fails that is repeated once, and no job is lost."""
 
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,11 @@ def test_brokers_are_replaced_one_by_one_and_no_call_fails_twice(
     postgres: str, loop: Loop, trees: list[Path], how: signal.Signals, rounds: int
 ) -> None:
     """Two rounds: up to this release and back, without a way down of the schema."""
-    database = TestDatabase(create_database(postgres, loop, f"rolling_{how.name}"), loop)
-    seen = roll(database.dsn, trees, rounds, how=how)
-    assert seen.failed == []
-    assert seen.exits == [0 if how is signal.SIGTERM else -how] * (2 * rounds)
-    assert_nothing_lost(seen, database)
-    database.close()
+    with closing(TestDatabase(create_database(postgres, loop, f"rolling_{how.name}"), loop)) as database:
+        seen = roll(database.dsn, trees, rounds, how=how)
+        assert seen.failed == []
+        assert seen.exits == [0 if how is signal.SIGTERM else -how] * (2 * rounds)
+        assert_nothing_lost(seen, database)
 
 
 def assert_nothing_lost(seen: Seen, database: TestDatabase) -> None:

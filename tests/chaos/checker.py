@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.chaos import liveness, safety
+from tests.chaos import endings, liveness, queue_rules, safety, transition_rules, witness_answers, witness_calls, witness_limits
 from tests.chaos.facts import Facts
 
 Found = dict[str, list[str]]
@@ -21,6 +21,16 @@ INVARIANTS: dict[str, Callable[[Facts], list[str]]] = {
     "I10": liveness.i10_unknown_outcomes_resolve,
     "I11": liveness.i11_nothing_runs_early,
     "I12": liveness.i12_counts_agree,
+    "I13": endings.i13_every_end_has_a_cause,
+    "I14": queue_rules.i14_changes_are_in_effect,
+    "W1": transition_rules.w1_transitions_are_legal,
+    "W2": transition_rules.w2_attempts_are_counted,
+    "W3": transition_rules.w3_leases_end_for_a_reason,
+    "W4": transition_rules.w4_deaths_have_a_cause,
+    "W5": transition_rules.w5_nothing_runs_early,
+    "W6": witness_limits.w6_limits_hold,
+    "W7": witness_answers.w7_answers_are_true,
+    "W8": witness_calls.w8_calls_are_whole,
 }
 
 

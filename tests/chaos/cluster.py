@@ -1,8 +1,6 @@
 """Everything that runs: Postgres, brokers, the network between them, producers and workers, each a process of its own."""
 
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -10,6 +8,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import msgspec
@@ -20,6 +19,7 @@ from tests.chaos.options import Options, to_json
 from tests.chaos.proxy import Mode, Order
 from tests.chaos.standby import Replicated
 from tests.chaos.workload import QUEUES, SCHEDULES, WORK
+from tests.ports import free_ports
 
 BROKER_SETTINGS = {"LONGSHORE_LOG_LEVEL": "error", "LONGSHORE_SWEEP_SECONDS": "0.2", "LONGSHORE_POLL_SECONDS": "0.5"}
 GOING = 20.0  # seconds in which a broker that is asked to go must be gone: its own limits come to 10
@@ -69,6 +69,8 @@ class Cluster:
         self.brokers: list[Child] = []
         self.stubborn = 0  # brokers that did not go when they were asked to
         self.producers: list[Child] = []
+        self.operators: list[Child] = []
+        self._api_keys = ApiKeyPairs(folder / "keys.json")
         self.workers = Workers(options, self.nursery, self.history, self.bases)
 
     @property
@@ -93,6 +95,7 @@ class Cluster:
             folder.mkdir()
             self.network.lead(f"db{number}", f"{folder}/.s.PGSQL.5432", self.postgres.socket)
             self.network.lead(f"client{number}", str(self._ports[self.options.brokers + number]), str(self._ports[number]))
+        self.network.lead("sql", f"{self._sockets.name}/.s.PGSQL.5432", self.postgres.socket)
         self.brokers = [self._start_broker(number) for number in self.numbers]
         for number in self.numbers:
             self.await_ready(number)
@@ -115,6 +118,16 @@ class Cluster:
     def ask_to_go(self, number: int) -> None:
         """SIGTERM. One that does not go says in its log what it waits for; the verdict counts it."""
         self.brokers[number].send_signal(signal.SIGTERM)
+        self._await_end(number)
+
+    def ask_all_to_go(self) -> None:
+        """Stops all brokers at once, at the end of a run."""
+        for broker in self.brokers:
+            broker.send_signal(signal.SIGTERM)
+        for number in self.numbers:
+            self._await_end(number)
+
+    def _await_end(self, number: int) -> None:
         if not self.brokers[number].ended(GOING):
             self.stubborn += 1
             self.brokers[number].send_signal(signal.SIGUSR1)
@@ -136,32 +149,86 @@ class Cluster:
 
     def find_postgres(self) -> None:
         """Its socket has another place each time."""
-        for number in self.numbers:
-            self.network.aim(f"db{number}", self.postgres.socket)
+        for leg in ("sql", *(f"db{number}" for number in self.numbers)):
+            self.network.aim(leg, self.postgres.socket)
 
     def _configure(self) -> None:
-        with httpx.Client(base_url=self.direct(0), timeout=20) as http:
+        with self.http() as http:
+            self._api_keys.create(http)
+        with self.http() as http:
             for name, config in QUEUES.items():
                 persist(http, f"/queues/{name}", config)
             for name, seconds in SCHEDULES.items() if self.options.schedules else ():
                 job = {"queue": WORK, "job_type": "tick", "payload": {"schedule": name}}
                 persist(http, f"/schedules/{name}", {"every_seconds": seconds, "misfire": "all", "job": job})
 
+    def http(self, timeout: float = 20) -> httpx.Client:
+        """A client of the harness itself, without proxies, with an administrator's key."""
+        return httpx.Client(base_url=self.direct(0), timeout=timeout, headers=self._api_keys.headers)
+
     def start_clients(self) -> None:
+        options, history, bases = to_json(self.options), str(self.history), ",".join(self.bases)
+        sql = self.postgres.dsn_through(Path(self._sockets.name))
         for number in range(self.options.producers):
-            args = (to_json(self.options), str(number), str(self.history), ",".join(self.bases))
+            args = (options, str(number), history, bases, sql)
             self.producers.append(self.nursery.bear("producer", *args, log=self.folder / "producers.log"))
         self.workers.start()
+        if self.options.operator:
+            doomed = ",".join(self._api_keys.doomed)
+            self.operators.append(self.nursery.bear("operator", options, history, bases, doomed, log=self.folder / "operators.log"))
+
+    def end_operators(self) -> None:
+        """Operators leave no queue paused."""
+        for operator in self.operators:
+            operator.send_signal(signal.SIGTERM)
+        for operator in self.operators:
+            assert operator.ended(60), f"the operator does not end: see {self.folder}"
 
     def stop(self) -> None:
         """In the order of dependence; whatever is stopped or dead already is no hindrance."""
         self.workers.stop()
-        for process in (*self.producers, *self.brokers):
+        for process in (*self.producers, *self.operators, *self.brokers):
             process.end()
         self.postgres.stop()
         self.network.close()
         self.nursery.close()
         self._sockets.cleanup()
+
+
+class ApiKeyPairs:
+    """Two API keys for each role of clients, in a file that they read; and an administrator's. One of each pair is revoked in the run."""
+
+    SCOPES: ClassVar = {"producer": ["enqueue"], "worker": ["work"], "operator": ["read", "manage"]}
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._admin = ""
+        self.doomed: list[str] = []
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._admin}"} if self._admin else {}
+
+    def create(self, http: httpx.Client) -> None:
+        """From the first key on every call needs one."""
+        self._admin = self._create(http, "harness", ["enqueue", "work", "read", "manage"])["key"]
+        tokens: dict[str, dict[str, str]] = {}
+        for role, scopes in self.SCOPES.items():
+            first, second = (self._create(http, role, scopes) for _ in range(2))
+            tokens[role] = {first["id"]: first["key"], second["id"]: second["key"]}
+            if role != "operator":
+                self.doomed.append(first["id"])
+        self._file.write_bytes(msgspec.json.encode(tokens))
+
+    def _create(self, http: httpx.Client, name: str, scopes: list[str]) -> dict[str, str]:
+        """Retries, because brokers inject faults into themselves (buggify). A lost response leaves one key more, which is harmless."""
+        for _ in range(20):
+            response = http.post("/api-keys", json={"name": name, "scopes": scopes}, headers=self.headers)
+            if response.status_code == 201:
+                created: dict[str, str] = response.json()
+                return created
+            time.sleep(0.1)
+        raise AssertionError(response.text)
 
 
 class Workers:
@@ -219,16 +286,3 @@ def persist(http: httpx.Client, path: str, body: dict[str, object]) -> None:
             break
         time.sleep(0.1)
     assert response.status_code < 300, response.text
-
-
-def free_ports(count: int) -> list[int]:
-    """All taken at once, so that they differ. Below those that the kernel gives to clients: one of them may not have a broker's port
-    just while it is down."""
-    taken: list[socket.socket] = []
-    while len(taken) < count:
-        with suppress(OSError):
-            taken.append(socket.create_server(("127.0.0.1", random.randint(10_000, 30_000))))
-    ports = [listener.getsockname()[1] for listener in taken]
-    for listener in taken:
-        listener.close()
-    return ports

@@ -1,11 +1,13 @@
 """The history, sorted by what it is about: keys, leases, settlements. What the invariants are asked of. Pure."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
 from tests.chaos.final import Final, Kept
 from tests.chaos.history import Item, Op
 from tests.chaos.options import Options
+from tests.chaos.transitions import transitions
 
 SLACK = 0.25  # seconds that two brokers may differ about the database's time: each asks once a second how late it is
 GRACE = 2.0  # seconds after a fault in which it may still be felt
@@ -33,6 +35,10 @@ class Word:
     @property
     def accepted(self) -> bool:
         return self.type == "ok" and self.item.status in ("settled", "already_settled", "extended")
+
+    @property
+    def unknown(self) -> bool:
+        return self.type in ("info", "invoke")
 
 
 @dataclass
@@ -62,8 +68,11 @@ class Lease:
 
     def given_back(self) -> list[Word]:
         """Settlements after which the job may be handed out again, those that nobody knows of included."""
-        free = ("fail", "snooze", "release")
-        return [word for word in self.settlements() if word.item.outcome in free and (word.accepted or word.type in ("info", "invoke"))]
+        return self.heard("fail", "snooze", "release")
+
+    def heard(self, *outcomes: str) -> list[Word]:
+        """Settlements that were accepted, or whose outcome is unknown."""
+        return [word for word in self.settlements() if word.item.outcome in outcomes and (word.accepted or word.unknown)]
 
 
 class Facts:
@@ -78,13 +87,25 @@ class Facts:
         results = {op.call: op for op in ops if op.type != "invoke"}
         self.calls = [(op, results.get(op.call)) for op in ops if op.type == "invoke"]
         self.calls.sort(key=lambda call: call[0].t0)
+        self.began = self.calls[0][0].t0 if self.calls else 0.0
         self.enqueues = self._by_key("enqueue")
         self.claims = self._by_key("claim")
         self.asked = {item.key: item for op, _ in self.calls if op.f == "enqueue" for item in op.items}
-        self.cancels = {item.id for op, _ in self.calls if op.f == "cancel" for item in op.items}
+        self.cancels = self._asked_cancels()
         self.acked: dict[str, Item] = {item.key: item for op in ops if op.f == "enqueue" and op.type == "ok" for item in op.items}
+        self.replayed = {item.id for op, _ in self.calls if op.f == "replay" for item in op.items}
+        self.purged = {item.key for op, _ in self.calls if op.f == "purge" for item in op.items}
+        self.purged_queues = {op.queue for op, _ in self.calls if op.f == "purge" and not op.items}
+        self.moved = {row.replayed_from: row.id for row in final.kept if row.replayed_from}
+        self.purges = {
+            queue: [call for call in self.calls if call[0].f == "purge" and call[0].queue == queue] for queue in self.purged_queues
+        }
+        self.unsure = self._unsure()
+        self._items_of: dict[str, dict[str, list[tuple[Op, Op | None]]]] = {}
         self.leases: dict[str, Lease] = {}
         self.by_job: dict[str, list[Lease]] = defaultdict(list)
+        self.transitions = transitions(final.witness)
+        self._clock = [(row.at, row.by) for row in final.witness if row.place == "clock"]
         self._hear_of_leases()
         self._hear_words()
 
@@ -95,6 +116,41 @@ class Facts:
             if invoke.f == f and invoke.key:
                 found[invoke.key].append((invoke, result))
         return found
+
+    def _unsure(self) -> set[str]:
+        """Jobs sent without an Idempotency-Key in calls of unknown outcome: each is stored once or not at all."""
+        keyless = [(op, result) for op, result in self.calls if op.f == "enqueue" and not op.key]
+        return {item.key for op, result in keyless if result is None or result.type == "info" for item in op.items}
+
+    def may_be_gone(self, key: str) -> bool:
+        """Whether a call may have removed the job: as a dead letter, or while it waited in a queue that was purged."""
+        return key in self.purged or (key in self.asked and self.asked[key].queue in self.purged_queues)
+
+    def _asked_cancels(self) -> dict[str, list[float]]:
+        """By job: when each cancel began that was not refused."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for invoke, result in self.calls:
+            if invoke.f == "cancel" and (result is None or result.type != "fail"):
+                for item in invoke.items:
+                    found[item.id].append(invoke.t0)
+        return found
+
+    def items_of(self, f: str) -> dict[str, list[tuple[Op, Op | None]]]:
+        """Calls of one operation by the jobs that they name."""
+        if f not in self._items_of:
+            found: dict[str, list[tuple[Op, Op | None]]] = defaultdict(list)
+            for invoke, result in self.calls:
+                for item in invoke.items if invoke.f == f else ():
+                    found[item.id].append((invoke, result))
+            self._items_of[f] = found
+        return self._items_of[f]
+
+    def asked_by(self, result: Op) -> list[Item]:
+        return next((invoke.items for invoke, heard in self.calls if heard is result), [])
+
+    def claimed_since(self, lease: Lease) -> float:
+        """When the first call began that can have made the lease: the response to a repeated claim has an older lease."""
+        return min((call[0].t0 for key in lease.claims for call in self.claims.get(key, [])), default=lease.t0)
 
     def _hear_of_leases(self) -> None:
         claims = [op for op in self.ops if op.f == "claim" and op.type == "ok"]
@@ -144,6 +200,13 @@ class Facts:
         if result is not None and item.status == "extended" and item.lease_until > lease.until:
             lease.until, lease.over = item.lease_until, result.t1 + item.lease_until - (result.db_at or result.t1)
             lease.soonest = invoke.t0 + item.lease_until - (result.db_at or invoke.t0)
+
+    # Clocks
+
+    def database_time(self, at: float) -> float:
+        """What the database's clock said at an instant of the machine's."""
+        place = bisect_right(self._clock, at, key=lambda change: change[0])
+        return at + (self._clock[place - 1][1] if place else 0.0)
 
     # Faults
 

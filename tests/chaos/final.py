@@ -7,15 +7,19 @@ import httpx
 import msgspec
 
 from tests.api import Json
+from tests.chaos import witness
 from tests.chaos.cluster import Cluster
+from tests.chaos.history import payload_hash
+from tests.chaos.witness import Row
 from tests.chaos.workload import SCHEDULES
 
-ALL_JOBS = """
-SELECT id, state, coalesce(state_reason, '') AS reason, payload, deliveries, attempt, max_attempts, unique_key, schedule FROM jobs
+COLUMNS = "id, payload, deliveries, attempt, max_attempts, unique_key, schedule, crashes, replayed_from"
+ALL_JOBS = f"""
+SELECT state, coalesce(state_reason, '') AS reason, NULL::text AS result, NULL::timestamptz AS ended, {COLUMNS} FROM jobs
 UNION ALL
-SELECT id, state, coalesce(state_reason, ''), payload, deliveries, attempt, max_attempts, unique_key, schedule FROM finished_jobs
+SELECT state, coalesce(state_reason, ''), result, finished_at, {COLUMNS} FROM finished_jobs
 UNION ALL
-SELECT id, 'dead', reason, payload, deliveries, attempt, max_attempts, unique_key, schedule FROM dead_letters
+SELECT 'dead', reason, NULL, dead_at, {COLUMNS} FROM dead_letters
 """
 # One statement, one snapshot: which runs are still to come, and the jobs of those that have been.
 TICKS = """
@@ -24,8 +28,6 @@ SELECT schedules.name, schedules.created_at, schedules.next_run_at,
     + (SELECT count(*) FROM dead_letters WHERE schedule = schedules.name) AS jobs
 FROM schedules
 """
-
-DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 
 
 class Kept(msgspec.Struct):
@@ -40,6 +42,10 @@ class Kept(msgspec.Struct):
     max_attempts: int = 0
     unique: str = ""
     schedule: str = ""
+    replayed_from: str = ""  # the dead letter of another queue that it was made from
+    crashes: int = 0
+    result: str = ""  # its hash
+    ended: float = 0  # by the database's clock
 
 
 class Ticks(msgspec.Struct):
@@ -50,14 +56,31 @@ class Ticks(msgspec.Struct):
     jobs: int
 
 
+class Rate(msgspec.Struct):
+    limit: int
+    per_seconds: int
+
+
+class Rules(msgspec.Struct):
+    """The limits in a queue's configuration."""
+
+    name: str
+    max_running: int = 0
+    max_running_per_group: int = 0
+    rate: Rate | None = None
+
+
 class Final(msgspec.Struct):
     kept: list[Kept]
     ticks: list[Ticks] = []
     told: dict[str, str] = {}  # id -> state, through the API
+    results: dict[str, str] = {}  # id -> the hash of its result, through the API
     stats: dict[str, int] = {}
     drained: bool = True
-    stubborn: int = 0
+    stubborn: int = 0  # brokers that did not end on SIGTERM
     deadlocks: int = 0  # that Postgres had to break up
+    witness: list[Row] = []
+    queues: dict[int, Rules] = {}
 
 
 def live(cluster: Cluster) -> int:
@@ -69,7 +92,7 @@ def end_schedules(cluster: Cluster) -> list[Ticks]:
     if not cluster.options.schedules:
         return []
     rows = cluster.postgres.rows(TICKS)
-    with httpx.Client(base_url=cluster.direct(0), timeout=20) as http:
+    with cluster.http() as http:
         for name in SCHEDULES:
             for _ in range(50):
                 if _status(http, f"/schedules/{name}/pause") == 200:
@@ -101,25 +124,49 @@ def final_read(cluster: Cluster, ticks: list[Ticks], *, drained: bool) -> Final:
             max_attempts=row["max_attempts"],
             unique=row["unique_key"] or "",
             schedule=row["schedule"] or "",
+            replayed_from=str(row["replayed_from"] or ""),
+            crashes=row["crashes"],
+            result=payload_hash(msgspec.json.decode(row["result"])) if row["result"] else "",
+            ended=row["ended"].timestamp() if row["ended"] else 0,
         )
         for row in rows
     ]
-    with httpx.Client(base_url=cluster.direct(0), timeout=60) as http:
-        return Final(kept, ticks, _through_api(http), _stats(http), drained=drained, deadlocks=int(cluster.postgres.value(DEADLOCKS)))
+    with cluster.http(timeout=60) as http:
+        jobs, stats = _through_api(http), _stats(http)
+    witnessed, queues = witness.read(cluster.postgres), _rules(cluster)
+    assert witnessed, "the triggers in the database recorded nothing"
+    cluster.ask_all_to_go()
+    return Final(
+        kept,
+        ticks,
+        told={job["id"]: job["state"] for job in jobs},
+        results={job["id"]: payload_hash(job["result"]) for job in jobs if "result" in job},
+        stats=stats,
+        drained=drained,
+        stubborn=cluster.stubborn,
+        deadlocks=cluster.postgres.deadlocks(),
+        witness=witnessed,
+        queues=queues,
+    )
+
+
+def _rules(cluster: Cluster) -> dict[int, Rules]:
+    rows = cluster.postgres.rows("SELECT id, name, config FROM queues")
+    return {row["id"]: msgspec.convert(msgspec.json.decode(row["config"]) | {"name": row["name"]}, Rules) for row in rows}
 
 
 def _key(payload: str) -> str:
     return str(msgspec.json.decode(payload).get("key", ""))
 
 
-def _through_api(http: httpx.Client) -> dict[str, str]:
-    told: dict[str, str] = {}
+def _through_api(http: httpx.Client) -> list[Json]:
+    jobs: list[Json] = []
     params: dict[str, str | int] = {"limit": 1000}
     while True:
         page = _get(http, "/jobs", params)
-        told |= {job["id"]: job["state"] for job in page["items"]}
+        jobs += page["items"]
         if "next_cursor" not in page:
-            return told
+            return jobs
         params["cursor"] = page["next_cursor"]
 
 

@@ -15,7 +15,7 @@ from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
 from tests.chaos.facts import Facts, Fault
 from tests.chaos.nemeses import FULL, clash, wanted
-from tests.chaos.options import Options
+from tests.chaos.options import Options, from_json, to_json
 from tests.chaos.progress import Progress
 from tests.chaos.report import Report, report
 
@@ -27,13 +27,25 @@ def run(options: Options) -> Report:
     assert not any(folder.iterdir()), f"{folder} is not empty"
     folder.chmod(0o755)
     began = time.monotonic()
+    (folder / "options.json").write_text(to_json(options))
     with running(options, folder) as cluster:
-        faults, last = Run(cluster).through()
-    facts = Facts(history.read(cluster.history), faults, last, options)
-    summary = report(facts, folder, check(facts), seconds=time.monotonic() - began)
+        (folder / "final.json").write_bytes(msgspec.json.encode(Run(cluster).through()))
+    summary = judge(folder, seconds=time.monotonic() - began)
     if summary.clean and not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return summary
+
+
+def judge(folder: Path, *, seconds: float = 0) -> Report:
+    """Checks the files of a run."""
+    faults = (folder / "faults.jsonl").read_bytes().splitlines() if (folder / "faults.jsonl").exists() else []
+    facts = Facts(
+        history.read(folder / "history"),
+        [msgspec.json.decode(line, type=Fault) for line in faults],
+        msgspec.json.decode((folder / "final.json").read_bytes(), type=final.Final),
+        from_json((folder / "options.json").read_text()),
+    )
+    return report(facts, folder, check(facts), seconds=seconds)
 
 
 @contextmanager
@@ -54,13 +66,13 @@ class Run:
         self.faults: list[Fault] = []
         self.progress = Progress(self.options)
 
-    def through(self) -> tuple[list[Fault], final.Final]:
+    def through(self) -> final.Final:
         self.cluster.start_clients()
         self._quietly(self.options.quiet)
         for names in self._plan():
             self._strike(names)
             self._quietly(self.options.gap_seconds * self.dice.uniform(0.5, 1.5))
-        return self.faults, self._drain()
+        return self._drain()
 
     def _plan(self) -> list[list[str]]:
         """Each once, in an order of its own for each seed; then as the dice say, now and then two at once."""
@@ -94,6 +106,7 @@ class Run:
         while any(producer.alive for producer in self.cluster.producers):
             self.progress.say("producers finish")
             time.sleep(0.1)
+        self.cluster.end_operators()
         left, until = final.live(self.cluster), self._bound()
         while left and time.monotonic() < until:
             self.progress.say(f"drain: {left} jobs left")

@@ -1,4 +1,17 @@
-"""What happened, as the clients saw it: one JSON line per operation, each process in a file of its own, written at once (kill -9)."""
+"""What happened, as the clients saw it: one JSON line per operation, each process in a file of its own, written at once (kill -9).
+
+Operations, and the items of their requests and responses:
+- `enqueue`: request the job as sent, response its id and status. A call without an Idempotency-Key has no key, and is repeated only if it
+  was certainly not done. SQL in a producer's own transaction is such a call; if it was rolled back, it was not done.
+- `claim`: response the leases. Settlements sent inside a claim are a `settle` operation of their own with the claim's times.
+- `settle`, `heartbeat`: request id, token, outcome; response status, state, attempt, run_at or lease_until. A lease that a worker leaves
+  out of a heartbeat with `holds_all` is a release of unknown outcome.
+- `cancel`: request id; response id and state of the job.
+- `replay`: request the ids of dead letters; response the id of each replayed job, with `replayed_from` if it is a new job in another queue.
+- `pause`, `resume`, `purge`: of `queue`. A purge removes waiting jobs; `purge` with items removes these dead letters.
+- `letters`: a list of dead letters. `leases`: response the running jobs and when their leases end.
+- `revoke`: request the id of an API key.
+"""
 
 import os
 import time
@@ -33,6 +46,14 @@ class Item(msgspec.Struct, omit_defaults=True, kw_only=True):
     db_at: float = 0  # when the lease began
     lease_until: float = 0
     run_at: float = 0
+    expires_at: float = 0
+    timeout: float = 0  # timeout_seconds
+    retryable: bool = True  # of a failure
+    result: str = ""  # the hash of a completion's result
+    depends_on: list[str] = []  # keys of jobs of the same call
+    on_parent_failure: str = ""
+    on_conflict: str = ""  # on_duplicate of a unique key
+    replayed_from: str = ""
 
 
 class Op(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -45,10 +66,12 @@ class Op(msgspec.Struct, omit_defaults=True, kw_only=True):
     t0: float
     t1: float = 0
     key: str = ""
+    queue: str = ""  # of an operation on a queue
     via: int = -1  # which broker
     status: int = 0
     code: str = ""
     db_at: float = 0
+    caller: str = ""  # the id of the API key that the call was made with
     items: list[Item] = []
 
 

@@ -1,7 +1,7 @@
 """Invariants I8 to I12: order, an end for everything, unknown outcomes that resolve, no run too early, counts that agree. Pure."""
 
 import heapq
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from itertools import takewhile
 from uuid import UUID
@@ -12,6 +12,7 @@ from tests.chaos.history import SENT_AWAY, Op
 from tests.chaos.workload import LIMITED, LINE, WORK
 
 SETTLED = ("settled", "already_settled")
+TAKEN_BACK = 3.0  # seconds after which an expired lease has been ended; brokers check several times a second
 WAITS = 2.0  # seconds for which a job may be passed over outside faults (T of I8)
 
 
@@ -69,11 +70,23 @@ def i9_all_comes_to_an_end(facts: Facts) -> list[str]:
     left = Counter(row.state for row in facts.final.kept if row.state not in ("completed", "dead", "cancelled"))
     found = [f"not over in time: {dict(left)}"] if left or not facts.final.drained else []
     found += [f"deadlocks: {facts.final.deadlocks}"] if facts.final.deadlocks else []
+    found += _forgotten_leases(facts)
     found += [f"{facts.final.stubborn} brokers did not end on SIGTERM"] if facts.final.stubborn else []
     table = Counter(row.state for row in facts.final.kept)
     table["ready"] += table.pop("parked", 0)
     wrong = {state: (told, table[state]) for state, told in facts.final.stats.items() if told != table[state]}
     return found + [f"stats say {told} {state}, the tables {there}" for state, (told, there) in wrong.items()]
+
+
+def _forgotten_leases(facts: Facts) -> list[str]:
+    """Leases that an operator saw long after they had expired, while no fault was active."""
+    looks = [(op, item) for op in facts.ops if op.f == "leases" and op.type == "ok" for item in op.items]
+    late = [(op, item, facts.database_time(op.t0) - item.lease_until) for op, item in looks]
+    return [
+        f"ran out {ago:.1f} s ago and was not taken back: {item.id} delivery {item.deliveries} in {item.queue}"
+        for op, item, ago in late
+        if ago > TAKEN_BACK and not facts.troubled(op.t0 - ago, op.t1)
+    ]
 
 
 def i10_unknown_outcomes_resolve(facts: Facts) -> list[str]:
@@ -112,7 +125,7 @@ def _differs(facts: Facts, known: list[Lease], told: list[Lease], result: Op) ->
 def _settlements_repeat(facts: Facts) -> list[str]:
     found = []
     for lease in facts.leases.values():
-        again = any(other.deliveries > lease.deliveries for other in facts.by_job[lease.job])
+        again = lease.job in facts.replayed or any(other.deliveries > lease.deliveries for other in facts.by_job[lease.job])
         for outcome in sorted({word.item.outcome for word in lease.settlements()}):
             words = sorted((word for word in lease.settlements() if word.item.outcome == outcome), key=lambda word: word.t0)
             found += [f"{breach}: {outcome} of {lease.job} delivery {lease.deliveries}" for breach in _wavers(words, again=again)]
@@ -125,7 +138,7 @@ def _wavers(words: list[Word], *, again: bool) -> list[str]:
     for place, word in enumerate(words):
         told = word.item.status if word.type == "ok" else word.code
         if told == "already_settled" and words[:place] and all(earlier.type == "fail" for earlier in words[:place]):
-            found.append("told as not done, and it was")
+            found.append("reported as not done, but it was done")
         if before == "lease_lost" and told in SETTLED:
             found.append("lost, then settled")
         if before in SETTLED and told == "lease_lost" and (word.item.outcome == "complete" or not again):
@@ -136,18 +149,26 @@ def _wavers(words: list[Word], *, again: bool) -> list[str]:
 
 def _enqueues_resolve(facts: Facts) -> list[str]:
     """Every call is answered in the end; and no job is older than the last word that there was none."""
-    found = []
+    found = _refused_and_there(facts)
     for key, calls in facts.enqueues.items():
         done = [(invoke, result) for invoke, result in calls if result is not None and result.type == "ok"]
         if not done:
             found.append(f"never resolved: {key}")
             continue
         refused = _refused_first(calls)
-        if refused and not facts.jumped(0, done[0][1].t1):
+        if refused and not facts.jumped(calls[0][0].t0, done[0][1].t1):
             made = [created_at(UUID(item.id)).timestamp() for item in done[0][1].items if item.status == "created"]
-            early = refused[-1].t1 - min(made, default=float("inf"))
-            found += [f"told as not done, and it was: {key}, {early:.3f} s before"] if early > 0 else []
+            early = facts.database_time(refused[-1].t1) - min(made, default=float("inf"))
+            found += [f"reported as not done, but it was done: {key}, {early:.3f} s before"] if early > 0 else []
     return found
+
+
+def _refused_and_there(facts: Facts) -> list[str]:
+    """Without an Idempotency-Key: a job that was sent only in calls that were reported as not done, or rolled back, is not stored."""
+    sent = [(item.key, result) for op, result in facts.calls if op.f == "enqueue" and not op.key for item in op.items]
+    open_ones = {key for key, result in sent if result is None or result.type != "fail"}
+    kept = {row.key for row in facts.final.kept}
+    return sorted({f"reported as not done, but it was done: {key}" for key, _ in sent if key not in open_ones and key in kept})
 
 
 def _refused_first(calls: list[tuple[Op, Op | None]]) -> list[Op]:
@@ -158,12 +179,13 @@ def _refused_first(calls: list[tuple[Op, Op | None]]) -> list[Op]:
 def i11_nothing_runs_early(facts: Facts) -> list[str]:
     """No job is handed out before its run_at, be it the producer's, a retry's or a snooze's; and one job per run of a schedule."""
     wanted = {told.id: facts.asked[key].run_at for key, told in facts.acked.items() if told.status == "created"}
+    sent = {item.id: invoke.t0 for invoke, result in reversed(facts.calls) if invoke.f == "enqueue" and result for item in result.items}
     found = []
     for id, leases in facts.by_job.items():
         found += [
             f"early by {wanted[id] - lease.told_at:.3f} s: {id} delivery {lease.deliveries}"
             for lease in leases
-            if lease.told_at < wanted.get(id, 0) - SLACK and not facts.jumped(0, lease.t1)
+            if lease.told_at < wanted.get(id, 0) - SLACK and not facts.jumped(sent[id], lease.t1)
         ]
         found += _early_again(facts, leases)
     return found + [f"{row.jobs} jobs of {row.runs} runs: {row.schedule}" for row in facts.final.ticks if row.jobs != row.runs]
@@ -185,12 +207,10 @@ def _early_again(facts: Facts, leases: list[Lease]) -> list[str]:
 
 def i12_counts_agree(facts: Facts) -> list[str]:
     """As many jobs as were acknowledged, completed only by somebody's word; the API tells of each the same as the database."""
-    asked: dict[str, set[str]] = defaultdict(set)
-    for lease in facts.leases.values():
-        asked[lease.job] |= {word.item.outcome for word in lease.settlements()}
-    found = [f"completed by nobody: {row.id}" for row in facts.final.kept if row.state == "completed" and "complete" not in asked[row.id]]
-    made = {told.id for told in facts.acked.values()} | {row.id for row in facts.final.kept if row.schedule}
-    found += [f"there, but nobody was told: {row.id}" for row in facts.final.kept if row.id not in made]
+    done = {lease.job for lease in facts.leases.values() if lease.heard("complete")}
+    found = [f"completed without a completion: {row.id}" for row in facts.final.kept if row.state == "completed" and row.id not in done]
+    made = {told.id for told in facts.acked.values()} | {row.id for row in facts.final.kept if row.schedule or row.replayed_from}
+    found += [f"stored, but never reported: {row.id}" for row in facts.final.kept if row.id not in made and row.key not in facts.unsure]
     kept = {row.id: row.state for row in facts.final.kept}
     if facts.final.told:
         found += [

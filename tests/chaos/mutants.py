@@ -68,8 +68,8 @@ MUTANTS = {
     "same_token_again": Mutant(
         "R6: a job has the same token at every delivery",
         "late workers",
-        ("I5", "I6"),
-        (rewritten(leases.SQL, "claim", "md5($5 || jobs.id::text)", "md5(left($5, 0) || id::text)"),),
+        ("I5", "I6", "W2"),
+        (rewritten(leases.SQL, "claim", "md5($5 || jobs.id::text)", "md5(left($5, 0) || jobs.id::text)"),),
     ),
     # Leases
     "reaps_the_living": Mutant(
@@ -131,6 +131,48 @@ MUTANTS = {
     "unknown_as_not_done": Mutant("R7: whatever has failed was not done", "cut database", ("I10",), (code.unknown_as_not_done,)),
     "fire_and_forget": Mutant("jobs are acknowledged before they are stored", "cut database", ("I1",), (code.fire_and_forget,)),
     "batch_in_parts": Mutant("the key and the parts of a batch commit one by one", "cut database", ("I1", "I3"), (code.batch_in_parts,)),
+    "keyless_batch_by_lane": Mutant(
+        "a batch over several lanes without a key is stored lane by lane", "keyless batches", ("I3", "W8"), (code.keyless_batch_by_lane,)
+    ),
+    "replay_in_two": Mutant(
+        "a replay into another queue takes two transactions", "replays", ("I1", "W8"), (code.replay_in_two_transactions,)
+    ),
+    "commits_not_flushed": Mutant(
+        "R19: sessions have synchronous_commit=off", "killed database", ("I1",), (code.commits_not_flushed,), says="lost"
+    ),
+    # False responses
+    "gives_up_at_once": Mutant("the first failure is the last", "late workers", ("I13", "W4"), (code.gives_up_at_once,)),
+    "cancel_not_done": Mutant("a waiting job is reported as cancelled, and runs", "cancels", ("I13", "W7"), (code.cancel_not_done,)),
+    "refused_and_done": Mutant("completions are reported as lost, and count", "lost replies", ("W7",), (code.refused_and_done,)),
+    "result_lost": Mutant(
+        "a completed job has no result",
+        "lost replies",
+        ("I13",),
+        (rewritten(leases.SQL, "complete", "'complete', result, cancel_requested_at", "'complete', NULL, cancel_requested_at"),),
+    ),
+    "deaf_to_sigterm": Mutant("R15: a broker does not end on SIGTERM", "rolling", ("I9",), (code.deaf_to_sigterm,), says="SIGTERM"),
+    # Maintenance, without a request
+    "paused_not_swept": Mutant(
+        "leases of paused queues are not taken back when they run out",
+        "paused queue",
+        ("I9",),
+        (
+            rewritten(
+                leases.SQL,
+                "expired_leases",
+                "lease_expires_at <= $2",
+                "lease_expires_at <= $2 AND NOT EXISTS (SELECT FROM queues WHERE id = lane >> 8 AND paused_at IS NOT NULL)",
+            ),
+        ),
+        says="not taken back",
+    ),
+    "overdue_not_promoted": Mutant(
+        "scheduled jobs whose time came more than a minute ago stay scheduled",
+        "long outage",
+        ("I9",),
+        (rewritten(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1 AND run_at > $1::timestamptz - interval '60 s'"),),
+        says="'scheduled'",
+    ),
     # What is kept
     "dead_letter_dropped": Mutant(
         "a job that dies leaves no letter",
@@ -169,7 +211,7 @@ MUTANTS = {
         (rewritten(limits.SQL, "running_slots", "count(*)", "0 * count(*)"),),
     ),
     "last_in_first_out": Mutant(
-        "the youngest goes first", "crowd", ("I8",), (rewritten(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),)
+        "the youngest goes first", "one line", ("I8",), (rewritten(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),)
     ),
     "early": Mutant(
         "jobs become ready three seconds before their time",

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from tests.chaos.harness import run
 from tests.chaos.mutants import MUTANTS
 from tests.chaos.options import Options
+from tests.chaos.workload import LINE, PAUSED, WIDE
 
 SEEDS = (1, 2, 3)
 SOUND = ""
-LINE = "{:<22} {:<25} {:<11} {:<14} {:<9} {}"
+COLUMNS = "{:<22} {:<25} {:<11} {:<14} {:<9} {}"
 
 _SMALL = Options(
     jobs=800,
@@ -29,6 +30,7 @@ _SMALL = Options(
     crash=0.0,
     pause=0.0,
     schedules=False,
+    operator=0,
     settling=12.0,
 )
 SITUATIONS = {
@@ -38,6 +40,18 @@ SITUATIONS = {
     "cut clients": replace(_SMALL, nemeses=("client_cut",), faults=8, fault_seconds=0.3, gap_seconds=0.6, workers=3, slots=8, pause=0.2),
     "cut database": replace(_SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02),
     "crowd": replace(_SMALL, nemeses=("old_snapshot",), jobs=2000, faults=1, slots=8, lease=1, pause=0.3),
+    "one line": replace(_SMALL, nemeses=("old_snapshot",), jobs=400, quiet=6.0, faults=1, focus=LINE, pause=0.05, lease=1),
+    "keyless batches": replace(_SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02, focus=WIDE, keyless=0.8),
+    "replays": replace(
+        _SMALL, nemeses=("db_cut", "broker_kill"), faults=10, fault_seconds=0.3, focus=WIDE, failures=10, operator=0.05, buggify=0.01
+    ),
+    "killed database": replace(_SMALL, nemeses=("postgres_kill",), gap_seconds=1.2, sql=0),
+    "paused queue": replace(
+        _SMALL, nemeses=("worker_kill",), quiet=18.0, faults=1, lease=3, crash=0.15, focus=PAUSED, operator=0.2, halt=10
+    ),
+    "long outage": replace(_SMALL, nemeses=("long_outage_clock",), faults=1, focus=PAUSED),
+    "cancels": replace(_SMALL, nemeses=("worker_stop",), jobs=400, lease=1, faults=1, cancels=0.2),
+    "rolling": replace(_SMALL, nemeses=("broker_roll",), jobs=200, brokers=1, faults=1),
     "schedules": replace(_SMALL, nemeses=("broker_stop",), brokers=3, schedules=True),
 }
 
@@ -88,7 +102,7 @@ def line(outcomes: list[Outcome]) -> str:
     seconds = "/".join(f"{outcome.seconds:.0f}" for outcome in outcomes)
     said = next((outcome.sentences[0] for outcome in outcomes if outcome.sentences), "")
     columns = (first.name or "(sound)", ", ".join(SITUATIONS[first.situation].nemeses), invariants, verdict, seconds, said[:90])
-    return LINE.format(*columns)
+    return COLUMNS.format(*columns)
 
 
 def main() -> int:
@@ -96,7 +110,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="of mutants; none: all of them")
     parser.add_argument("--seeds", type=lambda given: tuple(map(int, given.split(","))), default=SEEDS)
     asked = parser.parse_args()
-    print(LINE.format("mutant", "nemeses", "invariant", "seeds", "seconds", "for example"))
+    print(COLUMNS.format("mutant", "nemeses", "invariant", "seeds", "seconds", "for example"))
     wrong = 0
     for name, situation in everything(asked.names):
         outcomes = [try_one(name, situation, seed) for seed in asked.seeds]

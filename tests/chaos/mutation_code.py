@@ -6,22 +6,39 @@ import random
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from app.db.clock import DatabaseClock
+from app.db.lanes import by_lane
 from app.db.pool import Database, Runs
+from app.db.servers import Connection, Servers
+from app.dead_letters import store as dead_letters
+from app.dead_letters.reviving import Due, Reviving
 from app.errors import DatabaseUnavailable
+from app.jobs import store as jobs
 from app.jobs import uniqueness, wanted
 from app.jobs.answers import Stored
+from app.jobs.changing import Changing
 from app.jobs.entries import Entry
 from app.jobs.intake import Intake
+from app.jobs.schemas import Job
 from app.jobs.store import NewJob
+from app.jobs.wanted import choose_lane
 from app.leases import store as leases
+from app.leases import verdicts
 from app.leases.claiming import Claiming
 from app.leases.schemas import Settlement, SettleResult
 from app.leases.settling import Settling
-from app.leases.store import ClaimedRow, SettledRow
+from app.leases.store import ClaimedRow, LeasedRow, SettledRow
+from app.leases.verdicts import Ending
+from app.queues.registry import Queue
+from app.settings import Settings
+from app.web.server import Server
+from app.web.shapes import or_unset
 
 SKEW = 3.0  # seconds by which the clock of each further broker is wrong
 SLOW = 0.2  # seconds that a statement takes on a slow database: a client leaves meanwhile, and has come back before two more are over
@@ -119,6 +136,83 @@ def batch_in_parts() -> None:
         return known
 
     Intake._store_together = store_together  # type: ignore[method-assign]
+
+
+def keyless_batch_by_lane() -> None:
+    sound = Intake._store_together
+
+    async def store_together(self: Intake, items: Any, entries: Sequence[Entry], key: Any, *, atomic: bool) -> Any:
+        if key is not None or any(entry.needs_a_transaction for entry in entries):
+            return await sound(self, items, entries, key, atomic=atomic)
+        await self._write(self._floor.db, entries, atomic=atomic)
+        return None
+
+    Intake._store_together = store_together  # type: ignore[method-assign]
+
+
+def replay_in_two_transactions() -> None:
+    """In a replay into another queue, the dead letter is removed before the job is stored."""
+
+    async def move(self: Reviving, queue: Queue, lane: int, ids: Sequence[UUID], due: dict[UUID, Due], overrides: Any) -> list[UUID]:
+        letters = await dead_letters.take_out(self._floor.db, lane, ids)
+        await asyncio.sleep(SLOW)
+        fresh = [self._fresh(letter, choose_lane(queue, or_unset(letter.group_key)), due[letter.id], overrides) for letter in letters]
+        for target, rows in by_lane(fresh, lambda row: row.id).items():
+            await jobs.enqueue(self._floor.db, target, rows)
+        return [row.id for row in fresh]
+
+    Reviving._move_to = move  # type: ignore[method-assign]
+
+
+def commits_not_flushed() -> None:
+    """In every session, because a session that notifies others flushes what was committed before it."""
+    sound = Servers.connect
+
+    async def connect(self: Servers, dsn: str | None = None, **options: Any) -> Connection:
+        settings = options.pop("server_settings", {}) | {"synchronous_commit": "off"}
+        return await sound(self, dsn, server_settings=settings, **options)
+
+    Servers.connect = connect  # type: ignore[assignment, method-assign]
+
+
+def gives_up_at_once() -> None:
+    sound = verdicts._reason
+
+    def reason(row: LeasedRow, ending: Ending, settings: Settings) -> str | None:
+        found = sound(row, ending, settings)
+        return "attempts_exhausted" if ending.outcome == "fail" and found == "retry_backoff" else found
+
+    verdicts._reason = reason
+
+
+def refused_and_done() -> None:
+    """Every tenth completion is reported as lost, and was done."""
+    sound = Settling._settle_lane
+    turns = count(1)
+
+    async def settle_lane(self: Settling, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
+        results = await sound(self, lane, items)
+        refused = [result.status == "settled" and next(turns) % 10 == 0 for result in results]
+        return [msgspec.structs.replace(result, status="lease_lost") if no else result for result, no in zip(results, refused, strict=True)]
+
+    Settling._settle_lane = settle_lane  # type: ignore[method-assign]
+
+
+def cancel_not_done() -> None:
+    """A waiting job is reported as cancelled, and keeps waiting."""
+    sound = Changing.cancel
+
+    async def cancel(self: Changing, job_id: UUID, reason: str | None) -> tuple[int, Job]:
+        job = await self._watching.get(job_id)
+        if job.state not in ("ready", "scheduled", "blocked"):
+            return await sound(self, job_id, reason)
+        return 200, msgspec.structs.replace(job, state="cancelled")
+
+    Changing.cancel = cancel  # type: ignore[method-assign]
+
+
+def deaf_to_sigterm() -> None:
+    Server.handle_exit = lambda *_: None  # type: ignore[method-assign]
 
 
 def payload_touched() -> None:

@@ -50,6 +50,17 @@ def broker_roll(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
         cluster.restart_broker(number)
 
 
+@contextmanager
+def long_outage_clock(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+    """All brokers are down for 90 seconds of the database's clock, which are fewer of the machine's."""
+    for broker in cluster.brokers:
+        broker.send_signal(signal.SIGKILL)
+    cluster.postgres.execute("UPDATE clock_jump SET by = by + interval '90 s'")
+    yield cluster.numbers
+    for number in cluster.numbers:
+        cluster.restart_broker(number)
+
+
 # Postgres
 
 
@@ -196,13 +207,21 @@ SHORT: dict[str, Nemesis] = {
     "pool_starvation": pool_starvation,
     "connections_taken": connections_taken,
 }
-FULL: dict[str, Nemesis] = SHORT | {"clock_jump": clock_jump, "migration": migration, "failover": failover}
+FULL: dict[str, Nemesis] = SHORT | {
+    "clock_jump": clock_jump,
+    "long_outage_clock": long_outage_clock,
+    "migration": migration,
+    "failover": failover,
+}
 
 NEEDS_POSTGRES = {"postgres_terminate", "old_snapshot", "pool_starvation", "connections_taken", "clock_jump", "migration", "failover"}
+WHOLE = {"long_outage_clock"}  # comes alone
 
 
 def clash(*names: str) -> bool:
     """Two that cannot be had at once: one broker is not stopped and asked to go, and nobody talks to a Postgres that is dead."""
+    if WHOLE.intersection(names) and len(names) > 1:
+        return True
     kinds = ["postgres" if name in NEEDS_POSTGRES else name.partition("_")[0] for name in names]
     return len(set(kinds)) < len(kinds)
 

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.nursery`: a process that has imported everything, and becomes a broker, a producer or a worker by forking.
+"""`python -m tests.chaos.nursery`: a process that has imported everything, and becomes a broker or a client by forking.
 
 Starting Python and importing the product costs seconds of CPU; a fork costs none. The children are real processes: they are killed,
 stopped and asked to end like any other, and they end when the nursery does, which ends with the harness.
@@ -16,7 +16,7 @@ from types import FrameType
 
 import msgspec
 
-ROLES = ("broker", "producer", "worker")
+ROLES = ("broker", "producer", "worker", "operator")
 
 
 class Birth(msgspec.Struct):
@@ -82,11 +82,11 @@ class Nursery:
 
 
 def serve() -> None:
-    from tests.chaos import broker, producer, worker  # the point of it all: only now, and only once
+    from tests.chaos import broker, operator, producer, worker  # the point of it all: only now, and only once
 
     _import_product()
     signal.signal(signal.SIGCHLD, _reap)
-    mains = {"broker": broker.main, "producer": producer.main, "worker": worker.main}
+    mains = {"broker": broker.main, "producer": producer.main, "worker": worker.main, "operator": operator.main}
     for line in sys.stdin.buffer:
         birth = msgspec.json.decode(line, type=Birth)
         parent = os.getpid()

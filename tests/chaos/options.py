@@ -30,6 +30,13 @@ class Options:
     crash: float = 0.002  # share of claims at which a worker dies
     pause: float = 0.004  # share of claims after which a worker sleeps beyond its lease
     schedules: bool = True
+    operator: float = 0.3  # seconds between the actions of an operator who pauses, purges and replays; 0: no operator
+    halt: float = 1.0  # seconds for which the operator pauses a queue, about
+    focus: str = ""  # a queue that most jobs go to
+    cancels: float = 0.01  # share of acknowledged jobs that are cancelled
+    failures: float = 1.0  # how many times as often as usual jobs fail
+    keyless: float = 0.08  # share of enqueue calls without an Idempotency-Key
+    sql: float = 0.04  # share of enqueue calls that are SQL in the producer's own transaction
     settling: float = 30.0  # seconds to come to an end, beyond what leases and attempts may take (I9)
 
     @property

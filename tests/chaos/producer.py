@@ -1,25 +1,26 @@
-"""A producer: enqueues its share of the jobs at a steady pace, each call until it is told its outcome."""
+"""A producer: enqueues its share of the jobs at a steady pace, and repeats each call that has a key until it knows the outcome."""
 
 import asyncio
 import random
 from pathlib import Path
 
 from tests.api import Json
-from tests.chaos.client import Answer, Client, pause
+from tests.chaos.client import Answer, ApiKeys, Client, pause
 from tests.chaos.history import History, Item, now
 from tests.chaos.options import Options, from_json
-from tests.chaos.workload import item_of, jobs_of, sizes
+from tests.chaos.sql_producer import SqlProducer
+from tests.chaos.workload import item_of, jobs_of, sizes, way_of
 
 AGAIN = 0.02  # share of acknowledged calls that are repeated all the same
-CANCEL = 0.01  # share of acknowledged jobs that are cancelled
 HANDS = 4  # calls under way at once
 
 
 class Producer:
-    def __init__(self, options: Options, number: int, client: Client) -> None:
+    def __init__(self, options: Options, number: int, client: Client, sql: SqlProducer) -> None:
         self.options = options
         self.number = number
         self._client = client
+        self._sql = sql
         self._dice = random.Random(f"{options.seed}/producer/{number}")
         self._hands = asyncio.Semaphore(HANDS)
 
@@ -35,27 +36,32 @@ class Producer:
                 sent += size
 
     async def _enqueue(self, call: int, size: int) -> None:
+        jobs, way = jobs_of(self.options, self.number, call, size), way_of(self.options, self.number, call)
         try:
-            await self._enqueue_now(call, jobs_of(self.options, self.number, call, size))
+            if way == "sql":
+                await self._sql.enqueue(jobs)
+            else:
+                await self._enqueue_now(f"p{self.number}-{call}" if way == "keyed" else "", jobs)
         finally:
             self._hands.release()
 
-    async def _enqueue_now(self, call: int, jobs: list[Json]) -> None:
-        answer = await self._until_told(f"p{self.number}-{call}", jobs)
-        while answer.ok and self._dice.random() < AGAIN:
-            answer = await self._until_told(f"p{self.number}-{call}", jobs)
+    async def _enqueue_now(self, key: str, jobs: list[Json]) -> None:
+        answer = await self._until_told(key, jobs)
+        while key and answer.ok and self._dice.random() < AGAIN:
+            answer = await self._until_told(key, jobs)
         for told in told_of(answer.body) if answer.ok else ():
-            if self._dice.random() < CANCEL:
-                await self._client.call("cancel", f"/jobs/{told}/cancel", {}, items=[Item(id=told)])
+            if self._dice.random() < self.options.cancels:
+                await self._client.call("cancel", f"/jobs/{told}/cancel", {}, items=[Item(id=told)], read=state_of)
 
     async def _until_told(self, key: str, jobs: list[Json]) -> Answer:
-        """The same key, so that it makes no difference how often. No limit: the harness ends us if need be."""
+        """The same key, so that it makes no difference how often. No limit: the harness ends us if need be. Without a key it is sent
+        again only while it was certainly not done: otherwise its outcome stays unknown."""
         items = [item_of(job) for job in jobs]
         path, body = ("/jobs", jobs[0]) if len(jobs) == 1 else ("/jobs/batch", {"jobs": jobs})
         tries = 0
         while True:
             answer = await self._client.call("enqueue", path, body, key=key, items=items, read=lambda told: read(told, items))
-            if not answer.again:
+            if not answer.again or (answer.kind == "info" and not key):
                 return answer
             tries += 1
             await asyncio.sleep(pause(tries, self._dice))
@@ -65,21 +71,28 @@ def told_of(body: Json) -> list[str]:
     return [str(result["job_id"]) for result in body["results"]] if "results" in body else [str(body["id"])]
 
 
+def state_of(job: Json) -> list[Item]:
+    return [Item(id=job["id"], state=job["state"])]
+
+
 def read(body: Json, asked: list[Item]) -> list[Item]:
-    """Ids, and whether the job is a new one. A single answer does not say that in its body: whose payload it has does."""
+    """Ids, and whether the job is a new one. A single answer says that in a header; of a repeated call whose payload it has does."""
     if "results" in body:
         return [
             Item(key=item.key, id=result["job_id"], status=result["status"]) for item, result in zip(asked, body["results"], strict=True)
         ]
-    own = body["payload"]["key"] == asked[0].key
+    own = body["payload"]["key"] == asked[0].key and "duplicate" not in body
     return [Item(key=asked[0].key, id=body["id"], status="created" if own else "duplicate")]
 
 
-async def produce(options: Options, number: int, folder: Path, bases: list[str]) -> None:
+async def produce(options: Options, number: int, folder: Path, bases: list[str], dsn: str) -> None:
     proc = f"p{number}"
-    client = Client(bases, History(folder, proc), random.Random(f"{options.seed}/{proc}/ways"))
-    await Producer(options, number, client).run()
+    keys = ApiKeys.read(folder.parent, "producer", random.Random(f"{options.seed}/{proc}/keys"))
+    client = Client(bases, History(folder, proc), random.Random(f"{options.seed}/{proc}/ways"), keys)
+    sql = SqlProducer(dsn, client, random.Random(f"{options.seed}/{proc}/sql"))
+    await Producer(options, number, client, sql).run()
+    await sql.close()
 
 
 def main(args: list[str]) -> None:
-    asyncio.run(produce(from_json(args[0]), int(args[1]), Path(args[2]), args[3].split(",")))
+    asyncio.run(produce(from_json(args[0]), int(args[1]), Path(args[2]), args[3].split(","), args[4]))

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 from tests.chaos.facts import SLACK, Facts, Lease, Word
+from tests.chaos.final import Kept
 from tests.chaos.workload import GROUPED, LIMITED, MAX_RUNNING
 
 TERMINAL = ("completed", "dead", "cancelled")
@@ -18,12 +19,20 @@ def i1_nothing_acknowledged_is_lost(facts: Facts) -> list[str]:
     for key, told in facts.acked.items():
         rows = facts.kept.get(told.id, [])
         if not rows:
-            found.append(f"lost: {key} was acknowledged as {told.id}, and there is no such job")
+            if not facts.may_be_gone(key) and told.id not in facts.moved:
+                found.append(f"lost: {key} was acknowledged as {told.id}, and there is no such job")
         elif rows[0].state not in TERMINAL:
             found.append(f"unfinished: {key} ({told.id}) is {rows[0].state} {rows[0].reason}")
-        elif rows[0].state == "cancelled" and told.id not in facts.cancels:
-            found.append(f"cancelled by nobody: {key} ({told.id})")
+        elif rows[0].state == "cancelled" and told.id not in facts.cancels and not _lost_a_parent(facts, key, rows[0]):
+            found.append(f"cancelled without a request: {key} ({told.id})")
     return found
+
+
+def _lost_a_parent(facts: Facts, key: str, row: Kept) -> bool:
+    """Whether one of its parents has failed or was cancelled, also if it was replayed later."""
+    parents = [facts.acked[parent].id for parent in facts.asked[key].depends_on if parent in facts.acked]
+    failed = [id for id in parents if facts.kept.get(id, [None])[0] is None or facts.kept[id][0].state in ("dead", "cancelled")]
+    return row.reason == "dependency_failed" and bool(failed or facts.replayed.intersection(parents))
 
 
 def i2_nothing_comes_from_nowhere(facts: Facts) -> list[str]:
@@ -54,12 +63,19 @@ def i3_one_job_per_key(facts: Facts) -> list[str]:
     copies = Counter(row.key for row in facts.final.kept if row.key)
     found += [f"stored {count} times: {key}" for key, count in copies.items() if count > 1]
     found += [f"{len(rows)} rows with id {id}" for id, rows in facts.kept.items() if len(rows) > 1]
-    for key, calls in facts.enqueues.items():
-        sent = [item.key for item in calls[0][0].items if not item.unique]
-        stored = sum(key in copies for key in sent)
-        if 0 < stored < len(sent):
-            found.append(f"half a batch: {stored} of {len(sent)} jobs of {key}")
-    return found + _unique_twice(facts)
+    return found + _half_batches(facts, copies) + _unique_twice(facts)
+
+
+def _half_batches(facts: Facts, copies: Counter[str]) -> list[str]:
+    """With or without an Idempotency-Key, all jobs of a call are stored, or none. Jobs that may have been removed do not count."""
+    found = {}
+    for op, _ in facts.calls:
+        if op.f == "enqueue":
+            sent = [item.key for item in op.items if not item.unique and not facts.may_be_gone(item.key)]
+            stored = sum(key in copies for key in sent)
+            if 0 < stored < len(sent):
+                found[sent[0]] = f"half a batch: {stored} of {len(sent)} jobs of {op.key or 'a call without a key: ' + sent[0]}"
+    return list(found.values())
 
 
 def _unique_twice(facts: Facts) -> list[str]:
@@ -185,8 +201,10 @@ def i7_attempts_are_counted(facts: Facts) -> list[str]:
     ]
     for id, leases in facts.by_job.items():
         for earlier, later in pairwise(leases):
+            if id in facts.replayed and later.attempt == 1:
+                continue
             rise, span = later.attempt - earlier.attempt, later.deliveries - earlier.deliveries
-            allowed = _rises(facts, earlier) if span == 1 else set(range(-1, span + 1))
+            allowed = rises(facts, earlier) if span == 1 else set(range(-1, span + 1))
             if rise not in allowed:
                 found.append(
                     f"attempt {earlier.attempt} -> {later.attempt} over deliveries {earlier.deliveries} -> {later.deliveries}: {id}"
@@ -194,7 +212,7 @@ def i7_attempts_are_counted(facts: Facts) -> list[str]:
     return found
 
 
-def _rises(facts: Facts, lease: Lease) -> set[int]:
+def rises(facts: Facts, lease: Lease) -> set[int]:
     """By what the attempt may differ at the next delivery, after what was said of this one."""
     told = [word for word in lease.settlements() if word.accepted]
     unknown = [word for word in lease.settlements() if word.type in ("info", "invoke")]

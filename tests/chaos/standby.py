@@ -26,6 +26,10 @@ class Replicated(Postgres):
     def _data(self) -> Path:
         return self._primary.data
 
+    @property
+    def _logs(self) -> Path:
+        return self._account.folder
+
     def start(self) -> None:
         self._primary.create()
         self._primary.start(DURABLE)

@@ -3,11 +3,14 @@
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.chaos.checker import Found, check
 from tests.chaos.facts import Facts, Fault
 from tests.chaos.final import Final, Kept, Ticks
 from tests.chaos.history import Item, Kind, Op
 from tests.chaos.options import Options
+from tests.chaos.witness import Row
 from tests.chaos.workload import WORK
 
 LEASE = 10.0
@@ -15,13 +18,15 @@ BEGIN = 1_000_000.0
 
 
 class Story:
-    """Each call takes a tenth of a second. The database's clock is the clients'."""
+    """Each call takes a tenth of a second. The database's clock is the clients', until it jumps."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.faults: list[Fault] = []
         self.kept: list[Kept] = []
         self.ticks: list[Ticks] = []
+        self.rows: list[Row] = []
+        self._ahead = 0.0  # the database's clock
         self._calls = count(1)
 
     def enqueue(self, at: float, *jobs: str, key: str = "k", kind: Kind = "ok", ids: dict[str, str] | None = None, **fields: Any) -> None:
@@ -32,8 +37,8 @@ class Story:
         self._call("enqueue", at, key, kind, asked, heard if kind == "ok" else [])
 
     def claim(self, at: float, job: str, *, delivery: int = 1, token: str = "", key: str = "", by: str = "w", **fields: Any) -> None:
-        facts = {"queue": WORK, "payload": "h", "attempt": delivery, "max_attempts": 5, "deliveries": delivery, "db_at": BEGIN + at}
-        times = {"lease_until": BEGIN + at + LEASE, "token": token or f"t{delivery}"}
+        facts = {"queue": WORK, "payload": "h", "attempt": delivery, "max_attempts": 5, "deliveries": delivery}
+        times = {"db_at": BEGIN + at + self._ahead, "lease_until": BEGIN + at + self._ahead + LEASE, "token": token or f"t{delivery}"}
         item = Item(**{"key": job, "id": f"id-{job}", **facts, **times, **fields})
         self._call("claim", at, key, "ok", [], [item], by=by)
 
@@ -42,16 +47,38 @@ class Story:
 
     def settle(self, at: float, job: str, outcome: str = "complete", *, delivery: int = 1, kind: Kind = "ok", **fields: Any) -> None:
         code = fields.pop("code", "")
-        asked = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, outcome=outcome)
+        said = {name: fields[name] for name in ("result", "retryable") if name in fields}
+        asked = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, outcome=outcome, **said)
         told = Item(
             **{"id": f"id-{job}", "token": f"t{delivery}", "deliveries": delivery, "outcome": outcome, "status": "settled", **fields}
         )
         self._call("settle", at, "", kind, [asked], [told] if kind == "ok" else [], code=code)
 
+    def cancel(self, at: float, job: str, state: str = "cancelled", *, kind: Kind = "ok") -> None:
+        """`state` is the job's in the answer."""
+        self._call("cancel", at, "", kind, [Item(id=f"id-{job}")], [Item(id=f"id-{job}", state=state)] if kind == "ok" else [])
+
+    def jump(self, at: float, by: float) -> None:
+        """From then on the database's clock is `by` seconds ahead of the machine's."""
+        self._ahead = by
+        self.faults.append(Fault("clock_jump", BEGIN + at, BEGIN + at + 0.1, []))
+        self.rows.append(Row(n=len(self.rows) + 1, at=BEGIN + at, xid=0, place="clock", by=by))
+
+    def change(self, at: float, job: str, state: str, *, old: str = "", op: str = "UPDATE", place: str = "jobs", **fields: Any) -> None:
+        """A row of the witness. Changes in the same tenth of a second are one transaction."""
+        row = {"id": f"id-{job}", "state": state, "old_state": old, "max_attempts": 5, **fields}
+        self.rows.append(Row(n=len(self.rows) + 1, at=BEGIN + at, xid=round(at * 10) + 1, op=op, place=place, **row))
+
     def beat(self, at: float, job: str, *, delivery: int = 1, status: str = "extended") -> None:
         asked = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery)
         told = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, status=status, lease_until=BEGIN + at + LEASE)
         self._call("heartbeat", at, "", "ok", [asked], [told])
+
+    def act(
+        self, at: float, f: str, *items: Item, told: tuple[Item, ...] = (), queue: str = "", kind: Kind = "ok", caller: str = ""
+    ) -> None:
+        """A call of an operator."""
+        self._call(f, at, "", kind, list(items), list(told), by="operator", queue=queue, caller=caller)
 
     def keep(self, job: str, state: str = "completed", **fields: Any) -> None:
         self.kept.append(Kept(**{"id": f"id-{job}", "state": state, "key": job, **fields}))
@@ -64,13 +91,16 @@ class Story:
 
     def facts(self, **final: Any) -> Facts:
         ops = sorted(self.ops, key=lambda op: op.t1 or op.t0)
-        return Facts(ops, self.faults, Final(kept=self.kept, ticks=self.ticks, **final), Options())
+        return Facts(ops, self.faults, Final(kept=self.kept, ticks=self.ticks, witness=self.rows, **final), Options())
 
     def verdict(self, **final: Any) -> Found:
         return check(self.facts(**final))
 
-    def _call(self, f: str, at: float, key: str, kind: Kind, asked: list[Item], told: list[Item], *, by: str = "w", code: str = "") -> None:
-        call, t0, t1 = f"{by}#{next(self._calls)}", BEGIN + at, BEGIN + at + 0.1
-        self.ops.append(Op(f=f, type="invoke", call=call, proc=by, t0=t0, key=key, items=asked))
+    def _call(
+        self, f: str, at: float, key: str, kind: Kind, asked: list[Item], told: list[Item], *, by: str = "w", code: str = "", **fields: str
+    ) -> None:
+        t0, t1 = BEGIN + at, BEGIN + at + 0.1
+        begun = Op(f=f, type="invoke", call=f"{by}#{next(self._calls)}", proc=by, t0=t0, key=key, items=asked, **fields)  # type: ignore[arg-type]
+        self.ops.append(begun)
         if kind != "invoke":
-            self.ops.append(Op(f=f, type=kind, call=call, proc=by, t0=t0, t1=t1, key=key, db_at=t1, code=code, items=told))
+            self.ops.append(replace(begun, type=kind, t1=t1, db_at=t1 + self._ahead, code=code, items=told))

@@ -94,7 +94,7 @@ def test_i10_not_done_that_was_done(enqueued: Story) -> None:
     enqueued.settle(2, "a", kind="fail", code="database_unavailable")
     enqueued.settle(3, "a", status="already_settled")
     enqueued.keep("a")
-    assert enqueued.verdict()["I10"] == ["told as not done, and it was: complete of id-a delivery 1"]
+    assert enqueued.verdict()["I10"] == ["reported as not done, but it was done: complete of id-a delivery 1"]
 
 
 def test_i10_an_answer_that_changes_its_mind(enqueued: Story) -> None:
@@ -124,7 +124,7 @@ def test_i10_a_job_older_than_the_word_that_there_was_none(story: Story) -> None
     story.enqueue(1, "a", ids={"a": id})
     story.claim(2, "a", id=id)
     story.keep("a", "dead", id=id)
-    assert story.verdict()["I10"] == ["told as not done, and it was: k, 0.080 s before"]
+    assert story.verdict()["I10"] == ["reported as not done, but it was done: k, 0.080 s before"]
 
 
 # I11: nothing early
@@ -158,7 +158,7 @@ def test_i12_a_job_that_nobody_completed(enqueued: Story) -> None:
     enqueued.claim(1, "a")
     enqueued.settle(2, "a", "fail", kind="info")
     enqueued.keep("a")
-    assert enqueued.verdict()["I12"] == ["completed by nobody: id-a"]
+    assert enqueued.verdict()["I12"] == ["completed without a completion: id-a"]
 
 
 def test_i12_the_api_and_the_database_disagree(enqueued: Story) -> None:
@@ -169,7 +169,7 @@ def test_i12_the_api_and_the_database_disagree(enqueued: Story) -> None:
 def test_i12_a_job_that_nobody_was_told_of(story: Story) -> None:
     story.enqueue(0, "a", kind="info")
     story.done("a", 1)
-    assert story.verdict()["I12"] == ["there, but nobody was told: id-a"]
+    assert story.verdict()["I12"] == ["stored, but never reported: id-a"]
 
 
 # Not an invariant: why jobs were handed out again

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.cluster import Network, free_ports
+from tests.chaos.cluster import Network
+from tests.ports import free_ports
 
 PATIENCE = 0.3  # seconds in which an answer that can come would be there
 

@@ -37,7 +37,7 @@ def test_i1_an_acknowledged_job_that_never_ends(enqueued: Story) -> None:
 
 def test_i1_a_job_that_nobody_cancelled(enqueued: Story) -> None:
     enqueued.keep("a", "cancelled")
-    assert enqueued.verdict()["I1"] == ["cancelled by nobody: a (id-a)"]
+    assert enqueued.verdict()["I1"] == ["cancelled without a request: a (id-a)"]
 
 
 # I2: nothing comes from nowhere

@@ -7,18 +7,24 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from tests.api import Json
-from tests.chaos.client import Answer, Client, instant, pause
+from tests.chaos.client import Answer, ApiKeys, Client, Part, instant, pause
 from tests.chaos.history import History, Item, hashed, now, payload_hash
 from tests.chaos.options import Options, from_json
-from tests.chaos.workload import GROUPED, LIMITED, LINE, WORK
+from tests.chaos.workload import FEATURES, GROUPED, LIMITED, LINE, WORK
 
 KEYED = 0.7  # share of claims with an Idempotency-Key
 REPLAYED = 0.05  # share of them that are repeated although they were answered
 BEATS = 0.1  # share of claims that are extended before they are settled
 RIVALS = 0.02  # share of claims of which one job is settled in two ways at once
+CARRIED = 0.1  # share of claims whose settlements go along with the next claim
+HOLDS = 0.01  # share of claims after which the worker reports all leases that it holds
+RECONCILED = 2.2  # seconds after a claim, from which on an unreported lease is released
 OUTCOMES = {"complete": 90.0, "fail": 4.0, "bury": 1.0, "snooze": 2.0, "release": 3.0}
 
 
@@ -33,6 +39,8 @@ class Slot:
         self._dice = random.Random(f"{options.seed}/{self._name}")
         self._stopping = stopping
         self._claims = 0
+        self._carried: list[tuple[Json, Item]] = []  # settlements to send with the next claim
+        self._open: dict[str, Item] = {}  # leases that may not have ended, by token
 
     async def run(self) -> None:
         while not self._stopping.is_set():
@@ -41,6 +49,7 @@ class Slot:
                 await self._work_on(jobs)
             else:
                 await asyncio.sleep(0.02)
+        await self._settle_carried()
 
     # Claiming
 
@@ -53,21 +62,46 @@ class Slot:
             tries += 1
             await asyncio.sleep(pause(tries, self._dice))
             if not key:
-                return []
+                break
             answer = await self._ask(body, key)
         if key and answer.ok and self._dice.random() < REPLAYED:
             await self._ask(body, key)
-        return list(answer.body["jobs"]) if answer.ok else []
+        await self._settle_carried()
+        return list(answer.body["jobs"]) if answer.ok and (key or not answer.again) else []
+
+    def _queues(self) -> list[str]:
+        kind = self._dice.random()
+        if self.options.focus not in ("", LINE) and kind < 0.4:
+            return [self.options.focus]
+        if kind < 0.65:
+            return [WORK] if kind < 0.4 else self._dice.sample((WORK, LIMITED, GROUPED), 3)
+        return self._dice.sample((WORK, *FEATURES), 1 + len(FEATURES))
 
     def _wish(self) -> Json:
-        queues = [WORK] if self._dice.random() < 0.6 else self._dice.sample((WORK, LIMITED, GROUPED), 3)
+        queues = self._queues()
         wish = {"worker_id": self._name, "lease_seconds": self.options.lease, "wait_seconds": self._dice.choice((0, 0.5, 1.5))}
         if self._alone:
             return wish | {"queues": [LINE], "max_jobs": 5}
         return wish | {"queues": queues, "max_jobs": self._dice.choice((1, 5, 20, max(20, min(200, self.options.jobs // 5000))))}
 
     async def _ask(self, body: Json, key: str) -> Answer:
-        return await self._client.call("claim", "/claim", body, key=key, read=_handed_out)
+        parts = [Part("claim", read=_handed_out)]
+        if self._carried:
+            items = [item for _, item in self._carried]
+            parts.append(Part("settle", items, read=lambda body: _told(body["settled"], items)))
+            body = body | {"settle": [settlement for settlement, _ in self._carried]}
+        answer = await self._client.call_for(parts, "/claim", body, key=key)
+        if answer.ok:
+            self._over(item for _, item in self._carried)
+            self._carried = []
+            self._open |= {item.token: item for item in _held(answer.body["jobs"])}
+        return answer
+
+    async def _settle_carried(self) -> None:
+        """Settles what the claim did not settle."""
+        carried, self._carried = self._carried, []
+        if carried:
+            await self._settle(carried)
 
     # Working
 
@@ -79,19 +113,40 @@ class Slot:
             await asyncio.sleep(self.options.lease * 1.5)
         if self._dice.random() < (BEATS if fate >= self.options.crash + self.options.pause else 0.5):
             await self._beat(jobs)
+        if self._dice.random() < HOLDS:
+            jobs = await self._tell_all(jobs)
         settlements = [self._settlement(job) for job in jobs]
-        if self._dice.random() < RIVALS:
+        if self._dice.random() < CARRIED:
+            self._carried = settlements
+        elif settlements and self._dice.random() < RIVALS:
             await asyncio.gather(self._settle(settlements), self._settle([self._settlement(jobs[0], other_than=settlements[0][1].outcome)]))
         else:
             await self._settle(settlements)
 
-    async def _beat(self, jobs: list[Json]) -> None:
+    async def _tell_all(self, jobs: list[Json]) -> list[Json]:
+        """Reports all leases twice. If leases are long enough it leaves out a job, which is released. Returns the jobs that it keeps."""
+        if self.options.lease <= RECONCILED:
+            await self._beat(jobs, holds_all=True)
+            return jobs
+        await self._beat(jobs)
+        await asyncio.sleep(RECONCILED)
+        kept = jobs[1:]
+        for _ in range(2):
+            await self._beat(kept, holds_all=True)
+        return kept
+
+    async def _beat(self, jobs: list[Json], *, holds_all: bool = False) -> None:
+        """With `holds_all` the worker releases all other leases; the outcome of that is unknown."""
         leases = [{"job_id": job["id"], "lease_token": job["lease_token"], "lease_seconds": self.options.lease} for job in jobs]
-        items = [Item(id=job["id"], token=hashed(job["lease_token"]), deliveries=job["deliveries"]) for job in jobs]
+        items = _held(jobs)
+        if holds_all:
+            listed = {item.token for item in items}
+            omitted = [msgspec.structs.replace(item, outcome="release") for token, item in self._open.items() if token not in listed]
+            self._client.note("settle", "info", omitted, t0=now())
         await self._client.call(
             "heartbeat",
             "/heartbeat",
-            {"worker_id": self._name, "leases": leases},
+            {"worker_id": self._name, "leases": leases} | ({"holds_all": True} if holds_all else {}),
             items=items,
             read=lambda body: [
                 _with(item, status=told["status"], lease_until=instant(told.get("lease_expires_at")))
@@ -100,20 +155,33 @@ class Slot:
         )
 
     def _settlement(self, job: Json, *, other_than: str = "") -> tuple[Json, Item]:
-        outcomes = {outcome: weight for outcome, weight in OUTCOMES.items() if other_than not in (outcome, outcome.replace("bury", "fail"))}
+        more = {outcome: OUTCOMES[outcome] * self.options.failures for outcome in ("fail", "bury")}
+        outcomes = {
+            outcome: weight for outcome, weight in (OUTCOMES | more).items() if other_than not in (outcome, outcome.replace("bury", "fail"))
+        }
         outcome = self._dice.choices(list(outcomes), list(outcomes.values()))[0]
         body: Json = {"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "fail" if outcome == "bury" else outcome}
         if outcome in ("fail", "bury"):
             body |= {"error": {"message": "dice"}, "retryable": outcome == "fail"}
         if outcome == "snooze":
             body["delay_seconds"] = 1
+        if outcome == "complete":
+            body["result"] = {"by": self._name, "delivery": job["deliveries"], "n": self._dice.randrange(10**6)}
         item = Item(
-            id=job["id"], token=hashed(job["lease_token"]), outcome=body["outcome"], deliveries=job["deliveries"], attempt=job["attempt"]
+            id=job["id"],
+            token=hashed(job["lease_token"]),
+            outcome=body["outcome"],
+            deliveries=job["deliveries"],
+            attempt=job["attempt"],
+            retryable=body.get("retryable", True),
+            result=payload_hash(body["result"]) if "result" in body else "",
         )
         return body, item
 
     async def _settle(self, settlements: list[tuple[Json, Item]]) -> None:
         """One by one, or together. What nobody knows is asked again with the same tokens."""
+        if not settlements:
+            return
         if len(settlements) > 1 and self._dice.random() < 0.05:
             for settlement in settlements:
                 await self._settle([settlement])
@@ -125,6 +193,16 @@ class Slot:
             await asyncio.sleep(pause(tries, self._dice))
 
     async def _settle_once(self, bodies: list[Json], items: list[Item]) -> Answer:
+        answer = await self._settle_by(bodies, items)
+        if not answer.again:
+            self._over(items)
+        return answer
+
+    def _over(self, items: Iterable[Item]) -> None:
+        for item in items:
+            self._open.pop(item.token, None)
+
+    async def _settle_by(self, bodies: list[Json], items: list[Item]) -> Answer:
         if len(bodies) > 1:
             return await self._client.call(
                 "settle", "/settle", {"items": bodies}, items=items, read=lambda body: _told(body["results"], items)
@@ -153,6 +231,10 @@ def _handed_out(body: Json) -> list[Item]:
     ]
 
 
+def _held(jobs: list[Json]) -> list[Item]:
+    return [Item(id=job["id"], token=hashed(job["lease_token"]), deliveries=job["deliveries"]) for job in jobs]
+
+
 def _told(results: list[Json], asked: list[Item]) -> list[Item]:
     return [
         _with(item, status=told["status"], state=told.get("state", ""), attempt=told.get("attempt", 0), run_at=instant(told.get("run_at")))
@@ -166,6 +248,8 @@ def _with(item: Item, *, status: str, state: str = "", attempt: int = 0, run_at:
         token=item.token,
         outcome=item.outcome,
         deliveries=item.deliveries,
+        retryable=item.retryable,
+        result=item.result,
         status=status,
         state=state,
         attempt=attempt,
@@ -177,7 +261,8 @@ def _with(item: Item, *, status: str, state: str = "", attempt: int = 0, run_at:
 async def labour(options: Options, proc: str, folder: Path, bases: list[str]) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    client = Client(bases, History(folder, proc), random.Random(f"{options.seed}/{proc}/ways"))
+    keys = ApiKeys.read(folder.parent, "worker", random.Random(f"{options.seed}/{proc}/keys"))
+    client = Client(bases, History(folder, proc), random.Random(f"{options.seed}/{proc}/ways"), keys)
     slots = [Slot(options, proc, number, client, stopping=stopping) for number in range(options.slots)]
     async with asyncio.TaskGroup() as group:
         for slot in slots:

@@ -1,11 +1,17 @@
 """Commands that end by themselves: config, openapi, migrate; and what is said when something is wrong."""
 
 import json
+import os
 import socket
+import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from app import RELEASE
+from app.__main__ import cli
+from app.db.migrations import ROOT, downgrade, head
 from app.settings import Settings
 from tests.cli.command import run
 from tests.contract.document import openapi
@@ -37,8 +43,8 @@ def test_config_is_what_can_be_set_again() -> None:
 @pytest.mark.parametrize(
     ("command", "name", "value"),
     [
-        ("serve", "LONGSHORE_PORT", "eighty"),
         ("config", "LONGSHORE_MAX_WAIT_SECONDS", "61"),
+        ("config", "LONGSHORE_READ_TIMEOUT_SECONDS", "3000000"),
         ("migrate", "DATABASE_URL", "mysql://u:hunter2@db/x"),
     ],
 )
@@ -48,6 +54,59 @@ def test_a_wrong_setting_is_one_line_that_names_it(command: str, name: str, valu
     assert len(failed.stderr.splitlines()) == 1, failed.stderr
     assert failed.stderr.startswith(f"longshore: {name}: ")
     assert "hunter" not in failed.stderr
+
+
+def test_texts_of_wrong_settings() -> None:
+    cases = {
+        ("LONGSHORE_PORT", "abc"): "must be a whole number, not abc",
+        ("LONGSHORE_PORT", "65536"): "must be at most 65535, not 65536",
+        ("LONGSHORE_POOL_SIZE", "1"): "must be at least 2, not 1",
+        ("LONGSHORE_BODY_SECONDS", "0"): "must be greater than 0, not 0",
+        ("LONGSHORE_SILENT_SECONDS", "long"): "must be a number, not long",
+        ("LONGSHORE_NOTIFY", "perhaps"): "must be true or false, not perhaps",
+        ("LONGSHORE_FINISHED_MODE", "keep"): "must be 'drop' or 'detach', not keep",
+        ("DATABASE_URL", "mysql://u:hunter2@db/x"): "not a postgresql:// URL",
+        ("DATABASE_URL", "postgresql://u:hunter2@db:abc/x"): "the port must be a number from 1 to 65535",
+        ("DATABASE_URL", "postgresql://u:hunter2@db:99999/x"): "the port must be a number from 1 to 65535",
+        ("DATABASE_URL", "postgresql://u@/x?host=db&port=abc"): "the port must be a number from 1 to 65535",
+        ("DATABASE_URL", "postgresql://u:hunter2/3@db/x"): "the port must be a number from 1 to 65535",
+        ("LONGSHORE_LISTEN_URL", "postgresql://u:hunter2@a,[::1]/x"): (
+            "not a valid URL: escape special characters in the password, and name IPv6 hosts alone"
+        ),
+    }
+    found = {(name, value): typed("config", **{name: value}) for name, value in cases}
+    expected = {(name, value): (2, "", f"longshore: {name}: {text}\n") for (name, value), text in cases.items()}
+    assert {case: (done.exit_code, done.stdout, done.stderr) for case, done in found.items()} == expected
+
+
+def typed(*arguments: str, **given: str) -> Result:
+    """The command without a process of its own, which takes seconds to start."""
+    unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("LONGSHORE_") or name == "DATABASE_URL"}
+    return CliRunner().invoke(cli, arguments, env=unset | given, catch_exceptions=False)
+
+
+def test_empty_variables_count_as_unset() -> None:
+    assert typed("config", DATABASE_URL="", LONGSHORE_PORT="", LONGSHORE_LISTEN_URL="").stdout == typed("config").stdout
+
+
+def test_misspelt_variable_is_a_warning_with_the_nearest_name() -> None:
+    shown = typed("config", LONGSHORE_PROT="1", LONGSHORE_QQQQQQQQQ="1", LONGSHORE_URL="http://127.0.0.1:8080")
+    assert (shown.exit_code, shown.stdout) == (0, typed("config").stdout)
+    assert shown.stderr.splitlines() == [
+        "longshore: warning: LONGSHORE_PROT is not a setting: did you mean LONGSHORE_PORT?",
+        "longshore: warning: LONGSHORE_QQQQQQQQQ is not a setting",
+    ]
+    warning, failure = run("serve", LONGSHORE_PROT="1", LONGSHORE_PORT="eighty").stderr.splitlines()
+    assert json.loads(warning)["detail"] == "LONGSHORE_PROT is not a setting: did you mean LONGSHORE_PORT?"
+    assert json.loads(failure)["event"] == "broker not started"
+
+
+def test_wrong_setting_of_serve_is_a_log_line() -> None:
+    failed = run("serve", LONGSHORE_PORT="eighty")
+    assert failed.returncode == 2, failed.stdout
+    line = json.loads(failed.stderr)
+    assert (line["event"], line["level"]) == ("broker not started", "error")
+    assert line["detail"].startswith("LONGSHORE_PORT: ")
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:
@@ -62,13 +121,19 @@ def test_openapi_prints_the_document() -> None:
     assert json.loads(printed.stdout) == openapi(), "whatever the settings of this machine are"
 
 
-def test_migrate_brings_an_empty_database_to_the_newest_schema(postgres: str, loop: Loop) -> None:
+def test_migrate_says_from_which_revision_to_which(postgres: str, loop: Loop) -> None:
     loop.run(_create(postgres, "to_be_migrated", "template1"))
     dsn = in_database(postgres, "to_be_migrated")
-    for _ in range(2):
-        assert run("migrate", DATABASE_URL=dsn).returncode == 0
+    assert run("migrate", DATABASE_URL=dsn).stdout == f"Migrated the schema from nothing to {head()}.\n"
+    assert run("migrate", DATABASE_URL=dsn).stdout == f"The schema is already at {head()}.\n"
+    downgrade(dsn, "0006")
+    assert run("migrate", DATABASE_URL=dsn).stdout == f"Migrated the schema from 0006 to {head()}.\n"
     database = TestDatabase(dsn, loop)
     assert database.value("SELECT count(*) FROM jobs") == 0
+    database.execute("UPDATE alembic_version SET version_num = '9999'")
+    failed = run("migrate", DATABASE_URL=dsn)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("longshore: the schema is at 9999, which this release does not know"), failed.stderr
     database.close()
 
 
@@ -82,14 +147,6 @@ def test_a_database_that_cannot_be_reached_is_one_line() -> None:
     assert "hunter" not in failed.stderr
 
 
-def test_a_port_that_is_taken_is_one_line(dsn: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        failed = run("serve", "--port", str(taken.getsockname()[1]), DATABASE_URL=dsn)
-    assert failed.returncode == 1
-    assert len(failed.stderr.splitlines()) == 1, failed.stderr
-    assert "in use" in failed.stderr
-
-
 def test_without_a_command_the_commands_are_listed() -> None:
     listed = run()
     assert all(command in listed.stdout + listed.stderr for command in ("serve", "migrate", "openapi", "config"))
@@ -100,3 +157,7 @@ def test_an_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
     failed = run("migrate", LONGSHORE_DATA_DIR=str(tmp_path / "file" / "data"))
     assert failed.returncode == 1
     assert len(failed.stderr.splitlines()) == 1, failed.stderr
+
+
+def test_release_is_the_one_in_pyproject() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == RELEASE

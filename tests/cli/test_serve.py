@@ -1,17 +1,28 @@
-"""`serve` with an embedded Postgres: says where it is, stops cleanly with it, keeps the data."""
+"""`serve` with an embedded Postgres: what it logs and prints, that it stops Postgres cleanly and keeps the data."""
 
+import json
+import os
+import pty
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import httpx
 import pytest
 
+from app import RELEASE
+from app.db.migrations import head
+from tests.api import Json
 from tests.cli.command import environment, run
+from tests.conftest import wait_until
 from tests.db.test_embedded import alive, postmaster
 
 
@@ -24,45 +35,133 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", list[str]]]:
-    """The process, and the lines that it greets with."""
+def serving(folder: Path, *arguments: str, errors: int = subprocess.PIPE) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "app", "serve", *arguments]
     given = environment(LONGSHORE_PORT="0", LONGSHORE_DATA_DIR=str(folder))
-    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         try:
-            yield process, [process.stdout.readline().strip() for _ in range(6)]
+            yield process
         finally:
             process.kill()
 
 
-def test_it_says_where_it_is_and_what_to_try_and_stops_with_its_postgres(folder: Path) -> None:
-    with serving(folder, "--host", "127.0.0.2") as (process, greeting):
-        assert greeting[0].startswith("Longshore listens on http://127.0.0.2:")
-        assert str(folder) in greeting[1]
-        assert [line.split()[0] for line in greeting[3:]] == ["curl"] * 3
-        tried = [subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stdout for line in greeting[3:]]
+def started(process: "subprocess.Popen[str]") -> Json:
+    """The log line `broker started`; discards the lines before it."""
+    assert process.stderr is not None
+    lines = (json.loads(line) for line in process.stderr)
+    line: Json = next(line for line in lines if line["event"] == "broker started")
+    return line
+
+
+def lines_until(process: "subprocess.Popen[str]", event: str) -> list[Json]:
+    assert process.stderr is not None
+    lines: list[Json] = []
+    while not lines or lines[-1]["event"] != event:
+        lines.append(json.loads(process.stderr.readline()))
+    return lines
+
+
+def stop(process: "subprocess.Popen[str]", number: signal.Signals, folder: Path) -> list[Json]:
+    """Returns the remaining log lines, and checks that stdout is empty."""
+    pid = postmaster(folder / "postgres")
+    process.send_signal(number)
+    printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (0, ""), errors
+    assert not alive(pid)
+    return [json.loads(line) for line in (errors or "").splitlines()]
+
+
+def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path) -> None:
+    """On a new data folder, with a Postgres that is killed, a held lease and a parked poll."""
+    with serving(folder) as process:
+        first = started(process)
+        base = first["address"]
+        assert httpx.post(f"{base}/jobs", json={"job_type": "kept"}, timeout=60).status_code == 201
+        assert httpx.post(f"{base}/claim", json={}, timeout=60).json()["jobs"]
+        pid = postmaster(folder / "postgres")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid))
+        wait_until(lambda: httpx.get(f"{base}/readyz", timeout=60).status_code == 200, seconds=60)
+        lines = lines_until(process, "wake-up connection restored")
+        poll = threading.Thread(target=httpx.post, args=[f"{base}/claim"], kwargs={"json": {"wait_seconds": 30}, "timeout": 60})
+        poll.start()
+        wait_until(lambda: httpx.get(f"{base}/stats", timeout=60).json()["waiting_polls"] == 1)
+        lines += stop(process, signal.SIGTERM, folder)
+        poll.join()
+    steps = [line for line in lines if line["event"] in ("broker draining", "broker stopped", "shutdown complete")]
+    losses = ("embedded postgres ended, starting it again", "wake-up connection lost")
+    returns = ("embedded postgres is back", "wake-up connection restored")
+    assert Counter(line["event"] for line in lines if line["event"] in losses + returns) == Counter(losses + returns)
+    assert [line["event"] for line in steps] == ["broker draining", "broker stopped", "shutdown complete"]
+    assert {(line["release"], line["address"]) for line in [first, *steps]} == {(RELEASE, base)}
+    assert {line["schema"] for line in [first, *steps[:2]]} == {head()}
+    draining, stopped, _ = steps
+    assert (draining["reason"], draining["parked_polls"]) == ("SIGTERM", 1)
+    assert draining["requests"] >= 1, "the poll, and perhaps one whose answer has just been sent"
+    assert (stopped["leases"], stopped["requests"], stopped["connections"]) == (1, 0, 0)
+
+
+def test_terminal_gets_a_banner_with_commands_that_work(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    with serving(folder, "--host", "127.0.0.2", errors=theirs) as process, os.fdopen(ours) as terminal:
+        os.close(theirs)
+        lines = (line.strip() for line in iter(terminal.readline, ""))
+        shown = list(islice((line for line in lines if not line.startswith("{")), 6))
+        assert shown[0].startswith("Longshore listens on http://127.0.0.2:")
+        assert str(folder) in shown[1]
+        assert [line.split()[0] for line in shown[3:]] == ["curl"] * 3
+        tried = [subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stdout for line in shown[3:]]
         assert [answer.startswith("{") for answer in tried] == [True] * 3
         stop(process, signal.SIGTERM, folder)
 
 
 def test_ctrl_c_keeps_the_data_and_a_second_broker_hears_who_owns_it(folder: Path) -> None:
-    with serving(folder) as (process, greeting):
-        job = httpx.post(f"{greeting[0].split()[3]}/jobs", json={"job_type": "kept"}).json()
+    with serving(folder) as process:
+        job = httpx.post(f"{started(process)['address']}/jobs", json={"job_type": "kept"}, timeout=60).json()
         stop(process, signal.SIGINT, folder)
-    with serving(folder) as (process, greeting):
-        assert httpx.get(f"{greeting[0].split()[3]}/jobs/{job['id']}").json()["state"] == "ready"
+    with serving(folder) as process:
+        assert httpx.get(f"{started(process)['address']}/jobs/{job['id']}", timeout=60).json()["state"] == "ready"
         second = run("serve", LONGSHORE_PORT="0", LONGSHORE_DATA_DIR=str(folder))
         assert second.returncode == 1
-        assert f"process {process.pid}" in second.stderr
-        assert len(second.stderr.splitlines()) == 1
+        assert f"process {process.pid}" in json.loads(second.stderr)["detail"]
         stop(process, signal.SIGTERM, folder)
 
 
-def stop(process: "subprocess.Popen[str]", number: signal.Signals, folder: Path) -> None:
-    pid = postmaster(folder / "postgres")
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert "Traceback" not in errors
-    assert not alive(pid)
+def test_serve_without_its_database_says_where_and_why() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound, and not listening
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        refused = (f"the database refuses connections at {address}", "the database refuses connections")
+        unknown = ("unknown host name nowhere.invalid", "the host name of the database is unknown")
+        found = {host: start_without_database(host) for host in (address, "nowhere.invalid")}
+    assert found == {address: (*refused, refused[1]), "nowhere.invalid": (*unknown, unknown[1])}
+
+
+def start_without_database(host: str) -> tuple[str, str, str]:
+    """The cause as the log, `/readyz` and a caller get it; only the log names the host. No line has the password or calls the database
+    silent."""
+    given = environment(LONGSHORE_PORT="0", LONGSHORE_SILENT_SECONDS="0.5", DATABASE_URL=f"postgresql://u:hunter2@{host}/x?sslmode=disable")
+    command = [sys.executable, "-m", "app", "serve"]
+    with subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines: list[Json] = []
+        while not {"broker started", "database unreachable, connections terminated"} <= {line["event"] for line in lines}:
+            lines.append(json.loads(process.stderr.readline()))
+        base = next(line["address"] for line in lines if line["event"] == "broker started")
+        ready = httpx.get(f"{base}/readyz", timeout=60).json()["checks"][0]["detail"]
+        answer = httpx.get(f"{base}/jobs", timeout=60).json()["detail"]
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=60)
+    assert "hunter" not in json.dumps(lines) + rest
+    (cause,) = [line["detail"] for line in lines if line["event"] == "database unreachable, waiting for it"]
+    return cause, ready, answer
+
+
+def test_taken_port_fails_before_anything_is_created(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failed = run("serve", "--port", str(port), LONGSHORE_DATA_DIR=str(tmp_path / "data"))
+    line = json.loads(failed.stderr)
+    assert (failed.returncode, line["event"], line["level"]) == (1, "broker not started", "error")
+    assert f"port {port}: Address already in use" in line["detail"]
+    assert list(tmp_path.iterdir()) == []

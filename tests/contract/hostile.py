@@ -134,6 +134,8 @@ NAMES = {
     "carriage return": "a\rb",
     "escape sequence": "\x1b[31mred",
     "path": "../../etc/passwd",
+    "this folder": ".",
+    "the folder above": "..",
     "SQL": "'; DROP TABLE jobs; --",
     "space": "a b",
     "not ASCII": "schlüssel",
@@ -142,10 +144,20 @@ NAMES = {
     "10 kB": "x" * 10_240,
 }
 
-# For `run_at` each of them is 422; a filter may take one that is an instant, however far away.
-INSTANTS: list[Any] = [
-    "9999-12-31T23:59:59Z",
+# The range of instants that are accepted, in UTC and in other zones, and the nearest that are refused.
+FIRST_AND_LAST = ["1970-01-01T00:00:00Z", "1970-01-01T14:00:00+14:00", "9999-12-30T23:59:59.999999Z", "9999-12-31T13:59:59+14:00"]
+OUT_OF_RANGE = [
+    "0001-01-01T00:00:00Z",
+    "0001-01-01T00:00:00+23:59",
+    "1969-12-31T23:59:59.999999Z",
+    "1970-01-01T00:00:00+00:01",
+    "9999-12-30T23:59:59.999999-00:01",
+    "9999-12-31T00:00:00Z",
+    "9999-12-31T23:59:59.999999Z",
     "9999-12-31T23:59:59-23:59",
+]
+INSTANTS: list[Any] = [
+    *OUT_OF_RANGE,
     "10000-01-01T00:00:00Z",
     "infinity",
     "-infinity",
@@ -162,8 +174,6 @@ INSTANTS: list[Any] = [
     True,
     None,
 ]
-# Before all times, but instants all the same.
-LONG_AGO = ["0001-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "1969-12-31T23:59:59.999Z"]
 
 
 def exactly(text: str | bytes) -> Any:

@@ -1,8 +1,7 @@
 """Log lines of a real broker process at debug level: JSON, one per event, forged by nobody, and without a lease token."""
 
 import json
-import subprocess
-import sys
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,10 @@ from urllib.parse import quote
 import pytest
 
 from tests.api import Api, Json
-from tests.broker import Broker
-from tests.cli.command import environment
+from tests.broker import Broker, broker_process
 from tests.conftest import wait_until
+from tests.database import Loop, TestDatabase, create_database
+from tests.edge.raw import Raw
 
 FORGED = '\r\n{"event": "forged", "level": "info"}\r\n\x1b[31m'
 
@@ -21,18 +21,8 @@ FORGED = '\r\n{"event": "forged", "level": "info"}\r\n\x1b[31m'
 @contextmanager
 def logging_broker(dsn: str, file: Path) -> Iterator[Broker]:
     """A broker whose log goes to a file."""
-    given = environment(DATABASE_URL=dsn, LONGSHORE_PORT="0", LONGSHORE_LOG_LEVEL="debug")
-    with (
-        file.open("wb") as log,
-        subprocess.Popen([sys.executable, "-m", "app", "serve"], env=given, stdout=subprocess.PIPE, stderr=log) as process,
-    ):
-        assert process.stdout is not None
-        broker = Broker(process.stdout.readline().decode().split()[3])
-        try:
-            yield broker
-        finally:
-            broker.http.close()
-            process.terminate()
+    with broker_process(dsn, "sh", "-c", f'exec "$@" 2> {shlex.quote(str(file))}', "sh", log_level="debug") as (broker, _):
+        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +85,41 @@ def test_no_lease_token_is_ever_logged(logged: tuple[Broker, Path]) -> None:
     assert held[0]["id"] in text, "these requests were logged"
     assert [job["lease_token"] for job in held if job["lease_token"] in text] == []
     assert "canary" not in text
+
+
+def test_connect_writes_no_error(logged: tuple[Broker, Path]) -> None:
+    broker, file = logged
+    raw = Raw(broker.base)
+    raw.send(b"CONNECT /x HTTP/1.1\r\nHost: test\r\n\r\n")
+    assert raw.refusal().status == 400
+    raw.close()
+    broker.http.get("/livez", headers={"X-Request-Id": "after-connect"})
+    assert [line for line in lines(file, "after-connect") if line["level"] == "error"] == []
+
+
+def test_bulk_actions_name_their_caller_and_expiry_names_the_queue(postgres: str, loop: Loop, tmp_path: Path) -> None:
+    database = TestDatabase(create_database(postgres, loop, "bulk_logs"), loop)
+    file = tmp_path / "broker.log"
+    with logging_broker(database.dsn, file) as broker:
+        soon = {"queue": "late", "job_type": "test", "expires_at": database.instant(1)}
+        assert broker.http.post("/jobs", json=soon).status_code == 201
+        key = broker.http.post("/api-keys", json={"name": "operator", "scopes": ["admin"]}).json()["key"]
+        broker.http.headers["Authorization"] = f"Bearer {key}"
+        assert broker.http.put("/queues/other", json={}).status_code in (200, 201)
+        calls = {
+            "/dead-letters/purge": "dead letters purged",
+            "/dead-letters/replay": "dead letters replayed",
+            "/jobs/cancel": "jobs cancelled",
+            "/queues/other/purge": "queue purged",
+        }
+        body = {"filter": {"queue": "other"}, "dry_run": False}
+        sent = {path: {"dry_run": False} if path.startswith("/queues") else body for path in calls}
+        answers = {path: broker.http.post(path, json=sent[path]).status_code for path in calls}
+        assert answers == dict.fromkeys(calls, 200)
+        wait_until(lambda: "jobs expired before they were begun" in file.read_text())
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {line["event"]: line["caller"] for line in written if line["event"] in calls.values()} == dict.fromkeys(
+        calls.values(), "operator"
+    )
+    assert [line["queue"] for line in written if line["event"] == "jobs expired before they were begun"] == ["late"]
+    database.close()

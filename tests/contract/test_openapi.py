@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from tests.api import Api, Json
 from tests.contract.document import Operation, app, openapi, operations, request_components, schemas
 
 FILE = Path(__file__).parents[2] / "openapi" / "openapi.json"
@@ -40,7 +41,7 @@ def test_it_is_valid_openapi_3_1() -> None:
 
 def test_every_route_is_in_the_document_but_the_docs() -> None:
     hidden = {route.path for route in routes() if not route.include_in_schema}
-    assert hidden == {"/docs", "/docs/{asset}"}
+    assert hidden == {"/docs", "/docs/start.js", "/docs/{asset}"}
     served = {(method, route.path) for route in routes() if route.include_in_schema for method in route.methods or ()}
     assert served == {(operation.method, operation.path) for operation in operations()}
 
@@ -75,6 +76,47 @@ def test_tags_are_rooms() -> None:
 def test_an_operation_is_described(operation: Operation) -> None:
     assert len(operation.spec["description"]) > 10
     assert operation.spec["summary"]
+
+
+def test_every_put_requires_a_body() -> None:
+    required = {operation.name: operation.spec["requestBody"]["required"] for operation in operations() if operation.method == "PUT"}
+    assert required == dict.fromkeys(required, True)
+
+
+def test_a_broker_without_keys_needs_none() -> None:
+    """`{}` makes the key optional for every operation that takes one."""
+    guarded = [operation for operation in operations() if operation.spec["security"]]
+    assert len(guarded) > 30
+    assert [operation.name for operation in guarded if {} not in operation.spec["security"]] == []
+
+
+def test_every_dry_run_is_described() -> None:
+    described = {place: schema.get("description", "") for place, schema in schemas() if place.endswith(".dry_run")}
+    assert len(described) == 8, "four requests and their responses"
+    requests = r"Only counts the matches and changes nothing\. Default (true|false)\."
+    expected = re.compile(rf"{requests}|True if this was a dry run, in which nothing changed\. Otherwise absent\.")
+    assert [place for place, text in described.items() if not expected.fullmatch(text)] == []
+
+
+def test_fields_that_exclude_each_other_are_refused_together(api: Api) -> None:
+    """The broker refuses what the schema forbids."""
+    filters: Json = {"ids": [], "filter": {"queue": api.queue}}
+    times: Json = {"cron": "@daily", "every_seconds": 60}
+    job: Json = {"job_type": "test", "run_at": "2026-01-01T00:00:00Z", "delay_seconds": 1}
+    calls: dict[str, tuple[str, str, Json]] = {
+        "CancelJobs": ("POST", "/jobs/cancel", filters),
+        "ReplayDeadLetters": ("POST", "/dead-letters/replay", filters),
+        "PurgeDeadLetters": ("POST", "/dead-letters/purge", filters),
+        "SchedulePreview": ("POST", "/schedules/preview", times),
+        "SchedulePut": ("PUT", f"/schedules/{api.queue}", {**times, "job": {"job_type": "test"}}),
+        "JobCreate": ("POST", "/jobs", job),
+        "BatchJob": ("POST", "/jobs/batch", {"jobs": [job]}),
+    }
+    components = openapi()["components"]["schemas"]
+    assert {name for name, schema in components.items() if "not" in schema} == set(calls)
+    for name, (method, path, body) in calls.items():
+        assert not validator({**components[name], "components": openapi()["components"]}).is_valid(body.get("jobs", [body])[0]), name
+        assert api.http.request(method, path, json=body).status_code == 422, name
 
 
 @each_operation

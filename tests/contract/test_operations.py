@@ -95,14 +95,33 @@ def test_the_docs_need_no_internet(http: httpx.Client) -> None:
     page = http.get("/docs").text
     assert re.findall(r"(?:https?:)?//[a-z][^\s\"'<]*", page) == []
     assets = re.findall(r'(?:src|href)="(/[^"]+)"', page)
-    assert len(assets) == 2
-    for asset in assets:
-        assert len(http.get(asset).raise_for_status().content) > 10_000
+    assert len(assets) == 3
+    sizes = {asset: len(http.get(asset).raise_for_status().content) for asset in assets}
+    assert all(size > 10_000 for asset, size in sizes.items() if "swagger" in asset), sizes
 
 
-@pytest.mark.parametrize(("asset", "kind"), [("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css")])
+def test_the_docs_run_scripts_of_this_server_only(http: httpx.Client) -> None:
+    """The page has no inline script, because this policy would stop it."""
+    page = http.get("/docs")
+    policy = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
+    assert (policy["default-src"], policy["script-src"], policy["connect-src"]) == ("'none'", "'self'", "'self'")
+    assert (policy["base-uri"], policy["form-action"], policy["frame-ancestors"]) == ("'none'", "'none'", "'none'")
+    assert not any(word in page.headers["content-security-policy"] for word in ("unsafe", "*", "http"))
+    assert re.findall(r"<script(?! src=)|<style| style=| on\w+=", page.text) == []
+
+
+@pytest.mark.parametrize(
+    ("asset", "kind"), [("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css"), ("start.js", "text/javascript")]
+)
 def test_an_asset_has_its_type(asset: str, kind: str, http: httpx.Client) -> None:
     assert http.get(f"/docs/{asset}").headers["content-type"].startswith(kind)
+
+
+def test_an_asset_is_sent_whole_whatever_range_is_asked_for(http: httpx.Client) -> None:
+    whole = http.get("/docs/swagger-ui.css").content
+    ranges = ["bytes=abc", "bytes=5-2", "bytes=99999999-", "bytes=0-0", "bytes=0-1,4-5"]
+    answers = [http.get("/docs/swagger-ui.css", headers={"Range": asked}) for asked in ranges]
+    assert [(answer.status_code, answer.content == whole) for answer in answers] == [(200, True)] * len(ranges)
 
 
 @pytest.mark.parametrize("asset", ["..%2f..%2fsettings.py", "index.html", "%2e%2e"])

@@ -1,6 +1,8 @@
 """Every error is application/problem+json with all its members, whoever raised it: a room, the router, or the reading of a body."""
 
 import itertools
+import json
+from base64 import urlsafe_b64encode
 from typing import NamedTuple
 from uuid import UUID, uuid1, uuid4
 
@@ -26,7 +28,10 @@ BAD = [
     Bad("GET", "/no/such/path", "", 404, "not_found"),
     Bad("GET", "/jobs/", "", 404, "not_found"),
     Bad("DELETE", "/jobs", "", 405, "method_not_allowed"),
-    Bad("HEAD", "/jobs", "", 405, "method_not_allowed"),
+    Bad("HEAD", "/claim", "", 405, "method_not_allowed"),
+    Bad("GET", "/jobs?state=ready&state=scheduled", "", 422, "validation_failed", "/query/state"),
+    Bad("GET", "/jobs?limit=5&limit=5", "", 422, "validation_failed", "/query/limit"),
+    Bad("GET", "/dead-letters/groups?by=queue&by=job_type", "", 422, "validation_failed", "/query/by"),
     Bad("GET", f"/jobs/{UNKNOWN}", "", 404, "not_found"),
     Bad("GET", "/jobs/4711", "", 422, "validation_failed", "/path/job_id"),
     Bad("GET", "/jobs?limit=0", "", 422, "validation_failed", "/query/limit"),
@@ -53,7 +58,7 @@ BAD = [
         "POST", "/jobs/batch", '{"jobs": [{"job_type": "a"}, {"job_type": "a", "queue": "b c"}]}', 422, "validation_failed", "/jobs/1/queue"
     ),
     Bad("POST", "/jobs/batch", '{"jobs": []}', 422, "validation_failed", "/jobs"),
-    Bad("POST", "/settle", '{"items": [{"outcome": "release"}]}', 422, "validation_failed", "/items/0/job_id"),
+    Bad("POST", "/settle", '{"items": [{"lease_token": "x", "outcome": "release"}]}', 422, "validation_failed", "/items/0/job_id"),
     Bad("POST", f"/jobs/{UNKNOWN}/complete", '{"lease_token": "x"}', 404, "not_found"),
     Bad("POST", "/jobs/cancel", "{}", 422, "validation_failed", "/filter"),
     Bad("PATCH", f"/jobs/{UNKNOWN}", '{"priority": 1}', 404, "not_found"),
@@ -98,7 +103,67 @@ def test_a_payload_above_its_own_cap_is_refused_with_a_pointer(api: Api) -> None
 
 
 def test_a_wrong_method_names_the_right_ones(http: httpx.Client) -> None:
-    assert http.delete("/livez").headers["allow"] == "GET"
+    assert http.delete("/livez").headers["allow"] == "GET, HEAD"
+
+
+def test_a_method_that_a_fixed_path_lacks_is_refused_as_such(http: httpx.Client) -> None:
+    """`GET /jobs/batch` is not a job with a bad id."""
+    expected = {
+        ("GET", "/jobs/batch"): "POST",
+        ("HEAD", "/jobs/batch"): "POST",
+        ("PATCH", "/jobs/batch"): "POST",
+        ("GET", "/jobs/cancel"): "POST",
+        ("GET", "/jobs/cancel?wait_seconds=1"): "POST",
+        ("PATCH", "/jobs/cancel"): "POST",
+        ("GET", "/dead-letters/replay"): "POST",
+        ("GET", "/dead-letters/purge"): "POST",
+        ("POST", "/dead-letters/groups"): "GET, HEAD",
+        ("DELETE", "/jobs/batch"): "POST",
+    }
+    answers = {call: http.request(*call) for call in expected}
+    assert {call: (answer.status_code, answer.headers.get("allow")) for call, answer in answers.items()} == {
+        call: (405, allowed) for call, allowed in expected.items()
+    }
+
+
+def test_a_repeated_parameter_is_refused_on_every_route_that_takes_it(api: Api) -> None:
+    """One of two values would be lost."""
+    wrong = []
+    for found in operations():
+        for parameter in found.spec.get("parameters", []):
+            if parameter["in"] == "query":
+                path, name = found.path.replace("{job_id}", UNKNOWN).replace("{name}", api.queue), parameter["name"]
+                answer = api.http.request(found.method, path, params=[(name, "1"), (name, "1")])
+                pointers = [fault["pointer"] for fault in answer.json().get("errors", [])]
+                if (answer.status_code, pointers) != (422, [f"/query/{name}"]):
+                    wrong.append(f"{found.name} {name}: {answer.status_code} {pointers}")
+    assert wrong == []
+
+
+def test_a_put_without_a_body_changes_nothing(api: Api) -> None:
+    """Read as `{}` it would unset the whole configuration."""
+    puts = {
+        f"/queues/{api.queue}": {"max_running": 5},
+        f"/job-types/{api.queue}": {"max_attempts": 5},
+        f"/schedules/{api.queue}": {"every_seconds": 3600, "job": {"job_type": "test", "queue": api.queue}},
+    }
+    assert len(puts) == len([found for found in operations() if found.method == "PUT"])
+    for path, body in puts.items():
+        before = api.put(path, body)
+        refused = api.http.put(path)
+        assert (refused.status_code, refused.json()["code"]) == (400, "malformed_json"), path
+        assert api.get(path) == before
+    for path in puts:
+        api.delete(path)
+
+
+def test_a_forged_cursor_is_refused_by_every_list(api: Api) -> None:
+    """Every member of the cursor contains a NUL, which Postgres does not store."""
+    forged = urlsafe_b64encode(json.dumps(dict.fromkeys(("id", "name", "at", "worker_id"), "\0")).encode()).decode()
+    lists = [found for found in operations() if any(parameter["name"] == "cursor" for parameter in found.spec.get("parameters", []))]
+    assert len(lists) >= 7
+    statuses = {found.path: api.http.get(found.path.replace("{job_id}", UNKNOWN), params={"cursor": forged}).status_code for found in lists}
+    assert {path for path, status in statuses.items() if status not in (404, 422)} == set(), statuses
 
 
 def test_a_lost_lease_tells_where_the_job_is(api: Api) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -238,3 +239,15 @@ def test_without_binaries_the_message_says_what_to_do(monkeypatch: pytest.Monkey
     monkeypatch.setattr(embedded_binaries, "_system_folders", list)
     with pytest.raises(EmbeddedError, match="DATABASE_URL"):
         find_binaries()
+
+
+def test_uid_without_passwd_entry_is_reported_before_anything_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nameless = next(uid for uid in range(54321, 2**31) if not has_passwd_entry(uid))
+    monkeypatch.setattr(os, "geteuid", lambda: nameless)
+    with pytest.raises(EmbeddedError, match=f"uid {nameless} has no entry in /etc/passwd.*useradd.*DATABASE_URL"):
+        EmbeddedPostgres(tmp_path / "postgres").start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def has_passwd_entry(uid: int) -> bool:
+    return any(entry.pw_uid == uid for entry in pwd.getpwall())

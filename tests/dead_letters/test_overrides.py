@@ -50,7 +50,7 @@ def test_a_job_that_went_to_another_queue_is_no_dead_letter_any_more(api: Api) -
 def test_another_queue_goes_together_with_a_spread(api: Api) -> None:
     for _ in range(3):
         api.dead()
-    api.post("/dead-letters/replay", {"filter": {}, "spread_seconds": 3000, "overrides": {"queue": f"{api.queue}-b"}})
+    api.post("/dead-letters/replay", {"all": True, "spread_seconds": 3000, "overrides": {"queue": f"{api.queue}-b"}})
     counts = api.get(f"/queues/{api.queue}-b/stats")["counts"]
     assert (counts["ready"], counts["scheduled"]) == (1, 2)
 

@@ -10,8 +10,9 @@ from tests.api import Api
 
 def test_a_purge_only_counts_unless_it_is_told_otherwise(api: Api) -> None:
     job = api.dead()
-    assert api.post("/dead-letters/purge", {"filter": {}}) == {"matched": 1, "purged": 0}
-    assert api.post("/dead-letters/purge", {"ids": [job["id"], str(uuid4())], "dry_run": True}) == {"matched": 1, "purged": 0}
+    assert api.post("/dead-letters/purge", {"filter": {}, "all": True}) == {"matched": 1, "purged": 0, "dry_run": True}
+    named = {"ids": [job["id"], str(uuid4())], "dry_run": True}
+    assert api.post("/dead-letters/purge", named) == {"matched": 1, "purged": 0, "dry_run": True}
     assert api.counts() == {"dead": 1}
 
 
@@ -43,7 +44,7 @@ def test_a_purge_leaves_live_and_finished_jobs_alone(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("body", "pointer"),
-    [({}, "/filter"), ({"ids": [], "filter": {}}, "/filter"), ({"filter": {}, "limit": 1}, "/limit"), ({"ids": ["42"]}, "/ids/0")],
+    [({}, "/filter"), ({"ids": [], "filter": {}}, "/filter"), ({"all": True, "limit": 1}, "/limit"), ({"ids": ["42"]}, "/ids/0")],
 )
 def test_a_bad_request_is_pointed_at(api: Api, body: Any, pointer: str) -> None:
     assert api.post("/dead-letters/purge", {**body, "dry_run": False}, status=422)["errors"][0]["pointer"] == pointer

@@ -118,10 +118,6 @@ def test_a_filter_replays_what_fulfils_it(api: Api, name: str) -> None:
     assert api.job(other["id"])["state"] == "dead"
 
 
-def test_an_empty_filter_replays_all(api: Api, dead: list[str]) -> None:
-    assert counts_of(replay(api, filter={})) == (3, 3, 0)
-
-
 def test_a_limit_takes_the_oldest_and_tells_what_remains(api: Api, dead: list[str]) -> None:
     answer = replay(api, filter={"queue": api.queue}, limit=2)
     assert (counts_of(answer), answer["sample"]) == ((3, 2, 1), dead[:2])
@@ -129,13 +125,13 @@ def test_a_limit_takes_the_oldest_and_tells_what_remains(api: Api, dead: list[st
 
 
 def test_a_dry_run_only_counts(api: Api, dead: list[str]) -> None:
-    answer = replay(api, filter={}, dry_run=True, limit=2)
+    answer = replay(api, filter={}, all=True, dry_run=True, limit=2)
     assert (counts_of(answer), answer["sample"]) == ((3, 0, 3), dead[:2])
     assert api.counts() == {"dead": 3}
 
 
 def test_a_spread_sets_them_off_one_after_the_other(api: Api, dead: list[str]) -> None:
-    replay(api, filter={}, spread_seconds=3000)
+    replay(api, all=True, spread_seconds=3000)
     jobs = [api.job(job_id) for job_id in dead]
     assert [job["state"] for job in jobs] == ["ready", "scheduled", "scheduled"]
     assert sorted(dead, key=lambda job_id: when(api.job(job_id)["run_at"])) == dead
@@ -150,12 +146,12 @@ def test_a_spread_sets_them_off_one_after_the_other(api: Api, dead: list[str]) -
         ({"filter": {"colour": "red"}}, "/filter/colour"),
         ({"filter": {"dead_after": "2026-01-01T00:00:00"}}, "/filter/dead_after"),
         ({"ids": ["42"]}, "/ids/0"),
-        ({"filter": {}, "limit": 0}, "/limit"),
-        ({"filter": {}, "spread_seconds": -1}, "/spread_seconds"),
-        ({"filter": {}, "overrides": {"state": "ready"}}, "/overrides/state"),
-        ({"filter": {}, "overrides": {"queue": "a b"}}, "/overrides/queue"),
-        ({"filter": {}, "overrides": {"payload_merge": [1]}}, "/overrides/payload_merge"),
-        ({"filter": {}, "dryrun": True}, "/dryrun"),
+        ({"all": True, "limit": 0}, "/limit"),
+        ({"all": True, "spread_seconds": -1}, "/spread_seconds"),
+        ({"all": True, "overrides": {"state": "ready"}}, "/overrides/state"),
+        ({"all": True, "overrides": {"queue": "a b"}}, "/overrides/queue"),
+        ({"all": True, "overrides": {"payload_merge": [1]}}, "/overrides/payload_merge"),
+        ({"all": True, "dryrun": True}, "/dryrun"),
     ],
 )
 def test_a_bad_request_is_pointed_at_and_replays_nothing(api: Api, dead: list[str], body: Any, pointer: str) -> None:

@@ -78,4 +78,4 @@ def sweep_at(drowsy_db: TestDatabase, loop: Loop, monkeypatch: pytest.MonkeyPatc
 def _sweep_at(house: House, loop: Loop, monkeypatch: pytest.MonkeyPatch, instant: datetime) -> None:
     monkeypatch.setattr(house.floor.clock, "now", lambda: instant)
     loop.run(Expiry(house.floor, house.settling).run_once())
-    loop.run(Lateness(house.floor, house.signals).run_once())
+    loop.run(Lateness(house.floor, house.queues, house.signals).run_once())

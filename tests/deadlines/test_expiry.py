@@ -79,7 +79,8 @@ def test_a_job_that_expires_gives_its_turn_away(api: Api, db: TestDatabase) -> N
 
 
 def test_a_job_of_a_paused_queue_expires(api: Api, db: TestDatabase) -> None:
-    api.configure(paused=True)
+    api.configure()
+    api.pause()
     expired(api, api.enqueue(expires_at=db.instant(-1)))
 
 

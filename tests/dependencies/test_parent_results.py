@@ -51,7 +51,7 @@ def test_parents_that_failed_are_told_as_they_ended(api: Api) -> None:
 def test_a_parent_that_is_no_longer_kept_is_gone(api: Api, db: TestDatabase) -> None:
     family = born(api, {"a": [], "b": [], "child": ["a", "b"]})
     family.complete("a", "b", result=1)
-    db.execute("UPDATE finished_jobs SET keep_until = now() WHERE id = $1", family.ids["a"])
+    db.execute("UPDATE finished_jobs SET keep_until = now() - interval '1 minute' WHERE id = $1", family.ids["a"])
     assert results(family) == [
         {"job_id": family.ids["a"], "state": "gone"},
         {"job_id": family.ids["b"], "state": "completed", "result": 1},

@@ -61,6 +61,12 @@ class Raw:
         check_refusal(answer)
         return answer
 
+    def received(self) -> bytes:
+        """Every byte until the broker ends the connection."""
+        while self._more():
+            pass
+        return self._read
+
     def close(self) -> None:
         self.socket.close()
 

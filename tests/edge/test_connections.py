@@ -68,7 +68,7 @@ def test_a_job_is_not_lost_on_a_client_that_left_with_much_unread(api: Api, conn
 
 def test_a_request_that_comes_late_does_not_disturb_the_answer_before_it(hasty_broker: Broker, hasty: Connect) -> None:
     raw = hasty()
-    raw.send(post("/claim", b'{"queues": ["nobody-fills-this"], "wait_seconds": 1}') + GET[:20])
+    raw.send(post("/claim", b'{"queues": ["nobody-fills-this"], "wait_seconds": 2}') + GET[:20])
     claimed, late = raw.answers()
     assert (claimed.status, late.status) == (200, 408)
 

@@ -12,7 +12,7 @@ from tests.polls import RawClaim, parked
 
 MOST = 1000
 FEW = 100
-POLL = {"queues": ["nothing-comes"], "wait_seconds": 30}
+POLL = {"queues": ["nothing-comes"], "wait_seconds": 60}
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longshore' AND datname = current_database()"
 
 
@@ -31,7 +31,10 @@ def memory_kib(pid: int) -> int:
 def test_thousands_wait_without_a_database_connection_and_one_more_is_sent_away(
     database: TestDatabase, eventually: Callable[..., Any]
 ) -> None:
-    with broker_process(database.dsn, max_parked_polls=str(MOST), pool_size="4", log_level="error") as (broker, process):
+    with broker_process(database.dsn, max_parked_polls=str(MOST), max_wait_seconds="60", pool_size="4", log_level="error") as (
+        broker,
+        process,
+    ):
         polls = [RawClaim(broker.base, POLL) for _ in range(FEW)]
         eventually(lambda: parked(broker.http) == FEW)
         before = memory_kib(process.pid)

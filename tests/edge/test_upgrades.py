@@ -60,3 +60,25 @@ def test_an_offer_hides_nothing(connect: Connect, api: Api) -> None:
     raw = connect()
     raw.send(enqueue(api, b"Host: other", *H2C))
     assert raw.refusal().status == 400
+
+
+ODD_UPGRADES = {
+    "in HTTP/1.0": b"GET /livez HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    "without a value": b"GET /livez HTTP/1.1\r\nHost: test\r\nConnection: upgrade, close\r\nUpgrade:\r\n\r\n",
+    "several": b"GET /livez HTTP/1.1\r\nHost: test\r\nConnection: upgrade, close\r\nUpgrade: a, b\r\nUPGRADE:\tc\r\n\r\n",
+    "without Connection": b"GET /livez HTTP/1.1\r\nHost: test\r\nConnection: close\r\nUpgrade: h2c\r\n\r\n",
+    "without Upgrade": b"GET /livez HTTP/1.1\r\nHost: test\r\nConnection: upgrade, close\r\n\r\n",
+    "of HEAD": b"HEAD /livez HTTP/1.1\r\nHost: test\r\nConnection: upgrade, close\r\nUpgrade: h2c\r\n\r\n",
+    "in a trailer": chunked("/jobs/cancel", b"Connection: close, upgrade")
+    + chunk(b'{"ids": []}')
+    + b"0\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+}
+
+
+def test_odd_upgrades_are_declined_with_one_response(connect: Connect, api: Api) -> None:
+    responses = {}
+    for name, request in ODD_UPGRADES.items():
+        raw = connect()
+        raw.send(request)
+        responses[name] = raw.received().count(b"HTTP/1.1 200 OK\r\n")
+    assert responses == dict.fromkeys(ODD_UPGRADES, 1)

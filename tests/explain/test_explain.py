@@ -147,7 +147,8 @@ def test_a_worker_that_asked_long_ago_does_not_count(asked: Api, db: TestDatabas
 
 
 def test_several_reasons_are_told_together(api: Api) -> None:
-    api.configure(paused=True)
+    api.configure()
+    api.pause()
     job = api.enqueue(delay_seconds=60)
     assert codes(api, job) == ["not_due", "queue_paused", "no_worker"]
 
@@ -174,3 +175,17 @@ def test_a_job_that_has_ended_tells_how(asked: Api, end: str) -> None:
 
 def test_a_job_that_does_not_exist_cannot_be_explained(api: Api) -> None:
     api.get("/jobs/01a1e24b-7875-7000-8000-4007af56e171/explain", status=404)
+
+
+def test_dead_job_explains_what_its_reason_means(asked: Api, db: TestDatabase) -> None:
+    crashed = asked.enqueue(max_attempts=5)
+    for _ in range(3):
+        db.age(asked.claim_one()["id"], 61)
+        wait_until(lambda: asked.job(crashed["id"])["state"] != "running")
+    failed = asked.enqueue(max_attempts=1)
+    asked.fail(asked.claim_one())
+    details = [reason(asked, job, "dead")["detail"] for job in (crashed, failed)]
+    assert details == [
+        "it is dead: poison, its lease ran out 3 times",
+        "it is dead: attempts_exhausted, it has used all of its attempts, 1",
+    ]

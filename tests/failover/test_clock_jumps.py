@@ -9,38 +9,30 @@ import pytest
 from tests.api import Api, when
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
-from tests.database import Loop, TestDatabase, create_database
+from tests.database import Loop
+from tests.settable_clock import SettableClock
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
-# What the broker asks for the time; the jump is a row, so that it can come while the broker runs.
-JUMPY = """
-CREATE TABLE jump AS SELECT interval '0' AS by;
-CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql AS
-    'SELECT pg_catalog.clock_timestamp() + coalesce((SELECT by FROM jump), interval ''0'')';
-ALTER DATABASE jumpy SET search_path = public, pg_catalog;
-"""
-
 
 @pytest.fixture(scope="module")
-def jumpy(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
-    database = TestDatabase(create_database(postgres, loop, "jumpy"), loop)
-    database.execute(JUMPY)
+def jumpy(postgres: str, loop: Loop) -> Iterator[SettableClock]:
+    database = SettableClock.create(postgres, loop, "jumpy")
     yield database
     database.close()
 
 
 @pytest.fixture
-def api(jumpy: TestDatabase, queue: str) -> Iterator[Api]:
-    jumpy.execute("UPDATE jump SET by = interval '0'")
+def api(jumpy: SettableClock, queue: str) -> Iterator[Api]:
+    jumpy.jump("0")
     with threaded_broker(QUICK, jumpy.dsn) as broker:
         yield Api(broker.http, queue)
 
 
-def test_an_hour_ahead_every_lease_ends_and_no_job_is_settled_twice(api: Api, jumpy: TestDatabase, eventually: Eventually) -> None:
+def test_an_hour_ahead_every_lease_ends_and_no_job_is_settled_twice(api: Api, jumpy: SettableClock, eventually: Eventually) -> None:
     api.enqueue_many(50)
     held = api.claim(max_jobs=50)["jobs"]
-    jumpy.execute("UPDATE jump SET by = interval '1 hour'")
+    jumpy.jump("1 hour")
     eventually(lambda: api.counts() == {"ready": 50})
     again = api.claim(max_jobs=40)["jobs"]
     assert {job["deliveries"] for job in again} == {2}
@@ -54,11 +46,11 @@ def test_an_hour_ahead_every_lease_ends_and_no_job_is_settled_twice(api: Api, ju
     assert api.counts() == {"completed": 50}
 
 
-def test_an_hour_back_leases_last_longer_and_ids_stay_unique(api: Api, jumpy: TestDatabase, eventually: Eventually) -> None:
+def test_an_hour_back_leases_last_longer_and_ids_stay_unique(api: Api, jumpy: SettableClock, eventually: Eventually) -> None:
     before = api.enqueue_many(20)
     held = api.claim(max_jobs=10)["jobs"]
     heard_at = told_time(api)
-    jumpy.execute("UPDATE jump SET by = interval '-1 hour'")
+    jumpy.jump("-1 hour")
     eventually(lambda: told_time(api) < heard_at)
     after = api.enqueue_many(20)
     assert len({*before, *after}) == 40

@@ -29,7 +29,7 @@ def watched(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 def starved(watched: TestDatabase, background: Background, eventually: Eventually, queue: str, reserved: int) -> list[httpx.Response]:
     """What a claim, a heartbeat and a settlement hear while claims have every connection that they may have."""
-    settings = settings_with(pool_size=POOL, pool_reserved=reserved, acquire_timeout_seconds=0.3, notify=False)
+    settings = settings_with(pool_size=POOL, pool_reserved=reserved, acquire_timeout_seconds=1.0, notify=False)
     claims = ClaimStatements(watched)
     with threaded_broker(settings, watched.dsn) as broker:
         api = Api(broker.http, queue)

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from app.db.pool import Database
 from tests.api import Api, Json
 from tests.broker import threaded_broker
+from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase
 from tests.failover.server import Server
 from tests.faults.conftest import Start, opened, settings_with
@@ -43,6 +45,21 @@ def without_standby(primary: TestDatabase) -> None:
     """From now on commits wait for somebody who is not there."""
     primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     primary.execute("SELECT pg_reload_conf()")
+    wait_until(lambda: primary.loop.run(commit_waits(primary.dsn)))  # a reload is in force some time after the call
+
+
+async def commit_waits(dsn: str) -> bool:
+    """Tries one. If it waits, the wait is cancelled, which leaves no session behind."""
+    writer, watcher = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    commit = asyncio.create_task(writer.execute("SELECT pg_logical_emit_message(true, 'test', 'has to be flushed')"))
+    cancelled = None
+    while not commit.done() and cancelled is None:
+        cancelled = await watcher.fetchval(
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", writer.get_server_pid()
+        )
+    await commit
+    await asyncio.gather(writer.close(), watcher.close())
+    return cancelled is not None
 
 
 def as_before(primary: TestDatabase) -> None:

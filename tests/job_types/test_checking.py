@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import Fault, ValidationFailed
-from app.job_types.checking import MOST_DETAIL, MOST_FAULTS, Checker
+from app.errors import MAX_FAULTS, Fault, ValidationFailed
+from app.job_types.checking import MOST_DETAIL, Checker
 
 FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
     "the payload itself": ({"type": "object"}, [], [("", "invalid")]),
@@ -60,8 +60,8 @@ def test_what_is_said_is_short() -> None:
 
 
 def test_not_all_faults_of_many_are_told() -> None:
-    assert len(faults({"items": {"type": "string"}}, [0] * 100)) == MOST_FAULTS
-    assert len(faults({"additionalProperties": False}, {str(n): 0 for n in range(100)})) == MOST_FAULTS
+    assert len(faults({"items": {"type": "string"}}, [0] * 100)) == MAX_FAULTS
+    assert len(faults({"additionalProperties": False}, {str(n): 0 for n in range(100)})) == MAX_FAULTS
 
 
 def test_of_very_many_the_first_is_told() -> None:

@@ -79,9 +79,11 @@ def test_a_type_without_a_schema_takes_any_payload(api: Api, put: Put, job_type:
     api.enqueue(job_type=job_type, payload=[1])
 
 
-def test_at_most_twenty_faults_are_told(api: Api, put: Put, job_type: str) -> None:
+def test_ten_errors_of_a_payload_are_listed_and_all_are_counted(api: Api, put: Put, job_type: str) -> None:
     put(payload_schema={"items": {"type": "string"}})
-    assert len(api.enqueue(job_type=job_type, payload=list(range(50)), status=422)["errors"]) == 20
+    problem = api.enqueue(job_type=job_type, payload=list(range(50)), delay_seconds=10**9, status=422)
+    assert len(problem["errors"]) == 10
+    assert "51 errors, 10 listed; the first: " in problem["detail"]
 
 
 # Batches

@@ -46,6 +46,15 @@ def test_the_attempts_of_a_dead_job_are_kept(api: Api) -> None:
     assert [attempt["error"]["message"] for attempt in api.attempts(job)] == ["one", "two"]
 
 
+def test_pages_have_every_attempt_though_the_clock_was_set_back_between_them(api: Api, db: TestDatabase) -> None:
+    job = api.enqueue(max_attempts=9)
+    for n in range(3):
+        api.fail(api.claim_one(wait_seconds=20), str(n), retry_after_seconds=0)
+    db.execute("UPDATE jobs SET attempts = ARRAY[attempts[3], attempts[1], attempts[2]] WHERE id = $1", job["id"])
+    pages = api.pages(f"/jobs/{job['id']}/attempts", limit=1)
+    assert [attempt["error"]["message"] for page in pages for attempt in page] == ["2", "0", "1"]
+
+
 def test_of_many_failures_the_last_twenty_are_kept(api: Api) -> None:
     job = api.enqueue(max_attempts=100)
     for n in range(23):

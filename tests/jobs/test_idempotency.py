@@ -63,7 +63,7 @@ def test_a_refused_call_does_not_use_the_key_up(api: Api) -> None:
 
 def test_a_key_is_taken_over_when_its_time_has_passed(api: Api, db: TestDatabase) -> None:
     first = enqueue(api, "k", payload=1)
-    db.execute("UPDATE keys SET expires_at = now()")
+    db.execute("UPDATE keys SET expires_at = now() - interval '1 minute'")
     other = enqueue(api, "k", payload=2)
     assert other["id"] != first["id"]
     assert enqueue(api, "k", payload=2)["id"] == other["id"]

@@ -19,8 +19,28 @@ def test_a_claim_hands_out_a_ready_job_under_a_lease(api: Api) -> None:
 
 def test_a_claim_without_jobs_is_an_empty_list(api: Api) -> None:
     answer = api.claim()
-    assert (answer["jobs"], answer["settled"], answer["directive"], answer["poll_after_ms"]) == ([], [], "run", 0)
+    assert (answer["jobs"], answer["settled"], answer["directive"]) == ([], [], "run")
     assert datetime.fromisoformat(answer["server_time"]).tzinfo is not None
+
+
+def test_an_empty_claim_without_a_wait_has_poll_after_ms(api: Api) -> None:
+    """A client that obeys it does not spin. A client that waits may claim again at once."""
+    for claim in ({}, {"wait_seconds": 0}, {"key": "k"}, {"worker_id": "w1", "max_jobs": 5}):
+        assert api.claim(**claim)["poll_after_ms"] > 0, claim
+    assert api.claim(wait_seconds=0.01)["poll_after_ms"] == 0
+    api.enqueue()
+    job = api.claim()
+    assert (len(job["jobs"]), job["poll_after_ms"]) == (1, 0)
+
+
+def test_an_empty_claim_with_settlements_and_a_wait_may_be_repeated_at_once(api: Api) -> None:
+    """It does not wait because it carries settlements; the next claim does."""
+    for wait, comes_at_once in ((20, True), (0, False)):
+        api.enqueue()
+        job = api.claim_one()
+        settlement = {"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"}
+        answer = api.claim(settle=[settlement], wait_seconds=wait)
+        assert (answer["jobs"], answer["poll_after_ms"] == 0) == ([], comes_at_once)
 
 
 def test_an_empty_body_asks_for_one_job_of_the_default_queue_for_a_minute(api: Api) -> None:

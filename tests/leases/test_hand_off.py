@@ -211,7 +211,7 @@ def test_a_wait_that_is_over_while_the_job_is_stored_still_brings_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(waiting, "PATIENCE", 60.0)
-    poll = background.claim(slow, wait_seconds=1)
+    poll = background.claim(slow, wait_seconds=3)
     eventually(lambda: asleep(held_broker) == 1)
     with inserts_held(holding):
         stored = background.submit(slow.enqueue)
@@ -231,7 +231,7 @@ def test_a_poll_does_not_wait_for_ever_for_what_it_was_promised(
 ) -> None:
     """And the job, stored at last as leased to it, goes back at no cost."""
     monkeypatch.setattr(waiting, "PATIENCE", 0.01)
-    poll = background.claim(slow, wait_seconds=1)
+    poll = background.claim(slow, wait_seconds=3)
     eventually(lambda: asleep(held_broker) == 1)
     with inserts_held(holding):
         stored = background.submit(slow.enqueue)

@@ -122,6 +122,31 @@ def test_a_cancelled_job_is_told_to_stop_and_its_lease_goes_on(api: Api, held: J
     assert api.heartbeat_one(held)["action"] == "cancel"
 
 
+ENDS: dict[str, Callable[[Api, Json], object]] = {
+    "completed": Api.complete,
+    "dead": lambda api, job: api.fail(job, retryable=False),
+    "cancelled": lambda api, job: (api.cancel(job, status=202), api.release(job)),
+    "scheduled": lambda api, job: api.snooze(job, 3600),
+}
+
+
+def test_progress_of_a_completed_job_is_100_percent_and_that_of_any_other_the_last_report(api: Api) -> None:
+    found = {}
+    for end in ENDS.values():
+        for progress in ({"percent": 40, "stage": "two"}, {"stage": "two"}):
+            api.enqueue()
+            held = api.claim_one()
+            api.heartbeat_one(held, progress=progress)
+            end(api, held)
+            job = api.job(held["id"])
+            (listed,) = [other for other in api.get("/jobs")["items"] if other["id"] == job["id"]]
+            assert listed["progress"] == job["progress"]
+            found[job["state"], "percent" in progress] = job["progress"]
+    last = {True: {"percent": 40, "stage": "two"}, False: {"stage": "two"}}
+    expected = {(state, percent): last[percent] for state in ENDS for percent in (True, False)}
+    assert found == expected | {("completed", True): {"percent": 100, "stage": "two"}}
+
+
 def test_progress_and_checkpoint_are_kept_until_the_next_ones(api: Api, held: Json) -> None:
     checkpoint = {"n": 12345678901234567890, "x": [1.50, None, {"ä": "☃"}]}
     api.heartbeat_one(held, progress={"percent": 10, "stage": "one"}, checkpoint=checkpoint)

@@ -7,8 +7,7 @@ import pytest
 from tests.api import Api
 from tests.broker import threaded_broker
 from tests.conftest import QUICK, wait_until
-from tests.database import TestDatabase
-from tests.limits.conftest import Worker, ids
+from tests.limits.conftest import Worker
 from tests.polls import Background, parked
 
 
@@ -81,12 +80,3 @@ def given_back(api: Api) -> int:
     for job in jobs:
         api.release(job)
     return len(jobs)
-
-
-def test_a_pause_in_the_configuration_is_a_pause_too(lone: Api, lone_db: TestDatabase, background: Background) -> None:
-    lone.configure(paused=True)
-    job = lone.enqueue()
-    poll = background.claim(lone)
-    wait_until(lambda: parked(lone.http) == 1)
-    lone.reconfigure(paused=False)
-    assert ids(poll.result(20)["jobs"]) == [job["id"]]

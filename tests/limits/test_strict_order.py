@@ -114,7 +114,7 @@ def test_when_the_one_whose_turn_it_is_expires_unbegun_the_next_has_it(api: Api,
     first = api.enqueue(group="a", expires_at=db.instant(3600))
     second = api.enqueue(group="a")
     settled(api)
-    db.execute("UPDATE jobs SET expires_at = now() WHERE id = $1", first["id"])
+    db.execute("UPDATE jobs SET expires_at = now() - interval '1 minute' WHERE id = $1", first["id"])
     worker.does(second)
 
 

@@ -70,7 +70,7 @@ def test_only_days_that_are_over_are_dropped(db: TestDatabase, retain: Retain) -
 
 
 def test_what_is_past_its_time_is_gone_for_readers_before_its_partition_goes(api: Api, db: TestDatabase, done: Json) -> None:
-    db.execute("UPDATE finished_jobs SET keep_until = now() WHERE id = $1", done["id"])
+    db.execute("UPDATE finished_jobs SET keep_until = now() - interval '1 minute' WHERE id = $1", done["id"])
     api.get(f"/jobs/{done['id']}", status=404)
     api.get(f"/jobs/{done['id']}/attempts", status=404)
     api.cancel(done, status=404)

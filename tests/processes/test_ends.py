@@ -41,8 +41,8 @@ def test_a_killed_broker_takes_nothing_with_it(one: Api, common: TestDatabase, b
 def test_a_terminated_broker_answers_its_parked_polls_and_goes(
     one: Api, common: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
-    with broker_process(common.dsn) as (broker, process):
-        claim = {"queues": [one.queue], "wait_seconds": 25}
+    with broker_process(common.dsn, max_wait_seconds="60") as (broker, process):
+        claim = {"queues": [one.queue], "wait_seconds": 60}
         polls = [background.submit(broker.http.post, "/claim", json=claim) for _ in range(50)]
         eventually(lambda: parked(broker.http) == 50)
         process.send_signal(signal.SIGTERM)
@@ -57,7 +57,7 @@ def test_a_claim_that_runs_when_the_broker_is_terminated_is_answered(
     one: Api, common: TestDatabase, background: Background, claim_statements: ClaimStatements, eventually: Eventually, sign: signal.Signals
 ) -> None:
     job = one.enqueue()
-    with broker_process(common.dsn) as (broker, process):
+    with broker_process(common.dsn, shutdown_seconds="60") as (broker, process):
         with claim_statements.held():
             claim = background.claim(Api(broker.http, one.queue))
             eventually(lambda: claim_statements.running() == 1)

@@ -1,4 +1,4 @@
-"""A broker whose own clock is two hours ahead: only the database's counts."""
+"""A broker whose own clock is two hours ahead or behind: only the database's counts."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +11,10 @@ from tests.broker import broker_process, threaded_broker
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
 
-AHEAD = """
+WRONG = """
 import time
 right = time.time
-time.time = lambda: right() + 7200
+time.time = lambda: right() + {seconds}
 """
 
 # A database that answers everything but what time it is, until the row is deleted.
@@ -46,10 +46,10 @@ def test_a_broker_whose_clock_is_ahead_ends_no_lease_and_makes_no_job_of_the_fut
     with threaded_broker(QUICK, database.dsn) as broker:
         api = Api(broker.http, "clocks")
         api.enqueue_many(2)
-        held, lost = api.claim(max_jobs=2)["jobs"]
-    database.age(lost["id"], 61)
+        held, lost = api.claim(max_jobs=2, lease_seconds=3600)["jobs"]
+    database.age(lost["id"], 3601)
     database.execute(UNTOLD)
-    (tmp_path / "sitecustomize.py").write_text(AHEAD)
+    (tmp_path / "sitecustomize.py").write_text(WRONG.format(seconds=7200))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with broker_process(database.dsn, sweep_seconds="0.05", log_level="error") as (ahead, _):
         api = Api(ahead.http, "clocks")
@@ -59,3 +59,17 @@ def test_a_broker_whose_clock_is_ahead_ends_no_lease_and_makes_no_job_of_the_fut
         eventually(lambda: api.job(lost["id"])["state"] == "ready")
         assert api.job(held["id"])["state"] == "running"
         assert api.enqueue()["created_at"] < database.instant(3600)
+
+
+def test_unique_key_ends_on_time_though_the_clock_of_the_broker_is_behind(
+    database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WRONG.format(seconds=-7200))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with broker_process(database.dsn, log_level="error") as (behind, _):
+        api = Api(behind.http, "windows")
+        unique = {"key": "order-1", "for_seconds": 600}
+        first = api.enqueue(unique=unique)
+        assert api.enqueue(unique=unique, status=200)["id"] == first["id"]
+        database.execute("UPDATE keys SET expires_at = expires_at - interval '601 seconds'")
+        assert api.enqueue(unique=unique)["id"] != first["id"]

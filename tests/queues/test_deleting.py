@@ -69,7 +69,8 @@ def test_finished_jobs_do_not_count_and_keep_the_name_of_their_queue(api: Api) -
 
 
 def test_a_put_brings_a_queue_back_with_a_clean_configuration(api: Api) -> None:
-    first = api.configure(max_waiting=5, fair=True, paused=True)
+    first = api.configure(max_waiting=5, fair=True)
+    api.pause()
     delete(api)
     back = api.configure(max_running=3)
     assert back == {"name": api.queue, "created_at": first["created_at"], "max_running": 3, "lanes": 1, "paused": False}
@@ -77,7 +78,8 @@ def test_a_put_brings_a_queue_back_with_a_clean_configuration(api: Api) -> None:
 
 
 def test_a_job_brings_a_queue_back_with_a_clean_configuration(api: Api) -> None:
-    first = api.configure(max_waiting=5, fair=True, paused=True)
+    first = api.configure(max_waiting=5, fair=True)
+    api.pause()
     delete(api)
     job = api.enqueue()
     assert api.get(f"/queues/{api.queue}") == {"name": api.queue, "created_at": first["created_at"], "lanes": 1, "paused": False}
@@ -119,7 +121,8 @@ def test_a_deleted_queue_with_a_job_in_it_comes_back_and_every_process_hears_of_
     job = api.enqueue()
     db.execute("UPDATE queues SET deleted_at = now() WHERE name = $1", api.queue)  # by somebody who could not see the job yet
     db.execute("UPDATE versions SET number = number + 1")
-    wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 404)
+    is_back = "SELECT deleted_at IS NULL FROM queues WHERE name = $1"  # by the chore of the broker that all tests share
+    wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 404 or db.value(is_back, api.queue))
     revive()
     assert exists(api)
     wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 200)

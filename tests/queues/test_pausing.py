@@ -1,4 +1,4 @@
-"""POST /queues/{name}/pause and /resume, and `paused` in the configuration."""
+"""POST /queues/{name}/pause and /resume, which alone change whether a queue is paused."""
 
 import pytest
 
@@ -53,18 +53,33 @@ def test_a_paused_queue_still_takes_jobs(api: Api) -> None:
     assert api.enqueue()["state"] == "ready"
 
 
-def test_a_patch_pauses_and_resumes_and_otherwise_leaves_the_pause_alone(api: Api, configured: Json) -> None:
-    path = f"/queues/{api.queue}"
-    paused = api.patch(path, {"paused": True})
-    assert (paused["paused"], "paused_at" in paused, "paused_reason" in paused) == (True, True, False)
-    assert api.patch(path, {"max_waiting": 6}) == {**paused, "max_waiting": 6}
-    assert api.patch(path, {"max_waiting": 5, "paused": False}) == configured
-
-
-def test_a_put_resumes_unless_it_says_that_the_queue_is_paused(api: Api, configured: Json) -> None:
+def test_configuring_leaves_a_pause_alone(api: Api, configured: Json) -> None:
     paused = pause(api, reason="deploy")
+    assert api.configure(max_waiting=6) == {**paused, "max_waiting": 6}
+    assert api.reconfigure(max_waiting=5) == paused
     assert api.configure(max_waiting=5, paused=True) == paused
-    assert api.configure(max_waiting=5) == configured
+    assert api.reconfigure(paused=True) == paused
+    assert resume(api) == configured
+    assert api.configure(max_waiting=5, paused=False) == configured
+    assert api.reconfigure(paused=False) == configured
+
+
+def test_configuring_neither_pauses_nor_resumes(api: Api, configured: Json) -> None:
+    path = f"/queues/{api.queue}"
+    for call in (api.put, api.patch):
+        refused = call(path, {"max_waiting": 6, "paused": True}, status=422)
+        assert [(fault["pointer"], fault["code"]) for fault in refused["errors"]] == [("/paused", "read_only")]
+        assert f"POST {path}/pause" in refused["detail"]
+    assert api.get(path) == configured
+    paused = pause(api)
+    for call in (api.put, api.patch):
+        assert call(path, {"max_waiting": 6, "paused": False}, status=422)["code"] == "validation_failed"
+    assert api.get(path) == paused
+
+
+def test_a_queue_is_not_created_paused(api: Api) -> None:
+    api.put(f"/queues/{api.queue}-new", {"paused": True}, status=422)
+    api.get(f"/queues/{api.queue}-new", status=404)
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])

@@ -18,7 +18,6 @@ FIELDS: Json = {
     "default_priority": -5,
     "default_lease_seconds": 120,
     "default_max_attempts": 7,
-    "paused": True,
 }
 
 
@@ -39,8 +38,10 @@ def test_a_change_is_in_force_here_when_it_is_answered(broker: Broker, api: Api)
     assert cached(broker, api.queue).max_running == 3
     api.post(f"/queues/{api.queue}/pause")
     assert cached(broker, api.queue).paused
-    api.patch(f"/queues/{api.queue}", {"paused": False, "max_running": 4})
-    assert (cached(broker, api.queue).paused, cached(broker, api.queue).max_running) == (False, 4)
+    api.patch(f"/queues/{api.queue}", {"max_running": 4})
+    assert (cached(broker, api.queue).paused, cached(broker, api.queue).max_running) == (True, 4)
+    api.resume()
+    assert not cached(broker, api.queue).paused
     api.delete(f"/queues/{api.queue}")
     assert cached(broker, api.queue) is None
 

@@ -79,25 +79,28 @@ def test_the_tour_needs_nothing_but_curl_and_python() -> None:
     assert set(commands) <= {"curl", "echo", "field", "for", "print"}
 
 
-def test_the_worker_works_fails_and_drains(mail: Api, broker: Broker) -> None:
-    (script,) = code("A worker in 15 lines", "python")
+def test_worker_completes_fails_and_drains(mail: Api, broker: Broker) -> None:
+    """tests/examples tests what it survives."""
+    (script,) = code("A worker", "python")
     good, bad = mail.enqueue(payload={"to": "ada"}), mail.enqueue(payload={}, max_attempts=1)
-    with subprocess.Popen([sys.executable, "-c", script], env=environment(API=broker.base), stderr=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=environment(LONGSHORE_URL=broker.base), stderr=subprocess.PIPE, text=True
+    ) as worker:
         try:
             wait_until(lambda: mail.job(bad["id"])["state"] == "dead")
-            mail.post("/workers/worker-1/drain")
+            (worker_id,) = [known["worker_id"] for known in mail.get("/workers")["items"]]
+            mail.post(f"/workers/{worker_id}/drain")
             _, errors = worker.communicate(timeout=60)
         finally:
             worker.kill()
-            mail.post("/workers/worker-1/resume")
     assert worker.returncode == 0, errors
     assert mail.job(good["id"])["result"] == {"greeted": "ada"}
     assert mail.job(bad["id"])["error"]["error_type"] == "KeyError"
 
 
-def test_the_worker_has_15_lines() -> None:
-    (script,) = code("A worker in 15 lines", "python")
-    assert len([line for line in script.splitlines() if line]) == 15
+def test_worker_is_short() -> None:
+    (script,) = code("A worker", "python")
+    assert len([line for line in script.splitlines() if line]) <= 40
 
 
 def test_the_settings_table_is_what_the_code_says() -> None:

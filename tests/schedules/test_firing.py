@@ -12,7 +12,10 @@ from tests.api import Api, when
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase
+from tests.polls import Background
 from tests.schedules.conftest import HOUR, Schedules, refused
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%schedules%'"
 
 
 def test_a_due_schedule_enqueues_its_job_and_goes_on(schedules: Schedules, db: TestDatabase) -> None:
@@ -144,6 +147,20 @@ def test_run_fires_now_and_leaves_the_next_run_alone(schedules: Schedules, api: 
     after = schedules.get()
     assert (after.get("next_run_at"), after["last_job_id"]) == (made.get("next_run_at"), job["id"])
     assert schedules.post("run", status=201)["id"] != job["id"]
+
+
+def test_run_creates_the_queue_again_that_was_deleted_meanwhile(
+    schedules: Schedules, api: Api, db: TestDatabase, background: Background, eventually: Callable[..., Any]
+) -> None:
+    api.configure()
+    schedules.put()
+    with db.uncommitted("SELECT FROM schedules FOR UPDATE"):
+        run = background.submit(api.http.post, "/schedules/s/run")
+        eventually(lambda: db.value(WAITING))
+        api.delete(f"/queues/{api.queue}")
+    assert run.result().status_code == 201, run.result().text
+    assert len(schedules.jobs()) == 1
+    api.get(f"/queues/{api.queue}")
 
 
 def test_run_wakes_a_poll(schedules: Schedules, api: Api, background: Any, eventually: Callable[..., Any]) -> None:

@@ -66,8 +66,8 @@ def test_a_schedule_that_has_ended_has_no_next_run(schedules: Schedules, db: Tes
 
 
 def test_instants_are_told_in_utc(schedules: Schedules) -> None:
-    made = schedules.put(starts_at="2026-01-01T02:00:00+02:00", ends_at="9999-12-31T23:59:59Z")
-    assert (made["starts_at"], made["ends_at"]) == ("2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z")
+    made = schedules.put(starts_at="2026-01-01T02:00:00+02:00", ends_at="9999-12-30T23:59:59Z")
+    assert (made["starts_at"], made["ends_at"]) == ("2026-01-01T00:00:00Z", "9999-12-30T23:59:59Z")
 
 
 def test_putting_the_same_again_changes_nothing(schedules: Schedules) -> None:

@@ -17,7 +17,10 @@ def test_no_other_origin_is_let_in(http: httpx.Client, path: str) -> None:
 def test_without_keys_a_page_of_another_origin_gets_nothing_done(api: Api) -> None:
     """A browser sends such a POST without asking first, as it needs no header of its own."""
     stored = '{"job_type": "x"}'
-    assert api.http.post("/jobs", content=stored, headers={"Origin": "https://evil.example"}).status_code == 403
+    refused = api.http.post("/jobs", content=stored, headers={"Origin": "https://evil.example"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "foreign_origin")
+    assert "origin" in refused.json()["title"]
+    assert "API key does not" not in refused.text, "there is no key that could"
     assert api.http.post("/jobs", content=stored, headers={"Origin": str(api.http.base_url).rstrip("/")}).status_code == 201
 
 

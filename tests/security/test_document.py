@@ -6,6 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.db.versions import FRESH_SECONDS
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("SECURITY.md", "docs/faults.md", "docs/operations.md")
 # A client, B broker, C database, D input, E security, F change: how many rows each part of the catalogue has.
@@ -40,3 +42,11 @@ def test_the_metrics_that_operators_are_told_of_exist(http: httpx.Client) -> Non
     known = set(re.findall(r"^# HELP (longshore_\w+?)(?:_total)? ", http.get("/metrics").text, re.MULTILINE))
     assert len(told) > 10
     assert told - known == set()
+
+
+def test_every_document_gives_the_same_time_for_a_revoked_key() -> None:
+    """The time is the maximum age of a broker's configuration."""
+    sources = ["README.md", "SECURITY.md", "openapi/openapi.json", *(str(path.relative_to(ROOT)) for path in (ROOT / "app").rglob("*.py"))]
+    given = {name: re.findall(r"(?i)revo[^.|]*?within (a second|[\d.]+ \w+)", text_of(name)) for name in sources}
+    assert {time for times in given.values() for time in times} == {f"{FRESH_SECONDS * 1000:.0f} ms"}
+    assert all(given[name] for name in ("README.md", "SECURITY.md", "openapi/openapi.json", "app/key_commands.py"))

@@ -32,6 +32,7 @@ def change_and_cancel(api: Api, database: TestDatabase) -> None:
     api.complete(api.claim_one())
 
     api.enqueue()
+    assert api.post(f"/queues/{api.queue}/purge", {"dry_run": True}) == {"matched": 1, "purged": 0, "dry_run": True}
     assert api.post(f"/queues/{api.queue}/purge", {"dry_run": False}) == {"matched": 1, "purged": 1}
 
 
@@ -54,7 +55,7 @@ def finish(api: Api) -> None:
 def die(api: Api) -> None:
     again, elsewhere, gone = api.dead(), api.dead(), api.dead()
     assert api.job(again["id"])["state"] == "dead"
-    api.post("/dead-letters/replay", {"ids": [again["id"]]})
+    api.post("/dead-letters/replay", {"ids": [again["id"]], "overrides": {"payload_merge": {"n": 1}}})
     api.post("/dead-letters/replay", {"ids": [elsewhere["id"]], "overrides": {"queue": "elsewhere"}})
     api.post("/dead-letters/purge", {"ids": [gone["id"]], "dry_run": False})
 
@@ -90,7 +91,7 @@ def stay_within_limits(api: Api) -> None:
     api.configure(max_running=1, rate={"limit": 1, "per_seconds": 3600}, max_waiting=10)
     api.enqueue()
     later = api.enqueue()
-    api.release(api.claim_one())
+    api.release(api.claim_one(queues=[api.queue, "elsewhere"]))
     assert "rate_limited" in codes(api, later)
     api.post(f"/queues/{api.queue}/purge", {"dry_run": False})
 

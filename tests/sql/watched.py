@@ -50,6 +50,11 @@ class WatchedDatabase(Database):
             yield WatchedTransaction(connection)
 
     @asynccontextmanager
+    async def reading(self, begin: str) -> AsyncIterator[Transaction]:
+        async with self.transaction() as transaction:
+            yield transaction
+
+    @asynccontextmanager
     async def held(self) -> AsyncIterator[Any]:
         async with self.transaction() as transaction:
             yield transaction

@@ -76,7 +76,8 @@ def test_a_deleted_queue_hands_out_and_comes_back(shop: Session, api: Api, db: T
 
 
 def test_a_paused_queue_takes_jobs(shop: Session, api: Api) -> None:
-    api.configure(paused=True)
+    api.configure()
+    api.pause()
     shop.enqueue()
     assert api.claim()["jobs"] == []
     api.post(f"/queues/{api.queue}/resume")

@@ -50,7 +50,7 @@ def test_replay_and_purge_take_nothing_from_the_rates(api: Api, fold: Fold) -> N
         api.dead()
     job = api.get("/dead-letters")["items"][0]
     api.post(f"/dead-letters/{job['id']}/replay")
-    api.post("/dead-letters/purge", {"filter": {}, "dry_run": False})
+    api.post("/dead-letters/purge", {"all": True, "dry_run": False})
     assert rate(api, "last_1m")["dead"] == 2
     fold()
     assert rate(api, "last_1m")["dead"] == 2

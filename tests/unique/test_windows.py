@@ -74,5 +74,5 @@ def test_a_purged_dead_letter_holds_no_key_even_within_its_window(api: Api) -> N
 def test_a_finished_job_that_is_no_longer_kept_holds_no_key(api: Api, db: TestDatabase) -> None:
     first = api.enqueue(**has(for_seconds=3600))
     api.complete(api.claim_one())
-    db.execute("UPDATE finished_jobs SET keep_until = now()")
+    db.execute("UPDATE finished_jobs SET keep_until = now() - interval '1 minute'")
     assert api.enqueue(**has())["id"] != first["id"]

@@ -4,8 +4,8 @@ import ssl
 
 import pytest
 
+from app.db import tls
 from app.db.dsn import Place, must_be_verified, places
-from app.db.servers import Servers
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,7 @@ def test_who_leaves_this_machine_without_a_word_on_tls_must_be_verified(dsn: str
 
 
 def test_verified_means_certificate_and_name() -> None:
-    context = Servers("postgresql://db.example/x")._secured["ssl"]
+    context = tls.options("postgresql://db.example/x")["ssl"]
     assert isinstance(context, ssl.SSLContext)
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert Servers("postgresql://db.example/x?sslrootcert=ca.pem")._secured["ssl"] == "verify-full"
-    assert Servers("postgresql://db.example/x?sslmode=disable")._secured == {}
+    assert tls.options("postgresql://db.example/x?sslmode=disable") == {}

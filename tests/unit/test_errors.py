@@ -13,6 +13,7 @@ CONTRACT = {
     "validation_failed": 422,
     "unauthenticated": 401,
     "forbidden": 403,
+    "foreign_origin": 403,
     "not_found": 404,
     "lease_lost": 409,
     "wrong_state": 409,
@@ -33,6 +34,7 @@ CONTRACT = {
     "headers_too_large": 431,
     "overloaded": 503,
     "too_many_keys": 409,
+    "unsupported_media_type": 415,
 }
 
 

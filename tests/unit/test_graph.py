@@ -62,7 +62,7 @@ def test_the_way_round_is_told(parents: dict[str, list[str]], way: list[str]) ->
 def test_a_chain_is_deeper_than_pythons_stack() -> None:
     chain = {f"{n}": [f"{n + 1}"] for n in range(20_000)}
     assert way_round({**chain, "20000": []}) == []
-    assert len(way_round({**chain, "20000": ["0"]})) == 20_002
+    assert way_round({**chain, "20000": ["0"]})[-3:] == ["17", "... (20001 jobs)", "0"]
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abcdef"), max_size=4)))

@@ -156,3 +156,18 @@ def test_a_worker_that_polls_another_broker_is_told_too(
 def test_a_worker_that_was_never_seen_cannot_be_told(api: Api, verb: str) -> None:
     assert api.post(f"/workers/nobody/{verb}", status=404)["code"] == "not_found"
     assert api.post(f"/workers/a b/{verb}", status=422)["errors"][0]["pointer"] == "/path/worker_id"
+
+
+def test_worker_ids_beyond_the_limit_of_a_key_are_served_but_not_listed(db: TestDatabase, queue: str) -> None:
+    with threaded_broker(QUICK.model_copy(update={"max_workers_per_key": 3}), db.dsn) as broker:
+        api = Api(broker.http, queue)
+        api.enqueue_many(6)
+        held = [api.claim_one(worker_id=f"{queue}-{number}") for number in range(5)]
+        api.heartbeat(f"{queue}-5", held[4])
+        api.heartbeat(f"{queue}-0", held[0])
+        assert [found["worker_id"] for found in api.get("/workers")["items"]] == [f"{queue}-{number}" for number in range(3)]
+        assert "longshore_workers_not_listed_total 3.0" in api.http.get("/metrics").text
+        assert api.claim(worker_id=f"{queue}-new")["directive"] == "run"
+        api.post(f"/workers/{queue}-4/drain", status=404)
+        api.post(f"/workers/{queue}-0/drain")
+        assert api.get("/limits")["max_workers_per_key"] == 3

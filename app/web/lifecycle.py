@@ -1,0 +1,53 @@
+"""One log line each when a broker starts, drains and stops: what an operator reads first after an incident."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from uvicorn.server import ServerState
+
+from app.db import migrations
+from app.log import log
+
+QUERY_SECONDS = 1  # a database that hangs must delay neither the start nor the end
+
+
+class LifecycleLog:
+    """Every line has release, schema revision and address, so that one line tells which broker it was."""
+
+    def __init__(self, release: str, house: Any, state: ServerState) -> None:
+        self._house = house
+        self._state = state
+        self._log = log.bind(release=release)
+
+    async def started(self, address: str) -> None:
+        self._log = self._log.bind(schema=await self._schema(), address=address)
+        self._log.info("broker started")
+
+    def draining(self, reason: str) -> None:
+        self._log.info("broker draining", reason=reason, parked_polls=self._house.waiting.parked, **self._open())
+
+    def stopped(self, leases: int | None) -> None:
+        """`leases` are those of all brokers on the database: workers keep them, and settle them with any broker."""
+        self._log.info("broker stopped", leases=leases, **self._open())
+
+    async def count_leases(self) -> int | None:
+        """None if the database does not answer."""
+        with suppress(Exception):
+            async with asyncio.timeout(QUERY_SECONDS):
+                leases: int = await self._house.reckoning.count_leases()
+                return leases
+        return None
+
+    async def _schema(self) -> str | None:
+        """None if the database does not answer; `none` if it has no schema yet."""
+        if not self._house.floor.clock.known:  # the database did not answer at start-up: do not wait again
+            return None
+        with suppress(Exception):
+            async with asyncio.timeout(QUERY_SECONDS):
+                return await migrations.current_revision(self._house.floor.db) or "none"
+        return None
+
+    def _open(self) -> dict[str, int]:
+        """Requests include parked polls."""
+        return {"requests": len(self._state.tasks), "connections": len(self._state.connections)}

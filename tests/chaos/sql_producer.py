@@ -1,0 +1,84 @@
+"""A service that shares the database: it enqueues with `longshore_enqueue_v1` in a transaction of its own, which it may roll back."""
+
+import asyncio
+import random
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tests.api import Json, when
+from tests.chaos.client import Client, pause
+from tests.chaos.history import Item, Kind, now
+from tests.chaos.workload import item_of
+
+ROLLED_BACK = 0.2  # share of transactions that are not committed
+PATIENCE = 10.0  # seconds for one statement
+SAME = ("queue", "job_type", "priority", "max_attempts", "timeout_seconds", "delay_seconds")  # named as in HTTP
+LOST = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
+
+
+class SqlProducer:
+    """One connection, opened when it is needed. Only a commit without a response leaves the outcome unknown."""
+
+    def __init__(self, dsn: str, client: Client, dice: random.Random) -> None:
+        self._dsn = dsn
+        self._client = client
+        self._dice = dice
+        self._connection: Any = None
+        self._turn = asyncio.Lock()
+
+    async def enqueue(self, jobs: list[Json]) -> None:
+        """Repeats the transaction while it was certainly not done, unless it was rolled back on purpose."""
+        commits, tries = self._dice.random() >= ROLLED_BACK, 0
+        async with self._turn:
+            while await self._transaction(jobs, commits=commits) == "fail" and commits:
+                tries += 1
+                await asyncio.sleep(pause(tries, self._dice))
+
+    async def _transaction(self, jobs: list[Json], *, commits: bool) -> Kind:
+        items, t0 = [item_of(job) for job in jobs], now()
+        done: list[Item] = []
+        kind: Kind = "fail"
+        try:
+            connection = await self._connected()
+            await connection.execute("BEGIN")
+            done = [await _enqueued(connection, job) for job in jobs]
+            kind = "info" if commits else "fail"
+            await connection.execute("COMMIT" if commits else "ROLLBACK")
+            kind = "ok" if commits else "fail"
+        except LOST:
+            await self.close()
+        self._client.note("enqueue", kind, items, told=done if kind == "ok" else [], t0=t0)
+        return kind
+
+    async def _connected(self) -> Any:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(self._dsn, timeout=PATIENCE, command_timeout=PATIENCE)
+        return self._connection
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            with suppress(*LOST):
+                self._connection.terminate()
+            self._connection = None
+
+
+async def _enqueued(connection: Any, job: Json) -> Item:
+    """For a unique key, the function does not return whether the job is new."""
+    named = _arguments(job)
+    values = ", ".join(f"{name} => ${number}" for number, name in enumerate(named, 1))
+    id = await connection.fetchval(f"SELECT longshore_enqueue_v1({values})", *named.values())
+    return Item(key=job["payload"]["key"], id=str(id), status="" if "unique" in job else "created")
+
+
+def _arguments(job: Json) -> Json:
+    named: Json = {name: job[name] for name in SAME if name in job}
+    named |= {name: when(job[name]) for name in ("run_at", "expires_at") if name in job}
+    named["payload"] = msgspec.json.encode(job["payload"]).decode()
+    if "group" in job:
+        named["group_key"] = job["group"]
+    if "unique" in job:
+        named |= {"unique_key": job["unique"]["key"], "on_duplicate": job["unique"].get("on_duplicate", "return_existing")}
+    return named

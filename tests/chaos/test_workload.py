@@ -1,0 +1,43 @@
+"""The jobs of a run: the same for the same seed, and with every feature of the broker in a small share."""
+
+from collections import Counter
+
+from tests.api import Json
+from tests.chaos.options import Options
+from tests.chaos.workload import FEATURES, MOVED, jobs_of, sizes, way_of
+
+INSTANTS = ("run_at", "expires_at")
+SENT = {"group", "unique", "priority", "max_attempts", "depends_on", "on_parent_failure", "timeout_seconds", "delay_seconds", *INSTANTS}
+
+
+def sent_by(options: Options) -> list[list[Json]]:
+    """The jobs that the first producer sends, by call."""
+    return [jobs_of(options, 0, call, size) for call, size in enumerate(sizes(options, 0))]
+
+
+def test_same_seed_sends_the_same_jobs_but_for_their_instants() -> None:
+    first, again, other = ([_without_instants(call) for call in sent_by(Options(seed=seed))] for seed in (7, 7, 8))
+    assert first == again
+    assert first != other
+
+
+def _without_instants(jobs: list[Json]) -> list[Json]:
+    return [{name: value for name, value in job.items() if name not in INSTANTS} for job in jobs]
+
+
+def test_every_feature_has_a_small_share_of_the_jobs() -> None:
+    jobs = [job for call in sent_by(Options()) for job in call]
+    fields = Counter(name for job in jobs for name in job)
+    queues = Counter(job["queue"] for job in jobs)
+    replaced = sum(job.get("unique", {}).get("on_duplicate") == "replace" for job in jobs)
+    shares = {name: fields[name] / len(jobs) for name in SENT} | {name: queues[name] / len(jobs) for name in FEATURES if name != MOVED}
+    assert {name: share for name, share in shares.items() if not 0.0005 < share < 0.2} == {}
+    assert replaced
+
+
+def test_calls_are_made_with_a_key_without_one_and_by_sql() -> None:
+    options = Options()
+    ways = Counter(way_of(options, 0, call) for call in range(1000))
+    assert ways["keyed"] > 800
+    assert ways["keyless"] > 40
+    assert ways["sql"] > 20

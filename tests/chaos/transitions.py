@@ -1,0 +1,77 @@
+"""The rows of the witness as transitions: for each job, in order, its row before and after each change. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.chaos.witness import Row
+
+GONE = ""  # the state of a job that has no row
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One change of one job. Without a row before, the job was inserted; without a row after, it was removed."""
+
+    before: Row | None
+    after: Row | None
+
+    @property
+    def row(self) -> Row:
+        row = self.after or self.before
+        assert row is not None
+        return row
+
+    @property
+    def old(self) -> str:
+        return self.before.state if self.before else GONE
+
+    @property
+    def new(self) -> str:
+        return self.after.state if self.after else GONE
+
+    @property
+    def claims(self) -> bool:
+        return self.new == "running" and self.old != "running"
+
+    @property
+    def settles(self) -> str:
+        """The outcome that a settlement asked for, if one made this change. A row keeps `settled_as` until the next claim."""
+        if self.after is None or not self.after.settled_as or self.claims:
+            return ""
+        fresh = self.before is None or self.before.state == "running" or not self.before.settled_as
+        return self.after.settled_as.partition(" ")[0] if fresh else ""
+
+
+def transitions(rows: Iterable[Row]) -> dict[str, list[Transition]]:
+    by_job: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.place != "clock":
+            by_job[row.id].append(row)
+    return {id: list(_of_job(found)) for id, found in by_job.items()}
+
+
+def _of_job(rows: list[Row]) -> Iterator[Transition]:
+    """A delete and an insert in one transaction are a move to another table, in any order of the triggers."""
+    here: Row | None = None
+    leaving: Row | None = None
+    for row in _deletes_first(rows):
+        if leaving is not None and (row.op != "INSERT" or row.xid != leaving.xid):
+            yield Transition(leaving, None)
+            here = leaving = None
+        if row.op == "DELETE":
+            leaving = row
+        else:
+            yield Transition(leaving or here, row)
+            here, leaving = row, None
+    if leaving is not None:
+        yield Transition(leaving, None)
+
+
+def _deletes_first(rows: list[Row]) -> list[Row]:
+    found = list(rows)
+    for place, (one, other) in enumerate(pairwise(rows)):
+        if one.xid == other.xid and one.op == "INSERT" and other.op == "DELETE" and one.place != other.place:
+            found[place], found[place + 1] = other, one
+    return found

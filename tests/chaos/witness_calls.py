@@ -1,0 +1,81 @@
+"""Rules for the witness's record: calls are done completely or not at all, and some changes need a request. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from math import inf
+
+from tests.chaos.facts import Facts
+from tests.chaos.history import Item, Op
+from tests.chaos.transitions import GONE, Transition
+
+
+def w8_calls_are_whole(facts: Facts) -> list[str]:
+    if not facts.transitions:
+        return []
+    return [*_batches(facts), *_removals(facts), *_replays(facts), *_children(facts)]
+
+
+def _batches(facts: Facts) -> Iterator[str]:
+    """The jobs of one call are stored in one transaction, whichever lanes they are in."""
+    made = {id: steps[0].row.xid for id, steps in facts.transitions.items() if steps[0].old == GONE}
+    for invoke, result in facts.calls:
+        if invoke.f == "enqueue" and result is not None and result.type == "ok":
+            parts = {made[item.id] for item in result.items if item.status == "created" and item.id in made}
+            if len(parts) > 1:
+                yield f"stored in {len(parts)} transactions: {invoke.key or result.items[0].key}"
+
+
+def _removals(facts: Facts) -> Iterator[str]:
+    """A waiting job is removed by a purge of its queue, a dead letter by a purge or by a move that stores a job in the same transaction."""
+    made = {steps[0].row.xid for steps in facts.transitions.values() if steps[0].old == GONE}
+    for id, steps in facts.transitions.items():
+        for step in steps:
+            if step.new != GONE:
+                continue
+            queue = facts.final.queues[step.row.queue].name if step.row.queue in facts.final.queues else ""
+            if step.old == "dead" and step.row.xid in made and _asked(facts.items_of("replay").get(id, []), step):
+                continue
+            calls = facts.items_of("purge").get(id, []) if step.old == "dead" else facts.purges.get(queue, [])
+            if not _asked(calls, step):
+                yield f"removed, but nobody asked for it: {id}, {step.old}"
+
+
+def _replays(facts: Facts) -> Iterator[str]:
+    for id, steps in facts.transitions.items():
+        for step in steps:
+            if step.old == "dead" and step.new != GONE and not _asked(facts.items_of("replay").get(id, []), step):
+                yield f"replayed, but nobody asked for it: {id}"
+
+
+def _asked(calls: list[tuple[Op, Op | None]], step: Transition) -> bool:
+    """Whether one of the calls can have made the change: it began before, was not refused, and its response did not come before."""
+    return any(
+        invoke.t0 <= step.row.at <= (result.t1 if result is not None and result.type == "ok" else inf)
+        for invoke, result in calls
+        if result is None or result.type != "fail"
+    )
+
+
+def _children(facts: Facts) -> Iterator[str]:
+    """A job waits until all parents have completed, or have ended if its on_parent_failure is run. Otherwise a failed parent cancels it."""
+    ends: dict[str, list[Transition]] = defaultdict(list)
+    for id, steps in facts.transitions.items():
+        ends[id] = [step for step in steps if step.new in ("completed", "dead", "cancelled", GONE)]
+    for key, told in facts.acked.items():
+        asked = facts.asked[key]
+        parents = [facts.acked[parent].id for parent in asked.depends_on if parent in facts.acked]
+        steps = facts.transitions.get(told.id, []) if parents else []
+        freed = next((step for step in steps if step.new != "blocked"), None)
+        if freed is not None and (breach := _too_soon(asked, freed, [ends[parent] for parent in parents])):
+            yield f"{breach}: {told.id}"
+
+
+def _too_soon(asked: Item, freed: Transition, parents: list[list[Transition]]) -> str:
+    before = [[end for end in ends if end.row.n < freed.row.n] for ends in parents]
+    if freed.new == "cancelled" and freed.row.reason == "dependency_failed":
+        failed = any(end.new != "completed" for ends in before for end in ends)
+        return "" if failed and asked.on_parent_failure != "run" else "cancelled, but no job that it depends on has failed"
+    if freed.new in ("cancelled", "dead", GONE):
+        return ""
+    over = [any(asked.on_parent_failure == "run" or end.new == "completed" for end in ends) for ends in before]
+    return "" if all(over) else "ready before the jobs that it depends on were over"

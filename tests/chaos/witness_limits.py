@@ -1,0 +1,84 @@
+"""Limits in the witness's record, at every change: running jobs of a queue and of a group, a queue's rate, live jobs of a unique key. Pure.
+
+Changes are counted in the order in which they were recorded. A claim holds its lane lock until its commit, so claims are in order. The end
+of a lease may be recorded before its commit, which makes the count lower and never higher.
+The rate is counted by `started_at`: the broker's own instant, which it reads under the lane lock.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from tests.chaos.facts import Facts
+from tests.chaos.final import Rules
+from tests.chaos.transitions import GONE, Transition
+from tests.chaos.witness import Row
+
+LIVE = ("scheduled", "blocked", "ready", "parked", "running")
+
+
+def w6_limits_hold(facts: Facts) -> list[str]:
+    return _running(facts) + _rates(facts) + _unique(facts)
+
+
+def _rates(facts: Facts) -> list[str]:
+    found = []
+    for queue, rules in facts.final.queues.items():
+        if rules.rate is None:
+            continue
+        begun = [step.row for steps in facts.transitions.values() for step in steps if step.claims and step.row.queue == queue]
+        begun.sort(key=lambda row: row.started_at)
+        for first, row in zip(begun, begun[rules.rate.limit :], strict=False):
+            if row.started_at - first.started_at < rules.rate.per_seconds:
+                found.append(f"more than {rules.rate.limit} in {rules.rate.per_seconds} s in {rules.name}: {row.id}, change {row.n}")
+    return found
+
+
+def _unique(facts: Facts) -> list[str]:
+    """No job is inserted while another one with its unique key is live. Replayed jobs do not count: another may have their key by then."""
+    changes = [(step.before or step.row, change) for steps in facts.transitions.values() for step in steps if (change := _life(step))]
+    living: dict[tuple[int, str], set[str]] = defaultdict(set)
+    found = []
+    for row, change in sorted((pair for pair in changes if pair[0].unique_key), key=lambda pair: pair[0].n):
+        holders = living[row.queue, row.unique_key]
+        if change > 0 and holders:
+            found.append(f"unique key {row.unique_key} twice: {min(holders)} and {row.id}, change {row.n}")
+        (holders.add if change > 0 else holders.discard)(row.id)
+    return found
+
+
+def _life(step: Transition) -> int:
+    """1 if a job is inserted, -1 if a live one ends."""
+    if step.old == GONE:
+        return 1
+    return -1 if step.new not in LIVE and step.old in LIVE else 0
+
+
+def _running(facts: Facts) -> list[str]:
+    found = []
+    running: Counter[tuple[int, str]] = Counter()
+    for row, change in sorted(_changes(facts), key=lambda pair: pair[0].n):
+        for place, most in _limits(facts.final.queues[row.queue], row):
+            running[place] += change
+            if change > 0 and running[place] > most:
+                name = facts.final.queues[row.queue].name
+                found.append(f"{running[place]} run at once in {name} {place[1]}, where {most} may: {row.id}, change {row.n}")
+    return found
+
+
+def _changes(facts: Facts) -> Iterator[tuple[Row, int]]:
+    """The beginning and the end of every lease in queues that have a limit."""
+    limited = {id for id, rules in facts.final.queues.items() if rules.max_running or rules.max_running_per_group}
+    for steps in facts.transitions.values():
+        if steps[0].row.queue in limited:
+            yield from ((step.row, change) for step in steps if (change := _change(step)))
+
+
+def _change(step: Transition) -> int:
+    return (step.new == "running") - (step.old == "running")
+
+
+def _limits(rules: Rules, row: Row) -> Iterator[tuple[tuple[int, str], int]]:
+    if rules.max_running:
+        yield (row.queue, ""), rules.max_running
+    if rules.max_running_per_group and row.group_key:
+        yield (row.queue, row.group_key), rules.max_running_per_group

@@ -1,0 +1,110 @@
+"""Requests generated from the OpenAPI document, valid and invalid: no response is a 5xx, and every response conforms to the document.
+
+`make test` sends the same few requests each time, `make fuzz` many more, with another seed each time.
+"""
+
+import copy
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, CheckContext, GenerationMode, Response
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+)
+
+from tests.api import Api, Json
+from tests.broker import Broker, broker_process
+from tests.contract.document import Schema, openapi, operations
+from tests.database import Loop, create_database
+
+FUZZ = os.environ.get("FUZZ")
+EFFORT = settings(
+    max_examples=int(FUZZ or 12),
+    derandomize=FUZZ is None,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate, *([Phase.shrink] if FUZZ else [])],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def status_is_listed(_context: CheckContext, response: Response, case: Case[Any]) -> None:
+    """Stricter than schemathesis, for which `default` in the document stands for every status."""
+    listed = case.operation.definition.raw["responses"].keys()
+    if str(response.status_code) not in listed:
+        raise AssertionError(f"{response.status_code} is not in the document, only {', '.join(listed)}: {response.text[:300]}")
+
+
+CHECKS = [not_a_server_error, status_is_listed, content_type_conformance, response_headers_conformance, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def broker(postgres: str, loop: Loop) -> Iterator[Broker]:
+    """Has a database of its own and an administrator's key, because the first key that a request creates would lock the others out."""
+    with broker_process(create_database(postgres, loop, "fuzz"), max_wait_seconds="0", log_level="error") as (broker, _):
+        made = broker.http.post("/api-keys", json={"name": "fuzz", "scopes": ["manage", "read", "work", "enqueue"]})
+        broker.http.headers["Authorization"] = f"Bearer {made.raise_for_status().json()['key']}"
+        yield broker
+
+
+@pytest.fixture
+def known(broker: Broker, queue: str) -> dict[str, list[str]]:
+    """Values of parameters and members by their name, so that requests reach objects that exist, in each state."""
+    api = Api(broker.http, queue)
+    api.put(f"/job-types/{queue}", {})
+    api.put(f"/schedules/{queue}", {"cron": "0 0 1 1 *", "job": {"queue": queue, "job_type": "test"}})
+    jobs = [api.dead(), api.enqueue()]
+    api.complete(api.claim_one())
+    held = [api.enqueue() and api.claim_one(worker_id=queue, lease_seconds=3600) for _ in range(2)]
+    jobs += [*held, api.enqueue(), api.enqueue(delay_seconds=3600)]
+    return {
+        "job_id": [job["id"] for job in jobs],
+        "lease_token": [job["lease_token"] for job in held],
+        "key_id": [api.post("/api-keys", {"name": queue, "scopes": ["read"]}, status=201)["id"]],
+        **{name: [queue] for name in ("name", "queue", "worker_id")},
+    }
+
+
+def with_known_values(document: Json, known: dict[str, list[str]]) -> Json:
+    """Valid requests use only the known values. Invalid requests, and other tests, name objects that do not exist."""
+    changed = copy.deepcopy(document)
+    for name, found in named_schemas(changed):
+        if name in known:
+            found.clear()
+            found["enum"] = known[name]
+    return changed
+
+
+def named_schemas(document: Json) -> Iterator[tuple[str, Schema]]:
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            yield from ((parameter["name"], parameter["schema"]) for parameter in operation.get("parameters", []))
+    for component in ("Settlement", "HeldLease", "LeaseBeat", "Complete", "Fail", "Snooze", "Release"):
+        yield from document["components"]["schemas"][component]["properties"].items()
+
+
+def requests(operation: Any) -> st.SearchStrategy[Case[Any]]:
+    modes = [GenerationMode.POSITIVE]
+    if operation.body or any(operation.iter_parameters()):
+        modes.append(GenerationMode.NEGATIVE)
+    return st.one_of([operation.as_strategy(mode) for mode in modes])
+
+
+@pytest.mark.parametrize("name", [operation.name for operation in operations()])
+def test_responses_conform_to_the_openapi_document(broker: Broker, known: dict[str, list[str]], name: str) -> None:
+    schema = schemathesis.openapi.from_dict(with_known_values(openapi(), known))
+
+    @EFFORT
+    @given(requests(schema.find_operation_by_id(name)))
+    def conforms(case: Case[Any]) -> None:
+        case.call_and_validate(base_url=broker.base, headers=dict(broker.http.headers), checks=CHECKS)
+
+    conforms()

@@ -1,0 +1,149 @@
+"""GET, edit, PUT: what GET returned can be sent back."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.api import Api, Json
+from tests.database import TestDatabase
+
+CONFIGS: dict[str, Json] = {
+    "queues": {"max_running": 5, "default_retry": {"base_seconds": 1.5}, "health": {"max_depth": 3}},
+    "job-types": {"max_attempts": 4, "payload_schema": {"type": "object", "minProperties": 0.0}},
+    "schedules": {"every_seconds": 3600, "job": {"job_type": "test", "payload": {"n": 1.0}}, "starts_at": "2026-01-01T02:00:00+02:00"},
+}
+CHANGED: dict[str, Json] = {
+    "queues": {"name": "other", "created_at": "2026-01-01T00:00:00Z", "paused_at": "2026-01-01T00:00:00Z", "paused_reason": "tired"},
+    "job-types": {"name": "other", "created_at": "2026-01-01T00:00:00Z", "updated_at": "2200-01-01T00:00:00Z"},
+    "schedules": {
+        "name": "other",
+        "created_at": "2026-01-01T00:00:00Z",
+        "updated_at": "2200-01-01T00:00:00Z",
+        "next_run_at": "2200-01-01T00:00:00Z",
+        "last_run_at": "2026-01-01T00:00:00Z",
+        "last_job_id": "01a1e24b-7875-7000-8000-4007af56e171",
+        "upcoming": [],
+    },
+}
+WRONG: list[Any] = [None, 1, "", [], {}, [1], [None], ["x"], [{}]]
+THINGS = pytest.mark.parametrize("things", CONFIGS)
+
+
+@pytest.fixture(autouse=True)
+def _clean(api: Api) -> Iterator[None]:
+    yield
+    api.http.delete(f"/job-types/{api.queue}")
+
+
+def put(api: Api, things: str) -> str:
+    path = f"/{things}/{api.queue}"
+    api.put(path, CONFIGS[things])
+    return path
+
+
+@THINGS
+def test_what_get_returns_can_be_put_back(api: Api, things: str) -> None:
+    path = put(api, things)
+    got = api.get(path)
+    again = api.put(path, got)
+    assert {**again, "updated_at": ""} == {**got, "updated_at": ""}
+    assert {**api.get(path), "updated_at": ""} == {**got, "updated_at": ""}
+
+
+def test_paused_queue_can_be_put_back(api: Api) -> None:
+    path = put(api, "queues")
+    paused = api.post(f"{path}/pause", {"reason": "deploy"})
+    assert api.put(path, {**paused, "max_running": 7}) == {**paused, "max_running": 7}
+
+
+def test_stale_copy_of_a_resumed_queue_is_refused_at_paused_alone(api: Api) -> None:
+    path = put(api, "queues")
+    copy = api.post(f"{path}/pause", {"reason": "deploy"})
+    api.post(f"{path}/resume")
+    (error,) = api.put(path, {**copy, "max_running": 7}, status=422)["errors"]
+    assert (error["pointer"], "resumed after you read it" in error["detail"]) == ("/paused", True)
+    copy.pop("paused")
+    (first, second) = api.put(path, copy, status=422)["errors"]
+    assert all("another value now" in error["detail"] for error in (first, second))
+
+
+def test_stale_copy_of_a_queue_that_was_paused_is_refused_at_paused_alone(api: Api) -> None:
+    path = put(api, "queues")
+    copy = api.get(path)
+    api.post(f"{path}/pause")
+    (error,) = api.put(path, copy, status=422)["errors"]
+    assert (error["pointer"], "paused after you read it" in error["detail"]) == ("/paused", True)
+
+
+def test_stale_copy_of_a_queue_that_was_paused_again_can_be_put_back(api: Api) -> None:
+    path = put(api, "queues")
+    copy = api.post(f"{path}/pause", {"reason": "deploy"})
+    again = api.post(f"{path}/pause", {"reason": "incident"})
+    assert api.put(path, {**copy, "max_running": 7}) == {**again, "max_running": 7}
+
+
+def test_stale_copy_of_a_schedule_can_be_put_back_after_a_pause_or_resume(api: Api) -> None:
+    """Unlike a queue's, its `paused` is set by PUT."""
+    path = put(api, "schedules")
+    running = api.get(path)
+    paused = api.post(f"{path}/pause")
+    assert api.put(path, running)["upcoming"] != []
+    assert api.put(path, paused)["upcoming"] == []
+
+
+def test_read_only_instants_may_be_written_in_another_way(api: Api) -> None:
+    path = put(api, "queues")
+    got = api.get(path)
+    api.put(path, {**got, "created_at": got["created_at"].replace("Z", "+00:00")})
+
+
+@THINGS
+def test_changed_read_only_member_is_refused(api: Api, things: str) -> None:
+    path = put(api, things)
+    got = api.get(path)
+    wrong = []
+    for name, value in CHANGED[things].items():
+        for changed in (value, *[other for other in WRONG if other != value]):
+            response = api.http.put(path, json={**got, name: changed})
+            faults = [(fault["pointer"], fault["code"]) for fault in response.json().get("errors", [])]
+            if (response.status_code, faults) != (422, [(f"/{name}", "read_only")]):
+                wrong.append(f"{name} = {changed}: {response.text}")
+    assert wrong == []
+    assert api.get(path) == got
+
+
+@THINGS
+def test_all_changed_read_only_members_are_named_in_one_answer(api: Api, things: str) -> None:
+    path = put(api, things)
+    problem = api.put(path, {**api.get(path), **CHANGED[things]}, status=422)
+    assert {fault["pointer"] for fault in problem["errors"]} == {f"/{name}" for name in CHANGED[things]}
+    assert "is read-only" in problem["detail"]
+
+
+@THINGS
+def test_members_that_no_response_has_are_unknown_fields(api: Api, things: str) -> None:
+    path = put(api, things)
+    problem = api.put(path, {**api.get(path), "nam": "x"}, status=422)
+    assert [fault["code"] for fault in problem["errors"]] == ["unknown_field"]
+
+
+@THINGS
+def test_copy_can_be_put_back_after_a_delete(api: Api, things: str) -> None:
+    path = put(api, things)
+    got = api.get(path)
+    api.delete(path)
+    assert api.put(path, got)["name"] == api.queue
+    api.delete(path)
+    assert api.put(path, {**got, "name": "other"}, status=422)["errors"][0]["pointer"] == "/name"
+
+
+def test_schedule_that_has_run_since_it_was_read_can_be_put_back(api: Api, db: TestDatabase) -> None:
+    path = put(api, "schedules")
+    api.post(f"{path}/run", status=201)
+    got = api.get(path)
+    later = "last_run_at = last_run_at + interval '1 hour', next_run_at = next_run_at + interval '1 hour'"
+    db.execute(f"UPDATE schedules SET {later} WHERE name = $1", api.queue)
+    moved = api.get(path)
+    assert got["next_run_at"] < moved["next_run_at"]
+    assert api.put(path, {**got, "overlap": "skip"})["next_run_at"] == moved["next_run_at"]

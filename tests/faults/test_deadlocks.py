@@ -1,0 +1,108 @@
+"""The broker repeats a transaction that Postgres rolls back as the victim of a deadlock: the client does not notice."""
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.db.migrations import ROOT
+from app.db.session import NEEDED
+from tests.api import Api, Json
+from tests.broker import threaded_broker
+from tests.conftest import QUICK
+from tests.database import Loop, TestDatabase, create_database
+from tests.polls import Background
+
+NAME = "deadlocks"
+TABLES = ("keys", "schedules", "job_types", "queues", "rests")
+# The first write after a reset of `tries` acquires lock 1, waits until the test waits for lock 1, and then waits for lock 2, which the test
+# holds. A sequence is not rolled back, so the second try acquires no locks.
+LOCKS = """
+CREATE SEQUENCE tries START 2;
+CREATE FUNCTION lock_both() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('tries') = 1 THEN
+        PERFORM pg_advisory_xact_lock(1);
+        WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND NOT granted) LOOP
+            PERFORM pg_sleep(0.01);
+        END LOOP;
+        PERFORM pg_advisory_xact_lock(2);
+    END IF;
+    RETURN NEW;
+END
+$$;
+"""
+HELD = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted"
+# It changes its entries. Its callers parse the jobs again, and are repeated as a whole.
+REPEATED_BY_ITS_CALLERS = {"app/jobs/intake.py:_store_together"}
+
+
+def fail_group(api: Api) -> Json:
+    api.enqueue(queue="groups", group="g")
+    return api.fail(api.claim_one(queues=["groups"]), scope="group", retry_after_seconds=60)
+
+
+CALLS: dict[str, Callable[[Api], Json]] = {
+    "enqueue with a key": lambda api: api.enqueue(key="one"),
+    "enqueue with a unique key": lambda api: api.enqueue(unique={"key": "u"}),
+    "batch with a key": lambda api: api.batch({}, {"unique": {"key": "v"}}, key="many"),
+    "claim with a key": lambda api: api.claim(key="claim"),
+    "failure of a group": fail_group,
+    "schedule": lambda api: api.put("/schedules/daily", {"every_seconds": 3600, "job": {"queue": NAME, "job_type": "t"}}),
+    "job type": lambda api: api.put("/job-types/t", {"max_attempts": 3}),
+    "queue": lambda api: api.configure(max_running=7),
+}
+
+
+@pytest.fixture(scope="module")
+def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    """A database that detects deadlocks sooner than by default, so that the tests take less time."""
+    database = TestDatabase(create_database(postgres, loop, NAME), loop)
+    database.execute(LOCKS)
+    for table in TABLES:
+        database.execute(f"CREATE TRIGGER deadlock BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION lock_both()")
+    database.execute(f"ALTER DATABASE {NAME} SET deadlock_timeout = '100ms'")
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def api(database: TestDatabase) -> Iterator[Api]:
+    with threaded_broker(QUICK, database.dsn) as broker:
+        api = Api(broker.http, NAME)
+        api.configure(max_running=100)
+        api.put("/queues/groups", {})
+        yield api
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_victim_of_a_deadlock_is_repeated(
+    api: Api, database: TestDatabase, background: Background, eventually: Callable[..., Any], call: Callable[[Api], Json]
+) -> None:
+    with database.uncommitted("SET LOCAL deadlock_timeout = '1min'; SELECT pg_advisory_xact_lock(2)") as other:
+        database.execute("SELECT setval('tries', 1, false)")
+        answer = background.submit(call, api)
+        eventually(lambda: database.value(HELD))
+        other("SELECT pg_advisory_xact_lock(1)")  # returns when the broker's transaction has been rolled back
+    assert answer.result(30)
+
+
+def test_deadlocks_are_found_before_the_wait_for_a_lock_ends(database: TestDatabase) -> None:
+    """Compares with the default deadlock_timeout of Postgres."""
+    found, ends = database.row(
+        "SELECT make_interval(secs => boot_val::int / 1000.0), $1::text::interval FROM pg_settings WHERE name = 'deadlock_timeout'",
+        NEEDED["lock_timeout"],
+    )
+    assert found < ends
+
+
+def test_every_transaction_of_the_product_is_repeated() -> None:
+    opened: dict[str, bool] = {}
+    for file in sorted((ROOT / "app").rglob("*.py")):
+        for function in ast.walk(ast.parse(file.read_text())):
+            if isinstance(function, ast.AsyncFunctionDef) and ".db.transaction()" in ast.unparse(function):
+                name = f"{file.relative_to(ROOT)}:{function.name}"
+                opened[name] = "repeated_after_deadlock" in map(ast.unparse, function.decorator_list)
+    assert {name for name, repeated in opened.items() if not repeated} == REPEATED_BY_ITS_CALLERS
+    assert len(opened) > 15

@@ -1,0 +1,29 @@
+"""A database whose clock a test can set while brokers run: the jump is a row that `now()` and `clock_timestamp()` add."""
+
+from tests.database import Loop, TestDatabase, create_database
+
+SETTABLE = """
+CREATE TABLE clock_jump AS SELECT interval '0' AS by;
+CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+    'SELECT pg_catalog.clock_timestamp() + coalesce((SELECT by FROM public.clock_jump), interval ''0'')';
+CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS
+    'SELECT pg_catalog.now() + coalesce((SELECT by FROM public.clock_jump), interval ''0'')';
+"""
+
+
+class SettableClock(TestDatabase):
+    """A migrated database whose clock differs from the right time by `jump`. Only sessions that begin after its creation find these
+    functions first."""
+
+    __test__ = False
+
+    @classmethod
+    def create(cls, postgres: str, loop: Loop, name: str) -> "SettableClock":
+        database = cls(create_database(postgres, loop, name), loop)
+        if not database.value("SELECT to_regclass('clock_jump') IS NOT NULL"):
+            database.execute(SETTABLE + f'ALTER DATABASE "{name}" SET search_path = public, pg_catalog;')
+        return database
+
+    def jump(self, by: str) -> None:
+        """`by`: an interval such as '91 days', from the right time."""
+        self.execute("UPDATE clock_jump SET by = $1::text::interval", by)
