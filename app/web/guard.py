@@ -19,6 +19,10 @@ _TELLING = frozenset([b"host", b"content-length", b"transfer-encoding", b"expect
 _NOT_IN_HOSTS = frozenset(b" \t,/@?#\\")
 
 
+class StopParsing(Exception):
+    """Raised by a parser callback that refuses the request. The reason is in the connection's `_trouble`."""
+
+
 class Guard(HttpToolsProtocol):
     """One connection. `_stage` is what the parser is in the middle of: a head, a body, or (None) neither."""
 
@@ -226,9 +230,10 @@ class Guard(HttpToolsProtocol):
     # Refusals
 
     def _stop(self, problem: Problem) -> NoReturn:
-        """From a callback. The parser ends with an error of its own, so what it was about is kept here."""
+        """From a callback. The parser ends with an error of its own, so the problem is kept here. The problem itself is not raised: its
+        traceback would keep the received bytes until the connection is closed (half a MiB for each of a hundred refused uploads)."""
         self._trouble = problem
-        raise problem
+        raise StopParsing
 
     def _refuse(self, problem: Problem) -> None:
         """Exactly one answer per request, in order: never into another's, never after its own."""
