@@ -17,14 +17,14 @@ from app.terminal import (
     WRONG_SETTINGS,
     command_line,
     database,
+    display,
     embedded_folder,
+    exit_on_error,
     fail,
-    failing_clearly,
     failures_are_logged,
-    in_the_house,
     load_settings,
-    masked,
-    shown,
+    redact,
+    run_with_broker,
     upgrade,
     variable,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from app.db.migrations import Upgraded
-    from app.house import House
+    from app.house import Broker
     from app.settings import Settings
 
 cli = typer.Typer(
@@ -59,11 +59,11 @@ def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None
     settings = load_settings(host=host, port=port)
     log.configure(settings.log_level)
     log.capture_everything_else()
-    leave_cleanly_on_signals()
-    with failing_clearly(), bind(settings.host, settings.port) as listener, logged_shutdown(listener), database(settings) as dsn:
+    exit_on_signals()
+    with exit_on_error(), bind(settings.host, settings.port) as listener, log_shutdown(listener), database(settings) as dsn:
         if migrate or (migrate is None and settings.database_url is None):
             log_upgrade(upgrade(direct(settings, dsn)))
-        refuse_an_open_door(settings, dsn)
+        require_keys_or_loopback(settings, dsn)
         run(settings, dsn, listener)
 
 
@@ -71,7 +71,7 @@ def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None
 def migrate() -> None:
     """Bring the database to the newest schema."""
     settings = load_settings()
-    with failing_clearly(), database(settings) as dsn:
+    with exit_on_error(), database(settings) as dsn:
         before, after = upgrade(direct(settings, dsn))
         print(f"The schema is already at {after}." if before == after else f"Migrated the schema from {before or 'nothing'} to {after}.")
 
@@ -90,7 +90,7 @@ def backup(
     from app.db.embedded_backup import back_up, check_target
 
     target = folder.absolute()
-    with failing_clearly(), saying_if_interrupted(target):
+    with exit_on_error(), report_interruption(target):
         check_target(target, settings.data_dir.absolute())
         with database(settings, shared=True, existing=True) as dsn:
             back_up(dsn, embedded_folder(settings), target)
@@ -104,11 +104,11 @@ def restored() -> None:
     Refuses a data folder that a broker serves. With DATABASE_URL, stop the brokers yourself: it takes jobs away from live workers."""
     from app.maintenance.restoring import end_leases
 
-    async def end(house: "House") -> None:
+    async def end(house: "Broker") -> None:
         count = await end_leases(house.floor, house.settling)
         print("1 lease ended; its job is handed out again" if count == 1 else f"{count} leases ended; their jobs are handed out again")
 
-    in_the_house(end, shared=False)
+    run_with_broker(end, shared=False)
 
 
 @cli.command()
@@ -129,7 +129,7 @@ def openapi() -> None:
 def config() -> None:
     """Print the effective settings, secrets masked."""
     for name, value in load_settings():
-        print(f"{variable(name)}={shown(value)}")
+        print(f"{variable(name)}={display(value)}")
 
 
 def restore_commands(backup: Path) -> list[str]:
@@ -140,7 +140,7 @@ def restore_commands(backup: Path) -> list[str]:
 
 
 @contextmanager
-def saying_if_interrupted(target: Path) -> Iterator[None]:
+def report_interruption(target: Path) -> Iterator[None]:
     """Ctrl-C and SIGTERM end a backup with one line."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -149,13 +149,13 @@ def saying_if_interrupted(target: Path) -> Iterator[None]:
         fail(f"interrupted: there is no backup in {target}; delete {target}.partial if it exists, and run the command again", FAILED)
 
 
-def refuse_an_open_door(settings: "Settings", dsn: str) -> None:
+def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
     """Without keys we serve this machine only. A database that cannot be asked now is asked by the requests: till then nobody gets in."""
     from app.settings import is_loopback
 
     if is_loopback(settings.host) or settings.allow_anonymous:
         return
-    if keys_were_made(dsn) is False:
+    if has_api_keys(dsn) is False:
         fail(
             f"there is no API key, so {settings.host} would be open to everyone who can reach it. Create one with the same settings: "
             f"`{command_line('keys', 'create', '--name', 'admin', '--admin')}`, or set LONGSHORE_ALLOW_ANONYMOUS=true",
@@ -163,14 +163,14 @@ def refuse_an_open_door(settings: "Settings", dsn: str) -> None:
         )
 
 
-def keys_were_made(dsn: str) -> bool | None:
+def has_api_keys(dsn: str) -> bool | None:
     """None: the database, or its schema, is not there yet."""
     import asyncio
 
-    from app.db.servers import UNREACHABLE, Servers
+    from app.db.servers import UNREACHABLE, PrimaryConnector
 
     async def look() -> bool:
-        connection = await Servers(dsn).connect(timeout=5)
+        connection = await PrimaryConnector(dsn).connect(timeout=5)
         try:
             return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_keys)"))
         finally:
@@ -199,12 +199,12 @@ def run(settings: "Settings", dsn: str, listener: "socket") -> None:
     from app.web import server
     from app.web.listener import base_url
 
-    data = settings.database_url and masked(settings.database_url.get_secret_value())
+    data = settings.database_url and redact(settings.database_url.get_secret_value())
     where = data or f"{embedded_folder(settings)} (embedded Postgres)"
-    server.serve(create_app(settings, dsn), settings, listener, on_listening=lambda _host, _port: greet(base_url(listener), where))
+    server.serve(create_app(settings, dsn), settings, listener, on_listening=lambda _host, _port: print_banner(base_url(listener), where))
 
 
-def greet(base: str, where: str) -> None:
+def print_banner(base: str, where: str) -> None:
     """Prints a banner if stderr is a terminal. A log pipeline finds the address in the line `broker started`."""
     if not sys.stderr.isatty():
         return
@@ -221,7 +221,7 @@ Try:
 
 
 @contextmanager
-def logged_shutdown(listener: "socket") -> Iterator[None]:
+def log_shutdown(listener: "socket") -> Iterator[None]:
     """Writes the last line of a broker's log, when everything has ended, including the embedded Postgres."""
     from app import RELEASE
     from app.log import log
@@ -235,7 +235,7 @@ def logged_shutdown(listener: "socket") -> Iterator[None]:
         raise
 
 
-def leave_cleanly_on_signals() -> None:
+def exit_on_signals() -> None:
     """uvicorn raises the signal again once it has shut down: as an exit it unwinds, so that Postgres is stopped too."""
 
     def leave(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -4,77 +4,77 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from app.api_keys.issuing import Issuing
-from app.api_keys.keyring import Keyring
+from app.api_keys.issuing import ApiKeyService
+from app.api_keys.keyring import ApiKeyAuthenticator
 from app.db import inspection, versions
 from app.db.clock import DatabaseClock
-from app.db.floor import Floor
-from app.db.inspection import Inspection
-from app.db.lanes import IdMint
+from app.db.floor import Infrastructure
+from app.db.inspection import ServerChecks
+from app.db.lanes import JobIdGenerator
 from app.db.pool import Database
-from app.db.reads import Reads
-from app.db.versions import Hear, Versions
-from app.db.wakeups import Wakeups
-from app.dead_letters.reviving import Reviving
-from app.explain.explaining import Explaining
-from app.job_types.configuring import Configuring as TypeConfiguring
-from app.job_types.registry import JobTypes
-from app.jobs.borders import Borders
-from app.jobs.changing import Changing
-from app.jobs.intake import Intake
-from app.jobs.reading import Reading
+from app.db.reads import SearchConnections
+from app.db.versions import ConfigVersions, VersionHandler
+from app.db.wakeups import Notifier
+from app.dead_letters.reviving import DeadLetterService
+from app.explain.explaining import JobExplainer
+from app.job_types.configuring import JobTypeService
+from app.job_types.registry import JobTypeCache
+from app.jobs.borders import PathAccess
+from app.jobs.changing import JobUpdater
+from app.jobs.intake import EnqueueService
+from app.jobs.reading import JobParser
 from app.jobs.signals import Signals
-from app.jobs.watching import Watching
+from app.jobs.watching import JobReader
 from app.leases import floors
-from app.leases.beating import Beating
-from app.leases.claiming import Claiming
-from app.leases.handing import Handing
-from app.leases.settling import Settling
-from app.leases.taking import Taking
-from app.leases.times import Times
-from app.leases.waiting import WaitingRoom
-from app.limits.sorting import Sorting
-from app.limits.turns import Turns
+from app.leases.beating import HeartbeatService
+from app.leases.claiming import LongPoll
+from app.leases.handing import SyncMatcher
+from app.leases.settling import SettlementService
+from app.leases.taking import ClaimService
+from app.leases.times import DurationHistogram
+from app.leases.waiting import PollerRegistry
+from app.limits.sorting import RuleChanges
+from app.limits.turns import GroupScheduler
 from app.maintenance import rounds
-from app.maintenance.chores import Expiry, Lateness, Look, Partitions, Promotion, Retention
-from app.maintenance.releasing import Releasing
-from app.maintenance.rounds import Rounds
-from app.maintenance.runner import Chore, Runner
+from app.maintenance.chores import Cleaner, JobScheduler, LeaseRescuer, Partitions, ReadyPoller, StartDeadlineEnforcer
+from app.maintenance.releasing import DependencyResolver
+from app.maintenance.rounds import DueCheck
+from app.maintenance.runner import PeriodicService, ServiceRunner
 from app.metrics import Metrics
-from app.purging.purging import Purging
-from app.queues.configuring import Configuring
+from app.purging.purging import QueuePurger
+from app.queues.configuring import QueueService
 from app.queues.creator import QueueCreator
-from app.queues.registry import Queues
-from app.schedules.firing import Firing
-from app.schedules.keeping import Keeping
+from app.queues.registry import QueueCache
+from app.schedules.firing import PeriodicEnqueuer
+from app.schedules.keeping import ScheduleService
 from app.settings import Settings
-from app.stats.reckoning import Reckoning
-from app.workers.asks import Asks
-from app.workers.roster import Roster
+from app.stats.reckoning import StatsService
+from app.workers.asks import PollHistory
+from app.workers.roster import WorkerRegistry
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    floor: Floor
-    keyring: Keyring
-    issuing: Issuing
-    borders: Borders
-    queues: Queues
-    configuring: Configuring
+class Broker:
+    floor: Infrastructure
+    keyring: ApiKeyAuthenticator
+    issuing: ApiKeyService
+    borders: PathAccess
+    queues: QueueCache
+    configuring: QueueService
     signals: Signals
-    intake: Intake
-    watching: Watching
-    waiting: WaitingRoom
-    roster: Roster
-    asks: Asks
-    turns: Turns
-    sorting: Sorting
-    settling: Settling
-    handing: Handing
-    taking: Taking
-    reviving: Reviving
-    firing: Firing
-    reckoning: Reckoning
+    intake: EnqueueService
+    watching: JobReader
+    waiting: PollerRegistry
+    roster: WorkerRegistry
+    asks: PollHistory
+    turns: GroupScheduler
+    sorting: RuleChanges
+    settling: SettlementService
+    handing: SyncMatcher
+    taking: ClaimService
+    reviving: DeadLetterService
+    firing: PeriodicEnqueuer
+    reckoning: StatsService
     rooms: tuple[object, ...]
 
     async def finish(self) -> None:
@@ -88,47 +88,52 @@ class House:
         self.watching.drain()
 
 
-def build(settings: Settings, dsn: str) -> House:
-    floor = _floor(settings, dsn)
-    queues, job_types, signals, times = Queues(floor), JobTypes(floor), Signals(floor.wakeups), Times()
-    waiting, roster, asks, turns = WaitingRoom(floor.metrics), Roster(floor), Asks(floor, queues), Turns(floor, queues, signals)
-    sorting = Sorting(floor, queues, signals, turns)
-    watching = Watching(floor, queues, signals)
-    configuring = Configuring(floor)
+def build_broker(settings: Settings, dsn: str) -> Broker:
+    floor = _infrastructure(settings, dsn)
+    queues, job_types, signals, times = QueueCache(floor), JobTypeCache(floor), Signals(floor.wakeups), DurationHistogram()
+    waiting, roster, asks, turns = (
+        PollerRegistry(floor.metrics),
+        WorkerRegistry(floor),
+        PollHistory(floor, queues),
+        GroupScheduler(floor, queues, signals),
+    )
+    sorting = RuleChanges(floor, queues, signals, turns)
+    watching = JobReader(floor, queues, signals)
+    configuring = QueueService(floor)
     creator = QueueCreator(floor, queues)
-    intake = Intake(floor, queues, creator, Reading(floor, queues, job_types), signals)
-    settling = Settling(floor, queues, signals, times, turns)
-    handing = Handing(floor, queues, waiting, settling)
+    intake = EnqueueService(floor, queues, creator, JobParser(floor, queues, job_types), signals)
+    settling = SettlementService(floor, queues, signals, times, turns)
+    handing = SyncMatcher(floor, queues, waiting, settling)
     intake.offer = handing.offer
-    reviving = Reviving(floor, queues, creator, signals, watching)
-    firing = Firing(floor, intake, watching)
-    reckoning = Reckoning(floor, queues, waiting, times)
-    taking = Taking(floor, queues, signals, times)
-    issuing = Issuing(floor)
+    reviving = DeadLetterService(floor, queues, creator, signals, watching)
+    firing = PeriodicEnqueuer(floor, intake, watching)
+    reckoning = StatsService(floor, queues, waiting, times)
+    taking = ClaimService(floor, queues, signals, times)
+    issuing = ApiKeyService(floor)
     rooms = (
         issuing,
         configuring,
-        TypeConfiguring(floor),
+        JobTypeService(floor),
         queues,
         intake,
         watching,
-        Changing(floor, queues, signals, watching),
-        Purging(floor, queues, signals, turns.look_at),
+        JobUpdater(floor, queues, signals, watching),
+        QueuePurger(floor, queues, signals, turns.look_at),
         roster,
         settling,
-        Claiming(floor, queues, waiting, settling, roster, asks, taking),
-        Beating(floor, queues, settling, roster),
+        LongPoll(floor, queues, waiting, settling, roster, asks, taking),
+        HeartbeatService(floor, queues, settling, roster),
         reviving,
         firing,
-        Keeping(floor, intake, firing),
+        ScheduleService(floor, intake, firing),
         reckoning,
-        Explaining(floor, queues, watching, asks, waiting),
+        JobExplainer(floor, queues, watching, asks, waiting),
     )
-    return House(
+    return Broker(
         floor,
-        Keyring(floor),
+        ApiKeyAuthenticator(floor),
         issuing,
-        Borders(floor, queues),
+        PathAccess(floor, queues),
         queues,
         configuring,
         signals,
@@ -149,32 +154,32 @@ def build(settings: Settings, dsn: str) -> House:
     )
 
 
-def _floor(settings: Settings, dsn: str) -> Floor:
+def _infrastructure(settings: Settings, dsn: str) -> Infrastructure:
     metrics, clock = Metrics(), DatabaseClock()
     listen = settings.listen_url.get_secret_value() if settings.listen_url else dsn
-    wakeups = Wakeups(listen, metrics, enabled=settings.notify)
+    wakeups = Notifier(listen, metrics, enabled=settings.notify)
     db = Database(dsn, settings, metrics)
-    return Floor(
+    return Infrastructure(
         settings,
         metrics,
         db,
-        Reads(db, settings),
-        Inspection(db, settings, metrics),
+        SearchConnections(db, settings),
+        ServerChecks(db, settings, metrics),
         clock,
-        IdMint(clock.now),
+        JobIdGenerator(clock.now),
         wakeups,
-        Versions(db, wakeups),
+        ConfigVersions(db, wakeups),
     )
 
 
-def start_chores(house: House, runner: Runner) -> None:
+def start_services(house: Broker, runner: ServiceRunner) -> None:
     """Whoever has work for a chore nudges it; the seconds are for what nobody has told us."""
     floor, settings = house.floor, house.floor.settings
-    promotion, releasing = Promotion(floor, house.queues, house.signals), Releasing(floor, house.queues, house.signals)
-    expiry, lateness = Expiry(floor, house.settling), Lateness(floor, house.queues, house.signals)
-    runner.start(Chore("clock", lambda: floor.clock.refresh(floor.db), 1.0))
-    runner.start(Chore("inspection", floor.inspection.run_once, inspection.SECONDS))
-    look_at_versions = runner.start(Chore("versions", floor.versions.keep_fresh, versions.LOOK_SECONDS))
+    promotion, releasing = JobScheduler(floor, house.queues, house.signals), DependencyResolver(floor, house.queues, house.signals)
+    expiry, lateness = LeaseRescuer(floor, house.settling), StartDeadlineEnforcer(floor, house.queues, house.signals)
+    runner.start(PeriodicService("clock", lambda: floor.clock.refresh(floor.db), 1.0))
+    runner.start(PeriodicService("inspection", floor.inspection.run_once, inspection.SECONDS))
+    look_at_versions = runner.start(PeriodicService("versions", floor.versions.keep_fresh, versions.CHECK_SECONDS))
     sweeps = {
         "turns": house.turns.run_once,
         "releasing": releasing.run_once,
@@ -183,23 +188,23 @@ def start_chores(house: House, runner: Runner) -> None:
         "expiry": expiry.run_once,
         "lateness": lateness.run_once,
     }
-    nudges = {name: runner.start(Chore(name, sweep, settings.sweep_seconds * rounds.REGULARLY)) for name, sweep in sweeps.items()}
+    nudges = {name: runner.start(PeriodicService(name, sweep, settings.sweep_seconds * rounds.REGULARLY)) for name, sweep in sweeps.items()}
     house.turns.nudge, house.signals.on_ended = nudges["turns"], nudges["releasing"]
     promotion.nudge, house.firing.nudge = nudges["promotion"], nudges["firing"]
-    runner.start(Chore("rounds", Rounds(floor, expiry, promotion, house.firing, nudges).run_once, settings.sweep_seconds))
-    house.sorting.nudge = runner.start(Chore("sorting", house.sorting.run_once, settings.sweep_seconds))
-    house.handing.nudge = runner.start(Chore("hand-offs", house.handing.run_once, settings.sweep_seconds))
-    look = runner.start(Chore("look", Look(floor, house.queues, house.waiting).run_once, settings.poll_seconds))
-    runner.start(Chore("floors", house.taking.floors.run_once, floors.LOOK_SECONDS))
-    runner.start(Chore("roster", house.roster.exchange, 1.0))
-    runner.start(Chore("key use", house.keyring.write_used, 5.0))
-    runner.start(Chore("asks", house.asks.write, 1.0))
-    runner.start(Chore("times", house.reckoning.write_times, 1.0))
-    runner.start(Chore("fold", house.reckoning.fold, 1.0, led=True))
-    runner.start(Chore("health", house.reckoning.watch_health, 5.0))
-    runner.start(Chore("partitions", Partitions(floor, house.queues).run_once, 60.0, led=True))
-    runner.start(Chore("retention", Retention(floor, house.reviving).run_once, 60.0, led=True))
-    runner.start(Chore("used queues", house.configuring.revive_used, 5.0, led=True))
+    runner.start(PeriodicService("rounds", DueCheck(floor, expiry, promotion, house.firing, nudges).run_once, settings.sweep_seconds))
+    house.sorting.nudge = runner.start(PeriodicService("sorting", house.sorting.run_once, settings.sweep_seconds))
+    house.handing.nudge = runner.start(PeriodicService("hand-offs", house.handing.run_once, settings.sweep_seconds))
+    look = runner.start(PeriodicService("look", ReadyPoller(floor, house.queues, house.waiting).run_once, settings.poll_seconds))
+    runner.start(PeriodicService("floors", house.taking.floors.run_once, floors.SCAN_SECONDS))
+    runner.start(PeriodicService("roster", house.roster.exchange, 1.0))
+    runner.start(PeriodicService("key use", house.keyring.write_used, 5.0))
+    runner.start(PeriodicService("asks", house.asks.write, 1.0))
+    runner.start(PeriodicService("times", house.reckoning.write_times, 1.0))
+    runner.start(PeriodicService("fold", house.reckoning.fold, 1.0, led=True))
+    runner.start(PeriodicService("health", house.reckoning.watch_health, 5.0))
+    runner.start(PeriodicService("partitions", Partitions(floor, house.queues).run_once, 60.0, led=True))
+    runner.start(PeriodicService("retention", Cleaner(floor, house.reviving).run_once, 60.0, led=True))
+    runner.start(PeriodicService("used queues", house.configuring.revive_used, 5.0, led=True))
     runner.start_task("wakeups", floor.wakeups.run)
     house.roster.on_directive = house.waiting.wake_worker
 
@@ -219,7 +224,7 @@ def start_chores(house: House, runner: Runner) -> None:
     floor.versions.hear("policies", _looker(look))
 
 
-def _looker(look: Callable[[], None]) -> Hear:
+def _looker(look: Callable[[], None]) -> VersionHandler:
     """Whatever was configured may have made jobs claimable: resumed, unlimited, raised."""
 
     async def hear() -> None:

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.terminal import WRONG_SETTINGS, checked, command_line, fail, in_the_house
+from app.terminal import WRONG_SETTINGS, command_line, fail, run_with_broker, validate
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from app.api_keys.schemas import ApiKey
-    from app.house import House
+    from app.house import Broker
 
 cli = typer.Typer(help="API keys: make the first one here, others here or with POST /api-keys.", no_args_is_help=True)
 
 
-async def warn_without_admin(house: "House") -> None:
+async def warn_without_admin(house: "Broker") -> None:
     """A warning is enough, because the command line can create an administrator's key at any time."""
     if not await house.issuing.has_admin():
         command = command_line("keys", "create", "--name", "admin", "--admin")
@@ -38,50 +38,50 @@ def create_key(
     from datetime import timedelta
 
     from app.api_keys.schemas import ApiKeyCreate
-    from app.web.shapes import or_unset
+    from app.web.shapes import unset_if_none
 
     scopes = [*(scope or []), *(["admin"] if admin else [])]
     if not scopes:
         fail("give the key at least one --scope, or --admin for all scopes", WRONG_SETTINGS)
 
-    async def create(house: "House") -> None:
+    async def create(house: "Broker") -> None:
         wanted = {
             "name": name,
             "scopes": scopes,
-            "expires_at": or_unset(days and house.floor.now() + timedelta(days=days)),
-            "requests_per_second": or_unset(requests_per_second),
-            "max_leases": or_unset(max_leases),
+            "expires_at": unset_if_none(days and house.floor.now() + timedelta(days=days)),
+            "requests_per_second": unset_if_none(requests_per_second),
+            "max_leases": unset_if_none(max_leases),
         }
-        made = await house.issuing.create(checked(ApiKeyCreate, wanted))
+        made = await house.issuing.create(validate(ApiKeyCreate, wanted))
         print(made.key)
         await warn_without_admin(house)
 
-    in_the_house(create, existing=False)
+    run_with_broker(create, existing=False)
 
 
 @cli.command("list")
 def list_keys() -> None:
     """Print all keys, newest first, without their secrets."""
-    from app.web.paging import Paging
-    from app.web.shapes import given
+    from app.web.paging import PageParams
+    from app.web.shapes import value_or
 
     def line(key: "ApiKey", now: "datetime") -> str:
-        used, expires = given(key.last_used_at, None), given(key.expires_at, None)
-        state = "revoked" if given(key.revoked_at, None) else f"used {used:%Y-%m-%d %H:%M}" if used else "never used"
+        used, expires = value_or(key.last_used_at, None), value_or(key.expires_at, None)
+        state = "revoked" if value_or(key.revoked_at, None) else f"used {used:%Y-%m-%d %H:%M}" if used else "never used"
         expiry = f"  {'expired' if expires <= now else 'expires'} {expires:%Y-%m-%d %H:%M}" if expires else ""
         return f"{key.id}  {key.name}  {' '.join(key.scopes)}  made {key.created_at:%Y-%m-%d}  {state}{expiry}"
 
-    async def show(house: "House") -> None:
+    async def show(house: "Broker") -> None:
         cursor: str | None = None
         while True:
-            page = await house.issuing.page(Paging(limit=1000, cursor=cursor))
+            page = await house.issuing.page(PageParams(limit=1000, cursor=cursor))
             for key in page.items:
                 print(line(key, house.floor.now()))
-            cursor = given(page.next_cursor, None)
+            cursor = value_or(page.next_cursor, None)
             if cursor is None:
                 return
 
-    in_the_house(show)
+    run_with_broker(show)
 
 
 @cli.command("revoke")
@@ -90,9 +90,9 @@ def revoke_key(
 ) -> None:
     """Revoke a key for good; brokers refuse it within 250 ms."""
 
-    async def revoke(house: "House") -> None:
+    async def revoke(house: "Broker") -> None:
         revoked = await house.issuing.revoke(key_id)
         print(f"{revoked.id} ({revoked.name}) is revoked")
         await warn_without_admin(house)
 
-    in_the_house(revoke)
+    run_with_broker(revoke)

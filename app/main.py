@@ -17,12 +17,12 @@ from app.db.schema_state import schema_problem
 from app.dead_letters import routes as dead_letter_routes
 from app.errors import DatabaseUnavailable, Problem
 from app.explain import routes as explain_routes
-from app.house import House, build, start_chores
+from app.house import Broker, build_broker, start_services
 from app.job_types import routes as job_type_routes
 from app.jobs import routes as job_routes
 from app.leases import routes as lease_routes
 from app.log import log
-from app.maintenance.runner import Runner
+from app.maintenance.runner import ServiceRunner
 from app.purging import routes as purging_routes
 from app.queues import routes as queue_routes
 from app.schedules import routes as schedule_routes
@@ -30,13 +30,13 @@ from app.settings import Settings
 from app.stats import routes as stats_routes
 from app.web import docs, health, openapi, problems
 from app.web.health import Health
-from app.web.hot import Hot, HotRoute
-from app.web.middleware import Envelope
+from app.web.hot import FastRoute, FastRouter
+from app.web.middleware import RequestMiddleware
 from app.web.problems import Methods
-from app.web.rooms import furnish
+from app.web.rooms import install_services
 from app.workers import routes as worker_routes
 
-ROOMS = (
+PACKAGES = (
     job_routes,
     lease_routes,
     worker_routes,
@@ -60,10 +60,10 @@ that it still does; pass `deliveries` downstream as the epoch if an effect must 
 `HEAD` works wherever `GET` does. Each query parameter may be sent only once."""
 
 
-class _Door(FastAPI):
+class BrokerApp(FastAPI):
     """The envelope comes before the framework's own stack of middleware: it is around hot verbs too, which do without that."""
 
-    way_in: Envelope
+    way_in: RequestMiddleware
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
@@ -75,12 +75,12 @@ class _Door(FastAPI):
 
 def create_app(settings: Settings, dsn: str) -> FastAPI:
     """Connects to nothing yet: that happens when the app starts."""
-    house = build(settings, dsn)
-    app = _Door(
+    house = build_broker(settings, dsn)
+    app = BrokerApp(
         title="Longshore",
         version=RELEASE,
         description=DESCRIPTION,
-        lifespan=lambda _app: _lived_in(house),
+        lifespan=lambda _app: _lifespan(house),
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=_operation_id,
@@ -91,16 +91,16 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     app.state.house = house
     app.state.doorkeeper = house.keyring
     app.state.border = house.borders.check
-    furnish(app, *house.rooms, Health(settings, house.floor.metrics, _checks(house)))
+    install_services(app, *house.rooms, Health(settings, house.floor.metrics, _checks(house)))
     problems.install(app)
     openapi.install(app)
-    app.way_in = Envelope(app.framework, house.floor.metrics)
-    app.state.hot = Hot(app, app.way_in, _hot_routes())
-    for room in ROOMS:
+    app.way_in = RequestMiddleware(app.framework, house.floor.metrics)
+    app.state.hot = FastRouter(app, app.way_in, _fast_routes())
+    for room in PACKAGES:
         app.include_router(room.router)
     for desk in (health, docs):
         app.include_router(desk.router)
-    app.state.methods = _methods([*app.routes, *(route for part in (*ROOMS, health, docs) for route in part.router.routes)])
+    app.state.methods = _methods([*app.routes, *(route for part in (*PACKAGES, health, docs) for route in part.router.routes)])
     return app
 
 
@@ -114,8 +114,8 @@ def _methods(routes: Iterable[BaseRoute]) -> Methods:
     return dict(methods)
 
 
-def _hot_routes() -> list[HotRoute]:
-    return [route for room in ROOMS for route in room.router.routes if isinstance(route, HotRoute)]
+def _fast_routes() -> list[FastRoute]:
+    return [route for room in PACKAGES for route in room.router.routes if isinstance(route, FastRoute)]
 
 
 def _operation_id(route: APIRoute) -> str:
@@ -123,15 +123,15 @@ def _operation_id(route: APIRoute) -> str:
 
 
 @asynccontextmanager
-async def _lived_in(house: House) -> AsyncIterator[None]:
+async def _lifespan(house: Broker) -> AsyncIterator[None]:
     floor = house.floor
     await floor.db.open()
-    runner = Runner(floor)
-    if (failure := await _failure_to_read_the_clock(house)) is None:
+    runner = ServiceRunner(floor)
+    if (failure := await _clock_failure(house)) is None:
         await _start(house, runner)
     else:
         log.warning("database unreachable, waiting for it", detail=floor.db.explain_to_operator(failure))
-        runner.start_task("await the database", lambda: _start_later(house, runner))
+        runner.start_task("await the database", lambda: _start_when_reachable(house, runner))
     try:
         yield
     finally:
@@ -144,7 +144,7 @@ async def _lived_in(house: House) -> AsyncIterator[None]:
         await floor.db.close()
 
 
-async def _failure_to_read_the_clock(house: House) -> DatabaseUnavailable | None:
+async def _clock_failure(house: Broker) -> DatabaseUnavailable | None:
     try:
         await house.floor.clock.refresh(house.floor.db)
     except DatabaseUnavailable as failure:
@@ -152,17 +152,17 @@ async def _failure_to_read_the_clock(house: House) -> DatabaseUnavailable | None
     return None
 
 
-async def _start_later(house: House, runner: Runner) -> None:
+async def _start_when_reachable(house: Broker, runner: ServiceRunner) -> None:
     """A broker may start before its database. Nothing is swept by any other clock than the database's."""
-    while await _failure_to_read_the_clock(house) is not None:  # noqa: ASYNC110 (a database sets no event)
+    while await _clock_failure(house) is not None:  # noqa: ASYNC110 (a database sets no event)
         await asyncio.sleep(0.25)
     log.info("database reached")
     await _start(house, runner)
 
 
-async def _start(house: House, runner: Runner) -> None:
+async def _start(house: Broker, runner: ServiceRunner) -> None:
     """Starts the background services on any schema, because it may be migrated later. A log line says what is missing until then."""
-    start_chores(house, runner)
+    start_services(house, runner)
     try:
         outdated = schema_problem(await migrations.current_revision(house.floor.db))
     except DatabaseUnavailable as error:
@@ -171,7 +171,7 @@ async def _start(house: House, runner: Runner) -> None:
         log.warning("database not ready", detail=outdated)
 
 
-def _checks(house: House) -> dict[str, health.Probe]:
+def _checks(house: Broker) -> dict[str, health.Probe]:
     async def database() -> str:
         await house.floor.db.value("SELECT 1")
         return "answers"

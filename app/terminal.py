@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from app.db.migrations import Upgraded
-    from app.house import House
+    from app.house import Broker
     from app.settings import Settings
 
 T = TypeVar("T")
@@ -52,12 +52,12 @@ def load_settings(**overrides: str | int | None) -> "Settings":
 
 
 def check_hosts(settings: "Settings") -> None:
-    from app.db.dsn import places
+    from app.db.dsn import hosts
 
     for name in ("database_url", "listen_url"):
         url = getattr(settings, name)
         try:
-            places(url.get_secret_value() if url else "")
+            hosts(url.get_secret_value() if url else "")
         except ValueError as error:
             fail(f"{variable(name)}: {error}", WRONG_SETTINGS)
 
@@ -85,15 +85,15 @@ def variable(name: str) -> str:
     return "DATABASE_URL" if name.lower() == "database_url" else f"LONGSHORE_{name.upper()}"
 
 
-def shown(value: object) -> str:
+def display(value: object) -> str:
     from pydantic import SecretStr
 
     if value is None:
         return ""
-    return masked(value.get_secret_value()) if isinstance(value, SecretStr) else str(value)
+    return redact(value.get_secret_value()) if isinstance(value, SecretStr) else str(value)
 
 
-def masked(secret: str) -> str:
+def redact(secret: str) -> str:
     """A DSN without its password, which may stand before the host or among the parameters; anything else is hidden whole."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -127,19 +127,19 @@ def database(settings: "Settings", *, shared: bool = False, existing: bool = Fal
         yield dsn
 
 
-def in_the_house(act: Callable[["House"], Awaitable[None]], *, shared: bool = True, existing: bool = True) -> None:
+def run_with_broker(act: Callable[["Broker"], Awaitable[None]], *, shared: bool = True, existing: bool = True) -> None:
     """Runs a command on the database itself, as a call would run; if `shared`, also while brokers run."""
     import asyncio
 
     from app import log
     from app.errors import DatabaseUnavailable, Problem
-    from app.house import build
+    from app.house import build_broker
 
     settings = load_settings()
     log.configure("error")
 
     async def run(dsn: str) -> None:
-        house = build(settings, dsn)
+        house = build_broker(settings, dsn)
         await house.floor.db.open()
         try:
             await house.floor.clock.refresh(house.floor.db)
@@ -147,7 +147,7 @@ def in_the_house(act: Callable[["House"], Awaitable[None]], *, shared: bool = Tr
         finally:
             await house.floor.db.close()
 
-    with failing_clearly(), database(settings, shared=shared, existing=existing) as dsn:
+    with exit_on_error(), database(settings, shared=shared, existing=existing) as dsn:
         if settings.database_url is None and upgrade(dsn).before is None:  # as `serve` does: a new data folder has no schema yet
             print(f"longshore: created a new database in {settings.data_dir.absolute()}", file=sys.stderr)
         try:
@@ -169,7 +169,7 @@ def upgrade(dsn: str) -> "Upgraded":
         fail(str(error), FAILED)
 
 
-def checked(kind: type[T], fields: dict[str, object]) -> T:
+def validate(kind: type[T], fields: dict[str, object]) -> T:
     """Decodes the fields as the API does, and fails with the API's error texts."""
     import msgspec
 
@@ -197,7 +197,7 @@ def embedded_folder(settings: "Settings") -> Path:
 
 
 @contextmanager
-def failing_clearly() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """One line for what an operator can mend (no database, an owned folder, a taken port); a traceback only for our own mistakes."""
     from app.db.embedded import EmbeddedError
 
@@ -206,12 +206,12 @@ def failing_clearly() -> Iterator[None]:
     except (EmbeddedError, OSError) as error:
         fail(str(error), FAILED)
     except Exception as error:
-        if not is_database_trouble(error):
+        if not is_database_error(error):
             raise
         fail(f"the database cannot be used: {str(error).strip().splitlines()[0]}", FAILED)
 
 
-def is_database_trouble(error: Exception) -> bool:
+def is_database_error(error: Exception) -> bool:
     """No connection, no access, no such database, no room, no lock; or a DATABASE_URL that is none. Not: a wrong statement."""
     from asyncpg.exceptions import ClientConfigurationError
     from sqlalchemy.exc import ArgumentError

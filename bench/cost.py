@@ -17,19 +17,19 @@ from asyncpg import Record
 
 from app.db import migrations
 from app.db.embedded import EmbeddedPostgres
-from app.db.lanes import IdMint
-from app.db.pool import Database, Runs
+from app.db.lanes import JobIdGenerator
+from app.db.pool import Database, Executor
 from app.jobs import store as jobs
 from app.jobs.store import NewJob
 from app.leases import store as leases
-from app.leases.store import Asked, ClaimedRow, Rules
+from app.leases.store import ClaimedRow, ClaimParams, LanePolicy
 from app.metrics import Metrics
 from app.settings import Settings
 
 LANE = 256
 BATCH = 100
 PAYLOAD = json.dumps({"text": "x" * 188})  # 200 bytes of JSON
-ASKED = Asked(
+ASKED = ClaimParams(
     worker_id="worker-1",
     secret="0123456789abcdef0123456789abcdef",
     lease_seconds=None,
@@ -56,7 +56,7 @@ FROM generate_series($6::int, $7::int) AS n
 class Explained:
     """Runs statements under EXPLAIN ANALYZE and adds up the buffers they touch."""
 
-    def __init__(self, on: Runs) -> None:
+    def __init__(self, on: Executor) -> None:
         self._on = on
         self.buffers = 0
 
@@ -91,7 +91,7 @@ class Cost:
 class Bench:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._mint = IdMint(lambda: datetime.now(UTC))
+        self._mint = JobIdGenerator(lambda: datetime.now(UTC))
 
     async def enqueue(self, batches: int) -> None:
         for _ in range(batches):
@@ -120,7 +120,7 @@ class Bench:
     async def claim(self, batches: int) -> list[ClaimedRow]:
         rows: list[ClaimedRow] = []
         for _ in range(batches):
-            rows += await leases.claim(self._db, LANE, BATCH, ASKED, Rules(), datetime.now(UTC))
+            rows += await leases.claim(self._db, LANE, BATCH, ASKED, LanePolicy(), datetime.now(UTC))
         assert len(rows) == batches * BATCH
         return rows
 
@@ -151,7 +151,7 @@ class Bench:
         await self.enqueue(batches)
         watched = Explained(self._db)
         for _ in range(batches):
-            await leases.claim(watched, LANE, BATCH, ASKED, Rules(), datetime.now(UTC))
+            await leases.claim(watched, LANE, BATCH, ASKED, LanePolicy(), datetime.now(UTC))
         return watched.buffers / (batches * BATCH)
 
     async def full_pages(self) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from unittest.mock import patch
 
-from app.house import House, build
+from app.house import Broker, build_broker
 from app.jobs import intake
 from app.jobs.schemas import JobCreate
-from app.web.access import ALL
+from app.web.access import FULL_ACCESS
 from app.web.shapes import Raw
 from bench import postgres
 from bench.brokers import Brokers, load
@@ -93,22 +93,22 @@ async def parked(on: Stage) -> Figures:
 
 async def lone(on: Stage) -> Figures:
     """Over HTTP; and in this process, in turns with one in which nobody shares a statement."""
-    shares = build(SETTINGS, on.dsn)
+    shares = build_broker(SETTINGS, on.dsn)
     with patch.object(intake, "FEW", 1):
-        alone = build(SETTINGS, on.dsn)
+        alone = build_broker(SETTINGS, on.dsn)
     told = await on.load("lone", jobs=on.size.lone)
     async with _open(shares), _open(alone):
         taken: dict[str, list[float]] = {"shares": [], "alone": []}
         for _ in range(on.size.lone):
             for name, house in (("shares", shares), ("alone", alone)):
                 began = time.perf_counter()
-                await house.intake.enqueue(ONE_JOB, {}, None, ALL)
+                await house.intake.enqueue(ONE_JOB, {}, None, FULL_ACCESS)
                 taken[name].append(time.perf_counter() - began)
     return told | {f"{name}_p50_ms": median(times[len(times) // 10 :]) * 1000 for name, times in taken.items()}
 
 
 @asynccontextmanager
-async def _open(house: House) -> AsyncIterator[None]:
+async def _open(house: Broker) -> AsyncIterator[None]:
     await house.floor.db.open()
     try:
         await house.floor.clock.refresh(house.floor.db)
@@ -132,16 +132,16 @@ async def reads(on: Stage) -> Figures:
 
 async def _read(on: Stage) -> Figures:
     """Time over HTTP; buffers in this process, on one connection that does nothing else."""
-    house = build(SETTINGS, on.dsn)
+    house = build_broker(SETTINGS, on.dsn)
     async with _open(house):
         return await on.load("reads", jobs=CALLS) | await _buffers(house)
 
 
-async def _buffers(house: House) -> Figures:
+async def _buffers(house: Broker) -> Figures:
     meter = Meter(house.floor.db)
     await meter.attach()
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "stats": lambda: house.reckoning.everything(ALL),
+        "stats": lambda: house.reckoning.everything(FULL_ACCESS),
         "queue_stats": lambda: house.reckoning.of_queue(QUEUE),
     }
     told: Figures = {}

@@ -7,14 +7,14 @@ from uuid import UUID
 
 import msgspec
 
-from app.house import House, build
-from app.jobs.intake import Intake
+from app.house import Broker, build_broker
+from app.jobs.intake import EnqueueService
 from app.jobs.schemas import JobCreate, UnreadBatch
-from app.leases.claiming import Claiming
+from app.leases.claiming import LongPoll
 from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
 from app.queues.schemas import QueueConfig
 from app.settings import Settings
-from app.web.access import ALL
+from app.web.access import FULL_ACCESS
 from app.web.disconnect import Client
 from app.web.shapes import Raw
 from bench.cost import BATCH, PAYLOAD
@@ -49,13 +49,13 @@ class Size(NamedTuple):
 class Scene:
     """A queue under some rules, and a plain one beside it."""
 
-    def __init__(self, house: House, size: Size) -> None:
+    def __init__(self, house: Broker, size: Size) -> None:
         self.house = house
         self.size = size
         self.db = house.floor.db
         self.meter = Meter(self.db)
-        self._intake = _room(house, Intake)
-        self._claiming = _room(house, Claiming)
+        self._intake = _room(house, EnqueueService)
+        self._claiming = _room(house, LongPoll)
 
     async def configure(self, rules: QueueConfig) -> None:
         """The ruled one first: rules that a process finds when it starts are not looked at again some seconds later."""
@@ -69,8 +69,8 @@ class Scene:
         """In one call: of a job, or of a batch."""
         sent = [Raw(msgspec.json.encode(job)) for job in jobs]
         if len(jobs) == 1:
-            return [(await self._intake.enqueue(_job_create.decode(sent[0]), {}, None, ALL))[0].id]
-        answer = await self._intake.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench", ALL)
+            return [(await self._intake.enqueue(_job_create.decode(sent[0]), {}, None, FULL_ACCESS))[0].id]
+        answer = await self._intake.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench", FULL_ACCESS)
         return [result.job_id for result in answer.results if isinstance(result.job_id, UUID)]
 
     async def enqueue_many(self, jobs: Sequence[Json], turns: Tally | None = None) -> list[UUID]:
@@ -83,13 +83,13 @@ class Scene:
         return ids
 
     async def claim(self, queue: str, n: int) -> list[ClaimedJob]:
-        answer = await self._claiming.claim(ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), ALL)
+        answer = await self._claiming.claim(ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), FULL_ACCESS)
         assert len(answer.jobs) == n, f"{len(answer.jobs)} jobs, not {n}"
         return answer.jobs
 
     async def settle(self, jobs: Sequence[ClaimedJob], outcome: Outcome = Outcome.COMPLETE, **fields: Any) -> None:
         items = [Settlement(job_id=job.id, lease_token=str(job.lease_token), outcome=outcome, **fields) for job in jobs]
-        await self.house.settling.settle(items, ALL)
+        await self.house.settling.settle(items, FULL_ACCESS)
 
     async def claim_and_complete(self, queue: str, n: int, path: Tally) -> None:
         await self.look()
@@ -107,7 +107,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(dsn: str, size: Size) -> AsyncIterator[Scene]:
-    house = build(SETTINGS, dsn)
+    house = build_broker(SETTINGS, dsn)
     await house.floor.db.open()
     try:
         await house.floor.db.rows(EMPTY)
@@ -123,5 +123,5 @@ def job(queue: str = RULED, **fields: Any) -> Json:
     return {"job_type": "bench", "queue": queue, "payload": Raw(PAYLOAD.encode()), **fields}
 
 
-def _room(house: House, kind: type[T]) -> T:
+def _room(house: Broker, kind: type[T]) -> T:
     return next(room for room in house.rooms if isinstance(room, kind))

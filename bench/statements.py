@@ -11,7 +11,7 @@ from asyncpg import Record
 from app.jobs import store as jobs
 from app.jobs.store import NewJob
 from app.leases import store as leases
-from app.leases.store import Rules
+from app.leases.store import LanePolicy
 from bench.cost import ASKED, LANE, PAYLOAD
 
 # What a hand-written producer would send: the row, and nothing else.
@@ -59,7 +59,7 @@ async def claim_and_complete(batch: int) -> str:
     """The claim tells ids and tokens as arrays and keeps the rest to itself: pgbench could not hold it."""
     claim, complete = Sent(), Sent()
     now = datetime.now(UTC)
-    await leases.claim(claim, LANE, batch, ASKED, Rules(), now)
+    await leases.claim(claim, LANE, batch, ASKED, LanePolicy(), now)
     await leases.complete(complete, LANE, [(UUID(int=0), UUID(int=1), None)] * batch, now, now + timedelta(days=7), False)
     return f"{_gathered(_written(claim, {}))} \\gset\n{_written(complete, {2: ':ids::uuid[]', 3: ':tokens::uuid[]'})};\n"
 

@@ -10,24 +10,24 @@ from contextlib import contextmanager
 import httpx
 from fastapi import FastAPI
 
-from app.house import House
+from app.house import Broker
 from app.main import create_app
 from app.settings import Settings
 from app.web.server import Server
 from tests.ports import reserved_port, wait_until_serving
 
 
-class Broker:
+class RunningBroker:
     """Where it listens, and a client for it."""
 
-    def __init__(self, base: str, house: House | None = None) -> None:
+    def __init__(self, base: str, house: Broker | None = None) -> None:
         self.base = base
         self.house = house
         self.http = httpx.Client(base_url=base, timeout=60)
 
 
 @contextmanager
-def threaded_broker(settings: Settings, dsn: str) -> Iterator[Broker]:
+def threaded_broker(settings: Settings, dsn: str) -> Iterator[RunningBroker]:
     """uvicorn on a real socket, in a thread. No signals: a thread gets none."""
     app = create_app(settings, dsn)
     listening: list[tuple[str, int]] = []
@@ -42,7 +42,7 @@ def threaded_broker(settings: Settings, dsn: str) -> Iterator[Broker]:
     thread.start()
     try:
         assert heard.wait(60), "the broker did not start"
-        broker = Broker(f"http://{listening[0][0]}:{listening[0][1]}", _house(app))
+        broker = RunningBroker(f"http://{listening[0][0]}:{listening[0][1]}", _house(app))
         with broker.http:
             yield broker
     finally:
@@ -51,13 +51,13 @@ def threaded_broker(settings: Settings, dsn: str) -> Iterator[Broker]:
         assert not thread.is_alive(), "the broker did not stop: it would go on beside the next test"
 
 
-def _house(app: FastAPI) -> House:
-    house: House = app.state.house
+def _house(app: FastAPI) -> Broker:
+    house: Broker = app.state.house
     return house
 
 
 @contextmanager
-def broker_process(dsn: str, *within: str, **settings: str) -> Iterator[tuple[Broker, "subprocess.Popen[str]"]]:
+def broker_process(dsn: str, *within: str, **settings: str) -> Iterator[tuple[RunningBroker, "subprocess.Popen[str]"]]:
     """`python -m app serve` as an operator starts it, or `within` a command that runs it. Settings are LONGSHORE_ names in lower case."""
     with reserved_port() as free:
         settings = {"host": "127.0.0.1", "port": str(free), **settings}
@@ -65,7 +65,7 @@ def broker_process(dsn: str, *within: str, **settings: str) -> Iterator[tuple[Br
         environment |= {"DATABASE_URL": dsn, **{f"LONGSHORE_{name.upper()}": value for name, value in settings.items()}}
         process = subprocess.Popen([*within, sys.executable, "-m", "app", "serve"], env=environment, text=True)
         try:
-            broker = Broker(f"http://{settings['host']}:{settings['port']}")
+            broker = RunningBroker(f"http://{settings['host']}:{settings['port']}")
             wait_until_serving(broker.base, process)
             with broker.http:
                 yield broker, process

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import settings
 
 from app import log
-from app.house import House, build
+from app.house import Broker, build_broker
 from app.settings import Settings
 from tests.api import Api
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.database import Loop, TestDatabase, create_database, server
 from tests.polls import Background, background_calls
 from tests.versions import AT_HAND, NOT_AT_HAND
@@ -83,7 +83,7 @@ def database(dsn: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture(scope="session")
-def broker(dsn: str) -> Iterator[Broker]:
+def broker(dsn: str) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK, dsn) as broker:
         yield broker
 
@@ -101,21 +101,21 @@ def queue() -> str:
 
 
 @pytest.fixture
-def api(broker: Broker, db: TestDatabase, queue: str) -> Api:
+def api(broker: RunningBroker, db: TestDatabase, queue: str) -> Api:
     """The broker's HTTP API, with an empty database behind it and this test's own queue as the default."""
     return Api(broker.http, queue)
 
 
 @pytest.fixture
-def http(broker: Broker, db: TestDatabase) -> httpx.Client:
+def http(broker: RunningBroker, db: TestDatabase) -> httpx.Client:
     """For requests that are not what the API wants."""
     return broker.http
 
 
 @pytest.fixture
-def house(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[House]:
+def house(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[Broker]:
     """The rooms of a broker that serves nobody and has no chores, for what happens with no request."""
-    house = build(QUICK, dsn)
+    house = build_broker(QUICK, dsn)
     loop.run(house.floor.db.open())
     loop.run(house.floor.clock.refresh(house.floor.db))
     yield house

@@ -7,26 +7,26 @@ import msgspec
 from app.api_keys import secret, store
 from app.api_keys.schemas import ApiKey, ApiKeyCreate, ApiKeyCreated
 from app.api_keys.store import KeyRow, NewKey
-from app.db.floor import Floor
-from app.db.pool import repeated_after_deadlock
+from app.db.floor import Infrastructure
+from app.db.pool import retry_after_deadlock
 from app.errors import NotFound, TooManyKeys, ValidationFailed
 from app.log import log
 from app.web import instants
 from app.web.access import expanded, is_admin
-from app.web.paging import EncodedPage, Paging, encode_page
-from app.web.shapes import given
+from app.web.paging import EncodedPage, PageParams, encode_page
+from app.web.shapes import value_or
 
 LIVE_PER_NAME = 2  # the one in use and the one that takes over
 
 
-class Issuing:
-    def __init__(self, floor: Floor) -> None:
+class ApiKeyService:
+    def __init__(self, floor: Infrastructure) -> None:
         self._floor = floor
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def create(self, wanted: ApiKeyCreate) -> ApiKeyCreated:
         """Any key may be the first. If no administrator's key is live afterwards, only the command line can make more: the log warns."""
-        now, made = self._floor.now(), secret.new()
+        now, made = self._floor.now(), secret.generate()
         self._check(wanted, now)
         async with self._floor.db.transaction() as transaction:
             await self._floor.versions.grow(transaction, "api_keys")  # its lock makes two who create wait for each other
@@ -39,7 +39,7 @@ class Issuing:
         return ApiKeyCreated(**msgspec.structs.asdict(row.told()), key=made.text())
 
     def _check(self, wanted: ApiKeyCreate, now: datetime) -> None:
-        expires_at = given(wanted.expires_at, None)
+        expires_at = value_or(wanted.expires_at, None)
         if expires_at is not None and expires_at <= now:
             raise ValidationFailed.at("/expires_at", "expires_at must be in the future")
 
@@ -49,10 +49,10 @@ class Issuing:
             name=wanted.name,
             mac=made.mac(secret.pepper(self._floor.settings.key_pepper)),
             scopes=list(dict.fromkeys(scope for text in wanted.scopes for scope in expanded(text))),
-            requests_per_second=given(wanted.requests_per_second, None),
-            max_leases=given(wanted.max_leases, None),
+            requests_per_second=value_or(wanted.requests_per_second, None),
+            max_leases=value_or(wanted.max_leases, None),
             created_at=now,
-            expires_at=given(wanted.expires_at, None),
+            expires_at=value_or(wanted.expires_at, None),
         )
 
     async def get(self, key_id: str) -> ApiKey:
@@ -61,7 +61,7 @@ class Issuing:
             raise _unknown(key_id)
         return row.told()
 
-    async def page(self, page: Paging) -> EncodedPage[ApiKey]:
+    async def page(self, page: PageParams) -> EncodedPage[ApiKey]:
         return await encode_page(
             await store.list_keys(self._floor.reads, _after(page), page.limit + 1),
             KeyRow.told,
@@ -70,7 +70,7 @@ class Issuing:
             max_bytes=self._floor.settings.max_list_bytes,
         )
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def revoke(self, key_id: str) -> ApiKey:
         """This broker refuses the key when this returns, others within 250 ms. The log warns if it was the last
         administrator's."""
@@ -98,7 +98,7 @@ def _unknown(key_id: str) -> NotFound:
     return NotFound(f"no API key {key_id}")
 
 
-def _after(page: Paging) -> tuple[datetime, str] | None:
+def _after(page: PageParams) -> tuple[datetime, str] | None:
     if page.cursor is None:
         return None
     try:

@@ -11,17 +11,17 @@ from functools import partial
 
 from app.api_keys import secret, store
 from app.api_keys.store import KeyRow
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.errors import DatabaseUnavailable, RateLimited, Unauthenticated
 from app.settings import is_loopback
-from app.web.access import ANYBODY, Caller, caller_with
+from app.web.access import ANONYMOUS, Caller, caller_with
 
 LOOK_SECONDS = 0.05
 PATIENCE = 1.0  # with a database that does not answer
 _NO_MAC = bytes(32)  # of a key that is not there: found out in the same time as a wrong secret
 
 
-class Budget:
+class TokenBucket:
     """A bucket that fills at the key's rate and holds a second's worth, at least one call."""
 
     def __init__(self, per_second: float) -> None:
@@ -41,10 +41,10 @@ class Budget:
         self._left -= 1
 
 
-class Known:
+class CachedKey:
     """A key as the process caches it. Keys with the same name share the quotas."""
 
-    def __init__(self, row: KeyRow, max_leases: int | None, budget: Budget | None, ended: Callable[[], bool]) -> None:
+    def __init__(self, row: KeyRow, max_leases: int | None, budget: TokenBucket | None, ended: Callable[[], bool]) -> None:
         self.id = row.id
         self.mac = row.mac
         self.expires_at = row.expires_at
@@ -52,14 +52,14 @@ class Known:
         self.budget = budget
 
 
-class Keyring:
+class ApiKeyAuthenticator:
     """Revoking makes the version of the keys grow: every process hears of it within 250 ms, or gets no answer from the database."""
 
-    def __init__(self, floor: Floor) -> None:
+    def __init__(self, floor: Infrastructure) -> None:
         self._floor = floor
         self._pepper = secret.pepper(floor.settings.key_pepper)
         self._open = is_loopback(floor.settings.host) or floor.settings.allow_anonymous
-        self._live: dict[str, Known] | None = None  # until the database has been asked
+        self._live: dict[str, CachedKey] | None = None  # until the database has been asked
         self._revoked: dict[str, bytes] = {}  # MACs by id: only a caller with the right secret learns that its key was revoked
         self._any = True
         self._used: dict[str, datetime] = {}
@@ -75,16 +75,16 @@ class Keyring:
             newest = {row.name: row for row in sorted(live, key=lambda row: row.created_at)}  # its quotas are the caller's
             budgets = self._budgets(newest.values())
             self._live = {
-                row.id: Known(row, newest[row.name].max_leases, budgets.get(row.name), partial(self._has_ended, row.id)) for row in live
+                row.id: CachedKey(row, newest[row.name].max_leases, budgets.get(row.name), partial(self._has_ended, row.id)) for row in live
             }
             self._revoked = {row.id: row.mac for row in rows if row.revoked_at is not None}
             self._any = bool(rows)
 
-    def _budgets(self, rows: Iterable[KeyRow]) -> dict[str, Budget]:
+    def _budgets(self, rows: Iterable[KeyRow]) -> dict[str, TokenBucket]:
         """What has been spent stays spent."""
         rates = {row.name: row.requests_per_second for row in rows if row.requests_per_second is not None}
         spent = {known.caller.name: known.budget for known in (self._live or {}).values() if known.budget is not None}
-        return {name: _same(spent.get(name), rate) or Budget(rate) for name, rate in rates.items()}
+        return {name: _same(spent.get(name), rate) or TokenBucket(rate) for name, rate in rates.items()}
 
     async def admit(self, authorization: str | None) -> Caller:
         if not self._floor.versions.is_fresh():
@@ -94,7 +94,7 @@ class Keyring:
         if self._live is None:  # the schema is older than keys: a 503 that says so, and no 401, which clients take for the last word
             await self.refresh()
         if not self._any and self._open:
-            return ANYBODY
+            return ANONYMOUS
         known = self._check(authorization)
         if known is None:  # perhaps another process has made it just now
             await self._look_again()
@@ -113,7 +113,7 @@ class Keyring:
                 self._looked_at = time.monotonic()
                 await self._floor.versions.run_once()
 
-    def _check(self, authorization: str | None) -> Known | None:
+    def _check(self, authorization: str | None) -> CachedKey | None:
         """By the public part of the key; the secret part is compared in constant time, also when there is no such key."""
         sent = _sent(authorization)
         if sent is None:
@@ -146,7 +146,7 @@ class Keyring:
         if not used:
             return
         try:
-            await store.used_keys(self._floor.db, dict(sorted(used.items())))
+            await store.record_key_use(self._floor.db, dict(sorted(used.items())))
         except Exception:
             self._used = {**used, **self._used}
             raise
@@ -154,8 +154,8 @@ class Keyring:
 
 def _sent(authorization: str | None) -> secret.Secret | None:
     scheme, _, text = (authorization or "").partition(" ")
-    return secret.read(text.strip()) if scheme.lower() == "bearer" else None
+    return secret.parse(text.strip()) if scheme.lower() == "bearer" else None
 
 
-def _same(budget: Budget | None, per_second: float) -> Budget | None:
+def _same(budget: TokenBucket | None, per_second: float) -> TokenBucket | None:
     return budget if budget is not None and budget.per_second == per_second else None

@@ -4,25 +4,25 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from app.api_keys.issuing import Issuing
+from app.api_keys.issuing import ApiKeyService
 from app.api_keys.schemas import ApiKey, ApiKeyCreate, ApiKeyCreated, ApiKeyList
 from app.errors import MalformedJson, NotFound, TooManyKeys, ValidationFailed
-from app.web.bodies import NoBody, answer, body
-from app.web.contract import MANAGE, gives
+from app.web.bodies import NoBody, body, json_response
+from app.web.contract import MANAGE, operation
 from app.web.paging import Page
-from app.web.rooms import of
+from app.web.rooms import service
 
 router = APIRouter(tags=["api_keys"])
 
-IssuingRoom = Annotated[Issuing, of(Issuing)]
+ApiKeyServiceDep = Annotated[ApiKeyService, service(ApiKeyService)]
 KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 
 
 @router.post(
     "/api-keys",
-    **gives(ApiKeyCreated, MalformedJson, ValidationFailed, TooManyKeys, takes=ApiKeyCreate, status=201, to=MANAGE, everywhere=True),
+    **operation(ApiKeyCreated, MalformedJson, ValidationFailed, TooManyKeys, takes=ApiKeyCreate, status=201, to=MANAGE, everywhere=True),
 )
-async def create_api_key(wanted: Annotated[ApiKeyCreate, body(ApiKeyCreate)], issuing: IssuingRoom) -> Response:
+async def create_api_key(wanted: Annotated[ApiKeyCreate, body(ApiKeyCreate)], issuing: ApiKeyServiceDep) -> Response:
     """Creates a key, and returns its secret this once. From the first key on, every call needs one.
 
     Make the first key an administrator's (scope `admin`, or `manage` for every queue). Otherwise only the command line can make others.
@@ -31,25 +31,25 @@ async def create_api_key(wanted: Annotated[ApiKeyCreate, body(ApiKeyCreate)], is
     another.
     """
     key = await issuing.create(wanted)
-    return answer(key, status=201, headers={"Location": f"/api-keys/{key.id}", "Cache-Control": "no-store"})
+    return json_response(key, status=201, headers={"Location": f"/api-keys/{key.id}", "Cache-Control": "no-store"})
 
 
-@router.get("/api-keys", **gives(ApiKeyList, ValidationFailed, to=MANAGE, everywhere=True))
-async def list_api_keys(issuing: IssuingRoom, page: Page) -> Response:
+@router.get("/api-keys", **operation(ApiKeyList, ValidationFailed, to=MANAGE, everywhere=True))
+async def list_api_keys(issuing: ApiKeyServiceDep, page: Page) -> Response:
     """All keys, newest first, without their secrets; revoked ones too."""
     return (await issuing.page(page)).response()
 
 
-@router.get("/api-keys/{key_id}", **gives(ApiKey, NotFound, to=MANAGE, everywhere=True))
-async def get_api_key(key_id: KeyId, issuing: IssuingRoom) -> Response:
+@router.get("/api-keys/{key_id}", **operation(ApiKey, NotFound, to=MANAGE, everywhere=True))
+async def get_api_key(key_id: KeyId, issuing: ApiKeyServiceDep) -> Response:
     """One key, without its secret."""
-    return answer(await issuing.get(key_id))
+    return json_response(await issuing.get(key_id))
 
 
-@router.delete("/api-keys/{key_id}", **gives(ApiKey, NotFound, to=MANAGE, everywhere=True))
-async def revoke_api_key(key_id: KeyId, issuing: IssuingRoom, _: NoBody) -> Response:
+@router.delete("/api-keys/{key_id}", **operation(ApiKey, NotFound, to=MANAGE, everywhere=True))
+async def revoke_api_key(key_id: KeyId, issuing: ApiKeyServiceDep, _: NoBody) -> Response:
     """Revokes a key permanently: refused by this broker when the call returns, by others within 250 ms. Repeating it changes nothing.
 
     The last administrator's key can be revoked too. The log then warns: only `keys create --admin` on the command line makes another.
     """
-    return answer(await issuing.revoke(key_id))
+    return json_response(await issuing.revoke(key_id))

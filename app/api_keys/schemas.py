@@ -1,7 +1,7 @@
 """How a key is made, and what is told about it. Its secret is told once, when it is made."""
 
 from app.web.access import SCOPE_PATTERN, SCOPE_RULE
-from app.web.shapes import UNSET, Annotated, Instant, Int32, Meta, Name, Number, Sent, Told, UnsetType, integer, number
+from app.web.shapes import UNSET, Annotated, Instant, Int32, Meta, Name, Number, RequestModel, ResponseModel, UnsetType, integer, number
 
 ScopeText = Annotated[
     str,
@@ -26,7 +26,7 @@ MaxLeases = Annotated[
 ]
 
 
-class ApiKeyCreate(Sent):
+class ApiKeyCreate(RequestModel):
     """A key to be made."""
 
     name: Name
@@ -36,7 +36,7 @@ class ApiKeyCreate(Sent):
     max_leases: MaxLeases | UnsetType = UNSET
 
 
-class ApiKey(Told):
+class ApiKey(ResponseModel):
     """A key, without its secret. `name` says who the caller is: two keys may have the same name, so that a new one can take over."""
 
     id: str
@@ -56,7 +56,7 @@ class ApiKeyCreated(ApiKey, kw_only=True):
     key: str
 
 
-class ApiKeyList(Told):
+class ApiKeyList(ResponseModel):
     """Keys, newest first, revoked ones too."""
 
     items: list[ApiKey]

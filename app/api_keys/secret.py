@@ -28,10 +28,10 @@ def pepper(setting: SecretStr | None) -> bytes:
     return setting.get_secret_value().encode() if setting else b""
 
 
-def new() -> Secret:
+def generate() -> Secret:
     return Secret(secrets.token_hex(8), secrets.token_hex(32))
 
 
-def read(text: str) -> Secret | None:
+def parse(text: str) -> Secret | None:
     found = _KEY.fullmatch(text)
     return Secret(*found.groups()) if found else None

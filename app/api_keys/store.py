@@ -7,11 +7,11 @@ from typing import NamedTuple
 from asyncpg import Record
 
 from app.api_keys.schemas import ApiKey
-from app.db.pool import Runs
-from app.db.sql import statements
-from app.web.shapes import or_unset
+from app.db.pool import Executor
+from app.db.sql import load_queries
+from app.web.shapes import unset_if_none
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 
 class KeyRow(NamedTuple):
@@ -37,11 +37,11 @@ class KeyRow(NamedTuple):
             name=self.name,
             scopes=list(self.scopes),
             created_at=self.created_at,
-            expires_at=or_unset(self.expires_at),
-            last_used_at=or_unset(self.last_used_at),
-            revoked_at=or_unset(self.revoked_at),
-            requests_per_second=or_unset(self.requests_per_second),
-            max_leases=or_unset(self.max_leases),
+            expires_at=unset_if_none(self.expires_at),
+            last_used_at=unset_if_none(self.last_used_at),
+            revoked_at=unset_if_none(self.revoked_at),
+            requests_per_second=unset_if_none(self.requests_per_second),
+            max_leases=unset_if_none(self.max_leases),
         )
 
 
@@ -56,33 +56,33 @@ class NewKey(NamedTuple):
     expires_at: datetime | None
 
 
-async def all_keys(on: Runs) -> list[KeyRow]:
+async def all_keys(on: Executor) -> list[KeyRow]:
     return [KeyRow(*row) for row in await on.rows(SQL.all_keys)]
 
 
-async def list_keys(on: Runs, after: tuple[datetime, str] | None, limit: int) -> list[KeyRow]:
+async def list_keys(on: Executor, after: tuple[datetime, str] | None, limit: int) -> list[KeyRow]:
     return [KeyRow(*row) for row in await on.rows(SQL.list_keys, *(after or (None, None)), limit)]
 
 
-async def get_key(on: Runs, key_id: str) -> KeyRow | None:
+async def get_key(on: Executor, key_id: str) -> KeyRow | None:
     return _perhaps(await on.row(SQL.get_key, key_id))
 
 
-async def live_keys(on: Runs, name: str, now: datetime) -> int:
+async def live_keys(on: Executor, name: str, now: datetime) -> int:
     found: int = await on.value(SQL.live_keys, name, now)
     return found
 
 
-async def add_key(on: Runs, key: NewKey) -> KeyRow:
+async def add_key(on: Executor, key: NewKey) -> KeyRow:
     (row,) = await on.rows(SQL.add_key, *key)
     return KeyRow(*row)
 
 
-async def revoke_key(on: Runs, key_id: str, now: datetime) -> KeyRow | None:
+async def revoke_key(on: Executor, key_id: str, now: datetime) -> KeyRow | None:
     return _perhaps(await on.row(SQL.revoke_key, key_id, now))
 
 
-async def used_keys(on: Runs, used: Mapping[str, datetime]) -> None:
+async def record_key_use(on: Executor, used: Mapping[str, datetime]) -> None:
     await on.rows(SQL.used_keys, list(used), list(used.values()))
 
 

@@ -12,7 +12,7 @@ def _dialect() -> Any:
     return dialect.dialect()  # type: ignore[no-untyped-call]
 
 
-def compiled(query: ClauseElement) -> tuple[Any, ...]:
+def compile_query(query: ClauseElement) -> tuple[Any, ...]:
     """(text, *arguments), for `db.rows(*compiled(query))`."""
     text: Any = query.compile(dialect=_dialect(), compile_kwargs={"render_postcompile": True})
     arguments = text.construct_params()

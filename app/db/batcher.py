@@ -9,16 +9,16 @@ from typing import Generic, TypeVar
 
 import asyncpg
 
-from app.db.every import Every
-from app.db.outcomes import nothing_written, written, wrote
+from app.db.every import Timer
+from app.db.outcomes import has_written, mark_written, reset_written
 from app.errors import DatabaseUnavailable
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST = 128  # callers in one statement: as many as a process serves at once
-HEAVIEST = 400  # rows in one statement. With 1000 all callers come and go together, and database and server wait for each other in turns
+MAX_CALLS = 128  # callers in one statement: as many as a process serves at once
+MAX_WEIGHT = 400  # rows in one statement. With 1000 all callers come and go together, and database and server wait for each other in turns
 
 
 class _Waiting(Generic[T, R]):
@@ -44,7 +44,7 @@ class Batcher(Generic[K, T, R]):
         run: Callable[[K, list[T]], Awaitable[Sequence[R]]],
         patience: float,
         weigh: Callable[[T], int],
-        heaviest: int = HEAVIEST,
+        heaviest: int = MAX_WEIGHT,
     ) -> None:
         self._name = name
         self._run = run
@@ -72,10 +72,10 @@ class Batcher(Generic[K, T, R]):
             result = await answer
         except DatabaseUnavailable as error:
             if error.outcome == "unknown":
-                wrote()
+                mark_written()
             # Its own, as this caller may have written something before; and what is raised belongs to one task.
-            raise DatabaseUnavailable(error.detail, "unknown" if written() else "not_done") from error
-        wrote()
+            raise DatabaseUnavailable(error.detail, "unknown" if has_written() else "not_done") from error
+        mark_written()
         return result
 
     async def finish(self) -> None:
@@ -100,7 +100,7 @@ class Batcher(Generic[K, T, R]):
                 line = self._lines[key]
                 few = self._portion(line)
                 batch, self._lines[key] = line[:few], line[few:]
-                timer = Every(self._patience, partial(self._send_away, key))
+                timer = Timer(self._patience, partial(self._send_away, key))
                 try:
                     await self._answer(key, batch)
                 finally:
@@ -109,7 +109,7 @@ class Batcher(Generic[K, T, R]):
             _fail(self._lines.pop(key), DatabaseUnavailable("the broker is stopping", "not_done"))
 
     def _portion(self, line: Sequence[_Waiting[T, R]]) -> int:
-        weights = accumulate(self._weigh(waiting.thing) for waiting in line[:MOST])
+        weights = accumulate(self._weigh(waiting.thing) for waiting in line[:MAX_CALLS])
         return max(1, sum(weight <= self._heaviest for weight in weights))
 
     def _send_away(self, key: K) -> None:
@@ -118,7 +118,7 @@ class Batcher(Generic[K, T, R]):
         _fail(line, DatabaseUnavailable("the statement before this one does not end", "not_done"))
 
     async def _answer(self, key: K, batch: Sequence[_Waiting[T, R]]) -> None:
-        nothing_written()
+        reset_written()
         try:
             answers = await self._run(key, [waiting.thing for waiting in batch])
         except Exception as error:

@@ -9,8 +9,8 @@ import asyncpg
 from app.db.servers import Connection
 
 
-class Connections:
-    """At most so many, opened when they are needed; of these some are reserved for who goes ahead."""
+class IdleConnections:
+    """At most so many, opened when they are needed; of these some are reserved for who goes reserved."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], most: int, reserved: int) -> None:
         self._connect = connect
@@ -20,19 +20,19 @@ class Connections:
         self._free: list[Connection] = []
         self._closed = False
 
-    def at_hand(self, *, ahead: bool) -> bool:
+    def at_hand(self, *, reserved: bool) -> bool:
         """Whether `take` need not wait, neither for a place nor for a server."""
         while self._free and self._free[-1].is_closed():
             self._free.pop()
-        return bool(self._free) and not self._places.locked() and (ahead or not self._ordinary.locked())
+        return bool(self._free) and not self._places.locked() and (reserved or not self._ordinary.locked())
 
-    async def take(self, *, ahead: bool) -> Connection:
-        if not ahead:
+    async def take(self, *, reserved: bool) -> Connection:
+        if not reserved:
             await self._ordinary.acquire()
         try:
             return await self._take()
         except BaseException:
-            if not ahead:
+            if not reserved:
                 self._ordinary.release()
             raise
 
@@ -50,11 +50,11 @@ class Connections:
             self._places.release()
             raise
 
-    def give_back(self, connection: Connection, *, ahead: bool) -> None:
+    def give_back(self, connection: Connection, *, reserved: bool) -> None:
         if not connection.is_closed():
             self._free.append(connection)
         self._places.release()
-        if not ahead:
+        if not reserved:
             self._ordinary.release()
 
     async def close(self) -> None:

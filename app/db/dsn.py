@@ -11,14 +11,14 @@ PORT = 5432
 Options: TypeAlias = Mapping[str, str]
 
 
-class Place(NamedTuple):
+class Host(NamedTuple):
     """A server: a name or an address, or the folder of its Unix socket."""
 
     host: str
     port: int
 
 
-def places(dsn: str) -> list[Place]:
+def hosts(dsn: str) -> list[Host]:
     """In the order of the list. None when the DSN names no host: then the driver looks where it always does, on this machine."""
     parts, options = _parts(dsn)
     hosts = _hosts(parts)
@@ -29,9 +29,9 @@ def places(dsn: str) -> list[Place]:
     return [_place(spec, ports[min(index, len(ports) - 1)]) for index, spec in enumerate(named)]
 
 
-def must_be_verified(dsn: str) -> bool:
+def requires_tls(dsn: str) -> bool:
     """Whether the DSN leaves open how its connections are secured although one of them leaves this machine."""
-    return "sslmode" not in _parts(dsn)[1] and not all((place.host.startswith("/") or is_loopback(place.host)) for place in places(dsn))
+    return "sslmode" not in _parts(dsn)[1] and not all((place.host.startswith("/") or is_loopback(place.host)) for place in hosts(dsn))
 
 
 def options(dsn: str) -> Options:
@@ -54,14 +54,14 @@ def _hosts(parts: SplitResult) -> str:
     return parts.netloc.rpartition("@")[2]
 
 
-def _place(spec: str, port: int) -> Place:
+def _place(spec: str, port: int) -> Host:
     if spec.startswith("/"):
-        return Place(spec, port)
+        return Host(spec, port)
     if spec.startswith("["):
         host, _, rest = spec[1:].partition("]")
-        return Place(host, _port(rest[1:]) if rest[1:] else port)
+        return Host(host, _port(rest[1:]) if rest[1:] else port)
     host, _, own = spec.partition(":")
-    return Place(host, _port(own) if own else port)
+    return Host(host, _port(own) if own else port)
 
 
 def _port(text: str) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 Facts = Mapping[str, str | int | None]
 
 
-def losses(facts: Facts) -> Iterator[str]:
+def durability_failures(facts: Facts) -> Iterator[str]:
     """With any of these an acknowledged job can be gone: `LONGSHORE_REQUIRE_DURABLE` refuses such a server."""
     if facts["fsync"] != "on":
         yield "fsync is off: a power cut loses jobs"
@@ -17,7 +17,7 @@ def losses(facts: Facts) -> Iterator[str]:
         yield "synchronous_commit is local: a failover loses the last jobs"
 
 
-def weaknesses(facts: Facts, connections: int) -> Iterator[str]:
+def durability_warnings(facts: Facts, connections: int) -> Iterator[str]:
     """Nothing is lost by them, yet somebody should know. `connections` is what one broker process may open."""
     if facts["data_checksums"] != "on":
         yield "data_checksums is off: a broken disk goes unnoticed"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Every:
+class Timer:
     """Calls every so many seconds, until it is stopped."""
 
     def __init__(self, seconds: float, call: Callable[[], None]) -> None:

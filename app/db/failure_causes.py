@@ -12,7 +12,7 @@ import ssl
 import asyncpg
 
 from app.db import dsn as names
-from app.db.dsn import Place
+from app.db.dsn import Host
 
 _UNKNOWN_HOST = "unknown host name"
 
@@ -56,14 +56,14 @@ def describe(error: BaseException, dsn: str | None = None) -> str:
 
 
 def addresses(dsn: str) -> str:
-    return ", ".join(map(_address, names.places(dsn)))
+    return ", ".join(map(_address, names.hosts(dsn)))
 
 
 def _hosts(dsn: str) -> str:
-    return ", ".join(place.host for place in names.places(dsn))
+    return ", ".join(place.host for place in names.hosts(dsn))
 
 
-def _address(place: Place) -> str:
+def _address(place: Host) -> str:
     if place.host.startswith("/"):
         return place.host
     return f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"

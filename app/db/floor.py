@@ -5,27 +5,27 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.db.clock import DatabaseClock
-from app.db.inspection import Inspection
-from app.db.lanes import IdMint
+from app.db.inspection import ServerChecks
+from app.db.lanes import JobIdGenerator
 from app.db.pool import Database
-from app.db.reads import Reads
-from app.db.versions import Versions
-from app.db.wakeups import Wakeups
+from app.db.reads import SearchConnections
+from app.db.versions import ConfigVersions
+from app.db.wakeups import Notifier
 from app.metrics import Metrics
 from app.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class Infrastructure:
     settings: Settings
     metrics: Metrics
     db: Database
-    reads: Reads
-    inspection: Inspection
+    reads: SearchConnections
+    inspection: ServerChecks
     clock: DatabaseClock
-    mint: IdMint
-    wakeups: Wakeups
-    versions: Versions
+    mint: JobIdGenerator
+    wakeups: Notifier
+    versions: ConfigVersions
 
     @property
     def now(self) -> Callable[[], datetime]:

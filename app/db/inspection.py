@@ -1,7 +1,7 @@
 """Looks once a minute at what the server is set to and how it is kept: for /readyz, for the log, for /metrics."""
 
 from app.db import session
-from app.db.durability import Facts, losses, weaknesses
+from app.db.durability import Facts, durability_failures, durability_warnings
 from app.db.pool import Database
 from app.log import log
 from app.metrics import Metrics
@@ -31,7 +31,7 @@ SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS
 """
 
 
-class Inspection:
+class ServerChecks:
     def __init__(self, db: Database, settings: Settings, metrics: Metrics) -> None:
         self._db = db
         self._settings = settings
@@ -45,9 +45,9 @@ class Inspection:
         self._metrics.frozen_age.set(row["frozen_age"])
         self._metrics.multixact_age.set(row["multixact_age"])
         self._metrics.snapshot_age.set(row["snapshot_age"])
-        lost = list(losses(facts))
+        lost = list(durability_failures(facts))
         connections = self._settings.pool_size + OWN_CONNECTIONS
-        self._note([*lost, *weaknesses(facts, connections), *session.lacking(row["session"])])
+        self._note([*lost, *durability_warnings(facts, connections), *session.missing_settings(row["session"])])
         if lost and self._settings.require_durable:
             self._db.terminate()  # changed since they were opened; new ones are refused
 

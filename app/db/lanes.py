@@ -39,12 +39,12 @@ def lanes_of(queue_id: int, lanes: int) -> range:
     return range(queue_id * LANES_PER_QUEUE, queue_id * LANES_PER_QUEUE + lanes)
 
 
-def door_of(queue_id: int) -> int:
+def queue_lock_id(queue_id: int) -> int:
     """Who counts what waits in a queue holds a gate of its own: claims and turns, which hold those of the lanes, need not wait for him."""
     return -queue_id
 
 
-def gate_of_caller(name: str) -> int:
+def caller_lock_id(name: str) -> int:
     """Who counts the leases of a caller holds this gate, beyond those of the queues. Callers that share one wait for each other."""
     return -(1 << 20) - digest("caller", name).int % (1 << 20)
 
@@ -80,7 +80,7 @@ def lane_of_group(group: str, lanes: int) -> int:
     return (shared_digest(group).int >> 96) % lanes
 
 
-def spread(key: UUID, lanes: int) -> int:
+def lane_of_key(key: UUID, lanes: int) -> int:
     """Which of n lanes a key falls on: the same in every process and every release."""
     return key.int % lanes
 
@@ -93,7 +93,7 @@ def by_lane(things: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, list[
     return dict(sorted(lanes.items()))
 
 
-class IdMint:
+class JobIdGenerator:
     """UUIDv7 with a 12-bit counter below the millisecond (monotonic within a process), then the lane, then 38 random bits."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:

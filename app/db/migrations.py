@@ -17,10 +17,10 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import SchemaItem
 
 from alembic import command, op
-from app.db.servers import Servers
+from app.db.servers import PrimaryConnector
 
 if TYPE_CHECKING:
-    from app.db.pool import Runs
+    from app.db.pool import Executor
 
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATOR_LOCK = 0x6C6F6E67  # "long"
@@ -71,7 +71,7 @@ def head() -> str:
     return found
 
 
-async def current_revision(db: "Runs") -> str | None:
+async def current_revision(db: "Executor") -> str | None:
     """The revision of the schema; None if there is no schema."""
     migrated = await db.value("SELECT to_regclass('alembic_version') IS NOT NULL")
     revision: str | None = await db.value("SELECT version_num FROM alembic_version") if migrated else None
@@ -124,4 +124,4 @@ def is_ours(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _ot
 def engine(dsn: str) -> AsyncEngine:
     """SQLAlchemy on connections that we make: it spells some options of a DSN differently, and knows no list of hosts. A standby is
     refused, and so is an old primary."""
-    return create_async_engine("postgresql+asyncpg://", async_creator=Servers(dsn).connect, poolclass=NullPool)
+    return create_async_engine("postgresql+asyncpg://", async_creator=PrimaryConnector(dsn).connect, poolclass=NullPool)

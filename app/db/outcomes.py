@@ -24,7 +24,7 @@ _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 _written: ContextVar[bool] = ContextVar("written", default=False)
 
 
-class Use:
+class Checkout:
     """A connection in somebody's hands: since when, and what the server has said meanwhile."""
 
     __slots__ = ("began", "unreplicated")
@@ -48,23 +48,23 @@ class NotReplicated(ConnectionError):
     """Committed on the primary alone: a failover would lose it."""
 
 
-def nothing_written() -> None:
+def reset_written() -> None:
     """A task that lives on begins anew."""
     _written.set(False)
 
 
-def written() -> bool:
+def has_written() -> bool:
     return _written.get()
 
 
-def wrote(sql: str | None = None) -> None:
+def mark_written(sql: str | None = None) -> None:
     """A transaction, or this statement, has come to its end."""
     if sql is None or _writes(sql):
         _written.set(True)
 
 
 @contextmanager
-def translated(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
+def translate_errors(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
     """Errors before anything was sent are `not_done`; afterwards only the server's own word makes them so."""
     try:
         yield
@@ -85,7 +85,7 @@ def translated(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
 
 
 def _unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> DatabaseUnavailable:
-    known: Outcome = "unknown" if written() else outcome
+    known: Outcome = "unknown" if has_written() else outcome
     if known == "unknown":
         _written.set(True)  # a later failure of the same request is no more certain than this one
     metrics.database_errors.labels(known).inc()

@@ -12,10 +12,10 @@ import asyncpg
 from asyncpg import Record
 
 from app.db import schema_state, session
-from app.db.connections import Connections
+from app.db.connections import IdleConnections
 from app.db.failure_causes import describe
-from app.db.outcomes import NotReplicated, SchemaMismatch, Use, translated, wrote
-from app.db.servers import Connection, ServerRefused, Servers
+from app.db.outcomes import Checkout, NotReplicated, SchemaMismatch, mark_written, translate_errors
+from app.db.servers import Connection, PrimaryConnector, ServerRefused
 from app.db.watchdog import Watchdog
 from app.errors import DatabaseUnavailable
 from app.metrics import Metrics
@@ -30,10 +30,10 @@ LONG_SECONDS = 5.0  # no statement of ours takes that long, unless it waits for 
 
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)  # Postgres rolls back the whole transaction
 
-_ahead: ContextVar[bool] = ContextVar("ahead", default=False)
+_reserved: ContextVar[bool] = ContextVar("ahead", default=False)
 
 
-class Runs(Protocol):
+class Executor(Protocol):
     """What a store function needs: the database (each statement by itself) or a transaction (all or nothing)."""
 
     async def rows(self, sql: str, *args: object) -> list[Record]: ...
@@ -64,7 +64,7 @@ class Transaction(_OnConnection):
     """Statements that commit together when the block ends."""
 
 
-class Held(_OnConnection):
+class AutocommitConnection(_OnConnection):
     """Statements each by itself. Deadlocks and serialization failures are undone whole by Postgres: once more is safe."""
 
     async def _run(self, call: Callable[..., Awaitable[T]], sql: str, args: Sequence[object]) -> T:
@@ -72,7 +72,7 @@ class Held(_OnConnection):
             result = await call(sql, *args)
         except ROLLED_BACK:
             result = await call(sql, *args)
-        wrote(sql)
+        mark_written(sql)
         return result
 
 
@@ -83,11 +83,11 @@ class Database:
         self.dsn = dsn
         self._settings = settings
         self._metrics = metrics
-        self._servers = Servers(dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3)
+        self._servers = PrimaryConnector(dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3)
         self._watchdog = Watchdog(self._servers, settings.silent_seconds)
         self._watching: asyncio.Task[None]
-        self._connections = Connections(self._connect, settings.pool_size, settings.connections_reserved)
-        self._uses: dict[Connection, Use] = {}
+        self._connections = IdleConnections(self._connect, settings.pool_size, settings.connections_reserved)
+        self._uses: dict[Connection, Checkout] = {}
         metrics.long_statements.set_function(self.long_statements)
 
     async def open(self) -> None:
@@ -109,7 +109,7 @@ class Database:
         connection = await self._servers.connect(
             statement_cache_size=0 if pooled else 1000,
             max_cached_statement_lifetime=0,
-            server_settings=session.parameters(pooled=pooled),
+            server_settings=session.session_parameters(pooled=pooled),
         )
         connection.add_log_listener(self._hear)
         return connection
@@ -139,12 +139,12 @@ class Database:
     async def connection(self) -> AsyncIterator[Connection]:
         """If its caller is cancelled it is terminated: what the driver would send, a cancel request, also ends the wait for a standby,
         and a commit that is on the primary alone would be there for all to see."""
-        ahead = _ahead.get()
-        with translated(self._metrics, "not_done"):
-            connection = await self._acquire(ahead=ahead)
-        use = self._uses[connection] = Use()
+        reserved = _reserved.get()
+        with translate_errors(self._metrics, "not_done"):
+            connection = await self._acquire(reserved=reserved)
+        use = self._uses[connection] = Checkout()
         try:
-            with translated(self._metrics, "unknown"):
+            with translate_errors(self._metrics, "unknown"):
                 try:
                     yield connection
                 except schema_state.MISMATCHES as error:
@@ -158,21 +158,21 @@ class Database:
             raise
         finally:
             del self._uses[connection]
-            self._connections.give_back(connection, ahead=ahead)
+            self._connections.give_back(connection, reserved=reserved)
 
-    async def _acquire(self, *, ahead: bool) -> Connection:
+    async def _acquire(self, *, reserved: bool) -> Connection:
         self._watchdog.raise_if_silent()
-        if self._connections.at_hand(ahead=ahead):
-            return await self._connections.take(ahead=ahead)
+        if self._connections.at_hand(reserved=reserved):
+            return await self._connections.take(reserved=reserved)
         async with asyncio.timeout(self._settings.acquire_timeout_seconds):
-            return await self._connections.take(ahead=ahead)
+            return await self._connections.take(reserved=reserved)
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[Held]:
+    async def held(self) -> AsyncIterator[AutocommitConnection]:
         """For what begins at the moment at which it is written: with a busy pool that is not the one at which it was asked for, and a
         lease would be short, or over, before it is handed out."""
         async with self.connection() as connection:
-            yield Held(connection)
+            yield AutocommitConnection(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -185,7 +185,7 @@ class Database:
                 raise
             ended = await connection.execute("COMMIT")
             assert ended == "COMMIT", "a statement had failed, and nobody said so"
-            wrote()
+            mark_written()
 
     @asynccontextmanager
     async def reading(self, begin: str) -> AsyncIterator[Transaction]:
@@ -201,15 +201,15 @@ class Database:
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
         async with self.connection() as connection:
-            return await Held(connection).rows(sql, *args)
+            return await AutocommitConnection(connection).rows(sql, *args)
 
     async def row(self, sql: str, *args: object) -> Record | None:
         async with self.connection() as connection:
-            return await Held(connection).row(sql, *args)
+            return await AutocommitConnection(connection).row(sql, *args)
 
     async def value(self, sql: str, *args: object) -> Any:
         async with self.connection() as connection:
-            return await Held(connection).value(sql, *args)
+            return await AutocommitConnection(connection).value(sql, *args)
 
 
 async def _explain(connection: Connection, error: asyncpg.PostgresError) -> None:
@@ -219,21 +219,21 @@ async def _explain(connection: Connection, error: asyncpg.PostgresError) -> None
         raise SchemaMismatch(explanation) from error
 
 
-def ahead(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
+def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
     """What ends a lease or keeps it alive goes ahead of the rest: its connections are not used up by claims and enqueues."""
 
     @wraps(call)
     async def called(*args: P.args, **fields: P.kwargs) -> T:
-        before = _ahead.set(True)
+        before = _reserved.set(True)
         try:
             return await call(*args, **fields)
         finally:
-            _ahead.reset(before)
+            _reserved.reset(before)
 
     return called
 
 
-def repeated_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
+def retry_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
     """Repeats a call with a transaction once if Postgres rolled it back as the victim of a deadlock or a serialization failure. The first
     try must not have changed the arguments of the call."""
 
@@ -249,7 +249,7 @@ def repeated_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Coro
     return called
 
 
-async def one_by_one(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> list[T]:
+async def for_each(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> list[T]:
     """All of them, though one may fail, as a row of it is in other hands: that is told when the others are done."""
     done: list[T] = []
     failed: DatabaseUnavailable | None = None
@@ -263,7 +263,7 @@ async def one_by_one(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> l
     return done
 
 
-def columns(rows: Sequence[Sequence[object]]) -> list[Sequence[object] | None]:
+def to_columns(rows: Sequence[Sequence[object]]) -> list[Sequence[object] | None]:
     """Rows, at least one, turned into the column arrays that `unnest` takes. Where all are NULL no array is sent: `unnest` fills up what
     is shorter with NULLs, and the driver takes 0.3 µs for each (of the 24 columns of a new job most are)."""
     return [None if column[0] is None and column.count(None) == len(column) else column for column in zip(*rows, strict=True)]

@@ -17,7 +17,7 @@ from app.errors import DatabaseUnavailable
 from app.settings import Settings
 
 
-class Reads:
+class SearchConnections:
     """Runs each statement in a read-only transaction of its own."""
 
     def __init__(self, db: Database, settings: Settings) -> None:

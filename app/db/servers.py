@@ -16,8 +16,8 @@ from asyncpg import Record
 
 from app.db import dsn as names
 from app.db import tls
-from app.db.dsn import Place
-from app.db.durability import losses
+from app.db.dsn import Host
+from app.db.durability import durability_failures
 
 Connection: TypeAlias = "asyncpg.Connection[Record]"
 
@@ -45,25 +45,25 @@ class ServerRefused(ConnectionError):
     """We could connect, and will not: nothing was sent."""
 
 
-class Identity(NamedTuple):
+class ServerIdentity(NamedTuple):
     """Which history of which cluster a primary writes."""
 
     cluster: int
     timeline: int
 
 
-class Servers:
+class PrimaryConnector:
     """`connect` is the pool's way to new connections; every one of them has been asked who it is."""
 
     def __init__(self, dsn: str, *, durable: bool = False, host_seconds: float = HOST_SECONDS) -> None:
         self.dsn = dsn
         self._durable = durable
         self._host_seconds = host_seconds
-        places = names.places(dsn)
-        self._places: Sequence[Place] = places if len(places) > 1 else ()
-        self._last: Place | None = None
+        places = names.hosts(dsn)
+        self._places: Sequence[Host] = places if len(places) > 1 else ()
+        self._last: Host | None = None
         self._highest: dict[int, int] = {}
-        self._open: WeakKeyDictionary[Connection, Identity] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[Connection, ServerIdentity] = WeakKeyDictionary()
         self._tls: dict[str, Any] = tls.options(dsn)
 
     async def connect(self, _dsn: str | None = None, **options: Any) -> Connection:
@@ -87,7 +87,7 @@ class Servers:
                 with suppress(*UNREACHABLE):
                     (await self._connect(place, {}))[0].terminate()
 
-    def terminate(self, *, below: Identity | None = None) -> None:
+    def terminate(self, *, below: ServerIdentity | None = None) -> None:
         """Ends connections, all or those with an older timeline: what runs on them has an unknown outcome. Terminated and not
         cancelled, as a cancel request would also end a commit's wait for its standby, and leave it visible here alone."""
         for connection, identity in list(self._open.items()):
@@ -110,7 +110,7 @@ class Servers:
         self._last = places[best]
         return best.result()[0]
 
-    async def _connect(self, place: Place | None, options: dict[str, Any]) -> tuple[Connection, Identity]:
+    async def _connect(self, place: Host | None, options: dict[str, Any]) -> tuple[Connection, ServerIdentity]:
         where: dict[str, Any] = place._asdict() | {"timeout": self._host_seconds} if place else {}
         connection: Connection = await asyncpg.connect(self.dsn, **(options | where | self._tls))
         try:
@@ -121,12 +121,12 @@ class Servers:
             raise
         return connection, identity
 
-    def _admit(self, told: Record) -> Identity:
+    def _admit(self, told: Record) -> ServerIdentity:
         if told["in_recovery"]:
             raise ServerRefused("the server is a standby: it takes no writes")
-        if self._durable and (lost := list(losses(dict(told)))):
+        if self._durable and (lost := list(durability_failures(dict(told)))):
             raise ServerRefused(f"the server is not durable: {'; '.join(lost)}")
-        found = Identity(told["cluster"], int(told["timeline"], 16))
+        found = ServerIdentity(told["cluster"], int(told["timeline"], 16))
         highest = self._highest.get(found.cluster, 0)
         if found.timeline < highest:
             raise ServerRefused(f"the server is an old primary: it writes timeline {found.timeline}, another has reached {highest}")
@@ -150,7 +150,7 @@ def _most_telling(errors: Sequence[BaseException]) -> BaseException:
     return next((error for error in errors if isinstance(error, ServerRefused)), errors[0])
 
 
-def _drop(tries: Sequence["asyncio.Task[tuple[Connection, Identity]]"]) -> None:
+def _drop(tries: Sequence["asyncio.Task[tuple[Connection, ServerIdentity]]"]) -> None:
     for one in tries:
         if not one.done():
             one.cancel()

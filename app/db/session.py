@@ -25,13 +25,13 @@ _NAMED = {"application_name": "longshore", "timezone": "UTC"}  # what a pooler p
 NEEDED: Mapping[str, str] = _PLANS | _GUARDS
 
 
-def lacking(found: Sequence[str]) -> Iterator[str]:
+def missing_settings(found: Sequence[str]) -> Iterator[str]:
     """What sessions have instead of what we need, in the order of NEEDED."""
     wrong = [f"{name}={value}" for (name, value), has in zip(NEEDED.items(), found, strict=True) if has != value]
     if wrong:
         yield f"a pooler keeps us from sending what the role should be set to: {' '.join(wrong)}"
 
 
-def parameters(*, pooled: bool) -> dict[str, str]:
+def session_parameters(*, pooled: bool) -> dict[str, str]:
     """Sent when a connection begins: a later SET would stay behind for others that the pooler lends the session to."""
     return dict(_NAMED) if pooled else {**_NAMED, **_PLANS, **_GUARDS, **_KEEPALIVES}

@@ -15,13 +15,13 @@ _FILLS = re.compile(r"^-- fills: (\w+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class Query:
     name: str
     text: str
     fills: str | None
 
 
-class Statements:
+class Queries:
     """The statements of one file, as attributes: `SQL.enqueue` is the text."""
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class Statements:
             raise AttributeError(f"{self.path.name} has no statement named {name}") from None
 
 
-def _parse(text: str) -> list[Statement]:
+def _parse(text: str) -> list[Query]:
     pieces = _HEAD.split(text)[1:]
     bodies = dict(zip(pieces[::2], pieces[1::2], strict=True))
     return [_statement(name, _varied(body, bodies)) for name, body in bodies.items()]
@@ -52,12 +52,12 @@ def _varied(body: str, bodies: dict[str, str]) -> str:
     return varied
 
 
-def _statement(name: str, body: str) -> Statement:
+def _statement(name: str, body: str) -> Query:
     fills = _FILLS.search(body)
-    return Statement(name, f"/* {name} */" + body.rstrip().removesuffix(";"), fills[1] if fills else None)
+    return Query(name, f"/* {name} */" + body.rstrip().removesuffix(";"), fills[1] if fills else None)
 
 
-def statements(module_file: str) -> Statements:
+def load_queries(module_file: str) -> Queries:
     """The .sql file that bears the name of the room in which `module_file` lies."""
     room = Path(module_file).parent
-    return Statements(room / f"{room.name}.sql")
+    return Queries(room / f"{room.name}.sql")

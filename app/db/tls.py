@@ -24,7 +24,7 @@ def options(dsn: str) -> dict[str, Any]:
     for name in _FILES:
         if name in given and given[name] != SYSTEM:
             _use(name, given[name], _read)
-    mode = given.get("sslmode", "verify-full" if names.must_be_verified(dsn) else "")
+    mode = given.get("sslmode", "verify-full" if names.requires_tls(dsn) else "")
     if mode == "require" and "sslrootcert" in given:
         mode = "verify-ca"  # as libpq does
     return {"ssl": _context(given, check_name=mode == "verify-full")} if mode in ("verify-full", "verify-ca") else {}

@@ -9,32 +9,32 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Literal, get_args
 
-from app.db.pool import Database, Runs, ahead
-from app.db.wakeups import Wakeups
+from app.db.pool import Database, Executor, uses_reserved_connections
+from app.db.wakeups import Notifier
 
 TOPIC = 0  # of wake-ups; queue ids start at 1
-LOOK_SECONDS = 0.15
-SELDOM_SECONDS = 2.0
+CHECK_SECONDS = 0.15
+IDLE_CHECK_SECONDS = 2.0
 AWAKE_SECONDS = 5.0  # after the last call. Who comes later finds that nobody has looked, and looks himself: one round trip more
 FRESH_SECONDS = 0.25  # API.md: a change is in force elsewhere within this
 
 Name = Literal["policies", "rests", "api_keys"]
-Hear = Callable[[], Awaitable[None]]
+VersionHandler = Callable[[], Awaitable[None]]
 
 
-class Versions:
+class ConfigVersions:
     """Whoever hears of a name is called, in the order in which they joined, after somebody has changed something; also by who did it."""
 
-    def __init__(self, db: Database, wakeups: Wakeups) -> None:
+    def __init__(self, db: Database, wakeups: Notifier) -> None:
         self._db = db
         self._wakeups = wakeups
         self._numbers: dict[str, int] = {}
-        self._heard: dict[str, list[Hear]] = {name: [] for name in get_args(Name)}
+        self._heard: dict[str, list[VersionHandler]] = {name: [] for name in get_args(Name)}
         self._looked_at = self._asked_at = 0.0
         self._looking = asyncio.Lock()
         self._shared: asyncio.Future[None] | None = None
 
-    def hear(self, name: Name, hear: Hear) -> None:
+    def hear(self, name: Name, hear: VersionHandler) -> None:
         self._heard[name].append(hear)
 
     async def run_once(self) -> None:
@@ -44,7 +44,7 @@ class Versions:
     async def keep_fresh(self) -> None:
         """The chore: so that those who call one after the other need not look themselves."""
         now = time.monotonic()
-        if now - self._asked_at <= AWAKE_SECONDS or now - self._looked_at >= SELDOM_SECONDS:
+        if now - self._asked_at <= AWAKE_SECONDS or now - self._looked_at >= IDLE_CHECK_SECONDS:
             await self.run_once()
 
     def outdated(self) -> None:
@@ -67,7 +67,7 @@ class Versions:
                 self._shared.add_done_callback(_heard_out)
             await asyncio.shield(self._shared)
 
-    @ahead
+    @uses_reserved_connections
     async def _look(self) -> None:
         """Ahead of the rest, as who settles a job is asked for a key that is in force."""
         asked_at = time.monotonic()
@@ -79,7 +79,7 @@ class Versions:
                 self._numbers[name] = number
         self._looked_at = asked_at
 
-    async def grow(self, on: Runs, name: Name) -> None:
+    async def grow(self, on: Executor, name: Name) -> None:
         """In the transaction of the change; its row lock also makes changes wait for each other."""
         await on.rows("UPDATE versions SET number = number + 1 WHERE name = $1", name)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from uuid import uuid4
 
 from app.db.failure_causes import describe
-from app.db.servers import Connection, Servers
+from app.db.servers import Connection, PrimaryConnector
 from app.log import log
 from app.metrics import Metrics
 
@@ -17,7 +17,7 @@ CHANNEL = "longshore"
 # pauses grow, to a hundred times a second.
 SHORTEST_BEAT, LONGEST_BEAT = 0.001, 0.01
 PROOF_SECONDS = 2.0  # a black-holed connection never reports its death, so it has to answer now and then
-MOST_TOPICS = 200  # a NOTIFY payload holds 8000 bytes; topics are short numbers
+MAX_TOPICS = 200  # a NOTIFY payload holds 8000 bytes; topics are short numbers
 
 # What a crash may lose need not be flushed; with that lock held nobody should wait for a disk. For this statement alone: behind a pooler
 # the session is not ours. As one text, which is one round trip; what is in it is made of hex digits and spaces.
@@ -26,11 +26,11 @@ _NOTIFY = f"SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '%s'"
 Listener = Callable[[int | None], None]
 
 
-class Wakeups:
+class Notifier:
     """Topics are numbers (queue ids). Listeners hear topics of other processes; `None` means: look everywhere."""
 
     def __init__(self, dsn: str, metrics: Metrics, *, enabled: bool) -> None:
-        self._servers = Servers(dsn)
+        self._servers = PrimaryConnector(dsn)
         self._metrics = metrics
         self._enabled = enabled
         self._sender = uuid4().hex
@@ -97,7 +97,7 @@ class Wakeups:
         self._beat = min(2 * self._beat, LONGEST_BEAT) if self._any_pending.is_set() else SHORTEST_BEAT
 
     def _take_pending(self) -> list[str]:
-        topics = [str(self._pending.pop()) for _ in range(min(MOST_TOPICS, len(self._pending)))]
+        topics = [str(self._pending.pop()) for _ in range(min(MAX_TOPICS, len(self._pending)))]
         if not self._pending:
             self._any_pending.clear()
         return topics

@@ -11,7 +11,7 @@ import time
 import asyncpg
 
 from app.db.failure_causes import describe
-from app.db.servers import Connection, ServerRefused, Servers
+from app.db.servers import Connection, PrimaryConnector, ServerRefused
 from app.log import log
 
 PROBES = 2  # that get no answer in a row; one may be our own fault, if this process was stopped meanwhile
@@ -20,7 +20,7 @@ LOOK_AROUND_SECONDS = 3.0
 
 
 class Watchdog:
-    def __init__(self, servers: Servers, silent_seconds: float) -> None:
+    def __init__(self, servers: PrimaryConnector, silent_seconds: float) -> None:
         self._servers = servers
         self._silent_seconds = silent_seconds
         self._probe_seconds = silent_seconds / PROBES

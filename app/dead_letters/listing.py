@@ -8,35 +8,35 @@ from uuid import UUID
 import sqlalchemy as sa
 from asyncpg import Record
 
-from app.db.assembled import compiled
+from app.db.assembled import compile_query
 from app.db.lanes import LANES_PER_QUEUE
-from app.db.pool import Runs
+from app.db.pool import Executor
 from app.db.tables import dead_letters as letters
 from app.dead_letters.schemas import DeadLetterFilter, GroupField
-from app.jobs.listing import fitting, job_columns
+from app.jobs.listing import job_columns, within_bytes
 from app.jobs.store import JobRow
 from app.web.shapes import UNSET
 
-MOST_GROUPS = 1000
+MAX_GROUPS = 1000
 _QUEUE_ID = letters.c.lane // LANES_PER_QUEUE
 _GROUPED_BY = {GroupField.QUEUE: _QUEUE_ID, GroupField.JOB_TYPE: letters.c.job_type, GroupField.FINGERPRINT: letters.c.fingerprint}
 
 
-class Letter(NamedTuple):
+class DeadLetterRow(NamedTuple):
     job: JobRow
     dead_at: datetime
     fingerprint: str
 
 
-class ListedLetters(NamedTuple):
+class DeadLetterPage(NamedTuple):
     """The first dead letters of a page, up to the byte limit, and the `total` of the page without that limit."""
 
-    letters: list[Letter]
+    letters: list[DeadLetterRow]
     total: int
 
 
-async def list_letters(
-    on: Runs,
+async def list_dead_letters(
+    on: Executor,
     wanted: DeadLetterFilter,
     queues: Sequence[int] | None,
     *,
@@ -44,33 +44,33 @@ async def list_letters(
     limit: int,
     max_bytes: int,
     payload: bool,
-) -> ListedLetters:
+) -> DeadLetterPage:
     columns = job_columns(letters, payload=payload)
     query = sa.select(*columns, letters.c.dead_at, letters.c.fingerprint).where(*_conditions(wanted, queues))
     if after is not None:
         query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(after[0], after[1]))
     page = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(limit)
-    rows = await on.rows(*compiled(fitting(page, max_bytes, lambda rows: [rows.c.dead_at.desc(), rows.c.id.desc()])))
-    return ListedLetters([_letter(row[:-1]) for row in rows], rows[0]["total"] if rows else 0)
+    rows = await on.rows(*compile_query(within_bytes(page, max_bytes, lambda rows: [rows.c.dead_at.desc(), rows.c.id.desc()])))
+    return DeadLetterPage([_letter(row[:-1]) for row in rows], rows[0]["total"] if rows else 0)
 
 
-async def letters_of(on: Runs, lane: int, job_id: UUID) -> list[Letter]:
+async def get_dead_letter(on: Executor, lane: int, job_id: UUID) -> list[DeadLetterRow]:
     query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(letters.c.lane == lane, letters.c.id == job_id)
-    return [_letter(tuple(row)) for row in await on.rows(*compiled(query))]
+    return [_letter(tuple(row)) for row in await on.rows(*compile_query(query))]
 
 
-async def matching_ids(on: Runs, wanted: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
+async def matching_ids(on: Executor, wanted: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
     """Oldest first: who has waited longest is replayed first."""
     query = sa.select(letters.c.id).where(*_conditions(wanted, queues)).order_by(letters.c.dead_at, letters.c.id).limit(limit)
-    return [row["id"] for row in await on.rows(*compiled(query))]
+    return [row["id"] for row in await on.rows(*compile_query(query))]
 
 
-async def count(on: Runs, wanted: DeadLetterFilter, queues: Sequence[int] | None) -> int:
-    found: int = await on.value(*compiled(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queues))))
+async def count(on: Executor, wanted: DeadLetterFilter, queues: Sequence[int] | None) -> int:
+    found: int = await on.value(*compile_query(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queues))))
     return found
 
 
-async def group(on: Runs, by: Sequence[GroupField], wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[Record]:
+async def group(on: Executor, by: Sequence[GroupField], wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[Record]:
     """One row per group: the fields grouped by, then count, first_at, last_at and the id of one."""
     keys = [_GROUPED_BY[field].label(field.value) for field in by]
     query = (
@@ -84,14 +84,14 @@ async def group(on: Runs, by: Sequence[GroupField], wanted: DeadLetterFilter, qu
         .where(*_conditions(wanted, queues))
         .group_by(*[_GROUPED_BY[field] for field in by])
         .order_by(sa.desc("count"))
-        .limit(MOST_GROUPS)
+        .limit(MAX_GROUPS)
     )
-    return await on.rows(*compiled(query))
+    return await on.rows(*compile_query(query))
 
 
-def _letter(row: Sequence[Any]) -> Letter:
+def _letter(row: Sequence[Any]) -> DeadLetterRow:
     *job, dead_at, fingerprint = row
-    return Letter(JobRow(*job), dead_at, fingerprint)
+    return DeadLetterRow(JobRow(*job), dead_at, fingerprint)
 
 
 def _conditions(wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[sa.ColumnElement[bool]]:

@@ -7,7 +7,7 @@ from app.web.shapes import Raw
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-def merged(text: str, patch: dict[str, Raw]) -> str:
+def merge_patch(text: str, patch: dict[str, Raw]) -> str:
     return msgspec.json.encode(_merge(Raw(text.encode()), patch)).decode()
 
 

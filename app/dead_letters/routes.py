@@ -6,7 +6,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.dead_letters.reviving import Reviving
+from app.dead_letters.reviving import DeadLetterService
 from app.dead_letters.schemas import (
     DeadLetter,
     DeadLetterFilter,
@@ -20,20 +20,20 @@ from app.dead_letters.schemas import (
 )
 from app.errors import MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
 from app.jobs.schemas import Job, QueryInstant
-from app.web.auth import Reach
-from app.web.bodies import NoBody, answer, body
-from app.web.contract import MANAGE, READ, gives
-from app.web.paging import Paging
-from app.web.rooms import of
-from app.web.shapes import NameParameter, or_unset
+from app.web.auth import AccessDep
+from app.web.bodies import NoBody, body, json_response
+from app.web.contract import MANAGE, READ, operation
+from app.web.paging import PageParams
+from app.web.rooms import service
+from app.web.shapes import NameParameter, unset_if_none
 
 router = APIRouter(tags=["dead_letters"])
 
-RevivingRoom = Annotated[Reviving, of(Reviving)]
+DeadLetterServiceDep = Annotated[DeadLetterService, service(DeadLetterService)]
 _BAD = (MalformedJson, ValidationFailed)
 
 
-class LetterFilter(BaseModel):
+class DeadLetterFilterQuery(BaseModel):
     """The filters of lists and groups."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,16 +47,16 @@ class LetterFilter(BaseModel):
     dead_before: QueryInstant | None = None
 
     def filter(self) -> DeadLetterFilter:
-        return DeadLetterFilter(**{name: or_unset(getattr(self, name)) for name in LetterFilter.model_fields})
+        return DeadLetterFilter(**{name: unset_if_none(getattr(self, name)) for name in DeadLetterFilterQuery.model_fields})
 
 
-class LetterQuery(LetterFilter, Paging):
+class DeadLetterQuery(DeadLetterFilterQuery, PageParams):
     """The filters and the page of GET /dead-letters."""
 
     payload: bool = Field(True, description="`false` leaves the payloads out.")
 
 
-class GroupQuery(LetterFilter):
+class GroupQuery(DeadLetterFilterQuery):
     """The filters and the grouping of GET /dead-letters/groups."""
 
     by: str = Field("queue,job_type,fingerprint", description="Comma-separated: queue, job_type, fingerprint. Default: all three.")
@@ -68,8 +68,8 @@ class GroupQuery(LetterFilter):
             raise ValidationFailed.at("/query/by", "by must be a comma-separated list of queue, job_type, fingerprint") from None
 
 
-@router.get("/dead-letters", **gives(DeadLetterList, ValidationFailed, to=READ))
-async def list_dead_letters(reviving: RevivingRoom, query: Annotated[LetterQuery, Query()], reach: Reach) -> Response:
+@router.get("/dead-letters", **operation(DeadLetterList, ValidationFailed, to=READ))
+async def list_dead_letters(reviving: DeadLetterServiceDep, query: Annotated[DeadLetterQuery, Query()], reach: AccessDep) -> Response:
     """Dead letters, latest first, filtered and page by page.
 
     A page ends early, with `next_cursor`, before its dead letters exceed `max_list_bytes` (see `/limits`).
@@ -77,36 +77,38 @@ async def list_dead_letters(reviving: RevivingRoom, query: Annotated[LetterQuery
     return (await reviving.page(query.filter(), query, reach, payload=query.payload)).response()
 
 
-@router.get("/dead-letters/groups", **gives(DeadLetterGroups, ValidationFailed, to=READ))
-async def group_dead_letters(reviving: RevivingRoom, query: Annotated[GroupQuery, Query()], reach: Reach) -> Response:
+@router.get("/dead-letters/groups", **operation(DeadLetterGroups, ValidationFailed, to=READ))
+async def group_dead_letters(reviving: DeadLetterServiceDep, query: Annotated[GroupQuery, Query()], reach: AccessDep) -> Response:
     """What fails, how often and since when: dead letters grouped by queue, job type and fingerprint of the error."""
-    return answer(DeadLetterGroups(items=await reviving.groups(query.fields(), query.filter(), reach)))
+    return json_response(DeadLetterGroups(items=await reviving.groups(query.fields(), query.filter(), reach)))
 
 
-@router.post("/dead-letters/replay", **gives(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters, to=MANAGE))
+@router.post("/dead-letters/replay", **operation(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters, to=MANAGE))
 async def replay_dead_letters(
-    replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], reviving: RevivingRoom, reach: Reach
+    replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], reviving: DeadLetterServiceDep, reach: AccessDep
 ) -> Response:
     """Makes dead jobs live again, by ids or by filter: at once or spread over time, as they were or with overrides.
 
     Replaying twice at once replays once. `dry_run: true` only counts.
     """
-    return answer(await reviving.replay(replay, reach))
+    return json_response(await reviving.replay(replay, reach))
 
 
-@router.post("/dead-letters/purge", **gives(PurgeAnswer, *_BAD, takes=PurgeDeadLetters, to=MANAGE))
-async def purge_dead_letters(purge: Annotated[PurgeDeadLetters, body(PurgeDeadLetters)], reviving: RevivingRoom, reach: Reach) -> Response:
+@router.post("/dead-letters/purge", **operation(PurgeAnswer, *_BAD, takes=PurgeDeadLetters, to=MANAGE))
+async def purge_dead_letters(
+    purge: Annotated[PurgeDeadLetters, body(PurgeDeadLetters)], reviving: DeadLetterServiceDep, reach: AccessDep
+) -> Response:
     """Removes dead letters for good, by ids or by filter. It only counts unless `dry_run` is false."""
-    return answer(await reviving.purge(purge, reach))
+    return json_response(await reviving.purge(purge, reach))
 
 
-@router.get("/dead-letters/{job_id}", **gives(DeadLetter, NotFound, to=READ))
-async def get_dead_letter(job_id: UUID, reviving: RevivingRoom) -> Response:
+@router.get("/dead-letters/{job_id}", **operation(DeadLetter, NotFound, to=READ))
+async def get_dead_letter(job_id: UUID, reviving: DeadLetterServiceDep) -> Response:
     """One dead letter."""
-    return answer(await reviving.get(job_id))
+    return json_response(await reviving.get(job_id))
 
 
-@router.post("/dead-letters/{job_id}/replay", **gives(Job, NotFound, to=MANAGE))
-async def replay_dead_letter(job_id: UUID, reviving: RevivingRoom, _: NoBody) -> Response:
+@router.post("/dead-letters/{job_id}/replay", **operation(Job, NotFound, to=MANAGE))
+async def replay_dead_letter(job_id: UUID, reviving: DeadLetterServiceDep, _: NoBody) -> Response:
     """Makes one dead job live again: it keeps its id and its history, its attempts start at 0."""
-    return answer(await reviving.replay_one(job_id))
+    return json_response(await reviving.replay_one(job_id))

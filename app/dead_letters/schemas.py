@@ -6,7 +6,22 @@ from typing import Any, ClassVar
 from app.jobs.bulk import All
 from app.jobs.schemas import Job
 from app.queues.schemas import MaxAttempts, Priority
-from app.web.shapes import UNSET, UUID, Annotated, DryRun, Instant, Int32, Meta, Name, Raw, Sent, Told, UnsetType, integer, not_both
+from app.web.shapes import (
+    UNSET,
+    UUID,
+    Annotated,
+    DryRun,
+    Instant,
+    Int32,
+    Meta,
+    Name,
+    Raw,
+    RequestModel,
+    ResponseModel,
+    UnsetType,
+    integer,
+    not_both,
+)
 
 Ids = Annotated[list[UUID], Meta(max_length=1000)]
 Fingerprint = Annotated[str, Meta(max_length=250)]
@@ -27,14 +42,14 @@ class DeadLetter(Job, kw_only=True):
     fingerprint: str
 
 
-class DeadLetterList(Told):
+class DeadLetterList(ResponseModel):
     """Dead letters, latest first."""
 
     items: list[DeadLetter]
     next_cursor: str | UnsetType = UNSET
 
 
-class DeadLetterGroup(Told, kw_only=True):
+class DeadLetterGroup(ResponseModel, kw_only=True):
     """Dead letters that have something in common. `sample` is the id of one of them."""
 
     queue: str | UnsetType = UNSET
@@ -46,13 +61,13 @@ class DeadLetterGroup(Told, kw_only=True):
     sample: UUID
 
 
-class DeadLetterGroups(Told):
+class DeadLetterGroups(ResponseModel):
     """Groups, largest first."""
 
     items: list[DeadLetterGroup]
 
 
-class DeadLetterFilter(Sent):
+class DeadLetterFilter(RequestModel):
     """Dead letters that fulfil all that is given."""
 
     queue: Name | UnsetType = UNSET
@@ -64,7 +79,7 @@ class DeadLetterFilter(Sent):
     dead_before: Instant | UnsetType = UNSET
 
 
-class ReplayOverrides(Sent):
+class ReplayOverrides(RequestModel):
     """What the replayed jobs get instead of what they had. `queue` makes new jobs with `replayed_from`."""
 
     queue: Name | UnsetType = UNSET
@@ -73,7 +88,7 @@ class ReplayOverrides(Sent):
     payload_merge: Annotated[dict[str, Raw], Meta(description="JSON merge patch (RFC 7396) for the payload.")] | UnsetType = UNSET
 
 
-class ReplayDeadLetters(Sent):
+class ReplayDeadLetters(RequestModel):
     """Either ids or a filter. An empty filter needs `all: true`."""
 
     json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
@@ -87,7 +102,7 @@ class ReplayDeadLetters(Sent):
     overrides: ReplayOverrides | UnsetType = UNSET
 
 
-class ReplayAnswer(Told):
+class ReplayAnswer(ResponseModel):
     """How many dead letters matched, how many jobs are alive again, how many are left, and some of their ids."""
 
     matched: Int32
@@ -97,7 +112,7 @@ class ReplayAnswer(Told):
     dry_run: DryRun | UnsetType = UNSET
 
 
-class PurgeDeadLetters(Sent):
+class PurgeDeadLetters(RequestModel):
     """Either ids or a filter. An empty filter needs `all: true`. Nothing is removed unless `dry_run` is false."""
 
     json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
@@ -108,7 +123,7 @@ class PurgeDeadLetters(Sent):
     dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType = UNSET
 
 
-class PurgeAnswer(Told):
+class PurgeAnswer(ResponseModel):
     """How many matched, and how many were removed."""
 
     matched: Int32

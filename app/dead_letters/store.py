@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.db.pool import Runs, columns
-from app.db.sql import statements
+from app.db.pool import Executor, to_columns
+from app.db.sql import load_queries
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 
 class ReplayedRow(NamedTuple):
@@ -19,7 +19,7 @@ class ReplayedRow(NamedTuple):
     group_key: str | None
 
 
-class TakenRow(NamedTuple):
+class RemovedRow(NamedTuple):
     id: UUID
     job_type: str
     group_key: str | None
@@ -36,7 +36,7 @@ class TakenRow(NamedTuple):
 
 
 async def replay(
-    on: Runs,
+    on: Executor,
     lane: int,
     letters: Sequence[tuple[UUID, str, datetime, str | None]],
     *,
@@ -45,20 +45,20 @@ async def replay(
     parks: Sequence[str] | None,
 ) -> list[ReplayedRow]:
     """Letters are (id, state, run_at, payload or None), in the order of their ids."""
-    return [ReplayedRow(*row) for row in await on.rows(SQL.replay, lane, *columns(letters), priority, max_attempts, parks)]
+    return [ReplayedRow(*row) for row in await on.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, parks)]
 
 
-async def payloads(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
+async def payloads(on: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
     return {row["id"]: row["payload"] for row in await on.rows(SQL.payloads, lane, ids)}
 
 
-async def take_out(on: Runs, lane: int, ids: Sequence[UUID]) -> list[TakenRow]:
-    return [TakenRow(*row) for row in await on.rows(SQL.take_out, lane, ids)]
+async def remove(on: Executor, lane: int, ids: Sequence[UUID]) -> list[RemovedRow]:
+    return [RemovedRow(*row) for row in await on.rows(SQL.take_out, lane, ids)]
 
 
-async def purge(on: Runs, lane: int, ids: Sequence[UUID]) -> int:
+async def purge(on: Executor, lane: int, ids: Sequence[UUID]) -> int:
     return len(await on.rows(SQL.purge, lane, ids))
 
 
-async def too_old(on: Runs, before: datetime, limit: int) -> list[UUID]:
+async def expired_dead_letters(on: Executor, before: datetime, limit: int) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.too_old, before, limit)]

@@ -7,13 +7,13 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from app.db.pool import Runs
-from app.db.sql import statements
+from app.db.pool import Executor
+from app.db.sql import load_queries
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 
-class ToldRow(NamedTuple):
+class DependentRow(NamedTuple):
     """A child, its parent, and how that has ended."""
 
     parent: UUID
@@ -25,56 +25,56 @@ class ToldRow(NamedTuple):
         return self.state != "completed"
 
 
-class ResultRow(NamedTuple):
+class ParentResultRow(NamedTuple):
     id: UUID
     state: str
     result: str | None
 
 
-class ReleasedRow(NamedTuple):
+class UnblockedRow(NamedTuple):
     state: str
     job_type: str
     group_key: str | None
     run_at: datetime
 
 
-async def await_parents(on: Runs, lane: int, ids: Sequence[UUID]) -> list[UUID]:
+async def mark_parents(on: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.await_parents, lane, ids)]
 
 
-async def results_of(on: Runs, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ResultRow]:
-    return [ResultRow(*row) for row in await on.rows(SQL.results_of, lane, ids, kept_at)]
+async def parent_results(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ParentResultRow]:
+    return [ParentResultRow(*row) for row in await on.rows(SQL.results_of, lane, ids, kept_at)]
 
 
-async def ended_parents(on: Runs, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
+async def finished_parents(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
     return {row["id"]: row["state"] for row in await on.rows(SQL.ended_parents, lane, ids, kept_at)}
 
 
-async def add_dependents(on: Runs, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
+async def add_dependents(on: Executor, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
     await on.rows(SQL.add_dependents, lane, parents, children)
 
 
-async def ended_jobs(on: Runs, limit: int) -> list[Record]:
+async def unresolved_parents(on: Executor, limit: int) -> list[Record]:
     return await on.rows(SQL.ended_jobs, limit)
 
 
-async def children_of(on: Runs, lane: int, parents: Sequence[UUID], limit: int) -> list[ToldRow]:
-    return [ToldRow(*row) for row in await on.rows(SQL.children_of, lane, parents, limit)]
+async def children_of(on: Executor, lane: int, parents: Sequence[UUID], limit: int) -> list[DependentRow]:
+    return [DependentRow(*row) for row in await on.rows(SQL.children_of, lane, parents, limit)]
 
 
-async def release(
-    on: Runs, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool, now: datetime, parks: Sequence[str] | None
-) -> list[ReleasedRow]:
-    return [ReleasedRow(*row) for row in await on.rows(SQL.release, lane, ids, parents, failed, now, parks)]
+async def unblock(
+    on: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool, now: datetime, parks: Sequence[str] | None
+) -> list[UnblockedRow]:
+    return [UnblockedRow(*row) for row in await on.rows(SQL.release, lane, ids, parents, failed, now, parks)]
 
 
-async def doomed(on: Runs, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> list[UUID]:
+async def to_be_cancelled(on: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.doomed, lane, ids, parents)]
 
 
-async def forget_dependents(on: Runs, lane: int, told: Sequence[ToldRow]) -> None:
+async def delete_dependents(on: Executor, lane: int, told: Sequence[DependentRow]) -> None:
     await on.rows(SQL.forget_dependents, lane, [row.parent for row in told], [row.child for row in told])
 
 
-async def forget_ending(on: Runs, lane: int, parents: Sequence[UUID]) -> None:
+async def delete_finished_parents(on: Executor, lane: int, parents: Sequence[UUID]) -> None:
     await on.rows(SQL.forget_ending, lane, parents)

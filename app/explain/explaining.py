@@ -4,31 +4,31 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.explain import store
 from app.explain.schemas import Explanation, Reason
-from app.explain.store import MANY, WaitingFacts
-from app.jobs.store import JobRow, told_state
-from app.jobs.watching import FINISHED, Watching
-from app.leases.waiting import WaitingRoom
+from app.explain.store import MAX_COUNTED, WaitingFacts
+from app.jobs.store import JobRow, public_state
+from app.jobs.watching import FINISHED, JobReader
+from app.leases.waiting import PollerRegistry
 from app.limits import store as limits
-from app.limits.gate import Gate
-from app.queues.registry import Queue, Queues
-from app.web.shapes import UNSET, or_unset
+from app.limits.gate import QueueLimits
+from app.queues.registry import Queue, QueueCache
+from app.web.shapes import UNSET, unset_if_none
 from app.workers import store as workers
-from app.workers.asks import Asks
+from app.workers.asks import PollHistory
 
-ASKED_WITHIN = timedelta(minutes=5)
+POLLED_WITHIN = timedelta(minutes=5)
 
 
-class Explaining:
-    def __init__(self, floor: Floor, queues: Queues, watching: Watching, asks: Asks, waiting: WaitingRoom) -> None:
+class JobExplainer:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, watching: JobReader, asks: PollHistory, waiting: PollerRegistry) -> None:
         self._floor = floor
         self._queues = queues
         self._watching = watching
         self._asks = asks
         self._waiting = waiting
-        self._gate = Gate(floor)
+        self._gate = QueueLimits(floor)
 
     async def explain(self, job_id: UUID) -> Explanation:
         await self._floor.versions.fresh()
@@ -36,7 +36,7 @@ class Explaining:
         row = await self._watching.find(job_id)
         await self._queues.learn([row.lane])
         reasons = [_plain(row)] if row.state in (*FINISHED, "running") else [reason async for reason in self._held_back_by(row)]
-        return Explanation(state=told_state(row.state), reasons=reasons)
+        return Explanation(state=public_state(row.state), reasons=reasons)
 
     async def _held_back_by(self, row: JobRow) -> AsyncIterator[Reason]:
         queue = self._queues.of_lane(row.lane)
@@ -48,28 +48,28 @@ class Explaining:
     async def _reasons(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         if row.state == "blocked":
             detail = f"waits for {_counted(len(facts.awaits or []), 'job')}"
-            yield Reason(code="waiting_for_jobs", detail=detail, job_ids=or_unset(facts.awaits))
+            yield Reason(code="waiting_for_jobs", detail=detail, job_ids=unset_if_none(facts.awaits))
         if row.state == "scheduled":
-            yield Reason(code="not_due", detail=f"not before {_told(row.run_at)}", until=row.run_at, reason=or_unset(row.state_reason))
+            yield Reason(code="not_due", detail=f"not before {_told(row.run_at)}", until=row.run_at, reason=unset_if_none(row.state_reason))
         if queue.paused:
             why = queue.row.paused_reason
             detail = f"{queue.name} is paused" + (f": {why}" if why else "")
-            yield Reason(code="queue_paused", detail=detail, since=or_unset(queue.row.paused_at), reason=or_unset(why))
+            yield Reason(code="queue_paused", detail=detail, since=unset_if_none(queue.row.paused_at), reason=unset_if_none(why))
         if row.state in ("ready", "parked"):
             async for reason in self._of_group(row, queue, facts):
                 yield reason
             async for reason in self._of_queue(row, queue, facts):
                 yield reason
-        last = await workers.last_asked(self._floor.reads, queue.name, row.job_type)
+        last = await workers.last_polled(self._floor.reads, queue.name, row.job_type)
         if self._waiting.waits_for(queue.name, row.job_type):
             return
-        if last is None or last < self._floor.now() - ASKED_WITHIN:
-            detail = f"no worker has asked for {queue.name} and {row.job_type} within {ASKED_WITHIN // timedelta(minutes=1)} minutes"
-            yield Reason(code="no_worker", detail=detail, since=or_unset(last))
+        if last is None or last < self._floor.now() - POLLED_WITHIN:
+            detail = f"no worker has asked for {queue.name} and {row.job_type} within {POLLED_WITHIN // timedelta(minutes=1)} minutes"
+            yield Reason(code="no_worker", detail=detail, since=unset_if_none(last))
 
     async def _of_group(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         group = row.group_key or ""
-        rest = (await limits.rests_of(self._floor.reads, row.lane, [group])).get(group)
+        rest = (await limits.cooldowns_of(self._floor.reads, row.lane, [group])).get(group)
         if rest is not None and facts.turn is None:
             detail = f"group {group} is at rest until {_told(rest.until)}; then one job goes first"
             probe = UNSET if rest.probe is None else [rest.probe]
@@ -77,7 +77,7 @@ class Explaining:
         if row.state != "parked" or rest is not None:
             return
         ahead = await store.ahead_in_group(self._floor.reads, row.id, group)
-        holders = await store.turns_of_group(self._floor.reads, row.lane, group)
+        holders = await store.admitted_of_group(self._floor.reads, row.lane, group)
         if row.id in holders:
             return  # its turn has come since we looked
         if queue.per_group is not None and len(holders) >= min(queue.per_group, 20):
@@ -99,12 +99,12 @@ class Explaining:
                 yield Reason(code="rate_limited", detail=detail, until=leave.again_at, limit=queue.rate.limit)
         ahead = await self._ahead(row, queue, facts) if row.state == "ready" else 0
         if ahead:
-            many = "at least " if ahead == MANY else ""
+            many = "at least " if ahead == MAX_COUNTED else ""
             yield Reason(code="jobs_ahead", detail=f"{many}{_counted(ahead, 'job')} will be handed out before it", ahead=ahead)
 
     async def _ahead(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> int:
         if queue.fair and facts.turn is not None:
-            return await store.ahead_in_turn(self._floor.reads, row.id, facts.priority, facts.turn)
+            return await store.ahead_admitted(self._floor.reads, row.id, facts.priority, facts.turn)
         return await store.ahead_in_queue(self._floor.reads, row.id, facts.priority)
 
 
@@ -113,9 +113,9 @@ def _plain(row: JobRow) -> Reason:
     if row.state == "running":
         by = f" by {row.worker_id}" if row.worker_id else ""
         detail = f"it is being run{by}"
-        return Reason(code="running", detail=detail, since=or_unset(row.started_at), worker_id=or_unset(row.worker_id))
+        return Reason(code="running", detail=detail, since=unset_if_none(row.started_at), worker_id=unset_if_none(row.worker_id))
     detail = f"it is {row.state}" + (f": {_reason(row)}" if row.state_reason else "")
-    return Reason(code=row.state, detail=detail, since=or_unset(row.finished_at), reason=or_unset(row.state_reason))
+    return Reason(code=row.state, detail=detail, since=unset_if_none(row.finished_at), reason=unset_if_none(row.state_reason))
 
 
 def _reason(row: JobRow) -> str:

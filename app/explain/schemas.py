@@ -1,9 +1,9 @@
 """What is told about a job that is not running."""
 
-from app.web.shapes import UNSET, UUID, Instant, Int32, Told, UnsetType
+from app.web.shapes import UNSET, UUID, Instant, Int32, ResponseModel, UnsetType
 
 
-class Reason(Told, kw_only=True):
+class Reason(ResponseModel, kw_only=True):
     """One thing that holds the job back, for programs (`code`) and for people (`detail`), with its facts. Codes: not_due, waiting_for_jobs,
     queue_paused, queue_at_limit, rate_limited, group_at_limit, group_at_rest, waits_for_turn, jobs_ahead, no_worker; and for jobs that
     nothing holds back: claimable, running, completed, dead, cancelled."""
@@ -21,7 +21,7 @@ class Reason(Told, kw_only=True):
     reason: str | UnsetType = UNSET
 
 
-class Explanation(Told):
+class Explanation(ResponseModel):
     """Why a job is not running: all reasons that hold now."""
 
     state: str

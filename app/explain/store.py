@@ -4,12 +4,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.db.lanes import lane_of
-from app.db.pool import Runs
-from app.db.sql import statements
+from app.db.pool import Executor
+from app.db.sql import load_queries
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
-MANY = 1000  # more than this many are "many": nobody needs to know how many exactly
+MAX_COUNTED = 1000  # more than this many are "many": nobody needs to know how many exactly
 
 
 class WaitingFacts(NamedTuple):
@@ -18,25 +18,25 @@ class WaitingFacts(NamedTuple):
     awaits: list[UUID] | None
 
 
-async def waiting_facts(on: Runs, job_id: UUID) -> WaitingFacts | None:
+async def waiting_facts(on: Executor, job_id: UUID) -> WaitingFacts | None:
     row = await on.row(SQL.waiting_facts, lane_of(job_id), job_id)
     return WaitingFacts(*row) if row else None
 
 
-async def turns_of_group(on: Runs, lane: int, group: str) -> list[UUID]:
+async def admitted_of_group(on: Executor, lane: int, group: str) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.turns_of_group, lane, group)]
 
 
-async def ahead_in_group(on: Runs, job_id: UUID, group: str) -> int:
-    ahead: int = await on.value(SQL.ahead_in_group, lane_of(job_id), group, job_id, MANY)
+async def ahead_in_group(on: Executor, job_id: UUID, group: str) -> int:
+    ahead: int = await on.value(SQL.ahead_in_group, lane_of(job_id), group, job_id, MAX_COUNTED)
     return ahead
 
 
-async def ahead_in_queue(on: Runs, job_id: UUID, priority: int) -> int:
-    ahead: int = await on.value(SQL.ahead_in_queue, lane_of(job_id), priority, job_id, MANY)
+async def ahead_in_queue(on: Executor, job_id: UUID, priority: int) -> int:
+    ahead: int = await on.value(SQL.ahead_in_queue, lane_of(job_id), priority, job_id, MAX_COUNTED)
     return ahead
 
 
-async def ahead_in_turn(on: Runs, job_id: UUID, priority: int, turn: int) -> int:
-    ahead: int = await on.value(SQL.ahead_in_turn, lane_of(job_id), priority, job_id, MANY, turn)
+async def ahead_admitted(on: Executor, job_id: UUID, priority: int, turn: int) -> int:
+    ahead: int = await on.value(SQL.ahead_in_turn, lane_of(job_id), priority, job_id, MAX_COUNTED, turn)
     return ahead

@@ -12,11 +12,11 @@ from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from app.errors import MAX_FAULTS, Fault, ValidationFailed
 from app.job_types.walking import AT, escaped
-from app.job_types.weighing import MOST_STEPS, Weight
+from app.job_types.weighing import MAX_STEPS, SchemaCost
 from app.web import strict_json
 
-MOST_BYTES = 64 * 1024
-MOST_DETAIL = 300
+MAX_SCHEMA_BYTES = 64 * 1024
+MAX_DETAIL = 300
 
 _MOST_EXPLAINED = 200_000  # about half a second: an error takes 7 µs, and a copy of what it is about
 _HEAVY = re.compile(rb"\d{17}|[eE][+-]?\d\d")  # numbers that are compared as fractions, up to twenty times slower
@@ -30,11 +30,11 @@ _NO_PATTERN = "not a regular expression that we take: there is no look-around an
 _NO_TYPE = "type must be array, boolean, integer, null, number, object or string, or a list of several different ones"
 
 
-class Checker:
+class PayloadSchema:
     def __init__(self, schema: bytes) -> None:
         """Raises, with a pointer, for a schema that we do not take."""
         _check_form(schema)
-        self._weight = Weight(msgspec.json.decode(schema))
+        self._weight = SchemaCost(msgspec.json.decode(schema))
         self._validator = _compiled(schema.decode())
 
     def check(self, payload: bytes, at: str) -> None:
@@ -52,7 +52,7 @@ class Checker:
     def _takes_long(self, payload: bytes) -> bool:
         """Most payloads are so short that their size cannot be too large. Others are counted: first with all that looks like a value
         in their texts, and only when that is too much, without."""
-        most, length = MOST_STEPS // self._weight.cost, len(payload)
+        most, length = MAX_STEPS // self._weight.cost, len(payload)
         if 8 * length + (length * length // 1000 if self._weight.unique else 0) < most:
             return False
         return self._size(payload, payload) > most and self._size(payload, _STRING.sub(b"", payload)) > most
@@ -85,8 +85,8 @@ class Checker:
 def _check_form(schema: bytes) -> None:
     if schema[:1] not in (b"{", b"t", b"f"):
         raise ValidationFailed.at(AT, "payload_schema must be an object or a boolean")
-    if len(schema) > MOST_BYTES:
-        raise ValidationFailed.at(AT, f"payload_schema has {len(schema)} bytes; at most {MOST_BYTES} are allowed", "too_large")
+    if len(schema) > MAX_SCHEMA_BYTES:
+        raise ValidationFailed.at(AT, f"payload_schema has {len(schema)} bytes; at most {MAX_SCHEMA_BYTES} are allowed", "too_large")
     strict_json.check_nodes(schema, AT)
 
 
@@ -98,20 +98,20 @@ def _compiled(schema: str) -> jsonschema_rs.Validator:
         pointer = AT + "".join(f"/{escaped(step)}" for step in error.instance_path)
         raise ValidationFailed.at(pointer, _why_no_schema(error)) from None
     except ValueError as error:
-        raise ValidationFailed.at(AT, str(error)[:MOST_DETAIL]) from None
+        raise ValidationFailed.at(AT, str(error)[:MAX_DETAIL]) from None
 
 
 def _why_no_schema(error: ValidationError) -> str:
     """A schema for schemas words a wrong `type` as "not valid under any of the schemas listed in the 'anyOf' keyword"."""
     if isinstance(error.kind, ValidationErrorKind.Format):
         return _NO_PATTERN
-    return _NO_TYPE if error.instance_path[-1:] == ["type"] else error.message[:MOST_DETAIL]
+    return _NO_TYPE if error.instance_path[-1:] == ["type"] else error.message[:MAX_DETAIL]
 
 
 def _faults_of(error: ValidationError, payload: Any, at: str) -> Iterator[Fault]:
     """A property that is missing or not wanted is pointed at, not the object that it is missing from."""
     pointer = at + "".join(f"/{escaped(step)}" for step in error.instance_path)
-    kind, detail = error.kind, error.message[:MOST_DETAIL]
+    kind, detail = error.kind, error.message[:MAX_DETAIL]
     match kind:
         case ValidationErrorKind.Required():
             yield Fault(f"{pointer}/{escaped(kind.property)}", "missing", detail)

@@ -2,22 +2,22 @@
 
 import asyncio
 
-from app.db.floor import Floor
-from app.db.pool import repeated_after_deadlock
+from app.db.floor import Infrastructure
+from app.db.pool import retry_after_deadlock
 from app.errors import NotFound, ValidationFailed
 from app.job_types import store
-from app.job_types.checking import Checker
+from app.job_types.checking import PayloadSchema
 from app.job_types.schemas import JobType, JobTypeConfig
 from app.job_types.store import JobTypeRow
-from app.web.paging import EncodedPage, Paging, encode_page
+from app.web.paging import EncodedPage, PageParams, encode_page
 from app.web.shapes import Raw, encoded
 
 
-class Configuring:
-    def __init__(self, floor: Floor) -> None:
+class JobTypeService:
+    def __init__(self, floor: Infrastructure) -> None:
         self._floor = floor
 
-    async def page(self, page: Paging) -> EncodedPage[JobType]:
+    async def page(self, page: PageParams) -> EncodedPage[JobType]:
         max_bytes = self._floor.settings.max_list_bytes
         rows, total = await store.list_job_types(self._floor.reads, page.after("name"), page.limit + 1, max_bytes)
         return await encode_page(
@@ -30,11 +30,11 @@ class Configuring:
             raise _unknown(name)
         return row.told()
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def put(self, name: str, config: JobTypeConfig) -> JobType:
         self._check_lease(config)
         if isinstance(config.payload_schema, Raw):
-            await asyncio.to_thread(Checker, bytes(config.payload_schema))
+            await asyncio.to_thread(PayloadSchema, bytes(config.payload_schema))
         text = encoded(config)
         assert text is not None
         async with self._floor.db.transaction() as transaction:
@@ -43,7 +43,7 @@ class Configuring:
         await self._floor.versions.tell()
         return row.told()
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def delete(self, name: str) -> JobType:
         async with self._floor.db.transaction() as transaction:
             await self._floor.versions.grow(transaction, "policies")

@@ -19,7 +19,7 @@ _PIECE = re.compile(
 )
 
 
-def positions(pattern: str) -> int:
+def regex_size(pattern: str) -> int:
     """Characters of the pattern, each as often as it is repeated at most: `(ab{3}){2}|c` has nine. Loops count once."""
     groups, last = [0], 0
     for piece in _PIECE.finditer(pattern):

@@ -3,14 +3,14 @@
 import asyncio
 from functools import cached_property
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.errors import ValidationFailed
 from app.job_types import store
-from app.job_types.checking import Checker
+from app.job_types.checking import PayloadSchema
 from app.job_types.schemas import TypeRetry
 from app.job_types.store import JobTypeRow
 from app.queues.schemas import RetryPolicy
-from app.web.shapes import UNSET, Raw, UnsetType, given
+from app.web.shapes import UNSET, Raw, UnsetType, value_or
 
 
 class JobType:
@@ -18,10 +18,10 @@ class JobType:
 
     def __init__(self, row: JobTypeRow) -> None:
         config = row.read()
-        policy = given(config.retry, TypeRetry())
+        policy = value_or(config.retry, TypeRetry())
         self.text = row.config
         self.config = config
-        self.max_attempts: int | UnsetType = given(config.max_attempts, policy.max_attempts)
+        self.max_attempts: int | UnsetType = value_or(config.max_attempts, policy.max_attempts)
         self.retry: RetryPolicy | UnsetType = _without_attempts(policy)
 
     def check(self, payload: Raw | UnsetType, at: str) -> None:
@@ -34,12 +34,12 @@ class JobType:
         checker.check(b"{}" if isinstance(payload, UnsetType) else bytes(payload), at)
 
     @cached_property
-    def _checker(self) -> Checker | None:
+    def _checker(self) -> PayloadSchema | None:
         """Made when it is first needed: a process need not pay for the types of others. It was tried when it was put, but maybe by
         another release."""
         assert isinstance(self.config.payload_schema, Raw)
         try:
-            return Checker(bytes(self.config.payload_schema))
+            return PayloadSchema(bytes(self.config.payload_schema))
         except ValidationFailed:
             return None
 
@@ -50,8 +50,8 @@ def _without_attempts(policy: TypeRetry) -> RetryPolicy | UnsetType:
     return UNSET if bare == RetryPolicy() else bare
 
 
-class JobTypes:
-    def __init__(self, floor: Floor) -> None:
+class JobTypeCache:
+    def __init__(self, floor: Infrastructure) -> None:
         self._floor = floor
         self._by_name: dict[str, JobType] = {}
         self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one

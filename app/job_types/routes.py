@@ -6,36 +6,36 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import MalformedJson, NotFound, ValidationFailed
-from app.job_types.configuring import Configuring
+from app.job_types.configuring import JobTypeService
 from app.job_types.schemas import JobType, JobTypeConfig, JobTypeList
-from app.web.bodies import NoBody, answer, edited_body
-from app.web.contract import MANAGE, READ, gives
+from app.web.bodies import NoBody, edited_body, json_response
+from app.web.contract import MANAGE, READ, operation
 from app.web.paging import Page
 from app.web.read_only import Edited
-from app.web.rooms import of
+from app.web.rooms import service
 from app.web.shapes import NameParameter
 
 router = APIRouter(tags=["job_types"])
 
-Room = Annotated[Configuring, of(Configuring)]
+JobTypeServiceDep = Annotated[JobTypeService, service(JobTypeService)]
 EditedType = Annotated[Edited[JobTypeConfig], edited_body(JobTypeConfig, JobType, moving=["updated_at"])]
 TypeName = Annotated[NameParameter, Path()]
 
 
-@router.get("/job-types", **gives(JobTypeList, to=READ))
-async def list_job_types(room: Room, page: Page) -> Response:
+@router.get("/job-types", **operation(JobTypeList, to=READ))
+async def list_job_types(room: JobTypeServiceDep, page: Page) -> Response:
     """Job types that were configured, in the order of their names. Jobs of other types are taken too, and checked for nothing."""
     return (await room.page(page)).response()
 
 
-@router.get("/job-types/{name}", **gives(JobType, NotFound, to=READ))
-async def get_job_type(name: TypeName, room: Room) -> Response:
+@router.get("/job-types/{name}", **operation(JobType, NotFound, to=READ))
+async def get_job_type(name: TypeName, room: JobTypeServiceDep) -> Response:
     """A job type as it was put."""
-    return answer(await room.get(name))
+    return json_response(await room.get(name))
 
 
-@router.put("/job-types/{name}", **gives(JobType, MalformedJson, ValidationFailed, takes=JobTypeConfig, to=MANAGE, everywhere=True))
-async def put_job_type(name: TypeName, room: Room, sent: EditedType) -> Response:
+@router.put("/job-types/{name}", **operation(JobType, MalformedJson, ValidationFailed, takes=JobTypeConfig, to=MANAGE, everywhere=True))
+async def put_job_type(name: TypeName, room: JobTypeServiceDep, sent: EditedType) -> Response:
     """Says what holds for jobs of this type from now on: all of it, what is absent holds no longer.
 
     In force here when this is answered, elsewhere within 250 ms. Jobs that wait already keep what they were enqueued with.
@@ -43,10 +43,10 @@ async def put_job_type(name: TypeName, room: Room, sent: EditedType) -> Response
     Read-only members that GET returns are ignored when they are sent back unchanged; a changed one is 422.
     """
     await sent.check(name, partial(room.get, name))
-    return answer(await room.put(name, sent.body))
+    return json_response(await room.put(name, sent.body))
 
 
-@router.delete("/job-types/{name}", **gives(JobType, NotFound, to=MANAGE, everywhere=True))
-async def delete_job_type(name: TypeName, room: Room, _: NoBody) -> Response:
+@router.delete("/job-types/{name}", **operation(JobType, NotFound, to=MANAGE, everywhere=True))
+async def delete_job_type(name: TypeName, room: JobTypeServiceDep, _: NoBody) -> Response:
     """Forgets a job type, and answers with it as it was. Its jobs stay, and new ones are still taken."""
-    return answer(await room.delete(name))
+    return json_response(await room.delete(name))

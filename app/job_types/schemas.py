@@ -1,7 +1,7 @@
 """How a job type is configured, and what is told about it."""
 
 from app.queues.schemas import LeaseSeconds, MaxAttempts, RetryPolicy, TimeoutSeconds
-from app.web.shapes import UNSET, Annotated, Instant, Meta, Raw, Sent, Told, UnsetType
+from app.web.shapes import UNSET, Annotated, Instant, Meta, Raw, RequestModel, ResponseModel, UnsetType
 
 PayloadSchema = Annotated[
     Raw,
@@ -18,7 +18,7 @@ class TypeRetry(RetryPolicy):
     max_attempts: MaxAttempts | UnsetType = UNSET
 
 
-class JobTypeConfig(Sent):
+class JobTypeConfig(RequestModel):
     """What holds for jobs of a type. A job may say otherwise; what is absent here is as the queue says, or the settings."""
 
     max_attempts: MaxAttempts | UnsetType = UNSET
@@ -36,7 +36,7 @@ class JobType(JobTypeConfig, kw_only=True, forbid_unknown_fields=False):
     updated_at: Instant
 
 
-class JobTypeList(Told):
+class JobTypeList(ResponseModel):
     """Job types in the order of their names."""
 
     items: list[JobType]

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import msgspec
 from asyncpg import Record
 
-from app.db.pool import Runs
-from app.db.sql import statements
+from app.db.pool import Executor
+from app.db.sql import load_queries
 from app.job_types.schemas import JobType, JobTypeConfig
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 
 class _Stored(JobTypeConfig, forbid_unknown_fields=False):
@@ -34,27 +34,27 @@ class JobTypeRow(NamedTuple):
         return JobType(name=self.name, created_at=self.created_at, updated_at=self.updated_at, **fields)
 
 
-async def all_job_types(on: Runs) -> list[JobTypeRow]:
+async def all_job_types(on: Executor) -> list[JobTypeRow]:
     return [JobTypeRow(*row) for row in await on.rows(SQL.all_job_types)]
 
 
-async def list_job_types(on: Runs, after: str, limit: int, max_bytes: int) -> tuple[list[JobTypeRow], int]:
+async def list_job_types(on: Executor, after: str, limit: int, max_bytes: int) -> tuple[list[JobTypeRow], int]:
     """The job types that fit into `max_bytes`, at least one, and the number of those within `limit`."""
     rows = await on.rows(SQL.list_job_types, after, limit, max_bytes)
     return [JobTypeRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
 
 
-async def get_job_type(on: Runs, name: str) -> JobTypeRow | None:
+async def get_job_type(on: Executor, name: str) -> JobTypeRow | None:
     return _perhaps(await on.row(SQL.get_job_type, name))
 
 
-async def put_job_type(on: Runs, name: str, config: str, now: datetime) -> JobTypeRow:
+async def put_job_type(on: Executor, name: str, config: str, now: datetime) -> JobTypeRow:
     row = await on.row(SQL.put_job_type, name, config, now)
     assert row is not None
     return JobTypeRow(*row)
 
 
-async def delete_job_type(on: Runs, name: str) -> JobTypeRow | None:
+async def delete_job_type(on: Executor, name: str) -> JobTypeRow | None:
     return _perhaps(await on.row(SQL.delete_job_type, name))
 
 

@@ -46,7 +46,7 @@ _MAPS = ("properties", "patternProperties", "dependentSchemas", "dependencies", 
 
 
 @dataclass(slots=True)
-class Place:
+class Subschema:
     """A schema inside the schema, with pointers to those that it applies: to the value it sees itself, or to a child of it."""
 
     pointer: str
@@ -62,12 +62,12 @@ class Place:
         yield from self.any_child
 
 
-def places(schema: object) -> dict[str, Place]:
+def subschemas(schema: object) -> dict[str, Subschema]:
     """By pointer, the root first."""
     return _Walk(schema).finished()
 
 
-def refused(pointer: str, why: str) -> ValidationFailed:
+def schema_fault(pointer: str, why: str) -> ValidationFailed:
     return ValidationFailed.at(AT + pointer, why)
 
 
@@ -79,12 +79,12 @@ def escaped(step: str | int) -> str:
 class _Walk:
     def __init__(self, schema: object) -> None:
         self._root = schema
-        self._found: dict[str, Place] = {}
+        self._found: dict[str, Subschema] = {}
         self._anchors: dict[str, str] = {}
         self._unread: list[tuple[str, object]] = [("", schema)]
-        self._references: list[tuple[Place, str, str]] = []
+        self._references: list[tuple[Subschema, str, str]] = []
 
-    def finished(self) -> dict[str, Place]:
+    def finished(self) -> dict[str, Subschema]:
         """References wait until all is read: an anchor may stand behind them. What they lead to may be read only then."""
         while self._unread or self._references:
             if self._unread:
@@ -96,7 +96,7 @@ class _Walk:
     def _read(self, pointer: str, schema: object) -> None:
         if pointer in self._found:
             return
-        place = self._found[pointer] = Place(pointer, schema if isinstance(schema, dict) else {})
+        place = self._found[pointer] = Subschema(pointer, schema if isinstance(schema, dict) else {})
         self._identify(place)
         for keyword, value in place.keywords.items():
             if keyword in _REFERENCES and isinstance(value, str):
@@ -104,7 +104,7 @@ class _Walk:
             if keyword in _INNER:
                 self._apply(place, keyword, value)
 
-    def _identify(self, place: Place) -> None:
+    def _identify(self, place: Subschema) -> None:
         keywords = place.keywords
         if place.pointer:
             _check_no_resource(place.pointer, keywords)
@@ -113,9 +113,9 @@ class _Walk:
         for keyword in _ANCHORS:
             name = keywords.get(keyword)
             if isinstance(name, str) and self._anchors.setdefault(name, place.pointer) != place.pointer:
-                raise refused(f"{place.pointer}/{keyword}", f"there is another anchor named {name[:80]}")
+                raise schema_fault(f"{place.pointer}/{keyword}", f"there is another anchor named {name[:80]}")
 
-    def _apply(self, place: Place, keyword: str, value: object) -> None:
+    def _apply(self, place: Subschema, keyword: str, value: object) -> None:
         for step, inner in _parts(keyword, value):
             if not isinstance(inner, dict | bool):
                 continue
@@ -129,10 +129,10 @@ class _Walk:
                 case ((_Sees.NAMED_CHILD | _Sees.ANY_CHILD), _):
                     place.any_child.append(pointer)
 
-    def _follow(self, place: Place, keyword: str, reference: str) -> None:
+    def _follow(self, place: Subschema, keyword: str, reference: str) -> None:
         at = f"{place.pointer}/{keyword}"
         if not reference.startswith("#"):
-            raise refused(at, "references stay within the schema: they begin with #")
+            raise schema_fault(at, "references stay within the schema: they begin with #")
         target = self._target(reference[1:], at)
         if target not in self._found:
             self._unread.append((target, self._at(target, at)))
@@ -141,12 +141,12 @@ class _Walk:
     def _target(self, fragment: str, at: str) -> str:
         """The pointer that a fragment stands for."""
         if _PERCENT.search(fragment):
-            raise refused(at, "a percent sign without two hexadecimal digits")
+            raise schema_fault(at, "a percent sign without two hexadecimal digits")
         plain = unquote(fragment, errors="replace")
         if not plain or plain.startswith("/"):
             return plain
         if plain not in self._anchors:
-            raise refused(at, "there is no such anchor")
+            raise schema_fault(at, "there is no such anchor")
         return self._anchors[plain]
 
     def _at(self, pointer: str, at: str) -> object:
@@ -157,10 +157,10 @@ class _Walk:
             if isinstance(here, dict) and here is not self._root:
                 _check_no_resource(at, here)
             if not found:
-                raise refused(at, "there is nothing there")
+                raise schema_fault(at, "there is nothing there")
             here = found[0]
         if not isinstance(here, dict | bool):
-            raise refused(at, "there is no schema there")
+            raise schema_fault(at, "there is no schema there")
         return here
 
 
@@ -183,14 +183,14 @@ def _stepped(value: object, step: str) -> list[object]:
 def _check_root(keywords: dict[str, object]) -> None:
     draft = keywords.get("$schema", DRAFTS[0])
     if not isinstance(draft, str) or draft.removesuffix("#") not in DRAFTS:
-        raise refused("/$schema", f"one of {', '.join(DRAFTS)}")
+        raise schema_fault("/$schema", f"one of {', '.join(DRAFTS)}")
     for name in ("$id", "id"):
         own = keywords.get(name)
         if isinstance(own, str) and "json-schema.org" in own.lower():
-            raise refused(f"/{name}", "that is a schema of JSON Schema itself")
+            raise schema_fault(f"/{name}", "that is a schema of JSON Schema itself")
 
 
 def _check_no_resource(pointer: str, keywords: dict[str, object]) -> None:
     for name in ("$id", "id", "$schema"):
         if isinstance(keywords.get(name), str):
-            raise refused(f"{pointer}/{name}", "only the outermost schema may have one")
+            raise schema_fault(f"{pointer}/{name}", "only the outermost schema may have one")

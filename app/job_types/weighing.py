@@ -10,13 +10,13 @@ So we count steps of about 50 ns along the worst path through the schema. What d
 from collections.abc import Callable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from app.job_types.patterns import positions
-from app.job_types.walking import Place, places, refused
+from app.job_types.patterns import regex_size
+from app.job_types.walking import Subschema, schema_fault, subschemas
 
-MOST_STEPS = 25_000_000  # about a second
-MOST_COST = MOST_STEPS // 100  # with more, not even a payload of a hundred values could be checked
-MOST_LINKS = 64  # of schemas for the same value; 500, with a payload 62 deep, overflowed the stack
-MOST_BULK = 4_000  # of all patterns together; `\p{L}{1,64}` is 1,024 and takes 30 ms to compile
+MAX_STEPS = 25_000_000  # about a second
+MAX_COST = MAX_STEPS // 100  # with more, not even a payload of a hundred values could be checked
+MAX_LINKS = 64  # of schemas for the same value; 500, with a payload 62 deep, overflowed the stack
+MAX_BULK = 4_000  # of all patterns together; `\p{L}{1,64}` is 1,024 and takes 30 ms to compile
 
 _LAPS = 3  # after which recursion is remembered
 _REMEMBERED = 2
@@ -34,11 +34,11 @@ Own = Mapping[Pointer, int]
 Steps = set[tuple[Pointer, Pointer]]
 
 
-class Weight:
+class SchemaCost:
     """`cost`: steps for each value of a payload. `plain`: without recursion and alternatives, where the first error is found alone."""
 
     def __init__(self, schema: object) -> None:
-        self._places = places(schema)
+        self._places = subschemas(schema)
         _refuse_endless(self._places)
         self._order, self._back = _ordered(self._places)
         used = [self._places[pointer] for pointer in self._order]
@@ -46,8 +46,8 @@ class Weight:
         self.unique = any(place.keywords.get("uniqueItems") is True for place in used)
         self.plain = not self._back and not any(place.keywords.keys() & {"anyOf", "oneOf"} for place in used)
         self.cost = self._cost()
-        if self.cost > MOST_COST:
-            raise refused("", f"more than {MOST_COST} steps for each value of a payload: too many references, or too large patterns")
+        if self.cost > MAX_COST:
+            raise schema_fault("", f"more than {MAX_COST} steps for each value of a payload: too many references, or too large patterns")
 
     def faults(self, depth: int) -> int:
         """How many errors each value of a payload of this depth can have. Nothing is remembered while they are collected."""
@@ -58,7 +58,7 @@ class Weight:
         once = self._round(_cost_of, 1).totals
         return self._round(_cost_of, _LAPS).totals[""] + sum(once[target] for target in {target for _, target in self._back})
 
-    def _round(self, own: Callable[[Place], int], laps: int) -> "_Lap":
+    def _round(self, own: Callable[[Subschema], int], laps: int) -> "_Lap":
         owns = {pointer: own(self._places[pointer]) for pointer in self._order}
         lap = _Lap(self._back, {}, {})
         for _ in range(laps if self._back else 1):
@@ -78,7 +78,7 @@ class _Lap:
         self.totals: dict[Pointer, int] = {}
         self.marks: dict[Pointer, int] = {}
 
-    def add(self, place: Place, own: int) -> None:
+    def add(self, place: Subschema, own: int) -> None:
         """A child has one name: of the schemas for named children only the heaviest counts."""
         same = sum(self._total(place, pointer) for pointer in place.same)
         named = max((sum(self._total(place, pointer) for pointer in group) for group in place.named.values()), default=0)
@@ -87,19 +87,19 @@ class _Lap:
         self.marks[place.pointer] = marks
         self.totals[place.pointer] = own + same + named + any_child + (marks if place.keywords.keys() & _MARKING else 0)
 
-    def _total(self, place: Place, pointer: Pointer) -> int:
+    def _total(self, place: Subschema, pointer: Pointer) -> int:
         if (place.pointer, pointer) in self._back:
             return self._totals_before.get(pointer, _REMEMBERED)
         return self.totals[pointer]
 
-    def _mark(self, place: Place, pointer: Pointer) -> int:
+    def _mark(self, place: Subschema, pointer: Pointer) -> int:
         """`unevaluated...` applies everything once more to find out what has been evaluated, and once more at each level below."""
         if (place.pointer, pointer) in self._back:
             return self._marks_before.get(pointer, _REMEMBERED)
         return self.marks[pointer]
 
 
-def _refuse_endless(found: Mapping[Pointer, Place]) -> None:
+def _refuse_endless(found: Mapping[Pointer, Subschema]) -> None:
     """A reference that comes back to where it started without a step into the value says nothing, and could go on for ever. A chain that
     does end must not be long: the validator calls itself for each link and each level of the value."""
     links: dict[Pointer, int] = {}
@@ -107,12 +107,12 @@ def _refuse_endless(found: Mapping[Pointer, Place]) -> None:
         for pointer in TopologicalSorter({pointer: place.same for pointer, place in found.items()}).static_order():
             links[pointer] = 1 + max((links[inner] for inner in found[pointer].same), default=0)
     except CycleError as error:
-        raise refused(error.args[1][0], "a reference that leads back to itself for the same value") from None
-    if max(links.values()) > MOST_LINKS:
-        raise refused(max(links, key=links.__getitem__), f"a chain of more than {MOST_LINKS} schemas for the same value")
+        raise schema_fault(error.args[1][0], "a reference that leads back to itself for the same value") from None
+    if max(links.values()) > MAX_LINKS:
+        raise schema_fault(max(links, key=links.__getitem__), f"a chain of more than {MAX_LINKS} schemas for the same value")
 
 
-def _ordered(found: Mapping[Pointer, Place]) -> tuple[list[Pointer], Steps]:
+def _ordered(found: Mapping[Pointer, Subschema]) -> tuple[list[Pointer], Steps]:
     """The places that are used, each after those that it applies; and the steps by which recursion goes back."""
     order: list[Pointer] = []
     back: Steps = set()
@@ -134,19 +134,19 @@ def _ordered(found: Mapping[Pointer, Place]) -> tuple[list[Pointer], Steps]:
     return order, back
 
 
-def _check_patterns(used: list[Place]) -> None:
+def _check_patterns(used: list[Subschema]) -> None:
     patterns = {pattern for place in used for pattern in _patterns_of(place)}
-    bulk = sum(positions(pattern) * (_PROPERTY_OF_UNICODE if r"\p" in pattern.lower() else 1) for pattern in patterns)
-    if bulk > MOST_BULK:
-        raise refused("", f"patterns that are longer than {MOST_BULK} characters when their repetitions are written out")
+    bulk = sum(regex_size(pattern) * (_PROPERTY_OF_UNICODE if r"\p" in pattern.lower() else 1) for pattern in patterns)
+    if bulk > MAX_BULK:
+        raise schema_fault("", f"patterns that are longer than {MAX_BULK} characters when their repetitions are written out")
 
 
-def _patterns_of(place: Place) -> list[str]:
+def _patterns_of(place: Subschema) -> list[str]:
     own, of_names = place.keywords.get("pattern"), place.keywords.get("patternProperties")
     return [*([own] if isinstance(own, str) else []), *(of_names if isinstance(of_names, dict) else [])]
 
 
-def _faults_of(place: Place) -> int:
+def _faults_of(place: Subschema) -> int:
     """As many errors as a schema can have by itself, or more. Each comes with a copy of what was asked for: a thousand errors of an `enum`
     with 2,500 options took 400 MB."""
     return _length(place) + sum(_size(place.keywords[name]) // 4 for name in ("enum", "const", "not") if name in place.keywords)
@@ -159,14 +159,14 @@ def _size(value: object) -> int:
     return 1 + len(value) // 64 if isinstance(value, str) else 1
 
 
-def _length(place: Place) -> int:
+def _length(place: Subschema) -> int:
     """How many things a schema looks at."""
     keywords = place.keywords
     lists = [keywords.get("required"), *_values(keywords.get("dependentRequired")), *_values(keywords.get("dependencies"))]
     return 1 + len(keywords) + sum(len(names) for names in lists if isinstance(names, list))
 
 
-def _cost_of(place: Place) -> int:
+def _cost_of(place: Subschema) -> int:
     """Steps for a schema's own keywords: one each, and more for those that take longer."""
     keywords = place.keywords
     return (
@@ -177,7 +177,7 @@ def _cost_of(place: Place) -> int:
         + (_compared(keywords["const"]) if "const" in keywords else 0)
         + _listed(keywords.get("enum"))
         + (_UNIQUE if keywords.get("uniqueItems") is True else 0)
-        + sum(_PER_POSITION * positions(pattern) for pattern in _patterns_of(place))
+        + sum(_PER_POSITION * regex_size(pattern) for pattern in _patterns_of(place))
     )
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.errors import Fault, Problem, ValidationFailed
-from app.jobs.entries import Entry
+from app.jobs.entries import JobDraft
 from app.jobs.schemas import BatchAnswer, BatchResult
 from app.web.problems import details
 from app.web.shapes import UNSET
@@ -15,7 +15,7 @@ from app.web.shapes import UNSET
 DUPLICATE = " duplicate"  # behind an id in the answer that is kept with an Idempotency-Key
 
 
-class Stored(NamedTuple):
+class EnqueueResult(NamedTuple):
     """What became of one job of a call. Without an id it was refused."""
 
     job_id: UUID | None
@@ -42,41 +42,41 @@ def _all_of(refused: Sequence[Problem]) -> Problem:
     return ValidationFailed(f"{len(refused)} of the jobs are invalid; nothing was stored", faults=faults, fault_count=count)
 
 
-def stored(item: Entry | Problem) -> Stored:
+def result_of(item: JobDraft | Problem) -> EnqueueResult:
     if isinstance(item, Problem):
-        return Stored(None, problem=item)
+        return EnqueueResult(None, problem=item)
     if item.problem is not None:
-        return Stored(None, problem=item.problem)
-    return Stored(item.row.id) if item.existing is None else Stored(item.existing, duplicate=True)
+        return EnqueueResult(None, problem=item.problem)
+    return EnqueueResult(item.row.id) if item.existing is None else EnqueueResult(item.existing, duplicate=True)
 
 
-def kept(stored: Sequence[Stored]) -> str:
+def encode_results(result_of: Sequence[EnqueueResult]) -> str:
     """As the key remembers it; `read` reads it."""
-    texts = [None if one.job_id is None else f"{one.job_id}{DUPLICATE if one.duplicate else ''}" for one in stored]
+    texts = [None if one.job_id is None else f"{one.job_id}{DUPLICATE if one.duplicate else ''}" for one in result_of]
     return msgspec.json.encode(texts).decode()
 
 
-read = msgspec.json.Decoder(list[str | None]).decode
+decode_results = msgspec.json.Decoder(list[str | None]).decode
 
 
-def remembered(index: int, text: str | None, item: Entry | Problem) -> Stored:
+def replayed_job(index: int, text: str | None, item: JobDraft | Problem) -> EnqueueResult:
     """What was refused when its key was first used stays refused, even if it would be taken now."""
     if text is None and isinstance(item, Problem):
-        return Stored(None, problem=item)
+        return EnqueueResult(None, problem=item)
     if text is None:
-        return Stored(None, problem=ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used"))
-    return Stored(UUID(text.removesuffix(DUPLICATE)), duplicate=text.endswith(DUPLICATE))
+        return EnqueueResult(None, problem=ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used"))
+    return EnqueueResult(UUID(text.removesuffix(DUPLICATE)), duplicate=text.endswith(DUPLICATE))
 
 
-def told(stored: Sequence[Stored], request_id: str, *, atomic: bool) -> BatchAnswer:
-    results = [_result(index, one, request_id) for index, one in enumerate(stored)]
-    duplicates, refused = sum(one.duplicate for one in stored), sum(one.job_id is None for one in stored)
-    created = len(stored) - duplicates - refused
+def to_response(result_of: Sequence[EnqueueResult], request_id: str, *, atomic: bool) -> BatchAnswer:
+    results = [_result(index, one, request_id) for index, one in enumerate(result_of)]
+    duplicates, refused = sum(one.duplicate for one in result_of), sum(one.job_id is None for one in result_of)
+    created = len(result_of) - duplicates - refused
     return BatchAnswer(results=results, created=created, duplicates=duplicates, rejected=UNSET if atomic else refused)
 
 
-def _result(index: int, stored: Stored, request_id: str) -> BatchResult:
-    if stored.job_id is not None:
-        return BatchResult(index=index, status="duplicate" if stored.duplicate else "created", job_id=stored.job_id)
-    assert stored.problem is not None
-    return BatchResult(index=index, status="rejected", problem=details(stored.problem, request_id))
+def _result(index: int, result_of: EnqueueResult, request_id: str) -> BatchResult:
+    if result_of.job_id is not None:
+        return BatchResult(index=index, status="duplicate" if result_of.duplicate else "created", job_id=result_of.job_id)
+    assert result_of.problem is not None
+    return BatchResult(index=index, status="rejected", problem=details(result_of.problem, request_id))

@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import lane_of
 from app.errors import Forbidden, NotFound
 from app.jobs import store
-from app.queues.registry import Queues
+from app.queues.registry import QueueCache
 from app.web.access import Access
 
 # Rooms that look at `access` themselves, or whose things belong to no queue. What a new route names is nobody's until it says whose.
-KNOW_THEMSELVES = ("schedules", "job-types")
+SELF_CHECKED = ("schedules", "job-types")
 
 
-class Borders:
-    def __init__(self, floor: Floor, queues: Queues) -> None:
+class PathAccess:
+    def __init__(self, floor: Infrastructure, queues: QueueCache) -> None:
         self._floor = floor
         self._queues = queues
 
@@ -26,7 +26,7 @@ class Borders:
             access.check(named["name"], "/path/name")
         elif "job_id" in named:
             await self._check_job(access, named["job_id"], "dead letter" if room == "dead-letters" else "job")
-        elif named and room not in KNOW_THEMSELVES:
+        elif named and room not in SELF_CHECKED:
             raise Forbidden("this call is for keys that reach every queue")
 
     async def _check_job(self, access: Access, text: str, word: str) -> None:

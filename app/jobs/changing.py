@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import by_lane, lane_of
 from app.errors import NotFound, ValidationFailed, WrongState, refuse
 from app.jobs import store, wanted
@@ -12,19 +12,19 @@ from app.jobs.bulk import bulk_filter
 from app.jobs.listing import matching_ids
 from app.jobs.schemas import CancelAnswer, CancelJobs, Job, JobFilter, JobPatch
 from app.jobs.signals import Move, Signals
-from app.jobs.watching import FINISHED, Watching
+from app.jobs.watching import FINISHED, JobReader
 from app.log import log
-from app.queues.registry import Queues
+from app.queues.registry import QueueCache
 from app.web.access import Access
 from app.web.bodies import check_user_data
-from app.web.shapes import encoded, given, text_of
+from app.web.shapes import encoded, text_of, value_or
 
 SAMPLE = 20
 CANCEL_TRIES = 3  # a job may begin or end its run between the two statements: neither matches, and it is looked at again
 
 
-class Changing:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals, watching: Watching) -> None:
+class JobUpdater:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals, watching: JobReader) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
@@ -33,19 +33,19 @@ class Changing:
     async def patch(self, job_id: UUID, patch: JobPatch) -> Job:
         now = self._floor.now()
         check_user_data(patch.payload, self._floor.settings.max_payload_bytes, "/payload")
-        run_at = given(patch.run_at, None)
+        run_at = value_or(patch.run_at, None)
         far = None if run_at is None else wanted.instant_fault(run_at, self._floor.settings, now, "/run_at")
         refuse([far, wanted.metadata_fault(patch.metadata, "")])
         values = (
-            given(patch.priority, None),
+            value_or(patch.priority, None),
             run_at,
             text_of(patch.payload),
-            given(patch.max_attempts, None),
+            value_or(patch.max_attempts, None),
             encoded(patch.tags),
             encoded(patch.metadata),
         )
         lane = await self._known_lane(job_id)
-        changed = await store.change(self._floor.db, job_id, now=now, values=values, parks=self._queues.parks(lane))
+        changed = await store.update_job(self._floor.db, job_id, now=now, values=values, parks=self._queues.parks(lane))
         if changed is None:
             raise WrongState(job_id, (await self._watching.find(job_id)).state)
         self._signals.back(lane, job_id)  # another priority is another place
@@ -85,7 +85,7 @@ class Changing:
 
     async def cancel_many(self, request: CancelJobs, access: Access) -> CancelAnswer:
         ids = await self._matching(request, access)
-        if given(request.dry_run, False):
+        if value_or(request.dry_run, False):
             return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:SAMPLE], dry_run=True)
         cancelled, asked = await self._cancel(ids)
         log.info("jobs cancelled", count=len(cancelled), asked=len(asked), caller=access.caller)
@@ -93,12 +93,12 @@ class Changing:
 
     async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
         chosen = bulk_filter(request.ids, request.filter, request.all, JobFilter())
-        limit = given(request.limit, 1000)
+        limit = value_or(request.limit, 1000)
         if chosen is None:
-            ids = given(request.ids, [])
+            ids = value_or(request.ids, [])
             reached = await self._queues.reached(ids, access)
             return (await self._living(job_id for job_id in ids if job_id in reached))[:limit]
-        if given(chosen.state, None) in FINISHED:
+        if value_or(chosen.state, None) in FINISHED:
             raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
         lanes = await self._watching.lanes(chosen, access, "/filter")
         return await matching_ids(self._floor.reads, lanes, chosen, limit)
@@ -107,7 +107,7 @@ class Changing:
         """Those that wait or run, each once and in the order of the request."""
         asked = list(dict.fromkeys(ids))
         lanes = by_lane(asked, lambda job_id: job_id)
-        living = {job_id for lane, some in lanes.items() for job_id in await store.which_live(self._floor.db, lane, some)}
+        living = {job_id for lane, some in lanes.items() for job_id in await store.live_ids(self._floor.db, lane, some)}
         return [job_id for job_id in asked if job_id in living]
 
     async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:

@@ -7,12 +7,12 @@ from uuid import UUID
 from app.db.lanes import shared_digest
 from app.errors import Problem
 from app.jobs.schemas import Unique
-from app.jobs.store import ChangedRow, NewJob
+from app.jobs.store import NewJob, UpdatedRow
 from app.queues.registry import Queue
 
 
 @dataclass(slots=True)
-class Entry:
+class JobDraft:
     """`row` is what would be stored. With `existing` it is not: its unique key belongs to that job already, which takes the row's body
     if it `replaces`; `replaced` is what it has become then."""
 
@@ -24,7 +24,7 @@ class Entry:
     parents: Sequence[UUID] = ()
     existing: UUID | None = None
     replaces: bool = False
-    replaced: ChangedRow | None = None
+    replaced: UpdatedRow | None = None
     problem: Problem | None = None
 
     @property
@@ -50,5 +50,5 @@ class Entry:
         return self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
 
 
-def new_rows(entries: Iterable[Entry]) -> list[NewJob]:
+def new_rows(entries: Iterable[JobDraft]) -> list[NewJob]:
     return [entry.row for entry in entries if entry.comes_in]

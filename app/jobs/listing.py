@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from asyncpg import Record
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.db.assembled import compiled
+from app.db.assembled import compile_query
 from app.db.lanes import first_id_at
-from app.db.pool import Runs
+from app.db.pool import Executor
 from app.db.tables import dead_letters, finished_jobs, jobs
 from app.jobs.schemas import JobFilter, JobState, Order
 from app.jobs.store import JobRow
@@ -31,13 +31,13 @@ _TABLE_OF = {
     JobState.DEAD: dead_letters,
 }
 _STORED_AS = {JobState.READY: ("ready", "parked")}
-EVERYWHERE: Sequence[sa.Table] = (jobs, finished_jobs, dead_letters)
+ALL_TABLES: Sequence[sa.Table] = (jobs, finished_jobs, dead_letters)
 _RENAMED: dict[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
     dead_letters: {"state": sa.literal("dead"), "state_reason": dead_letters.c.reason, "finished_at": dead_letters.c.dead_at},
 }
 
 
-class ListedJobs(NamedTuple):
+class JobPage(NamedTuple):
     """The first jobs of a page, up to the byte limit, and the `total` of the page without that limit."""
 
     rows: list[Record]
@@ -49,7 +49,7 @@ class ListedJobs(NamedTuple):
 
 
 async def list_jobs(
-    on: Runs,
+    on: Executor,
     lanes: Sequence[int],
     wanted: JobFilter,
     *,
@@ -59,29 +59,29 @@ async def list_jobs(
     limit: int,
     max_bytes: int,
     payload: bool,
-) -> ListedJobs:
-    tables = _tables(EVERYWHERE, wanted)
+) -> JobPage:
+    tables = _tables(ALL_TABLES, wanted)
     if not tables or not lanes:
-        return ListedJobs([], 0)
+        return JobPage([], 0)
     parts = {table: sa.select(*job_columns(table, payload=payload)).where(*_conditions(table, wanted, kept_at)) for table in tables}
     page = _merged(parts, lanes, after, order, limit)
-    rows = await on.rows(*compiled(fitting(page, max_bytes, lambda rows: [_by_age(rows.c.id, order)])))
-    return ListedJobs(rows, rows[0]["total"] if rows else 0)
+    rows = await on.rows(*compile_query(within_bytes(page, max_bytes, lambda rows: [_by_age(rows.c.id, order)])))
+    return JobPage(rows, rows[0]["total"] if rows else 0)
 
 
-async def matching_ids(on: Runs, lanes: Sequence[int], wanted: JobFilter, limit: int) -> list[UUID]:
+async def matching_ids(on: Executor, lanes: Sequence[int], wanted: JobFilter, limit: int) -> list[UUID]:
     """Ids of live jobs, newest first."""
     if not _tables([jobs], wanted) or not lanes:
         return []
     query = _merged({jobs: sa.select(jobs.c.id).where(*_conditions(jobs, wanted))}, lanes, None, Order.DESC, limit)
-    return [row["id"] for row in await on.rows(*compiled(query))]
+    return [row["id"] for row in await on.rows(*compile_query(query))]
 
 
 def _tables(tables: Sequence[sa.Table], wanted: JobFilter) -> Sequence[sa.Table]:
     return tables if wanted.state is UNSET else [table for table in tables if table is _TABLE_OF[wanted.state]]
 
 
-def fitting(page: Query, max_bytes: int, by: OrderBy) -> Query:
+def within_bytes(page: Query, max_bytes: int, by: OrderBy) -> Query:
     """Selects the rows of a page of jobs from the first to the last that fits into `max_bytes`, at least one, and the `total` of the page.
     Of the attempts it reads only the last, because a list shows only the last error.
 

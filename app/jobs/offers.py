@@ -22,5 +22,5 @@ class Offer:
 MakeOffer: TypeAlias = Callable[[int, Sequence[NewJob]], Offer]
 
 
-def to_nobody(_lane: int, rows: Sequence[NewJob]) -> Offer:
+def no_offer(_lane: int, rows: Sequence[NewJob]) -> Offer:
     return Offer(rows)

@@ -7,19 +7,19 @@ from itertools import islice
 from uuid import UUID
 
 from app.db.lanes import by_lane
-from app.db.pool import Runs
+from app.db.pool import Executor
 from app.dependencies import graph, store
 from app.errors import ValidationFailed
-from app.jobs.entries import Entry
-from app.jobs.store import NewJob, array_of
+from app.jobs.entries import JobDraft
+from app.jobs.store import NewJob, to_array_text
 from app.slices import in_slices
 
 WAITING = "waiting_for_jobs"
 PAIRS = 5000  # pairs of parent and child per statement: the driver takes a few milliseconds to encode them
-PORTION_BYTES = 2 * 1024 * 1024
+CHUNK_BYTES = 2 * 1024 * 1024
 
 
-async def settle(on: Runs, entries: Sequence[Entry], kept_at: datetime) -> list[Entry]:
+async def resolve_parents(on: Executor, entries: Sequence[JobDraft], kept_at: datetime) -> list[JobDraft]:
     """Resolves the parents before the jobs are stored. Returns the jobs that cannot run, because a parent has died or was cancelled.
     Finished parents whose retention has ended by `kept_at` count as removed."""
     await _follow(entries)
@@ -34,12 +34,12 @@ async def settle(on: Runs, entries: Sequence[Entry], kept_at: datetime) -> list[
     return doomed
 
 
-async def _parents(entries: Sequence[Entry]) -> set[UUID]:
+async def _parents(entries: Sequence[JobDraft]) -> set[UUID]:
     """The parents of all jobs that will be inserted."""
     return {parent async for entry in in_slices(entries) if entry.comes_in for parent in entry.parents}
 
 
-async def _follow(entries: Sequence[Entry]) -> None:
+async def _follow(entries: Sequence[JobDraft]) -> None:
     """A parent of the same call may have found its unique key taken: then the job that has it is the parent."""
     elsewhere = {entry.row.id: entry.existing for entry in entries if entry.existing is not None}
     if not elsewhere:
@@ -47,7 +47,7 @@ async def _follow(entries: Sequence[Entry]) -> None:
     async for entry in in_slices(entries):
         if not elsewhere.keys().isdisjoint(entry.parents):
             entry.parents = list(dict.fromkeys(elsewhere.get(parent) or parent for parent in entry.parents))
-            entry.row = entry.row._replace(depends_on=array_of(entry.parents))
+            entry.row = entry.row._replace(depends_on=to_array_text(entry.parents))
     places = {entry.row.id: entry.at for entry in entries if entry.comes_in}
     if not places.keys().isdisjoint(elsewhere.values()):  # two refs have become one job: that can close a circle
         coming = [entry for entry in entries if entry.comes_in]
@@ -55,9 +55,9 @@ async def _follow(entries: Sequence[Entry]) -> None:
         await asyncio.to_thread(graph.check_no_cycle, named, {place: place for place in named})
 
 
-async def _refuse(entries: Sequence[Entry], unknown: set[UUID]) -> None:
+async def _refuse(entries: Sequence[JobDraft], unknown: set[UUID]) -> None:
     """Who waits for a job that is not there is refused; and who waits for one that was refused, and so on."""
-    children: dict[UUID, list[Entry]] = {}
+    children: dict[UUID, list[JobDraft]] = {}
     async for entry in in_slices(entries):
         if entry.comes_in:
             entry.problem = unknown_parent(entry, unknown)
@@ -71,7 +71,7 @@ async def _refuse(entries: Sequence[Entry], unknown: set[UUID]) -> None:
                 refused.append(child)
 
 
-def _wait(entry: Entry, ended: dict[UUID, str]) -> bool:
+def _wait(entry: JobDraft, ended: dict[UUID, str]) -> bool:
     """For those that have not ended yet. True: for nobody, as it is to be cancelled with one that has."""
     if entry.parents and ended.keys().isdisjoint(entry.parents):
         entry.row = entry.row._replace(state="blocked", reason=WAITING, awaits=entry.row.depends_on)
@@ -82,7 +82,7 @@ def _wait(entry: Entry, ended: dict[UUID, str]) -> bool:
     return failed and entry.row.on_parent_failure == "cancel"
 
 
-async def write_down(on: Runs, entries: Sequence[Entry]) -> None:
+async def insert_dependents(on: Executor, entries: Sequence[JobDraft]) -> None:
     """After the jobs are stored."""
     children: dict[UUID, list[UUID]] = {}
     async for entry in in_slices(entries):
@@ -94,29 +94,29 @@ async def write_down(on: Runs, entries: Sequence[Entry]) -> None:
             await store.add_dependents(on, lane, [parent for parent, _ in portion], [child for _, child in portion])
 
 
-def portions(rows: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+def chunks(rows: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
     """Splits rows into statements of bounded size, because the driver encodes a statement in one go. A job may name a thousand parents,
     and its row has them twice."""
     if not any(row.depends_on for row in rows):
         yield rows
         return
-    step = max(1, PORTION_BYTES // max(2 * len(row.depends_on or "") for row in rows))
+    step = max(1, CHUNK_BYTES // max(2 * len(row.depends_on or "") for row in rows))
     for start in range(0, len(rows), step):
         yield rows[start : start + step]
 
 
-async def _look(on: Runs, ids: set[UUID], kept_at: datetime) -> tuple[set[UUID], dict[UUID, str]]:
+async def _look(on: Executor, ids: set[UUID], kept_at: datetime) -> tuple[set[UUID], dict[UUID, str]]:
     """Those that live, which cannot end before our commit; and how the others have ended."""
     living: set[UUID] = set()
     ended: dict[UUID, str] = {}
     for lane, some in by_lane(ids, lambda job_id: job_id).items():
-        living |= set(await store.await_parents(on, lane, some))
+        living |= set(await store.mark_parents(on, lane, some))
         others = [job_id for job_id in some if job_id not in living]
-        ended |= await store.ended_parents(on, lane, others, kept_at) if others else {}
+        ended |= await store.finished_parents(on, lane, others, kept_at) if others else {}
     return living, ended
 
 
-def unknown_parent(entry: Entry, unknown: set[UUID]) -> ValidationFailed | None:
+def unknown_parent(entry: JobDraft, unknown: set[UUID]) -> ValidationFailed | None:
     for parent in entry.parents:
         if parent in unknown:
             return ValidationFailed.at(f"{entry.at}/depends_on", f"there is no job {parent}", "unknown_job")
@@ -127,4 +127,4 @@ def _waiting(row: NewJob, parents: Sequence[UUID]) -> NewJob:
     """When the last parent has completed, its own time counts."""
     if not parents:
         return row
-    return row._replace(state="blocked", reason=WAITING, awaits=array_of(parents))
+    return row._replace(state="blocked", reason=WAITING, awaits=to_array_text(parents))

@@ -10,36 +10,36 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.dependencies import graph
 from app.errors import MAX_FAULTS, BatchTooLarge, Fault, Forbidden, NotFound, Problem, QueueLimit, ValidationFailed, refuse
-from app.job_types.registry import JobTypes
+from app.job_types.registry import JobTypeCache
 from app.jobs import wanted
-from app.jobs.entries import Entry
+from app.jobs.entries import JobDraft
 from app.jobs.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
-from app.jobs.store import array_of
-from app.jobs.wanted import Now, Rules, Trace
+from app.jobs.store import to_array_text
+from app.jobs.wanted import JobDefaults, Now, Trace
 from app.queues.creator import Find
-from app.queues.registry import Queue, Queues
+from app.queues.registry import Queue, QueueCache
 from app.slices import in_slices
 from app.web.access import Access
 from app.web.bodies import LARGE
 from app.web.body_decoder import BodyDecoder
-from app.web.shapes import UNSET, Raw, given
+from app.web.shapes import UNSET, Raw, value_or
 
 _batch_job = BodyDecoder(BatchJob)
 _batch_jobs = msgspec.json.Decoder(list[BatchJob])
 _EMPTY = Raw(b"{}")
-Draft: TypeAlias = tuple[int | None, JobCreate, Queue, int]  # the place of a job in the batch, the job, its queue and its lane
-Waits: TypeAlias = Callable[[int, str | None], bool]
+ParsedJob: TypeAlias = tuple[int | None, JobCreate, Queue, int]  # the place of a job in the batch, the job, its queue and its lane
+WaitsForParents: TypeAlias = Callable[[int, str | None], bool]
 
 
-class Reading:
-    def __init__(self, floor: Floor, queues: Queues, job_types: JobTypes) -> None:
+class JobParser:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, job_types: JobTypeCache) -> None:
         self._floor = floor
         self._queues = queues
         self._job_types = job_types
-        self._rules = lru_cache(maxsize=1000)(partial(Rules.of, settings=floor.settings))  # what is configured anew is a new object
+        self._rules = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=floor.settings))  # what is configured anew is a new object
 
     def check(self, job: JobCreate, at: str = "") -> None:
         self._check(job, at, self._floor.now)
@@ -52,7 +52,7 @@ class Reading:
         job_type = self._job_types.find(job.job_type)
         if job_type is not None:
             try:
-                job_type.check(given(job.payload, _EMPTY), at)
+                job_type.check(value_or(job.payload, _EMPTY), at)
             except ValidationFailed as refusal:
                 faults += refusal.faults
                 more = refusal.fault_count - len(refusal.faults)
@@ -79,24 +79,24 @@ class Reading:
             return problem
         return None
 
-    async def entries(self, jobs: Sequence[BatchJob | Problem], find: Find, trace: Trace, *, atomic: bool) -> list[Entry | Problem]:
+    async def entries(self, jobs: Sequence[BatchJob | Problem], find: Find, trace: Trace, *, atomic: bool) -> list[JobDraft | Problem]:
         """In the order of the batch; a job may name one that stands behind it, so ids come first and parents second."""
         entries = self._entries(self._drafts(jobs, find), trace)
         if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
             return entries
         refs = await _refs(jobs, entries, atomic=atomic)
         async for index, (job, entry) in in_slices(enumerate(zip(jobs, [*entries], strict=True))):
-            if isinstance(entry, Entry) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
+            if isinstance(entry, JobDraft) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
                 try:
                     self._set_parents(entry, job, refs)
                 except Problem as problem:
                     entries[index] = problem
         return entries
 
-    def _drafts(self, jobs: Sequence[BatchJob | Problem], find: Find) -> list[Draft | Problem]:
+    def _drafts(self, jobs: Sequence[BatchJob | Problem], find: Find) -> list[ParsedJob | Problem]:
         """Each queue is asked for once, and its jobs that are in no group go to one lane together."""
         known: dict[str, tuple[Queue, int]] = {}
-        drafts: list[Draft | Problem] = []
+        drafts: list[ParsedJob | Problem] = []
         for index, job in enumerate(jobs):
             if isinstance(job, Problem):
                 drafts.append(job)
@@ -112,15 +112,15 @@ class Reading:
             drafts.append((index, job, queue, lane if job.group is UNSET else wanted.choose_lane(queue, job.group)))
         return drafts
 
-    def _entries(self, drafts: Sequence[Draft | Problem], trace: Trace) -> list[Entry | Problem]:
+    def _entries(self, drafts: Sequence[ParsedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
         """With one look at the clock, and one at who waits for a turn in a lane."""
         now, waits = _stopped(self._floor.now()), cache(self._queues.waits_for_turn)
         ids = iter(self._floor.mint.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
         return [self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts]
 
-    def entry(self, job: JobCreate, find: Find, trace: Trace) -> Entry:
+    def entry(self, job: JobCreate, find: Find, trace: Trace) -> JobDraft:
         """One that is alone, and can name no other by a ref."""
-        queue = find(given(job.queue, "default"))
+        queue = find(value_or(job.queue, "default"))
         lane = wanted.choose_lane(queue, job.group)
         draft, job_id = (None, job, queue, lane), self._floor.mint(lane)
         entry = self._entry(draft, job_id, self._floor.now, trace, self._queues.waits_for_turn)
@@ -128,17 +128,17 @@ class Reading:
             self._set_parents(entry, job, {})
         return entry
 
-    def _entry(self, draft: Draft, job_id: UUID, now: Now, trace: Trace, waits: Waits) -> Entry:
+    def _entry(self, draft: ParsedJob, job_id: UUID, now: Now, trace: Trace, waits: WaitsForParents) -> JobDraft:
         index, job, queue, lane = draft
         row = wanted.new_job(job, job_id, self._rules(queue, self._job_types.find(job.job_type)), now, trace)
         if row.state == "ready" and waits(lane, row.group_key):
             row = row._replace(state="parked")
-        return Entry(index, queue, lane, row, None if job.unique is UNSET else job.unique)
+        return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 
-    def _set_parents(self, entry: Entry, job: JobCreate, refs: dict[str, UUID]) -> None:
-        entry.parents = graph.resolve(given(job.depends_on, []), refs, entry.at)
-        policy = given(job.on_parent_failure, OnParentFailure.CANCEL).value
-        entry.row = entry.row._replace(depends_on=array_of(entry.parents), on_parent_failure=policy if entry.parents else None)
+    def _set_parents(self, entry: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:
+        entry.parents = graph.resolve(value_or(job.depends_on, []), refs, entry.at)
+        policy = value_or(job.on_parent_failure, OnParentFailure.CANCEL).value
+        entry.row = entry.row._replace(depends_on=to_array_text(entry.parents), on_parent_failure=policy if entry.parents else None)
 
 
 def _queue_or_problem(find: Find, name: str, at: str) -> Queue | Problem:
@@ -150,10 +150,10 @@ def _queue_or_problem(find: Find, name: str, at: str) -> Queue | Problem:
         return problem
 
 
-def refuse_foreign_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
+def reject_inaccessible_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
     """Replaces each job for a queue that the caller may not access by its problem. Checks each queue name once, as most callers may
     access all of them."""
-    if access.everything or all(map(access.may, {given(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})):
+    if access.everything or all(map(access.may, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})):
         return jobs
     return [_refused(index, job, access) or job for index, job in enumerate(jobs)]
 
@@ -162,7 +162,7 @@ def _refused(index: int, job: BatchJob | Problem, access: Access) -> Problem | N
     if isinstance(job, Problem):
         return job
     try:
-        access.check(given(job.queue, "default"), f"/jobs/{index}/queue")
+        access.check(value_or(job.queue, "default"), f"/jobs/{index}/queue")
     except Forbidden as refusal:
         return refusal
     return None
@@ -197,13 +197,13 @@ def _decoded_alone(raw: Raw, at: str, *, suggest: bool) -> BatchJob | Problem:
         return problem
 
 
-async def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Problem], *, atomic: bool) -> dict[str, UUID]:
+async def _refs(jobs: Sequence[BatchJob | Problem], entries: list[JobDraft | Problem], *, atomic: bool) -> dict[str, UUID]:
     """Maps each ref to its id. A duplicate ref is an error of the second job. A cycle is an error of the whole batch if it is atomic,
     otherwise of the first job of the cycle."""
     refs: dict[str, UUID] = {}
     places: dict[str, int] = {}
     for index, (job, entry) in enumerate(zip(jobs, entries, strict=True)):
-        if not isinstance(job, BatchJob) or not isinstance(entry, Entry) or job.ref is UNSET:
+        if not isinstance(job, BatchJob) or not isinstance(entry, JobDraft) or job.ref is UNSET:
             continue
         if job.ref in refs:
             entries[index] = ValidationFailed.at(f"{entry.at}/ref", f"{job.ref} stands for another job already", "duplicate_ref")
@@ -222,4 +222,4 @@ async def _refs(jobs: Sequence[BatchJob | Problem], entries: list[Entry | Proble
 
 
 def _parents_among(refs: Container[str], job: BatchJob | Problem) -> list[str]:
-    return [name for name in given(job.depends_on, []) if name in refs] if isinstance(job, BatchJob) else []
+    return [name for name in value_or(job.depends_on, []) if name in refs] if isinstance(job, BatchJob) else []

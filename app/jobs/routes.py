@@ -19,8 +19,8 @@ from app.errors import (
     ValidationFailed,
     WrongState,
 )
-from app.jobs.changing import Changing
-from app.jobs.intake import Intake
+from app.jobs.changing import JobUpdater
+from app.jobs.intake import EnqueueService
 from app.jobs.schemas import (
     AttemptList,
     BatchAnswer,
@@ -38,16 +38,16 @@ from app.jobs.schemas import (
     QueryInstant,
     UnreadBatch,
 )
-from app.jobs.watching import Watching
-from app.web.auth import Reach
-from app.web.bodies import NoBody, answer, body
-from app.web.contract import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, gives
+from app.jobs.watching import JobReader
+from app.web.auth import AccessDep
+from app.web.bodies import NoBody, body, json_response
+from app.web.contract import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, operation
 from app.web.disconnect import client_of
 from app.web.headers import IdempotencyKey, request_id, trace_of
-from app.web.hot import hot
-from app.web.paging import Page, Paging
-from app.web.rooms import of
-from app.web.shapes import NameParameter, given, or_unset
+from app.web.hot import fast_route
+from app.web.paging import Page, PageParams
+from app.web.rooms import service
+from app.web.shapes import NameParameter, unset_if_none, value_or
 
 router = APIRouter(tags=["jobs"])
 
@@ -63,7 +63,7 @@ _ENQUEUE = (
 )
 
 
-class JobQuery(Paging):
+class JobQuery(PageParams):
     """The filters of GET /jobs."""
 
     queue: NameParameter | None = None
@@ -78,13 +78,13 @@ class JobQuery(Paging):
 
     def filter(self) -> JobFilter:
         return JobFilter(
-            queue=or_unset(self.queue),
-            state=or_unset(self.state),
-            job_type=or_unset(self.job_type),
-            group=or_unset(self.group),
-            tag=or_unset(self.tag),
-            created_after=or_unset(self.created_after),
-            created_before=or_unset(self.created_before),
+            queue=unset_if_none(self.queue),
+            state=unset_if_none(self.state),
+            job_type=unset_if_none(self.job_type),
+            group=unset_if_none(self.group),
+            tag=unset_if_none(self.tag),
+            created_after=unset_if_none(self.created_after),
+            created_before=unset_if_none(self.created_before),
         )
 
 
@@ -96,10 +96,10 @@ class WaitQuery(BaseModel):
     wait_seconds: float = Field(0, ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling.")
 
 
-@hot(
+@fast_route(
     router,
     "/jobs",
-    **gives(
+    **operation(
         Job,
         *_ENQUEUE,
         takes=JobCreate,
@@ -111,8 +111,8 @@ class WaitQuery(BaseModel):
 async def enqueue_job(
     request: Request,
     job: Annotated[JobCreate, body(JobCreate)],
-    intake: Annotated[Intake, of(Intake)],
-    reach: Reach,
+    intake: Annotated[EnqueueService, service(EnqueueService)],
+    reach: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Stores a job, durably, and answers with it.
@@ -121,13 +121,17 @@ async def enqueue_job(
     """
     stored, duplicate = await intake.enqueue(job, trace_of(request), idempotency_key, reach)
     location = {"Location": f"/jobs/{stored.id}"}
-    return answer(stored, headers={**location, "Job-Duplicate": "true"}) if duplicate else answer(stored, status=201, headers=location)
+    return (
+        json_response(stored, headers={**location, "Job-Duplicate": "true"})
+        if duplicate
+        else json_response(stored, status=201, headers=location)
+    )
 
 
-@hot(
+@fast_route(
     router,
     "/jobs/batch",
-    **gives(
+    **operation(
         BatchAnswer,
         BatchTooLarge,
         *_ENQUEUE,
@@ -140,8 +144,8 @@ async def enqueue_job(
 async def enqueue_jobs(
     request: Request,
     batch: Annotated[UnreadBatch, body(UnreadBatch, limit="max_batch_bytes")],
-    intake: Annotated[Intake, of(Intake)],
-    reach: Reach,
+    intake: Annotated[EnqueueService, service(EnqueueService)],
+    reach: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Stores up to 1000 jobs. By default all or nothing: one bad job gives 422 with a pointer to it, and nothing is stored.
@@ -149,11 +153,11 @@ async def enqueue_jobs(
     With `atomic: false` the good ones are stored (207) and each bad one carries its problem.
     """
     result = await intake.enqueue_batch(batch, trace_of(request), idempotency_key, request_id(request.scope), reach)
-    return answer(result, status=201 if given(batch.atomic, True) else 207)
+    return json_response(result, status=201 if value_or(batch.atomic, True) else 207)
 
 
-@router.get("/jobs", **gives(JobList, ValidationFailed, to=READ))
-async def list_jobs(watching: Annotated[Watching, of(Watching)], query: Annotated[JobQuery, Query()], reach: Reach) -> Response:
+@router.get("/jobs", **operation(JobList, ValidationFailed, to=READ))
+async def list_jobs(watching: Annotated[JobReader, service(JobReader)], query: Annotated[JobQuery, Query()], reach: AccessDep) -> Response:
     """Jobs in every state that is still kept, newest first, filtered and page by page.
 
     A page ends early, with `next_cursor`, before its jobs exceed `max_list_bytes` (see `/limits`).
@@ -161,43 +165,45 @@ async def list_jobs(watching: Annotated[Watching, of(Watching)], query: Annotate
     return (await watching.page(query.filter(), query.order, query, reach, payload=query.payload)).response()
 
 
-@router.post("/jobs/cancel", **gives(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs, to=MANAGE))
+@router.post("/jobs/cancel", **operation(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs, to=MANAGE))
 async def cancel_jobs(
-    request: Annotated[CancelJobs, body(CancelJobs)], changing: Annotated[Changing, of(Changing)], reach: Reach
+    request: Annotated[CancelJobs, body(CancelJobs)], changing: Annotated[JobUpdater, service(JobUpdater)], reach: AccessDep
 ) -> Response:
     """Cancels many jobs, by ids or by filter: waiting ones at once, running ones by asking their workers.
 
     `dry_run: true` only counts. `limit` (default 1000) bounds one call; repeat it until nothing matches.
     """
-    return answer(await changing.cancel_many(request, reach))
+    return json_response(await changing.cancel_many(request, reach))
 
 
-@router.get("/jobs/{job_id}", **gives(Job, NotFound, to=READ))
+@router.get("/jobs/{job_id}", **operation(Job, NotFound, to=READ))
 async def get_job(
     request: Request,
     job_id: UUID,
-    watching: Annotated[Watching, of(Watching)],
+    watching: Annotated[JobReader, service(JobReader)],
     query: Annotated[WaitQuery, Query()],
-    reach: Reach,
+    reach: AccessDep,
 ) -> Response:
     """A job as it is now; with `wait_seconds` as soon as it has finished, or as it is when the time is over."""
     if query.wait_seconds == 0:
-        return answer(await watching.get(job_id))
-    return answer(await watching.get_finished(job_id, query.wait_seconds, client_of(request), reach))
+        return json_response(await watching.get(job_id))
+    return json_response(await watching.get_finished(job_id, query.wait_seconds, client_of(request), reach))
 
 
 @router.patch(
     "/jobs/{job_id}",
-    **gives(Job, NotFound, WrongState, MalformedJson, PayloadTooLarge, ValidationFailed, takes=JobPatch, to=ENQUEUE_OR_MANAGE),
+    **operation(Job, NotFound, WrongState, MalformedJson, PayloadTooLarge, ValidationFailed, takes=JobPatch, to=ENQUEUE_OR_MANAGE),
 )
-async def update_job(job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], changing: Annotated[Changing, of(Changing)]) -> Response:
+async def update_job(
+    job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], changing: Annotated[JobUpdater, service(JobUpdater)]
+) -> Response:
     """Changes a job that is not running. What is absent stays as it is."""
-    return answer(await changing.patch(job_id, patch))
+    return json_response(await changing.patch(job_id, patch))
 
 
 @router.post(
     "/jobs/{job_id}/cancel",
-    **gives(
+    **operation(
         Job,
         NotFound,
         WrongState,
@@ -206,19 +212,21 @@ async def update_job(job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], c
         to=ENQUEUE_OR_MANAGE,
     ),
 )
-async def cancel_job(job_id: UUID, changing: Annotated[Changing, of(Changing)], request: Annotated[CancelJob, body(CancelJob)]) -> Response:
+async def cancel_job(
+    job_id: UUID, changing: Annotated[JobUpdater, service(JobUpdater)], request: Annotated[CancelJob, body(CancelJob)]
+) -> Response:
     """Cancels a waiting job (200), or asks a running one to stop (202). A running job that completes all the same stays completed."""
-    status, job = await changing.cancel(job_id, given(request.reason, None))
-    return answer(job, status=status)
+    status, job = await changing.cancel(job_id, value_or(request.reason, None))
+    return json_response(job, status=status)
 
 
-@router.post("/jobs/{job_id}/run-now", **gives(Job, NotFound, WrongState, to=ENQUEUE_OR_MANAGE))
-async def run_job_now(job_id: UUID, changing: Annotated[Changing, of(Changing)], _: NoBody) -> Response:
+@router.post("/jobs/{job_id}/run-now", **operation(Job, NotFound, WrongState, to=ENQUEUE_OR_MANAGE))
+async def run_job_now(job_id: UUID, changing: Annotated[JobUpdater, service(JobUpdater)], _: NoBody) -> Response:
     """Makes a scheduled job ready now."""
-    return answer(await changing.run_now(job_id))
+    return json_response(await changing.run_now(job_id))
 
 
-@router.get("/jobs/{job_id}/attempts", **gives(AttemptList, NotFound, ValidationFailed, to=READ))
-async def list_attempts(job_id: UUID, watching: Annotated[Watching, of(Watching)], page: Page) -> Response:
+@router.get("/jobs/{job_id}/attempts", **operation(AttemptList, NotFound, ValidationFailed, to=READ))
+async def list_attempts(job_id: UUID, watching: Annotated[JobReader, service(JobReader)], page: Page) -> Response:
     """The executions of a job, oldest first."""
     return (await watching.attempts(job_id, page)).response()

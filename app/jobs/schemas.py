@@ -20,9 +20,9 @@ from app.web.shapes import (
     Meta,
     Name,
     Raw,
-    Sent,
+    RequestModel,
+    ResponseModel,
     Tag,
-    Told,
     UnsetType,
     integer,
     not_both,
@@ -70,7 +70,7 @@ class OnParentFailure(StrEnum):
     RUN = "run"
 
 
-class Unique(Sent):
+class Unique(RequestModel):
     """At most one job of the queue has this key: while it waits or runs, or for a time from its creation."""
 
     key: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -78,7 +78,7 @@ class Unique(Sent):
     on_duplicate: OnDuplicate | UnsetType = UNSET
 
 
-class JobCreate(Sent):
+class JobCreate(RequestModel):
     """A job to be done. Only `job_type` is required."""
 
     json_schema: ClassVar[dict[str, Any]] = {
@@ -111,7 +111,7 @@ class BatchJob(JobCreate):
     ref: Name | UnsetType = UNSET
 
 
-class BatchOptions(Sent):
+class BatchOptions(RequestModel):
     """How a batch is taken."""
 
     atomic: Annotated[bool, Meta(description="Default true: one bad job and nothing is stored.")] | UnsetType = UNSET
@@ -129,7 +129,7 @@ class UnreadBatch(BatchOptions, kw_only=True):
     jobs: list[Raw]
 
 
-class Progress(Sent):
+class Progress(RequestModel):
     """The progress that a worker reported. A completed job has `percent` 100 if its worker ever reported one; other states keep the last
     report."""
 
@@ -138,7 +138,7 @@ class Progress(Sent):
     message: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
 
 
-class JobError(Told):
+class JobError(ResponseModel):
     """What a worker said went wrong."""
 
     message: str
@@ -147,7 +147,7 @@ class JobError(Told):
     details: Raw | UnsetType = UNSET
 
 
-class Job(Told, kw_only=True):
+class Job(ResponseModel, kw_only=True):
     """A job as it is now. `state` is one of scheduled, blocked, ready, running, completed, dead, cancelled."""
 
     id: UUID
@@ -183,14 +183,14 @@ class Job(Told, kw_only=True):
     cancel_requested_at: Instant | UnsetType = UNSET
 
 
-class JobList(Told):
+class JobList(ResponseModel):
     """Jobs, newest first unless asked otherwise."""
 
     items: list[Job]
     next_cursor: str | UnsetType = UNSET
 
 
-class Attempt(Told, kw_only=True):
+class Attempt(ResponseModel, kw_only=True):
     """One execution. `outcome`: running, complete, fail, expire, cancel."""
 
     attempt: Int32
@@ -201,14 +201,14 @@ class Attempt(Told, kw_only=True):
     error: JobError | UnsetType = UNSET
 
 
-class AttemptList(Told):
+class AttemptList(ResponseModel):
     """Executions, oldest first; of failed ones the last 20 are kept."""
 
     items: list[Attempt]
     next_cursor: str | UnsetType = UNSET
 
 
-class BatchResult(Told):
+class BatchResult(ResponseModel):
     """What became of one item. `status`: created, duplicate, rejected."""
 
     index: Int32
@@ -217,7 +217,7 @@ class BatchResult(Told):
     problem: Problem | UnsetType = UNSET
 
 
-class BatchAnswer(Told):
+class BatchAnswer(ResponseModel):
     """What became of the batch, in the order of the request."""
 
     results: list[BatchResult]
@@ -226,7 +226,7 @@ class BatchAnswer(Told):
     rejected: Int32 | UnsetType = UNSET
 
 
-class JobPatch(Sent):
+class JobPatch(RequestModel):
     """What may change while a job is not running. What is absent stays."""
 
     priority: Priority | UnsetType = UNSET
@@ -237,13 +237,13 @@ class JobPatch(Sent):
     metadata: Metadata | UnsetType = UNSET
 
 
-class CancelJob(Sent):
+class CancelJob(RequestModel):
     """Why, for people; it is logged."""
 
     reason: Annotated[str, Meta(max_length=500)] | UnsetType = UNSET
 
 
-class JobFilter(Sent):
+class JobFilter(RequestModel):
     """Live jobs that fulfil all that is given."""
 
     queue: Name | UnsetType = UNSET
@@ -255,7 +255,7 @@ class JobFilter(Sent):
     created_before: Instant | UnsetType = UNSET
 
 
-class CancelJobs(Sent):
+class CancelJobs(RequestModel):
     """Either ids or a filter. An empty filter needs `all: true`."""
 
     json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
@@ -267,7 +267,7 @@ class CancelJobs(Sent):
     limit: Annotated[int, integer(ge=1, le=10_000, description="Default 1000.")] | UnsetType = UNSET
 
 
-class CancelAnswer(Told):
+class CancelAnswer(ResponseModel):
     """How many matched, how many of them are cancelled now, and how many running ones were asked to stop."""
 
     matched: Int32

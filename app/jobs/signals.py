@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from app.db.lanes import queue_id_of
-from app.db.wakeups import Wakeups
+from app.db.wakeups import Notifier
 
 OnReady = Callable[[int | None, Iterable[str | None]], None]
 OnDue = Callable[[datetime], None]
@@ -15,7 +15,7 @@ OnBack = Callable[[int, UUID | None], None]
 OnFinished = Callable[[Iterable[UUID]], None]
 
 
-class Moved(Protocol):
+class JobMove(Protocol):
     """A row that says where a job has come to."""
 
     @property
@@ -44,7 +44,7 @@ class Signals:
     """Each kind has one listener, set by the room that waits: polls for ready, floors for what may lie below them, the promoter for due,
     turns for groups in which something has moved, releasing for jobs that others wait for, watchers for finished."""
 
-    def __init__(self, wakeups: Wakeups) -> None:
+    def __init__(self, wakeups: Notifier) -> None:
         self._wakeups = wakeups
         self.on_ready: OnReady = lambda _queue, _types: None
         self.on_due: OnDue = lambda _instant: None
@@ -55,7 +55,7 @@ class Signals:
         # Another process says only which queue: one poll looks, and passes the word on if it found more than it could take.
         wakeups.listen(lambda topic: self.on_ready(topic, [None]))
 
-    def moved(self, lane: int, moves: Sequence[Moved], *, since: UUID | None = None) -> None:
+    def moved(self, lane: int, moves: Sequence[JobMove], *, since: UUID | None = None) -> None:
         """After the commit, for jobs that wait now. `since`: none of them has a smaller id."""
         ready = [move.job_type for move in moves if move.state == "ready"]
         parked = {move.group_key for move in moves if move.state == "parked"}

@@ -9,12 +9,12 @@ import msgspec
 from asyncpg import Record
 
 from app.db.lanes import created_at, lane_of
-from app.db.pool import Database, Runs, columns
-from app.db.sql import statements
+from app.db.pool import Database, Executor, to_columns
+from app.db.sql import load_queries
 from app.jobs.schemas import Attempt, Job, Progress
-from app.web.shapes import UNSET, Raw, UnsetType, or_unset, raw_or_unset
+from app.web.shapes import UNSET, Raw, UnsetType, raw_or_unset, unset_if_none
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 _progress = msgspec.json.Decoder(Progress)
 _attempt = msgspec.json.Decoder(Attempt)
@@ -60,7 +60,7 @@ class NewJob(NamedTuple):
 _IN_COMMON = [NewJob._fields.index(name) for name in ("state", "run_at", "priority", "max_attempts", "job_type")]
 
 
-class ChangedRow(NamedTuple):
+class UpdatedRow(NamedTuple):
     """What a waiting job has become."""
 
     state: str
@@ -68,7 +68,7 @@ class ChangedRow(NamedTuple):
     group_key: str | None
 
 
-class LeftRow(NamedTuple):
+class RemovedJobRow(NamedTuple):
     """A waiting job that has gone, and whether others wait for it."""
 
     id: UUID
@@ -115,8 +115,8 @@ class JobRow(NamedTuple):
             queue=queue,
             job_type=self.job_type,
             payload=raw_or_unset(self.payload),
-            state=told_state(self.state),
-            state_reason=or_unset(self.state_reason),
+            state=public_state(self.state),
+            state_reason=unset_if_none(self.state_reason),
             priority=self.priority,
             attempt=self.attempt,
             max_attempts=self.max_attempts,
@@ -124,24 +124,24 @@ class JobRow(NamedTuple):
             deliveries=self.deliveries,
             run_at=self.run_at,
             created_at=created_at(self.id),
-            started_at=or_unset(self.started_at),
-            finished_at=or_unset(self.finished_at),
+            started_at=unset_if_none(self.started_at),
+            finished_at=unset_if_none(self.finished_at),
             duration_ms=self._duration_ms(),
-            worker_id=or_unset(self.worker_id),
-            lease_expires_at=or_unset(self.lease_expires_at),
+            worker_id=unset_if_none(self.worker_id),
+            lease_expires_at=unset_if_none(self.lease_expires_at),
             progress=self._progress(),
             checkpoint=raw_or_unset(self.checkpoint),
             result=raw_or_unset(self.result),
             error=UNSET if self.state == "completed" else self._last_error(),
-            group=or_unset(self.group_key),
-            unique_key=or_unset(self.unique_key),
-            schedule=or_unset(self.schedule),
-            depends_on=or_unset(self.depends_on),
+            group=unset_if_none(self.group_key),
+            unique_key=unset_if_none(self.unique_key),
+            schedule=unset_if_none(self.schedule),
+            depends_on=unset_if_none(self.depends_on),
             tags=tags_of(self.tags),
             metadata=metadata_of(self.metadata),
-            replayed_from=or_unset(self.replayed_from),
+            replayed_from=unset_if_none(self.replayed_from),
             replay_count=self.replay_count,
-            cancel_requested_at=or_unset(self.cancel_requested_at),
+            cancel_requested_at=unset_if_none(self.cancel_requested_at),
         )
 
     def _progress(self) -> Progress | UnsetType:
@@ -171,20 +171,20 @@ class JobRow(NamedTuple):
             *past,
             Attempt(
                 attempt=self.attempt,
-                worker_id=or_unset(self.worker_id),
-                started_at=or_unset(self.started_at),
-                ended_at=or_unset(self.finished_at),
+                worker_id=unset_if_none(self.worker_id),
+                started_at=unset_if_none(self.started_at),
+                ended_at=unset_if_none(self.finished_at),
                 outcome=ends[self.state],
             ),
         ]
 
 
-def told_state(state: str) -> str:
+def public_state(state: str) -> str:
     """Whose turn it is, is our business: a job that waits for its turn is ready for all that others see."""
     return "ready" if state == "parked" else state
 
 
-def array_of(ids: Sequence[UUID]) -> str | None:
+def to_array_text(ids: Sequence[UUID]) -> str | None:
     return "{" + ",".join(map(str, ids)) + "}" if ids else None
 
 
@@ -196,8 +196,8 @@ def metadata_of(text: str | None) -> dict[str, Raw]:
     return _metadata.decode(text) if text else {}
 
 
-async def enqueue(on: Runs, lane: int, jobs: Sequence[NewJob]) -> None:
-    sent = columns(jobs)
+async def enqueue(on: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
+    sent = to_columns(jobs)
     for place in _IN_COMMON:
         sent[place] = _once(sent[place])
     await on.rows(SQL.enqueue, lane, *sent)
@@ -208,19 +208,19 @@ def _once(column: Sequence[object] | None) -> Sequence[object] | None:
     return column[:1] if column and column.count(column[0]) == len(column) else column
 
 
-async def live_jobs(db: Runs, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
+async def live_jobs(db: Executor, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
     return [JobRow(*row) for row in await db.rows(SQL.live_jobs, lane, ids)]
 
 
-async def which_live(db: Runs, lane: int, ids: Sequence[UUID]) -> set[UUID]:
+async def live_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
     return {row["id"] for row in await db.rows(SQL.which_live, lane, ids)}
 
 
-async def which_dead(db: Runs, lane: int, ids: Sequence[UUID]) -> set[UUID]:
+async def dead_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
     return {row["id"] for row in await db.rows(SQL.which_dead, lane, ids)}
 
 
-async def find(db: Runs, job_id: UUID, kept_at: datetime) -> JobRow | None:
+async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
     """Searches live, then finished, then dead jobs. Searches a second time, because a job may move between the tables during the first. A
     finished job whose retention has ended by `kept_at` is not found."""
     place = (lane_of(job_id), [job_id])
@@ -232,30 +232,32 @@ async def find(db: Runs, job_id: UUID, kept_at: datetime) -> JobRow | None:
     return None
 
 
-async def change(db: Database, job_id: UUID, *, now: datetime, values: Sequence[object], parks: Sequence[str] | None) -> ChangedRow | None:
+async def update_job(
+    db: Database, job_id: UUID, *, now: datetime, values: Sequence[object], parks: Sequence[str] | None
+) -> UpdatedRow | None:
     row = await db.row(SQL.change, lane_of(job_id), job_id, *values, now, parks)
-    return ChangedRow(*row) if row else None
+    return UpdatedRow(*row) if row else None
 
 
-async def replace_waiting(on: Runs, job_id: UUID, job: NewJob, *, now: datetime, parks: Sequence[str] | None) -> ChangedRow | None:
+async def replace_waiting(on: Executor, job_id: UUID, job: NewJob, *, now: datetime, parks: Sequence[str] | None) -> UpdatedRow | None:
     body = (job.priority, job.max_attempts, job.job_type, job.lease_seconds, job.retry, job.tags, job.metadata, job.payload)
     rest = (job.expires_at, job.timeout_seconds, job.traceparent, job.tracestate)
     row = await on.row(SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, parks, *body, *rest)
-    return ChangedRow(*row) if row else None
+    return UpdatedRow(*row) if row else None
 
 
 async def cancel_waiting(
-    db: Runs, lane: int, ids: Sequence[UUID], *, now: datetime, kept: tuple[datetime, bool], reason: str
-) -> list[LeftRow]:
+    db: Executor, lane: int, ids: Sequence[UUID], *, now: datetime, kept: tuple[datetime, bool], reason: str
+) -> list[RemovedJobRow]:
     """`kept`: until when, and whether in the archive."""
-    return [LeftRow(*row) for row in await db.rows(SQL.cancel_waiting, lane, ids, now, *kept, reason)]
+    return [RemovedJobRow(*row) for row in await db.rows(SQL.cancel_waiting, lane, ids, now, *kept, reason)]
 
 
-async def expire_waiting(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[LeftRow]:
-    return [LeftRow(*row) for row in await db.rows(SQL.expire_waiting, lane, ids, now)]
+async def kill_unstarted(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[RemovedJobRow]:
+    return [RemovedJobRow(*row) for row in await db.rows(SQL.expire_waiting, lane, ids, now)]
 
 
-async def expiring_jobs(db: Database, now: datetime, limit: int) -> list[UUID]:
+async def past_start_deadline(db: Database, now: datetime, limit: int) -> list[UUID]:
     return [row["id"] for row in await db.rows(SQL.expiring_jobs, now, limit)]
 
 
@@ -263,9 +265,9 @@ async def request_cancel(db: Database, lane: int, ids: Sequence[UUID], now: date
     return await db.rows(SQL.request_cancel, lane, ids, now)
 
 
-async def run_now(db: Database, job_id: UUID, now: datetime, parks: Sequence[str] | None) -> ChangedRow | None:
+async def run_now(db: Database, job_id: UUID, now: datetime, parks: Sequence[str] | None) -> UpdatedRow | None:
     row = await db.row(SQL.run_now, lane_of(job_id), job_id, now, parks)
-    return ChangedRow(*row) if row else None
+    return UpdatedRow(*row) if row else None
 
 
 async def due_jobs(db: Database, now: datetime, limit: int) -> list[UUID]:
@@ -277,10 +279,10 @@ async def next_due(db: Database) -> datetime | None:
     return due
 
 
-async def promote(db: Database, lane: int, ids: Sequence[UUID], now: datetime, parks: Sequence[str] | None) -> list[ChangedRow]:
-    return [ChangedRow(*row) for row in await db.rows(SQL.promote, lane, ids, now, parks)]
+async def schedule_due(db: Database, lane: int, ids: Sequence[UUID], now: datetime, parks: Sequence[str] | None) -> list[UpdatedRow]:
+    return [UpdatedRow(*row) for row in await db.rows(SQL.promote, lane, ids, now, parks)]
 
 
-async def count_waiting(on: Runs, lanes: Sequence[int]) -> int:
+async def count_waiting(on: Executor, lanes: Sequence[int]) -> int:
     waiting: int = await on.value(SQL.count_waiting, lanes)
     return waiting

@@ -13,14 +13,14 @@ from app.errors import Fault
 from app.job_types.registry import JobType
 from app.job_types.schemas import JobTypeConfig
 from app.jobs.schemas import Job, JobCreate, OnDuplicate, Unique
-from app.jobs.store import NewJob, metadata_of, tags_of, told_state
+from app.jobs.store import NewJob, metadata_of, public_state, tags_of
 from app.queues.registry import Queue
 from app.queues.schemas import RetryPolicy
 from app.settings import Settings
 from app.web.bodies import check_user_data
 from app.web.body_errors import named
 from app.web.instants import RANGE, is_accepted
-from app.web.shapes import UNSET, Raw, UnsetType, encoded, given, or_unset
+from app.web.shapes import UNSET, Raw, UnsetType, encoded, unset_if_none, value_or
 from app.web.strict_json import MAX_NODES
 
 MAX_METADATA_BYTES = 16 * 1024
@@ -103,7 +103,7 @@ def choose_lane(queue: Queue, group: str | UnsetType) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class JobDefaults:
     """What a job is that does not say it: as its job type has it, or else its queue, or else the settings. Worked out once for many."""
 
     priority: int
@@ -114,25 +114,25 @@ class Rules:
     retry_text: str | None
 
     @classmethod
-    def of(cls, queue: Queue, job_type: JobType | None, settings: Settings) -> "Rules":
+    def of(cls, queue: Queue, job_type: JobType | None, settings: Settings) -> "JobDefaults":
         own, theirs = job_type.config if job_type else JobTypeConfig(), queue.config
-        retry = _told(theirs.default_retry) | _told(job_type.retry if job_type else UNSET)
+        retry = _encode_policy(theirs.default_retry) | _encode_policy(job_type.retry if job_type else UNSET)
         attempts = job_type.max_attempts if job_type else UNSET
         return cls(
-            priority=given(theirs.default_priority, 0),
-            max_attempts=given(attempts, given(theirs.default_max_attempts, settings.default_max_attempts)),
-            lease_seconds=given(own.lease_seconds, given(theirs.default_lease_seconds, None)),
-            timeout_seconds=given(own.timeout_seconds, None),
+            priority=value_or(theirs.default_priority, 0),
+            max_attempts=value_or(attempts, value_or(theirs.default_max_attempts, settings.default_max_attempts)),
+            lease_seconds=value_or(own.lease_seconds, value_or(theirs.default_lease_seconds, None)),
+            timeout_seconds=value_or(own.timeout_seconds, None),
             retry=retry,
             retry_text=_json(retry),
         )
 
     def retry_of(self, job: JobCreate) -> str | None:
         """Field by field: a job may set its base and leave the cap to its queue."""
-        return self.retry_text if job.retry is UNSET else _json(self.retry | _told(job.retry))
+        return self.retry_text if job.retry is UNSET else _json(self.retry | _encode_policy(job.retry))
 
 
-def _told(policy: RetryPolicy | UnsetType) -> dict[str, float]:
+def _encode_policy(policy: RetryPolicy | UnsetType) -> dict[str, float]:
     return {name: getattr(policy, name) for name in _RETRY if getattr(policy, name, UNSET) is not UNSET}
 
 
@@ -140,7 +140,7 @@ def _json(fields: dict[str, float]) -> str | None:
     return msgspec.json.encode(fields).decode() if fields else None
 
 
-def new_job(job: JobCreate, job_id: UUID, rules: Rules, now: Now, trace: Trace) -> NewJob:
+def new_job(job: JobCreate, job_id: UUID, rules: JobDefaults, now: Now, trace: Trace) -> NewJob:
     """A job that nothing holds back: who waits for a turn or for other jobs is told so by `intake`. The fields in the order of NewJob:
     by name they would take 2 µs longer, and this is done for each job of a batch."""
     state, run_at = _due(job, created_at(job_id), now)
@@ -177,15 +177,15 @@ def _due(job: JobCreate, created: datetime, clock: Now) -> tuple[str, datetime]:
     return "scheduled" if run_at > now else "ready", run_at
 
 
-def told(job: NewJob, queue: str) -> Job:
+def to_response(job: NewJob, queue: str) -> Job:
     """The job as it was just stored, without asking the database for it."""
     return Job(
         id=job.id,
         queue=queue,
         job_type=job.job_type,
         payload=Raw(job.payload.encode()),
-        state=told_state(job.state),
-        state_reason=or_unset(job.reason),
+        state=public_state(job.state),
+        state_reason=unset_if_none(job.reason),
         priority=job.priority,
         attempt=0,
         max_attempts=job.max_attempts,
@@ -193,9 +193,9 @@ def told(job: NewJob, queue: str) -> Job:
         deliveries=0,
         run_at=job.run_at,
         created_at=created_at(job.id),
-        group=or_unset(job.group_key),
-        unique_key=or_unset(job.unique_key),
-        schedule=or_unset(job.schedule),
+        group=unset_if_none(job.group_key),
+        unique_key=unset_if_none(job.unique_key),
+        schedule=unset_if_none(job.schedule),
         depends_on=[UUID(text) for text in job.depends_on[1:-1].split(",")] if job.depends_on else UNSET,
         tags=tags_of(job.tags),
         metadata=metadata_of(job.metadata),
@@ -203,7 +203,7 @@ def told(job: NewJob, queue: str) -> Job:
     )
 
 
-def fingerprint_of(body: object) -> UUID:
+def body_fingerprint(body: object) -> UUID:
     """Equal for bodies that mean the same, so that a client may order its keys anew when it repeats a call."""
     meaning = msgspec.json.decode(msgspec.json.encode(body))
     return digest(msgspec.json.encode(meaning, order="sorted").decode())

@@ -10,27 +10,27 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import lanes_of
 from app.errors import NotFound, ValidationFailed
 from app.jobs import store
-from app.jobs.listing import ListedJobs, list_jobs
+from app.jobs.listing import JobPage, list_jobs
 from app.jobs.schemas import Attempt, Job, JobFilter, Order
 from app.jobs.signals import Signals
 from app.jobs.store import JobRow
-from app.queues.registry import Queues
+from app.queues.registry import QueueCache
 from app.web.access import Access
 from app.web.disconnect import Client
-from app.web.paging import EncodedPage, Paging, encode_page
-from app.web.shapes import Instant, given
+from app.web.paging import EncodedPage, PageParams, encode_page
+from app.web.shapes import Instant, value_or
 
 FINISHED = ("completed", "dead", "cancelled")
 _FAR_AHEAD = datetime.max.replace(tzinfo=UTC)
-LOOK_SECONDS = 0.5  # a job that another process finishes is found by looking
+CHECK_SECONDS = 0.5  # a job that another process finishes is found by looking
 
 
-class Watching:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
+class JobReader:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals) -> None:
         self._floor = floor
         self._queues = queues
         self._watchers: dict[UUID, list[asyncio.Event]] = {}
@@ -49,13 +49,13 @@ class Watching:
     async def get(self, job_id: UUID) -> Job:
         return await self.told(await self.find(job_id))
 
-    async def attempts(self, job_id: UUID, page: Paging) -> EncodedPage[Attempt]:
+    async def attempts(self, job_id: UUID, page: PageParams) -> EncodedPage[Attempt]:
         after = _instant(page.after("ended_at"))
         attempts = (await self.find(job_id)).all_attempts()
         return await encode_page(
             attempts if after is None else _following(attempts, after),
             lambda attempt: attempt,
-            lambda attempt: {"ended_at": given(attempt.ended_at, _FAR_AHEAD).isoformat()},
+            lambda attempt: {"ended_at": value_or(attempt.ended_at, _FAR_AHEAD).isoformat()},
             limit=page.limit,
             max_bytes=self._floor.settings.max_list_bytes,
         )
@@ -76,12 +76,12 @@ class Watching:
                 if row.state in FINISHED or left <= 0 or client.gone or self._draining:
                     return await self.told(row)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, LOOK_SECONDS * random.uniform(0.8, 1.2))):
+                    async with asyncio.timeout(min(left, CHECK_SECONDS * random.uniform(0.8, 1.2))):
                         await event.wait()
         finally:
             self._forget(job_id, event)
 
-    async def page(self, wanted: JobFilter, order: Order, page: Paging, access: Access, *, payload: bool) -> EncodedPage[Job]:
+    async def page(self, wanted: JobFilter, order: Order, page: PageParams, access: Access, *, payload: bool) -> EncodedPage[Job]:
         lanes, max_bytes = await self.lanes(wanted, access), self._floor.settings.max_list_bytes
         rows, total = await list_jobs(
             self._floor.reads,
@@ -97,7 +97,7 @@ class Watching:
         await self._queues.learn({row["lane"] for row in rows})
         return await encode_page(
             rows,
-            lambda row: ListedJobs.job(row).told(self._queues.name(row["lane"])),
+            lambda row: JobPage.job(row).told(self._queues.name(row["lane"])),
             lambda job: {"id": str(job.id)},
             limit=page.limit,
             max_bytes=max_bytes,
@@ -105,7 +105,7 @@ class Watching:
         )
 
     async def lanes(self, wanted: JobFilter, access: Access, at: str = "/query") -> Sequence[int]:
-        name = given(wanted.queue, None)
+        name = value_or(wanted.queue, None)
         if name is None:
             await self._queues.refresh()
             return self._queues.lanes(access=access)
@@ -134,7 +134,7 @@ class Watching:
 def _following(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
     """The attempts after the one that ended at `instant`: their instants need not rise, because a clock can be set back. If that attempt is
     no longer kept, those that ended later. An attempt without `ended_at` is the last one, which is still running."""
-    ends = [given(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
+    ends = [value_or(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
     if instant in ends:
         return attempts[ends.index(instant) + 1 :]
     return [attempt for attempt, end in zip(attempts, ends, strict=True) if end > instant]

@@ -4,45 +4,45 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import by_lane, lane_of
-from app.db.pool import ahead
+from app.db.pool import uses_reserved_connections
 from app.errors import BatchTooLarge, Fault, LeaseLost, NotFound, refuse
-from app.jobs.store import told_state
+from app.jobs.store import public_state
 from app.jobs.wanted import lease_fault
 from app.leases import store
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
-from app.leases.settling import Settling, token_of
-from app.leases.store import BeatRow
-from app.leases.verdicts import Ending
-from app.queues.registry import Queues
+from app.leases.settling import SettlementService, token_of
+from app.leases.store import HeartbeatRow
+from app.leases.verdicts import LeaseEnd
+from app.queues.registry import QueueCache
 from app.web.access import Access
 from app.web.bodies import check_user_data
-from app.web.shapes import encoded, given, text_of
-from app.workers.roster import Roster
+from app.web.shapes import encoded, text_of, value_or
+from app.workers.roster import WorkerRegistry
 
 Lease = tuple[UUID, UUID]  # a job and the token; a job may be listed with a stale one too
 
-SETTLED_IN = timedelta(seconds=2)  # a claim's answer may still be on its way: its leases are not missed yet
-BEATS_PER_LEASE = 3  # one lost heartbeat must not cost the lease
+RECONCILE_AFTER = timedelta(seconds=2)  # a claim's answer may still be on its way: its leases are not missed yet
+HEARTBEATS_PER_LEASE = 3  # one lost heartbeat must not cost the lease
 
 
-class Beating:
-    def __init__(self, floor: Floor, queues: Queues, settling: Settling, roster: Roster) -> None:
+class HeartbeatService:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, settling: SettlementService, roster: WorkerRegistry) -> None:
         self._floor = floor
         self._queues = queues
         self._settling = settling
         self._roster = roster
 
-    @ahead
+    @uses_reserved_connections
     async def beat(self, heartbeat: Heartbeat, access: Access) -> HeartbeatAnswer:
-        held = given(heartbeat.leases, [])
+        held = value_or(heartbeat.leases, [])
         self._check(held)
         begun = self._floor.now()
         self._roster.seen(heartbeat.worker_id, access.caller)
         reached = await self._queues.reached((lease.job_id for lease in held), access)
         beats = await self._extend([lease for lease in held if lease.job_id in reached])
-        released = await self._reconcile(heartbeat.worker_id, held, begun, access) if given(heartbeat.holds_all, False) else []
+        released = await self._reconcile(heartbeat.worker_id, held, begun, access) if value_or(heartbeat.holds_all, False) else []
         return HeartbeatAnswer(
             directive=self._roster.directive(heartbeat.worker_id),
             next_heartbeat_ms=self._next_ms(beats.values()),
@@ -51,7 +51,7 @@ class Beating:
             server_time=self._floor.now(),
         )
 
-    @ahead
+    @uses_reserved_connections
     async def beat_one(self, job_id: UUID, beat: LeaseBeat) -> LeaseStatus:
         lease = HeldLease(
             job_id=job_id,
@@ -63,11 +63,11 @@ class Beating:
         refuse([self._fault(lease)])
         row = (await self._extend([lease])).get(_lease(lease))
         if row is None:
-            found = await store.traces(self._floor.db, lane_of(job_id), [job_id], self._floor.retention_now())
+            found = await store.settlement_records(self._floor.db, lane_of(job_id), [job_id], self._floor.retention_now())
             trace = found.get(job_id)
             if trace is None:
                 raise NotFound(f"no job {job_id}")
-            raise LeaseLost(job_id, told_state(trace.state), trace.attempt)
+            raise LeaseLost(job_id, public_state(trace.state), trace.attempt)
         return _status(job_id, row)
 
     def _check(self, held: Sequence[HeldLease]) -> None:
@@ -80,15 +80,15 @@ class Beating:
         check_user_data(beat.checkpoint, self._floor.settings.max_payload_bytes, f"{at}/checkpoint")
         return lease_fault(beat.lease_seconds, self._floor.settings, f"{at}/lease_seconds")
 
-    async def _extend(self, held: Sequence[HeldLease]) -> dict[Lease, BeatRow]:
-        beats: dict[Lease, BeatRow] = {}
+    async def _extend(self, held: Sequence[HeldLease]) -> dict[Lease, HeartbeatRow]:
+        beats: dict[Lease, HeartbeatRow] = {}
         default = self._floor.settings.default_lease_seconds
         for lane, leases in by_lane(held, lambda lease: lease.job_id).items():
             sent = [
                 (
                     lease.job_id,
                     token_of(lease.lease_token),
-                    given(lease.lease_seconds, None),
+                    value_or(lease.lease_seconds, None),
                     encoded(lease.progress),
                     text_of(lease.checkpoint),
                 )
@@ -103,28 +103,28 @@ class Beating:
         """Layer 4: missing from this heartbeat and the one before means that the claim's answer never arrived. A worker's id is no
         secret: leases in queues that the caller does not reach stay."""
         listed = {_lease(lease) for lease in held}
-        rows = await store.leases_of_worker(self._floor.db, worker_id, begun - SETTLED_IN)
+        rows = await store.leases_of_worker(self._floor.db, worker_id, begun - RECONCILE_AFTER)
         reached = await self._queues.reached((row["id"] for row in rows), access)
         missing = [row for row in rows if row["id"] in reached and (row["id"], row["lease_token"]) not in listed]
         first_time = [row for row in missing if row["missing_since"] is None]
         for lane, some in by_lane(first_time, lambda row: row["id"]).items():
-            await store.mark_missing(self._floor.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], begun)
-        again = [Ending(row["id"], row["lease_token"], "reclaim") for row in missing if row["missing_since"] is not None]
+            await store.mark_unreported(self._floor.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], begun)
+        again = [LeaseEnd(row["id"], row["lease_token"], "reclaim") for row in missing if row["missing_since"] is not None]
         released = await self._settling.end(again)
         self._floor.metrics.reconciled.inc(len(released))
         return [row.id for row in released]
 
-    def _next_ms(self, beats: Iterable[BeatRow]) -> int:
+    def _next_ms(self, beats: Iterable[HeartbeatRow]) -> int:
         default = timedelta(seconds=self._floor.settings.default_lease_seconds)
         shortest = min((row.lease_expires_at - self._floor.now() for row in beats), default=default)
-        return max(0, shortest // timedelta(milliseconds=1) // BEATS_PER_LEASE)
+        return max(0, shortest // timedelta(milliseconds=1) // HEARTBEATS_PER_LEASE)
 
 
 def _lease(held: HeldLease) -> Lease:
     return held.job_id, token_of(held.lease_token)
 
 
-def _status(job_id: UUID, row: BeatRow | None) -> LeaseStatus:
+def _status(job_id: UUID, row: HeartbeatRow | None) -> LeaseStatus:
     if row is None:
         return LeaseStatus(job_id=job_id, status="lost", action="abandon")
     action = "cancel" if row.cancel else "continue"

@@ -13,44 +13,44 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.floor import Floor
-from app.db.lanes import KEY_LANES, by_lane, digest, gate_of_caller, spread
-from app.db.pool import Runs, repeated_after_deadlock
+from app.db.floor import Infrastructure
+from app.db.lanes import KEY_LANES, by_lane, caller_lock_id, digest, lane_of_key
+from app.db.pool import Executor, retry_after_deadlock
 from app.dependencies import store as dependencies
 from app.errors import Fault, RateLimited, refuse
 from app.jobs.wanted import lease_fault
 from app.keys import store as keys
 from app.leases import store
 from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
-from app.leases.settling import Settling
-from app.leases.store import Asked, ClaimedRow
-from app.leases.taking import Take, Taking, clipped, in_two_passes
-from app.leases.telling import told
-from app.leases.verdicts import Ending
-from app.leases.waiting import Poll, WaitingRoom, Word
-from app.queues.registry import Queue, Queues
+from app.leases.settling import SettlementService
+from app.leases.store import ClaimedRow, ClaimParams
+from app.leases.taking import ClaimResult, ClaimService, clipped, in_two_passes
+from app.leases.telling import to_response
+from app.leases.verdicts import LeaseEnd
+from app.leases.waiting import Poller, PollerRegistry, WakeUp
+from app.queues.registry import Queue, QueueCache
 from app.web.access import Access
 from app.web.disconnect import Client
-from app.web.shapes import UNSET, Sent, given, raw_or_unset
-from app.workers.asks import Asks
-from app.workers.roster import Roster
+from app.web.shapes import UNSET, RequestModel, raw_or_unset, value_or
+from app.workers.asks import PollHistory
+from app.workers.roster import WorkerRegistry
 
 BUSY_MS = 1000  # how long a refused poll should stay away
 IDLE_MS = 500  # poll_after_ms of an empty claim that did not wait: otherwise the worker would claim again at once, forever
 JITTER = 0.1  # polls that began together must not end together
 
 
-class Receipt(Sent):
+class ClaimReceipt(RequestModel):
     """What a claim with a key handed out: enough to hand out the same again."""
 
     secret: str
     ids: list[UUID]
 
 
-_receipt = msgspec.json.Decoder(Receipt)
+_receipt = msgspec.json.Decoder(ClaimReceipt)
 
 
-class Claimant(NamedTuple):
+class ClaimContext(NamedTuple):
     """Who claims: with which Idempotency-Key, and what its API key reaches. `told_off`: an error may be the answer, as there is nothing
     else to tell."""
 
@@ -63,13 +63,20 @@ class Claimant(NamedTuple):
         return digest("claim", self.key or "", *filter(None, [self.access.caller]))
 
 
-class _NothingTaken(Exception):
+class _NothingClaimed(Exception):
     """Rolls back the transaction of a claim with a key."""
 
 
-class Claiming:
+class LongPoll:
     def __init__(
-        self, floor: Floor, queues: Queues, waiting: WaitingRoom, settling: Settling, roster: Roster, asks: Asks, taking: Taking
+        self,
+        floor: Infrastructure,
+        queues: QueueCache,
+        waiting: PollerRegistry,
+        settling: SettlementService,
+        roster: WorkerRegistry,
+        asks: PollHistory,
+        taking: ClaimService,
     ) -> None:
         self._floor = floor
         self._queues = queues
@@ -82,32 +89,32 @@ class Claiming:
         taking.on_served = settling.served
 
     async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
-        names = list(dict.fromkeys(given(request.queues, ["default"])))
+        names = list(dict.fromkeys(value_or(request.queues, ["default"])))
         self._check(request, names, access)
-        worker_id = given(request.worker_id, None)
+        worker_id = value_or(request.worker_id, None)
         self._roster.seen(worker_id, access.caller)
         settled = await self._settling.settle(request.settle, access, "/settle") if request.settle is not UNSET else []
         patience = self._wait(request)
         wait = 0.0 if settled else patience
-        types = given(request.job_types, None)
-        poll = Poll(
+        types = value_or(request.job_types, None)
+        poll = Poller(
             names,
             frozenset(types) if types is not None else None,
             worker_id,
-            given(request.lease_seconds, None),
-            takes_handed=given(request.max_jobs, 1) if key is None and access.max_leases is None else 0,
+            value_or(request.lease_seconds, None),
+            takes_handed=value_or(request.max_jobs, 1) if key is None and access.max_leases is None else 0,
         )
         client.on_leave(poll.stir)
         self._waiting.park(poll)
         try:
-            rows, again_at, *_ = await self._poll(request, poll, wait, Claimant(key, access, told_off=not settled), client)
+            rows, again_at, *_ = await self._poll(request, poll, wait, ClaimContext(key, access, told_off=not settled), client)
             away = 0 if rows else self._stay_away_ms(worker_id, again_at, idle_ms=0 if patience else IDLE_MS)
         finally:
             self._waiting.leave(poll)
-        parents = await self._parents(rows) if given(request.parent_results, False) else None
+        parents = await self._parents(rows) if value_or(request.parent_results, False) else None
         names_of = {lane: self._queues.name(lane) for lane in {row.lane for row in rows}}
         return ClaimAnswer(
-            jobs=[told(row, names_of[row.lane], parents) for row in rows],
+            jobs=[to_response(row, names_of[row.lane], parents) for row in rows],
             settled=settled,
             directive=self._roster.directive(worker_id),
             poll_after_ms=away,
@@ -118,12 +125,12 @@ class Claiming:
         settings = self._floor.settings
         for index, name in enumerate(names):
             access.check(name, f"/queues/{index}")
-        many = given(request.max_jobs, 1) > settings.max_claim_jobs
+        many = value_or(request.max_jobs, 1) > settings.max_claim_jobs
         too_many = Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}") if many else None
         refuse([too_many, lease_fault(request.lease_seconds, settings, "/lease_seconds")])
 
     def _wait(self, request: ClaimJobs) -> float:
-        wait = min(given(request.wait_seconds, 0.0), self._floor.settings.max_wait_seconds)
+        wait = min(value_or(request.wait_seconds, 0.0), self._floor.settings.max_wait_seconds)
         return wait * (1 - random.uniform(0, JITTER))
 
     def _stay_away_ms(self, worker_id: str | None, again_at: datetime | None, *, idle_ms: int) -> int:
@@ -139,7 +146,7 @@ class Claiming:
         full = self._waiting.parked > self._floor.settings.max_parked_polls
         return not self._waiting.draining and not full and self._roster.directive(worker_id) == "run"
 
-    async def _poll(self, request: ClaimJobs, poll: Poll, wait: float, by: Claimant, client: Client) -> Take:
+    async def _poll(self, request: ClaimJobs, poll: Poller, wait: float, by: ClaimContext, client: Client) -> ClaimResult:
         """Layer 1: SQL runs only when there may be something, and only while the client is there."""
         until = time.monotonic() + wait
         again_at: datetime | None = None
@@ -147,39 +154,41 @@ class Claiming:
             poll.look()
             rows, again_at = await self._look(request, poll, by, client)
             if rows is not None:
-                self._took(poll, rows, given(request.max_jobs, 1))
-                return Take(await self._delivered(rows, by.key, client))
+                self._took(poll, rows, value_or(request.max_jobs, 1))
+                return ClaimResult(await self._delivered(rows, by.key, client))
             poll.found_nothing()
             left = until - time.monotonic()
             if left <= 0:
                 break
             handed = await poll.sleep(left)
             if handed:
-                return Take(await self._handed([*handed], by, client))
+                return ClaimResult(await self._handed([*handed], by, client))
             if client.gone:
                 self._floor.metrics.parked_left.inc()
                 break
             await self._floor.versions.fresh()
             by.access.check_still_there()
         if by.key is not None and not self._serves(poll.worker_id):
-            return Take(await self._handed_out_before(by))
-        return Take([], again_at)
+            return ClaimResult(await self._handed_out_before(by))
+        return ClaimResult([], again_at)
 
-    async def _look(self, request: ClaimJobs, poll: Poll, by: Claimant, client: Client) -> tuple[list[ClaimedRow] | None, datetime | None]:
+    async def _look(
+        self, request: ClaimJobs, poll: Poller, by: ClaimContext, client: Client
+    ) -> tuple[list[ClaimedRow] | None, datetime | None]:
         """Jobs; or an empty list for a repeated claim whose leases have all ended; or None: nothing there, wait. And when a rate will
         have something to give."""
-        asked = Asked(
+        asked = ClaimParams(
             worker_id=poll.worker_id,
             secret=secrets.token_hex(16),
-            lease_seconds=given(request.lease_seconds, None),
+            lease_seconds=value_or(request.lease_seconds, None),
             default_lease_seconds=self._floor.settings.default_lease_seconds,
             max_bytes=self._floor.settings.max_batch_bytes,
             at_least_one=True,
-            job_types=given(request.job_types, None),
+            job_types=value_or(request.job_types, None),
             held_by=by.access.caller if by.access.max_leases is not None else None,
             client=client,
         )
-        most = given(request.max_jobs, 1)
+        most = value_or(request.max_jobs, 1)
         self._asks.note(poll.queues, asked.job_types)
         queues = await self._taking.queues(poll.queues)
         if by.key is None:
@@ -188,7 +197,7 @@ class Claiming:
         take = await in_two_passes(queues, lambda wait: self._take_with_key(queues, most, asked, by, wait=wait))
         return await self._reached(take.rows, by.access) if take.rows or take.replayed else None, take.again_at
 
-    async def _handed(self, rows: list[ClaimedRow], by: Claimant, client: Client) -> list[ClaimedRow]:
+    async def _handed(self, rows: list[ClaimedRow], by: ClaimContext, client: Client) -> list[ClaimedRow]:
         """Stored as ours. The key of the call may have ended while it waited."""
         self._taking.count(rows)
         if by.access.ended():
@@ -205,39 +214,41 @@ class Claiming:
         return []
 
     async def _undo(self, rows: Sequence[ClaimedRow]) -> None:
-        await self._settling.end([Ending(row.id, row.lease_token, "undo") for row in rows])
+        await self._settling.end([LeaseEnd(row.id, row.lease_token, "undo") for row in rows])
         self._floor.metrics.undone.inc(len(rows))
 
-    async def _take(self, queues: Sequence[Queue], most: int, asked: Asked, by: Claimant) -> Take:
+    async def _take(self, queues: Sequence[Queue], most: int, asked: ClaimParams, by: ClaimContext) -> ClaimResult:
         """A caller with a quota counts its leases and takes more with its gate held: two calls at once cannot both use the last place."""
         if by.access.max_leases is None:
             return await in_two_passes(queues, lambda wait: self._taking.take(queues, most, asked, wait=wait))
         return await in_two_passes(queues, lambda wait: self._take_within_quota(queues, most, asked, by, wait=wait))
 
-    @repeated_after_deadlock
-    async def _take_within_quota(self, queues: Sequence[Queue], most: int, asked: Asked, by: Claimant, *, wait: bool) -> Take:
-        take = Take([])
-        with suppress(_NothingTaken):
+    @retry_after_deadlock
+    async def _take_within_quota(
+        self, queues: Sequence[Queue], most: int, asked: ClaimParams, by: ClaimContext, *, wait: bool
+    ) -> ClaimResult:
+        take = ClaimResult([])
+        with suppress(_NothingClaimed):
             async with self._floor.db.transaction() as transaction:
                 allowed = await self._within_quota(transaction, most, by)
                 take = await self._taking.take(queues, allowed, asked, wait=wait, on=transaction)
                 if not take.rows:
-                    raise _NothingTaken  # an idle poll writes nothing
+                    raise _NothingClaimed  # an idle poll writes nothing
         return take
 
-    async def _within_quota(self, on: Runs, most: int, by: Claimant) -> int:
+    async def _within_quota(self, on: Executor, most: int, by: ClaimContext) -> int:
         if by.access.max_leases is None:
             return most
-        await keys.hold_gate(on, gate_of_caller(by.access.caller))
-        held = await store.held_by(on, by.access.caller)
+        await keys.lock_lane(on, caller_lock_id(by.access.caller))
+        held = await store.count_leases_of_key(on, by.access.caller)
         if held >= by.access.max_leases and by.told_off:
             raise RateLimited(f"this key holds {held} leases, at most {by.access.max_leases} are allowed", retry_after=1)
         return min(most, by.access.max_leases - held)
 
-    async def _handed_out_before(self, by: Claimant) -> list[ClaimedRow]:
+    async def _handed_out_before(self, by: ClaimContext) -> list[ClaimedRow]:
         """Who hands out nothing more still tells a repeated claim what it had got: its worker may not ask anybody else."""
         name = by.digest
-        answer = await keys.answer_of(self._floor.db, spread(name, KEY_LANES), name)
+        answer = await keys.stored_response(self._floor.db, lane_of_key(name, KEY_LANES), name)
         rows = await self._replayed(self._floor.db, _receipt.decode(answer)) if answer else None
         return await self._reached(rows or [], by.access)
 
@@ -246,53 +257,53 @@ class Claiming:
         await self._queues.learn({row.lane for row in rows})
         return [row for row in rows if access.may(self._queues.name(row.lane))]
 
-    @repeated_after_deadlock
-    async def _take_with_key(self, queues: Sequence[Queue], most: int, asked: Asked, by: Claimant, *, wait: bool) -> Take:
+    @retry_after_deadlock
+    async def _take_with_key(self, queues: Sequence[Queue], most: int, asked: ClaimParams, by: ClaimContext, *, wait: bool) -> ClaimResult:
         """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns.
         All is asked of this one connection: a second one could be held by somebody who waits for ours."""
         name = by.digest
-        lane = spread(name, KEY_LANES)
+        lane = lane_of_key(name, KEY_LANES)
         expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
-        take = Take([])
-        with suppress(_NothingTaken):
+        take = ClaimResult([])
+        with suppress(_NothingClaimed):
             async with self._floor.db.transaction() as transaction:
-                answer = await keys.hold_key(transaction, lane, name, expires_at)
+                answer = await keys.lock_claim_key(transaction, lane, name, expires_at)
                 again = await self._replayed(transaction, _receipt.decode(answer)) if answer else None
                 if again is not None:
-                    return Take(again, replayed=True)
+                    return ClaimResult(again, replayed=True)
                 allowed = await self._within_quota(transaction, most, by)
                 take = await self._taking.take(queues, allowed, asked, wait=wait, on=transaction)
                 if not take.rows:
-                    raise _NothingTaken  # a key that got nothing need not be remembered: an idle poll writes nothing
-                receipt = Receipt(secret=asked.secret, ids=[row.id for row in take.rows])
-                await keys.write_key(transaction, lane, name, msgspec.json.encode(receipt).decode())
+                    raise _NothingClaimed  # a key that got nothing need not be remembered: an idle poll writes nothing
+                receipt = ClaimReceipt(secret=asked.secret, ids=[row.id for row in take.rows])
+                await keys.write_claim_key(transaction, lane, name, msgspec.json.encode(receipt).decode())
         return take
 
-    async def _replayed(self, on: Runs, receipt: Receipt) -> list[ClaimedRow] | None:
+    async def _replayed(self, on: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
         """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired."""
         live: dict[UUID, ClaimedRow] = {}
         settled = False
         for lane, ids in by_lane(receipt.ids, lambda job_id: job_id).items():
-            live |= {row.id: row for row in await store.held_leases(on, lane, ids, receipt.secret)}
-            traces = await store.traces(on, lane, ids, self._floor.retention_now())
+            live |= {row.id: row for row in await store.leases_with_secret(on, lane, ids, receipt.secret)}
+            traces = await store.settlement_records(on, lane, ids, self._floor.retention_now())
             settled |= any(trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values())
         self._floor.metrics.replayed.inc(len(live))
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or settled else None
 
-    def _took(self, poll: Poll, rows: Sequence[ClaimedRow], most: int) -> None:
+    def _took(self, poll: Poller, rows: Sequence[ClaimedRow], most: int) -> None:
         """A full batch, or a full answer, may have left more behind."""
         all_there_were = len(rows) < most and not clipped(rows, most, self._floor.settings.max_batch_bytes)
         kinds = {(row.lane, row.job_type) for row in rows}
-        poll.took({Word(self._queues.name(lane), job_type) for lane, job_type in kinds}, all_there_were=all_there_were)
+        poll.took({WakeUp(self._queues.name(lane), job_type) for lane, job_type in kinds}, all_there_were=all_there_were)
 
     async def _parents(self, rows: Sequence[ClaimedRow]) -> dict[UUID, ParentResult]:
         """What has become of the jobs that these waited for."""
         ids = {parent for row in rows for parent in row.depends_on or ()}
-        told: dict[UUID, ParentResult] = {}
+        to_response: dict[UUID, ParentResult] = {}
         for lane, some in by_lane(ids, lambda job_id: job_id).items():
-            for job in await dependencies.results_of(self._floor.db, lane, some, self._floor.retention_now()):
-                told[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
-        return told
+            for job in await dependencies.parent_results(self._floor.db, lane, some, self._floor.retention_now()):
+                to_response[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
+        return to_response
 
 
 def _token(secret: str, job_id: UUID) -> UUID:

@@ -16,19 +16,19 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.pool import Database, Runs
+from app.db.pool import Database, Executor
 from app.leases import store
-from app.leases.store import LAST, NIL, Asked, ClaimedRow, Rules, Zone
+from app.leases.store import LAST, NIL, ClaimedRow, ClaimParams, LanePolicy, ScanRange
 
-LOOK_SECONDS = 0.25
-DEAR = 200  # buffers; without dead entries it takes about five for each priority
-REST = 50  # times what the looks took: 2 % of the time of one connection
-LONGEST_REST = 5.0  # an older job is not kept waiting behind newer ones for longer
-MOST_LANES = 10_000
-MOST_PRIORITIES = 8  # each is a zone more, and so is what lies between two; other priorities are read from their beginning
+SCAN_SECONDS = 0.25
+EXPENSIVE_BUFFERS = 200  # buffers; without dead entries it takes about five for each priority
+PAUSE = 50  # times what the looks took: 2 % of the time of one connection
+MAX_PAUSE = 5.0  # an older job is not kept waiting behind newer ones for longer
+MAX_LANES = 10_000
+MAX_PRIORITIES = 8  # each is a zone more, and so is what lies between two; other priorities are read from their beginning
 
 
-class Walk:
+class Scan:
     """A claim or a look on its way. What becomes ready meanwhile it may not have seen, and must not pass over."""
 
     def __init__(self) -> None:
@@ -38,55 +38,55 @@ class Walk:
         self.ceiling = min(self.ceiling, to)
 
 
-class LaneFloors:
+class LaneMarks:
     """By priority: the id up to which nothing was left."""
 
     def __init__(self, *, used: bool = False) -> None:
         self._after: dict[int, UUID] = {}
-        self._walks: set[Walk] = set()
+        self._walks: set[Scan] = set()
         self._used = used  # else the order is exact, whatever other processes do
         self.unseen = False  # whether claims have been filled from above the floors alone
 
     @contextmanager
-    def walk(self) -> Iterator[Walk]:
-        walk = Walk()
+    def walk(self) -> Iterator[Scan]:
+        walk = Scan()
         self._walks.add(walk)
         try:
             yield walk
         finally:
             self._walks.discard(walk)
 
-    def zones(self) -> Sequence[Zone]:
+    def zones(self) -> Sequence[ScanRange]:
         """The whole lane: in its order above the floors, and then what lies below them."""
         if not self._used:
             return store.WHOLE_LANE
         floors = sorted(self._after.items(), reverse=True)
-        zones: list[Zone] = []
+        zones: list[ScanRange] = []
         top = store.HIGHEST
         for priority, after in floors:
             if priority < top:
-                zones.append(Zone(top, priority + 1, NIL, LAST))
-            zones.append(Zone(priority, priority, after, LAST))
+                zones.append(ScanRange(top, priority + 1, NIL, LAST))
+            zones.append(ScanRange(priority, priority, after, LAST))
             top = priority - 1
         if top >= store.LOWEST:
-            zones.append(Zone(top, store.LOWEST, NIL, LAST))
-        return zones + [Zone(priority, priority, NIL, after) for priority, after in floors if after != NIL]
+            zones.append(ScanRange(top, store.LOWEST, NIL, LAST))
+        return zones + [ScanRange(priority, priority, NIL, after) for priority, after in floors if after != NIL]
 
     def lower(self, to: UUID) -> None:
         self._after = {priority: min(after, to) for priority, after in self._after.items()}
         for walk in self._walks:
             walk.lower(to)
 
-    def passed(self, walk: Walk, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
+    def passed(self, walk: Scan, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
         """`rows` in their order: the last of each priority counts. Who asks for some types leaves others behind: then only a look can tell
         where the floor is."""
         for row in {row.priority: row for row in rows}.values():
             reached = min(row.id, walk.ceiling) if all_types else NIL
             self._after[row.priority] = max(self._after.get(row.priority, NIL), reached)
-        while len(self._after) > MOST_PRIORITIES:
+        while len(self._after) > MAX_PRIORITIES:
             del self._after[min(self._after)]
 
-    async def look(self, on: Runs, lane: int, dear: int) -> None:
+    async def look(self, on: Executor, lane: int, dear: int) -> None:
         """Sets the floors to where the first jobs are, if the way there is long."""
         self.unseen = False
         self._used = await _buffers_on_the_way(on, lane, list(self._after)) > dear
@@ -97,14 +97,14 @@ class LaneFloors:
                 self._after[priority] = min(_before(job_id), walk.ceiling)
 
 
-class Floors:
+class LowWaterMarks:
     def __init__(self, db: Database, dear: int | None = None) -> None:
         self._db = db
-        self._dear = DEAR if dear is None else dear
-        self._lanes: dict[int, LaneFloors] = {}
+        self._dear = EXPENSIVE_BUFFERS if dear is None else dear
+        self._lanes: dict[int, LaneMarks] = {}
         self._rests_until = 0.0
 
-    async def claim(self, on: Runs, lane: int, most: int, asked: Asked, rules: Rules, now: datetime) -> list[ClaimedRow]:
+    async def claim(self, on: Executor, lane: int, most: int, asked: ClaimParams, rules: LanePolicy, now: datetime) -> list[ClaimedRow]:
         """Where turns are given they decide what is ready, and that is little: floors would be in the way."""
         if rules.parks is not None or rules.in_turn:
             return await store.claim(on, lane, most, asked, rules, now)
@@ -116,11 +116,11 @@ class Floors:
         floors.unseen |= len(rows) >= most or len(unbroken) < len(rows)
         return rows
 
-    def _of(self, lane: int) -> LaneFloors:
+    def _of(self, lane: int) -> LaneMarks:
         floors = self._lanes.get(lane)
         if floors is None:
-            floors = self._lanes[lane] = LaneFloors(used=self._dear < 0)
-            if len(self._lanes) > MOST_LANES:
+            floors = self._lanes[lane] = LaneMarks(used=self._dear < 0)
+            if len(self._lanes) > MAX_LANES:
                 del self._lanes[next(iter(self._lanes))]
         return floors
 
@@ -134,9 +134,9 @@ class Floors:
         if time.monotonic() < self._rests_until:
             return
         spent = sum([await self._look(lane, floors) for lane, floors in list(self._lanes.items()) if floors.unseen])
-        self._rests_until = time.monotonic() + min(REST * spent, LONGEST_REST)
+        self._rests_until = time.monotonic() + min(PAUSE * spent, MAX_PAUSE)
 
-    async def _look(self, lane: int, floors: LaneFloors) -> float:
+    async def _look(self, lane: int, floors: LaneMarks) -> float:
         """How long it took, without the wait for a connection."""
         async with self._db.held() as connection:
             began = time.monotonic()
@@ -144,14 +144,14 @@ class Floors:
             return time.monotonic() - began
 
 
-async def _buffers_on_the_way(on: Runs, lane: int, priorities: Sequence[int]) -> int:
+async def _buffers_on_the_way(on: Executor, lane: int, priorities: Sequence[int]) -> int:
     """To the first jobs. A count, as a busy machine makes everything slow."""
     explained = await on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store.SQL.first_ready}", lane, priorities)
     plan = msgspec.json.decode(explained)[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
-def _unbroken(rows: Sequence[ClaimedRow], asked: Asked) -> Sequence[ClaimedRow]:
+def _unbroken(rows: Sequence[ClaimedRow], asked: ClaimParams) -> Sequence[ClaimedRow]:
     """Up to where nothing was left: of polls that share a claim, one whose answer is full leaves jobs behind; the next has later ones."""
     got = Counter(row.share for row in rows)
     short = next((n for n, share in enumerate(asked.shares, 1) if got[n] < share.most), len(asked.shares))

@@ -12,38 +12,38 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.errors import DatabaseUnavailable
-from app.jobs.offers import Offer, to_nobody
+from app.jobs.offers import Offer, no_offer
 from app.jobs.store import NewJob
-from app.leases.settling import Settling
+from app.leases.settling import SettlementService
 from app.leases.store import ClaimedRow
-from app.leases.verdicts import Ending
-from app.leases.waiting import Poll, Promise, WaitingRoom
-from app.queues.registry import Queues
+from app.leases.verdicts import LeaseEnd
+from app.leases.waiting import Poller, PollerRegistry, Reservation
+from app.queues.registry import QueueCache
 
 
-class Handing:
-    def __init__(self, floor: Floor, queues: Queues, waiting: WaitingRoom, settling: Settling) -> None:
+class SyncMatcher:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, waiting: PollerRegistry, settling: SettlementService) -> None:
         self._floor = floor
         self._queues = queues
         self._waiting = waiting
         self._settling = settling
-        self._doubts: dict[UUID, _Doubt] = {}
+        self._doubts: dict[UUID, _AbandonedLease] = {}
         self.nudge: Callable[[], None] = lambda: None
 
     def offer(self, lane: int, rows: Sequence[NewJob]) -> Offer:
         """In the moment in which the rows are sent: then the leases begin. From here on the polls may not leave."""
         queue = self._queues.of_lane(lane)
         if not self._waiting.waiting(queue.name) or queue.paused or queue.gated or self._queues.parks(lane) is not None:
-            return to_nobody(lane, rows)
+            return no_offer(lane, rows)
         free = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
         pairs = self._waiting.match(queue.name, free)
         leased = {row.id: self._leased(row, poll) for poll, some in pairs for row in some}
-        given = [_Given(poll, poll.promise(), [_claimed(lane, leased[row.id]) for row in some]) for poll, some in pairs]
-        return _HandOff(self, [leased.get(row.id, row) for row in rows], given)
+        given = [_Match(poll, poll.promise(), [_claimed(lane, leased[row.id]) for row in some]) for poll, some in pairs]
+        return SyncMatch(self, [leased.get(row.id, row) for row in rows], given)
 
-    def _leased(self, row: NewJob, poll: Poll) -> NewJob:
+    def _leased(self, row: NewJob, poll: Poller) -> NewJob:
         now = self._floor.now()
         seconds = poll.lease_seconds or row.lease_seconds or self._floor.settings.default_lease_seconds
         return row._replace(
@@ -62,7 +62,7 @@ class Handing:
         """They may be stored, leased to a poll that does not hear of it: then they must not wait for the lease to expire."""
         now = time.monotonic()
         for row in rows:
-            self._doubts[row.id] = _Doubt(Ending(row.id, row.lease_token, "undo"), now + row.lasts)
+            self._doubts[row.id] = _AbandonedLease(LeaseEnd(row.id, row.lease_token, "undo"), now + row.lasts)
         self.nudge()
 
     async def run_once(self) -> None:
@@ -73,19 +73,19 @@ class Handing:
             del self._doubts[row.id]
 
 
-class _Doubt(NamedTuple):
-    ending: Ending
+class _AbandonedLease(NamedTuple):
+    ending: LeaseEnd
     until: float
 
 
-class _Given(NamedTuple):
-    poll: Poll
-    promise: Promise
+class _Match(NamedTuple):
+    poll: Poller
+    promise: Reservation
     rows: list[ClaimedRow]
 
 
-class _HandOff(Offer):
-    def __init__(self, handing: Handing, rows: Sequence[NewJob], given: Sequence[_Given]) -> None:
+class SyncMatch(Offer):
+    def __init__(self, handing: SyncMatcher, rows: Sequence[NewJob], given: Sequence[_Match]) -> None:
         super().__init__(rows)
         self._handing = handing
         self._given = given

@@ -6,8 +6,8 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 
 from app.errors import BatchTooLarge, LeaseLost, MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
-from app.leases.beating import Beating
-from app.leases.claiming import Claiming
+from app.leases.beating import HeartbeatService
+from app.leases.claiming import LongPoll
 from app.leases.schemas import (
     ClaimAnswer,
     ClaimJobs,
@@ -25,27 +25,27 @@ from app.leases.schemas import (
     SettleResult,
     Snooze,
 )
-from app.leases.settling import Settling
-from app.web.auth import Reach
-from app.web.bodies import answer, body
-from app.web.contract import WORK, gives
+from app.leases.settling import SettlementService
+from app.web.auth import AccessDep
+from app.web.bodies import body, json_response
+from app.web.contract import WORK, operation
 from app.web.disconnect import client_of
 from app.web.headers import IdempotencyKey
-from app.web.hot import hot
-from app.web.rooms import of
+from app.web.hot import fast_route
+from app.web.rooms import service
 
 router = APIRouter(tags=["leases"])
 
 _BAD = (MalformedJson, PayloadTooLarge, ValidationFailed)
-SettlingRoom = Annotated[Settling, of(Settling)]
+SettlementServiceDep = Annotated[SettlementService, service(SettlementService)]
 
 
-@hot(router, "/claim", **gives(ClaimAnswer, BatchTooLarge, *_BAD, takes=ClaimJobs, to=WORK))
+@fast_route(router, "/claim", **operation(ClaimAnswer, BatchTooLarge, *_BAD, takes=ClaimJobs, to=WORK))
 async def claim_jobs(
     request: Request,
     claim: Annotated[ClaimJobs, body(ClaimJobs, limit="max_batch_bytes", nul_in_text=True)],
-    claiming: Annotated[Claiming, of(Claiming)],
-    reach: Reach,
+    claiming: Annotated[LongPoll, service(LongPoll)],
+    reach: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Hands out jobs under a lease; waits up to `wait_seconds` for one to come.
@@ -54,45 +54,51 @@ async def claim_jobs(
     live, with the same tokens. A claim that carries settlements never waits.
     """
     result = await claiming.claim(claim, idempotency_key, client_of(request), reach)
-    return answer(result, headers={"Cache-Control": "no-store"})
+    return json_response(result, headers={"Cache-Control": "no-store"})
 
 
-@hot(router, "/heartbeat", **gives(HeartbeatAnswer, BatchTooLarge, *_BAD, takes=Heartbeat, to=WORK))
+@fast_route(router, "/heartbeat", **operation(HeartbeatAnswer, BatchTooLarge, *_BAD, takes=Heartbeat, to=WORK))
 async def heartbeat_leases(
-    beat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")], beating: Annotated[Beating, of(Beating)], reach: Reach
+    beat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")],
+    beating: Annotated[HeartbeatService, service(HeartbeatService)],
+    reach: AccessDep,
 ) -> Response:
     """Extends many leases at once, and tells which are lost or to be cancelled. One lost lease never fails the call.
 
     With `holds_all: true` the list is all that the worker holds: leases that it misses twice in a row go back to ready.
     """
-    return answer(await beating.beat(beat, reach))
+    return json_response(await beating.beat(beat, reach))
 
 
-@hot(router, "/settle", **gives(SettleAnswer, BatchTooLarge, *_BAD, takes=SettleJobs, to=WORK))
+@fast_route(router, "/settle", **operation(SettleAnswer, BatchTooLarge, *_BAD, takes=SettleJobs, to=WORK))
 async def settle_jobs(
-    settle: Annotated[SettleJobs, body(SettleJobs, limit="max_batch_bytes", nul_in_text=True)], settling: SettlingRoom, reach: Reach
+    settle: Annotated[SettleJobs, body(SettleJobs, limit="max_batch_bytes", nul_in_text=True)],
+    settling: SettlementServiceDep,
+    reach: AccessDep,
 ) -> Response:
     """Ends many leases at once, each by its own outcome. A lost one never fails the others."""
     results = await settling.settle(settle.items, reach)
     lost = sum(result.status in ("lease_lost", "not_found") for result in results)
-    return answer(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
+    return json_response(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
 
 
-@hot(router, "/jobs/{job_id}/heartbeat", **gives(LeaseStatus, NotFound, LeaseLost, *_BAD, takes=LeaseBeat, to=WORK))
-async def heartbeat_job(job_id: UUID, beat: Annotated[LeaseBeat, body(LeaseBeat)], beating: Annotated[Beating, of(Beating)]) -> Response:
+@fast_route(router, "/jobs/{job_id}/heartbeat", **operation(LeaseStatus, NotFound, LeaseLost, *_BAD, takes=LeaseBeat, to=WORK))
+async def heartbeat_job(
+    job_id: UUID, beat: Annotated[LeaseBeat, body(LeaseBeat)], beating: Annotated[HeartbeatService, service(HeartbeatService)]
+) -> Response:
     """Extends one lease; keeps progress and checkpoint."""
-    return answer(await beating.beat_one(job_id, beat))
+    return json_response(await beating.beat_one(job_id, beat))
 
 
-@hot(router, "/jobs/{job_id}/complete", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Complete, to=WORK))
-async def complete_job(job_id: UUID, settlement: Annotated[Complete, body(Complete)], settling: SettlingRoom) -> Response:
+@fast_route(router, "/jobs/{job_id}/complete", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Complete, to=WORK))
+async def complete_job(job_id: UUID, settlement: Annotated[Complete, body(Complete)], settling: SettlementServiceDep) -> Response:
     """The work is done. Repeating the call is safe: the answer is then `already_settled`."""
     item = Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.COMPLETE, result=settlement.result)
     return await _settled(settling, item)
 
 
-@hot(router, "/jobs/{job_id}/fail", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Fail, to=WORK))
-async def fail_job(job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_text=True)], settling: SettlingRoom) -> Response:
+@fast_route(router, "/jobs/{job_id}/fail", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Fail, to=WORK))
+async def fail_job(job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_text=True)], settling: SettlementServiceDep) -> Response:
     """The work failed: it is tried again after a back-off, or is dead when its attempts are used up or it is not retryable."""
     item = Settlement(
         job_id=job_id,
@@ -106,8 +112,8 @@ async def fail_job(job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_t
     return await _settled(settling, item)
 
 
-@hot(router, "/jobs/{job_id}/snooze", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Snooze, to=WORK))
-async def snooze_job(job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], settling: SettlingRoom) -> Response:
+@fast_route(router, "/jobs/{job_id}/snooze", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Snooze, to=WORK))
+async def snooze_job(job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], settling: SettlementServiceDep) -> Response:
     """Not now: again in `delay_seconds`. The attempt is given back."""
     item = Settlement(
         job_id=job_id,
@@ -119,11 +125,11 @@ async def snooze_job(job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], 
     return await _settled(settling, item)
 
 
-@hot(router, "/jobs/{job_id}/release", **gives(SettleResult, NotFound, LeaseLost, *_BAD, takes=Release, to=WORK))
-async def release_job(job_id: UUID, settlement: Annotated[Release, body(Release)], settling: SettlingRoom) -> Response:
+@fast_route(router, "/jobs/{job_id}/release", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Release, to=WORK))
+async def release_job(job_id: UUID, settlement: Annotated[Release, body(Release)], settling: SettlementServiceDep) -> Response:
     """Gives the job back: ready now, for anybody. The attempt is given back."""
     return await _settled(settling, Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.RELEASE))
 
 
-async def _settled(settling: Settling, item: Settlement) -> Response:
-    return answer(await settling.settle_one(item))
+async def _settled(settling: SettlementService, item: Settlement) -> Response:
+    return json_response(await settling.settle_one(item))

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from app.jobs.schemas import Progress
 from app.queues.schemas import LeaseSeconds
-from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Meta, Name, Raw, Sent, Told, UnsetType, integer, number
+from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Meta, Name, Raw, RequestModel, ResponseModel, UnsetType, integer, number
 
 # A token is opaque: one that we never gave out is simply a lost lease, so any string is taken.
 Token = str
@@ -27,7 +27,7 @@ class Scope(StrEnum):
     GROUP = "group"
 
 
-class SentError(Sent):
+class SentError(RequestModel):
     """What went wrong. Long texts are cut to 8 kB; NUL characters are dropped."""
 
     message: str
@@ -36,7 +36,7 @@ class SentError(Sent):
     details: Annotated[Raw, Meta(description="Any JSON.")] | UnsetType = UNSET
 
 
-class Settlement(Sent):
+class Settlement(RequestModel):
     """The end of a lease, in one flat shape; which fields count depends on `outcome`."""
 
     job_id: UUID
@@ -51,14 +51,14 @@ class Settlement(Sent):
     checkpoint: Annotated[Raw, Meta(description="Any JSON, handed back on the next claim.")] | UnsetType = UNSET
 
 
-class Complete(Sent):
+class Complete(RequestModel):
     """The work is done."""
 
     lease_token: Token
     result: Annotated[Raw, Meta(description="Any JSON.")] | UnsetType = UNSET
 
 
-class Fail(Sent):
+class Fail(RequestModel):
     """The work failed. It is tried again after a back-off, until its attempts are used up."""
 
     lease_token: Token
@@ -68,7 +68,7 @@ class Fail(Sent):
     scope: Scope | UnsetType = UNSET
 
 
-class Snooze(Sent):
+class Snooze(RequestModel):
     """Not now: try again later. Costs no attempt."""
 
     lease_token: Token
@@ -76,13 +76,13 @@ class Snooze(Sent):
     checkpoint: Annotated[Raw, Meta(description="Any JSON, handed back on the next claim.")] | UnsetType = UNSET
 
 
-class Release(Sent):
+class Release(RequestModel):
     """Give it back: somebody else may take it now. Costs no attempt."""
 
     lease_token: Token
 
 
-class SettleResult(Told):
+class SettleResult(ResponseModel):
     """What became of a settlement. `status`: settled, already_settled, lease_lost, not_found."""
 
     job_id: UUID
@@ -92,13 +92,13 @@ class SettleResult(Told):
     run_at: Instant | UnsetType = UNSET
 
 
-class SettleJobs(Sent):
+class SettleJobs(RequestModel):
     """Up to 1000 settlements of any kind."""
 
     items: list[Settlement]
 
 
-class SettleAnswer(Told):
+class SettleAnswer(ResponseModel):
     """What became of each settlement, in the order of the request."""
 
     results: list[SettleResult]
@@ -106,7 +106,7 @@ class SettleAnswer(Told):
     lost: Int32
 
 
-class ClaimJobs(Sent):
+class ClaimJobs(RequestModel):
     """What a worker asks for. Everything has a default."""
 
     queues: (
@@ -121,7 +121,7 @@ class ClaimJobs(Sent):
     parent_results: Annotated[bool, Meta(description="Whether jobs come with the results of those they waited for.")] | UnsetType = UNSET
 
 
-class ParentResult(Told):
+class ParentResult(ResponseModel):
     """What a job that this one waited for has come to. `state`: completed, dead, cancelled, or gone if it is no longer kept."""
 
     job_id: UUID
@@ -129,7 +129,7 @@ class ParentResult(Told):
     result: Raw | UnsetType = UNSET
 
 
-class ClaimedJob(Told, kw_only=True):
+class ClaimedJob(ResponseModel, kw_only=True):
     """A job in your hands until `lease_expires_at`. Send `lease_token` with every word about it."""
 
     id: UUID
@@ -154,7 +154,7 @@ class ClaimedJob(Told, kw_only=True):
     tracestate: str | UnsetType = UNSET
 
 
-class ClaimAnswer(Told):
+class ClaimAnswer(ResponseModel):
     """The claimed jobs, possibly none. `directive`: run, drain (claim no more) or stop. Wait `poll_after_ms` before the next claim: it is 0
     with jobs and after a wait, above 0 if there was no job and the claim had no `wait_seconds`."""
 
@@ -165,7 +165,7 @@ class ClaimAnswer(Told):
     server_time: Instant
 
 
-class LeaseBeat(Sent):
+class LeaseBeat(RequestModel):
     """A sign of life for one lease."""
 
     lease_token: Token
@@ -180,7 +180,7 @@ class HeldLease(LeaseBeat, kw_only=True):
     job_id: UUID
 
 
-class Heartbeat(Sent):
+class Heartbeat(RequestModel):
     """Signs of life for all leases of a worker. `holds_all` says that the list is complete: what is missing goes back."""
 
     worker_id: Name
@@ -188,7 +188,7 @@ class Heartbeat(Sent):
     holds_all: bool | UnsetType = UNSET
 
 
-class LeaseStatus(Told):
+class LeaseStatus(ResponseModel):
     """`status`: extended, lost. `action`: continue, cancel (stop, and settle as you like), abandon (it is no longer yours)."""
 
     job_id: UUID
@@ -197,7 +197,7 @@ class LeaseStatus(Told):
     lease_expires_at: Instant | UnsetType = UNSET
 
 
-class HeartbeatAnswer(Told):
+class HeartbeatAnswer(ResponseModel):
     """What became of each lease, in the order of the request, and of leases that you did not list (`released`)."""
 
     directive: str

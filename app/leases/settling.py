@@ -10,33 +10,35 @@ from uuid import UUID
 from asyncpg.pgproto import pgproto
 
 from app.db.batcher import Batcher
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import by_lane, lane_of
-from app.db.pool import Runs, ahead, one_by_one, repeated_after_deadlock
+from app.db.pool import Executor, for_each, retry_after_deadlock, uses_reserved_connections
 from app.errors import LeaseLost, NotFound
 from app.jobs.signals import Signals
-from app.jobs.store import told_state
+from app.jobs.store import public_state
 from app.jobs.watching import FINISHED
 from app.keys import store as keys
 from app.leases import store
 from app.leases.checking import check, check_all
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
-from app.leases.store import SettledRow, TraceRow
-from app.leases.telling import already_settled, not_found, settled
-from app.leases.times import Times
-from app.leases.verdicts import AT_ONCE, TIMED_OUT, Ending, Verdict, judge, stored_error
-from app.limits.turns import Turns
-from app.queues.registry import Queues
+from app.leases.store import SettledRow, SettlementRecord
+from app.leases.telling import not_found, repeated_settle_result, settle_result
+from app.leases.times import DurationHistogram
+from app.leases.verdicts import AT_ONCE, TIMED_OUT, LeaseEnd, RetryDecision, decide, stored_error
+from app.limits.turns import GroupScheduler
+from app.queues.registry import QueueCache
 from app.web.access import Access
-from app.web.shapes import UNSET, given, text_of
+from app.web.shapes import UNSET, text_of, value_or
 
-_NOBODYS = UUID(int=0)  # a token that was never given out
-_JUDGED_AGAIN = 3  # a cancel or a heartbeat may come between judging and writing
+_NO_TOKEN = UUID(int=0)  # a token that was never given out
+_DECIDE_AGAIN = 3  # a cancel or a heartbeat may come between judging and writing
 GRACE = timedelta(seconds=1)  # after a run's deadline: a worker that asks within it hears that it should stop, and may still settle
 
 
-class Settling:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals, times: Times, turns: Turns) -> None:
+class SettlementService:
+    def __init__(
+        self, floor: Infrastructure, queues: QueueCache, signals: Signals, times: DurationHistogram, turns: GroupScheduler
+    ) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
@@ -45,7 +47,7 @@ class Settling:
         self._settled_as = {outcome: floor.metrics.settled.labels(outcome.value) for outcome in Outcome}
         self._completions = Batcher("complete", self._complete_together, floor.settings.acquire_timeout_seconds, len)
 
-    @ahead
+    @uses_reserved_connections
     async def settle(self, items: Sequence[Settlement], access: Access, at: str = "/items") -> list[SettleResult]:
         """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
         check_all(items, self._floor.settings, at)
@@ -63,7 +65,7 @@ class Settling:
             left = [item for item in left if id(item) not in told]
         return [told[id(item)] for item in items]
 
-    @ahead
+    @uses_reserved_connections
     async def settle_one(self, item: Settlement) -> SettleResult:
         """The same for one job: a lost lease is an error here, as there is nothing else to tell."""
         check(item, self._floor.settings)
@@ -71,14 +73,14 @@ class Settling:
         if result.status == "not_found":
             raise NotFound(f"no job {item.job_id}")
         if result.status == "lease_lost":
-            raise LeaseLost(item.job_id, given(result.state, ""), given(result.attempt, 0))
+            raise LeaseLost(item.job_id, value_or(result.state, ""), value_or(result.attempt, 0))
         return result
 
-    @ahead
-    async def end(self, endings: Sequence[Ending]) -> list[SettledRow]:
+    @uses_reserved_connections
+    async def end(self, endings: Sequence[LeaseEnd]) -> list[SettledRow]:
         """The broker's own endings; those that have been overtaken are left out."""
         lanes = by_lane(endings, attrgetter("job_id"))
-        return [row for rows in await one_by_one(lanes.items(), lambda item: self._end_lane(*item)) for row in rows]
+        return [row for rows in await for_each(lanes.items(), lambda item: self._end_lane(*item)) for row in rows]
 
     async def _settle_lane(self, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         """Each about another job."""
@@ -93,13 +95,13 @@ class Settling:
             for item in ended:
                 self._settled_as[item.outcome].inc(item.job_id.int in done)
         missed = sorted(item.job_id for item in items if item.job_id.int not in done) if len(done) < len(items) else ()
-        traces = await store.traces(self._floor.db, lane, missed, self._floor.retention_now()) if missed else {}
+        traces = await store.settlement_records(self._floor.db, lane, missed, self._floor.retention_now()) if missed else {}
         return [
-            settled(row) if (row := done.get(item.job_id.int)) is not None else self._missed(item, traces.get(item.job_id))
+            settle_result(row) if (row := done.get(item.job_id.int)) is not None else self._missed(item, traces.get(item.job_id))
             for item in items
         ]
 
-    @ahead
+    @uses_reserved_connections
     async def _complete_together(self, lane: int, calls: Sequence[Sequence[Settlement]]) -> Sequence[dict[int, SettledRow]]:
         """To each what became of its own, by the number of the job. Of calls about the same job one comes first. Those with the same token
         are then about a job that is done; others may have the right one."""
@@ -124,7 +126,7 @@ class Settling:
         self._tell(lane, rows)
         return rows
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def _end_with_groups(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
         """The downstream of a group has said that it has enough, and for how long. Together with the failure, and behind the gate: nobody
         decides in between, and a call that is repeated finds both done or neither."""
@@ -132,7 +134,7 @@ class Settling:
             return []
         await self._queues.learn([lane])  # in the transaction that would need a second connection
         async with self._floor.db.transaction() as transaction:
-            await keys.hold_gate(transaction, lane)
+            await keys.lock_lane(transaction, lane)
             rows = await self._end_on(transaction, lane, [_ending(item) for item in items])
             rests = _rests(items, {row.id: row for row in rows}, self._floor.now())
             if rests:
@@ -142,15 +144,15 @@ class Settling:
             await self._floor.versions.tell()
         return rows
 
-    async def _end_lane(self, lane: int, endings: Sequence[Ending]) -> list[SettledRow]:
+    async def _end_lane(self, lane: int, endings: Sequence[LeaseEnd]) -> list[SettledRow]:
         rows = await self._end_on(self._floor.db, lane, endings)
         self._tell(lane, rows)
         return rows
 
-    async def _end_on(self, on: Runs, lane: int, endings: Sequence[Ending]) -> list[SettledRow]:
+    async def _end_on(self, on: Executor, lane: int, endings: Sequence[LeaseEnd]) -> list[SettledRow]:
         ended: list[SettledRow] = []
         left = {ending.job_id: ending for ending in endings}
-        for _ in range(_JUDGED_AGAIN):
+        for _ in range(_DECIDE_AGAIN):
             verdicts = await self._judge(on, lane, list(left.values())) if left else []
             if not verdicts:
                 break
@@ -160,11 +162,11 @@ class Settling:
                 del left[row.id]
         return ended
 
-    async def _judge(self, on: Runs, lane: int, endings: Sequence[Ending]) -> list[Verdict]:
+    async def _judge(self, on: Executor, lane: int, endings: Sequence[LeaseEnd]) -> list[RetryDecision]:
         now = self._floor.now()
         wanted = {ending.job_id: ending for ending in endings}
         ids = sorted(wanted)
-        rows = await store.leased(on, lane, ids, [wanted[job_id].token for job_id in ids])
+        rows = await store.get_leases(on, lane, ids, [wanted[job_id].token for job_id in ids])
         verdicts = []
         for row in sorted(rows):
             ending = wanted[row.id]
@@ -177,24 +179,24 @@ class Settling:
                 if now < row.deadline_at + GRACE:
                     continue
                 ending = replace(ending, outcome="timeout", error=TIMED_OUT)
-            verdicts.append(judge(row, ending, self._floor.settings, now, random.uniform(-1, 1)))
+            verdicts.append(decide(row, ending, self._floor.settings, now, random.uniform(-1, 1)))
         return verdicts
 
-    async def _carry_out(self, on: Runs, lane: int, verdicts: Sequence[Verdict]) -> list[SettledRow]:
+    async def _carry_out(self, on: Executor, lane: int, verdicts: Sequence[RetryDecision]) -> list[SettledRow]:
         now = self._floor.now()
         stay = [verdict[:-2] for verdict in verdicts if verdict.next_state in ("ready", "scheduled")]
         dead = [verdict.burial for verdict in verdicts if verdict.next_state == "dead"]
         over = [verdict.closing for verdict in verdicts if verdict.next_state == "cancelled"]
         rows = await self._put_back(on, lane, stay) if stay else []
-        rows += await store.bury(on, lane, dead, now) if dead else []
-        rows += await store.close(on, lane, over, now, *self._queues.retention(lane, now)) if over else []
+        rows += await store.move_to_dead_letters(on, lane, dead, now) if dead else []
+        rows += await store.finish_cancelled(on, lane, over, now, *self._queues.retention(lane, now)) if over else []
         return rows
 
-    async def _put_back(self, on: Runs, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
+    async def _put_back(self, on: Executor, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
         await self._queues.learn([lane])
         strict = self._queues.of_lane(lane).per_group == 1
         parks, resting = self._queues.parks(lane), self._queues.resting.get(lane)
-        return await store.put_back(on, lane, rows, strict=strict, parks=parks, resting=resting)
+        return await store.requeue(on, lane, rows, strict=strict, parks=parks, resting=resting)
 
     def served(self, lane: int, turns: Iterable[tuple[str | None, int | None]]) -> None:
         """Jobs of these groups have begun, or ended, in these turns."""
@@ -214,14 +216,14 @@ class Settling:
         if self._queues.counts_leases(lane):
             self._signals.ready(lane, [None] * len(rows))  # a freed slot
 
-    def _missed(self, item: Settlement, trace: TraceRow | None) -> SettleResult:
+    def _missed(self, item: Settlement, trace: SettlementRecord | None) -> SettleResult:
         if trace is None:
             return not_found(item)
         used_for = (trace.settled_as or "").removesuffix(f" {AT_ONCE}")
         if trace.lease_token == token_of(item.lease_token) and used_for == item.outcome:
-            return already_settled(trace)
+            return repeated_settle_result(trace)
         self._floor.metrics.lost.inc()
-        return SettleResult(job_id=item.job_id, status="lease_lost", state=told_state(trace.state), attempt=trace.attempt)
+        return SettleResult(job_id=item.job_id, status="lease_lost", state=public_state(trace.state), attempt=trace.attempt)
 
 
 def _by_number(rows: Iterable[SettledRow]) -> dict[int, SettledRow]:
@@ -239,7 +241,7 @@ def token_of(text: str) -> UUID:
     try:
         return pgproto.UUID(text)
     except ValueError:
-        return _NOBODYS
+        return _NO_TOKEN
 
 
 def _of_group(item: Settlement) -> bool:
@@ -253,18 +255,18 @@ def _rests(items: Sequence[Settlement], done: dict[UUID, SettledRow], now: datet
         row = done.get(item.job_id)
         if row is None or row.group_key is None:
             continue
-        until = row.run_at or now + timedelta(seconds=given(item.retry_after_seconds, 0))
+        until = row.run_at or now + timedelta(seconds=value_or(item.retry_after_seconds, 0))
         rests[row.group_key] = max(until, rests.get(row.group_key, until))
     return rests
 
 
-def _ending(item: Settlement) -> Ending:
-    return Ending(
+def _ending(item: Settlement) -> LeaseEnd:
+    return LeaseEnd(
         job_id=item.job_id,
         token=token_of(item.lease_token),
         outcome=item.outcome.value,  # type: ignore[arg-type]
         error=None if item.error is UNSET else stored_error(item.error),
-        retryable=given(item.retryable, True),
-        delay_seconds=given(item.retry_after_seconds if item.outcome is Outcome.FAIL else item.delay_seconds, None),
+        retryable=value_or(item.retryable, True),
+        delay_seconds=value_or(item.retry_after_seconds if item.outcome is Outcome.FAIL else item.delay_seconds, None),
         checkpoint=text_of(item.checkpoint),
     )

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from app.db.pool import Runs, columns
-from app.db.sql import statements
+from app.db.pool import Executor, to_columns
+from app.db.sql import load_queries
 from app.web.disconnect import Client
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 ENVELOPE_BYTES = 1024  # of a claimed job without its user data: names, instants, token
 KEPT_ATTEMPTS = 20  # a job that retries for months must not grow for ever
@@ -44,7 +44,7 @@ class ClaimedRow(NamedTuple):
     share: int  # whose it is, of the polls that shared the statement, counted from 1
 
 
-class LeasedRow(NamedTuple):
+class LeaseRow(NamedTuple):
     id: UUID
     lease_token: UUID
     state: str
@@ -76,7 +76,7 @@ class SettledRow(NamedTuple):
     turn: int | None
 
 
-class TraceRow(NamedTuple):
+class SettlementRecord(NamedTuple):
     id: UUID
     state: str
     attempt: int
@@ -85,14 +85,14 @@ class TraceRow(NamedTuple):
     settled_as: str | None
 
 
-class BeatRow(NamedTuple):
+class HeartbeatRow(NamedTuple):
     id: UUID
     lease_token: UUID
     lease_expires_at: datetime
     cancel: bool
 
 
-class Share(NamedTuple):
+class PollSlice(NamedTuple):
     """What one of many polls that share a statement asks for."""
 
     most: int
@@ -100,7 +100,7 @@ class Share(NamedTuple):
     lease_seconds: int | None
 
 
-class Asked(NamedTuple):
+class ClaimParams(NamedTuple):
     """What a claim asks of each lane, and for whom. With `shares` it is many claims that ask alike."""
 
     worker_id: str | None
@@ -111,7 +111,7 @@ class Asked(NamedTuple):
     at_least_one: bool
     job_types: Sequence[str] | None
     held_by: str | None = None
-    shares: Sequence[Share] = ()
+    shares: Sequence[PollSlice] = ()
     client: Client | None = None
 
     @property
@@ -119,7 +119,7 @@ class Asked(NamedTuple):
         return self.job_types is None and self.held_by is None and self.at_least_one
 
 
-class Zone(NamedTuple):
+class ScanRange(NamedTuple):
     """A part of a lane: the priorities from `highest` down to `lowest`, and of each the ids beyond `after` up to `upto`."""
 
     highest: int
@@ -130,27 +130,27 @@ class Zone(NamedTuple):
 
 HIGHEST, LOWEST = 32767, -32768
 NIL, LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
-WHOLE_LANE = (Zone(HIGHEST, LOWEST, NIL, LAST),)
+WHOLE_LANE = (ScanRange(HIGHEST, LOWEST, NIL, LAST),)
 
 
-class Rules(NamedTuple):
+class LanePolicy(NamedTuple):
     """What a lane asks of a claim: who waits for a turn (`parks` in jobs.sql), whether turns are the order, whether leases are counted,
     and where to look, in this order."""
 
     parks: Sequence[str] | None = None
     in_turn: bool = False
     counted: bool | None = None
-    zones: Sequence[Zone] = WHOLE_LANE
+    zones: Sequence[ScanRange] = WHOLE_LANE
 
 
-async def held_by(on: Runs, caller: str) -> int:
+async def count_leases_of_key(on: Executor, caller: str) -> int:
     held: int = await on.value(SQL.held_by, caller)
     return held
 
 
-async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now: datetime) -> list[ClaimedRow]:
+async def claim(on: Executor, lane: int, limit: int, asked: ClaimParams, rules: LanePolicy, now: datetime) -> list[ClaimedRow]:
     """In their order. With shares these say how many, not `limit`, and the first has the first jobs."""
-    shares = asked.shares or (Share(limit, asked.worker_id, asked.lease_seconds),)
+    shares = asked.shares or (PollSlice(limit, asked.worker_id, asked.lease_seconds),)
     most, worker_ids, lease_seconds = zip(*shares, strict=True)
     *ends, total = accumulate(most)
     rows = await on.rows(
@@ -170,7 +170,7 @@ async def claim(on: Runs, lane: int, limit: int, asked: Asked, rules: Rules, now
         rules.parks,
         rules.counted,
         asked.held_by,
-        *columns(rules.zones),
+        *to_columns(rules.zones),
         [end + 1 for end in ends],
     )
     return sorted(map(ClaimedRow._make, rows), key=_in_turn if rules.in_turn else _by_age)
@@ -184,75 +184,77 @@ def _in_turn(row: ClaimedRow) -> tuple[int, int, UUID]:
     return -row.priority, row.turn or 0, row.id
 
 
-async def first_ready(on: Runs, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
+async def first_ready(on: Executor, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
     return [(row["priority"], row["id"]) for row in await on.rows(SQL.first_ready, lane, priorities)]
 
 
-async def held_leases(on: Runs, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
+async def leases_with_secret(on: Executor, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
     return [*map(ClaimedRow._make, await on.rows(SQL.held_leases, lane, ids, secret))]
 
 
-async def heartbeat(on: Runs, lane: int, beats: Sequence[tuple[object, ...]], now: datetime, default_lease_seconds: int) -> list[BeatRow]:
+async def heartbeat(
+    on: Executor, lane: int, beats: Sequence[tuple[object, ...]], now: datetime, default_lease_seconds: int
+) -> list[HeartbeatRow]:
     """Beats are (id, token, lease_seconds, progress, checkpoint)."""
-    ids, tokens, seconds, progress, checkpoints = columns(beats)
+    ids, tokens, seconds, progress, checkpoints = to_columns(beats)
     rows = await on.rows(SQL.heartbeat, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints)
-    return [*map(BeatRow._make, rows)]
+    return [*map(HeartbeatRow._make, rows)]
 
 
 async def complete(
-    on: Runs, lane: int, items: Sequence[tuple[UUID, UUID, str | None]], now: datetime, keep_until: datetime, archive: bool
+    on: Executor, lane: int, items: Sequence[tuple[UUID, UUID, str | None]], now: datetime, keep_until: datetime, archive: bool
 ) -> list[SettledRow]:
     """Items are (id, token, result)."""
-    return [*map(SettledRow._make, await on.rows(SQL.complete, lane, *columns(items), now, keep_until, archive))]
+    return [*map(SettledRow._make, await on.rows(SQL.complete, lane, *to_columns(items), now, keep_until, archive))]
 
 
-async def leased(on: Runs, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeasedRow]:
-    return [*map(LeasedRow._make, await on.rows(SQL.leased, lane, ids, tokens))]
+async def get_leases(on: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeaseRow]:
+    return [*map(LeaseRow._make, await on.rows(SQL.leased, lane, ids, tokens))]
 
 
-async def put_back(
-    on: Runs, lane: int, rows: Sequence[tuple[object, ...]], *, strict: bool, parks: Sequence[str] | None, resting: Sequence[str] | None
+async def requeue(
+    on: Executor, lane: int, rows: Sequence[tuple[object, ...]], *, strict: bool, parks: Sequence[str] | None, resting: Sequence[str] | None
 ) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.put_back, lane, *columns(rows), KEPT_ATTEMPTS, strict, parks, resting))]
+    return [*map(SettledRow._make, await on.rows(SQL.put_back, lane, *to_columns(rows), KEPT_ATTEMPTS, strict, parks, resting))]
 
 
-async def bury(on: Runs, lane: int, rows: Sequence[tuple[object, ...]], now: datetime) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.bury, lane, *columns(rows), KEPT_ATTEMPTS, now))]
+async def move_to_dead_letters(on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime) -> list[SettledRow]:
+    return [*map(SettledRow._make, await on.rows(SQL.bury, lane, *to_columns(rows), KEPT_ATTEMPTS, now))]
 
 
-async def close(
-    on: Runs, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
+async def finish_cancelled(
+    on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
 ) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.close, lane, *columns(rows), KEPT_ATTEMPTS, now, keep_until, archive))]
+    return [*map(SettledRow._make, await on.rows(SQL.close, lane, *to_columns(rows), KEPT_ATTEMPTS, now, keep_until, archive))]
 
 
-async def traces(on: Runs, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, TraceRow]:
-    found = [*map(TraceRow._make, await on.rows(SQL.traces, lane, ids, kept_at))]
+async def settlement_records(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, SettlementRecord]:
+    found = [*map(SettlementRecord._make, await on.rows(SQL.traces, lane, ids, kept_at))]
     if any(trace.settled_as for trace in found):
-        await mark(on)
+        await wait_for_replication(on)
     return {trace.id: trace for trace in found}
 
 
-async def mark(on: Runs) -> None:
+async def wait_for_replication(on: Executor) -> None:
     """Returns when everything that was committed before is as safe as a commit can be here."""
     await on.rows(SQL.mark)
 
 
-async def expired_leases(on: Runs, after: datetime, until: datetime, limit: int) -> list[Record]:
+async def expired_leases(on: Executor, after: datetime, until: datetime, limit: int) -> list[Record]:
     return await on.rows(SQL.expired_leases, after, until, limit)
 
 
-async def leases_of_worker(on: Runs, worker_id: str, claimed_before: datetime) -> list[Record]:
+async def leases_of_worker(on: Executor, worker_id: str, claimed_before: datetime) -> list[Record]:
     return await on.rows(SQL.leases_of_worker, worker_id, claimed_before)
 
 
-async def mark_missing(on: Runs, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID], now: datetime) -> None:
+async def mark_unreported(on: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID], now: datetime) -> None:
     await on.rows(SQL.mark_missing, lane, ids, tokens, now)
 
 
-async def ready_lanes(on: Runs, lanes: Sequence[int]) -> list[int]:
+async def ready_lanes(on: Executor, lanes: Sequence[int]) -> list[int]:
     return [row["lane"] for row in await on.rows(SQL.ready_lanes, lanes)]
 
 
-async def live_tokens(on: Runs, after: tuple[int, UUID], limit: int) -> list[Record]:
+async def live_tokens(on: Executor, after: tuple[int, UUID], limit: int) -> list[Record]:
     return await on.rows(SQL.live_tokens, *after, limit)

@@ -9,29 +9,29 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from app.db.batcher import Batcher
-from app.db.floor import Floor
-from app.db.pool import Runs, Transaction, repeated_after_deadlock
+from app.db.floor import Infrastructure
+from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
 from app.keys import store as keys
 from app.leases import store
-from app.leases.floors import Floors
-from app.leases.store import Asked, ClaimedRow, Rules, Share
-from app.leases.times import Times
-from app.limits.gate import Gate
-from app.queues.registry import Queue, Queues
+from app.leases.floors import LowWaterMarks
+from app.leases.store import ClaimedRow, ClaimParams, LanePolicy, PollSlice
+from app.leases.times import DurationHistogram
+from app.limits.gate import QueueLimits
+from app.queues.registry import Queue, QueueCache
 
-AWAY = timedelta(seconds=1)
+DRAIN_POLL_MS = timedelta(seconds=1)
 
 
-class Claim(NamedTuple):
+class ClaimCall(NamedTuple):
     """One of those that may share a statement."""
 
     most: int
-    asked: Asked
+    asked: ClaimParams
 
 
-class Take(NamedTuple):
+class ClaimResult(NamedTuple):
     """The result of a claim. `again_at`: when the first exhausted rate allows a job again. `skipped`: a lane lock was not free.
     `replayed`: the rows are the leases of a repeated claim, none if they have ended."""
 
@@ -41,21 +41,21 @@ class Take(NamedTuple):
     replayed: bool = False
 
 
-async def in_two_passes(queues: Sequence[Queue], take: Callable[[bool], Awaitable[Take]]) -> Take:
+async def in_two_passes(queues: Sequence[Queue], take: Callable[[bool], Awaitable[ClaimResult]]) -> ClaimResult:
     """`take(wait)` claims from the queues. The first pass skips lanes whose lock is not free, so that one limited queue does not hold up
     the others; the second waits for the locks, and runs only if the first got nothing and skipped something."""
     first = await take(sum(queue.lanes for queue in queues) <= 1)
     return await take(True) if first.skipped and not first.rows else first
 
 
-class Taking:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals, times: Times) -> None:
+class ClaimService:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals, times: DurationHistogram) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
         self._times = times
-        self._gate = Gate(floor)
-        self.floors = Floors(floor.db)
+        self._gate = QueueLimits(floor)
+        self.floors = LowWaterMarks(floor.db)
         signals.on_back = self.floors.lower
         self._claims = Batcher("claim", self._take_together, floor.settings.acquire_timeout_seconds, attrgetter("most"))
         self._alarms: dict[str, asyncio.TimerHandle] = {}
@@ -67,16 +67,18 @@ class Taking:
         await self._floor.versions.fresh()
         return [queue for queue in await self._queues.find_all(names) if not queue.paused]
 
-    async def take(self, queues: Sequence[Queue], most: int, asked: Asked, *, wait: bool, on: Transaction | None = None) -> Take:
+    async def take(
+        self, queues: Sequence[Queue], most: int, asked: ClaimParams, *, wait: bool, on: Transaction | None = None
+    ) -> ClaimResult:
         """`on`: the transaction of a claim with a key, which has its only connection. It holds all gates from the start, in the order of
         lanes. Without `wait` it skips lanes whose lock is not free."""
         skipped: set[int] = set()
         if on is not None:
             for lane in sorted(lane for queue in queues if queue.gated for lane in queue.all_lanes):
-                skipped |= set() if await keys.hold_gate(on, lane, wait=wait) else {lane}
+                skipped |= set() if await keys.lock_lane(on, lane, wait=wait) else {lane}
         taken: list[ClaimedRow] = []
         if most <= 0:  # a quota that is used up
-            return Take(taken, self._floor.now() + AWAY)
+            return ClaimResult(taken, self._floor.now() + DRAIN_POLL_MS)
         waits: list[datetime] = []
         for queue, lane in self._lanes(queues):
             if lane in skipped:
@@ -96,7 +98,7 @@ class Taking:
         self.count(taken)
         lanes = sum(queue.lanes for queue in queues)
         # `again_at` only if every lane has one: the others may get a job at any moment.
-        return Take(taken, min(waits) if waits and len(waits) == lanes else None, skipped=bool(skipped))
+        return ClaimResult(taken, min(waits) if waits and len(waits) == lanes else None, skipped=bool(skipped))
 
     def _lanes(self, queues: Sequence[Queue]) -> list[tuple[Queue, int]]:
         """The lanes of one queue from a random one on, so that none is always last."""
@@ -106,36 +108,38 @@ class Taking:
             lanes += [(queue, lane) for lane in (*queue.all_lanes[first:], *queue.all_lanes[:first])]
         return lanes
 
-    async def _take_lane(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked, *, wait: bool) -> Take:
+    async def _take_lane(
+        self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: ClaimParams, *, wait: bool
+    ) -> ClaimResult:
         if not queue.gated:
             return await self._take_ungated(on, queue, lane, most, asked)
         if on is not None:
             return await self._take_through_gate(on, queue, lane, most, asked, wait=wait)
         return await self._take_in_transaction(queue, lane, most, asked, wait=wait)
 
-    @repeated_after_deadlock
-    async def _take_in_transaction(self, queue: Queue, lane: int, most: int, asked: Asked, *, wait: bool) -> Take:
+    @retry_after_deadlock
+    async def _take_in_transaction(self, queue: Queue, lane: int, most: int, asked: ClaimParams, *, wait: bool) -> ClaimResult:
         async with self._floor.db.transaction() as transaction:
             return await self._take_through_gate(transaction, queue, lane, most, asked, wait=wait)
 
-    async def _take_ungated(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: Asked) -> Take:
-        rules = Rules(self._queues.parks(lane), in_turn=queue.fair)
+    async def _take_ungated(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: ClaimParams) -> ClaimResult:
+        rules = LanePolicy(self._queues.parks(lane), in_turn=queue.fair)
         if on is not None:
-            return Take(await self.floors.claim(on, lane, most, asked, rules, self._floor.now()))
-        if rules == Rules() and asked.asks_for_any:
-            return Take(await self._claims.add(lane, Claim(most, asked)))
+            return ClaimResult(await self.floors.claim(on, lane, most, asked, rules, self._floor.now()))
+        if rules == LanePolicy() and asked.asks_for_any:
+            return ClaimResult(await self._claims.add(lane, ClaimCall(most, asked)))
         async with self._floor.db.held() as connection:
-            return Take(await self.floors.claim(connection, lane, most, asked, rules, self._floor.now()))
+            return ClaimResult(await self.floors.claim(connection, lane, most, asked, rules, self._floor.now()))
 
-    async def _take_together(self, lane: int, claims: Sequence[Claim]) -> Sequence[list[ClaimedRow]]:
+    async def _take_together(self, lane: int, claims: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
         """First come first served. For who has left while in line nothing is claimed."""
         there = [claim for claim in claims if claim.asked.client is None or not claim.asked.client.gone]
         if not there:
             return [[] for _ in claims]
-        shares = [Share(most, asked.worker_id, asked.lease_seconds) for most, asked in there]
+        shares = [PollSlice(most, asked.worker_id, asked.lease_seconds) for most, asked in there]
         asked = there[0].asked._replace(shares=shares)
         async with self._floor.db.held() as connection:
-            rows = await self.floors.claim(connection, lane, sum(claim.most for claim in there), asked, Rules(), self._floor.now())
+            rows = await self.floors.claim(connection, lane, sum(claim.most for claim in there), asked, LanePolicy(), self._floor.now())
         taken: dict[int, list[ClaimedRow]] = {id(claim): [] for claim in claims}
         for row in rows:
             taken[id(there[row.share - 1])].append(row)
@@ -148,18 +152,18 @@ class Taking:
     async def finish(self) -> None:
         await self._claims.finish()
 
-    async def _take_through_gate(self, on: Runs, queue: Queue, lane: int, most: int, asked: Asked, *, wait: bool) -> Take:
+    async def _take_through_gate(self, on: Executor, queue: Queue, lane: int, most: int, asked: ClaimParams, *, wait: bool) -> ClaimResult:
         leave = await self._gate.ask(on, queue, lane, most, wait=wait)
         if leave is None:
-            return Take([], skipped=True)
+            return ClaimResult([], skipped=True)
         rows: list[ClaimedRow] = []
         if leave.most > 0:
-            rules = Rules(self._queues.parks(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
+            rules = LanePolicy(self._queues.parks(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
             rows = await self.floors.claim(on, lane, leave.most, asked, rules, leave.now)
             await self._gate.note(on, queue, lane, len(rows), leave.now)
         if leave.again_at is not None and len(rows) == leave.most < most:
             self._wake_at(queue.name, leave.again_at)  # who comes next, or waits already, gets what the rate gives then
-        return Take(rows, leave.again_at if leave.most == 0 else None)
+        return ClaimResult(rows, leave.again_at if leave.most == 0 else None)
 
     def _wake_at(self, queue: str, instant: datetime) -> None:
         """One alarm per queue and process, however many polls have asked: the earliest."""

@@ -10,13 +10,13 @@ import msgspec
 
 from app.jobs.schemas import Attempt, JobError
 from app.leases.schemas import SentError
-from app.leases.store import LeasedRow
+from app.leases.store import LeaseRow
 from app.queues.schemas import RetryPolicy
 from app.settings import Settings
-from app.web.shapes import UNSET, given, or_unset
+from app.web.shapes import UNSET, unset_if_none, value_or
 
 # The first three are a worker's word; the others the broker's own: undelivered, no longer listed, ran out, ran for too long.
-Ends = Literal["fail", "snooze", "release", "undo", "reclaim", "expire", "timeout"]
+LeaseOutcome = Literal["fail", "snooze", "release", "undo", "reclaim", "expire", "timeout"]
 
 AT_ONCE = "at once"  # a retry or a snooze without delay: ready when it was settled, not scheduled
 MAX_TEXT = 8 * 1024
@@ -28,19 +28,19 @@ _retry = msgspec.json.Decoder(RetryPolicy)
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class LeaseEnd:
     """The end of one lease, as asked for."""
 
     job_id: UUID
     token: UUID
-    outcome: Ends
+    outcome: LeaseOutcome
     error: JobError | None = None
     retryable: bool = True
     delay_seconds: float | None = None
     checkpoint: str | None = None
 
 
-class Verdict(NamedTuple):
+class RetryDecision(NamedTuple):
     """What the job becomes, and what it was when that was decided (the statement matches nothing else)."""
 
     id: UUID
@@ -94,7 +94,7 @@ class Verdict(NamedTuple):
         )
 
 
-def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dice: float) -> Verdict:
+def decide(row: LeaseRow, ending: LeaseEnd, settings: Settings, now: datetime, dice: float) -> RetryDecision:
     """`dice` is a number from -1 to 1, for the jitter."""
     spent = ending.outcome in ("fail", "expire", "timeout")
     reason = _reason(row, ending, settings)
@@ -103,7 +103,7 @@ def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dic
     at_once = next_state == "scheduled" and delay <= 0
     given_back = 0 if spent or row.state != "running" or next_state == "cancelled" else 1
     told = spent or next_state == "cancelled"
-    return Verdict(
+    return RetryDecision(
         id=row.id,
         token=row.lease_token,
         was=row.state,
@@ -116,20 +116,20 @@ def judge(row: LeasedRow, ending: Ending, settings: Settings, now: datetime, dic
         attempt=row.attempt - given_back,
         crashes=row.crashes + (ending.outcome == "expire"),
         checkpoint=ending.checkpoint,
-        entry=_account(row, ending, now, cancelled=next_state == "cancelled") if told else None,
-        error_type=given(ending.error.error_type, None) if ending.error else None,
+        entry=_attempt_record(row, ending, now, cancelled=next_state == "cancelled") if told else None,
+        error_type=value_or(ending.error.error_type, None) if ending.error else None,
         fingerprint=fingerprint(ending.error) if ending.error else str(reason),
     )
 
 
-def _settled_as(outcome: Ends, *, at_once: bool) -> str | None:
+def _settled_as(outcome: LeaseOutcome, *, at_once: bool) -> str | None:
     """What the token was used for; with it a repeated settlement gets the same answer. The broker's own endings use up no token."""
     if outcome not in ("fail", "snooze", "release"):
         return None
     return f"{outcome} {AT_ONCE}" if at_once else outcome
 
 
-def _reason(row: LeasedRow, ending: Ending, settings: Settings) -> str | None:
+def _reason(row: LeaseRow, ending: LeaseEnd, settings: Settings) -> str | None:
     """Why the job is where it goes; None for ready, which needs no reason."""
     if row.cancel_requested_at is not None:
         return "cancelled_by_user"
@@ -152,14 +152,14 @@ def _next_state(reason: str | None) -> str:
     return "cancelled" if reason == "cancelled_by_user" else "dead"
 
 
-def _delay(row: LeasedRow, ending: Ending, settings: Settings, dice: float) -> float:
+def _delay(row: LeaseRow, ending: LeaseEnd, settings: Settings, dice: float) -> float:
     if ending.delay_seconds is not None:
         return ending.delay_seconds
     policy = _retry.decode(row.retry) if row.retry else RetryPolicy()
-    base = given(policy.base_seconds, settings.retry_base_seconds)
-    factor = given(policy.factor, settings.retry_factor)
-    most = given(policy.max_seconds, settings.retry_max_seconds)
-    return backoff(row.attempt, base, factor, most) * (1 + given(policy.jitter, settings.retry_jitter) * dice)
+    base = value_or(policy.base_seconds, settings.retry_base_seconds)
+    factor = value_or(policy.factor, settings.retry_factor)
+    most = value_or(policy.max_seconds, settings.retry_max_seconds)
+    return backoff(row.attempt, base, factor, most) * (1 + value_or(policy.jitter, settings.retry_jitter) * dice)
 
 
 def backoff(attempt: int, base: float, factor: float, most: float) -> float:
@@ -172,10 +172,10 @@ def backoff(attempt: int, base: float, factor: float, most: float) -> float:
     return min(delay, most)
 
 
-def _account(row: LeasedRow, ending: Ending, now: datetime, *, cancelled: bool) -> str:
+def _attempt_record(row: LeaseRow, ending: LeaseEnd, now: datetime, *, cancelled: bool) -> str:
     attempt = Attempt(
         attempt=row.attempt,
-        worker_id=or_unset(row.worker_id),
+        worker_id=unset_if_none(row.worker_id),
         started_at=row.started_at,
         ended_at=now,
         outcome="cancel" if cancelled else "fail" if ending.outcome == "timeout" else ending.outcome,
@@ -203,7 +203,7 @@ def fingerprint(error: JobError) -> str:
     message = error.message[:500]
     for pattern, mask in ((_QUOTED, "?"), (_UUID, "#"), (_HEX, "#"), (_NUMBER, "#")):
         message = pattern.sub(mask, message)
-    return f"{given(error.error_type, 'error')}: {message}"[:250]
+    return f"{value_or(error.error_type, 'error')}: {message}"[:250]
 
 
 TIMED_OUT = JobError(message="the run took longer than its timeout_seconds", error_type="timeout")

@@ -14,23 +14,23 @@ from app.jobs.store import NewJob
 from app.leases.store import ClaimedRow
 from app.metrics import Metrics
 
-Promise: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
-Kinds: TypeAlias = frozenset[str] | None
+Reservation: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
+JobTypeNames: TypeAlias = frozenset[str] | None
 
 PATIENCE = 2.0  # a commit that takes longer waits for a standby or a disk: whoever is still there need not
-HANDFUL = 32  # of whatever size, they fit into one answer
+MAX_SCANNED = 32  # of whatever size, they fit into one answer
 
 _numbers = itertools.count()
 
 
-class Word(NamedTuple):
+class WakeUp(NamedTuple):
     """That a job became claimable. Without a type it says only that there are some: perhaps many, of any type."""
 
     queue: str
     job_type: str | None
 
 
-class Poll:
+class Poller:
     """One parked claim. A word that comes while the poll is looking is kept: the poll looks once more, or passes it on."""
 
     def __init__(
@@ -49,9 +49,9 @@ class Poll:
         self.number = next(_numbers)
         self.stirred = False
         self._sleep: asyncio.Future[None] | None = None
-        self._promised: Promise | None = None
-        self._new: set[Word] = set()
-        self._looked_for: set[Word] = set()
+        self._promised: Reservation | None = None
+        self._new: set[WakeUp] = set()
+        self._looked_for: set[WakeUp] = set()
 
     @property
     def asleep(self) -> bool:
@@ -63,7 +63,7 @@ class Poll:
         return self._promised is None and not self.stirred
 
     @property
-    def unused(self) -> set[Word]:
+    def unused(self) -> set[WakeUp]:
         """What others should hear when this poll leaves."""
         return self._new | self._looked_for
 
@@ -72,7 +72,7 @@ class Poll:
         self.stirred = True
         self._end_sleep()
 
-    def tell(self, word: Word) -> None:
+    def tell(self, word: WakeUp) -> None:
         self._new.add(word)
         self.stir()
 
@@ -86,18 +86,18 @@ class Poll:
         """Others had them."""
         self._looked_for = set()
 
-    def took(self, jobs: set[Word], *, all_there_were: bool) -> None:
+    def took(self, jobs: set[WakeUp], *, all_there_were: bool) -> None:
         """A word is used up by the job it was about; one without a type only when nothing was left behind."""
         queues = {job.queue for job in jobs}
         used = {word for word in self._looked_for if word in jobs or (all_there_were and not word.job_type and word.queue in queues)}
         self._looked_for -= used
 
-    def promise(self) -> Promise:
+    def promise(self) -> Reservation:
         """Jobs are being stored for it. However it wakes, it waits for a while for what becomes of that."""
         self._promised = asyncio.get_running_loop().create_future()
         return self._promised
 
-    def keep(self, promise: Promise, rows: Sequence[ClaimedRow]) -> bool:
+    def keep(self, promise: Reservation, rows: Sequence[ClaimedRow]) -> bool:
         """The jobs; or none, as they were not stored: sleep on. False: nobody waits for them any more."""
         if promise.done():
             return False
@@ -133,21 +133,21 @@ class Poll:
             self._sleep.set_result(None)
 
 
-class WaitingRoom:
+class PollerRegistry:
     """Polls by queue name (a queue that does not exist yet can be waited for too) and by what they take, in the order of their coming."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._polls: dict[str, dict[Kinds, dict[Poll, None]]] = {}
+        self._polls: dict[str, dict[JobTypeNames, dict[Poller, None]]] = {}
         self.draining = False
         self.parked = 0
         metrics.parked.set_function(lambda: self.parked)
 
-    def park(self, poll: Poll) -> None:
+    def park(self, poll: Poller) -> None:
         for queue in poll.queues:
             self._polls.setdefault(queue, {}).setdefault(poll.job_types, {})[poll] = None
         self.parked += 1
 
-    def leave(self, poll: Poll) -> None:
+    def leave(self, poll: Poller) -> None:
         for queue in poll.queues:
             kinds = self._polls[queue]
             del kinds[poll.job_types][poll]
@@ -167,14 +167,14 @@ class WaitingRoom:
             kinds = self._polls[queue]
             for candidates in [self._that_take(queue, {job_type})] if job_type else list(kinds.values()):
                 for poll in islice(_longest_asleep_first(candidates), count):
-                    poll.tell(Word(queue, job_type))
+                    poll.tell(WakeUp(queue, job_type))
 
-    def match(self, queue: str, jobs: Iterable[NewJob]) -> list[tuple[Poll, list[NewJob]]]:
+    def match(self, queue: str, jobs: Iterable[NewJob]) -> list[tuple[Poller, list[NewJob]]]:
         """Polls and the jobs that can be handed to them, as far as there are any. Each takes the first that it may have."""
         left: dict[str, list[NewJob]] = {}
         for job in sorted(jobs, key=_in_order, reverse=True):
             left.setdefault(job.job_type, []).append(job)
-        pairs: list[tuple[Poll, list[NewJob]]] = []
+        pairs: list[tuple[Poller, list[NewJob]]] = []
         for poll in self._that_take(queue, left.keys()):
             if not left:
                 break
@@ -182,7 +182,7 @@ class WaitingRoom:
                 pairs.append((poll, taken))
         return pairs
 
-    def _that_take(self, queue: str, job_types: Collection[str]) -> Iterable[Poll]:
+    def _that_take(self, queue: str, job_types: Collection[str]) -> Iterable[Poller]:
         """In the order in which they came. Those of other kinds are not looked at: there may be thousands."""
         kinds = self._polls.get(queue, {})
         able = [polls for kind, polls in kinds.items() if kind is None or not kind.isdisjoint(job_types)]
@@ -208,11 +208,11 @@ class WaitingRoom:
         for poll in self.polls():
             poll.stir()
 
-    def polls(self) -> set[Poll]:
+    def polls(self) -> set[Poller]:
         return {poll for kinds in self._polls.values() for polls in kinds.values() for poll in polls}
 
 
-def _longest_asleep_first(polls: Iterable[Poll]) -> Iterator[Poll]:
+def _longest_asleep_first(polls: Iterable[Poller]) -> Iterator[Poller]:
     """Then those that are looking just now."""
     looking = []
     for poll in polls:
@@ -227,10 +227,10 @@ def _in_order(job: NewJob) -> tuple[int, UUID]:
     return -job.priority, job.id
 
 
-def _taken(poll: Poll, left: dict[str, list[NewJob]]) -> list[NewJob]:
+def _taken(poll: Poller, left: dict[str, list[NewJob]]) -> list[NewJob]:
     """Out of `left`, where the first of each type stands last."""
     taken: list[NewJob] = []
-    while left and len(taken) < min(poll.takes_handed, HANDFUL):
+    while left and len(taken) < min(poll.takes_handed, MAX_SCANNED):
         kinds = left if poll.job_types is None else poll.job_types & left.keys()
         if not kinds:
             break

@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.limits.store import HolderRow, RestRow, RoundRow, WaitingRow
+from app.limits.store import CooldownRow, GroupUsageRow, PassRow, WaitingRow
 
-MANY = 1000  # jobs of a group that may be claimed at once, where nothing else limits it
+NO_LIMIT = 1000  # jobs of a group that may be claimed at once, where nothing else limits it
 
 
-class Plan(NamedTuple):
+class GroupCapacity(NamedTuple):
     """`most`: how many get their turn. `lift`: the rest is over. `probes`: the first of them is the probe; or it is `probe`, which has its
     turn already."""
 
@@ -20,35 +20,35 @@ class Plan(NamedTuple):
     probe: UUID | None = None
 
 
-def plan(
-    limit: int | None, held: HolderRow | None, rest: RestRow | None, probe_state: str | None, now: datetime, *, fair: bool = False
-) -> Plan:
+def capacity(
+    limit: int | None, held: GroupUsageRow | None, rest: CooldownRow | None, probe_state: str | None, now: datetime, *, fair: bool = False
+) -> GroupCapacity:
     free = _free(limit, held, fair=fair)
     if rest is None:
-        return Plan(free)
+        return GroupCapacity(free)
     if rest.until > now:
-        return Plan(0)
+        return GroupCapacity(0)
     if rest.probe is None or probe_state == "parked":  # it was given back, or is the first one
         return _begin_probe(free, held)
     if probe_state in ("ready", "running"):
-        return Plan(0)
-    return Plan(free, lift=True)  # it has ended, or it failed for a reason of its own: the others may go on
+        return GroupCapacity(0)
+    return GroupCapacity(free, lift=True)  # it has ended, or it failed for a reason of its own: the others may go on
 
 
-def _free(limit: int | None, held: HolderRow | None, *, fair: bool) -> int:
+def _free(limit: int | None, held: GroupUsageRow | None, *, fair: bool) -> int:
     """In a fair queue so many are ready that no claim goes short, and no more: their turns are taken back when the group comes to rest."""
     ready, n = (held.ready, held.n) if held else (0, 0)
-    return max(0, min(MANY - ready if fair else MANY, MANY if limit is None else limit - n))
+    return max(0, min(NO_LIMIT - ready if fair else NO_LIMIT, NO_LIMIT if limit is None else limit - n))
 
 
-def _begin_probe(free: int, held: HolderRow | None) -> Plan:
+def _begin_probe(free: int, held: GroupUsageRow | None) -> GroupCapacity:
     """In a strict group the job that was told to come back later has kept its turn: then it is the probe, and may have begun already."""
     if held is not None and held.first is not None:
-        return Plan(0, probe=held.first)
-    return Plan(min(1, free), probes=True)
+        return GroupCapacity(0, probe=held.first)
+    return GroupCapacity(min(1, free), probes=True)
 
 
-def numbered(waiting: Sequence[WaitingRow], rounds: Iterable[RoundRow], served: Mapping[str, int]) -> list[tuple[UUID, int]]:
+def assign_passes(waiting: Sequence[WaitingRow], rounds: Iterable[PassRow], served: Mapping[str, int]) -> list[tuple[UUID, int]]:
     """Turns of a fair queue. In each round every group has one job: a group's next job comes one round after its last, and a group that
     comes anew begins with the round that is being served. Rounds are counted by priority, which comes first. `served`: the rounds of
     jobs that have just ended, by group; where groups are limited there may be no other trace of them."""
@@ -60,7 +60,7 @@ def numbered(waiting: Sequence[WaitingRow], rounds: Iterable[RoundRow], served: 
     return turns
 
 
-def _last(row: RoundRow, served: int) -> int:
+def _last(row: PassRow, served: int) -> int:
     """A job of another priority may have been served in a far higher round: nobody is sent behind the round after the next."""
     next_round = row.next or served
     return max(row.last or 0, next_round - 1, min(served, next_round))

@@ -7,25 +7,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import by_lane, queue_id_of
-from app.db.pool import one_by_one, repeated_after_deadlock
+from app.db.pool import for_each, retry_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
 from app.keys import store as keys
 from app.limits import store
-from app.limits.turns import HEAD, Turns
-from app.queues.registry import Queue, Queues
+from app.limits.turns import HEAD, GroupScheduler
+from app.queues.registry import Queue, QueueCache
 
-SORTED = 2000  # jobs, in one statement
+PAGE_SIZE = 2000  # jobs, in one statement
 ON_THEIR_WAY = (1.0, 10.0)  # seconds after which leases are counted again; a request may wait that long for a connection
 RESTING_SECONDS, STRAYS_SECONDS = 1.0, 10.0
 _FIRST = UUID(int=0)
 _NO_RULES = (None, False, False)
 
 
-class Sorting:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals, turns: Turns) -> None:
+class RuleChanges:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals, turns: GroupScheduler) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
@@ -77,33 +77,33 @@ class Sorting:
                 for lane in queue.all_lanes:
                     await self._take_surplus(lane, queue.per_group)
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def _take_surplus(self, lane: int, limit: int) -> None:
         """With the gate held: who decides by the old rules has done so before, and is seen here."""
         async with self._floor.db.transaction() as transaction:
-            await keys.hold_gate(transaction, lane)
-            await store.take_surplus(transaction, lane, limit)
+            await keys.lock_lane(transaction, lane)
+            await store.revoke_surplus(transaction, lane, limit)
 
     async def run_once(self) -> None:
         """A page of each lane at a time: a queue of millions holds up no other, nor does one with a row in somebody's hands."""
-        await one_by_one((self._count_late, self._sort_pages, self._park_strays), lambda step: step())
+        await for_each((self._count_late, self._sort_pages, self._park_strays), lambda step: step())
         if self._unsorted:
             self.nudge()
 
     async def _count_late(self) -> None:
-        await one_by_one([queue for queue in self._queues.everything() if queue.id in self._uncounted], self._count_one)
+        await for_each([queue for queue in self._queues.everything() if queue.id in self._uncounted], self._count_one)
 
     async def _count_one(self, queue: Queue) -> None:
         await self._count([queue])
         self._uncounted.discard(queue.id)
 
     async def _sort_pages(self) -> None:
-        await one_by_one(list(self._unsorted), self._sort_page)
+        await for_each(list(self._unsorted), self._sort_page)
 
     async def _sort_page(self, lane: int) -> None:
         """Ready jobs that have to wait are parked, parked ones that need not are ready."""
         after, changes = self._unsorted[lane], self._changes[lane]
-        page = await store.sort_page(self._floor.db, lane, after, self._queues.parks(lane), SORTED)
+        page = await store.apply_rules_to_page(self._floor.db, lane, after, self._queues.parks(lane), PAGE_SIZE)
         if page.ready:
             self._signals.ready(lane, page.ready)
         if self._changes[lane] != changes:
@@ -126,7 +126,7 @@ class Sorting:
             self._resting_at = now
             parks = self._queues.parks(lane)
             if parks is not None:
-                await store.park_head(self._floor.db, lane, parks, HEAD)
+                await store.hold_back_head(self._floor.db, lane, parks, HEAD)
 
 
 def _rules(queue: Queue) -> tuple[int | None, bool, bool]:

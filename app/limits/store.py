@@ -5,19 +5,19 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.db.pool import Runs, columns
-from app.db.sql import statements
+from app.db.pool import Executor, to_columns
+from app.db.sql import load_queries
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 
-class PassedRow(NamedTuple):
+class UsageRow(NamedTuple):
     n: int
     first_at: datetime | None
     last_at: datetime | None
 
 
-class HolderRow(NamedTuple):
+class GroupUsageRow(NamedTuple):
     group_key: str
     n: int
     ready: int
@@ -30,111 +30,111 @@ class WaitingRow(NamedTuple):
     priority: int
 
 
-class RoundRow(NamedTuple):
+class PassRow(NamedTuple):
     group_key: str
     priority: int
     last: int | None
     next: int | None
 
 
-class SortedPage(NamedTuple):
+class CheckedPage(NamedTuple):
     last: UUID | None
     ready: list[str]
 
 
-class RestRow(NamedTuple):
+class CooldownRow(NamedTuple):
     lane: int
     group_key: str
     until: datetime
     probe: UUID | None
 
 
-async def running_slots(on: Runs, lane: int) -> int:
+async def running_slots(on: Executor, lane: int) -> int:
     running: int = await on.value(SQL.running_slots, lane)
     return running
 
 
-async def passed(on: Runs, lane: int, since: datetime) -> PassedRow:
+async def rate_limit_usage(on: Executor, lane: int, since: datetime) -> UsageRow:
     row = await on.row(SQL.passed, lane, since)
     assert row is not None, "an aggregate without GROUP BY has one row"
-    return PassedRow(*row)
+    return UsageRow(*row)
 
 
-async def let_pass(on: Runs, lane: int, now: datetime, n: int, forget_before: datetime) -> None:
+async def record_usage(on: Executor, lane: int, now: datetime, n: int, forget_before: datetime) -> None:
     await on.rows(SQL.let_pass, lane, now, n, forget_before)
 
 
-async def holders(on: Runs, lane: int, groups: Sequence[str], *, strict: bool) -> dict[str, HolderRow]:
-    return {row["group_key"]: HolderRow(*row) for row in await on.rows(SQL.holders, lane, groups, strict)}
+async def group_usage(on: Executor, lane: int, groups: Sequence[str], *, strict: bool) -> dict[str, GroupUsageRow]:
+    return {row["group_key"]: GroupUsageRow(*row) for row in await on.rows(SQL.holders, lane, groups, strict)}
 
 
-async def next_in_line(on: Runs, lane: int, asked: Sequence[tuple[str, int]], most: int) -> list[WaitingRow]:
+async def next_waiting(on: Executor, lane: int, asked: Sequence[tuple[str, int]], most: int) -> list[WaitingRow]:
     """Asked are (group, how many)."""
-    return [WaitingRow(*row) for row in await on.rows(SQL.next_in_line, lane, *columns(asked), most)]
+    return [WaitingRow(*row) for row in await on.rows(SQL.next_in_line, lane, *to_columns(asked), most)]
 
 
-async def rounds(on: Runs, lane: int, asked: Sequence[tuple[str, int]]) -> list[RoundRow]:
+async def last_passes(on: Executor, lane: int, asked: Sequence[tuple[str, int]]) -> list[PassRow]:
     """Asked are (group, priority)."""
-    return [RoundRow(*row) for row in await on.rows(SQL.rounds, lane, *columns(asked))]
+    return [PassRow(*row) for row in await on.rows(SQL.rounds, lane, *to_columns(asked))]
 
 
-async def give_turns(on: Runs, lane: int, turns: Sequence[tuple[UUID, int]]) -> list[str]:
-    return [row["job_type"] for row in await on.rows(SQL.give_turns, lane, *columns(turns))]
+async def admit(on: Executor, lane: int, turns: Sequence[tuple[UUID, int]]) -> list[str]:
+    return [row["job_type"] for row in await on.rows(SQL.give_turns, lane, *to_columns(turns))]
 
 
-async def take_turns_back(on: Runs, lane: int, group: str) -> None:
+async def revoke_admissions(on: Executor, lane: int, group: str) -> None:
     await on.rows(SQL.take_turns_back, lane, group)
 
 
-async def park_head(on: Runs, lane: int, groups: Sequence[str], most: int) -> None:
+async def hold_back_head(on: Executor, lane: int, groups: Sequence[str], most: int) -> None:
     await on.rows(SQL.park_head, lane, groups, most)
 
 
-async def sort_page(on: Runs, lane: int, after: UUID, parks: Sequence[str] | None, most: int) -> SortedPage:
+async def apply_rules_to_page(on: Executor, lane: int, after: UUID, parks: Sequence[str] | None, most: int) -> CheckedPage:
     row = await on.row(SQL.sort_page, lane, after, parks, most)
     assert row is not None, "a SELECT without FROM has one row"
-    return SortedPage(*row)
+    return CheckedPage(*row)
 
 
-async def leases_of_queues(on: Runs, queue_ids: Sequence[int]) -> list[UUID]:
+async def leases_of_queues(on: Executor, queue_ids: Sequence[int]) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.leases_of_queues, queue_ids)]
 
 
-async def count_running(on: Runs, lane: int, ids: Sequence[UUID], *, slots: bool | None, turns: bool) -> None:
+async def count_running(on: Executor, lane: int, ids: Sequence[UUID], *, slots: bool | None, turns: bool) -> None:
     await on.rows(SQL.count_running, lane, ids, slots, turns)
 
 
-async def take_surplus(on: Runs, lane: int, limit: int) -> None:
+async def revoke_surplus(on: Executor, lane: int, limit: int) -> None:
     await on.rows(SQL.take_surplus, lane, limit)
 
 
-async def lanes_with_parked(on: Runs) -> list[int]:
+async def lanes_with_pending(on: Executor) -> list[int]:
     return [row["lane"] for row in await on.rows(SQL.lanes_with_parked)]
 
 
-async def waiting_groups(on: Runs, lane: int, after: str, most: int) -> list[str]:
+async def waiting_groups(on: Executor, lane: int, after: str, most: int) -> list[str]:
     return [row["group_key"] for row in await on.rows(SQL.waiting_groups, lane, after, most)]
 
 
-async def all_rests(on: Runs) -> list[RestRow]:
-    return [RestRow(*row) for row in await on.rows(SQL.all_rests)]
+async def all_cooldowns(on: Executor) -> list[CooldownRow]:
+    return [CooldownRow(*row) for row in await on.rows(SQL.all_rests)]
 
 
-async def rests_of(on: Runs, lane: int, groups: Sequence[str]) -> dict[str, RestRow]:
-    return {row["group_key"]: RestRow(*row) for row in await on.rows(SQL.rests_of, lane, groups)}
+async def cooldowns_of(on: Executor, lane: int, groups: Sequence[str]) -> dict[str, CooldownRow]:
+    return {row["group_key"]: CooldownRow(*row) for row in await on.rows(SQL.rests_of, lane, groups)}
 
 
-async def rest(on: Runs, lane: int, group: str, until: datetime) -> None:
+async def start_cooldown(on: Executor, lane: int, group: str, until: datetime) -> None:
     await on.rows(SQL.rest, lane, group, until)
 
 
-async def set_probe(on: Runs, lane: int, group: str, probe: UUID) -> None:
+async def set_probe(on: Executor, lane: int, group: str, probe: UUID) -> None:
     await on.rows(SQL.set_probe, lane, group, probe)
 
 
-async def lift(on: Runs, lane: int, groups: Sequence[str]) -> None:
+async def clear_cooldowns(on: Executor, lane: int, groups: Sequence[str]) -> None:
     await on.rows(SQL.lift, lane, groups)
 
 
-async def probe_states(on: Runs, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
+async def probe_states(on: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
     return {row["id"]: row["state"] for row in await on.rows(SQL.probe_states, lane, ids)}

@@ -9,24 +9,24 @@ from datetime import datetime
 from itertools import islice
 from uuid import UUID
 
-from app.db.floor import Floor
-from app.db.pool import Runs, one_by_one, repeated_after_deadlock
+from app.db.floor import Infrastructure
+from app.db.pool import Executor, for_each, retry_after_deadlock
 from app.jobs.signals import Signals
 from app.keys import store as keys
 from app.limits import deciding, store
-from app.limits.deciding import MANY, Plan
-from app.limits.store import RestRow, WaitingRow
-from app.queues.registry import Queue, Queues
+from app.limits.deciding import NO_LIMIT, GroupCapacity
+from app.limits.store import CooldownRow, WaitingRow
+from app.queues.registry import Queue, QueueCache
 
 GROUPS = 500  # decided at once, with the gate held
-PORTION = 2000  # turns given at once, with the gate held
-LOOKED_AT = 1000  # groups, in one look over a lane
+ADMISSION_BATCH = 2000  # turns given at once, with the gate held
+GROUPS_PER_SCAN = 1000  # groups, in one look over a lane
 REMEMBERED = 10_000  # groups of a fair lane, with the round in which they were served last
 HEAD = 10_000  # ready jobs among which those are sought that should not be ready
 
 
-class Turns:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
+class GroupScheduler:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
@@ -34,7 +34,7 @@ class Turns:
         self._served: dict[int, dict[str, int]] = {}
         self._look_from: dict[int, str] = {}
         self._looked_at = 0.0
-        self._rests: list[RestRow] = []
+        self._rests: list[CooldownRow] = []
         self._hearing = asyncio.Lock()  # or who was at rest a moment ago would pass for who is
         self.nudge: Callable[[], None] = lambda: None
         signals.on_turn = self.moved
@@ -66,7 +66,7 @@ class Turns:
     async def hear(self) -> None:
         """Who is at rest."""
         async with self._hearing:
-            self._rests = await store.all_rests(self._floor.db)
+            self._rests = await store.all_cooldowns(self._floor.db)
             resting: dict[int, list[str]] = {}
             for rest in self._rests:
                 resting.setdefault(rest.lane, []).append(rest.group_key)
@@ -85,7 +85,7 @@ class Turns:
     async def _decide_moved(self) -> None:
         while self._moved:
             moved, self._moved = self._moved, {}
-            await one_by_one(moved.items(), lambda item: self._decide_lane(*item))
+            await for_each(moved.items(), lambda item: self._decide_lane(*item))
 
     async def _decide_lane(self, lane: int, groups: set[str]) -> None:
         """What could not be decided is kept for next time."""
@@ -101,10 +101,10 @@ class Turns:
         for rest in self._rests:
             if rest.until <= self._floor.now():
                 self._moved.setdefault(rest.lane, set()).add(rest.group_key)
-        for lane in await store.lanes_with_parked(self._floor.db):
+        for lane in await store.lanes_with_pending(self._floor.db):
             await self._queues.learn([lane])
-            groups = await store.waiting_groups(self._floor.db, lane, self._look_from.get(lane, ""), LOOKED_AT)
-            self._look_from[lane] = groups[-1] if len(groups) == LOOKED_AT else ""
+            groups = await store.waiting_groups(self._floor.db, lane, self._look_from.get(lane, ""), GROUPS_PER_SCAN)
+            self._look_from[lane] = groups[-1] if len(groups) == GROUPS_PER_SCAN else ""
             idle = await self._idle(lane, groups)
             if idle:
                 self._moved.setdefault(lane, set()).update(idle)
@@ -115,16 +115,16 @@ class Turns:
         limit = self._queues.of_lane(lane).per_group
         if limit is None or not awake:
             return awake
-        held = await store.holders(self._floor.db, lane, awake, strict=limit == 1)
+        held = await store.group_usage(self._floor.db, lane, awake, strict=limit == 1)
         return [group for group in awake if not group or group not in held or held[group].n < limit]
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def decide(self, lane: int, groups: Sequence[str]) -> None:
         """Gives as many turns as there are places, by the rules that are in force when we have the gate: see `sorting`."""
         await self._queues.learn([lane])
         served = {group: self._served.get(lane, {}).get(group, 0) for group in groups}
         async with self._floor.db.transaction() as transaction:
-            await keys.hold_gate(transaction, lane)
+            await keys.lock_lane(transaction, lane)
             queue = self._queues.of_lane(lane)
             if queue.per_group == 1:
                 await self._let_older_ones_go_first(transaction, lane, groups)
@@ -148,40 +148,40 @@ class Turns:
             if served.get(group) == turn:
                 del served[group]
 
-    async def _let_older_ones_go_first(self, on: Runs, lane: int, groups: Sequence[str]) -> None:
+    async def _let_older_ones_go_first(self, on: Executor, lane: int, groups: Sequence[str]) -> None:
         """A job that was replayed, or whose parents took long, comes before a younger one that nobody has begun."""
-        held = await store.holders(on, lane, groups, strict=True)
+        held = await store.group_usage(on, lane, groups, strict=True)
         unbegun = {group: row.first for group, row in held.items() if group and row.n == row.ready == 1 and row.first is not None}
         if unbegun:
-            for row in await store.next_in_line(on, lane, [(group, 1) for group in unbegun], len(unbegun)):
+            for row in await store.next_waiting(on, lane, [(group, 1) for group in unbegun], len(unbegun)):
                 if row.id < unbegun[row.group_key]:
-                    await store.take_turns_back(on, lane, row.group_key)
+                    await store.revoke_admissions(on, lane, row.group_key)
 
-    async def _plans(self, on: Runs, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, Plan]:
+    async def _plans(self, on: Executor, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, GroupCapacity]:
         now = self._floor.now()
-        rests = await store.rests_of(on, lane, groups)
+        rests = await store.cooldowns_of(on, lane, groups)
         probes = [rest.probe for rest in rests.values() if rest.probe is not None]
         states = await store.probe_states(on, lane, sorted(probes)) if probes else {}
         asked = list(groups) if queue.takes_turns else list(rests)
         limit = queue.per_group
-        held = await store.holders(on, lane, asked, strict=limit == 1) if asked else {}
+        held = await store.group_usage(on, lane, asked, strict=limit == 1) if asked else {}
         return {
-            group: deciding.plan(limit if group else None, held.get(group), rest, _state(rest, states), now, fair=queue.fair)
+            group: deciding.capacity(limit if group else None, held.get(group), rest, _state(rest, states), now, fair=queue.fair)
             for group, rest in ((group, rests.get(group)) for group in groups)
         }
 
-    async def _park_before_probes(self, on: Runs, lane: int, plans: dict[str, Plan]) -> None:
+    async def _park_before_probes(self, on: Executor, lane: int, plans: dict[str, GroupCapacity]) -> None:
         """Where nobody waits for a turn, those that were ready when a rest began may be so still, and all would begin at once."""
         probed = [group for group, plan in plans.items() if plan.probes]
         if probed:
-            await store.park_head(on, lane, probed, HEAD)
+            await store.hold_back_head(on, lane, probed, HEAD)
 
-    async def _waiting(self, on: Runs, lane: int, plans: dict[str, Plan]) -> list[WaitingRow]:
+    async def _waiting(self, on: Executor, lane: int, plans: dict[str, GroupCapacity]) -> list[WaitingRow]:
         """Probes first: a rest after which nobody is found to go first is over."""
         asked = [(group, plan.most) for group, plan in sorted(plans.items(), key=lambda item: not item[1].probes) if plan.most]
-        return await store.next_in_line(on, lane, asked, PORTION) if asked else []
+        return await store.next_waiting(on, lane, asked, ADMISSION_BATCH) if asked else []
 
-    async def _keep_rests(self, on: Runs, lane: int, plans: dict[str, Plan], waiting: Sequence[WaitingRow]) -> bool:
+    async def _keep_rests(self, on: Executor, lane: int, plans: dict[str, GroupCapacity], waiting: Sequence[WaitingRow]) -> bool:
         """Whether any rest is over: also one after which nobody is there to go first."""
         first = {row.group_key: row.id for row in sorted(waiting, reverse=True)}
         over = []
@@ -192,32 +192,36 @@ class Turns:
             elif plan.lift or (plan.probes and plan.most):
                 over.append(group)
         if over:
-            await store.lift(on, lane, over)
+            await store.clear_cooldowns(on, lane, over)
             await self._floor.versions.grow(on, "rests")
         return bool(over)
 
-    async def _give(self, on: Runs, queue: Queue, lane: int, waiting: Sequence[WaitingRow], served: Mapping[str, int]) -> list[str]:
+    async def _give(self, on: Executor, queue: Queue, lane: int, waiting: Sequence[WaitingRow], served: Mapping[str, int]) -> list[str]:
         if not waiting:
             return []
         if not queue.fair:
-            return await store.give_turns(on, lane, [(row.id, 1) for row in sorted(waiting)])
+            return await store.admit(on, lane, [(row.id, 1) for row in sorted(waiting)])
         asked = sorted({(row.group_key, row.priority) for row in waiting})
-        turns = deciding.numbered(waiting, await store.rounds(on, lane, asked), served)
-        return await store.give_turns(on, lane, turns)
+        turns = deciding.assign_passes(waiting, await store.last_passes(on, lane, asked), served)
+        return await store.admit(on, lane, turns)
 
     def _come_back_for_more(self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]) -> None:
         """After a portion; in a fair queue claims say when there is room for more."""
         counts = Counter(row.group_key for row in waiting)
-        more = set(groups) if len(waiting) >= PORTION else {group for group, count in counts.items() if count >= MANY and not queue.fair}
+        more = (
+            set(groups)
+            if len(waiting) >= ADMISSION_BATCH
+            else {group for group, count in counts.items() if count >= NO_LIMIT and not queue.fair}
+        )
         if more:
             self._moved.setdefault(lane, set()).update(more)
 
-    async def rest(self, on: Runs, lane: int, rests: Mapping[str, datetime]) -> None:
+    async def rest(self, on: Executor, lane: int, rests: Mapping[str, datetime]) -> None:
         """Downstreams of groups have asked for a pause: nobody of them begins before the time is over, and then one goes first. With the
         gate held; who calls this tells of the new version after his commit."""
         for group, until in sorted(rests.items()):
-            await store.rest(on, lane, group, until)
-            await store.take_turns_back(on, lane, group)
+            await store.start_cooldown(on, lane, group, until)
+            await store.revoke_admissions(on, lane, group)
         await self._floor.versions.grow(on, "rests")
 
     def _set_alarms(self) -> None:
@@ -228,6 +232,6 @@ class Turns:
                 asyncio.get_running_loop().call_later(seconds + 0.001, self.moved, rest.lane, [rest.group_key])
 
 
-def _state(rest: RestRow | None, states: dict[UUID, str]) -> str | None:
+def _state(rest: CooldownRow | None, states: dict[UUID, str]) -> str | None:
     """Of the probe; None if there is none, or none any more."""
     return states.get(rest.probe) if rest is not None and rest.probe is not None else None

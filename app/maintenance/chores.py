@@ -5,22 +5,22 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import by_lane
-from app.db.pool import one_by_one
+from app.db.pool import for_each
 from app.dead_letters import store as letters
-from app.dead_letters.reviving import Reviving
+from app.dead_letters.reviving import DeadLetterService
 from app.jobs import store as jobs
 from app.jobs.signals import Move, Signals
-from app.jobs.uniqueness import LOOK_AGAIN
+from app.jobs.uniqueness import RECHECK_AFTER
 from app.keys import store as keys
 from app.leases import store as leases
-from app.leases.settling import Settling
-from app.leases.verdicts import EXPIRED, Ending
-from app.leases.waiting import WaitingRoom
+from app.leases.settling import SettlementService
+from app.leases.verdicts import EXPIRED, LeaseEnd
+from app.leases.waiting import PollerRegistry
 from app.log import log
 from app.maintenance import store
-from app.queues.registry import Queues
+from app.queues.registry import QueueCache
 from app.stats import store as stats
 from app.workers import store as workers
 
@@ -31,10 +31,10 @@ DAYS_AHEAD = 3
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Expiry:
+class LeaseRescuer:
     """running -> ready | dead | cancelled, for leases that ran out."""
 
-    def __init__(self, floor: Floor, settling: Settling) -> None:
+    def __init__(self, floor: Infrastructure, settling: SettlementService) -> None:
         self._floor = floor
         self._settling = settling
         self._swept_until = _LONG_AGO
@@ -53,7 +53,7 @@ class Expiry:
     async def run_once(self) -> None:
         until, after, expired = self._floor.now(), self.after, 0
         while rows := await leases.expired_leases(self._floor.db, after, until, BATCH):
-            ended = await self._settling.end([Ending(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows])
+            ended = await self._settling.end([LeaseEnd(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows])
             expired += len(ended)
             if len(rows) < BATCH or not ended:
                 break
@@ -63,10 +63,10 @@ class Expiry:
             log.info("leases expired", count=expired)
 
 
-class Promotion:
+class JobScheduler:
     """scheduled -> ready | parked, for jobs whose time has come; and the alarm for the next one."""
 
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
@@ -86,7 +86,7 @@ class Promotion:
 
     async def _promote(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
         await self._queues.learn([lane])
-        promoted = await jobs.promote(self._floor.db, lane, ids, now, self._queues.parks(lane))
+        promoted = await jobs.schedule_due(self._floor.db, lane, ids, now, self._queues.parks(lane))
         self._floor.metrics.promoted.inc(len(promoted))
         self._signals.moved(lane, [Move(*row) for row in promoted], since=min(ids))
         return len(promoted)
@@ -98,24 +98,24 @@ class Promotion:
             asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.nudge)
 
 
-class Lateness:
+class StartDeadlineEnforcer:
     """scheduled | blocked | ready | parked -> dead, for jobs that nobody has begun in time."""
 
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
 
     async def run_once(self) -> None:
         now = self._floor.now()
-        while late := await jobs.expiring_jobs(self._floor.db, now, BATCH):
+        while late := await jobs.past_start_deadline(self._floor.db, now, BATCH):
             lanes = by_lane(late, lambda job_id: job_id)
-            gone = sum(await one_by_one(lanes.items(), lambda item: self._bury(*item, now)))
+            gone = sum(await for_each(lanes.items(), lambda item: self._bury(*item, now)))
             if not gone:
                 break  # somebody has begun them just now
 
     async def _bury(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
-        rows = await jobs.expire_waiting(self._floor.db, lane, ids, now)
+        rows = await jobs.kill_unstarted(self._floor.db, lane, ids, now)
         self._signals.left(lane, {row.group_key for row in rows})
         self._signals.finished(row.id for row in rows)
         if any(row.awaited for row in rows):
@@ -125,10 +125,10 @@ class Lateness:
         return len(rows)
 
 
-class Look:
+class ReadyPoller:
     """The guarantee behind wake-ups: looks for ready jobs in the queues that polls wait for."""
 
-    def __init__(self, floor: Floor, queues: Queues, waiting: WaitingRoom) -> None:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, waiting: PollerRegistry) -> None:
         self._floor = floor
         self._queues = queues
         self._waiting = waiting
@@ -144,10 +144,10 @@ class Look:
             self._waiting.wake(self._queues.name(lane), [None])
 
 
-class Retention:
+class Cleaner:
     """What is too old goes: dead letters, keys, workers and old statistics. Queued work never."""
 
-    def __init__(self, floor: Floor, reviving: Reviving) -> None:
+    def __init__(self, floor: Infrastructure, reviving: DeadLetterService) -> None:
         self._floor = floor
         self._reviving = reviving
         self._held_back = False
@@ -158,9 +158,9 @@ class Retention:
         now = self._floor.retention_now()
         await self._forget_letters(now - timedelta(seconds=self._floor.settings.dead_letter_seconds))
         await self._forget_keys(now)
-        await workers.forget_workers(self._floor.db, now - timedelta(days=1), now - timedelta(days=7))
-        await workers.forget_asks(self._floor.db, now - timedelta(days=1))
-        await stats.forget(self._floor.db, now - timedelta(hours=2))
+        await workers.delete_workers(self._floor.db, now - timedelta(days=1), now - timedelta(days=7))
+        await workers.delete_poll_history(self._floor.db, now - timedelta(days=1))
+        await stats.delete_old_stats(self._floor.db, now - timedelta(hours=2))
 
     def _report_lag(self, seconds: float) -> None:
         if seconds and not self._held_back:
@@ -175,23 +175,23 @@ class Retention:
             for lane in sorted({key.lane for key in expired}):
                 own = [key for key in expired if key.lane == lane]
                 kept = sorted(key.digest for key in own if key.job_id in living)
-                await keys.keep_keys(self._floor.db, lane, kept, now, now + LOOK_AGAIN)
-                await keys.forget_keys(self._floor.db, lane, sorted({key.digest for key in own} - set(kept)), now)
+                await keys.extend_keys(self._floor.db, lane, kept, now, now + RECHECK_AFTER)
+                await keys.delete_keys(self._floor.db, lane, sorted({key.digest for key in own} - set(kept)), now)
 
     async def _living(self, ids: set[UUID]) -> set[UUID]:
         """Jobs that wait or run keep their unique keys, however long that takes."""
         lanes = by_lane(ids, lambda job_id: job_id)
-        return {job_id for lane, some in lanes.items() for job_id in await jobs.which_live(self._floor.db, lane, some)}
+        return {job_id for lane, some in lanes.items() for job_id in await jobs.live_ids(self._floor.db, lane, some)}
 
     async def _forget_letters(self, before: datetime) -> None:
-        while ids := await letters.too_old(self._floor.db, before, BATCH):
+        while ids := await letters.expired_dead_letters(self._floor.db, before, BATCH):
             log.info("dead letters removed by age", count=await self._reviving.remove(ids))
 
 
 class Partitions:
     """Finished jobs come and go by partition. A chore of its own: it may have to wait for a lock, and nothing else should."""
 
-    def __init__(self, floor: Floor, queues: Queues) -> None:
+    def __init__(self, floor: Infrastructure, queues: QueueCache) -> None:
         self._floor = floor
         self._queues = queues
 

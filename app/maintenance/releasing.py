@@ -7,39 +7,39 @@ of `awaits` again is not there, and a child that has gone matches no statement.
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import by_lane
-from app.db.pool import one_by_one
+from app.db.pool import for_each
 from app.dependencies import store
-from app.dependencies.store import ToldRow
+from app.dependencies.store import DependentRow
 from app.jobs import store as jobs
 from app.jobs.signals import Move, Signals
 from app.log import log
-from app.queues.registry import Queues
+from app.queues.registry import QueueCache
 
 ENDINGS = 1000
 CHILDREN = 1000  # at a time: one by one, a broker told some 200 endings a second
 
 
-class Releasing:
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals) -> None:
+class DependencyResolver:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
 
     async def run_once(self) -> None:
-        while ended := await store.ended_jobs(self._floor.db, ENDINGS):
+        while ended := await store.unresolved_parents(self._floor.db, ENDINGS):
             lanes = by_lane([row["id"] for row in ended], lambda job_id: job_id)
-            await one_by_one(lanes.items(), lambda item: self._tell_children(*item))
+            await for_each(lanes.items(), lambda item: self._tell_children(*item))
 
     async def _tell_children(self, lane: int, parents: Sequence[UUID]) -> None:
         while told := await store.children_of(self._floor.db, lane, parents, CHILDREN):
             for failed in (False, True):
                 await self._tell([row for row in told if row.failed is failed], failed=failed)
-            await store.forget_dependents(self._floor.db, lane, told)
-        await store.forget_ending(self._floor.db, lane, parents)
+            await store.delete_dependents(self._floor.db, lane, told)
+        await store.delete_finished_parents(self._floor.db, lane, parents)
 
-    async def _tell(self, told: Sequence[ToldRow], *, failed: bool) -> None:
+    async def _tell(self, told: Sequence[DependentRow], *, failed: bool) -> None:
         parents = sorted({row.parent for row in told})
         for lane, ids in by_lane({row.child for row in told}, lambda job_id: job_id).items():
             await self._queues.learn([lane])
@@ -49,12 +49,12 @@ class Releasing:
 
     async def _release(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool) -> None:
         parks = self._queues.parks(lane)
-        rows = await store.release(self._floor.db, lane, ids, parents, failed=failed, now=self._floor.now(), parks=parks)
+        rows = await store.unblock(self._floor.db, lane, ids, parents, failed=failed, now=self._floor.now(), parks=parks)
         self._signals.moved(lane, [Move(*row) for row in rows])
 
     async def _cancel(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> None:
         """Their own children hear of it in the next round."""
-        doomed = await store.doomed(self._floor.db, lane, ids, parents)
+        doomed = await store.to_be_cancelled(self._floor.db, lane, ids, parents)
         if not doomed:
             return
         now = self._floor.now()

@@ -4,28 +4,28 @@ nothing to do asked 16 times a second."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.db.every import Every
-from app.db.floor import Floor
+from app.db.every import Timer
+from app.db.floor import Infrastructure
 from app.maintenance import store
-from app.maintenance.chores import Expiry, Promotion
-from app.schedules.firing import Firing
+from app.maintenance.chores import JobScheduler, LeaseRescuer
+from app.schedules.firing import PeriodicEnqueuer
 
 REGULARLY = 20  # rounds after which a sweep is made unasked
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class DueCheck:
     """`nudges` by the names that `overdue` has for the sweeps."""
 
-    floor: Floor
-    expiry: Expiry
-    promotion: Promotion
-    firing: Firing
+    floor: Infrastructure
+    expiry: LeaseRescuer
+    promotion: JobScheduler
+    firing: PeriodicEnqueuer
     nudges: Mapping[str, Callable[[], None]]
 
     async def run_once(self) -> None:
         now = self.floor.now()
-        unasked = Every(self.floor.settings.sweep_seconds, self._nudge_all)  # while the look waits for a lock, or for the database
+        unasked = Timer(self.floor.settings.sweep_seconds, self._nudge_all)  # while the look waits for a lock, or for the database
         try:
             first = await store.overdue(self.floor.db, self.expiry.after, now)
         except Exception:

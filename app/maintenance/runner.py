@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from app.db.floor import Floor
-from app.db.outcomes import nothing_written
+from app.db.floor import Infrastructure
+from app.db.outcomes import reset_written
 from app.errors import DatabaseUnavailable
 from app.log import log
 from app.maintenance import store
@@ -21,7 +21,7 @@ _dice = random.Random()  # of its own: tests that draw lots notice who else thro
 
 
 @dataclass(frozen=True, slots=True)
-class Chore:
+class PeriodicService:
     """`led` chores run in one process at a time."""
 
     name: str
@@ -30,14 +30,14 @@ class Chore:
     led: bool = False
 
 
-class Runner:
-    def __init__(self, floor: Floor) -> None:
+class ServiceRunner:
+    def __init__(self, floor: Infrastructure) -> None:
         self._floor = floor
         self._holder = uuid4()
         self._tasks: list[asyncio.Task[None]] = []
         self._leads_until: dict[str, float] = {}
 
-    def start(self, chore: Chore) -> Callable[[], None]:
+    def start(self, chore: PeriodicService) -> Callable[[], None]:
         """Returns the nudge: calling it makes the chore run now."""
         nudged = asyncio.Event()
         self._tasks.append(asyncio.create_task(self._run(chore, nudged), name=f"chore {chore.name}"))
@@ -58,7 +58,7 @@ class Runner:
             async with asyncio.timeout(1):  # the lease runs out by itself
                 await store.step_down(self._floor.db, self._holder)
 
-    async def _run(self, chore: Chore, nudged: asyncio.Event) -> None:
+    async def _run(self, chore: PeriodicService, nudged: asyncio.Event) -> None:
         while True:
             nudged.clear()
             await self._run_once(chore)
@@ -69,9 +69,9 @@ class Runner:
                 finally:
                     alarm.cancel()
 
-    async def _run_once(self, chore: Chore) -> None:
+    async def _run_once(self, chore: PeriodicService) -> None:
         """A chore that fails is logged, counted and run again: none may end another, or itself."""
-        nothing_written()
+        reset_written()
         try:
             if not chore.led or await self._leads(chore):
                 await chore.run_once()
@@ -82,7 +82,7 @@ class Runner:
             self._floor.metrics.chore_failures.labels(chore.name).inc()
             log.exception("chore failed", chore=chore.name)
 
-    async def _leads(self, chore: Chore) -> bool:
+    async def _leads(self, chore: PeriodicService) -> bool:
         """A lease is renewed when half of it is over, or when it would not last until the next time."""
         seconds = max(LEAD_SECONDS, 2 * chore.seconds)
         now = time.monotonic()

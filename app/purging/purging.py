@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import by_lane, first_id_at, lane_of
 from app.jobs.signals import Signals
 from app.log import log
 from app.purging import store
-from app.queues.registry import Queues
+from app.queues.registry import QueueCache
 from app.queues.schemas import PurgeQueue, QueuePurged, WaitingState
-from app.web.shapes import given
+from app.web.shapes import value_or
 
 BATCH = 1000
 SLACK = timedelta(seconds=1)  # ids are minted by several processes, whose clocks differ by some milliseconds
@@ -20,10 +20,10 @@ _FIRST = UUID(int=0)
 _STORED = {WaitingState.SCHEDULED: ["scheduled"], WaitingState.BLOCKED: ["blocked"], WaitingState.READY: ["ready", "parked"]}
 
 
-class Purging:
+class QueuePurger:
     """After each batch others may have their turn (`look_at` the lane), and those that waited for a job that is gone have to hear of it."""
 
-    def __init__(self, floor: Floor, queues: Queues, signals: Signals, look_at: Callable[[int], None]) -> None:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals, look_at: Callable[[int], None]) -> None:
         self._floor = floor
         self._queues = queues
         self._signals = signals
@@ -31,8 +31,8 @@ class Purging:
 
     async def purge(self, name: str, request: PurgeQueue, caller: str = "") -> QueuePurged:
         lanes = (await self._queues.get(name)).all_lanes
-        states = [stored for state in set(given(request.states, [*WaitingState])) for stored in _STORED[state]]
-        if given(request.dry_run, True):
+        states = [stored for state in set(value_or(request.states, [*WaitingState])) for stored in _STORED[state]]
+        if value_or(request.dry_run, True):
             return QueuePurged(matched=await store.count_purgeable(self._floor.reads, lanes, states), purged=0, dry_run=True)
         matched = purged = 0
         async for ids in self._batches(lanes, states):

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.db.pool import Runs
-from app.db.sql import statements
+from app.db.pool import Executor
+from app.db.sql import load_queries
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 
-async def count_purgeable(on: Runs, lanes: range, states: Sequence[str]) -> int:
+async def count_purgeable(on: Executor, lanes: range, states: Sequence[str]) -> int:
     count: int = await on.value(SQL.count_purgeable, lanes.start, lanes.stop, states)
     return count
 
 
-async def purgeable_jobs(on: Runs, after: tuple[int, UUID], end: int, before: UUID, states: Sequence[str], limit: int) -> list[UUID]:
+async def purgeable_jobs(on: Executor, after: tuple[int, UUID], end: int, before: UUID, states: Sequence[str], limit: int) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.purgeable_jobs, *after, end, before, states, limit)]
 
 
-async def purge_waiting(on: Runs, lane: int, ids: Sequence[UUID], states: Sequence[str]) -> int:
+async def purge_waiting(on: Executor, lane: int, ids: Sequence[UUID], states: Sequence[str]) -> int:
     return len(await on.rows(SQL.purge_waiting, lane, ids, states))

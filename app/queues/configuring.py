@@ -8,8 +8,8 @@ from typing import TypeVar
 import msgspec
 from asyncpg import UniqueViolationError
 
-from app.db.floor import Floor
-from app.db.pool import Runs, repeated_after_deadlock
+from app.db.floor import Infrastructure
+from app.db.pool import Executor, retry_after_deadlock
 from app.errors import NotFound, QueueLimit, QueueNotEmpty, ValidationFailed
 from app.log import log
 from app.queues import store
@@ -17,21 +17,21 @@ from app.queues.schemas import Queue, QueueConfig
 from app.queues.store import QueueRow
 from app.settings import Settings
 from app.web.access import Access
-from app.web.paging import EncodedPage, Paging, encode_page
-from app.web.shapes import UNSET, given
+from app.web.paging import EncodedPage, PageParams, encode_page
+from app.web.shapes import UNSET, value_or
 
 TRIES = 20  # each lost race for a number means that somebody else won one
 
 S = TypeVar("S", bound=msgspec.Struct)
-Find = Callable[[Runs, str], Awaitable[QueueRow]]
-Change = Callable[[Runs, QueueRow], Awaitable[QueueRow]]
+Find = Callable[[Executor, str], Awaitable[QueueRow]]
+Change = Callable[[Executor, QueueRow], Awaitable[QueueRow]]
 
 
-class Configuring:
-    def __init__(self, floor: Floor) -> None:
+class QueueService:
+    def __init__(self, floor: Infrastructure) -> None:
         self._floor = floor
 
-    async def page(self, page: Paging, access: Access) -> EncodedPage[Queue]:
+    async def page(self, page: PageParams, access: Access) -> EncodedPage[Queue]:
         rows = await store.list_queues(self._floor.reads, page.after("name"), page.limit + 1, access.regex)
         return await encode_page(
             rows, QueueRow.told, lambda queue: {"name": queue.name}, limit=page.limit, max_bytes=self._floor.settings.max_list_bytes
@@ -43,7 +43,7 @@ class Configuring:
     async def put(self, name: str, config: QueueConfig) -> Queue:
         """A queue that is refused has not come into being: it is made in the transaction that configures it."""
 
-        async def replace(on: Runs, row: QueueRow) -> QueueRow:
+        async def replace(on: Executor, row: QueueRow) -> QueueRow:
             return await self._configured(on, row, config, sent=config)
 
         for _ in range(TRIES):
@@ -54,7 +54,7 @@ class Configuring:
         raise QueueLimit("the queue could not be created", retry_after=1)
 
     async def update(self, name: str, config: QueueConfig) -> Queue:
-        async def merge(on: Runs, row: QueueRow) -> QueueRow:
+        async def merge(on: Executor, row: QueueRow) -> QueueRow:
             return await self._configured(on, row, merged(row.rules(), config), sent=config)
 
         _, after = await self._change(name, merge, self._lock)
@@ -62,7 +62,7 @@ class Configuring:
         return after.told()
 
     async def pause(self, name: str, reason: str | None) -> Queue:
-        async def pause(_: Runs, row: QueueRow) -> QueueRow:
+        async def pause(_: Executor, row: QueueRow) -> QueueRow:
             return paused(row, reason, self._floor.now())
 
         _, after = await self._change(name, pause, self._lock)
@@ -70,7 +70,7 @@ class Configuring:
         return after.told()
 
     async def resume(self, name: str) -> Queue:
-        async def resume(_: Runs, row: QueueRow) -> QueueRow:
+        async def resume(_: Executor, row: QueueRow) -> QueueRow:
             return row._replace(paused_at=None, paused_reason=None)
 
         _, after = await self._change(name, resume, self._lock)
@@ -80,7 +80,7 @@ class Configuring:
     async def delete(self, name: str) -> Queue:
         """The queue as it was. Its lanes stay as they are: finished jobs lie in them."""
 
-        async def delete(on: Runs, row: QueueRow) -> QueueRow:
+        async def delete(on: Executor, row: QueueRow) -> QueueRow:
             if await store.is_used(on, row.id):
                 raise QueueNotEmpty(f"queue {name} has live jobs or dead letters")
             return row._replace(config="{}", paused_at=None, paused_reason=None, deleted_at=self._floor.now())
@@ -89,7 +89,7 @@ class Configuring:
         log.info("queue deleted", queue=name)
         return before.told()
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def revive_used(self) -> None:
         """The chore: a process that has not yet heard of a deleted queue, or of a closed lane, may put a job there; no job is forgotten.
         And groups follow the lanes that were opened for them."""
@@ -102,7 +102,7 @@ class Configuring:
             await self._floor.versions.tell()
             log.info("queues set right", revived=revived, reopened=reopened, groups_spread=spread)
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def _change(self, name: str, change: Change, find: Find) -> tuple[QueueRow, QueueRow]:
         """As it was, and as it is now."""
         async with self._floor.db.transaction() as transaction:
@@ -114,10 +114,10 @@ class Configuring:
         await self._floor.versions.tell()
         return before, after
 
-    async def _lock(self, on: Runs, name: str) -> QueueRow:
+    async def _lock(self, on: Executor, name: str) -> QueueRow:
         return _existing(await store.lock_queue(on, name), name)
 
-    async def _lock_or_make(self, on: Runs, name: str) -> QueueRow:
+    async def _lock_or_make(self, on: Executor, name: str) -> QueueRow:
         row = await store.lock_queue(on, name)
         if row is not None and row.deleted_at is None:
             return row
@@ -130,16 +130,16 @@ class Configuring:
         await self._floor.versions.grow(on, "policies")
         return row
 
-    async def _configured(self, on: Runs, row: QueueRow, rules: QueueConfig, *, sent: QueueConfig) -> QueueRow:
+    async def _configured(self, on: Executor, row: QueueRow, rules: QueueConfig, *, sent: QueueConfig) -> QueueRow:
         check_lease(sent, self._floor.settings)
         check_pause(row, sent)
         stored = msgspec.structs.replace(rules, lanes=UNSET, paused=UNSET)
-        after = await self._with_lanes(on, row, given(rules.lanes, row.lanes))
+        after = await self._with_lanes(on, row, value_or(rules.lanes, row.lanes))
         after = after._replace(config=msgspec.json.encode(stored).decode())
         check_limits(after.rules(), sent)
         return after
 
-    async def _with_lanes(self, on: Runs, row: QueueRow, lanes: int) -> QueueRow:
+    async def _with_lanes(self, on: Executor, row: QueueRow, lanes: int) -> QueueRow:
         """No job may be left in a lane that is closed. Groups stay where they are while there are jobs: see `spread_groups`."""
         if lanes == row.lanes:
             return row
@@ -177,7 +177,7 @@ def check_lease(sent: QueueConfig, settings: Settings) -> None:
 def check_pause(row: QueueRow, sent: QueueConfig) -> None:
     """A pause is not configuration: a deployment that sends the queue's configuration must not end an operator's pause."""
     is_paused = row.paused_at is not None
-    if given(sent.paused, is_paused) != is_paused:
+    if value_or(sent.paused, is_paused) != is_paused:
         state, since, verb = ("paused", "paused", "resume") if is_paused else ("not paused", "resumed", "pause")
         detail = f"the queue is {state}; perhaps it was {since} after you read it: leave paused out, or use POST /queues/{row.name}/{verb}"
         raise ValidationFailed.at("/paused", detail, "read_only")

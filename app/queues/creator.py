@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from asyncpg import UniqueViolationError
 
-from app.db.floor import Floor
-from app.db.pool import Runs
+from app.db.floor import Infrastructure
+from app.db.pool import Executor
 from app.errors import DatabaseUnavailable, NotFound, Problem, QueueLimit
 from app.queues import store
-from app.queues.registry import Queue, Queues
+from app.queues.registry import Queue, QueueCache
 from app.queues.store import MAX_QUEUE_ID, QueueRow
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class QueueTaken(Exception):
 
 
 class QueueCreator:
-    def __init__(self, floor: Floor, queues: Queues) -> None:
+    def __init__(self, floor: Infrastructure, queues: QueueCache) -> None:
         self._floor = floor
         self._queues = queues
         self._drafting = asyncio.Lock()  # two calls of one process never draft the same number
@@ -60,7 +60,7 @@ class QueueCreator:
         await self._queues.refresh()
         return {queue.name: queue for queue in self._queues.known()}
 
-    async def store(self, on: Runs, queues: Iterable[Queue]) -> None:
+    async def store(self, on: Executor, queues: Iterable[Queue]) -> None:
         """Inserts the drafts among the queues. Call it after every lock that the transaction waits for, because a queue's row is the last
         in the lock order. Refresh the cache after the commit."""
         drafts = sorted({(queue.id, queue.name) for queue in queues if queue.is_draft})  # rivals start with the same number and wait

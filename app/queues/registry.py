@@ -5,14 +5,14 @@ from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.db.lanes import lane_of, lanes_of, queue_id_of
 from app.errors import NotFound
 from app.queues import store
 from app.queues.schemas import RateLimit, Retention, RetentionMode
 from app.queues.store import QueueRow
-from app.web.access import ALL, Access
-from app.web.shapes import given
+from app.web.access import FULL_ACCESS, Access
+from app.web.shapes import value_or
 
 
 class MissingQueue(Exception):
@@ -32,11 +32,11 @@ class Queue:
         self.lanes = row.lanes
         self.paused = row.paused_at is not None
         self.deleted = row.deleted_at is not None
-        self.max_running: int | None = given(config.max_running, None)
-        self.rate: RateLimit | None = given(config.rate, None)
-        self.per_group: int | None = given(config.max_running_per_group, None)
-        self.fair = given(config.fair, False)
-        self.max_waiting: int | None = given(config.max_waiting, None)
+        self.max_running: int | None = value_or(config.max_running, None)
+        self.rate: RateLimit | None = value_or(config.rate, None)
+        self.per_group: int | None = value_or(config.max_running_per_group, None)
+        self.fair = value_or(config.fair, False)
+        self.max_waiting: int | None = value_or(config.max_waiting, None)
 
     @property
     def gated(self) -> bool:
@@ -53,8 +53,8 @@ class Queue:
         return lanes_of(self.id, self.lanes)
 
 
-class Queues:
-    def __init__(self, floor: Floor) -> None:
+class QueueCache:
+    def __init__(self, floor: Infrastructure) -> None:
         self._floor = floor
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
@@ -80,7 +80,7 @@ class Queues:
         """Deleted ones too: another process may have put a job into one a moment ago."""
         return self._by_name.values()
 
-    def lanes(self, names: Container[str] | None = None, access: Access = ALL) -> list[int]:
+    def lanes(self, names: Container[str] | None = None, access: Access = FULL_ACCESS) -> list[int]:
         """The lanes of these queues, or of all; of those that the caller reaches."""
         queues = (queue for queue in self.everything() if names is None or queue.name in names)
         return [lane for queue in queues if access.may(queue.name) for lane in queue.all_lanes]
@@ -166,6 +166,6 @@ class Queues:
         """Until when a job that finishes now is kept, and whether it goes to an archive afterwards."""
         settings = self._floor.settings
         queue = self._by_id.get(queue_id_of(lane))
-        own = given(queue.config.retention, Retention()) if queue else Retention()
-        mode = given(own.mode, RetentionMode(settings.finished_mode))
-        return now + timedelta(seconds=given(own.finished_seconds, settings.finished_seconds)), mode is RetentionMode.DETACH
+        own = value_or(queue.config.retention, Retention()) if queue else Retention()
+        mode = value_or(own.mode, RetentionMode(settings.finished_mode))
+        return now + timedelta(seconds=value_or(own.finished_seconds, settings.finished_seconds)), mode is RetentionMode.DETACH

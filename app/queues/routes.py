@@ -6,39 +6,39 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import MalformedJson, NotFound, QueueLimit, QueueNotEmpty, ValidationFailed
-from app.queues.configuring import Configuring
+from app.queues.configuring import QueueService
 from app.queues.schemas import PauseQueue, Queue, QueueConfig, QueueList
-from app.web.auth import Reach
-from app.web.bodies import NoBody, answer, body, edited_body
-from app.web.contract import MANAGE, READ, gives
+from app.web.auth import AccessDep
+from app.web.bodies import NoBody, body, edited_body, json_response
+from app.web.contract import MANAGE, READ, operation
 from app.web.paging import Page
 from app.web.read_only import Edited
-from app.web.rooms import of
-from app.web.shapes import NameParameter, given
+from app.web.rooms import service
+from app.web.shapes import NameParameter, value_or
 
 router = APIRouter(tags=["queues"])
 
-ConfiguringRoom = Annotated[Configuring, of(Configuring)]
+QueueServiceDep = Annotated[QueueService, service(QueueService)]
 QueueName = Annotated[NameParameter, Path()]
 Config = Annotated[QueueConfig, body(QueueConfig, null_hint="; PATCH removes no rule, but a PUT without the member does")]
 EditedQueue = Annotated[Edited[QueueConfig], edited_body(QueueConfig, Queue, by_pause=("paused_at", "paused_reason"))]
 _BAD = (MalformedJson, ValidationFailed)
 
 
-@router.get("/queues", **gives(QueueList, ValidationFailed, to=READ))
-async def list_queues(configuring: ConfiguringRoom, page: Page, reach: Reach) -> Response:
+@router.get("/queues", **operation(QueueList, ValidationFailed, to=READ))
+async def list_queues(configuring: QueueServiceDep, page: Page, reach: AccessDep) -> Response:
     """All queues that your key reaches, with their configuration, in the order of their names."""
     return (await configuring.page(page, reach)).response()
 
 
-@router.get("/queues/{name}", **gives(Queue, NotFound, to=READ))
-async def get_queue(name: QueueName, configuring: ConfiguringRoom) -> Response:
+@router.get("/queues/{name}", **operation(Queue, NotFound, to=READ))
+async def get_queue(name: QueueName, configuring: QueueServiceDep) -> Response:
     """One queue with its configuration: what was set, and always `lanes` and `paused`."""
-    return answer(await configuring.get(name))
+    return json_response(await configuring.get(name))
 
 
-@router.put("/queues/{name}", **gives(Queue, QueueLimit, *_BAD, takes=QueueConfig, to=MANAGE))
-async def put_queue(name: QueueName, sent: EditedQueue, configuring: ConfiguringRoom) -> Response:
+@router.put("/queues/{name}", **operation(Queue, QueueLimit, *_BAD, takes=QueueConfig, to=MANAGE))
+async def put_queue(name: QueueName, sent: EditedQueue, configuring: QueueServiceDep) -> Response:
     """Makes the queue be configured like this: what is absent is no longer set, only `lanes` stay. Makes the queue if there is none.
 
     A paused queue stays paused: only pause and resume change that.
@@ -49,31 +49,31 @@ async def put_queue(name: QueueName, sent: EditedQueue, configuring: Configuring
     Read-only members that GET returns are ignored when they are sent back unchanged; a changed one is 422.
     """
     await sent.check(name, partial(configuring.get, name))
-    return answer(await configuring.put(name, sent.body))
+    return json_response(await configuring.put(name, sent.body))
 
 
-@router.patch("/queues/{name}", **gives(Queue, NotFound, *_BAD, takes=QueueConfig, to=MANAGE))
-async def update_queue(name: QueueName, config: Config, configuring: ConfiguringRoom) -> Response:
+@router.patch("/queues/{name}", **operation(Queue, NotFound, *_BAD, takes=QueueConfig, to=MANAGE))
+async def update_queue(name: QueueName, config: Config, configuring: QueueServiceDep) -> Response:
     """Changes only the fields that are sent, also within `default_retry`, `retention` and `health`. To unset a field use PUT.
 
     A paused queue stays paused: only pause and resume change that.
     """
-    return answer(await configuring.update(name, config))
+    return json_response(await configuring.update(name, config))
 
 
-@router.delete("/queues/{name}", **gives(Queue, NotFound, QueueNotEmpty, to=MANAGE))
-async def delete_queue(name: QueueName, configuring: ConfiguringRoom, _: NoBody) -> Response:
+@router.delete("/queues/{name}", **operation(Queue, NotFound, QueueNotEmpty, to=MANAGE))
+async def delete_queue(name: QueueName, configuring: QueueServiceDep, _: NoBody) -> Response:
     """Removes a queue without live jobs and dead letters, and answers with the queue as it was. Its finished jobs stay."""
-    return answer(await configuring.delete(name))
+    return json_response(await configuring.delete(name))
 
 
-@router.post("/queues/{name}/pause", **gives(Queue, NotFound, *_BAD, takes=PauseQueue, to=MANAGE))
-async def pause_queue(name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], configuring: ConfiguringRoom) -> Response:
+@router.post("/queues/{name}/pause", **operation(Queue, NotFound, *_BAD, takes=PauseQueue, to=MANAGE))
+async def pause_queue(name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], configuring: QueueServiceDep) -> Response:
     """Hands out nothing from now on; jobs are still taken. Pausing again changes nothing, unless it gives another reason."""
-    return answer(await configuring.pause(name, given(pause.reason, None)))
+    return json_response(await configuring.pause(name, value_or(pause.reason, None)))
 
 
-@router.post("/queues/{name}/resume", **gives(Queue, NotFound, to=MANAGE))
-async def resume_queue(name: QueueName, configuring: ConfiguringRoom, _: NoBody) -> Response:
+@router.post("/queues/{name}/resume", **operation(Queue, NotFound, to=MANAGE))
+async def resume_queue(name: QueueName, configuring: QueueServiceDep, _: NoBody) -> Response:
     """Hands out jobs again."""
-    return answer(await configuring.resume(name))
+    return json_response(await configuring.resume(name))

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from app.web.shapes import UNSET, Annotated, DryRun, Instant, Int32, Meta, Sent, Told, UnsetType, integer, number
+from app.web.shapes import UNSET, Annotated, DryRun, Instant, Int32, Meta, RequestModel, ResponseModel, UnsetType, integer, number
 
 Priority = Annotated[int, integer(ge=-32768, le=32767, description="Higher goes first. Default 0.")]
 MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions before the job is dead.")]
@@ -12,7 +12,7 @@ BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
 MOST = 2**31 - 1
 
 
-class RetryPolicy(Sent):
+class RetryPolicy(RequestModel):
     """Delay before retry n is base_seconds * factor^(n-1), at most max_seconds, stretched or shortened by up to `jitter`."""
 
     base_seconds: BackoffSeconds | UnsetType = UNSET
@@ -21,7 +21,7 @@ class RetryPolicy(Sent):
     jitter: Annotated[float, number(ge=0, le=1, description="Share of the delay.")] | UnsetType = UNSET
 
 
-class RateLimit(Sent):
+class RateLimit(RequestModel):
     """At most `limit` jobs are handed out in any `per_seconds`."""
 
     limit: Annotated[int, integer(ge=1, le=1_000_000)]
@@ -35,14 +35,14 @@ class RetentionMode(StrEnum):
     DETACH = "detach"
 
 
-class Retention(Sent):
+class Retention(RequestModel):
     """How long finished jobs are kept, and what becomes of them then."""
 
     finished_seconds: Annotated[int, integer(ge=1, le=10 * 366 * 24 * 60 * 60)] | UnsetType = UNSET
     mode: RetentionMode | UnsetType = UNSET
 
 
-class HealthLimits(Sent):
+class HealthLimits(RequestModel):
     """Above a limit the verdict is critical, from 80 % of it on a warning."""
 
     max_depth: Annotated[int, integer(ge=0, le=MOST, description="Ready jobs.")] | UnsetType = UNSET
@@ -50,7 +50,7 @@ class HealthLimits(Sent):
     max_dead_per_hour: Annotated[int, integer(ge=0, le=MOST, description="Jobs that died within the last hour.")] | UnsetType = UNSET
 
 
-class QueueConfig(Sent):
+class QueueConfig(RequestModel):
     """The rules of a queue. What is absent is not limited, or as the settings say."""
 
     max_running: Annotated[int, integer(ge=1, le=1_000_000, description="Jobs that run at once. Needs one lane.")] | UnsetType = UNSET
@@ -83,14 +83,14 @@ class Queue(QueueConfig, kw_only=True, forbid_unknown_fields=False):
     paused_reason: str | UnsetType = UNSET
 
 
-class QueueList(Told):
+class QueueList(ResponseModel):
     """Queues in the order of their names."""
 
     items: list[Queue]
     next_cursor: str | UnsetType = UNSET
 
 
-class PauseQueue(Sent):
+class PauseQueue(RequestModel):
     """Why, for people: it is told with the queue and by `explain`."""
 
     reason: Annotated[str, Meta(max_length=500)] | UnsetType = UNSET
@@ -104,14 +104,14 @@ class WaitingState(StrEnum):
     READY = "ready"
 
 
-class PurgeQueue(Sent):
+class PurgeQueue(RequestModel):
     """Which jobs to remove without a trace. Running ones and finished ones are never among them."""
 
     states: Annotated[list[WaitingState], Meta(min_length=1, description="Default: all three.")] | UnsetType = UNSET
     dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType = UNSET
 
 
-class QueuePurged(Told):
+class QueuePurged(ResponseModel):
     """How many jobs matched, and how many of them are gone."""
 
     matched: Int32

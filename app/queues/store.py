@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.db.pool import Runs
-from app.db.sql import statements
+from app.db.pool import Executor
+from app.db.sql import load_queries
 from app.queues.schemas import Queue, QueueConfig
-from app.web.shapes import or_unset
+from app.web.shapes import unset_if_none
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 MAX_QUEUE_ID = 65_535
 
@@ -47,59 +47,59 @@ class QueueRow(NamedTuple):
             **msgspec.structs.asdict(self.rules()),
             name=self.name,
             created_at=self.created_at,
-            paused_at=or_unset(self.paused_at),
-            paused_reason=or_unset(self.paused_reason),
+            paused_at=unset_if_none(self.paused_at),
+            paused_reason=unset_if_none(self.paused_reason),
         )
 
 
-async def all_queues(on: Runs) -> list[QueueRow]:
+async def all_queues(on: Executor) -> list[QueueRow]:
     return [QueueRow(*row) for row in await on.rows(SQL.all_queues)]
 
 
-async def list_queues(on: Runs, after: str, limit: int, names: str | None) -> list[QueueRow]:
+async def list_queues(on: Executor, after: str, limit: int, names: str | None) -> list[QueueRow]:
     """`names`: a regular expression."""
     return [QueueRow(*row) for row in await on.rows(SQL.list_queues, after, limit, names)]
 
 
-async def get_queue(on: Runs, name: str) -> QueueRow | None:
+async def get_queue(on: Executor, name: str) -> QueueRow | None:
     row = await on.row(SQL.get_queue, name)
     return QueueRow(*row) if row else None
 
 
-async def lock_queue(on: Runs, name: str) -> QueueRow | None:
+async def lock_queue(on: Executor, name: str) -> QueueRow | None:
     row = await on.row(SQL.lock_queue, name)
     return QueueRow(*row) if row else None
 
 
-async def add_queues(on: Runs, queues: Sequence[tuple[int, str]], limit: int) -> dict[str, bool]:
+async def add_queues(on: Executor, queues: Sequence[tuple[int, str]], limit: int) -> dict[str, bool]:
     """`queues` are (number, name), and are locked in this order. Returns whether each was deleted before, without those that another
     process has created."""
     rows = await on.rows(SQL.add_queues, [number for number, _ in queues], [name for _, name in queues], limit)
     return {row["name"]: row["undeleted"] for row in rows}
 
 
-async def next_queue_id(on: Runs) -> int:
+async def next_queue_id(on: Executor) -> int:
     number: int = await on.value(SQL.next_queue_id)
     return min(number, MAX_QUEUE_ID)
 
 
-async def write_queue(on: Runs, row: QueueRow) -> None:
+async def write_queue(on: Executor, row: QueueRow) -> None:
     rules = (row.lanes, row.group_lanes, row.config, row.paused_at, row.paused_reason, row.deleted_at)
     await on.rows(SQL.write_queue, row.id, *rules)
 
 
-async def is_used(on: Runs, queue_id: int) -> bool:
+async def is_used(on: Executor, queue_id: int) -> bool:
     used: bool = await on.value(SQL.is_used, queue_id)
     return used
 
 
-async def revive_used(on: Runs) -> list[str]:
+async def revive_used(on: Executor) -> list[str]:
     return [row["name"] for row in await on.rows(SQL.revive_used)]
 
 
-async def reopen_lanes(on: Runs) -> list[str]:
+async def reopen_lanes(on: Executor) -> list[str]:
     return [row["name"] for row in await on.rows(SQL.reopen_lanes)]
 
 
-async def spread_groups(on: Runs) -> list[str]:
+async def spread_groups(on: Executor) -> list[str]:
     return [row["name"] for row in await on.rows(SQL.spread_groups)]

@@ -8,29 +8,29 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from app.db.floor import Floor
-from app.db.pool import Transaction, repeated_after_deadlock
+from app.db.floor import Infrastructure
+from app.db.pool import Transaction, retry_after_deadlock
 from app.errors import DuplicateJob, QueueFull
-from app.jobs.entries import Entry
-from app.jobs.intake import Intake
+from app.jobs.entries import JobDraft
+from app.jobs.intake import EnqueueService
 from app.jobs.schemas import Job
-from app.jobs.watching import Watching
+from app.jobs.watching import JobReader
 from app.log import log
 from app.queues.creator import Find
 from app.schedules import store
-from app.schedules.misfires import MOST, Plan, plan
+from app.schedules.misfires import MAX_RUNS, MisfirePlan, plan
 from app.schedules.schemas import Misfire, Overlap
 from app.schedules.store import ScheduleRow
-from app.schedules.timing import timing_of
+from app.schedules.timing import recurrence_of
 from app.web.access import Access
-from app.web.shapes import UNSET, given
+from app.web.shapes import UNSET, value_or
 
 BATCH = 100  # rows read at once; each carries its payload
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Firing:
-    def __init__(self, floor: Floor, intake: Intake, watching: Watching) -> None:
+class PeriodicEnqueuer:
+    def __init__(self, floor: Infrastructure, intake: EnqueueService, watching: JobReader) -> None:
         self._floor = floor
         self._intake = intake
         self._watching = watching
@@ -64,16 +64,16 @@ class Firing:
         await self._intake.announce(placed)
         return await self._watching.get(placed.job_id), placed.existing is None
 
-    async def _placed_now(self, name: str, access: Access) -> Entry | None:
+    async def _placed_now(self, name: str, access: Access) -> JobDraft | None:
         """None if the schedule was changed to another queue in the meantime, which may have to be created too."""
-        row = store.reached(await store.get_schedule(self._floor.db, name), name, access)
+        row = store.accessible(await store.get_schedule(self._floor.db, name), name, access)
         await self._floor.versions.fresh()
         return await self._intake.with_queue(row.wanted.job, partial(self._place_now, row, access))
 
-    @repeated_after_deadlock
-    async def _place_now(self, seen: ScheduleRow, access: Access, find: Find) -> Entry | None:
+    @retry_after_deadlock
+    async def _place_now(self, seen: ScheduleRow, access: Access, find: Find) -> JobDraft | None:
         async with self._floor.db.transaction() as transaction:
-            row = store.reached(await store.lock_schedule(transaction, seen.name), seen.name, access)
+            row = store.accessible(await store.lock_schedule(transaction, seen.name), seen.name, access)
             if row.queue != seen.queue:
                 return None
             placed = await self._intake.place(transaction, row.wanted.job, find, schedule=row.name)
@@ -104,13 +104,13 @@ class Firing:
                 raise
             return await self._fire_together(seen, now, most=1)
 
-    async def _fire_together(self, seen: ScheduleRow, now: datetime, *, skipped: bool = False, most: int = MOST) -> bool:
+    async def _fire_together(self, seen: ScheduleRow, now: datetime, *, skipped: bool = False, most: int = MAX_RUNS) -> bool:
         return await self._intake.with_queue(seen.wanted.job, partial(self._fire_into, seen.name, now, skipped, most))
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def _fire_into(self, name: str, now: datetime, skipped: bool, most: int, find: Find) -> bool:
         async with self._floor.db.transaction() as transaction:
-            row = await store.take_due_schedule(transaction, name, now)
+            row = await store.lock_due_schedule(transaction, name, now)
             if row is None:
                 return False
             planned = _plan(row, now, most)
@@ -120,7 +120,7 @@ class Firing:
         _tell(row, planned, len(placed))
         return planned.more
 
-    async def _place(self, transaction: Transaction, row: ScheduleRow, jobs: int, find: Find) -> list[Entry]:
+    async def _place(self, transaction: Transaction, row: ScheduleRow, jobs: int, find: Find) -> list[JobDraft]:
         """One key, one job: a second run under the same key would only find the first."""
         wanted = row.wanted
         if wanted.overlap is Overlap.SKIP or wanted.job.unique is not UNSET:
@@ -129,7 +129,7 @@ class Firing:
             jobs = 0
         return await self._intake.place(transaction, wanted.job, find, schedule=row.name, count=jobs)
 
-    async def _advance(self, transaction: Transaction, row: ScheduleRow, next_run_at: datetime | None, placed: list[Entry]) -> None:
+    async def _advance(self, transaction: Transaction, row: ScheduleRow, next_run_at: datetime | None, placed: list[JobDraft]) -> None:
         await store.advance_schedule(
             transaction,
             row.name,
@@ -146,12 +146,12 @@ class Firing:
         log.warning("schedule could not fire", schedule=row.name, due=row.next_run_at, exc_info=error)
 
 
-def _plan(row: ScheduleRow, now: datetime, most: int = MOST) -> Plan:
+def _plan(row: ScheduleRow, now: datetime, most: int = MAX_RUNS) -> MisfirePlan:
     wanted = row.wanted
-    return plan(timing_of(wanted, row.created_at), row.next_run_at or now, now, given(wanted.misfire, Misfire.SKIP), most)
+    return plan(recurrence_of(wanted, row.created_at), row.next_run_at or now, now, value_or(wanted.misfire, Misfire.SKIP), most)
 
 
-def _tell(row: ScheduleRow, planned: Plan, jobs: int) -> None:
+def _tell(row: ScheduleRow, planned: MisfirePlan, jobs: int) -> None:
     if planned.missed:
         log.warning("schedule missed runs", schedule=row.name, since=row.next_run_at, jobs=jobs, more=planned.more)
     elif jobs < planned.jobs:

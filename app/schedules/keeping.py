@@ -5,39 +5,39 @@ from itertools import islice
 
 import msgspec
 
-from app.db.floor import Floor
-from app.db.pool import repeated_after_deadlock
+from app.db.floor import Infrastructure
+from app.db.pool import retry_after_deadlock
 from app.errors import Fault, ValidationFailed, refuse
-from app.jobs.intake import Intake
+from app.jobs.intake import EnqueueService
 from app.jobs.schemas import JobCreate
 from app.jobs.wanted import instant_fault
 from app.schedules import store
-from app.schedules.firing import Firing
+from app.schedules.firing import PeriodicEnqueuer
 from app.schedules.schemas import Misfire, Overlap, Schedule, SchedulePreview, SchedulePut, ScheduleRuns
-from app.schedules.store import ScheduleRow, reached
-from app.schedules.timing import UPCOMING, same_times, times_of, timing_of
+from app.schedules.store import ScheduleRow, accessible
+from app.schedules.timing import UPCOMING, recurrence_of, same_times, times_of
 from app.web.access import Access
-from app.web.paging import EncodedPage, Paging, encode_page
-from app.web.shapes import UNSET, given, or_unset
+from app.web.paging import EncodedPage, PageParams, encode_page
+from app.web.shapes import UNSET, unset_if_none, value_or
 
 # What holds for one job only, at one time: repeated, it would be wrong from the second run on.
 _HOLDS_ONCE = ("run_at", "delay_seconds", "expires_at", "depends_on", "on_parent_failure")
 
 
-class Keeping:
-    def __init__(self, floor: Floor, intake: Intake, firing: Firing) -> None:
+class ScheduleService:
+    def __init__(self, floor: Infrastructure, intake: EnqueueService, firing: PeriodicEnqueuer) -> None:
         self._floor = floor
         self._intake = intake
         self._firing = firing
 
     async def put(self, name: str, wanted: SchedulePut, access: Access) -> Schedule:
-        access.check(given(wanted.job.queue, "default"), "/job/queue")
+        access.check(value_or(wanted.job.queue, "default"), "/job/queue")
         await self._check(wanted)
         while (row := await self._put(name, wanted, access)) is None:
             pass
         return self._awaited(row)
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def _put(self, name: str, wanted: SchedulePut, access: Access) -> ScheduleRow | None:
         """None: there was none of this name, and now there is: it may be for a queue that the caller does not reach."""
         spec = msgspec.json.encode(msgspec.structs.replace(wanted, paused=UNSET)).decode()
@@ -45,24 +45,24 @@ class Keeping:
         async with self._floor.db.transaction() as transaction:
             old = await store.lock_schedule(transaction, name)
             if old is not None:
-                reached(old, name, access)
-            paused = given(wanted.paused, old is not None and old.paused)
+                accessible(old, name, access)
+            paused = value_or(wanted.paused, old is not None and old.paused)
             next_run_at = None if paused else _next(old, wanted, now)
             known = old is not None
             return await store.put_schedule(transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now, known=known)
 
     async def get(self, name: str, access: Access) -> Schedule:
-        return _told(reached(await store.get_schedule(self._floor.db, name), name, access))
+        return _told(accessible(await store.get_schedule(self._floor.db, name), name, access))
 
-    async def page(self, page: Paging, access: Access) -> EncodedPage[Schedule]:
+    async def page(self, page: PageParams, access: Access) -> EncodedPage[Schedule]:
         max_bytes = self._floor.settings.max_list_bytes
         rows, total = await store.list_schedules(self._floor.reads, page.after("name"), page.limit + 1, access.regex, max_bytes)
         return await encode_page(rows, _told, lambda schedule: {"name": schedule.name}, limit=page.limit, max_bytes=max_bytes, total=total)
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def delete(self, name: str, access: Access) -> Schedule:
         async with self._floor.db.transaction() as transaction:
-            return _told(reached(await store.delete_schedule(transaction, name), name, access))
+            return _told(accessible(await store.delete_schedule(transaction, name), name, access))
 
     async def pause(self, name: str, access: Access) -> Schedule:
         return await self._set(name, access, paused=True)
@@ -81,7 +81,7 @@ class Keeping:
         faults, more = _once_only(wanted.job), 0
         if isinstance(wanted.starts_at, datetime):
             faults.append(instant_fault(wanted.starts_at, self._floor.settings, now, "/starts_at"))
-        for check in (lambda: timing_of(wanted, now), lambda: self._intake.check(wanted.job, "/job")):
+        for check in (lambda: recurrence_of(wanted, now), lambda: self._intake.check(wanted.job, "/job")):
             try:
                 check()
             except ValidationFailed as refusal:
@@ -89,12 +89,12 @@ class Keeping:
                 more += refusal.fault_count - len(refusal.faults)
         refuse(faults, more)
 
-    @repeated_after_deadlock
+    @retry_after_deadlock
     async def _set(self, name: str, access: Access, *, paused: bool) -> Schedule:
         """What a schedule missed while it was paused is not made up for: somebody wanted it not to run."""
         now = self._floor.now()
         async with self._floor.db.transaction() as transaction:
-            row = reached(await store.lock_schedule(transaction, name), name, access)
+            row = accessible(await store.lock_schedule(transaction, name), name, access)
             next_run_at = None if paused else _next(row, row.wanted, now)
             row = await store.pause_or_resume(transaction, name, paused=paused, next_run_at=next_run_at, now=now)
         return self._awaited(row)
@@ -109,7 +109,7 @@ def _next(old: ScheduleRow | None, wanted: SchedulePut, now: datetime) -> dateti
     """A schedule that runs at the same times as before goes on as it was: it may be due at this moment."""
     if old is not None and not old.paused and same_times(old.wanted, wanted):
         return old.next_run_at
-    return timing_of(wanted, old.created_at if old else now).first_after(now)
+    return recurrence_of(wanted, old.created_at if old else now).first_after(now)
 
 
 def _once_only(job: JobCreate) -> list[Fault | None]:
@@ -119,21 +119,21 @@ def _once_only(job: JobCreate) -> list[Fault | None]:
 
 def _told(row: ScheduleRow) -> Schedule:
     wanted = row.wanted
-    timing = timing_of(wanted, row.created_at)
+    timing = recurrence_of(wanted, row.created_at)
     return Schedule(
         name=row.name,
         cron=wanted.cron,
         every_seconds=wanted.every_seconds,
-        timezone=given(wanted.timezone, "UTC"),
+        timezone=value_or(wanted.timezone, "UTC"),
         job=wanted.job,
-        misfire=given(wanted.misfire, Misfire.SKIP),
-        overlap=given(wanted.overlap, Overlap.ALLOW),
+        misfire=value_or(wanted.misfire, Misfire.SKIP),
+        overlap=value_or(wanted.overlap, Overlap.ALLOW),
         paused=row.paused,
-        starts_at=or_unset(timing.starts_at),
-        ends_at=or_unset(timing.ends_at),
-        next_run_at=or_unset(row.next_run_at),
-        last_run_at=or_unset(row.last_run_at),
-        last_job_id=or_unset(row.last_job_id),
+        starts_at=unset_if_none(timing.starts_at),
+        ends_at=unset_if_none(timing.ends_at),
+        next_run_at=unset_if_none(row.next_run_at),
+        last_run_at=unset_if_none(row.last_run_at),
+        last_job_id=unset_if_none(row.last_job_id),
         upcoming=timing.upcoming(row.next_run_at),
         created_at=row.created_at,
         updated_at=row.updated_at,

@@ -6,13 +6,13 @@ from itertools import chain, islice, takewhile
 from typing import NamedTuple, assert_never
 
 from app.schedules.schemas import Misfire
-from app.schedules.timing import TICK, Timing
+from app.schedules.timing import TICK, Recurrence
 
 GRACE = timedelta(seconds=60)  # a run that is later than this was missed
-MOST = 100  # jobs of one schedule in one transaction
+MAX_RUNS = 100  # jobs of one schedule in one transaction
 
 
-class Plan(NamedTuple):
+class MisfirePlan(NamedTuple):
     """`missed`: some runs were more than a little late, whatever becomes of them. `more`: there were too many for one transaction."""
 
     jobs: int
@@ -21,31 +21,31 @@ class Plan(NamedTuple):
     more: bool = False
 
 
-def plan(timing: Timing, due: datetime, now: datetime, misfire: Misfire, most: int = MOST) -> Plan:
+def plan(timing: Recurrence, due: datetime, now: datetime, misfire: Misfire, most: int = MAX_RUNS) -> MisfirePlan:
     """`due` is the first run that nobody has fired yet, and not after `now`."""
     missed = due < now - GRACE
     match misfire:
         case Misfire.SKIP:
-            return Plan(int(_timely(timing, due, now)), timing.first_after(now), missed)
+            return MisfirePlan(int(_timely(timing, due, now)), timing.first_after(now), missed)
         case Misfire.ONCE:
-            return Plan(1, timing.first_after(now), missed)
+            return MisfirePlan(1, timing.first_after(now), missed)
         case Misfire.ALL:
             return _all(timing, due, now, most)._replace(missed=missed)
         case _:
             assert_never(misfire)
 
 
-def _timely(timing: Timing, due: datetime, now: datetime) -> bool:
+def _timely(timing: Recurrence, due: datetime, now: datetime) -> bool:
     """Whether the last run that is due is not late. Those before it have been missed: nobody wants a burst of them."""
     return due >= now - GRACE or any(True for _ in _until(now, timing.after(now - GRACE - TICK)))
 
 
-def _all(timing: Timing, due: datetime, now: datetime, most: int) -> Plan:
+def _all(timing: Recurrence, due: datetime, now: datetime, most: int) -> MisfirePlan:
     """What does not fit into one transaction stays due, so that other schedules get their turn in between."""
     runs = list(islice(chain([due], _until(now, timing.after(due))), most + 1))
     if len(runs) > most:
-        return Plan(most, runs[most], more=True)
-    return Plan(len(runs), timing.first_after(now))
+        return MisfirePlan(most, runs[most], more=True)
+    return MisfirePlan(len(runs), timing.first_after(now))
 
 
 def _until(now: datetime, runs: Iterator[datetime]) -> Iterator[datetime]:

@@ -7,20 +7,20 @@ from fastapi import APIRouter, Path, Response
 
 from app.errors import DuplicateJob, MalformedJson, NotFound, PayloadTooLarge, QueueFull, QueueLimit, ValidationFailed
 from app.jobs.schemas import Job
-from app.schedules.firing import Firing
-from app.schedules.keeping import Keeping
+from app.schedules.firing import PeriodicEnqueuer
+from app.schedules.keeping import ScheduleService
 from app.schedules.schemas import Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
-from app.web.auth import Reach
-from app.web.bodies import NoBody, answer, body, edited_body
-from app.web.contract import MANAGE, READ, gives
+from app.web.auth import AccessDep
+from app.web.bodies import NoBody, body, edited_body, json_response
+from app.web.contract import MANAGE, READ, operation
 from app.web.paging import Page
 from app.web.read_only import Edited
-from app.web.rooms import of
+from app.web.rooms import service
 from app.web.shapes import NameParameter
 
 router = APIRouter(tags=["schedules"])
 
-KeepingRoom = Annotated[Keeping, of(Keeping)]
+ScheduleServiceDep = Annotated[ScheduleService, service(ScheduleService)]
 _MOVING = ("next_run_at", "last_run_at", "last_job_id", "upcoming", "updated_at")
 _BY_PAUSE = ("next_run_at", "upcoming")
 EditedSchedule = Annotated[Edited[SchedulePut], edited_body(SchedulePut, Schedule, moving=_MOVING, by_pause=_BY_PAUSE)]
@@ -29,26 +29,26 @@ _BAD = (MalformedJson, ValidationFailed)
 _EXISTING: dict[int, tuple[str, type]] = {200: ("A job with its unique key is there already (`Job-Duplicate: true`).", Job)}
 
 
-@router.get("/schedules", **gives(ScheduleList, ValidationFailed, to=READ))
-async def list_schedules(keeping: KeepingRoom, page: Page, reach: Reach) -> Response:
+@router.get("/schedules", **operation(ScheduleList, ValidationFailed, to=READ))
+async def list_schedules(keeping: ScheduleServiceDep, page: Page, reach: AccessDep) -> Response:
     """Schedules in the order of their names, page by page."""
     return (await keeping.page(page, reach)).response()
 
 
-@router.post("/schedules/preview", **gives(ScheduleRuns, *_BAD, takes=SchedulePreview, to=READ))
-async def preview_schedule(preview: Annotated[SchedulePreview, body(SchedulePreview)], keeping: KeepingRoom) -> Response:
+@router.post("/schedules/preview", **operation(ScheduleRuns, *_BAD, takes=SchedulePreview, to=READ))
+async def preview_schedule(preview: Annotated[SchedulePreview, body(SchedulePreview)], keeping: ScheduleServiceDep) -> Response:
     """The next five runs that a schedule would have. Nothing is stored."""
-    return answer(keeping.preview(preview))
+    return json_response(keeping.preview(preview))
 
 
-@router.get("/schedules/{name}", **gives(Schedule, NotFound, to=READ))
-async def get_schedule(name: ScheduleName, keeping: KeepingRoom, reach: Reach) -> Response:
+@router.get("/schedules/{name}", **operation(Schedule, NotFound, to=READ))
+async def get_schedule(name: ScheduleName, keeping: ScheduleServiceDep, reach: AccessDep) -> Response:
     """One schedule, with its next five runs."""
-    return answer(await keeping.get(name, reach))
+    return json_response(await keeping.get(name, reach))
 
 
-@router.put("/schedules/{name}", **gives(Schedule, NotFound, PayloadTooLarge, *_BAD, takes=SchedulePut, to=MANAGE))
-async def put_schedule(name: ScheduleName, sent: EditedSchedule, keeping: KeepingRoom, reach: Reach) -> Response:
+@router.put("/schedules/{name}", **operation(Schedule, NotFound, PayloadTooLarge, *_BAD, takes=SchedulePut, to=MANAGE))
+async def put_schedule(name: ScheduleName, sent: EditedSchedule, keeping: ScheduleServiceDep, reach: AccessDep) -> Response:
     """Makes a schedule, or changes it to what is sent.
 
     Sending the same schedule again changes nothing. New times apply from now on; `last_run_at` and `last_job_id` are kept. If a schedule
@@ -58,30 +58,36 @@ async def put_schedule(name: ScheduleName, sent: EditedSchedule, keeping: Keepin
     since; a changed one is 422.
     """
     await sent.check(name, partial(keeping.get, name, reach))
-    return answer(await keeping.put(name, sent.body, reach))
+    return json_response(await keeping.put(name, sent.body, reach))
 
 
-@router.delete("/schedules/{name}", **gives(Schedule, NotFound, to=MANAGE))
-async def delete_schedule(name: ScheduleName, keeping: KeepingRoom, reach: Reach) -> Response:
+@router.delete("/schedules/{name}", **operation(Schedule, NotFound, to=MANAGE))
+async def delete_schedule(name: ScheduleName, keeping: ScheduleServiceDep, reach: AccessDep) -> Response:
     """Removes a schedule, and answers with it as it was. Jobs that it has enqueued stay."""
-    return answer(await keeping.delete(name, reach))
+    return json_response(await keeping.delete(name, reach))
 
 
-@router.post("/schedules/{name}/run", **gives(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING, to=MANAGE))
-async def run_schedule(name: ScheduleName, firing: Annotated[Firing, of(Firing)], _: NoBody, reach: Reach) -> Response:
+@router.post(
+    "/schedules/{name}/run", **operation(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING, to=MANAGE)
+)
+async def run_schedule(
+    name: ScheduleName, firing: Annotated[PeriodicEnqueuer, service(PeriodicEnqueuer)], _: NoBody, reach: AccessDep
+) -> Response:
     """Enqueues the schedule's job now, also while it is paused or its last job still runs. When it runs next does not change."""
     job, created = await firing.run_now(name, reach)
     location = {"Location": f"/jobs/{job.id}"}
-    return answer(job, status=201, headers=location) if created else answer(job, headers={**location, "Job-Duplicate": "true"})
+    return (
+        json_response(job, status=201, headers=location) if created else json_response(job, headers={**location, "Job-Duplicate": "true"})
+    )
 
 
-@router.post("/schedules/{name}/pause", **gives(Schedule, NotFound, to=MANAGE))
-async def pause_schedule(name: ScheduleName, keeping: KeepingRoom, _: NoBody, reach: Reach) -> Response:
+@router.post("/schedules/{name}/pause", **operation(Schedule, NotFound, to=MANAGE))
+async def pause_schedule(name: ScheduleName, keeping: ScheduleServiceDep, _: NoBody, reach: AccessDep) -> Response:
     """Stops a schedule until it is resumed."""
-    return answer(await keeping.pause(name, reach))
+    return json_response(await keeping.pause(name, reach))
 
 
-@router.post("/schedules/{name}/resume", **gives(Schedule, NotFound, to=MANAGE))
-async def resume_schedule(name: ScheduleName, keeping: KeepingRoom, _: NoBody, reach: Reach) -> Response:
+@router.post("/schedules/{name}/resume", **operation(Schedule, NotFound, to=MANAGE))
+async def resume_schedule(name: ScheduleName, keeping: ScheduleServiceDep, _: NoBody, reach: AccessDep) -> Response:
     """Lets a paused schedule run again, from now on: what it missed meanwhile is not made up for."""
-    return answer(await keeping.resume(name, reach))
+    return json_response(await keeping.resume(name, reach))

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from app.jobs.schemas import JobCreate
-from app.web.shapes import UNSET, UUID, Annotated, Instant, Meta, Sent, Told, UnsetType, integer, not_both
+from app.web.shapes import UNSET, UUID, Annotated, Instant, Meta, RequestModel, ResponseModel, UnsetType, integer, not_both
 
 CronText = Annotated[
     str,
@@ -39,7 +39,7 @@ class Overlap(StrEnum):
     SKIP = "skip"
 
 
-class SchedulePreview(Sent):
+class SchedulePreview(RequestModel):
     """When a schedule would run. Either cron or every_seconds."""
 
     json_schema: ClassVar[dict[str, Any]] = not_both("cron", "every_seconds")
@@ -62,7 +62,7 @@ class SchedulePut(SchedulePreview, kw_only=True):
     ends_at: Annotated[Instant, Meta(description="No run then or later.")] | UnsetType = UNSET
 
 
-class Schedule(Told, kw_only=True):
+class Schedule(ResponseModel, kw_only=True):
     """A schedule as it is now. `next_run_at` is absent while it is paused, and when no run is left."""
 
     name: str
@@ -83,14 +83,14 @@ class Schedule(Told, kw_only=True):
     updated_at: Instant
 
 
-class ScheduleList(Told):
+class ScheduleList(ResponseModel):
     """Schedules in the order of their names."""
 
     items: list[Schedule]
     next_cursor: str | UnsetType = UNSET
 
 
-class ScheduleRuns(Told):
+class ScheduleRuns(ResponseModel):
     """The next five runs."""
 
     runs: list[Instant]

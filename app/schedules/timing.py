@@ -8,14 +8,14 @@ from itertools import count, islice, takewhile
 from app.errors import ValidationFailed
 from app.schedules.cron import Cron, CronError, zone_named
 from app.schedules.schemas import SchedulePreview, SchedulePut
-from app.web.shapes import UNSET, UnsetType, given
+from app.web.shapes import UNSET, UnsetType, value_or
 
 UPCOMING = 5
 TICK = timedelta(microseconds=1)  # the database's
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class FixedInterval:
     """At the anchor, and every so often after it."""
 
     anchor: datetime
@@ -27,8 +27,8 @@ class Every:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    times: Cron | Every
+class Recurrence:
+    times: Cron | FixedInterval
     starts_at: datetime | None
     ends_at: datetime | None
 
@@ -48,21 +48,21 @@ class Timing:
         return [next_run_at, *islice(self.after(next_run_at), UPCOMING - 1)]
 
 
-def timing_of(wanted: SchedulePut, made_at: datetime) -> Timing:
+def recurrence_of(wanted: SchedulePut, made_at: datetime) -> Recurrence:
     starts_at, ends_at = _utc(wanted.starts_at), _utc(wanted.ends_at)
     if starts_at is not None and ends_at is not None and ends_at <= starts_at:
         raise ValidationFailed.at("/ends_at", "ends_at must be after starts_at")
-    return Timing(times_of(wanted, starts_at or made_at), starts_at, ends_at)
+    return Recurrence(times_of(wanted, starts_at or made_at), starts_at, ends_at)
 
 
-def times_of(wanted: SchedulePreview, anchor: datetime) -> Cron | Every:
-    zone = zone_named(given(wanted.timezone, "UTC"))
+def times_of(wanted: SchedulePreview, anchor: datetime) -> Cron | FixedInterval:
+    zone = zone_named(value_or(wanted.timezone, "UTC"))
     if zone is None:
         raise ValidationFailed.at("/timezone", "timezone must be the IANA name of a time zone, such as Europe/Berlin")
     if wanted.cron is not UNSET and wanted.every_seconds is not UNSET:
         raise ValidationFailed.at("/every_seconds", "send either cron or every_seconds, not both")
     if isinstance(wanted.every_seconds, int):
-        return Every(anchor, timedelta(seconds=wanted.every_seconds))
+        return FixedInterval(anchor, timedelta(seconds=wanted.every_seconds))
     if isinstance(wanted.cron, UnsetType):
         raise ValidationFailed.at("/cron", "send either cron or every_seconds", "missing")
     try:
@@ -73,7 +73,7 @@ def times_of(wanted: SchedulePreview, anchor: datetime) -> Cron | Every:
 
 def same_times(one: SchedulePut, other: SchedulePut) -> bool:
     """Whether both have the same times, compared field by field. A missing time zone equals UTC, which GET returns for it."""
-    zones = given(one.timezone, "UTC"), given(other.timezone, "UTC")
+    zones = value_or(one.timezone, "UTC"), value_or(other.timezone, "UTC")
     return zones[0] == zones[1] and all(
         getattr(one, name) == getattr(other, name) for name in ("cron", "every_seconds", "starts_at", "ends_at")
     )

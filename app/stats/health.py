@@ -10,7 +10,7 @@ NEAR = 0.8  # of a limit: time to look
 STALE_SECONDS = 300  # work that waits this long while nobody asks for it deserves a look
 
 
-def verdict(limits: HealthLimits, *, depth: int, age: int | None, dead: int, polls: int) -> tuple[str, list[str]]:
+def assess(limits: HealthLimits, *, depth: int, age: int | None, dead: int, polls: int) -> tuple[str, list[str]]:
     """The worst of all, and why."""
     found = list(_findings(limits, depth, age, dead, polls))
     return LEVELS[max((level for level, _ in found), default=0)], [reason for _, reason in found]

@@ -5,22 +5,22 @@ from datetime import timedelta
 
 import msgspec
 
-from app.db.floor import Floor
-from app.leases.times import LADDER, Times
-from app.leases.waiting import WaitingRoom
-from app.queues.registry import Queue, Queues
+from app.db.floor import Infrastructure
+from app.leases.times import BUCKET_BOUNDS, DurationHistogram
+from app.leases.waiting import PollerRegistry
+from app.queues.registry import Queue, QueueCache
 from app.queues.schemas import HealthLimits
 from app.stats import health, store
 from app.stats.schemas import Percentiles, Rate, Rates, StateCounts, Stats
-from app.stats.store import CountRow, RateRow, TimeRow
+from app.stats.store import CountRow, DurationRow, RateRow
 from app.web.access import Access
-from app.web.shapes import UNSET, UnsetType, given, or_unset
+from app.web.shapes import UNSET, UnsetType, unset_if_none, value_or
 
 WORKER_SECONDS = 60
 
 
-class Reckoning:
-    def __init__(self, floor: Floor, queues: Queues, waiting: WaitingRoom, times: Times) -> None:
+class StatsService:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, waiting: PollerRegistry, times: DurationHistogram) -> None:
         self._floor = floor
         self._queues = queues
         self._waiting = waiting
@@ -47,7 +47,7 @@ class Reckoning:
         return await self._of(queue)
 
     async def _of(self, queue: Queue) -> Stats:
-        limits = given(queue.config.health, HealthLimits())
+        limits = value_or(queue.config.health, HealthLimits())
         return await self._stats(queue.all_lanes, queue.name, self._waiting.waiting(queue.name), limits)
 
     async def watch_health(self) -> None:
@@ -61,15 +61,15 @@ class Reckoning:
 
     async def fold(self) -> None:
         """The chore: deltas into totals and rates."""
-        for lane in await store.unfolded_lanes(self._floor.db):
-            await store.fold(self._floor.db, lane)
+        for lane in await store.unaggregated_lanes(self._floor.db):
+            await store.aggregate(self._floor.db, lane)
 
     async def write_times(self) -> None:
         taken = self._times.take()
         if not taken:
             return
         try:
-            await store.add_times(self._floor.db, sorted((*key, n) for key, n in taken.items()), self._floor.now())
+            await store.add_durations(self._floor.db, sorted((*key, n) for key, n in taken.items()), self._floor.now())
         except Exception:
             self._times.put_back(taken)
             raise
@@ -77,15 +77,15 @@ class Reckoning:
     async def _stats(self, lanes: Sequence[int], name: str | UnsetType, polls: int, limits: HealthLimits) -> Stats:
         reads, now = self._floor.reads, self._floor.now()
         counts = _counts(await store.counts(reads, lanes))
-        heads = [head for head in (await store.oldest_ready(reads, lanes), await store.oldest_parked(reads, lanes)) if head is not None]
+        heads = [head for head in (await store.oldest_ready(reads, lanes), await store.oldest_pending(reads, lanes)) if head is not None]
         age = max(0, round((now - min(heads)).total_seconds())) if heads else None
-        times = await store.times(reads, lanes, now - timedelta(hours=1))
+        times = await store.durations(reads, lanes, now - timedelta(hours=1))
         rates = _rates(await store.rates(reads, lanes, now))
-        verdict, reasons = health.verdict(limits, depth=counts.ready, age=age, dead=rates.dead.last_60m, polls=polls)
+        verdict, reasons = health.assess(limits, depth=counts.ready, age=age, dead=rates.dead.last_60m, polls=polls)
         return Stats(
             queue=name,
             counts=counts,
-            oldest_ready_age_seconds=or_unset(age),
+            oldest_ready_age_seconds=unset_if_none(age),
             rates=rates,
             wait_time=_percentiles(times, "wait"),
             run_time=_percentiles(times, "run"),
@@ -119,18 +119,18 @@ def _rates(row: RateRow) -> Rates:
     return Rates(enqueued=rate("enqueued"), completed=rate("completed"), failed=rate("failed"), dead=rate("dead"))
 
 
-def _percentiles(rows: Sequence[TimeRow], kind: str) -> Percentiles | UnsetType:
+def _percentiles(rows: Sequence[DurationRow], kind: str) -> Percentiles | UnsetType:
     own = [row for row in rows if row.kind == kind]
     if not own:
         return UNSET
     return Percentiles(p50_ms=_percentile(own, 0.5), p95_ms=_percentile(own, 0.95), p99_ms=_percentile(own, 0.99))
 
 
-def _percentile(rows: Sequence[TimeRow], share: float) -> float:
+def _percentile(rows: Sequence[DurationRow], share: float) -> float:
     """The upper bound of the bucket in which the share is reached."""
     left = share * sum(row.n for row in rows)
     for row in rows:
         left -= row.n
         if left <= 0:
-            return float(LADDER[row.bucket])
-    return float(LADDER[rows[-1].bucket])
+            return float(BUCKET_BOUNDS[row.bucket])
+    return float(BUCKET_BOUNDS[rows[-1].bucket])

@@ -1,9 +1,9 @@
 """The shapes of statistics."""
 
-from app.web.shapes import UNSET, Instant, Int32, Int64, Number, Told, UnsetType
+from app.web.shapes import UNSET, Instant, Int32, Int64, Number, ResponseModel, UnsetType
 
 
-class StateCounts(Told):
+class StateCounts(ResponseModel):
     """Jobs by state; completed and cancelled ones as long as they are kept."""
 
     scheduled: Int64
@@ -15,7 +15,7 @@ class StateCounts(Told):
     cancelled: Int64
 
 
-class Rate(Told):
+class Rate(ResponseModel):
     """How many in the last minute, five minutes, hour."""
 
     last_1m: Int64
@@ -23,7 +23,7 @@ class Rate(Told):
     last_60m: Int64
 
 
-class Rates(Told):
+class Rates(ResponseModel):
     """What happened lately."""
 
     enqueued: Rate
@@ -32,7 +32,7 @@ class Rates(Told):
     dead: Rate
 
 
-class Percentiles(Told):
+class Percentiles(ResponseModel):
     """Over the last hour, in milliseconds, within 25 % and 1 ms."""
 
     p50_ms: Number
@@ -40,7 +40,7 @@ class Percentiles(Told):
     p99_ms: Number
 
 
-class Stats(Told, kw_only=True):
+class Stats(ResponseModel, kw_only=True):
     """How things are. `verdict`: ok, warning, critical, with the reasons."""
 
     queue: str | UnsetType = UNSET

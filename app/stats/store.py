@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from app.db.pool import Runs
-from app.db.sql import statements
+from app.db.pool import Executor
+from app.db.sql import load_queries
 
-SQL = statements(__file__)
+SQL = load_queries(__file__)
 
 
 class CountRow(NamedTuple):
@@ -38,54 +38,54 @@ class RateRow(NamedTuple):
     dead_60: int | None
 
 
-class TimeRow(NamedTuple):
+class DurationRow(NamedTuple):
     kind: str
     bucket: int
     n: int
 
 
-async def unfolded_lanes(on: Runs) -> list[int]:
+async def unaggregated_lanes(on: Executor) -> list[int]:
     return [row["lane"] for row in await on.rows(SQL.unfolded_lanes)]
 
 
-async def fold(on: Runs, lane: int) -> None:
+async def aggregate(on: Executor, lane: int) -> None:
     await on.rows(SQL.fold, lane)
 
 
-async def add_times(on: Runs, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
+async def add_durations(on: Executor, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
     """Counts are (lane, kind, bucket, n)."""
     await on.rows(SQL.add_times, *[list(column) for column in zip(*counts, strict=True)], now)
 
 
-async def counts(on: Runs, lanes: Sequence[int]) -> list[CountRow]:
+async def counts(on: Executor, lanes: Sequence[int]) -> list[CountRow]:
     return [CountRow(*row) for row in await on.rows(SQL.counts, lanes)]
 
 
-async def rates(on: Runs, lanes: Sequence[int], now: datetime) -> RateRow:
+async def rates(on: Executor, lanes: Sequence[int], now: datetime) -> RateRow:
     row = await on.row(SQL.rates, lanes, *[now - timedelta(minutes=minutes) for minutes in (1, 5, 60)])
     assert row is not None, "an aggregate without GROUP BY has one row"
     return RateRow(*row)
 
 
-async def times(on: Runs, lanes: Sequence[int], since: datetime) -> list[TimeRow]:
-    return [TimeRow(*row) for row in await on.rows(SQL.times, lanes, since)]
+async def durations(on: Executor, lanes: Sequence[int], since: datetime) -> list[DurationRow]:
+    return [DurationRow(*row) for row in await on.rows(SQL.times, lanes, since)]
 
 
-async def oldest_ready(on: Runs, lanes: Sequence[int]) -> datetime | None:
+async def oldest_ready(on: Executor, lanes: Sequence[int]) -> datetime | None:
     oldest: datetime | None = await on.value(SQL.oldest_ready, lanes)
     return oldest
 
 
-async def oldest_parked(on: Runs, lanes: Sequence[int]) -> datetime | None:
+async def oldest_pending(on: Executor, lanes: Sequence[int]) -> datetime | None:
     oldest: datetime | None = await on.value(SQL.oldest_parked, lanes)
     return oldest
 
 
-async def workers_seen(on: Runs, since: datetime) -> int:
+async def workers_seen(on: Executor, since: datetime) -> int:
     seen: int = await on.value(SQL.workers_seen, since)
     return seen
 
 
-async def forget(on: Runs, before: datetime) -> None:
+async def delete_old_stats(on: Executor, before: datetime) -> None:
     await on.rows(SQL.forget_rates, before)
     await on.rows(SQL.forget_times, before)

@@ -120,5 +120,5 @@ def caller_with(name: str, scopes: Iterable[str], max_leases: int | None = None,
     return Caller(name, frozenset(map(Grant.parse, scopes)), max_leases, ended)
 
 
-ANYBODY = caller_with("", Scope)  # where no keys have been made
-ALL = Access("", frozenset("*"))  # for what the broker does itself
+ANONYMOUS = caller_with("", Scope)  # where no keys have been made
+FULL_ACCESS = Access("", frozenset("*"))  # for what the broker does itself

@@ -7,21 +7,21 @@ from fastapi import Depends, Request
 
 from app.errors import Forbidden, ForeignOrigin
 from app.settings import is_loopback
-from app.web.access import ANYBODY, Access, Caller, Scope
-from app.web.whole import at_once
+from app.web.access import ANONYMOUS, Access, Caller, Scope
+from app.web.whole import resolver
 
 
-class Doorkeeper(Protocol):
+class Authenticator(Protocol):
     async def admit(self, authorization: str | None) -> Caller:
         """Raises Unauthenticated for no valid key, RateLimited for one that asks too often."""
         ...
 
 
 # Raises if what the path names (a job, a queue) is not reached.
-Border = Callable[[Access, str, Mapping[str, str]], Awaitable[None]]
+PathCheck = Callable[[Access, str, Mapping[str, str]], Awaitable[None]]
 
 
-def needs(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
+def require_scopes(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
     """Runs before the body is looked at: a stranger's bytes are not worth parsing, and a large body of his is not even waited for."""
 
     async def enter(request: Request) -> None:
@@ -29,7 +29,7 @@ def needs(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
         headers: list[tuple[bytes, bytes]] = request.scope["headers"]
         sent = dict(headers)
         caller: Caller = await state.doorkeeper.admit(_authorization(sent, headers))
-        if caller is ANYBODY and _is_browser(sent):
+        if caller is ANONYMOUS and _is_browser(sent):
             _refuse_other_origins(sent, state.settings.host)
         access = caller.access(scopes)
         if access is None:
@@ -73,4 +73,4 @@ def _entered(request: Request) -> Access:
     return access
 
 
-Reach = Annotated[Access, at_once(_entered)]
+AccessDep = Annotated[Access, resolver(_entered)]

@@ -14,8 +14,8 @@ from app.web import strict_json
 from app.web.body_decoder import BodyDecoder
 from app.web.headers import sent_header
 from app.web.read_only import Edited
-from app.web.shapes import Nothing
-from app.web.whole import Whole, at_once
+from app.web.shapes import EmptyObject
+from app.web.whole import CompleteRequest, resolver
 
 T = TypeVar("T")
 LARGE = 256 * 1024  # bytes; to check 3 MB of small values took more than a second, in which nobody else was served
@@ -30,12 +30,12 @@ def body(kind: type[T], *, limit: Limit = "max_body_bytes", nul_in_text: bool = 
 
 
 def edited_body(
-    kind: type[msgspec.Struct], answer: type[msgspec.Struct], *, moving: Collection[str] = (), by_pause: Collection[str] = ()
+    kind: type[msgspec.Struct], json_response: type[msgspec.Struct], *, moving: Collection[str] = (), by_pause: Collection[str] = ()
 ) -> Any:
     """A dependency that is the body of a PUT as `Edited`, which may have all members that GET returns (see `read_only`). An empty body is
     an error and not `{}`, because that would unset everything."""
     decoder = BodyDecoder(kind)
-    read_only = set(answer.__struct_fields__) - set(kind.__struct_fields__)
+    read_only = set(json_response.__struct_fields__) - set(kind.__struct_fields__)
 
     def decode(data: bytes) -> Edited[Any]:
         return Edited(*decoder.decode_with(read_only, data), moving, by_pause)
@@ -54,7 +54,7 @@ def _body(decode: Callable[[bytes], T], empty: T | None, limit: Limit, *, nul_in
             raise MalformedJson("the body is empty: this call needs a JSON object")
         return empty
 
-    def taken(request: Whole) -> T:
+    def taken(request: CompleteRequest) -> T:
         settings: Settings = request.app.state.settings
         _refuse_encoded(request.scope)
         if len(request.data) > getattr(settings, limit):
@@ -69,7 +69,7 @@ def _body(decode: Callable[[bytes], T], empty: T | None, limit: Limit, *, nul_in
             return await asyncio.to_thread(checked, data, settings)
         return checked(data, settings) if data else absent()
 
-    return at_once(taken, read)
+    return resolver(taken, read)
 
 
 def _default_of(kind: type[T]) -> T | None:
@@ -112,7 +112,7 @@ def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLar
     return kind(f"the body has more than {limit} bytes", limit)
 
 
-class Answer(Response):
+class JsonResponse(Response):
     """Starlette's, whose headers are known beforehand."""
 
     def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]]) -> None:
@@ -126,8 +126,10 @@ class Answer(Response):
         ]
 
 
-def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Answer(encode(value) + b"\n", status, (headers or {}).items())  # so that the shell's prompt after curl is on a line of its own
+def json_response(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return JsonResponse(
+        encode(value) + b"\n", status, (headers or {}).items()
+    )  # so that the shell's prompt after curl is on a line of its own
 
 
 def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
@@ -141,4 +143,4 @@ def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: s
     strict_json.check_nodes(data, pointer)
 
 
-NoBody = Annotated[Nothing, body(Nothing)]
+NoBody = Annotated[EmptyObject, body(EmptyObject)]

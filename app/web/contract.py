@@ -8,12 +8,12 @@ from fastapi import Depends
 
 from app import errors
 from app.web.access import Scope
-from app.web.auth import needs
+from app.web.auth import require_scopes
 from app.web.headers import refuse_unknown_parameters
 from app.web.problems import Problem
 
 # FastAPI knows nothing of msgspec: routes refer to shapes by name, and web.openapi adds their schemas from here.
-SHAPES: dict[str, type] = {"Problem": Problem}
+MODELS: dict[str, type] = {"Problem": Problem}
 
 SECURITY = "api_key"
 NO_KEY: dict[str, list[str]] = {}  # accepted by a broker for which no key was ever created
@@ -32,7 +32,7 @@ KEY_PROBLEMS = (errors.Unauthenticated, errors.Forbidden, errors.ForeignOrigin, 
 _BODY_PROBLEMS = (errors.MalformedJson, errors.PayloadTooLarge)
 
 
-def gives(
+def operation(
     shape: type,
     *raised: type[errors.Problem],
     to: Sequence[Scope],
@@ -70,12 +70,12 @@ def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
 def guarded(to: Sequence[Scope], *, everywhere: bool = False, **extra: Any) -> dict[str, Any]:
     """The door of a route, and how the document tells of it."""
     security = [*({SECURITY: [scope.value]} for scope in to), *([NO_KEY] if to else [])]
-    door = [needs(frozenset(to), everywhere=everywhere)] if to else []
+    door = [require_scopes(frozenset(to), everywhere=everywhere)] if to else []
     return {"dependencies": door, "openapi_extra": {**extra, "security": security}}
 
 
 def _json(shape: type) -> dict[str, Any]:
-    SHAPES[shape.__name__] = shape
+    MODELS[shape.__name__] = shape
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
 
 

@@ -16,14 +16,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.web.disconnect import Client
 
-Takes: TypeAlias = "Callable[[Cycle], Coroutine[Any, Any, None] | None]"
+FastHandler: TypeAlias = "Callable[[Exchange], Coroutine[Any, Any, None] | None]"
 
 _ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 _NOT_WHOLE = frozenset([b"connection", b"transfer-encoding"])
 
 
-class Cycle(RequestResponseCycle):
-    takes: Takes
+class Exchange(RequestResponseCycle):
+    takes: FastHandler
     _head: HTTPResponseStartEvent | None = None
 
     @property
@@ -88,7 +88,7 @@ def unquoted(path: str) -> str:
     return unquote(_ENCODED_SLASH.sub("%252F", path))
 
 
-def begun(connection: HttpToolsProtocol, version: str, takes: Takes) -> Cycle:
+def start_exchange(connection: HttpToolsProtocol, version: str, takes: FastHandler) -> Exchange:
     """What uvicorn makes of a head that has been read."""
     target, query = connection.url, b""
     if not target.startswith(b"/") or b"?" in target:
@@ -101,7 +101,7 @@ def begun(connection: HttpToolsProtocol, version: str, takes: Takes) -> Cycle:
     scope["path"] = unquoted(path) if "%" in path else path
     scope["raw_path"] = target
     scope["query_string"] = query
-    cycle = Cycle(
+    cycle = Exchange(
         scope=scope,
         transport=connection.transport,
         flow=connection.flow,

@@ -13,15 +13,15 @@ from app.errors import BadRequest, HeadersTooLarge, Problem, UrlTooLong
 from app.log import log
 from app.metrics import Metrics
 from app.settings import KIB, Settings
-from app.web.hot import Hot
+from app.web.hot import FastRouter
 from app.web.problems import render
 
 Headers = list[tuple[bytes, bytes]]
 
-SMALL = 64 * KIB  # a body up to here is nothing to speak of: uvicorn reads as much ahead by itself
-MAX_AHEAD = 100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
-MANY_PIECES = 4096  # of less than 16 bytes each: 256 kB of such would keep everyone waiting for 40 ms
-TINY = 4 * KIB  # of a body whose caller is not known yet, as it is not there to its end: 20,000 of these are 80 MB
+SMALL_BODY = 64 * KIB  # a body up to here is nothing to speak of: uvicorn reads as much ahead by itself
+MAX_PIPELINED = 100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
+MAX_TINY_CHUNKS = 4096  # of less than 16 bytes each: 256 kB of such would keep everyone waiting for 40 ms
+UNCOUNTED_BYTES = 4 * KIB  # of a body whose caller is not known yet, as it is not there to its end: 20,000 of these are 80 MB
 TICK_SECONDS = 0.1
 
 
@@ -35,7 +35,7 @@ class Connection(Protocol):
     def does_not_read(self) -> None: ...
 
 
-class Line:
+class TimeoutQueue:
     """Everyone in a line has the same time, so those who came first are due first, and nobody else has to be looked at."""
 
     def __init__(self, seconds: float, on_late: Callable[[Connection], None]) -> None:
@@ -64,7 +64,7 @@ class Line:
             self._on_late(connection)
 
 
-class Early(asyncio.Transport):
+class EarlyResponse(asyncio.Transport):
     """For an answer that may come before all of its request has: closing is left to `close`."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
@@ -82,8 +82,8 @@ class Early(asyncio.Transport):
         self._close()
 
 
-class Edge:
-    def __init__(self, settings: Settings, metrics: Metrics, hot: Hot, most: int) -> None:
+class ConnectionLimits:
+    def __init__(self, settings: Settings, metrics: Metrics, hot: FastRouter, most: int) -> None:
         self.metrics = metrics
         self.hot = hot
         self.most = most  # connections that are served; a tenth more may be on their way out, any further are cut
@@ -93,11 +93,11 @@ class Edge:
         self.pace = settings.body_bytes_per_second * settings.body_seconds
         self.max_held = max(settings.max_held_bytes, settings.max_batch_bytes)
         self.held = 0  # bytes of bodies in memory
-        self.heads = Line(settings.header_seconds, lambda connection: connection.head_is_late())
-        self.bodies = Line(settings.body_seconds, lambda connection: connection.body_is_late())
-        self.idle = Line(settings.keep_alive_seconds, lambda connection: connection.transport.close())
-        self.leaving = Line(settings.header_seconds, lambda connection: connection.transport.abort())
-        self.unread = Line(settings.body_seconds, lambda connection: connection.does_not_read())
+        self.heads = TimeoutQueue(settings.header_seconds, lambda connection: connection.head_is_late())
+        self.bodies = TimeoutQueue(settings.body_seconds, lambda connection: connection.body_is_late())
+        self.idle = TimeoutQueue(settings.keep_alive_seconds, lambda connection: connection.transport.close())
+        self.leaving = TimeoutQueue(settings.header_seconds, lambda connection: connection.transport.abort())
+        self.unread = TimeoutQueue(settings.body_seconds, lambda connection: connection.does_not_read())
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, count: Callable[[], int]) -> None:

@@ -11,9 +11,18 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import BadRequest, HeadersTooLarge, Overloaded, Problem, RequestTimeout
-from app.web.cycle import Cycle, begun
+from app.web.cycle import Exchange, start_exchange
 from app.web.disconnect import Client
-from app.web.edge import MANY_PIECES, MAX_AHEAD, SMALL, TINY, Early, Edge, Line, head_without
+from app.web.edge import (
+    MAX_PIPELINED,
+    MAX_TINY_CHUNKS,
+    SMALL_BODY,
+    UNCOUNTED_BYTES,
+    ConnectionLimits,
+    EarlyResponse,
+    TimeoutQueue,
+    head_without,
+)
 
 _TELLING = frozenset([b"host", b"content-length", b"transfer-encoding", b"expect"])
 _NOT_IN_HOSTS = frozenset(b" \t,/@?#\\")
@@ -23,18 +32,18 @@ class StopParsing(Exception):
     """Raised by a parser callback that refuses the request. The reason is in the connection's `_trouble`."""
 
 
-class Guard(HttpToolsProtocol):
+class HardenedConnection(HttpToolsProtocol):
     """One connection. `_stage` is what the parser is in the middle of: a head, a body, or (None) neither."""
 
-    edge: ClassVar[Edge]
-    cycle: Cycle  # the last that was read
+    edge: ClassVar[ConnectionLimits]
+    cycle: Exchange  # the last that was read
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._stage: Line | None = None
+        self._stage: TimeoutQueue | None = None
         self._moved = False  # to another stage
-        self._line: Line | None = None  # where we stand; None while it is we who let the client wait
-        self._active: Cycle | None = None  # being answered
+        self._line: TimeoutQueue | None = None  # where we stand; None while it is we who let the client wait
+        self._active: Exchange | None = None  # being answered
         self._deaf = False  # whatever still comes is thrown away
         self._trouble: Problem | None = None  # found by a callback, which can only stop the parser
         self._refusal: Problem | None = None  # to be told when all before it are answered
@@ -102,8 +111,8 @@ class Guard(HttpToolsProtocol):
     # What the parser finds
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= MAX_AHEAD:
-            self._stop(BadRequest(f"more than {MAX_AHEAD} requests were sent before the first was answered"))
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._stop(BadRequest(f"more than {MAX_PIPELINED} requests were sent before the first was answered"))
         super().on_message_begin()
         self._stage, self._moved = self.edge.heads, True
         self._hosts = self._length = 0
@@ -124,7 +133,7 @@ class Guard(HttpToolsProtocol):
         elif name == b"content-length":
             self._length = int(value)
         elif name == b"transfer-encoding":
-            self._length = SMALL + 1
+            self._length = SMALL_BODY + 1
             if value.lower() != b"chunked":
                 self._stop(BadRequest("the only Transfer-Encoding taken is chunked"))
         elif value.lower() == b"100-continue":
@@ -135,14 +144,14 @@ class Guard(HttpToolsProtocol):
         self._check_head(version)
         if self.parser.should_upgrade():
             return  # `_decline` has it read again
-        self.cycle = begun(self, version, self.edge.hot.takes)
+        self.cycle = start_exchange(self, version, self.edge.hot.takes)
         self.headers = []  # for trailers, which must not pass for headers
         self._stage = self.edge.bodies
         self._raw = self._received = self._pieces = self._marked = 0
-        if self._length > SMALL or self.expect_100_continue:
+        if self._length > SMALL_BODY or self.expect_100_continue:
             self._keep_alive = self.cycle.keep_alive
             self.cycle.keep_alive = False
-            self.cycle.transport = Early(self.transport, self.leave_slowly)
+            self.cycle.transport = EarlyResponse(self.transport, self.leave_slowly)
             self._begin()
         self._moved = True
 
@@ -153,7 +162,7 @@ class Guard(HttpToolsProtocol):
             self._start_asgi_task(self.cycle, self.app)
             return
         self.pipeline.appendleft((self.cycle, self.app))
-        if sum(len(cycle.body) for cycle, _ in self.pipeline) > SMALL:
+        if sum(len(cycle.body) for cycle, _ in self.pipeline) > SMALL_BODY:
             self.flow.pause_reading()
 
     def _check_head(self, version: str) -> None:
@@ -167,9 +176,9 @@ class Guard(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._received += len(body)
         self._pieces += 1
-        if self._pieces > MANY_PIECES and self._received < 16 * self._pieces:
+        if self._pieces > MAX_TINY_CHUNKS and self._received < 16 * self._pieces:
             self._stop(BadRequest("the chunks are too small"))
-        if self._received > (TINY if self._keep_alive is None else SMALL) and not self.cycle.response_complete:
+        if self._received > (UNCOUNTED_BYTES if self._keep_alive is None else SMALL_BODY) and not self.cycle.response_complete:
             self._hold(len(body) if self._held else self._received)
         super().on_body(body)
 
@@ -179,7 +188,7 @@ class Guard(HttpToolsProtocol):
         self._stage, self._moved, self._raw = None, True, 0
         super().on_message_complete()
         if self._keep_alive is None:
-            if self._received > TINY:
+            if self._received > UNCOUNTED_BYTES:
                 self._let_go(min(self._held, self._received))
             self._begin()
         else:
@@ -200,7 +209,7 @@ class Guard(HttpToolsProtocol):
     # Answers
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._active = cast(Cycle, cycle)
+        self._active = cast(Exchange, cycle)
         cycle.scope["state"]["client"] = Client(lambda: self.flow.read_paused)
         super()._start_asgi_task(cycle, app)
 
@@ -268,7 +277,7 @@ class Guard(HttpToolsProtocol):
 
     # Deadlines
 
-    def _wait_in(self, line: Line | None) -> None:
+    def _wait_in(self, line: TimeoutQueue | None) -> None:
         if self._line is not None:
             self._line.leave(self)
         self._line = line

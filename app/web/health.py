@@ -11,10 +11,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from app.errors import Problem
 from app.metrics import Metrics
 from app.settings import Settings
-from app.web.bodies import answer
-from app.web.contract import KEY_PROBLEMS, OPEN, READ, gives, guarded, problems
-from app.web.rooms import of
-from app.web.shapes import Int32, Told
+from app.web.bodies import json_response
+from app.web.contract import KEY_PROBLEMS, OPEN, READ, guarded, operation, problems
+from app.web.rooms import service
+from app.web.shapes import Int32, ResponseModel
 
 router = APIRouter(tags=["operations"])
 
@@ -22,13 +22,13 @@ CHECK_SECONDS = 3  # a database that hangs must not make the question hang too
 Probe = Callable[[], Awaitable[str]]
 
 
-class Alive(Told):
+class Alive(ResponseModel):
     """The process runs."""
 
     status: str
 
 
-class Check(Told):
+class Check(ResponseModel):
     """One thing that has to be right."""
 
     name: str
@@ -36,14 +36,14 @@ class Check(Told):
     detail: str
 
 
-class Readiness(Told):
+class Readiness(ResponseModel):
     """Whether to send requests here, and why not."""
 
     ready: bool
     checks: list[Check]
 
 
-class Limits(Told):
+class Limits(ResponseModel):
     """What this broker takes."""
 
     max_payload_bytes: Int32
@@ -92,28 +92,28 @@ async def _checked(name: str, check: Probe) -> Check:
         return Check(name=name, ok=False, detail=f"no answer in {CHECK_SECONDS} s")
 
 
-HealthRoom = Annotated[Health, of(Health)]
+HealthDep = Annotated[Health, service(Health)]
 
 
-@router.get("/livez", **gives(Alive, to=OPEN))
+@router.get("/livez", **operation(Alive, to=OPEN))
 async def get_liveness() -> Response:
     """Whether the process runs. It does not ask the database: restarting us would not mend that."""
-    return answer(Alive(status="alive"))
+    return json_response(Alive(status="alive"))
 
 
-@router.get("/readyz", **gives(Readiness, also={503: ("Not ready: some check failed.", Readiness)}, to=OPEN))
-async def get_readiness(health: HealthRoom) -> Response:
+@router.get("/readyz", **operation(Readiness, also={503: ("Not ready: some check failed.", Readiness)}, to=OPEN))
+async def get_readiness(health: HealthDep) -> Response:
     """Whether requests should be sent here: the database answers, the schema is this release's, we are not draining."""
     readiness = await health.readiness()
-    return answer(readiness, status=200 if readiness.ready else 503, headers={} if readiness.ready else {"Retry-After": "1"})
+    return json_response(readiness, status=200 if readiness.ready else 503, headers={} if readiness.ready else {"Retry-After": "1"})
 
 
-@router.get("/limits", **gives(Limits, to=OPEN))
-async def get_limits(health: HealthRoom) -> Response:
+@router.get("/limits", **operation(Limits, to=OPEN))
+async def get_limits(health: HealthDep) -> Response:
     """What this broker takes: sizes, counts, times."""
     settings = health.settings
     own = {name: getattr(settings, name) for name in Limits.__struct_fields__ if name != "max_list_items"}
-    return answer(Limits(**own, max_list_items=1000))
+    return json_response(Limits(**own, max_list_items=1000))
 
 
 @router.get(
@@ -122,6 +122,6 @@ async def get_limits(health: HealthRoom) -> Response:
     responses={200: {"description": "Prometheus text"}, **problems(*KEY_PROBLEMS)},
     **guarded(READ, everywhere=True),
 )
-async def get_metrics(health: HealthRoom) -> Response:
+async def get_metrics(health: HealthDep) -> Response:
     """What this process counts, for Prometheus."""
     return Response(generate_latest(health.metrics.registry), media_type=CONTENT_TYPE_LATEST)

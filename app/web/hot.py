@@ -14,19 +14,19 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.types import Receive, Scope
 
 from app import errors
-from app.web.cycle import Cycle
+from app.web.cycle import Exchange
 from app.web.headers import sent_header
-from app.web.middleware import Envelope
+from app.web.middleware import RequestMiddleware
 from app.web.parameter_errors import validation_failed
 from app.web.problems import render
-from app.web.whole import AtOnce, Finder, Getter, Whole, at_once, itself
+from app.web.whole import CompleteRequest, Finder, Getter, Resolver, identity, resolver
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _JOBS, _OF_JOB = "/jobs/", "/jobs/{job_id}/"
 
 
-class HotRoute(APIRoute):
+class FastRoute(APIRoute):
     """For functions whose parameters are simple: the request, what a dependency finds without waiting, one header, an id in the path. Who
     asks for more is told so when the module is imported."""
 
@@ -47,38 +47,38 @@ class HotRoute(APIRoute):
             await enter(request)
         return await self._call(*[await find(request) for find in self._finders])
 
-    async def answer(self, request: Whole) -> Response:
+    async def answer(self, request: CompleteRequest) -> Response:
         for enter in self._door:
             await enter(request)
         return await self._call(*[get(request) for get in self._getters])
 
 
-def hot(router: APIRouter, path: str, **contract: Any) -> Callable[[F], F]:
+def fast_route(router: APIRouter, path: str, **contract: Any) -> Callable[[F], F]:
     """Like `router.post`, for a verb that is called for every job."""
 
     def register(function: F) -> F:
-        router.add_api_route(path, function, methods=["POST"], route_class_override=HotRoute, **contract)
+        router.add_api_route(path, function, methods=["POST"], route_class_override=FastRoute, **contract)
         return function
 
     return register
 
 
-class Hot:
+class FastRouter:
     """Finds the route of a hot verb by its path alone, and answers in its name."""
 
-    def __init__(self, app: FastAPI, envelope: Envelope, routes: Iterable[HotRoute]) -> None:
+    def __init__(self, app: FastAPI, envelope: RequestMiddleware, routes: Iterable[FastRoute]) -> None:
         self._app = app
         self._envelope = envelope
         routes = list(routes)
         self._by_path = {route.path: route for route in routes if "{" not in route.path}
         self._by_verb = {route.path.removeprefix(_OF_JOB): route for route in routes if route.path.startswith(_OF_JOB)}
 
-    def takes(self, cycle: Cycle) -> Coroutine[Any, Any, None] | None:
+    def takes(self, cycle: Exchange) -> Coroutine[Any, Any, None] | None:
         """The answer, if it is for one of us to give."""
         route = self._find(cycle.asked)
         return None if route is None else self._answer(route, cycle)
 
-    def _find(self, scope: Scope) -> HotRoute | None:
+    def _find(self, scope: Scope) -> FastRoute | None:
         if scope["method"] != "POST" or scope["query_string"]:
             return None
         path: str = scope["path"]
@@ -90,7 +90,7 @@ class Hot:
             scope["path_params"] = named
         return found
 
-    async def _answer(self, route: HotRoute, cycle: Cycle) -> None:
+    async def _answer(self, route: FastRoute, cycle: Exchange) -> None:
         started = time.perf_counter()
         scope = cycle.asked
         scope["app"] = self._app
@@ -99,7 +99,7 @@ class Hot:
             if cycle.more_body:
                 response = await route.hear_out(Request(scope, cast(Receive, cycle.receive)))
             else:
-                response = await route.answer(Whole(scope, bytes(cycle.body)))
+                response = await route.answer(CompleteRequest(scope, bytes(cycle.body)))
         except errors.Problem as problem:
             response = render(problem, name)
         except Exception as error:
@@ -110,18 +110,18 @@ class Hot:
         self._envelope.close(scope, route.name, response.status_code, time.perf_counter() - started)
 
 
-def _asked(parameter: inspect.Parameter, path: str) -> AtOnce:
+def _asked(parameter: inspect.Parameter, path: str) -> Resolver:
     name, kind = parameter.name, parameter.annotation
     assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, f"a hot route is called by the order of its parameters: {name}"
     if kind is Request:
-        return at_once(itself)
+        return resolver(identity)
     for fact in get_args(kind)[1:]:
-        if isinstance(fact, AtOnce):
+        if isinstance(fact, Resolver):
             return fact
         if isinstance(fact, params.Header):
-            return at_once(_header(name.replace("_", "-"), TypeAdapter(kind)))
+            return resolver(_header(name.replace("_", "-"), TypeAdapter(kind)))
     assert f"{{{name}}}" in path, f"a hot route cannot take {name}"
-    return at_once(_in_path(name, TypeAdapter(kind)))
+    return resolver(_in_path(name, TypeAdapter(kind)))
 
 
 def _header(name: str, kind: TypeAdapter[Any]) -> Getter:

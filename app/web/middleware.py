@@ -19,7 +19,7 @@ _NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # what users sent stays 
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 
 
-class Envelope:
+class RequestMiddleware:
     """Gives the request an id (the client's own if it is a sane one), counts and logs its end."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

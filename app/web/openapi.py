@@ -10,8 +10,8 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from app.web.contract import SECURITY, SHAPES
-from app.web.shapes import Sent
+from app.web.contract import MODELS, SECURITY
+from app.web.shapes import RequestModel
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "openapi" / "examples"
 _METHODS = ("get", "put", "post", "delete", "patch")
@@ -26,8 +26,8 @@ _BEARER = {
 
 def document(app: FastAPI) -> dict[str, Any]:
     made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags)
-    _, shapes = msgspec.json.schema_components(tuple(SHAPES.values()), ref_template="#/components/schemas/{name}")
-    for shape in _descendants(Sent):
+    _, shapes = msgspec.json.schema_components(tuple(MODELS.values()), ref_template="#/components/schemas/{name}")
+    for shape in _descendants(RequestModel):
         if shape.__name__ in shapes:
             shapes[shape.__name__] |= shape.json_schema
     enums = {name: schema for name, schema in made.get("components", {}).get("schemas", {}).items() if "enum" in schema}
@@ -42,7 +42,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     return tidy
 
 
-def _descendants(kind: type[Sent]) -> Iterator[type[Sent]]:
+def _descendants(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
     for child in kind.__subclasses__():
         yield child
         yield from _descendants(child)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import ValidationFailed
 from app.slices import in_slices
-from app.web.bodies import Answer, encode
+from app.web.bodies import JsonResponse, encode
 from app.web.shapes import UNSET, UnsetType
 
 R = TypeVar("R")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 _cursor = msgspec.json.Decoder(dict[str, str])
 
 
-class Paging(BaseModel):
+class PageParams(BaseModel):
     """The two parameters of every list. An unknown parameter is an error here too."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,7 +41,7 @@ class Paging(BaseModel):
         return last
 
 
-Page = Annotated[Paging, Query()]
+Page = Annotated[PageParams, Query()]
 
 
 class EncodedPage(NamedTuple, Generic[T]):
@@ -53,7 +53,7 @@ class EncodedPage(NamedTuple, Generic[T]):
 
     def response(self) -> Response:
         tail = b"" if self.next_cursor is UNSET else b',"next_cursor":' + msgspec.json.encode(self.next_cursor)
-        return Answer(b'{"items":[%b]%b}\n' % (b",".join(self.encoded), tail), 200, ())
+        return JsonResponse(b'{"items":[%b]%b}\n' % (b",".join(self.encoded), tail), 200, ())
 
 
 async def encode_page(

@@ -14,12 +14,12 @@ from app import errors
 from app.errors import MAX_FAULTS, MethodNotAllowed, NotFound, ValidationFailed
 from app.web.headers import request_id
 from app.web.parameter_errors import validation_failed
-from app.web.shapes import UNSET, Int32, Told, UnsetType
+from app.web.shapes import UNSET, Int32, ResponseModel, UnsetType
 
 Methods = Mapping[str, Collection[str]]  # by path template
 
 
-class FieldProblem(Told):
+class FieldProblem(ResponseModel):
     """One thing that is wrong with the request. `pointer` is a JSON pointer into the body (or `/query/x`, `/path/x`)."""
 
     pointer: str
@@ -27,7 +27,7 @@ class FieldProblem(Told):
     detail: str
 
 
-class Problem(Told):
+class Problem(ResponseModel):
     """RFC 9457. `code` is for programs, `detail` for people, `instance` is the request id. Some members come with some codes only."""
 
     type: str

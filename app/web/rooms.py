@@ -4,18 +4,18 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 
-from app.web.whole import at_once
+from app.web.whole import resolver
 
 T = TypeVar("T")
 
 
-def of(kind: type[T]) -> Any:
+def service(kind: type[T]) -> Any:
     def find(request: Request) -> T:
         room: T = request.app.state.rooms[kind]
         return room
 
-    return at_once(find)
+    return resolver(find)
 
 
-def furnish(app: FastAPI, *rooms: object) -> None:
+def install_services(app: FastAPI, *rooms: object) -> None:
     app.state.rooms = {type(room): room for room in rooms}

@@ -12,8 +12,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.settings import Settings
-from app.web.edge import Edge
-from app.web.guard import Guard
+from app.web.edge import ConnectionLimits
+from app.web.guard import HardenedConnection
 from app.web.lifecycle import LifecycleLog
 from app.web.listener import base_url, listen
 
@@ -26,7 +26,7 @@ class Server(uvicorn.Server):
     """`timeout_graceful_shutdown` alone would reset every parked poll: they are woken before uvicorn starts to wait."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_listening: Listening) -> None:
-        self._edge = Edge(settings, app.state.house.floor.metrics, app.state.hot, _room_for(settings.max_connections))
+        self._edge = ConnectionLimits(settings, app.state.house.floor.metrics, app.state.hot, _raise_file_limit(settings.max_connections))
         super().__init__(_config(app, settings, self._edge))
         self._app = app
         self._on_listening = on_listening
@@ -58,19 +58,19 @@ class Server(uvicorn.Server):
         self._app.state.drain()
 
 
-def _guarded(shared: Edge) -> type[Guard]:
-    class Guarded(Guard):
+def _connection_class(shared: ConnectionLimits) -> type[HardenedConnection]:
+    class Guarded(HardenedConnection):
         edge = shared
 
     return Guarded
 
 
-def _config(app: FastAPI, settings: Settings, edge: Edge) -> uvicorn.Config:
+def _config(app: FastAPI, settings: Settings, edge: ConnectionLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=_guarded(edge),
+        http=_connection_class(edge),
         ws="none",
         proxy_headers=False,  # nobody here asks who the client is
         reset_contextvars=True,  # a request sent ahead must not inherit what the one before it has done
@@ -81,7 +81,7 @@ def _config(app: FastAPI, settings: Settings, edge: Edge) -> uvicorn.Config:
     )
 
 
-def _room_for(connections: int) -> int:
+def _raise_file_limit(connections: int) -> int:
     """As many as asked for, or as the operating system lets us open. Without a file left to open we would lose the database too."""
     if sys.platform == "win32":
         return connections
@@ -95,7 +95,7 @@ def _room_for(connections: int) -> int:
     return max(1, min(connections, (soft - OTHER_FILES) * 10 // 11))
 
 
-def _spare_the_collector() -> None:
+def tune_gc() -> None:
     """What is there when serving begins stays: it need not be looked at again. And a request makes hundreds of objects, few of them in
     circles: with Python's own 700 the collector took 8 % of the time. With 50,000 large batches took some per cent less, but a hundred
     large uploads left 66 MiB behind, not 50."""
@@ -113,7 +113,7 @@ def _shorten_switch_interval() -> None:
 def serve(app: FastAPI, settings: Settings, listener: socket.socket, *, on_listening: Listening) -> None:
     """Blocks until SIGTERM or SIGINT. A second SIGINT does not wait for running requests. The listener is bound by the caller: uvicorn
     would end the process on its own when the port is taken."""
-    _spare_the_collector()
+    tune_gc()
     _shorten_switch_interval()
     server = Server(app, settings, on_listening)
     listen(listener)

@@ -22,7 +22,7 @@ NAME_RULE = f"1 to {NAME_LENGTH} of the characters A-Z a-z 0-9 . _ : - and neith
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class _Shape(StructMeta):
+class _Model(StructMeta):
     """Frozen, and fields by keyword only, in every subclass too: msgspec alone would ask for both again in each of them. And nothing
     for the garbage collector: what is sent or told holds no circle."""
 
@@ -30,7 +30,7 @@ class _Shape(StructMeta):
         return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, "gc": False, **config})
 
 
-class Sent(Struct, metaclass=_Shape, forbid_unknown_fields=True):
+class RequestModel(Struct, metaclass=_Model, forbid_unknown_fields=True):
     """What comes in. A field that we do not know is an error: a misspelt `delay_second` must not run the job now."""
 
     json_schema: ClassVar[dict[str, Any]] = {}  # constraints across fields, added to the schema that msgspec generates
@@ -41,11 +41,11 @@ def not_both(one: str, other: str) -> dict[str, Any]:
     return {"not": {"required": [one, other]}}
 
 
-class Nothing(Sent):
+class EmptyObject(RequestModel):
     """For calls that take no body: what is sent all the same was meant for another call."""
 
 
-class Told(Struct, metaclass=_Shape):
+class ResponseModel(Struct, metaclass=_Model):
     """What goes out."""
 
 
@@ -73,12 +73,12 @@ def number(*, ge: float, le: float | None = None, description: str | None = None
 NameParameter = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 
 
-def given(value: T | UnsetType, default: D) -> T | D:
+def value_or(value: T | UnsetType, default: D) -> T | D:
     """What was sent, or else the default."""
     return default if isinstance(value, UnsetType) else value
 
 
-def or_unset(value: Any) -> Any:
+def unset_if_none(value: Any) -> Any:
     """SQL's NULL is HTTP's absence."""
     return UNSET if value is None else value
 
@@ -98,4 +98,19 @@ def encoded(value: object) -> str | None:
     return None if value is UNSET else msgspec.json.encode(value).decode()
 
 
-__all__ = ["UNSET", "UUID", "Annotated", "Instant", "Int32", "Int64", "Meta", "Name", "Number", "Raw", "Sent", "Tag", "Told", "UnsetType"]
+__all__ = [
+    "UNSET",
+    "UUID",
+    "Annotated",
+    "Instant",
+    "Int32",
+    "Int64",
+    "Meta",
+    "Name",
+    "Number",
+    "Raw",
+    "RequestModel",
+    "ResponseModel",
+    "Tag",
+    "UnsetType",
+]

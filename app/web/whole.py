@@ -12,21 +12,21 @@ Getter = Callable[[Any], object]
 Finder = Callable[[Request], Awaitable[object]]
 
 
-class Whole(Request):
+class CompleteRequest(Request):
     def __init__(self, scope: Scope, data: bytes) -> None:
         super().__init__(scope)
         self.data = data
 
 
-def itself(request: Request) -> Request:
+def identity(request: Request) -> Request:
     return request
 
 
 @dataclass(frozen=True)
-class AtOnce(Depends):
+class Resolver(Depends):
     """A dependency that hot routes get by a call. The framework waits for it: what is no coroutine it would run in a thread."""
 
-    get: Getter = itself
+    get: Getter = identity
 
     @property
     def find(self) -> Finder:
@@ -34,10 +34,10 @@ class AtOnce(Depends):
         return self.dependency
 
 
-def at_once(get: Getter, find: Finder | None = None) -> AtOnce:
+def resolver(get: Getter, find: Finder | None = None) -> Resolver:
     """`find` is for requests of which something is still to come."""
 
     async def wait(request: Request) -> object:
         return get(request)
 
-    return AtOnce(find or wait, get=get)
+    return Resolver(find or wait, get=get)

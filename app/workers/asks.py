@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from app.db.floor import Floor
-from app.queues.registry import Queues
+from app.db.floor import Infrastructure
+from app.queues.registry import QueueCache
 from app.workers import store
 
 ANY_TYPE = ""
-MOST = 10_000  # in one beat
+MAX_ENTRIES = 10_000  # in one beat
 
 
-class Asks:
-    def __init__(self, floor: Floor, queues: Queues) -> None:
+class PollHistory:
+    def __init__(self, floor: Infrastructure, queues: QueueCache) -> None:
         self._floor = floor
         self._queues = queues
         self._new: set[tuple[str, str]] = set()
@@ -21,7 +21,7 @@ class Asks:
         for queue in queues:
             for job_type in job_types or (ANY_TYPE,):
                 asked = queue, job_type
-                if asked not in self._new and len(self._new) < MOST and self._queues.exists(queue):
+                if asked not in self._new and len(self._new) < MAX_ENTRIES and self._queues.exists(queue):
                     self._new.add(asked)
 
     async def write(self) -> None:
@@ -29,7 +29,7 @@ class Asks:
         if not new:
             return
         try:
-            await store.note_asks(self._floor.db, sorted(new), self._floor.now())
+            await store.record_polls(self._floor.db, sorted(new), self._floor.now())
         except Exception:
             self._new |= new
             raise

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal
 
-from app.db.floor import Floor
+from app.db.floor import Infrastructure
 from app.errors import NotFound
-from app.web.paging import EncodedPage, Paging, encode_page
+from app.web.paging import EncodedPage, PageParams, encode_page
 from app.workers import store
 from app.workers.listed_ids import ListedIds
 from app.workers.schemas import Worker
@@ -15,8 +15,8 @@ from app.workers.store import WorkerRow
 Directive = Literal["run", "drain", "stop"]
 
 
-class Roster:
-    def __init__(self, floor: Floor) -> None:
+class WorkerRegistry:
+    def __init__(self, floor: Infrastructure) -> None:
         self._floor = floor
         self._seen: set[str] = set()
         self._listed = ListedIds(floor.settings.max_workers_per_key)
@@ -39,13 +39,13 @@ class Roster:
         """Writes down who was seen, and learns what other processes were told; wakes the polls of those who have news."""
         await self._write_seen()
         async with self._reading:
-            before, self._directives = self._directives, await store.directed_workers(self._floor.db)
+            before, self._directives = self._directives, await store.workers_with_directive(self._floor.db)
         for worker_id in before.keys() ^ self._directives.keys():
             self.on_directive(worker_id)
 
     async def direct(self, worker_id: str, directive: Directive) -> Worker:
         await self._write_seen()
-        if not await store.direct_worker(self._floor.db, worker_id, directive):
+        if not await store.set_directive(self._floor.db, worker_id, directive):
             raise NotFound(f"no worker {worker_id} has been seen")
         await self.exchange()
         return await self.get(worker_id)
@@ -56,7 +56,7 @@ class Roster:
             raise NotFound(f"no worker {worker_id} has been seen")
         return row.told()
 
-    async def page(self, page: Paging) -> EncodedPage[Worker]:
+    async def page(self, page: PageParams) -> EncodedPage[Worker]:
         await self._write_seen()
         rows = await store.list_workers(self._floor.reads, page.after("id"), page.limit + 1)
         return await encode_page(
@@ -68,7 +68,7 @@ class Roster:
         if not seen:
             return
         try:
-            await store.saw_workers(self._floor.db, sorted(seen), self._floor.now())
+            await store.record_workers(self._floor.db, sorted(seen), self._floor.now())
         except Exception:
             self._seen |= seen
             raise

@@ -1,9 +1,9 @@
 """What is told about a worker."""
 
-from app.web.shapes import UNSET, Instant, Int32, Told, UnsetType
+from app.web.shapes import UNSET, Instant, Int32, ResponseModel, UnsetType
 
 
-class Worker(Told):
+class Worker(ResponseModel):
     """A worker that has asked for work. `directive`: run, drain (finish what you hold, take no more) or stop."""
 
     worker_id: str
@@ -12,7 +12,7 @@ class Worker(Told):
     held_leases: Int32
 
 
-class WorkerList(Told):
+class WorkerList(ResponseModel):
     """Workers in the order of their ids."""
 
     items: list[Worker]

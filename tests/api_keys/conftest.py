@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
 
@@ -62,7 +62,7 @@ def guarded_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture(scope="package")
-def guarded(guarded_database: TestDatabase) -> Iterator[tuple[Broker, str]]:
+def guarded(guarded_database: TestDatabase) -> Iterator[tuple[RunningBroker, str]]:
     """The broker, and the key of its administrator: the first one, which anybody on this machine may make."""
     guarded_database.execute("DELETE FROM api_keys")  # of an earlier visit to this folder in the same run
     with threaded_broker(QUICK, guarded_database.dsn) as broker:
@@ -84,7 +84,7 @@ def stored(guarded_database: TestDatabase) -> TestDatabase:
 
 
 @pytest.fixture
-def callers(guarded: tuple[Broker, str], pool: httpx.HTTPTransport, stored: TestDatabase, queue: str) -> Callers:
+def callers(guarded: tuple[RunningBroker, str], pool: httpx.HTTPTransport, stored: TestDatabase, queue: str) -> Callers:
     return Callers(guarded[0].base, pool, queue, guarded[1])
 
 
@@ -106,7 +106,7 @@ def expire(stored: TestDatabase, eventually: Callable[..., Any]) -> Callable[[Ke
 
 
 @pytest.fixture(scope="package")
-def another(guarded: tuple[Broker, str], guarded_database: TestDatabase) -> Iterator[Broker]:
+def another(guarded: tuple[RunningBroker, str], guarded_database: TestDatabase) -> Iterator[RunningBroker]:
     """A second broker on the same database, which knows only what it hears."""
     with threaded_broker(QUICK, guarded_database.dsn) as broker:
         yield broker

@@ -9,7 +9,7 @@ import pytest
 
 from tests.api import Api
 from tests.api_keys.conftest import Callers
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.contract.document import operations
 from tests.contract.test_logs import lines, logging_broker
 from tests.contract.test_nothing_more import path_of
@@ -30,8 +30,8 @@ class Told(NamedTuple):
 
 @pytest.fixture(scope="module")
 def logged(
-    guarded: tuple[Broker, str], guarded_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Broker, Path]]:
+    guarded: tuple[RunningBroker, str], guarded_database: TestDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunningBroker, Path]]:
     """A process whose log, at debug level, goes to a file."""
     file = tmp_path_factory.mktemp("log") / "broker.log"
     with logging_broker(guarded_database.dsn, file) as broker:
@@ -62,7 +62,7 @@ def life_of_a_lease(api: Api) -> tuple[str, list[httpx.Response]]:
     return token, [api.http.post(f"/jobs/{held['id']}/fail", json=late), api.http.post("/jobs", json={"payload": PAYLOAD})]
 
 
-def test_no_secret_shows_up_anywhere_else(logged: tuple[Broker, Path], callers: Callers, eventually: Callable[..., Any]) -> None:
+def test_no_secret_shows_up_anywhere_else(logged: tuple[RunningBroker, Path], callers: Callers, eventually: Callable[..., Any]) -> None:
     broker, file = logged
     key = callers.key()
     broker.http.headers["Authorization"] = f"Bearer {key.text}"

@@ -13,7 +13,7 @@ from app.api_keys.schemas import ApiKeyCreate, ApiKeyCreated
 from app.db.pool import Database
 from app.db.servers import Connection
 from app.errors import DatabaseUnavailable, Unauthenticated
-from app.house import House, build
+from app.house import Broker, build_broker
 from app.settings import Settings
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
@@ -45,7 +45,7 @@ class Process:
 
     def __init__(self, settings: Settings, dsn: str, loop: Loop) -> None:
         self._loop = loop
-        self.house: House = build(settings, dsn)
+        self.house: Broker = build_broker(settings, dsn)
         loop.run(self.house.floor.db.open())
 
     def know_the_time(self) -> "Process":

@@ -7,7 +7,7 @@ import pytest
 
 from tests.api import Api, Json, when
 from tests.api_keys.conftest import Callers, Key
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.database import TestDatabase
 from tests.polls import Background
 
@@ -113,7 +113,9 @@ def test_there_is_no_key_that_was_never_made(admin: Api) -> None:
     assert admin.get("/api-keys/no-id", status=422)["errors"][0]["pointer"] == "/path/key_id"
 
 
-def test_other_brokers_hear_of_keys_that_are_made_and_revoked(callers: Callers, another: Broker, eventually: Callable[..., Any]) -> None:
+def test_other_brokers_hear_of_keys_that_are_made_and_revoked(
+    callers: Callers, another: RunningBroker, eventually: Callable[..., Any]
+) -> None:
     key = callers.key()
 
     def there() -> int:

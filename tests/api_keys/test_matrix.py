@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from tests.api import Api, Json
 from tests.api_keys.conftest import ALL_SCOPES, Callers, Key
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.contract.arrangements import ARRANGED, example, with_real_names
 from tests.contract.document import Operation, app, operations
 from tests.contract.test_examples import shape
@@ -208,7 +208,7 @@ def test_a_route_that_names_no_scope_is_one_of_the_public_ones() -> None:
     assert silent | others == PUBLIC
 
 
-def test_every_other_route_is_shut_to_who_has_no_key(guarded: tuple[Broker, str], callers: Callers) -> None:
+def test_every_other_route_is_shut_to_who_has_no_key(guarded: tuple[RunningBroker, str], callers: Callers) -> None:
     """Whatever the document says of it."""
     every = [Operation(method, route.path, {}) for route in routes() for method in route.methods or ()]
     http = callers.holding(None).http

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.__main__ import refuse_an_open_door
-from tests.broker import Broker, broker_process, threaded_broker
+from app.__main__ import require_keys_or_loopback
+from tests.broker import RunningBroker, broker_process, threaded_broker
 from tests.cli.command import environment, run
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
@@ -37,7 +37,7 @@ def called(http: httpx.Client, key: str | None = None) -> int:
     return http.get("/jobs", headers={"Authorization": f"Bearer {key}"} if key else {}).status_code
 
 
-def make_key(broker: Broker) -> str:
+def make_key(broker: RunningBroker) -> str:
     key: str = broker.http.post("/api-keys", json={"name": "first", "scopes": ["admin"]}).raise_for_status().json()["key"]
     return key
 
@@ -117,10 +117,10 @@ def test_another_address_is_served_if_somebody_says_so_until_there_is_a_key(keyl
 
 
 @contextmanager
-def elsewhere(dsn: str) -> Iterator[Broker]:
+def elsewhere(dsn: str) -> Iterator[RunningBroker]:
     """Served on every address, after the look that `serve` takes before."""
     settings = QUICK.model_copy(update={"host": EVERYBODY})
-    refuse_an_open_door(settings, dsn)
+    require_keys_or_loopback(settings, dsn)
     with threaded_broker(settings, dsn) as broker:
         yield broker
 

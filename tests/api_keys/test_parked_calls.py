@@ -10,14 +10,14 @@ import pytest
 from app.db import versions
 from tests.api import Api
 from tests.api_keys.conftest import Callers
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.database import TestDatabase
 from tests.polls import Background
 
 
 def test_a_parked_claim_gets_nothing_when_its_key_was_revoked(
-    callers: Callers, guarded: tuple[Broker, str], background: Background, eventually: Callable[..., Any], queue: str
+    callers: Callers, guarded: tuple[RunningBroker, str], background: Background, eventually: Callable[..., Any], queue: str
 ) -> None:
     key = callers.key("work")
     poll = background.submit(key.api.http.post, "/claim", json={"queues": [queue], "wait_seconds": 25})
@@ -64,7 +64,7 @@ def test_who_waits_for_a_job_hears_nothing_of_it_when_its_key_was_revoked(caller
     assert answer.result(30).status_code == 401
 
 
-def test_two_keys_in_one_call_are_none(callers: Callers, guarded: tuple[Broker, str]) -> None:
+def test_two_keys_in_one_call_are_none(callers: Callers, guarded: tuple[RunningBroker, str]) -> None:
     keys = [callers.key().text, "lsk_0123456789abcdef_" + "0" * 64]
     for sent in (keys, keys[::-1]):
         headers = [("Authorization", f"Bearer {key}") for key in sent]

@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api_keys.keyring import Budget
+from app.api_keys.keyring import TokenBucket
 from app.errors import RateLimited
 from tests.api import Api, Json
 from tests.api_keys.conftest import Callers, Key
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.database import TestDatabase
 from tests.polls import Background
 
@@ -59,7 +59,7 @@ def test_nobody_spends_the_quota_of_a_key_whose_secret_he_does_not_know(callers:
 
 
 def test_a_budget_fills_again(eventually: Callable[..., Any]) -> None:
-    budget = Budget(20)
+    budget = TokenBucket(20)
 
     def let_in() -> bool:
         try:
@@ -88,7 +88,7 @@ def claimed(response: httpx.Response) -> list[Json]:
 
 @pytest.mark.parametrize("rules", [{}, {"max_running": 100}], ids=["any queue", "a queue with a limit of its own"])
 def test_a_caller_never_holds_more_than_its_quota_however_many_claim_at_once(
-    rules: Json, callers: Callers, another: Broker, background: Background, eventually: Callable[..., Any]
+    rules: Json, callers: Callers, another: RunningBroker, background: Background, eventually: Callable[..., Any]
 ) -> None:
     admin, key = callers.admin, callers.key("work", max_leases=5)
     authorization = {"Authorization": f"Bearer {key.text}"}

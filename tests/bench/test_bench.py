@@ -12,7 +12,7 @@ from bench.load.order import QUEUE, Order
 from bench.ours import Ours
 from bench.report import Report, markdown
 from bench.result import Peer
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.database import Loop, TestDatabase
 
 TINY = probes.Size(samples=20, waiting=5)
@@ -62,17 +62,17 @@ def test_the_table_ends_with_the_goals_and_the_json_holds_everything(report: Rep
     assert table.rstrip().splitlines()[-1].startswith("| coalescing |")
 
 
-def order(broker: Broker, kind: str, *, jobs: int = 0, batch: int = 5) -> Order:
+def order(broker: RunningBroker, kind: str, *, jobs: int = 0, batch: int = 5) -> Order:
     return Order(kind=kind, ports=[int(broker.base.rpartition(":")[2])], connections=2, jobs=jobs, batch=batch)
 
 
-def test_a_refused_call_fails_the_run(broker: Broker, db: TestDatabase, loop: Loop) -> None:
+def test_a_refused_call_fails_the_run(broker: RunningBroker, db: TestDatabase, loop: Loop) -> None:
     with pytest.raises(LoadFailed, match="status 413, not 201"):
         loop.run(load(order(broker, "enqueue", batch=1001)))
 
 
 @pytest.mark.parametrize("kind", ["singles", "batches", "carried", "like_drain"])
-def test_a_lost_job_fails_the_run(broker: Broker, db: TestDatabase, loop: Loop, kind: str) -> None:
+def test_a_lost_job_fails_the_run(broker: RunningBroker, db: TestDatabase, loop: Loop, kind: str) -> None:
     loop.run(load(order(broker, "fill", jobs=10)))
     with pytest.raises(LoadFailed, match="jobs are missing"):
         loop.run(load(order(broker, kind, jobs=11)))
@@ -92,6 +92,6 @@ def test_a_quick_run_is_short_and_leaves_no_results_behind() -> None:
     assert quick.results != full.results == options_of(["--no-peers"]).results
 
 
-def test_jobs_go_into_the_queue_that_workers_ask(broker: Broker, db: TestDatabase, loop: Loop) -> None:
+def test_jobs_go_into_the_queue_that_workers_ask(broker: RunningBroker, db: TestDatabase, loop: Loop) -> None:
     loop.run(load(order(broker, "fill", jobs=3)))
     assert broker.http.get(f"/queues/{QUEUE}/stats").json()["counts"]["ready"] == 3

@@ -8,7 +8,7 @@ from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 
 from app.db.migrations import ROOT
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 
 PREVIOUS = "0b7623ff50"  # the last commit of the release before: schema 0004
 
@@ -33,7 +33,7 @@ def unpack(folder: Path) -> Path:
 
 
 @contextmanager
-def release_process(tree: Path, dsn: str, **settings: str) -> Iterator[tuple[Broker, "subprocess.Popen[str]"]]:
+def release_process(tree: Path, dsn: str, **settings: str) -> Iterator[tuple[RunningBroker, "subprocess.Popen[str]"]]:
     """A broker of the release that lies there."""
     with ExitStack() as stack:
         with chdir(tree):

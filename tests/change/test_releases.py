@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.change.releases import release_process
 from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background, parked
@@ -26,25 +26,25 @@ def shared(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture(scope="module")
-def both(shared: TestDatabase, previous: Path) -> Iterator[dict[str, Broker]]:
+def both(shared: TestDatabase, previous: Path) -> Iterator[dict[str, RunningBroker]]:
     with release_process(previous, shared.dsn, **BRISK) as (before, _), broker_process(shared.dsn, **BRISK) as (now, _):
         yield {"before": before, "now": now}
 
 
 @pytest.fixture(params=["before", "now"])
-def one(request: pytest.FixtureRequest, both: dict[str, Broker], shared: TestDatabase, queue: str) -> Api:
+def one(request: pytest.FixtureRequest, both: dict[str, RunningBroker], shared: TestDatabase, queue: str) -> Api:
     """Either release; `other` is the other one."""
     shared.empty()
     return Api(both[request.param].http, queue)
 
 
 @pytest.fixture
-def other(one: Api, both: dict[str, Broker]) -> Api:
+def other(one: Api, both: dict[str, RunningBroker]) -> Api:
     (http,) = [broker.http for broker in both.values() if broker.http is not one.http]
     return Api(http, one.queue)
 
 
-def test_they_are_two_releases_and_both_ready(both: dict[str, Broker]) -> None:
+def test_they_are_two_releases_and_both_ready(both: dict[str, RunningBroker]) -> None:
     """The control: keys came with this one."""
     assert both["before"].http.get("/api-keys").status_code == 404
     assert both["now"].http.get("/api-keys").status_code == 200

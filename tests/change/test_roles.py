@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.change.roles import OWNER, SERVER, ServerLog, as_role, owned_database
 from tests.contract.arrangements import ARRANGED, example, with_real_names
 from tests.database import Loop, TestDatabase
@@ -50,7 +50,7 @@ def session(owned: TestDatabase, loop: Loop) -> Iterator[Callable[[str], Any]]:
     loop.run(connection.close())
 
 
-def call_every_operation(broker: Broker, database: TestDatabase) -> None:
+def call_every_operation(broker: RunningBroker, database: TestDatabase) -> None:
     """With a key, as some of them make keys: from the first one on every call needs one."""
     key = Api(broker.http, "").post("/api-keys", ADMINISTRATOR, status=201)["key"]
     broker.http.headers["Authorization"] = f"Bearer {key}"

@@ -6,7 +6,7 @@ Each names the situation in which it shows and the invariants that may report it
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.db.sql import Statements
+from app.db.sql import Queries
 from app.jobs import store as jobs
 from app.keys import store as keys
 from app.leases import store as leases
@@ -29,7 +29,7 @@ class Mutant:
     says: str = ""
 
 
-def rewritten(statements: Statements, name: str, this: str, that: str) -> Bug:
+def rewritten(statements: Queries, name: str, this: str, that: str) -> Bug:
     def put_in() -> None:
         statement = statements.all[name]
         assert this in statement.text, f"{name} does not say {this}"

@@ -14,31 +14,31 @@ import msgspec
 
 from app.db.clock import DatabaseClock
 from app.db.lanes import by_lane
-from app.db.pool import Database, Runs
-from app.db.servers import Connection, Servers
+from app.db.pool import Database, Executor
+from app.db.servers import Connection, PrimaryConnector
 from app.dead_letters import store as dead_letters
-from app.dead_letters.reviving import Due, Reviving
+from app.dead_letters.reviving import DeadLetterService, ReplayTime
 from app.errors import DatabaseUnavailable
 from app.jobs import store as jobs
 from app.jobs import uniqueness, wanted
-from app.jobs.answers import Stored
-from app.jobs.changing import Changing
-from app.jobs.entries import Entry
-from app.jobs.intake import Intake
+from app.jobs.answers import EnqueueResult
+from app.jobs.changing import JobUpdater
+from app.jobs.entries import JobDraft
+from app.jobs.intake import EnqueueService
 from app.jobs.schemas import Job
 from app.jobs.store import NewJob
 from app.jobs.wanted import choose_lane
 from app.leases import store as leases
 from app.leases import verdicts
-from app.leases.claiming import Claiming
+from app.leases.claiming import LongPoll
 from app.leases.schemas import Settlement, SettleResult
-from app.leases.settling import Settling
-from app.leases.store import ClaimedRow, LeasedRow, SettledRow
-from app.leases.verdicts import Ending
+from app.leases.settling import SettlementService
+from app.leases.store import ClaimedRow, LeaseRow, SettledRow
+from app.leases.verdicts import LeaseEnd
 from app.queues.registry import Queue
 from app.settings import Settings
 from app.web.server import Server
-from app.web.shapes import or_unset
+from app.web.shapes import unset_if_none
 
 SKEW = 3.0  # seconds by which the clock of each further broker is wrong
 SLOW = 0.2  # seconds that a statement takes on a slow database: a client leaves meanwhile, and has come back before two more are over
@@ -53,9 +53,9 @@ def own_clock() -> None:
 
 def unordered_locks() -> None:
     """Row by row, as if each had come in a call of its own."""
-    sound = leases.put_back
+    sound = leases.requeue
 
-    async def put_back(on: Runs, lane: int, rows: Sequence[tuple[object, ...]], **rules: Any) -> list[SettledRow]:
+    async def put_back(on: Executor, lane: int, rows: Sequence[tuple[object, ...]], **rules: Any) -> list[SettledRow]:
         if not isinstance(on, Database):
             return await sound(on, lane, rows, **rules)
         async with on.transaction() as transaction:
@@ -65,47 +65,47 @@ def unordered_locks() -> None:
                 await asyncio.sleep(SLOW / 40)
             return done
 
-    leases.put_back = put_back
+    leases.requeue = put_back
 
 
 def token_rotated() -> None:
-    sound = Claiming._replayed
+    sound = LongPoll._replayed
     rotate = "UPDATE jobs SET lease_token = gen_random_uuid() WHERE lane = $1 AND id = $2 RETURNING lease_token"
 
-    async def replayed(self: Claiming, on: Runs, receipt: Any) -> list[ClaimedRow] | None:
+    async def replayed(self: LongPoll, on: Executor, receipt: Any) -> list[ClaimedRow] | None:
         rows = await sound(self, on, receipt)
         return rows and [row._replace(lease_token=await on.value(rotate, row.lane, row.id)) for row in rows]
 
-    Claiming._replayed = replayed  # type: ignore[method-assign]
+    LongPoll._replayed = replayed  # type: ignore[method-assign]
 
 
 def undone_with_a_key() -> None:
-    sound = Claiming._delivered
+    sound = LongPoll._delivered
 
-    async def delivered(self: Claiming, rows: list[ClaimedRow], key: str | None, client: Any) -> list[ClaimedRow]:
+    async def delivered(self: LongPoll, rows: list[ClaimedRow], key: str | None, client: Any) -> list[ClaimedRow]:
         if rows and key is not None:
             await asyncio.sleep(SLOW)
             if client.gone:
                 _begin(_undo(self, rows, client))
         return await sound(self, rows, key, client)
 
-    async def _undo(self: Claiming, rows: list[ClaimedRow], client: Any) -> None:
+    async def _undo(self: LongPoll, rows: list[ClaimedRow], client: Any) -> None:
         await asyncio.sleep(2 * SLOW)
         await sound(self, rows, None, client)
 
-    Claiming._delivered = delivered  # type: ignore[method-assign]
+    LongPoll._delivered = delivered  # type: ignore[method-assign]
 
 
 def errors_swallowed() -> None:
-    sound = Settling._settle_lane
+    sound = SettlementService._settle_lane
 
-    async def settle_lane(self: Settling, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
+    async def settle_lane(self: SettlementService, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         try:
             return await sound(self, lane, items)
         except DatabaseUnavailable:
             return [SettleResult(job_id=item.job_id, status="settled", state="completed") for item in items]
 
-    Settling._settle_lane = settle_lane  # type: ignore[method-assign]
+    SettlementService._settle_lane = settle_lane  # type: ignore[method-assign]
 
 
 def unknown_as_not_done() -> None:
@@ -118,67 +118,69 @@ def unknown_as_not_done() -> None:
 
 
 def fire_and_forget() -> None:
-    sound = Intake._store
+    sound = EnqueueService._store
 
-    async def store(self: Intake, items: Sequence[Any], *rest: Any, **rules: Any) -> list[Stored]:
+    async def store(self: EnqueueService, items: Sequence[Any], *rest: Any, **rules: Any) -> list[EnqueueResult]:
         _begin(sound(self, items, *rest, **rules))
-        return [Stored(item.row.id) for item in items]
+        return [EnqueueResult(item.row.id) for item in items]
 
-    Intake._store = store  # type: ignore[method-assign]
+    EnqueueService._store = store  # type: ignore[method-assign]
 
 
 def batch_in_parts() -> None:
-    async def store_together(self: Intake, items: Any, entries: Sequence[Entry], key: Any, *rest: Any, atomic: bool) -> Any:
+    async def store_together(self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *rest: Any, atomic: bool) -> Any:
         on: Any = self._floor.db
-        known = await self._known(on, key, [Stored(entry.row.id) for entry in entries]) if key is not None else None
+        known = await self._known(on, key, [EnqueueResult(entry.row.id) for entry in entries]) if key is not None else None
         if known is None:
             await self._write(on, entries, atomic=atomic)
         return known
 
-    Intake._store_together = store_together  # type: ignore[method-assign]
+    EnqueueService._store_together = store_together  # type: ignore[method-assign]
 
 
 def keyless_batch_by_lane() -> None:
-    sound = Intake._store_together
+    sound = EnqueueService._store_together
 
-    async def store_together(self: Intake, items: Any, entries: Sequence[Entry], key: Any, *, atomic: bool) -> Any:
+    async def store_together(self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *, atomic: bool) -> Any:
         if key is not None or any(entry.needs_a_transaction for entry in entries):
             return await sound(self, items, entries, key, atomic=atomic)
         await self._write(self._floor.db, entries, atomic=atomic)
         return None
 
-    Intake._store_together = store_together  # type: ignore[method-assign]
+    EnqueueService._store_together = store_together  # type: ignore[method-assign]
 
 
 def replay_in_two_transactions() -> None:
     """In a replay into another queue, the dead letter is removed before the job is stored."""
 
-    async def move(self: Reviving, queue: Queue, lane: int, ids: Sequence[UUID], due: dict[UUID, Due], overrides: Any) -> list[UUID]:
-        letters = await dead_letters.take_out(self._floor.db, lane, ids)
+    async def move(
+        self: DeadLetterService, queue: Queue, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: Any
+    ) -> list[UUID]:
+        letters = await dead_letters.remove(self._floor.db, lane, ids)
         await asyncio.sleep(SLOW)
-        fresh = [self._fresh(letter, choose_lane(queue, or_unset(letter.group_key)), due[letter.id], overrides) for letter in letters]
+        fresh = [self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides) for letter in letters]
         for target, rows in by_lane(fresh, lambda row: row.id).items():
             await jobs.enqueue(self._floor.db, target, rows)
         return [row.id for row in fresh]
 
-    Reviving._move_to = move  # type: ignore[method-assign]
+    DeadLetterService._move_to = move  # type: ignore[method-assign]
 
 
 def commits_not_flushed() -> None:
     """In every session, because a session that notifies others flushes what was committed before it."""
-    sound = Servers.connect
+    sound = PrimaryConnector.connect
 
-    async def connect(self: Servers, dsn: str | None = None, **options: Any) -> Connection:
+    async def connect(self: PrimaryConnector, dsn: str | None = None, **options: Any) -> Connection:
         settings = options.pop("server_settings", {}) | {"synchronous_commit": "off"}
         return await sound(self, dsn, server_settings=settings, **options)
 
-    Servers.connect = connect  # type: ignore[assignment, method-assign]
+    PrimaryConnector.connect = connect  # type: ignore[assignment, method-assign]
 
 
 def gives_up_at_once() -> None:
     sound = verdicts._reason
 
-    def reason(row: LeasedRow, ending: Ending, settings: Settings) -> str | None:
+    def reason(row: LeaseRow, ending: LeaseEnd, settings: Settings) -> str | None:
         found = sound(row, ending, settings)
         return "attempts_exhausted" if ending.outcome == "fail" and found == "retry_backoff" else found
 
@@ -187,28 +189,28 @@ def gives_up_at_once() -> None:
 
 def refused_and_done() -> None:
     """Every tenth completion is reported as lost, and was done."""
-    sound = Settling._settle_lane
+    sound = SettlementService._settle_lane
     turns = count(1)
 
-    async def settle_lane(self: Settling, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
+    async def settle_lane(self: SettlementService, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         results = await sound(self, lane, items)
         refused = [result.status == "settled" and next(turns) % 10 == 0 for result in results]
         return [msgspec.structs.replace(result, status="lease_lost") if no else result for result, no in zip(results, refused, strict=True)]
 
-    Settling._settle_lane = settle_lane  # type: ignore[method-assign]
+    SettlementService._settle_lane = settle_lane  # type: ignore[method-assign]
 
 
 def cancel_not_done() -> None:
     """A waiting job is reported as cancelled, and keeps waiting."""
-    sound = Changing.cancel
+    sound = JobUpdater.cancel
 
-    async def cancel(self: Changing, job_id: UUID, reason: str | None) -> tuple[int, Job]:
+    async def cancel(self: JobUpdater, job_id: UUID, reason: str | None) -> tuple[int, Job]:
         job = await self._watching.get(job_id)
         if job.state not in ("ready", "scheduled", "blocked"):
             return await sound(self, job_id, reason)
         return 200, msgspec.structs.replace(job, state="cancelled")
 
-    Changing.cancel = cancel  # type: ignore[method-assign]
+    JobUpdater.cancel = cancel  # type: ignore[method-assign]
 
 
 def deaf_to_sigterm() -> None:

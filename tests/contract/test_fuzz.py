@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.api import Api, Json
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.contract.document import Schema, openapi, operations
 from tests.database import Loop, create_database
 
@@ -47,7 +47,7 @@ CHECKS = [not_a_server_error, status_is_listed, content_type_conformance, respon
 
 
 @pytest.fixture(scope="module")
-def broker(postgres: str, loop: Loop) -> Iterator[Broker]:
+def broker(postgres: str, loop: Loop) -> Iterator[RunningBroker]:
     """Has a database of its own and an administrator's key, because the first key that a request creates would lock the others out."""
     with broker_process(create_database(postgres, loop, "fuzz"), max_wait_seconds="0", log_level="error") as (broker, _):
         made = broker.http.post("/api-keys", json={"name": "fuzz", "scopes": ["manage", "read", "work", "enqueue"]})
@@ -56,7 +56,7 @@ def broker(postgres: str, loop: Loop) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def known(broker: Broker, queue: str) -> dict[str, list[str]]:
+def known(broker: RunningBroker, queue: str) -> dict[str, list[str]]:
     """Values of parameters and members by their name, so that requests reach objects that exist, in each state."""
     api = Api(broker.http, queue)
     api.put(f"/job-types/{queue}", {})
@@ -99,7 +99,7 @@ def requests(operation: Any) -> st.SearchStrategy[Case[Any]]:
 
 
 @pytest.mark.parametrize("name", [operation.name for operation in operations()])
-def test_responses_conform_to_the_openapi_document(broker: Broker, known: dict[str, list[str]], name: str) -> None:
+def test_responses_conform_to_the_openapi_document(broker: RunningBroker, known: dict[str, list[str]], name: str) -> None:
     schema = schemathesis.openapi.from_dict(with_known_values(openapi(), known))
 
     @EFFORT

@@ -4,7 +4,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api import Api
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.contract.arrangements import ARRANGED, example, with_real_names
 from tests.contract.conftest import Served
 from tests.contract.document import operations
@@ -58,7 +58,7 @@ def test_head_needs_the_key_of_get(keyed: Api) -> None:
     assert [keyed.http.head(path).status_code for path in ("/jobs", "/metrics", "/livez")] == [200, 200, 200]
 
 
-def test_head_sends_no_byte_of_a_body(broker: Broker) -> None:
+def test_head_sends_no_byte_of_a_body(broker: RunningBroker) -> None:
     received = {}
     for path in ("/livez", "/docs/swagger-ui.css", "/no/such/path"):
         raw = Raw(broker.base)

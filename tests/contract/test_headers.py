@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker
+from tests.broker import RunningBroker
 
 JOB = '{"job_type": "test"}'
 
@@ -38,7 +38,7 @@ def test_json_is_taken_whatever_it_is_called(kind: str, http: httpx.Client) -> N
     assert http.post("/jobs", content=JOB, headers={"Content-Type": kind}).status_code == 201
 
 
-def test_json_is_taken_without_a_content_type(broker: Broker, api: Api) -> None:
+def test_json_is_taken_without_a_content_type(broker: RunningBroker, api: Api) -> None:
     """On a raw socket, as every client library adds one."""
     url = httpx.URL(broker.base)
     with socket.create_connection((url.host, url.port or 80)) as connection:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.api import Api, Json
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, create_database
 from tests.edge.raw import Raw
@@ -19,14 +19,14 @@ FORGED = '\r\n{"event": "forged", "level": "info"}\r\n\x1b[31m'
 
 
 @contextmanager
-def logging_broker(dsn: str, file: Path) -> Iterator[Broker]:
+def logging_broker(dsn: str, file: Path) -> Iterator[RunningBroker]:
     """A broker whose log goes to a file."""
     with broker_process(dsn, "sh", "-c", f'exec "$@" 2> {shlex.quote(str(file))}', "sh", log_level="debug") as (broker, _):
         yield broker
 
 
 @pytest.fixture(scope="module")
-def logged(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Path]]:
+def logged(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningBroker, Path]]:
     file = tmp_path_factory.mktemp("log") / "broker.log"
     with logging_broker(dsn, file) as broker:
         yield broker, file
@@ -38,7 +38,7 @@ def lines(file: Path, last: str) -> list[Json]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_no_name_path_or_header_can_forge_a_line(logged: tuple[Broker, Path]) -> None:
+def test_no_name_path_or_header_can_forge_a_line(logged: tuple[RunningBroker, Path]) -> None:
     broker, file = logged
     assert broker.http.get("/livez", headers={b"X-Request-Id": b"forged\x1b[31m"}).status_code == 400
     broker.http.get(f"/jobs/{quote(FORGED)}", headers={"X-Request-Id": "forged\tforged", "traceparent": "forged\tforged"})
@@ -55,7 +55,7 @@ def test_no_name_path_or_header_can_forge_a_line(logged: tuple[Broker, Path]) ->
     assert f"/jobs/{FORGED}" in [line.get("path") for line in written]
 
 
-def test_a_line_says_what_was_asked_and_how_it_ended(logged: tuple[Broker, Path]) -> None:
+def test_a_line_says_what_was_asked_and_how_it_ended(logged: tuple[RunningBroker, Path]) -> None:
     broker, file = logged
     broker.http.get("/no/such/path", headers={"X-Request-Id": "find-me"})
     (line,) = [line for line in lines(file, "find-me") if line.get("request_id") == "find-me"]
@@ -63,7 +63,7 @@ def test_a_line_says_what_was_asked_and_how_it_ended(logged: tuple[Broker, Path]
     assert line.keys() >= {"timestamp", "event", "ms"}
 
 
-def test_no_lease_token_is_ever_logged(logged: tuple[Broker, Path]) -> None:
+def test_no_lease_token_is_ever_logged(logged: tuple[RunningBroker, Path]) -> None:
     broker, file = logged
     api = Api(broker.http, "logged-leases")
     for _ in range(5):
@@ -87,7 +87,7 @@ def test_no_lease_token_is_ever_logged(logged: tuple[Broker, Path]) -> None:
     assert "canary" not in text
 
 
-def test_connect_writes_no_error(logged: tuple[Broker, Path]) -> None:
+def test_connect_writes_no_error(logged: tuple[RunningBroker, Path]) -> None:
     broker, file = logged
     raw = Raw(broker.base)
     raw.send(b"CONNECT /x HTTP/1.1\r\nHost: test\r\n\r\n")

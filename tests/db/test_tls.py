@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
-from app.db.servers import Servers
+from app.db.servers import PrimaryConnector
 from tests.api import Api
 from tests.broker import threaded_broker
 from tests.cli.command import run
@@ -117,7 +117,7 @@ REFUSED = {
 async def refusal(dsn: str) -> str:
     """The error if no connection is made."""
     try:
-        connection = await Servers(dsn).connect(timeout=20)
+        connection = await PrimaryConnector(dsn).connect(timeout=20)
     except (OSError, asyncpg.InterfaceError) as error:
         return str(error)
     await connection.close()

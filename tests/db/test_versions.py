@@ -6,11 +6,11 @@ import pytest
 
 from app.db import versions
 from app.errors import DatabaseUnavailable
-from app.house import House
+from app.house import Broker
 from tests.database import Loop
 
 
-async def looks(house: House, calls: int) -> float:
+async def looks(house: Broker, calls: int) -> float:
     """How much later than the first call the last look was, when the chore has come round."""
     await house.floor.versions.fresh()
     before = house.floor.versions._looked_at
@@ -19,16 +19,16 @@ async def looks(house: House, calls: int) -> float:
     return house.floor.versions._looked_at - before
 
 
-def test_while_somebody_asks_others_need_not_look(house: House, loop: Loop) -> None:
+def test_while_somebody_asks_others_need_not_look(house: Broker, loop: Loop) -> None:
     assert loop.run(looks(house, 2)) > 0
 
 
-def test_for_nobody_it_does_not_look(house: House, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_nobody_it_does_not_look(house: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "AWAKE_SECONDS", -1.0)
     assert loop.run(looks(house, 2)) == 0
 
 
-def test_when_something_has_changed_it_looks_though_nobody_asks(house: House, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_something_has_changed_it_looks_though_nobody_asks(house: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "AWAKE_SECONDS", -1.0)
 
     async def hear() -> bool:
@@ -40,7 +40,7 @@ def test_when_something_has_changed_it_looks_though_nobody_asks(house: House, lo
     assert loop.run(hear())
 
 
-def test_many_who_come_after_a_while_share_a_look(house: House, loop: Loop) -> None:
+def test_many_who_come_after_a_while_share_a_look(house: Broker, loop: Loop) -> None:
     """And what becomes of it."""
 
     async def fail() -> None:

@@ -5,10 +5,10 @@ from datetime import datetime
 
 import pytest
 
-from app.house import House, build
-from app.maintenance.chores import Expiry, Lateness
+from app.house import Broker, build_broker
+from app.maintenance.chores import LeaseRescuer, StartDeadlineEnforcer
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK, wait_until
 from tests.database import Loop, TestDatabase, create_database
 
@@ -50,7 +50,7 @@ def drowsy_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture(scope="module")
-def drowsy_broker(drowsy_database: TestDatabase) -> Iterator[Broker]:
+def drowsy_broker(drowsy_database: TestDatabase) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK.model_copy(update={"sweep_seconds": 3600.0}), drowsy_database.dsn) as broker:
         yield broker
 
@@ -62,20 +62,20 @@ def drowsy_db(drowsy_database: TestDatabase) -> TestDatabase:
 
 
 @pytest.fixture
-def drowsy(drowsy_broker: Broker, drowsy_db: TestDatabase, queue: str) -> Api:
+def drowsy(drowsy_broker: RunningBroker, drowsy_db: TestDatabase, queue: str) -> Api:
     return Api(drowsy_broker.http, queue)
 
 
 @pytest.fixture
 def sweep_at(drowsy_db: TestDatabase, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepAt]:
     """What the sweeps of a broker do at that instant."""
-    house = build(QUICK, drowsy_db.dsn)
+    house = build_broker(QUICK, drowsy_db.dsn)
     loop.run(house.floor.db.open())
     yield lambda instant: _sweep_at(house, loop, monkeypatch, instant)
     loop.run(house.floor.db.close())
 
 
-def _sweep_at(house: House, loop: Loop, monkeypatch: pytest.MonkeyPatch, instant: datetime) -> None:
+def _sweep_at(house: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch, instant: datetime) -> None:
     monkeypatch.setattr(house.floor.clock, "now", lambda: instant)
-    loop.run(Expiry(house.floor, house.settling).run_once())
-    loop.run(Lateness(house.floor, house.queues, house.signals).run_once())
+    loop.run(LeaseRescuer(house.floor, house.settling).run_once())
+    loop.run(StartDeadlineEnforcer(house.floor, house.queues, house.signals).run_once())

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.edge.raw import Raw
 
@@ -24,27 +24,27 @@ def connections(base: str) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def connect(broker: Broker) -> Iterator[Connect]:
+def connect(broker: RunningBroker) -> Iterator[Connect]:
     """To the broker that all tests share, with its deadlines as they are."""
     with connections(broker.base) as connect:
         yield connect
 
 
 @pytest.fixture(scope="package")
-def hasty_broker(dsn: str) -> Iterator[Broker]:
+def hasty_broker(dsn: str) -> Iterator[RunningBroker]:
     """Its deadlines are shorter than any poll in these tests."""
     with threaded_broker(QUICK.model_copy(update=HASTY), dsn) as broker:
         yield broker
 
 
 @pytest.fixture
-def hasty(hasty_broker: Broker) -> Iterator[Connect]:
+def hasty(hasty_broker: RunningBroker) -> Iterator[Connect]:
     with connections(hasty_broker.base) as connect:
         yield connect
 
 
 @pytest.fixture
-def narrow_broker(dsn: str) -> Iterator[Broker]:
+def narrow_broker(dsn: str) -> Iterator[RunningBroker]:
     """Ten connections, and 1 MiB for bodies."""
     with threaded_broker(QUICK.model_copy(update=NARROW), dsn) as broker:
         yield broker

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.edge.conftest import Connect, connections
 from tests.edge.raw import GET, Raw, chunk, chunked, post
 
@@ -109,7 +109,7 @@ def test_a_client_that_asks_first_and_is_refused_may_not_go_on(connect: Connect)
     assert (answer.status, answer.headers["connection"], raw.answers()) == (404, "close", [])
 
 
-def test_bodies_that_wait_for_their_end_share_the_room_that_there_is(narrow_broker: Broker) -> None:
+def test_bodies_that_wait_for_their_end_share_the_room_that_there_is(narrow_broker: RunningBroker) -> None:
     """The room is 1 MiB. Small bodies need none, and what is let go is free again."""
     with connections(narrow_broker.base) as connect:
         first, second, small = connect(), connect(), connect()
@@ -128,7 +128,7 @@ def test_bodies_that_wait_for_their_end_share_the_room_that_there_is(narrow_brok
         assert small.answer().status == 200
 
 
-def wait_until_read(broker: Broker) -> None:
+def wait_until_read(broker: RunningBroker) -> None:
     """Calls of the same route, which wait for what a body before them waits for: until the caller is known nothing more is read."""
     for _ in range(20):
         assert broker.http.post("/jobs/cancel", json={"ids": []}).status_code == 200

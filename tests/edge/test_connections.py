@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.edge.conftest import Connect, connections
 from tests.edge.raw import GET, post
 from tests.polls import counted, parked
@@ -15,7 +15,7 @@ from tests.polls import counted, parked
 Eventually = Callable[[Callable[[], Any]], Any]
 
 
-def test_one_connection_too_many_is_told_so_and_room_that_is_left_is_used(narrow_broker: Broker, eventually: Eventually) -> None:
+def test_one_connection_too_many_is_told_so_and_room_that_is_left_is_used(narrow_broker: RunningBroker, eventually: Eventually) -> None:
     narrow_broker.http.close()  # it would be one of the ten
     with connections(narrow_broker.base) as connect:
         first, *_ = [connect() for _ in range(10)]
@@ -33,7 +33,7 @@ def test_one_connection_too_many_is_told_so_and_room_that_is_left_is_used(narrow
         eventually(is_served)
 
 
-def test_far_too_many_connections_are_cut(narrow_broker: Broker, eventually: Eventually) -> None:
+def test_far_too_many_connections_are_cut(narrow_broker: RunningBroker, eventually: Eventually) -> None:
     """Those that were told and do not leave count too: else they were without limit."""
     with connections(narrow_broker.base) as connect:
         rude = [connect() for _ in range(40)]
@@ -42,7 +42,7 @@ def test_far_too_many_connections_are_cut(narrow_broker: Broker, eventually: Eve
 
 
 def test_the_poll_of_a_client_that_left_is_released_though_another_request_followed_it(
-    broker: Broker, api: Api, connect: Connect, eventually: Eventually
+    broker: RunningBroker, api: Api, connect: Connect, eventually: Eventually
 ) -> None:
     """The request that was read last is not the one that is being answered."""
     raw = connect()
@@ -66,14 +66,14 @@ def test_a_job_is_not_lost_on_a_client_that_left_with_much_unread(api: Api, conn
     assert api.job(job["id"])["crashes"] == 0
 
 
-def test_a_request_that_comes_late_does_not_disturb_the_answer_before_it(hasty_broker: Broker, hasty: Connect) -> None:
+def test_a_request_that_comes_late_does_not_disturb_the_answer_before_it(hasty_broker: RunningBroker, hasty: Connect) -> None:
     raw = hasty()
     raw.send(post("/claim", b'{"queues": ["nobody-fills-this"], "wait_seconds": 2}') + GET[:20])
     claimed, late = raw.answers()
     assert (claimed.status, late.status) == (200, 408)
 
 
-def test_half_closed_clients_have_left(broker: Broker, api: Api, connect: Connect, eventually: Eventually) -> None:
+def test_half_closed_clients_have_left(broker: RunningBroker, api: Api, connect: Connect, eventually: Eventually) -> None:
     """What they asked for may be done all the same."""
     raw = connect()
     before = counted(api.http, "connections")
@@ -85,7 +85,7 @@ def test_half_closed_clients_have_left(broker: Broker, api: Api, connect: Connec
     eventually(lambda: counted(api.http, "connections") <= before)
 
 
-def test_refusals_are_counted(broker: Broker, http: Any, connect: Connect) -> None:
+def test_refusals_are_counted(broker: RunningBroker, http: Any, connect: Connect) -> None:
     raw = connect()
     before = counted(broker.http, 'edge_refusals_total{code="bad_request"}')
     raw.send(b"nonsense\r\n\r\n")
@@ -93,6 +93,6 @@ def test_refusals_are_counted(broker: Broker, http: Any, connect: Connect) -> No
     assert counted(broker.http, 'edge_refusals_total{code="bad_request"}') == before + 1
 
 
-def test_how_late_the_loop_is_can_be_seen(broker: Broker, eventually: Eventually) -> None:
+def test_how_late_the_loop_is_can_be_seen(broker: RunningBroker, eventually: Eventually) -> None:
     before = counted(broker.http, "loop_lag_seconds_count")
     eventually(lambda: counted(broker.http, "loop_lag_seconds_count") > before)

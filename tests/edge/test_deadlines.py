@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.edge.conftest import Connect, connections
 from tests.edge.raw import GET, check_refusal, chunk, chunked, post
@@ -46,7 +46,7 @@ def test_it_makes_no_difference_on_a_connection_that_was_good(name: str, hasty: 
 
 
 @pytest.mark.parametrize("start", [b"GET /livez HTTP/1.1\r\nX-Drop: ", chunked("/jobs") + b"fffff\r\n"], ids=["head", "body"])
-def test_a_byte_now_and_then_is_not_enough(start: bytes, hasty_broker: Broker, hasty: Connect) -> None:
+def test_a_byte_now_and_then_is_not_enough(start: bytes, hasty_broker: RunningBroker, hasty: Connect) -> None:
     before = counted(hasty_broker.http, 'edge_refusals_total{code="request_timeout"}')
     raw = hasty()
     raw.send(start)
@@ -61,7 +61,7 @@ def drip_for_ever(sock: socket.socket) -> None:
         time.sleep(0.02)  # this is the behaviour that is tried, nothing waits for it
 
 
-def test_a_slow_body_that_moves_is_heard_to_its_end(hasty_broker: Broker, hasty: Connect, eventually: Eventually) -> None:
+def test_a_slow_body_that_moves_is_heard_to_its_end(hasty_broker: RunningBroker, hasty: Connect, eventually: Eventually) -> None:
     """It takes many times `body_seconds`, at more than the slowest pace."""
     raw = hasty()
     raw.send(b"POST /jobs/cancel HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n" + b'{"ids": []}')
@@ -94,14 +94,14 @@ def test_a_connection_between_requests_is_closed_without_a_word(hasty: Connect) 
     assert [answer.status for answer in raw.answers()] == [200]
 
 
-def test_a_request_that_we_keep_waiting_is_not_late(hasty_broker: Broker, hasty: Connect) -> None:
+def test_a_request_that_we_keep_waiting_is_not_late(hasty_broker: RunningBroker, hasty: Connect) -> None:
     """A long poll lasts longer than any deadline."""
     raw = hasty()
     raw.send(post("/claim", b'{"queues": ["nobody-fills-this"], "wait_seconds": 2}', b"Connection: close"))
     assert [answer.status for answer in raw.answers()] == [200]
 
 
-def test_an_answer_that_nobody_takes_is_thrown_away(hasty_broker: Broker, hasty: Connect, eventually: Eventually, api: Api) -> None:
+def test_an_answer_that_nobody_takes_is_thrown_away(hasty_broker: RunningBroker, hasty: Connect, eventually: Eventually, api: Api) -> None:
     """4 MB are more than the system's buffers hold; each client asks for them and does not read."""
     jobs = [{"job_type": "test", "queue": api.queue, "payload": "x" * 100_000}] * 40
     api.post("/jobs/batch", {"jobs": jobs}, status=201)

@@ -1,7 +1,7 @@
 """One client's work does not hold up the others (B6): what takes long to check is checked beside the event loop."""
 
 from tests.api import Api
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.polls import Background
 
 
@@ -11,7 +11,7 @@ def heavy() -> bytes:
     return b'{"jobs": [' + b",".join([job] * 250) + b'], "atomic": true, "atomic": true}'
 
 
-def test_others_are_served_while_a_large_body_is_checked(broker: Broker, api: Api, background: Background) -> None:
+def test_others_are_served_while_a_large_body_is_checked(broker: RunningBroker, api: Api, background: Background) -> None:
     checked = background.submit(broker.http.post, "/jobs/batch", content=heavy())
     served = 0
     while not checked.done():

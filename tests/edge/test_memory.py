@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.edge.raw import chunk, chunked
 
 MB = 1024 * 1024
@@ -36,7 +36,7 @@ class Memory:
 
 
 @pytest.fixture(scope="module")
-def measured(dsn: str) -> Iterator[tuple[Broker, Memory]]:
+def measured(dsn: str) -> Iterator[tuple[RunningBroker, Memory]]:
     with broker_process(dsn, log_level="error") as (broker, process):
         for _ in range(20):
             broker.http.get("/livez")
@@ -46,7 +46,7 @@ def measured(dsn: str) -> Iterator[tuple[Broker, Memory]]:
 @pytest.mark.parametrize(
     ("head", "piece"), [(DECLARED, b" " * MB), (chunked("/jobs/batch"), chunk(b" " * MB))], ids=["declared", "chunked"]
 )
-def test_a_hundred_large_uploads_at_once_take_little_memory(head: bytes, piece: bytes, measured: tuple[Broker, Memory]) -> None:
+def test_a_hundred_large_uploads_at_once_take_little_memory(head: bytes, piece: bytes, measured: tuple[RunningBroker, Memory]) -> None:
     broker, memory = measured
     memory.forget_peak()
     before = memory.now()

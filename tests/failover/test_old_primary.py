@@ -6,9 +6,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.db.servers import Servers
+from app.db.servers import PrimaryConnector
 from tests.api import Api
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.failover.cluster import Pair
 
@@ -19,13 +19,13 @@ END_SESSIONS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WH
 
 
 @pytest.fixture
-def broker(asynchronous: Pair) -> Iterator[Broker]:
+def broker(asynchronous: Pair) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK, asynchronous.dsn) as broker:
         yield broker
 
 
 @pytest.fixture
-def api(broker: Broker) -> Api:
+def api(broker: RunningBroker) -> Api:
     return Api(broker.http, "orders")
 
 
@@ -61,10 +61,10 @@ def test_without_the_check_the_old_primary_acknowledges(
 ) -> None:
     """The control: the driver takes the first host that takes writes."""
 
-    async def connect(servers: Servers, _dsn: str | None = None, **options: Any) -> "asyncpg.Connection[asyncpg.Record]":
+    async def connect(servers: PrimaryConnector, _dsn: str | None = None, **options: Any) -> "asyncpg.Connection[asyncpg.Record]":
         return await asyncpg.connect(servers.dsn, **options)
 
-    monkeypatch.setattr(Servers, "connect", connect)
+    monkeypatch.setattr(PrimaryConnector, "connect", connect)
     with threaded_broker(QUICK, asynchronous.dsn) as unchecked:
         api = Api(unchecked.http, "orders")
         replaced(asynchronous, api, eventually)

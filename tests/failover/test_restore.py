@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.house import build
+from app.house import build_broker
 from app.maintenance import restoring
 from tests.api import Api
 from tests.broker import threaded_broker
@@ -49,7 +49,7 @@ def archive_of(server: Server) -> Path:
 
 def end_leases(dsn: str, loop: Loop) -> int:
     """What `python -m app restored` does."""
-    house = build(QUICK, dsn)
+    house = build_broker(QUICK, dsn)
 
     async def run() -> int:
         await house.floor.db.open()

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.database import Loop
 from tests.failover.cluster import SYNCHRONOUS, Pair, pair
@@ -28,13 +28,13 @@ def synchronous(template: Server, loop: Loop) -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="module")
-def waiting_broker(synchronous: Pair) -> Iterator[Broker]:
+def waiting_broker(synchronous: Pair) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK, synchronous.dsn) as broker:
         yield broker
 
 
 @pytest.fixture
-def api(waiting_broker: Broker, queue: str) -> Api:
+def api(waiting_broker: RunningBroker, queue: str) -> Api:
     return Api(waiting_broker.http, queue)
 
 

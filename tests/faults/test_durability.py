@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.db.inspection import Inspection
+from app.db.inspection import ServerChecks
 from app.errors import DatabaseUnavailable
 from tests.api import Api
 from tests.broker import threaded_broker
@@ -49,7 +49,7 @@ def test_a_server_that_may_lose_jobs_is_degraded_and_refused_on_demand(start: St
 def test_a_server_that_is_changed_meanwhile_is_refused_from_the_next_look_on(start: Start, loop: Loop) -> None:
     server = start(fsync="on")
     with opened(server.dsn, loop, require_durable=True) as db:
-        inspection = Inspection(db, settings_with(require_durable=True), db._metrics)
+        inspection = ServerChecks(db, settings_with(require_durable=True), db._metrics)
         loop.run(inspection.run_once())
         assert loop.run(db.value("SELECT 1")) == 1
         server.open(loop).execute("ALTER DATABASE postgres SET synchronous_commit = 'off'")
@@ -61,18 +61,18 @@ def test_a_server_that_is_changed_meanwhile_is_refused_from_the_next_look_on(sta
 
 def test_more_connections_than_the_server_takes_are_told(start: Start, loop: Loop, eventually: Callable[..., Any]) -> None:
     with opened(start(fsync="on").dsn, loop) as db:
-        inspection = Inspection(db, settings_with(pool_size=100), db._metrics)
+        inspection = ServerChecks(db, settings_with(pool_size=100), db._metrics)
         eventually(lambda: loop.run(looked(inspection)).startswith("degraded: 1 broker processes may open 102 connections each"))
 
 
-async def looked(inspection: Inspection) -> str:
+async def looked(inspection: ServerChecks) -> str:
     await inspection.run_once()
     return await inspection.told()
 
 
 def test_the_age_of_the_database_and_of_its_oldest_snapshot_are_measured(database: TestDatabase, loop: Loop) -> None:
     with opened(database.dsn, loop) as db:
-        inspection = Inspection(db, settings_with(), db._metrics)
+        inspection = ServerChecks(db, settings_with(), db._metrics)
         loop.run(inspection.run_once())
         assert measured(db, "database_frozen_xid_age") > 0
         with database.uncommitted("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; CREATE TABLE held (id int)"):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.database import Loop, TestDatabase, create_database
 from tests.db.test_outcomes import outcome
 from tests.faults.conftest import settings_with
@@ -80,7 +80,7 @@ def test_a_search_ends_after_the_time_limit(slow: TestDatabase, queue: str, even
     assert [name for name, answer in slow_answers.items() if "narrow the filter" not in answer.json()["detail"]] == []
 
 
-def succeeds(broker: Broker, method: str, path: str, body: Any) -> bool:
+def succeeds(broker: RunningBroker, method: str, path: str, body: Any) -> bool:
     """A busy machine may need longer than the time limit, so this is tried again."""
     return broker.http.request(method, path, json=body).status_code == 200
 

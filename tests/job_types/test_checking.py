@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import MAX_FAULTS, Fault, ValidationFailed
-from app.job_types.checking import MOST_DETAIL, Checker
+from app.job_types.checking import MAX_DETAIL, PayloadSchema
 
 FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
     "the payload itself": ({"type": "object"}, [], [("", "invalid")]),
@@ -34,7 +34,7 @@ FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
 def faults(schema: object, payload: object, at: str = "") -> list[Fault]:
     text = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     try:
-        Checker(json.dumps(schema).encode()).check(text, at)
+        PayloadSchema(json.dumps(schema).encode()).check(text, at)
     except ValidationFailed as refusal:
         return list(refusal.faults)
     return []
@@ -56,7 +56,7 @@ def test_the_value_is_not_repeated_in_what_is_said_of_it() -> None:
 
 def test_what_is_said_is_short() -> None:
     (fault,) = faults({"enum": [f"option {n}" for n in range(1000)]}, "other")
-    assert len(fault.detail) <= MOST_DETAIL
+    assert len(fault.detail) <= MAX_DETAIL
 
 
 def test_not_all_faults_of_many_are_told() -> None:
@@ -111,7 +111,7 @@ def test_where_even_that_would_take_long_it_is_only_said_that_it_does_not_fit() 
     ],
 )
 def test_values_mean_what_json_schema_says(schema: str, payload: str, fits: bool) -> None:
-    checker = Checker(schema.encode())
+    checker = PayloadSchema(schema.encode())
     if fits:
         checker.check(payload.encode(), "")
     else:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from app.errors import ValidationFailed
-from app.job_types.checking import MOST_BYTES, Checker
-from app.job_types.patterns import positions
-from app.job_types.weighing import MOST_COST, Weight
+from app.job_types.checking import MAX_SCHEMA_BYTES, PayloadSchema
+from app.job_types.patterns import regex_size
+from app.job_types.weighing import MAX_COST, SchemaCost
 from tests.api import Api
 from tests.job_types.conftest import Put
 
@@ -43,7 +43,7 @@ def unevaluated(levels: int) -> dict[str, Any]:
 
 def pointer_of_refusal(schema: object) -> str:
     with pytest.raises(ValidationFailed) as refusal:
-        Checker(json.dumps(schema).encode())
+        PayloadSchema(json.dumps(schema).encode())
     return refusal.value.faults[0].pointer.removeprefix("/payload_schema")
 
 
@@ -114,7 +114,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "repetitions of repetitions": ({"pattern": "((((a{9}){9}){9}){9}){9}"}, ""),
     "many patterns": ({"properties": {f"p{n}": {"pattern": f"^[a-z]{{1,50}}{n}$"} for n in range(100)}}, ""),
     "large classes": ({"pattern": r"\p{L}{1,300}"}, ""),
-    "many bytes": ({"title": "x" * MOST_BYTES}, ""),
+    "many bytes": ({"title": "x" * MAX_SCHEMA_BYTES}, ""),
     "many values": ({"enum": [0] * 10_001}, ""),
 }
 # Any place on the way round will do.
@@ -128,7 +128,7 @@ ALSO_RIGHT = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_it_is_taken(name: str) -> None:
-    Checker(json.dumps(GOOD[name]).encode())
+    PayloadSchema(json.dumps(GOOD[name]).encode())
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -156,7 +156,7 @@ def test_references_are_not_followed_out_of_the_process(tmp_path: Any) -> None:
 
 
 def cost(schema: object) -> int:
-    return Weight(schema).cost
+    return SchemaCost(schema).cost
 
 
 def test_what_doubles_weighs_twice_as_much() -> None:
@@ -181,12 +181,12 @@ def test_what_is_not_used_weighs_nothing() -> None:
 
 def test_alternatives_that_recur_weigh_more_but_are_taken() -> None:
     ten = {"oneOf": [{"properties": {"op": {"const": op}, "args": {"items": {REF: "#"}}}} for op in "abcdefghij"]}
-    assert cost(ten) < MOST_COST
+    assert cost(ten) < MAX_COST
 
 
 def test_errors_of_recursion_are_many() -> None:
     """While they are collected nothing is remembered: each level comes on top."""
-    weight = Weight({"anyOf": [{"items": {REF: "#"}}] * 3})
+    weight = SchemaCost({"anyOf": [{"items": {REF: "#"}}] * 3})
     assert weight.faults(6) > 3**5 > weight.faults(1)
     assert not weight.plain
 
@@ -236,4 +236,4 @@ def test_what_takes_longer_weighs_more(heavy: object, light: object) -> None:
     ids=lambda value: str(value)[:20],
 )
 def test_a_pattern_is_as_long_as_when_it_is_written_out(pattern: str, length: int) -> None:
-    assert positions(pattern) == length
+    assert regex_size(pattern) == length

@@ -7,7 +7,7 @@ import pytest
 
 from app.jobs import watching
 from tests.api import Api, when
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.polls import Background
 
 
@@ -106,7 +106,7 @@ def test_waiting_answers_when_the_job_is_cancelled(api: Api, background: Backgro
     assert waiter.result()["state"] == "cancelled"
 
 
-def test_waiting_answers_when_another_broker_completes_the_job(api: Api, broker: Broker, dsn: str, background: Background) -> None:
+def test_waiting_answers_when_another_broker_completes_the_job(api: Api, broker: RunningBroker, dsn: str, background: Background) -> None:
     job = api.enqueue()
     with broker_process(dsn) as (other, _process):
         waiter = background.submit(Api(other.http, api.queue).job, job["id"], wait_seconds=30)

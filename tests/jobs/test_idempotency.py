@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.db.lanes import KEY_LANES, digest, spread
+from app.db.lanes import KEY_LANES, digest, lane_of_key
 from tests.api import Api, Json
 from tests.database import TestDatabase
 from tests.polls import Background
@@ -51,7 +51,7 @@ def test_calls_with_one_key_at_once_make_one_job(api: Api, background: Backgroun
 def test_a_key_whose_first_call_has_not_ended_is_in_use(api: Api, db: TestDatabase) -> None:
     key = digest("enqueue", "enqueue_job", "k")
     first_call = "INSERT INTO keys (lane, digest, expires_at) VALUES ($1, $2, now() + interval '1 day')"
-    with db.uncommitted(first_call, spread(key, KEY_LANES), key):
+    with db.uncommitted(first_call, lane_of_key(key, KEY_LANES), key):
         assert enqueue(api, "k", status=409)["code"] == "idempotency_key_in_use"
     assert enqueue(api, "k")["state"] == "ready"
 

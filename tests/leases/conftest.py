@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK, wait_until
 from tests.database import Loop, TestDatabase, create_database
 
@@ -72,7 +72,7 @@ def quiet_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture(scope="package")
-def quiet_broker(quiet_database: TestDatabase) -> Iterator[Broker]:
+def quiet_broker(quiet_database: TestDatabase) -> Iterator[RunningBroker]:
     settings = QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False, "pool_size": 4, "max_parked_polls": 60})
     with threaded_broker(settings, quiet_database.dsn) as broker:
         yield broker
@@ -85,7 +85,7 @@ def quiet_db(quiet_database: TestDatabase) -> TestDatabase:
 
 
 @pytest.fixture
-def quiet(quiet_broker: Broker, quiet_db: TestDatabase, queue: str) -> Api:
+def quiet(quiet_broker: RunningBroker, quiet_db: TestDatabase, queue: str) -> Api:
     """The API of a broker that is alone on its database and never polls: what wakes here was woken."""
     api = Api(quiet_broker.http, queue)
     api.enqueue()  # so that the queue exists

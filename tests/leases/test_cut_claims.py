@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.database import TestDatabase
 from tests.leases.conftest import ClaimStatements
 from tests.polls import Background, RawClaim, counted, heard_of, parked
@@ -15,7 +15,7 @@ Eventually = Callable[[Callable[[], Any]], Any]
 
 
 def test_nothing_is_claimed_for_polls_that_were_cut_while_parked(
-    quiet: Api, quiet_broker: Broker, quiet_db: TestDatabase, claim_statements: ClaimStatements, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, quiet_db: TestDatabase, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
     before = counted(quiet.http, "claims_parked_left_total")
     asked = {"queues": [quiet.queue], "job_types": ["t"], "wait_seconds": 25}  # who asks for a type has a statement of its own
@@ -31,7 +31,7 @@ def test_nothing_is_claimed_for_polls_that_were_cut_while_parked(
 
 
 def test_a_cut_poll_does_not_take_the_job_from_one_that_is_there(
-    quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     first = RawClaim(quiet_broker.base, {"queues": [quiet.queue], "wait_seconds": 25})
     eventually(lambda: parked(quiet.http) == 1)
@@ -43,7 +43,7 @@ def test_a_cut_poll_does_not_take_the_job_from_one_that_is_there(
     assert [(got["id"], got["attempt"]) for got in claimed] == [(job["id"], 1)]
 
 
-def test_a_half_closed_client_has_left(quiet: Api, quiet_broker: Broker, eventually: Eventually) -> None:
+def test_a_half_closed_client_has_left(quiet: Api, quiet_broker: RunningBroker, eventually: Eventually) -> None:
     poll = RawClaim(quiet_broker.base, {"queues": [quiet.queue], "wait_seconds": 25})
     eventually(lambda: parked(quiet.http) == 1)
     poll.half_close()
@@ -53,7 +53,7 @@ def test_a_half_closed_client_has_left(quiet: Api, quiet_broker: Broker, eventua
 
 
 def test_a_lease_whose_client_left_during_the_statement_is_undone_at_no_cost(
-    quiet: Api, quiet_broker: Broker, claim_statements: ClaimStatements, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
     before = counted(quiet.http, "claims_undone_total")
     jobs = [quiet.enqueue() for _ in range(3)]
@@ -70,7 +70,7 @@ def test_a_lease_whose_client_left_during_the_statement_is_undone_at_no_cost(
 
 
 def test_an_undone_lease_wakes_a_poll(
-    quiet: Api, quiet_broker: Broker, background: Background, claim_statements: ClaimStatements, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, background: Background, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
     job = quiet.enqueue()
     with claim_statements.held():
@@ -85,7 +85,7 @@ def test_an_undone_lease_wakes_a_poll(
 
 @pytest.mark.parametrize("deliveries", [0, 1])
 def test_a_claim_with_a_key_is_never_undone(
-    quiet: Api, quiet_broker: Broker, claim_statements: ClaimStatements, eventually: Eventually, deliveries: int
+    quiet: Api, quiet_broker: RunningBroker, claim_statements: ClaimStatements, eventually: Eventually, deliveries: int
 ) -> None:
     before = counted(quiet.http, "claims_undone_total")
     job = quiet.enqueue()
@@ -104,7 +104,7 @@ def test_a_claim_with_a_key_is_never_undone(
 
 
 def test_settlements_of_a_claim_stand_though_its_client_left(
-    quiet: Api, quiet_broker: Broker, claim_statements: ClaimStatements, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
     quiet.enqueue()
     held = quiet.claim_one()

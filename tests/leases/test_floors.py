@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from app.db.pool import Runs
-from app.house import House
-from app.leases.floors import MOST_PRIORITIES, Floors
-from app.leases.store import ENVELOPE_BYTES, Rules, Share
+from app.db.pool import Executor
+from app.house import Broker
+from app.leases.floors import MAX_PRIORITIES, LowWaterMarks
+from app.leases.store import ENVELOPE_BYTES, LanePolicy, PollSlice
 from tests.api import Api, Json
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase
@@ -33,13 +33,13 @@ NOT_ENDING = "INSERT INTO keys (lane, digest, expires_at) VALUES (0, gen_random_
 class Process:
     """One that claims, and hears nothing of what others do."""
 
-    def __init__(self, house: House, loop: Loop) -> None:
+    def __init__(self, house: Broker, loop: Loop) -> None:
         self._house = house
         self._loop = loop
-        self.floors = Floors(house.floor.db, dear=-1)  # so that they are always used
+        self.floors = LowWaterMarks(house.floor.db, dear=-1)  # so that they are always used
 
-    def claim(self, most: int, *, lane: int = LANE, on: Runs | None = None) -> list[int]:
-        rows = self.floors.claim(on or self._house.floor.db, lane, most, ASKED, Rules(), self._house.floor.now())
+    def claim(self, most: int, *, lane: int = LANE, on: Executor | None = None) -> list[int]:
+        rows = self.floors.claim(on or self._house.floor.db, lane, most, ASKED, LanePolicy(), self._house.floor.now())
         return [row.id.int for row in self._loop.run(rows)]
 
     def pages(self, most: int, lane: int = LANE) -> int:
@@ -56,7 +56,7 @@ class Process:
 
 
 @pytest.fixture
-def process(house: House, loop: Loop) -> Process:
+def process(house: Broker, loop: Loop) -> Process:
     return Process(house, loop)
 
 
@@ -71,7 +71,7 @@ def churn(db: TestDatabase) -> None:
     db.execute("DELETE FROM jobs WHERE lane = $1", LANE)
 
 
-def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: TestDatabase, house: House, loop: Loop) -> None:
+def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: TestDatabase, house: Broker, loop: Loop) -> None:
     with db.uncommitted(NOT_ENDING):  # so that nothing that dies from here on can be cleaned up
         churn(db)
         for lane in (LANE, OTHER_LANE):
@@ -82,19 +82,19 @@ def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: 
         assert Process(house, loop).pages(1) > 3 * process.pages(1, OTHER_LANE), "the control: so dear it would be without a floor"
 
 
-def test_after_a_look_claims_of_some_types_do_not_either(process: Process, db: TestDatabase, house: House, loop: Loop) -> None:
+def test_after_a_look_claims_of_some_types_do_not_either(process: Process, db: TestDatabase, house: Broker, loop: Loop) -> None:
     some = ASKED._replace(job_types=["test"])
     with db.uncommitted(NOT_ENDING):
         churn(db)
         add(db, range(CHURNED + 1, CHURNED + 101))
-        loop.run(process.floors.claim(house.floor.db, LANE, 10, some, Rules(), house.floor.now()))
+        loop.run(process.floors.claim(house.floor.db, LANE, 10, some, LanePolicy(), house.floor.now()))
         before = process.pages(10)
         process.look()
         assert process.pages(10) < before / 3
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_gets_less_than_he_asked_for_has_got_everything(house: House, loop: Loop, db: TestDatabase, seed: int) -> None:
+def test_whoever_gets_less_than_he_asked_for_has_got_everything(house: Broker, loop: Loop, db: TestDatabase, seed: int) -> None:
     """Three processes enqueue in any order, put back what others took, and tell each other nothing."""
     dice, numbers = random.Random(seed), list(range(1, 401))
     dice.shuffle(numbers)
@@ -122,11 +122,11 @@ def test_an_older_job_of_another_process_goes_first_after_a_look(process: Proces
 
 
 def test_what_did_not_fit_into_the_answer_of_one_of_many_goes_first_afterwards(
-    process: Process, db: TestDatabase, house: House, loop: Loop
+    process: Process, db: TestDatabase, house: Broker, loop: Loop
 ) -> None:
     add(db, range(1, 8))
-    full = ASKED._replace(shares=[Share(3, None, None)] * 2, max_bytes=2 * ENVELOPE_BYTES + 100)
-    rows = loop.run(process.floors.claim(house.floor.db, LANE, 6, full, Rules(), house.floor.now()))
+    full = ASKED._replace(shares=[PollSlice(3, None, None)] * 2, max_bytes=2 * ENVELOPE_BYTES + 100)
+    rows = loop.run(process.floors.claim(house.floor.db, LANE, 6, full, LanePolicy(), house.floor.now()))
     assert [row.id.int for row in rows] == [1, 2, 4, 5]
     assert process.claim(3) == [3, 6, 7]
 
@@ -139,16 +139,16 @@ def test_what_a_rolled_back_transaction_held_is_found(process: Process, db: Test
 
 
 def test_more_priorities_than_there_are_floors_are_claimed_in_order(process: Process, db: TestDatabase) -> None:
-    priorities = range(-MOST_PRIORITIES, MOST_PRIORITIES)
+    priorities = range(-MAX_PRIORITIES, MAX_PRIORITIES)
     for priority in priorities:
         add(db, [1000 - priority, 2000 - priority], priority=priority)
     expected = [first - priority for priority in reversed(priorities) for first in (1000, 2000)]
     assert [number for _ in priorities for number in process.claim(2)] == expected
 
 
-def test_floors_are_used_where_the_way_to_the_first_job_is_long_and_only_there(house: House, loop: Loop, db: TestDatabase) -> None:
+def test_floors_are_used_where_the_way_to_the_first_job_is_long_and_only_there(house: Broker, loop: Loop, db: TestDatabase) -> None:
     process = Process(house, loop)
-    process.floors = Floors(house.floor.db, dear=50)
+    process.floors = LowWaterMarks(house.floor.db, dear=50)
     add(db, range(10, 40))
     assert process.claim(2) == [10, 11]
     process.look()

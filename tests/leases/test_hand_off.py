@@ -9,7 +9,7 @@ import pytest
 
 from app.leases import waiting
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
 from tests.db.proxy import Proxy, proxy_to
@@ -34,7 +34,7 @@ CREATE TRIGGER hold_insert AFTER INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCT
 SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
 
 
-def asleep(broker: Broker) -> int:
+def asleep(broker: RunningBroker) -> int:
     """Polls that have looked and found nothing; `parked` counts those that are just looking too."""
     assert broker.house is not None
     return sum(poll.asleep for poll in broker.house.waiting.polls())
@@ -60,13 +60,13 @@ def proxy(holding: TestDatabase) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def held_broker(proxy: Proxy) -> Iterator[Broker]:
+def held_broker(proxy: Proxy) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False}), proxy.dsn) as broker:
         yield broker
 
 
 @pytest.fixture
-def slow(held_broker: Broker, holding: TestDatabase, queue: str) -> Api:
+def slow(held_broker: RunningBroker, holding: TestDatabase, queue: str) -> Api:
     api = Api(held_broker.http, queue)
     holding.empty()
     api.enqueue()
@@ -84,7 +84,7 @@ def inserts_held(db: TestDatabase) -> Iterator[None]:
 
 
 def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
-    quiet: Api, quiet_broker: Broker, background: Background, claim_statements: ClaimStatements, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, background: Background, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
     before = handed(quiet)
     poll = background.claim(quiet, worker_id="first", lease_seconds=30)
@@ -102,7 +102,7 @@ def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
 
 
 def test_what_is_handed_over_is_told_as_a_claim_tells_it(
-    quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     fields: Json = {"payload": [1], "timeout_seconds": 20, "lease_seconds": 40, "tags": ["x"], "metadata": {"y": None}, "max_attempts": 2}
     poll = background.claim(quiet)
@@ -119,7 +119,9 @@ def test_what_is_handed_over_is_told_as_a_claim_tells_it(
     assert first["deadline_at"] == first["lease_expires_at"]
 
 
-def test_a_batch_goes_to_as_many_polls_as_wait(quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually) -> None:
+def test_a_batch_goes_to_as_many_polls_as_wait(
+    quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
+) -> None:
     polls = background.claims(3, quiet)
     eventually(lambda: asleep(quiet_broker) == 3)
     ids = quiet.enqueue_many(5)
@@ -129,7 +131,7 @@ def test_a_batch_goes_to_as_many_polls_as_wait(quiet: Api, quiet_broker: Broker,
 
 
 def test_a_poll_gets_as_many_as_it_asked_for_and_the_most_urgent_first(
-    quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     poll = background.claim(quiet, max_jobs=2)
     eventually(lambda: asleep(quiet_broker) == 1)
@@ -140,7 +142,7 @@ def test_a_poll_gets_as_many_as_it_asked_for_and_the_most_urgent_first(
 
 
 def test_each_job_goes_to_a_poll_that_takes_its_type(
-    quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually
+    quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     polls = {kind: background.claim(quiet, job_types=[kind]) for kind in ("a", "b")}
     eventually(lambda: asleep(quiet_broker) == 2)
@@ -164,7 +166,7 @@ def test_each_job_goes_to_a_poll_that_takes_its_type(
     ids=["a poll with a key", "a limit", "a rate", "strict groups", "a fair queue", "a group", "an expiry", "a unique key"],
 )
 def test_where_more_decides_than_who_came_first_the_poll_claims(
-    quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually, config: Json, claim: Json, job: Json
+    quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually, config: Json, claim: Json, job: Json
 ) -> None:
     before = handed(quiet)
     quiet.configure(**config)
@@ -175,7 +177,7 @@ def test_where_more_decides_than_who_came_first_the_poll_claims(
     assert handed(quiet) == before
 
 
-def test_a_paused_queue_hands_nothing_over(quiet: Api, quiet_broker: Broker, background: Background, eventually: Eventually) -> None:
+def test_a_paused_queue_hands_nothing_over(quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually) -> None:
     quiet.pause()
     poll = background.claim(quiet)
     eventually(lambda: asleep(quiet_broker) == 1)
@@ -186,7 +188,7 @@ def test_a_paused_queue_hands_nothing_over(quiet: Api, quiet_broker: Broker, bac
 
 
 def test_a_client_that_leaves_while_the_job_is_stored_costs_it_nothing(
-    slow: Api, held_broker: Broker, holding: TestDatabase, background: Background, eventually: Eventually
+    slow: Api, held_broker: RunningBroker, holding: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     poll = RawClaim(held_broker.base, {"queues": [slow.queue], "wait_seconds": 25})
     eventually(lambda: asleep(held_broker) == 1)
@@ -204,7 +206,7 @@ def test_a_client_that_leaves_while_the_job_is_stored_costs_it_nothing(
 
 def test_a_wait_that_is_over_while_the_job_is_stored_still_brings_it(
     slow: Api,
-    held_broker: Broker,
+    held_broker: RunningBroker,
     holding: TestDatabase,
     background: Background,
     eventually: Eventually,
@@ -223,7 +225,7 @@ def test_a_wait_that_is_over_while_the_job_is_stored_still_brings_it(
 
 def test_a_poll_does_not_wait_for_ever_for_what_it_was_promised(
     slow: Api,
-    held_broker: Broker,
+    held_broker: RunningBroker,
     holding: TestDatabase,
     background: Background,
     eventually: Eventually,
@@ -243,7 +245,7 @@ def test_a_poll_does_not_wait_for_ever_for_what_it_was_promised(
 
 
 def test_a_job_that_may_be_stored_does_not_wait_for_a_lease_that_nobody_has(
-    slow: Api, held_broker: Broker, proxy: Proxy, holding: TestDatabase, background: Background, eventually: Eventually
+    slow: Api, held_broker: RunningBroker, proxy: Proxy, holding: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     """The connection is cut in mid-statement: nobody knows, and Postgres commits."""
     poll = background.claim(slow)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.database import TestDatabase
 from tests.leases.conftest import ClaimStatements
@@ -161,13 +161,13 @@ def test_parked_polls_are_counted(quiet: Api, background: Background, eventually
 
 
 @pytest.fixture
-def crowded(db: TestDatabase) -> Iterator[Broker]:
+def crowded(db: TestDatabase) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK.model_copy(update={"max_parked_polls": 2}), db.dsn) as broker:
         yield broker
 
 
 def test_above_the_cap_a_poll_is_sent_away_with_a_time_to_come_back(
-    crowded: Broker, queue: str, background: Background, eventually: Eventually
+    crowded: RunningBroker, queue: str, background: Background, eventually: Eventually
 ) -> None:
     api = Api(crowded.http, queue)
     parked_ones = background.claims(2, api)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK, wait_until
 from tests.database import Loop, TestDatabase, create_database
 from tests.limits.cooling import QUEUES, Cooling
@@ -76,13 +76,13 @@ def expire(api: Api, db: TestDatabase) -> Expire:
 
 
 @pytest.fixture
-def second_broker(dsn: str) -> Iterator[Broker]:
+def second_broker(dsn: str) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK, dsn) as broker:
         yield broker
 
 
 @pytest.fixture
-def second(second_broker: Broker, api: Api) -> Api:
+def second(second_broker: RunningBroker, api: Api) -> Api:
     """Another broker on the same database, started after this test's other fixtures."""
     return Api(second_broker.http, api.queue)
 
@@ -95,7 +95,7 @@ def lone_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture(scope="package")
-def lone_broker(lone_database: TestDatabase) -> Iterator[Broker]:
+def lone_broker(lone_database: TestDatabase) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False}), lone_database.dsn) as broker:
         yield broker
 
@@ -107,7 +107,7 @@ def lone_db(lone_database: TestDatabase) -> TestDatabase:
 
 
 @pytest.fixture
-def lone(lone_broker: Broker, lone_db: TestDatabase, queue: str) -> Api:
+def lone(lone_broker: RunningBroker, lone_db: TestDatabase, queue: str) -> Api:
     """The API of a broker that is alone on its database and does not look for ready jobs by itself: what wakes here was woken."""
     return Api(lone_broker.http, queue)
 

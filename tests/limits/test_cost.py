@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from asyncpg import Record
 
-from app.db.pool import Runs
-from app.house import House
+from app.db.pool import Executor
+from app.house import Broker
 from app.leases import store
-from app.leases.store import Asked, Rules
+from app.leases.store import ClaimParams, LanePolicy
 from app.limits import store as limits
 from tests.api import Api, Json
 from tests.conftest import wait_until
@@ -18,13 +18,15 @@ from tests.database import Loop, TestDatabase
 
 OTHERS = 60
 BUSY = 10_000
-ASKED = Asked(worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None)
+ASKED = ClaimParams(
+    worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None
+)
 
 
 class Watched:
     """Runs statements under EXPLAIN ANALYZE, with the product's own settings, and adds up the pages they touch."""
 
-    def __init__(self, on: Runs) -> None:
+    def __init__(self, on: Executor) -> None:
         self._on = on
         self.pages = 0
         self.answered = 0
@@ -91,7 +93,7 @@ def resting(api: Api, db: TestDatabase, queue: str) -> None:
     ids=["strict", "fair", "at rest"],
 )
 def test_claims_of_others_cost_the_same(
-    api: Api, db: TestDatabase, house: House, loop: Loop, config: Json, arrange: Callable[[Api, TestDatabase, str], None]
+    api: Api, db: TestDatabase, house: Broker, loop: Loop, config: Json, arrange: Callable[[Api, TestDatabase, str], None]
 ) -> None:
     pages = {}
     for queue, busy in ((f"{api.queue}-quiet", 1), (f"{api.queue}-busy", BUSY)):
@@ -102,17 +104,17 @@ def test_claims_of_others_cost_the_same(
     assert pages[BUSY] <= 2 * pages[1] + 5, pages
 
 
-async def claimed(house: House, lane: int, *, fair: bool) -> float:
+async def claimed(house: Broker, lane: int, *, fair: bool) -> float:
     """Pages touched per claimed job, ten at a time."""
     await house.floor.versions.run_once()
     watched = Watched(house.floor.db)
     for _ in range(OTHERS // 10):
-        await store.claim(watched, lane, 10, ASKED, Rules(house.queues.parks(lane), in_turn=fair), house.floor.now())
+        await store.claim(watched, lane, 10, ASKED, LanePolicy(house.queues.parks(lane), in_turn=fair), house.floor.now())
     assert watched.answered == OTHERS
     return watched.pages / OTHERS
 
 
-def test_deciding_whose_turn_it_is_costs_the_same(api: Api, db: TestDatabase, house: House, loop: Loop) -> None:
+def test_deciding_whose_turn_it_is_costs_the_same(api: Api, db: TestDatabase, house: Broker, loop: Loop) -> None:
     pages = {}
     for queue, busy in ((f"{api.queue}-quiet", 1), (f"{api.queue}-busy", BUSY)):
         api.put(f"/queues/{queue}", {"max_running_per_group": 1})
@@ -122,9 +124,9 @@ def test_deciding_whose_turn_it_is_costs_the_same(api: Api, db: TestDatabase, ho
     assert pages[BUSY] <= 2 * pages[1] + 10, pages
 
 
-async def decided(house: House, lane: int) -> int:
+async def decided(house: Broker, lane: int) -> int:
     watched = Watched(house.floor.db)
-    await limits.holders(watched, lane, ["busy", "other-1"], strict=True)
-    await limits.next_in_line(watched, lane, [("busy", 1), ("other-1", 1)], 1000)
+    await limits.group_usage(watched, lane, ["busy", "other-1"], strict=True)
+    await limits.next_waiting(watched, lane, [("busy", 1), ("other-1", 1)], 1000)
     await limits.waiting_groups(watched, lane, "", 1000)
     return watched.pages

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from app.house import House, build
-from app.maintenance.chores import Partitions, Retention
+from app.house import Broker, build_broker
+from app.maintenance.chores import Cleaner, Partitions
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase
 from tests.deadlines.conftest import drowsy, drowsy_broker, drowsy_database, drowsy_db  # noqa: F401
@@ -16,12 +16,12 @@ class Retain(Protocol):
     def __call__(self, **settings: Any) -> None: ...
 
 
-async def _run_once(house: House) -> None:
+async def _run_once(house: Broker) -> None:
     await house.floor.db.open()
     try:
         await house.floor.clock.refresh(house.floor.db)
         await Partitions(house.floor, house.queues).run_once()
-        await Retention(house.floor, house.reviving).run_once()
+        await Cleaner(house.floor, house.reviving).run_once()
     finally:
         await house.floor.db.close()
 
@@ -31,7 +31,7 @@ def retain(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[Retain]:
     """What the chore does once, with these settings. What it has made is gone afterwards."""
     with db.led_here("retention"):
         before = partitions(db)
-        yield lambda **settings: loop.run(_run_once(build(QUICK.model_copy(update=settings), dsn)))
+        yield lambda **settings: loop.run(_run_once(build_broker(QUICK.model_copy(update=settings), dsn)))
         for name in partitions(db) - before:
             db.execute(f"DROP TABLE {name}")
 

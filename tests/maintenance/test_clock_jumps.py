@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.house import House, build
-from app.maintenance.chores import Partitions, Retention
+from app.house import Broker, build_broker
+from app.maintenance.chores import Cleaner, Partitions
 from tests.api import Api, Json, when
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
@@ -37,8 +37,8 @@ def api(database: SettableClock) -> Iterator[Api]:
 
 
 @contextmanager
-def broker_without_services(database: SettableClock, loop: Loop) -> Iterator[House]:
-    house = build(QUICK, database.dsn)
+def broker_without_services(database: SettableClock, loop: Loop) -> Iterator[Broker]:
+    house = build_broker(QUICK, database.dsn)
     loop.run(house.floor.db.open())
     try:
         yield house
@@ -46,10 +46,10 @@ def broker_without_services(database: SettableClock, loop: Loop) -> Iterator[Hou
         loop.run(house.floor.db.close())
 
 
-def retain(house: House, loop: Loop) -> None:
+def retain(house: Broker, loop: Loop) -> None:
     loop.run(house.floor.clock.refresh(house.floor.db))
     loop.run(Partitions(house.floor, house.queues).run_once())
-    loop.run(Retention(house.floor, house.reviving).run_once())
+    loop.run(Cleaner(house.floor, house.reviving).run_once())
 
 
 def leave_something(api: Api, database: SettableClock, eventually: Callable[..., Any]) -> Json:

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 
 from app.errors import DatabaseUnavailable
-from app.house import House, build
-from app.maintenance.chores import Expiry, Promotion
-from app.maintenance.rounds import Rounds
+from app.house import Broker, build_broker
+from app.maintenance.chores import JobScheduler, LeaseRescuer
+from app.maintenance.rounds import DueCheck
 from tests.api import Api
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase
@@ -30,9 +30,9 @@ AFTERWARDS = {
 class Looker:
     """Makes its round, and notes whom it has nudged."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: Broker) -> None:
         self.nudged: list[str] = []
-        self.expiry = Expiry(house.floor, house.settling)
+        self.expiry = LeaseRescuer(house.floor, house.settling)
         self._house = house
         self._nudges = {name: partial(self.nudged.append, name) for name in SWEEPS}
 
@@ -41,19 +41,19 @@ class Looker:
         await floor.db.open()
         try:
             await floor.clock.refresh(floor.db)
-            promotion = Promotion(floor, self._house.queues, self._house.signals)
-            await Rounds(floor, self.expiry, promotion, self._house.firing, self._nudges).run_once()
+            promotion = JobScheduler(floor, self._house.queues, self._house.signals)
+            await DueCheck(floor, self.expiry, promotion, self._house.firing, self._nudges).run_once()
         finally:
             await floor.db.close()
 
 
 @pytest.fixture
-def drowsy_house(drowsy_db: TestDatabase, loop: Loop) -> House:
-    return build(QUICK, drowsy_db.dsn)
+def drowsy_house(drowsy_db: TestDatabase, loop: Loop) -> Broker:
+    return build_broker(QUICK, drowsy_db.dsn)
 
 
 @pytest.mark.parametrize("sweep", AFTERWARDS)
-def test_only_who_has_something_to_do_is_nudged(drowsy: Api, drowsy_db: TestDatabase, drowsy_house: House, loop: Loop, sweep: str) -> None:
+def test_only_who_has_something_to_do_is_nudged(drowsy: Api, drowsy_db: TestDatabase, drowsy_house: Broker, loop: Loop, sweep: str) -> None:
     """Beside jobs, leases and schedules whose time has not come."""
     drowsy.enqueue_many(2)
     drowsy.claim_one()
@@ -66,14 +66,14 @@ def test_only_who_has_something_to_do_is_nudged(drowsy: Api, drowsy_db: TestData
     assert looker.nudged == {"nothing": [], "a rest that is over": ["turns"]}.get(sweep, [sweep])
 
 
-def test_what_was_looked_through_is_not_read_again(drowsy_house: House, loop: Loop) -> None:
+def test_what_was_looked_through_is_not_read_again(drowsy_house: Broker, loop: Loop) -> None:
     looker = Looker(drowsy_house)
     before = looker.expiry.after
     loop.run(looker.look())
     assert looker.expiry.after > before
 
 
-def test_who_cannot_look_sweeps_unasked(drowsy_db: TestDatabase, drowsy_house: House, loop: Loop) -> None:
+def test_who_cannot_look_sweeps_unasked(drowsy_db: TestDatabase, drowsy_house: Broker, loop: Loop) -> None:
     """A lock on one table holds up no other sweep."""
     looker = Looker(drowsy_house)
     with drowsy_db.uncommitted("LOCK TABLE schedules"), pytest.raises(DatabaseUnavailable):
@@ -81,7 +81,7 @@ def test_who_cannot_look_sweeps_unasked(drowsy_db: TestDatabase, drowsy_house: H
     assert set(looker.nudged) == {*SWEEPS}
 
 
-def test_what_is_due_in_a_moment_needs_no_other_round(drowsy: Api, drowsy_db: TestDatabase, drowsy_house: House, loop: Loop) -> None:
+def test_what_is_due_in_a_moment_needs_no_other_round(drowsy: Api, drowsy_db: TestDatabase, drowsy_house: Broker, loop: Loop) -> None:
     drowsy.enqueue(delay_seconds=3600)
     drowsy_db.execute("UPDATE jobs SET run_at = now() + interval '20 milliseconds' WHERE state = 'scheduled'")
 
@@ -89,10 +89,10 @@ def test_what_is_due_in_a_moment_needs_no_other_round(drowsy: Api, drowsy_db: Te
         floor = drowsy_house.floor
         await floor.db.open()
         await floor.clock.refresh(floor.db)
-        promotion, came = Promotion(floor, drowsy_house.queues, drowsy_house.signals), asyncio.Event()
+        promotion, came = JobScheduler(floor, drowsy_house.queues, drowsy_house.signals), asyncio.Event()
         promotion.nudge = came.set
         nudges = dict.fromkeys(SWEEPS, came.set)
-        await Rounds(floor, Expiry(floor, drowsy_house.settling), promotion, drowsy_house.firing, nudges).run_once()
+        await DueCheck(floor, LeaseRescuer(floor, drowsy_house.settling), promotion, drowsy_house.firing, nudges).run_once()
         async with asyncio.timeout(20):
             await came.wait()
         await floor.db.close()

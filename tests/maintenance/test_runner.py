@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from app.house import House
-from app.maintenance.runner import Chore, Runner
+from app.house import Broker
+from app.maintenance.runner import PeriodicService, ServiceRunner
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
@@ -20,10 +20,10 @@ SELDOM = 3600.0
 class Office:
     """Runners as of several processes, and how often each has run its chore."""
 
-    def __init__(self, house: House, loop: Loop) -> None:
+    def __init__(self, house: Broker, loop: Loop) -> None:
         self._house = house
         self._loop = loop
-        self._runners: dict[str, Runner] = {}
+        self._runners: dict[str, ServiceRunner] = {}
         self.ran: Counter[str] = Counter()
 
     def start(self, name: str, *, led: bool = False, seconds: float = 0.01, failing: int = 0) -> Callable[[], None]:
@@ -33,8 +33,8 @@ class Office:
                 raise RuntimeError("as this test wants it")
 
         async def start() -> Callable[[], None]:
-            self._runners[name] = Runner(self._house.floor)
-            return self._runners[name].start(Chore("probe", run_once, seconds, led=led))
+            self._runners[name] = ServiceRunner(self._house.floor)
+            return self._runners[name].start(PeriodicService("probe", run_once, seconds, led=led))
 
         nudge = self._loop.run(start())
 
@@ -52,7 +52,7 @@ class Office:
 
 
 @pytest.fixture
-def office(house: House, loop: Loop, db: TestDatabase) -> Iterator[Office]:
+def office(house: Broker, loop: Loop, db: TestDatabase) -> Iterator[Office]:
     db.execute("DELETE FROM leaders WHERE chore = 'probe'")
     office = Office(house, loop)
     yield office

@@ -6,15 +6,15 @@ from uuid import UUID
 import pytest
 
 from app import house
-from app.dead_letters.reviving import Reviving
-from app.jobs.changing import Changing
-from app.jobs.intake import Intake
-from app.leases.beating import Beating
-from app.leases.claiming import Claiming
-from app.leases.settling import Settling
-from app.maintenance.chores import Expiry, Promotion
+from app.dead_letters.reviving import DeadLetterService
+from app.jobs.changing import JobUpdater
+from app.jobs.intake import EnqueueService
+from app.leases.beating import HeartbeatService
+from app.leases.claiming import LongPoll
+from app.leases.settling import SettlementService
+from app.maintenance.chores import JobScheduler, LeaseRescuer
 from app.settings import Settings
-from app.stats.reckoning import Reckoning
+from app.stats.reckoning import StatsService
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase
 from tests.model.clock import VirtualClock
@@ -52,13 +52,17 @@ class Broker:
     def __init__(self, dsn: str, clock: VirtualClock, settings: Settings = SETTINGS) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(house, "DatabaseClock", lambda: clock)
-            self.house = house.build(settings, dsn)
+            self.house = house.build_broker(settings, dsn)
         self.floor = self.house.floor
-        self.intake, self.changing, self.claiming = self._room(Intake), self._room(Changing), self._room(Claiming)
-        self.settling, self.beating, self.reviving = self._room(Settling), self._room(Beating), self._room(Reviving)
-        self.reckoning = self._room(Reckoning)
-        self.expiry = Expiry(self.floor, self.settling)
-        self.promotion = Promotion(self.floor, self.house.queues, self.house.signals)
+        self.intake, self.changing, self.claiming = self._room(EnqueueService), self._room(JobUpdater), self._room(LongPoll)
+        self.settling, self.beating, self.reviving = (
+            self._room(SettlementService),
+            self._room(HeartbeatService),
+            self._room(DeadLetterService),
+        )
+        self.reckoning = self._room(StatsService)
+        self.expiry = LeaseRescuer(self.floor, self.settling)
+        self.promotion = JobScheduler(self.floor, self.house.queues, self.house.signals)
 
     def _room(self, kind: type[R]) -> R:
         return next(room for room in self.house.rooms if isinstance(room, kind))

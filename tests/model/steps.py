@@ -9,9 +9,9 @@ from uuid import UUID
 from app.errors import NotFound, WrongState
 from app.jobs.schemas import JobCreate
 from app.leases.schemas import ClaimJobs, Heartbeat, HeldLease, Outcome, SentError, Settlement
-from app.web.access import ALL
+from app.web.access import FULL_ACCESS
 from app.web.disconnect import Client
-from app.web.shapes import UNSET, given
+from app.web.shapes import UNSET, value_or
 from tests.model.brokers import Broker
 from tests.model.protocol import DEFAULT_LEASE, Protocol, Told
 
@@ -39,7 +39,7 @@ class Enqueue:
         job = JobCreate(
             job_type="model", queue=self.queue, priority=self.priority, max_attempts=self.max_attempts, delay_seconds=self.delay
         )
-        told, _ = await broker.intake.enqueue(job, {}, f"{self.queue} {self.key}" if self.key else None, ALL)
+        told, _ = await broker.intake.enqueue(job, {}, f"{self.queue} {self.key}" if self.key else None, FULL_ACCESS)
         return told.id, told.state, told.attempt, told.deliveries, told.run_at
 
     def foretell(self, model: Protocol, told: object) -> object:
@@ -70,7 +70,7 @@ class Claim:
         if self.cut:
             client.left()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, lease_seconds=self.seconds, worker_id=self.worker)
-        answer = await broker.claiming.claim(request, f"{self.queue} {self.key}" if self.key else None, client, ALL)
+        answer = await broker.claiming.claim(request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS)
         return [(job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in answer.jobs]
 
     def foretell(self, model: Protocol, told: object) -> object:
@@ -107,7 +107,7 @@ class ClaimUnheard:
     async def call(self, broker: Broker) -> object:
         client = Leaving()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, worker_id=self.worker)
-        return (await broker.claiming.claim(request, None, client, ALL)).jobs
+        return (await broker.claiming.claim(request, None, client, FULL_ACCESS)).jobs
 
     def foretell(self, model: Protocol, told: object) -> object:
         for job in model.claim(self.most, DEFAULT_LEASE, self.worker, None):
@@ -146,8 +146,11 @@ class Settle:
     words: tuple[Word, ...]
 
     async def call(self, broker: Broker) -> object:
-        results = await broker.settling.settle([word.sent() for word in self.words], ALL)
-        return [Told(result.status, given(result.state, ""), given(result.attempt, 0), given(result.run_at, None)) for result in results]
+        results = await broker.settling.settle([word.sent() for word in self.words], FULL_ACCESS)
+        return [
+            Told(result.status, value_or(result.state, ""), value_or(result.attempt, 0), value_or(result.run_at, None))
+            for result in results
+        ]
 
     def foretell(self, model: Protocol, told: object) -> object:
         return [word.foretell(model) for word in self.words]
@@ -163,8 +166,8 @@ class Beat:
     async def call(self, broker: Broker) -> object:
         seconds = UNSET if self.seconds is None else self.seconds
         leases = [HeldLease(job_id=job_id, lease_token=token, lease_seconds=seconds) for job_id, token in self.tickets]
-        answer = await broker.beating.beat(Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), ALL)
-        beats = [(lease.status, lease.action, given(lease.lease_expires_at, None)) for lease in answer.leases]
+        answer = await broker.beating.beat(Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), FULL_ACCESS)
+        beats = [(lease.status, lease.action, value_or(lease.lease_expires_at, None)) for lease in answer.leases]
         return beats, set(answer.released)
 
     def foretell(self, model: Protocol, told: object) -> object:

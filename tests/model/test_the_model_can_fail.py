@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from app.db.sql import Statements
+from app.db.sql import Queries
 from app.keys import store as keys
 from app.leases import store
-from app.leases.claiming import Claiming
+from app.leases.claiming import LongPoll
 from app.leases.store import ClaimedRow
 from app.web.disconnect import Client
 from tests.model.brokers import Table
@@ -20,7 +20,7 @@ from tests.model.machine import Leases
 Bug = Callable[[pytest.MonkeyPatch], None]
 
 
-def rewritten(statements: Statements, name: str, this: str, that: str) -> Bug:
+def rewritten(statements: Queries, name: str, this: str, that: str) -> Bug:
     def put_in(patch: pytest.MonkeyPatch) -> None:
         statement = statements.all[name]
         assert this in statement.text, "the bug has nowhere to go"
@@ -35,18 +35,18 @@ def claims_anew(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         return None
 
-    patch.setattr(Claiming, "_replayed", nothing)
+    patch.setattr(LongPoll, "_replayed", nothing)
 
 
 def undoes_what_has_a_key(patch: pytest.MonkeyPatch) -> None:
     """Both layers at once: goes back as the client has left, and is handed out again by the key."""
-    sound = Claiming._delivered
+    sound = LongPoll._delivered
 
-    async def delivered(self: Claiming, rows: list[ClaimedRow], _key: str | None, client: Client) -> list[ClaimedRow]:
+    async def delivered(self: LongPoll, rows: list[ClaimedRow], _key: str | None, client: Client) -> list[ClaimedRow]:
         await sound(self, rows, None, client)
         return rows
 
-    patch.setattr(Claiming, "_delivered", delivered)
+    patch.setattr(LongPoll, "_delivered", delivered)
 
 
 # The row of the key is read, but not held.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.database import Loop, TestDatabase, create_database
 from tests.leases.conftest import WATCH, ClaimStatements
 
@@ -21,7 +21,7 @@ def common_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture(scope="package")
-def told_brokers(common_database: TestDatabase) -> Iterator[tuple[Broker, Broker]]:
+def told_brokers(common_database: TestDatabase) -> Iterator[tuple[RunningBroker, RunningBroker]]:
     """Two that hear of each other's jobs through NOTIFY and nothing else: they do not poll."""
     dsn = common_database.dsn
     with broker_process(dsn, poll_seconds="3600", **QUICK) as (one, _), broker_process(dsn, poll_seconds="3600", **QUICK) as (two, _):
@@ -29,7 +29,7 @@ def told_brokers(common_database: TestDatabase) -> Iterator[tuple[Broker, Broker
 
 
 @pytest.fixture(scope="module")
-def polling_broker(common_database: TestDatabase) -> Iterator[Broker]:
+def polling_broker(common_database: TestDatabase) -> Iterator[RunningBroker]:
     """One that neither hears nor tells anything and looks by itself. Only for modules that need it."""
     with broker_process(common_database.dsn, poll_seconds="0.1", notify="false", **QUICK) as (broker, _):
         yield broker
@@ -42,17 +42,17 @@ def common(common_database: TestDatabase) -> TestDatabase:
 
 
 @pytest.fixture
-def one(told_brokers: tuple[Broker, Broker], common: TestDatabase, queue: str) -> Api:
+def one(told_brokers: tuple[RunningBroker, RunningBroker], common: TestDatabase, queue: str) -> Api:
     return Api(told_brokers[0].http, queue)
 
 
 @pytest.fixture
-def two(told_brokers: tuple[Broker, Broker], common: TestDatabase, queue: str) -> Api:
+def two(told_brokers: tuple[RunningBroker, RunningBroker], common: TestDatabase, queue: str) -> Api:
     return Api(told_brokers[1].http, queue)
 
 
 @pytest.fixture
-def three(polling_broker: Broker, common: TestDatabase, queue: str) -> Api:
+def three(polling_broker: RunningBroker, common: TestDatabase, queue: str) -> Api:
     return Api(polling_broker.http, queue)
 
 

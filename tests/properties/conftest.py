@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.api import Api
-from tests.broker import Broker, broker_process
+from tests.broker import RunningBroker, broker_process
 from tests.database import Loop, TestDatabase, create_database
 
 QUICK = {"sweep_seconds": "0.05", "poll_seconds": "0.2", "max_crashes": "1000", "log_level": "error"}
@@ -18,7 +18,7 @@ FEW = 25  # enough to notice that something is broken for everybody; `make prope
 class World(NamedTuple):
     """What a model is compared with."""
 
-    brokers: tuple[Broker, Broker]
+    brokers: tuple[RunningBroker, RunningBroker]
     db: TestDatabase
 
     def apis(self, queue: str) -> tuple[Api, Api]:

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from app.db.lanes import lane_of
-from app.house import House, build
-from app.purging.purging import BATCH, Purging
+from app.house import Broker, build_broker
+from app.purging.purging import BATCH, QueuePurger
 from app.queues.schemas import PurgeQueue, QueuePurged
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
@@ -34,27 +34,27 @@ def alone(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture
-def quiet(alone: TestDatabase, loop: Loop) -> Iterator[House]:
-    house = build(QUICK, alone.dsn)
+def quiet(alone: TestDatabase, loop: Loop) -> Iterator[Broker]:
+    house = build_broker(QUICK, alone.dsn)
     loop.run(house.floor.db.open())
     loop.run(house.floor.clock.refresh(house.floor.db))
     yield house
     loop.run(house.floor.db.close())
 
 
-def add(house: House, db: TestDatabase, lane: int, count: int, *, awaited: bool | None = None) -> list[str]:
+def add(house: Broker, db: TestDatabase, lane: int, count: int, *, awaited: bool | None = None) -> list[str]:
     ids = [str(house.floor.mint(lane)) for _ in range(count)]
     db.execute(JOBS, lane, ids, awaited)
     return ids
 
 
-def purge(house: House, loop: Loop) -> tuple[QueuePurged, list[int]]:
+def purge(house: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
     """What it answers, and the lanes that were told, once per batch."""
     lanes: list[int] = []
-    return loop.run(Purging(house.floor, house.queues, house.signals, lanes.append).purge(QUEUE, PurgeQueue(dry_run=False))), lanes
+    return loop.run(QueuePurger(house.floor, house.queues, house.signals, lanes.append).purge(QUEUE, PurgeQueue(dry_run=False))), lanes
 
 
-def test_many_jobs_go_in_batches_and_each_tells_its_lane(quiet: House, alone: TestDatabase, loop: Loop) -> None:
+def test_many_jobs_go_in_batches_and_each_tells_its_lane(quiet: Broker, alone: TestDatabase, loop: Loop) -> None:
     counts = {LANES[0]: 2 * BATCH + 500, LANES[1]: BATCH}
     for lane, count in counts.items():
         add(quiet, alone, lane, count)
@@ -67,7 +67,7 @@ def test_many_jobs_go_in_batches_and_each_tells_its_lane(quiet: House, alone: Te
     assert max(-row["ready"] for row in deltas) == BATCH
 
 
-def test_what_others_wait_for_is_written_down_as_purged(quiet: House, alone: TestDatabase, loop: Loop) -> None:
+def test_what_others_wait_for_is_written_down_as_purged(quiet: Broker, alone: TestDatabase, loop: Loop) -> None:
     for lane in LANES:
         add(quiet, alone, lane, 3)
     awaited = [job_id for lane in LANES for job_id in add(quiet, alone, lane, 2, awaited=True)]
@@ -77,7 +77,7 @@ def test_what_others_wait_for_is_written_down_as_purged(quiet: House, alone: Tes
     assert [(row["lane"], str(row["id"]), row["state"]) for row in endings] == [(lane_of(UUID(id_)), id_, "purged") for id_ in awaited]
 
 
-def test_an_ending_that_was_written_before_stays(quiet: House, alone: TestDatabase, loop: Loop) -> None:
+def test_an_ending_that_was_written_before_stays(quiet: Broker, alone: TestDatabase, loop: Loop) -> None:
     """A job that died and was replayed may be purged before all who waited for it know of its death."""
     (job_id,) = add(quiet, alone, LANES[0], 1, awaited=True)
     alone.execute("INSERT INTO endings (lane, id, state) VALUES ($1, $2, 'dead')", LANES[0], job_id)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from app.house import House
+from app.house import Broker
 from app.jobs.schemas import JobCreate
-from app.web.access import ALL
+from app.web.access import FULL_ACCESS
 from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
@@ -103,12 +103,12 @@ def test_batches_that_name_new_queues_in_opposite_orders_do_not_block_each_other
     assert refused == []
 
 
-def test_jobs_that_wait_for_one_new_queue_are_stored_together(house: House, loop: Loop, db: TestDatabase, queue: str) -> None:
+def test_jobs_that_wait_for_one_new_queue_are_stored_together(house: Broker, loop: Loop, db: TestDatabase, queue: str) -> None:
     """After the first of them, as if the queue had existed before."""
 
     async def enqueue_all() -> None:
         job = JobCreate(queue=queue, job_type="test")
-        await asyncio.gather(*[house.intake.enqueue(job, {}, None, ALL) for _ in range(200)])
+        await asyncio.gather(*[house.intake.enqueue(job, {}, None, FULL_ACCESS) for _ in range(200)])
 
     loop.run(enqueue_all())
     assert db.value("SELECT count(*) FROM jobs") == 200

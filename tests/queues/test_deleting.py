@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.house import House
+from app.house import Broker
 from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import QUICK, wait_until
@@ -15,7 +15,7 @@ Revive = Callable[[], None]
 
 
 @pytest.fixture
-def revive(house: House, loop: Loop) -> Revive:
+def revive(house: Broker, loop: Loop) -> Revive:
     """The chore, run now."""
     return lambda: loop.run(house.configuring.revive_used())
 

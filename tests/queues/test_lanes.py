@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.house import House
+from app.house import Broker
 from tests.api import Api, Json
 from tests.database import Loop, TestDatabase
 
@@ -12,7 +12,7 @@ Chore = Callable[[], None]
 
 
 @pytest.fixture
-def chore(house: House, loop: Loop) -> Chore:
+def chore(house: Broker, loop: Loop) -> Chore:
     """What sets queues right, run now."""
     return lambda: loop.run(house.configuring.revive_used())
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK, wait_until
 from tests.polls import Background
 
@@ -22,18 +22,18 @@ FIELDS: Json = {
 
 
 @pytest.fixture(params=[True, False], ids=["told by notify", "found by looking"])
-def second(request: pytest.FixtureRequest, dsn: str) -> Iterator[Broker]:
+def second(request: pytest.FixtureRequest, dsn: str) -> Iterator[RunningBroker]:
     with threaded_broker(QUICK.model_copy(update={"notify": request.param}), dsn) as broker:
         yield broker
 
 
-def cached(broker: Broker, name: str) -> Any:
+def cached(broker: RunningBroker, name: str) -> Any:
     """The queue as that broker decides by it, or None."""
     assert broker.house is not None
     return next((queue for queue in broker.house.queues.known() if queue.name == name), None)
 
 
-def test_a_change_is_in_force_here_when_it_is_answered(broker: Broker, api: Api) -> None:
+def test_a_change_is_in_force_here_when_it_is_answered(broker: RunningBroker, api: Api) -> None:
     api.configure(max_running=3)
     assert cached(broker, api.queue).max_running == 3
     api.post(f"/queues/{api.queue}/pause")
@@ -46,7 +46,7 @@ def test_a_change_is_in_force_here_when_it_is_answered(broker: Broker, api: Api)
     assert cached(broker, api.queue) is None
 
 
-def test_a_change_is_in_force_elsewhere_soon(api: Api, second: Broker) -> None:
+def test_a_change_is_in_force_elsewhere_soon(api: Api, second: RunningBroker) -> None:
     api.configure(max_running=3)
     wait_until(lambda: cached(second, api.queue) and cached(second, api.queue).max_running == 3)
     api.post(f"/queues/{api.queue}/pause")
@@ -59,7 +59,7 @@ def test_a_change_is_in_force_elsewhere_soon(api: Api, second: Broker) -> None:
     wait_until(lambda: cached(second, api.queue) and cached(second, api.queue).lanes == 2)
 
 
-def test_changes_of_different_fields_at_once_all_stand(api: Api, second: Broker, background: Background) -> None:
+def test_changes_of_different_fields_at_once_all_stand(api: Api, second: RunningBroker, background: Background) -> None:
     api.configure()
     apis = [api, Api(second.http, api.queue)]
     calls = [
@@ -71,7 +71,7 @@ def test_changes_of_different_fields_at_once_all_stand(api: Api, second: Broker,
     assert {name: queue.get(name) for name in FIELDS} == FIELDS
 
 
-def test_puts_of_new_queues_at_once_all_stand(api: Api, second: Broker, background: Background) -> None:
+def test_puts_of_new_queues_at_once_all_stand(api: Api, second: RunningBroker, background: Background) -> None:
     apis = [api, Api(second.http, api.queue)]
     names = [f"{api.queue}-{number % 3}" for number in range(12)]
     calls = [lambda name=name, at=apis[number // 3 % 2]: at.put(f"/queues/{name}", {"max_waiting": 5}) for number, name in enumerate(names)]
@@ -79,7 +79,7 @@ def test_puts_of_new_queues_at_once_all_stand(api: Api, second: Broker, backgrou
     assert len({api.enqueue(queue=name)["queue"] for name in names}) == 3
 
 
-def test_an_enqueue_and_a_put_at_once_make_one_queue(api: Api, second: Broker, background: Background) -> None:
+def test_an_enqueue_and_a_put_at_once_make_one_queue(api: Api, second: RunningBroker, background: Background) -> None:
     """Whoever was first, the queue is configured and has the job."""
     other = Api(second.http, api.queue)
     for number in range(6):

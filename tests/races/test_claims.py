@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker
+from tests.broker import RunningBroker
 from tests.database import TestDatabase
 from tests.polls import Background, RawClaim
 
@@ -45,7 +45,7 @@ def test_parked_polls_and_producers_lose_nothing(api: Api, background: Backgroun
     assert len(set(taken + rest)) == len(taken + rest) == 60
 
 
-def test_a_repeated_claim_and_its_cut_original_get_one_lease(api: Api, broker: Broker, background: Background) -> None:
+def test_a_repeated_claim_and_its_cut_original_get_one_lease(api: Api, broker: RunningBroker, background: Background) -> None:
     for turn in range(30):
         job, key = api.enqueue(), f"key-{turn}"
         original = RawClaim(broker.base, {"queues": [api.queue]}, key=key)
@@ -56,7 +56,7 @@ def test_a_repeated_claim_and_its_cut_original_get_one_lease(api: Api, broker: B
         assert api.complete(first)["status"] == "settled"
 
 
-def test_no_lease_is_lost_when_every_answer_is_cut(api: Api, broker: Broker, db: TestDatabase) -> None:
+def test_no_lease_is_lost_when_every_answer_is_cut(api: Api, broker: RunningBroker, db: TestDatabase) -> None:
     fill(api, 60)
     for number in range(60):
         RawClaim(broker.base, {"queues": [api.queue]}, key=f"cut-{number}").cut()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.api import Api
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.cli.command import environment
 from tests.conftest import QUICK, wait_until
 from tests.database import Loop, create_database
@@ -41,7 +41,7 @@ def mail(api: Api) -> Api:
     return Api(api.http, "mail")
 
 
-def test_every_command_of_the_tour_works_and_does_what_it_says(mail: Api, broker: Broker) -> None:
+def test_every_command_of_the_tour_works_and_does_what_it_says(mail: Api, broker: RunningBroker) -> None:
     printed = tour(broker.base, *code("Five minutes with curl", "bash"))
     assert '"status":"already_settled"' in printed
     assert '"state":"dead"' in printed
@@ -53,7 +53,7 @@ def test_every_command_of_the_tour_works_and_does_what_it_says(mail: Api, broker
     assert mail.counts() == {"completed": 1, "ready": 1}
 
 
-def test_every_command_about_policies_works_and_does_what_it_says(api: Api, broker: Broker) -> None:
+def test_every_command_about_policies_works_and_does_what_it_says(api: Api, broker: RunningBroker) -> None:
     first = code("Five minutes with curl", "bash")[0]
     printed = tour(broker.base, first, *code("Policies", "bash"))
     assert '"paused_reason":"the warehouse moves"' in printed
@@ -79,7 +79,7 @@ def test_the_tour_needs_nothing_but_curl_and_python() -> None:
     assert set(commands) <= {"curl", "echo", "field", "for", "print"}
 
 
-def test_worker_completes_fails_and_drains(mail: Api, broker: Broker) -> None:
+def test_worker_completes_fails_and_drains(mail: Api, broker: RunningBroker) -> None:
     """tests/examples tests what it survives."""
     (script,) = code("A worker", "python")
     good, bad = mail.enqueue(payload={"to": "ada"}), mail.enqueue(payload={}, max_attempts=1)

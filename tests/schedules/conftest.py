@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.house import House
-from app.schedules.firing import Firing
+from app.house import Broker
+from app.schedules.firing import PeriodicEnqueuer
 from tests.api import Api, Json, when
 from tests.conftest import wait_until
 from tests.database import TestDatabase
@@ -92,6 +92,6 @@ def schedules(api: Api, db: TestDatabase) -> Iterator[Schedules]:
 
 
 @pytest.fixture
-def firing(house: House) -> Firing:
+def firing(house: Broker) -> PeriodicEnqueuer:
     """Of a broker that serves nobody and has no chores."""
     return house.firing

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.schedules.firing import Firing
+from app.schedules.firing import PeriodicEnqueuer
 from tests.api import Api, when
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
@@ -40,7 +40,9 @@ def test_a_cron_schedule_fires(schedules: Schedules) -> None:
     assert len(schedules.jobs()) == 1
 
 
-def test_brokers_that_look_at_once_fire_each_run_once(schedules: Schedules, api: Api, firing: Firing, loop: Loop, dsn: str) -> None:
+def test_brokers_that_look_at_once_fire_each_run_once(
+    schedules: Schedules, api: Api, firing: PeriodicEnqueuer, loop: Loop, dsn: str
+) -> None:
     names = [f"s{n}" for n in range(20)]
     for name in names:
         schedules.put(name, job={"tags": [name]})
@@ -59,7 +61,7 @@ def test_brokers_that_look_at_once_fire_each_run_once(schedules: Schedules, api:
 
 
 def test_a_run_whose_job_cannot_be_stored_stays_due_and_holds_up_no_other(
-    schedules: Schedules, db: TestDatabase, firing: Firing, loop: Loop
+    schedules: Schedules, db: TestDatabase, firing: PeriodicEnqueuer, loop: Loop
 ) -> None:
     schedules.put("broken", misfire="once")
     schedules.put("sound")
@@ -193,7 +195,7 @@ def test_a_unique_key_that_rejects_skips_the_run(schedules: Schedules, api: Api)
     assert schedules.gone_on()["last_job_id"] != first["id"]
 
 
-def test_a_run_waits_while_its_queue_is_full(schedules: Schedules, api: Api, firing: Firing, loop: Loop) -> None:
+def test_a_run_waits_while_its_queue_is_full(schedules: Schedules, api: Api, firing: PeriodicEnqueuer, loop: Loop) -> None:
     schedules.send("PUT", f"/queues/{api.queue}", {"max_waiting": 1}, status=200)
     schedules.put()
     schedules.post("run", status=201)

@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 
 from app.db.migrations import ROOT
-from app.db.sql import Statements
+from app.db.sql import Queries
 
 LANED = (
     "jobs",
@@ -53,7 +53,7 @@ def all_statements() -> list[Named]:
     return [
         Named(file.parent.name, statement.name, statement.text, statement.fills)
         for file in files
-        for statement in Statements(file).all.values()
+        for statement in Queries(file).all.values()
     ]
 
 

@@ -7,15 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.db.pool import Database, Held
-from app.leases.store import Asked, Rules, claim
+from app.db.pool import AutocommitConnection, Database
+from app.leases.store import ClaimParams, LanePolicy, claim
 from app.metrics import Metrics
 from tests.conftest import QUICK
 from tests.database import Loop, create_database
 from tests.sql.plans import Scan, explain
 from tests.sql.statements import ALL, LANED, Named, named
 
-ASKED = Asked(worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None)
+ASKED = ClaimParams(
+    worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None
+)
 JOBS = """
 INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
 SELECT 256 + n % 2, gen_random_uuid(), 'ready', now(), 0, 5, 'test', repeat('x', 200)
@@ -192,7 +194,7 @@ def test_claims_are_not_planned_anew_each_time(loop: Loop, known: Database, most
         async with known.connection() as connection:
             await connection.execute("DISCARD PLANS")
             for _ in range(10):
-                await claim(Held(connection), 256, most, ASKED, Rules(), datetime.now(UTC))
+                await claim(AutocommitConnection(connection), 256, most, ASKED, LanePolicy(), datetime.now(UTC))
             count: int = await connection.fetchval("SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '/* claim */%'")
             return count
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from app.house import House
+from app.house import Broker
 from tests.api import Api
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, create_database
@@ -60,7 +60,7 @@ def test_two_that_make_the_same_queue_share_it(shop: Session, rival: Session, ap
     assert api.job(waits.result(20))["queue"] == api.queue
 
 
-def test_a_deleted_queue_hands_out_and_comes_back(shop: Session, api: Api, db: TestDatabase, house: House, loop: Loop) -> None:
+def test_a_deleted_queue_hands_out_and_comes_back(shop: Session, api: Api, db: TestDatabase, house: Broker, loop: Loop) -> None:
     """It need not be back for that: a chore looks after it, and nobody waits for the caller's commit."""
     api.configure(max_waiting=1, lanes=2)
     number = db.value("SELECT id FROM queues WHERE name = $1", api.queue)

@@ -7,7 +7,7 @@ import pytest
 
 from app.settings import Settings
 from tests.api import Api, when
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK, wait_until
 from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background, parked
@@ -24,7 +24,7 @@ def silent_database(shared: TestDatabase, postgres: str, loop: Loop) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def silent_broker(silent_database: TestDatabase) -> Iterator[Broker]:
+def silent_broker(silent_database: TestDatabase) -> Iterator[RunningBroker]:
     """Alone on its database, deaf and dumb; it looks as often as one that nobody has configured."""
     seconds = {name: Settings.model_fields[name].default for name in ("poll_seconds", "sweep_seconds")}
     with threaded_broker(QUICK.model_copy(update={"notify": False, **seconds}), silent_database.dsn) as broker:
@@ -32,7 +32,7 @@ def silent_broker(silent_database: TestDatabase) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def silent(silent_broker: Broker, silent_database: TestDatabase, queue: str) -> Api:
+def silent(silent_broker: RunningBroker, silent_database: TestDatabase, queue: str) -> Api:
     silent_database.empty()
     return Api(silent_broker.http, queue)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from app.house import House
+from app.house import Broker
 from tests.database import Loop, TestDatabase
 
 Counted = Callable[[str], dict[str, int]]
@@ -12,7 +12,7 @@ Fold = Callable[[], None]
 
 
 @pytest.fixture
-def fold(house: House, loop: Loop, db: TestDatabase) -> Iterator[Fold]:
+def fold(house: Broker, loop: Loop, db: TestDatabase) -> Iterator[Fold]:
     """Folds now; and nobody else does while the test runs."""
     with db.led_here("fold"):
         yield lambda: loop.run(house.reckoning.fold())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.queues.schemas import HealthLimits
-from app.stats.health import STALE_SECONDS, verdict
+from app.stats.health import STALE_SECONDS, assess
 from tests.api import Api
 from tests.conftest import wait_until
 from tests.database import TestDatabase
@@ -32,14 +32,14 @@ WELL: dict[str, Any] = {"depth": 0, "age": None, "dead": 0, "polls": 1}
     ],
 )
 def test_the_verdict_is_by_the_limits(limits: dict[str, int], facts: dict[str, int], level: str) -> None:
-    told, reasons = verdict(HealthLimits(**limits), **{**WELL, **facts})
+    told, reasons = assess(HealthLimits(**limits), **{**WELL, **facts})
     assert told == level
     assert bool(reasons) == (level != "ok")
 
 
 def test_the_worst_counts_and_all_reasons_are_told() -> None:
     limits = HealthLimits(max_depth=10, max_dead_per_hour=1)
-    assert verdict(limits, **{**WELL, "depth": 9, "dead": 2}) == (
+    assert assess(limits, **{**WELL, "depth": 9, "dead": 2}) == (
         "critical",
         ["9 jobs are ready, near the limit of 10", "2 jobs died within the last hour, at most 1 are well"],
     )

@@ -5,7 +5,7 @@ from collections import Counter
 from functools import partial
 
 from tests.api import Api, Json
-from tests.broker import Broker, threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
 from tests.database import TestDatabase
 from tests.polls import Background
@@ -83,7 +83,7 @@ def test_an_end_and_an_enqueue_at_once_leave_a_job_or_a_duplicate(api: Api, back
         api.post(f"/queues/{api.queue}/purge", {"dry_run": False})
 
 
-def test_two_brokers_keep_one_key(broker: Broker, api: Api, dsn: str, db: TestDatabase, background: Background) -> None:
+def test_two_brokers_keep_one_key(broker: RunningBroker, api: Api, dsn: str, db: TestDatabase, background: Background) -> None:
     with threaded_broker(QUICK, dsn) as second:
         other = Api(second.http, api.queue)
         for turn in range(10):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.web.access import ANYBODY, Access, Grant, Scope, caller_with
+from app.web.access import ANONYMOUS, Access, Grant, Scope, caller_with
 from tests.database import TestDatabase
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
@@ -91,7 +91,7 @@ def test_either_scope_will_do_where_two_are_named() -> None:
 
 def test_only_a_lone_star_is_everything() -> None:
     assert [reaching(pattern).everything for pattern in ("*", "**", "a*")] == [True, False, False]
-    assert all(ANYBODY.access(frozenset({scope})) == Access("", frozenset("*")) for scope in Scope)
+    assert all(ANONYMOUS.access(frozenset({scope})) == Access("", frozenset("*")) for scope in Scope)
 
 
 def test_what_is_reached_is_told_to_postgres_as_one_expression() -> None:

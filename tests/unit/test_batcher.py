@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import asyncpg
 import pytest
 
-from app.db.batcher import HEAVIEST, MOST, Batcher
-from app.db.outcomes import nothing_written, written, wrote
+from app.db.batcher import MAX_CALLS, MAX_WEIGHT, Batcher
+from app.db.outcomes import has_written, mark_written, reset_written
 from app.errors import DatabaseUnavailable, Outcome
 
 PATIENCE = 60.0
@@ -80,8 +80,8 @@ def test_lanes_do_not_wait_for_each_other() -> None:
 def test_a_crowd_is_served_in_portions() -> None:
     async def scenario() -> None:
         statements = Statements()
-        await asyncio.gather(*(statements.batcher.add("a", number) for number in range(2 * MOST + 1)))
-        assert [len(numbers) for _, numbers in statements.batches] == [MOST, MOST, 1]
+        await asyncio.gather(*(statements.batcher.add("a", number) for number in range(2 * MAX_CALLS + 1)))
+        assert [len(numbers) for _, numbers in statements.batches] == [MAX_CALLS, MAX_CALLS, 1]
 
     asyncio.run(scenario())
 
@@ -89,7 +89,7 @@ def test_a_crowd_is_served_in_portions() -> None:
 def test_a_portion_is_not_too_heavy() -> None:
     async def scenario() -> None:
         statements = Statements()
-        statements.weights = {1: HEAVIEST - 1, 2: 2, 3: HEAVIEST // 2, 4: HEAVIEST // 2 - 1, 5: 2}
+        statements.weights = {1: MAX_WEIGHT - 1, 2: 2, 3: MAX_WEIGHT // 2, 4: MAX_WEIGHT // 2 - 1, 5: 2}
         await asyncio.gather(*(statements.batcher.add("a", number) for number in range(1, 6)))
         assert [numbers for _, numbers in statements.batches] == [[1], [2, 3], [4, 5]]
 
@@ -99,7 +99,7 @@ def test_a_portion_is_not_too_heavy() -> None:
 def test_who_is_as_heavy_as_a_statement_may_be_waits_for_nobody() -> None:
     async def scenario() -> None:
         statements = Statements()
-        statements.weights = {2: HEAVIEST}
+        statements.weights = {2: MAX_WEIGHT}
         statements.gate.clear()
         tasks = await arrive(statements, 1) + await arrive(statements, 2)
         assert statements.batches == [("a", [1]), ("a", [2])]
@@ -151,10 +151,10 @@ def test_all_who_shared_a_statement_hear_what_became_of_it(outcome: Outcome, lat
 
 
 async def _marked(statements: Statements) -> bool:
-    nothing_written()
+    reset_written()
     with pytest.raises(DatabaseUnavailable):
         await statements.batcher.add("a", 1)
-    return written()
+    return has_written()
 
 
 def test_what_the_first_caller_has_written_before_does_not_concern_the_others() -> None:
@@ -162,10 +162,10 @@ def test_what_the_first_caller_has_written_before_does_not_concern_the_others() 
         seen: list[bool] = []
 
         async def run(_lane: str, numbers: Sequence[int]) -> Sequence[int]:
-            seen.append(written())
+            seen.append(has_written())
             return numbers
 
-        wrote()
+        mark_written()
         await Batcher("test", run, PATIENCE, weigh=lambda _: 1).add("a", 1)
         assert seen == [False]
 

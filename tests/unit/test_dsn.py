@@ -5,7 +5,7 @@ import ssl
 import pytest
 
 from app.db import tls
-from app.db.dsn import Place, must_be_verified, places
+from app.db.dsn import Host, hosts, requires_tls
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from app.db.dsn import Place, must_be_verified, places
     ],
 )
 def test_hosts_are_found_where_the_driver_finds_them(dsn: str, found: list[tuple[str, int]]) -> None:
-    assert places(dsn) == [Place(*one) for one in found]
+    assert hosts(dsn) == [Host(*one) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_hosts_are_found_where_the_driver_finds_them(dsn: str, found: list[tuple
     ],
 )
 def test_who_leaves_this_machine_without_a_word_on_tls_must_be_verified(dsn: str, verified: bool) -> None:
-    assert must_be_verified(dsn) is verified
+    assert requires_tls(dsn) is verified
 
 
 def test_verified_means_certificate_and_name() -> None:

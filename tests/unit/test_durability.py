@@ -3,7 +3,7 @@
 import pytest
 
 from app.db import session
-from app.db.durability import Facts, losses, weaknesses
+from app.db.durability import Facts, durability_failures, durability_warnings
 from tests.readme.test_readme import code
 
 GOOD: Facts = {
@@ -19,7 +19,7 @@ GOOD: Facts = {
 
 
 def test_the_defaults_of_postgres_lose_nothing() -> None:
-    assert (list(losses(GOOD)), list(weaknesses(GOOD, 12))) == ([], [])
+    assert (list(durability_failures(GOOD)), list(durability_warnings(GOOD, 12))) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_the_defaults_of_postgres_lose_nothing() -> None:
     ],
 )
 def test_what_loses_jobs_is_named(change: Facts, begins: str) -> None:
-    (found,) = losses({**GOOD, **change})
+    (found,) = durability_failures({**GOOD, **change})
     assert found.startswith(begins)
 
 
 @pytest.mark.parametrize("level", ["on", "local", "remote_write", "remote_apply"])
 def test_without_a_standby_any_other_level_is_the_same(level: str) -> None:
-    assert list(losses({**GOOD, "synchronous_commit": level})) == []
+    assert list(durability_failures({**GOOD, "synchronous_commit": level})) == []
 
 
 @pytest.mark.parametrize(
@@ -50,18 +50,18 @@ def test_without_a_standby_any_other_level_is_the_same(level: str) -> None:
     ],
 )
 def test_what_deserves_a_word_is_named(change: Facts, begins: str) -> None:
-    (found,) = weaknesses({**GOOD, **change}, 12)
+    (found,) = durability_warnings({**GOOD, **change}, 12)
     assert found.startswith(begins)
 
 
 def test_standbys_that_we_may_not_see_are_not_missed() -> None:
-    assert list(weaknesses({**GOOD, "standby_names": "b", "standbys": None}, 12)) == []
+    assert list(durability_warnings({**GOOD, "standby_names": "b", "standbys": None}, 12)) == []
 
 
 def test_a_session_that_lacks_a_setting_is_told_which() -> None:
     has = list(session.NEEDED.values())
-    assert list(session.lacking(has)) == []
-    (told,) = session.lacking(["on", *has[1:]])
+    assert list(session.missing_settings(has)) == []
+    (told,) = session.missing_settings(["on", *has[1:]])
     assert told.endswith("should be set to: enable_seqscan=off")
 
 

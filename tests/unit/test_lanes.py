@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.db import lanes
-from app.db.lanes import IdMint
+from app.db.lanes import JobIdGenerator
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
@@ -21,7 +21,7 @@ instants = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1), timezones=st
 
 @given(any_lane, instants)
 def test_an_id_is_a_uuid_v7_that_carries_its_lane(lane: int, now: datetime) -> None:
-    job_id = IdMint(lambda: now)(lane)
+    job_id = JobIdGenerator(lambda: now)(lane)
     assert (job_id.version, job_id.variant) == (7, RFC_4122)
     assert lanes.lane_of(job_id) == lane
     assert (job_id, hash(job_id)) == (UUID(str(job_id)), hash(UUID(str(job_id))))
@@ -29,28 +29,28 @@ def test_an_id_is_a_uuid_v7_that_carries_its_lane(lane: int, now: datetime) -> N
 
 @given(any_lane, instants)
 def test_an_id_tells_when_it_was_minted_to_the_millisecond(lane: int, now: datetime) -> None:
-    told = lanes.created_at(IdMint(lambda: now)(lane))
+    told = lanes.created_at(JobIdGenerator(lambda: now)(lane))
     assert timedelta(0) <= now - told < timedelta(milliseconds=1)
 
 
 @given(st.lists(st.tuples(any_lane, st.integers(-5000, 5000)), min_size=2, max_size=30))
 def test_ids_grow_even_when_the_clock_goes_back(minted: list[tuple[int, int]]) -> None:
     clock = iter([NOON + timedelta(milliseconds=shift) for _, shift in minted])
-    mint = IdMint(lambda: next(clock))
+    mint = JobIdGenerator(lambda: next(clock))
     ids = [mint(lane) for lane, _ in minted]
     assert ids == sorted(set(ids))
 
 
 @given(st.lists(st.lists(any_lane, max_size=20), max_size=5))
 def test_ids_that_are_minted_together_are_in_the_order_of_their_lanes_and_grow(together: list[list[int]]) -> None:
-    mint = IdMint(lambda: NOON)
+    mint = JobIdGenerator(lambda: NOON)
     ids = [job_id for some in together for job_id in mint.several(some)]
     assert [lanes.lane_of(job_id) for job_id in ids] == [lane for some in together for lane in some]
     assert ids == sorted(set(ids))
 
 
 def test_more_ids_than_a_millisecond_has_room_for_still_grow() -> None:
-    mint = IdMint(lambda: NOON)
+    mint = JobIdGenerator(lambda: NOON)
     ids = [mint(0) for _ in range(5000)]
     assert ids == sorted(set(ids))
     assert lanes.created_at(ids[-1]) - NOON == timedelta(milliseconds=1)
@@ -59,7 +59,7 @@ def test_more_ids_than_a_millisecond_has_room_for_still_grow() -> None:
 @given(any_lane, instants, instants)
 def test_the_first_id_of_an_instant_divides_before_from_after(lane: int, now: datetime, bound: datetime) -> None:
     now, bound = now.replace(microsecond=0), bound.replace(microsecond=0)
-    assert (IdMint(lambda: now)(lane) >= lanes.first_id_at(bound)) == (now >= bound)
+    assert (JobIdGenerator(lambda: now)(lane) >= lanes.first_id_at(bound)) == (now >= bound)
 
 
 def test_before_all_ids_there_is_a_first_one() -> None:
@@ -81,13 +81,13 @@ def test_a_digest_keeps_its_parts_apart(a: str, b: str, c: str, d: str) -> None:
 
 
 def test_keys_spread_over_all_lanes() -> None:
-    spread = {lanes.spread(lanes.digest(str(number)), 8) for number in range(1000)}
+    spread = {lanes.lane_of_key(lanes.digest(str(number)), 8) for number in range(1000)}
     assert spread == set(range(8))
 
 
 @given(st.lists(any_lane, max_size=20))
 def test_locks_are_taken_in_the_order_of_lanes_and_ids(chosen: list[int]) -> None:
-    mint = IdMint(lambda: NOON)
+    mint = JobIdGenerator(lambda: NOON)
     grouped = lanes.by_lane([mint(lane) for lane in chosen], lambda job_id: job_id)
     assert list(grouped) == sorted(set(chosen))
     assert all(ids == sorted(ids) for ids in grouped.values())

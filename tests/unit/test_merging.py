@@ -5,14 +5,14 @@ import json
 import msgspec
 import pytest
 
-from app.dead_letters.merging import merged
+from app.dead_letters.merging import merge_patch
 from app.web.shapes import Raw
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def merge(text: str, patch: str) -> str:
-    return merged(text, _members.decode(patch))
+    return merge_patch(text, _members.decode(patch))
 
 
 # The examples of RFC 7396, appendix A, whose patch is an object (ours always is).

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from pydantic import ValidationError
 
 from app.errors import ValidationFailed
-from app.web.paging import EncodedPage, Paging, encode_page
+from app.web.paging import EncodedPage, PageParams, encode_page
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
@@ -28,7 +28,7 @@ def page(found: list[str], *, limit: int = 2, max_bytes: int = 1000, total: int 
 def test_a_cursor_says_where_the_page_ended(last: str) -> None:
     cursor = page([last, "more"], limit=1).next_cursor
     assert isinstance(cursor, str)
-    assert Paging(cursor=cursor, limit=1).after("id") == last
+    assert PageParams(cursor=cursor, limit=1).after("id") == last
 
 
 def test_a_page_ends_at_its_limit_or_where_its_bytes_would_be_too_many() -> None:
@@ -54,17 +54,17 @@ def test_a_page_is_the_json_of_its_items_and_its_cursor() -> None:
 
 
 def test_the_first_page_is_after_nothing() -> None:
-    assert Paging(limit=1, cursor=None).after("id") == ""
+    assert PageParams(limit=1, cursor=None).after("id") == ""
 
 
 @pytest.mark.parametrize("forged", ["", "a", "!!", "e30=", "bnVsbA==", "eyJpZCI6IDF9", "ö", "/w==", "eyJ4Ijoi"])
 def test_a_forged_cursor_is_refused(forged: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
-        Paging(limit=1, cursor=forged).after("id")
+        PageParams(limit=1, cursor=forged).after("id")
     assert refused.value.faults[0].pointer == "/query/cursor"
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
 def test_a_limit_out_of_bounds_is_refused(limit: int) -> None:
     with pytest.raises(ValidationError):
-        Paging(limit=limit, cursor=None)
+        PageParams(limit=limit, cursor=None)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.leases.times import LADDER, Times
+from app.leases.times import BUCKET_BOUNDS, DurationHistogram
 from app.stats.reckoning import _percentile
-from app.stats.store import TimeRow
+from app.stats.store import DurationRow
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
@@ -16,17 +16,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:h
 spans = st.lists(st.integers(1, 10**8), min_size=1, max_size=50)
 
 
-def recorded(milliseconds: list[int]) -> list[TimeRow]:
-    times = Times()
+def recorded(milliseconds: list[int]) -> list[DurationRow]:
+    times = DurationHistogram()
     times.record(0, "run", [span / 1000 for span in milliseconds])
-    return [TimeRow("run", bucket, n) for (_, _, bucket), n in sorted(times.take().items())]
+    return [DurationRow("run", bucket, n) for (_, _, bucket), n in sorted(times.take().items())]
 
 
 def test_rungs_grow_by_a_quarter_and_reach_beyond_a_week() -> None:
-    assert list(LADDER) == sorted(set(LADDER))
-    assert LADDER[0] == 1
-    assert LADDER[-1] > 7 * 24 * 60 * 60 * 1000
-    assert all(higher <= lower * 1.25 + 1 for lower, higher in pairwise(LADDER))
+    assert list(BUCKET_BOUNDS) == sorted(set(BUCKET_BOUNDS))
+    assert BUCKET_BOUNDS[0] == 1
+    assert BUCKET_BOUNDS[-1] > 7 * 24 * 60 * 60 * 1000
+    assert all(higher <= lower * 1.25 + 1 for lower, higher in pairwise(BUCKET_BOUNDS))
 
 
 @given(spans, st.sampled_from([0.5, 0.95, 0.99]))
@@ -43,7 +43,7 @@ def test_every_span_is_counted_once(milliseconds: list[int]) -> None:
 
 
 def test_a_span_beyond_the_ladder_is_on_its_last_rung() -> None:
-    assert [row.bucket for row in recorded([10**12])] == [len(LADDER) - 1]
+    assert [row.bucket for row in recorded([10**12])] == [len(BUCKET_BOUNDS) - 1]
 
 
 def test_a_clock_that_went_back_counts_as_no_time() -> None:
@@ -51,7 +51,7 @@ def test_a_clock_that_went_back_counts_as_no_time() -> None:
 
 
 def test_what_was_taken_and_could_not_be_written_is_put_back() -> None:
-    times = Times()
+    times = DurationHistogram()
     times.record(7, "wait", [0.0])
     taken = times.take()
     assert times.take() == {}

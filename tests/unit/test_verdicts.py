@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from app.jobs.schemas import Attempt, JobError
 from app.leases.schemas import SentError
-from app.leases.store import LeasedRow
-from app.leases.verdicts import MAX_TEXT, Ending, Ends, Verdict, backoff, fingerprint, judge, stored_error
+from app.leases.store import LeaseRow
+from app.leases.verdicts import MAX_TEXT, LeaseEnd, LeaseOutcome, RetryDecision, backoff, decide, fingerprint, stored_error
 from app.settings import Settings
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
@@ -22,7 +22,7 @@ JOB, TOKEN = UUID(int=1), UUID(int=2)
 SETTINGS = Settings.model_construct(
     max_crashes=3, max_deliveries=10, retry_base_seconds=10.0, retry_factor=3.0, retry_max_seconds=100.0, retry_jitter=0.5
 )
-RUNNING = LeasedRow(
+RUNNING = LeaseRow(
     id=JOB,
     lease_token=TOKEN,
     state="running",
@@ -42,9 +42,9 @@ RUNNING = LeasedRow(
 BROKEN = JobError(message="it broke", error_type="Broken")
 
 
-def verdict(row: LeasedRow, outcome: Ends, *, dice: float = 0, **ending: object) -> Verdict:
+def verdict(row: LeaseRow, outcome: LeaseOutcome, *, dice: float = 0, **ending: object) -> RetryDecision:
     error = BROKEN if outcome in ("fail", "expire") else None
-    return judge(row, Ending(JOB, TOKEN, outcome, **{"error": error, **ending}), SETTINGS, NOW, dice)  # type: ignore[arg-type]
+    return decide(row, LeaseEnd(JOB, TOKEN, outcome, **{"error": error, **ending}), SETTINGS, NOW, dice)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def verdict(row: LeasedRow, outcome: Ends, *, dice: float = 0, **ending: object)
     ],
 )
 def test_each_ending_spends_its_own_budget(
-    outcome: Ends, was: dict[str, int], state: str, reason: str | None, attempt: int, crashes: int
+    outcome: LeaseOutcome, was: dict[str, int], state: str, reason: str | None, attempt: int, crashes: int
 ) -> None:
     judged = verdict(RUNNING._replace(**was), outcome)  # type: ignore[arg-type]
     assert (judged.next_state, judged.reason, judged.attempt, judged.crashes) == (state, reason, attempt, crashes)
@@ -81,7 +81,7 @@ def test_what_cannot_be_retried_is_dead_at_once() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["fail", "snooze", "release", "expire"])
-def test_a_cancelled_job_ends_cancelled_whatever_its_worker_says(outcome: Ends) -> None:
+def test_a_cancelled_job_ends_cancelled_whatever_its_worker_says(outcome: LeaseOutcome) -> None:
     judged = verdict(RUNNING._replace(cancel_requested_at=NOW, attempt=5, deliveries=10), outcome)
     assert (judged.next_state, judged.reason) == ("cancelled", "cancelled_by_user")
 
@@ -89,7 +89,7 @@ def test_a_cancelled_job_ends_cancelled_whatever_its_worker_says(outcome: Ends) 
 @pytest.mark.parametrize(
     ("outcome", "remembered"), [("fail", "fail"), ("snooze", "snooze"), ("release", "release"), ("undo", None), ("expire", None)]
 )
-def test_only_a_workers_word_can_be_repeated(outcome: Ends, remembered: str | None) -> None:
+def test_only_a_workers_word_can_be_repeated(outcome: LeaseOutcome, remembered: str | None) -> None:
     assert verdict(RUNNING, outcome).settled_as == remembered
 
 
@@ -137,7 +137,7 @@ def test_an_execution_that_counted_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["snooze", "release", "undo", "reclaim"])
-def test_one_that_did_not_count_is_not(outcome: Ends) -> None:
+def test_one_that_did_not_count_is_not(outcome: LeaseOutcome) -> None:
     assert verdict(RUNNING, outcome).entry is None
 
 
