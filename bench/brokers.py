@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from app.db.embedded_processes import die_with
+from app.db.embedded.processes import die_with
 from bench.load.order import Figures, Order
 from tests.ports import reserved_port, wait_until_serving
 

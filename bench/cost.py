@@ -16,7 +16,7 @@ from uuid import UUID
 from asyncpg import Record
 
 from app.db import migrations
-from app.db.embedded import EmbeddedPostgres
+from app.db.embedded.server import EmbeddedPostgres
 from app.db.lanes import JobIdGenerator
 from app.db.pool import Database, Executor
 from app.jobs import store as jobs

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.db.embedded import find_binaries
+from app.db.embedded.server import find_binaries
 from bench import postgres, statements
 from bench.brokers import LoadFailed
 from bench.cost import PAYLOAD

@@ -17,7 +17,7 @@ from asyncpg import Connection, Record
 
 from app import log
 from app.db import migrations
-from app.db.embedded import EmbeddedPostgres
+from app.db.embedded.server import EmbeddedPostgres
 from app.queues.schemas import QueueConfig
 from bench.cost import BACKLOG, HISTORY, OPTIONS, PAYLOAD
 from bench.meter import Tally

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app import log
+from app.concurrency.queue_limits import SLICES
 from app.db import migrations
-from app.db.embedded import EmbeddedPostgres
+from app.db.embedded.server import EmbeddedPostgres
 from app.leases.schemas import Outcome, Scope, SentError
-from app.limits.gate import SLICES
 from app.queues.schemas import QueueConfig, RateLimit
 from bench.cost import BATCH, OPTIONS
 from bench.meter import Tally

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from app.db import migrations
-from app.db.embedded import EmbeddedPostgres
+from app.db.embedded.server import EmbeddedPostgres
 from bench.install import own_folder
 from bench.machine import parent_of
 

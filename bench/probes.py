@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 from unittest.mock import patch
 
-from app.house import Broker, build_broker
-from app.jobs import intake
+from app.broker import Broker, build_broker
+from app.enqueue import service as enqueue_service
+from app.http.authorization import FULL_ACCESS
+from app.http.schema_types import Raw
 from app.jobs.schemas import JobCreate
-from app.web.access import FULL_ACCESS
-from app.web.shapes import Raw
 from bench import postgres
 from bench.brokers import Brokers, load
 from bench.cost import PAYLOAD
@@ -94,7 +94,7 @@ async def parked(on: Stage) -> Figures:
 async def lone(on: Stage) -> Figures:
     """Over HTTP; and in this process, in turns with one in which nobody shares a statement."""
     shares = build_broker(SETTINGS, on.dsn)
-    with patch.object(intake, "FEW", 1):
+    with patch.object(enqueue_service, "MAX_SHARED_JOBS", 1):
         alone = build_broker(SETTINGS, on.dsn)
     told = await on.load("lone", jobs=on.size.lone)
     async with _open(shares), _open(alone):

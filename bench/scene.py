@@ -7,16 +7,16 @@ from uuid import UUID
 
 import msgspec
 
-from app.house import Broker, build_broker
-from app.jobs.intake import EnqueueService
+from app.broker import Broker, build_broker
+from app.enqueue.service import EnqueueService
+from app.http.authorization import FULL_ACCESS
+from app.http.schema_types import Raw
 from app.jobs.schemas import JobCreate, UnreadBatch
-from app.leases.claiming import LongPoll
+from app.leases.long_poll import LongPoll
 from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
 from app.queues.schemas import QueueConfig
+from app.server.client import Client
 from app.settings import Settings
-from app.web.access import FULL_ACCESS
-from app.web.disconnect import Client
-from app.web.shapes import Raw
 from bench.cost import BATCH, PAYLOAD
 from bench.meter import Meter, Tally
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import httpx
 from fastapi import FastAPI
 
-from app.house import Broker
-from app.main import create_app
+from app.application import create_app
+from app.broker import Broker
+from app.server.server import Server
 from app.settings import Settings
-from app.web.server import Server
 from tests.ports import reserved_port, wait_until_serving
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from app import log
-from app.house import Broker, build_broker
+from app.broker import Broker, build_broker
 from app.settings import Settings
 from tests.api import Api
 from tests.broker import RunningBroker, threaded_broker

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from app.db import migrations
-from app.db.embedded import EmbeddedPostgres
+from app.db.embedded.server import EmbeddedPostgres
 from tests.partitioned import divide
 
 T = TypeVar("T")

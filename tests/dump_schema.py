@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from app.db.embedded import find_binaries
+from app.db.embedded.server import find_binaries
 from tests.database import Loop, create_database, server
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from app.db.embedded import find_binaries
-from app.db.embedded_binaries import version_of
+from app.db.embedded.binaries import version_of
+from app.db.embedded.server import find_binaries
 
 SUPPORTED = range(15, 19)
 

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from app.api_keys.issuing import ApiKeyService
 from app.api_keys.schemas import ApiKey, ApiKeyCreate, ApiKeyCreated, ApiKeyList
+from app.api_keys.service import ApiKeyService
 from app.errors import MalformedJson, NotFound, TooManyKeys, ValidationFailed
-from app.web.bodies import NoBody, body, json_response
-from app.web.contract import MANAGE, operation
-from app.web.paging import Page
-from app.web.rooms import service
+from app.http.dependencies import service
+from app.http.operation import MANAGE, operation
+from app.http.pagination import Page
+from app.http.request_body import NoBody, body, json_response
 
 router = APIRouter(tags=["api_keys"])
 

@@ -1,7 +1,20 @@
 """How a key is made, and what is told about it. Its secret is told once, when it is made."""
 
-from app.web.access import SCOPE_PATTERN, SCOPE_RULE
-from app.web.shapes import UNSET, Annotated, Instant, Int32, Meta, Name, Number, RequestModel, ResponseModel, UnsetType, integer, number
+from app.http.authorization import SCOPE_PATTERN, SCOPE_RULE
+from app.http.schema_types import (
+    UNSET,
+    Annotated,
+    Instant,
+    Int32,
+    Meta,
+    Name,
+    Number,
+    RequestModel,
+    ResponseModel,
+    UnsetType,
+    integer,
+    number,
+)
 
 ScopeText = Annotated[
     str,

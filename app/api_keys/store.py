@@ -8,8 +8,8 @@ from asyncpg import Record
 
 from app.api_keys.schemas import ApiKey
 from app.db.pool import Executor
-from app.db.sql import load_queries
-from app.web.shapes import unset_if_none
+from app.db.queries import load_queries
+from app.http.schema_types import unset_if_none
 
 SQL = load_queries(__file__)
 

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import asyncpg
 
 from app.db.every import Timer
-from app.db.outcomes import has_written, mark_written, reset_written
+from app.db.write_outcome import has_written, mark_written, reset_written
 from app.errors import DatabaseUnavailable
 
 K = TypeVar("K", bound=Hashable)

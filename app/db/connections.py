@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from app.db.servers import Connection
+from app.db.primary import Connection
 
 
 class IdleConnections:

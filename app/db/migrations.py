@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import SchemaItem
 
 from alembic import command, op
-from app.db.servers import PrimaryConnector
+from app.db.primary import PrimaryConnector
 
 if TYPE_CHECKING:
     from app.db.pool import Executor

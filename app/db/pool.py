@@ -11,12 +11,12 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import asyncpg
 from asyncpg import Record
 
-from app.db import schema_state, session
+from app.db import schema_state, session_settings
 from app.db.connections import IdleConnections
 from app.db.failure_causes import describe
-from app.db.outcomes import Checkout, NotReplicated, SchemaMismatch, mark_written, translate_errors
-from app.db.servers import Connection, PrimaryConnector, ServerRefused
+from app.db.primary import Connection, PrimaryConnector, ServerRefused
 from app.db.watchdog import Watchdog
+from app.db.write_outcome import Checkout, NotReplicated, SchemaMismatch, mark_written, translate_errors
 from app.errors import DatabaseUnavailable
 from app.metrics import Metrics
 from app.settings import Settings
@@ -109,7 +109,7 @@ class Database:
         connection = await self._servers.connect(
             statement_cache_size=0 if pooled else 1000,
             max_cached_statement_lifetime=0,
-            server_settings=session.session_parameters(pooled=pooled),
+            server_settings=session_settings.session_parameters(pooled=pooled),
         )
         connection.add_log_listener(self._hear)
         return connection

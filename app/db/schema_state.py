@@ -3,7 +3,7 @@
 import asyncpg
 
 from app.db.migrations import head, older_than_head
-from app.db.servers import UNREACHABLE, Connection
+from app.db.primary import UNREACHABLE, Connection
 
 # Errors of Postgres if a statement does not match the schema, or if the role lacks a privilege.
 MISMATCHES = (

@@ -11,7 +11,7 @@ import time
 import asyncpg
 
 from app.db.failure_causes import describe
-from app.db.servers import Connection, PrimaryConnector, ServerRefused
+from app.db.primary import Connection, PrimaryConnector, ServerRefused
 from app.log import log
 
 PROBES = 2  # that get no answer in a row; one may be our own fault, if this process was stopped meanwhile

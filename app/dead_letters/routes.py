@@ -6,7 +6,6 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.dead_letters.reviving import DeadLetterService
 from app.dead_letters.schemas import (
     DeadLetter,
     DeadLetterFilter,
@@ -18,14 +17,15 @@ from app.dead_letters.schemas import (
     ReplayAnswer,
     ReplayDeadLetters,
 )
+from app.dead_letters.service import DeadLetterService
 from app.errors import MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.operation import MANAGE, READ, operation
+from app.http.pagination import PageParams
+from app.http.request_body import NoBody, body, json_response
+from app.http.schema_types import NameParameter, unset_if_none
 from app.jobs.schemas import Job, QueryInstant
-from app.web.auth import AccessDep
-from app.web.bodies import NoBody, body, json_response
-from app.web.contract import MANAGE, READ, operation
-from app.web.paging import PageParams
-from app.web.rooms import service
-from app.web.shapes import NameParameter, unset_if_none
 
 router = APIRouter(tags=["dead_letters"])
 

@@ -3,10 +3,7 @@
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from app.jobs.bulk import All
-from app.jobs.schemas import Job
-from app.queues.schemas import MaxAttempts, Priority
-from app.web.shapes import (
+from app.http.schema_types import (
     UNSET,
     UUID,
     Annotated,
@@ -22,6 +19,9 @@ from app.web.shapes import (
     integer,
     not_both,
 )
+from app.jobs.bulk_filter import All
+from app.jobs.schemas import Job
+from app.queues.schemas import MaxAttempts, Priority
 
 Ids = Annotated[list[UUID], Meta(max_length=1000)]
 Fingerprint = Annotated[str, Meta(max_length=250)]

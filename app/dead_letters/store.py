@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.db.pool import Executor, to_columns
-from app.db.sql import load_queries
+from app.db.queries import load_queries
 
 SQL = load_queries(__file__)
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from asyncpg import Record
 
 from app.db.pool import Executor
-from app.db.sql import load_queries
+from app.db.queries import load_queries
 
 SQL = load_queries(__file__)
 

@@ -6,11 +6,11 @@ from uuid import UUID
 from fastapi import APIRouter, Response
 
 from app.errors import NotFound
-from app.explain.explaining import JobExplainer
+from app.explain.reasons import JobExplainer
 from app.explain.schemas import Explanation
-from app.web.bodies import json_response
-from app.web.contract import READ, operation
-from app.web.rooms import service
+from app.http.dependencies import service
+from app.http.operation import READ, operation
+from app.http.request_body import json_response
 
 router = APIRouter(tags=["jobs"])
 

@@ -1,6 +1,6 @@
 """What is told about a job that is not running."""
 
-from app.web.shapes import UNSET, UUID, Instant, Int32, ResponseModel, UnsetType
+from app.http.schema_types import UNSET, UUID, Instant, Int32, ResponseModel, UnsetType
 
 
 class Reason(ResponseModel, kw_only=True):

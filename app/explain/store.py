@@ -5,7 +5,7 @@ from uuid import UUID
 
 from app.db.lanes import lane_of
 from app.db.pool import Executor
-from app.db.sql import load_queries
+from app.db.queries import load_queries
 
 SQL = load_queries(__file__)
 

@@ -6,14 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import MalformedJson, NotFound, ValidationFailed
-from app.job_types.configuring import JobTypeService
+from app.http.dependencies import service
+from app.http.operation import MANAGE, READ, operation
+from app.http.pagination import Page
+from app.http.read_only import Edited
+from app.http.request_body import NoBody, edited_body, json_response
+from app.http.schema_types import NameParameter
 from app.job_types.schemas import JobType, JobTypeConfig, JobTypeList
-from app.web.bodies import NoBody, edited_body, json_response
-from app.web.contract import MANAGE, READ, operation
-from app.web.paging import Page
-from app.web.read_only import Edited
-from app.web.rooms import service
-from app.web.shapes import NameParameter
+from app.job_types.service import JobTypeService
 
 router = APIRouter(tags=["job_types"])
 

@@ -1,7 +1,7 @@
 """How a job type is configured, and what is told about it."""
 
+from app.http.schema_types import UNSET, Annotated, Instant, Meta, Raw, RequestModel, ResponseModel, UnsetType
 from app.queues.schemas import LeaseSeconds, MaxAttempts, RetryPolicy, TimeoutSeconds
-from app.web.shapes import UNSET, Annotated, Instant, Meta, Raw, RequestModel, ResponseModel, UnsetType
 
 PayloadSchema = Annotated[
     Raw,

@@ -7,7 +7,7 @@ import msgspec
 from asyncpg import Record
 
 from app.db.pool import Executor
-from app.db.sql import load_queries
+from app.db.queries import load_queries
 from app.job_types.schemas import JobType, JobTypeConfig
 
 SQL = load_queries(__file__)

@@ -14,9 +14,9 @@ from app.db.assembled import compile_query
 from app.db.lanes import first_id_at
 from app.db.pool import Executor
 from app.db.tables import dead_letters, finished_jobs, jobs
+from app.http.schema_types import UNSET
 from app.jobs.schemas import JobFilter, JobState, Order
 from app.jobs.store import JobRow
-from app.web.shapes import UNSET
 
 Query: TypeAlias = sa.Select[*tuple[Any, ...]]
 OrderBy: TypeAlias = Callable[[sa.FromClause], Sequence[sa.ColumnElement[Any]]]

@@ -6,6 +6,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.enqueue.service import EnqueueService
 from app.errors import (
     BatchTooLarge,
     DuplicateJob,
@@ -19,8 +20,15 @@ from app.errors import (
     ValidationFailed,
     WrongState,
 )
-from app.jobs.changing import JobUpdater
-from app.jobs.intake import EnqueueService
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.fast_routes import fast_route
+from app.http.headers import IdempotencyKey, request_id, trace_of
+from app.http.operation import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, operation
+from app.http.pagination import Page, PageParams
+from app.http.request_body import NoBody, body, json_response
+from app.http.schema_types import NameParameter, unset_if_none, value_or
+from app.jobs.reader import JobReader
 from app.jobs.schemas import (
     AttemptList,
     BatchAnswer,
@@ -38,16 +46,8 @@ from app.jobs.schemas import (
     QueryInstant,
     UnreadBatch,
 )
-from app.jobs.watching import JobReader
-from app.web.auth import AccessDep
-from app.web.bodies import NoBody, body, json_response
-from app.web.contract import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, operation
-from app.web.disconnect import client_of
-from app.web.headers import IdempotencyKey, request_id, trace_of
-from app.web.hot import fast_route
-from app.web.paging import Page, PageParams
-from app.web.rooms import service
-from app.web.shapes import NameParameter, unset_if_none, value_or
+from app.jobs.updater import JobUpdater
+from app.server.client import client_of
 
 router = APIRouter(tags=["jobs"])
 

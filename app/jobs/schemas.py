@@ -5,11 +5,9 @@ from typing import Any, ClassVar
 
 from pydantic import AwareDatetime, BeforeValidator
 
-from app.jobs.bulk import All
-from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy, TimeoutSeconds
-from app.web import instants
-from app.web.problems import Problem
-from app.web.shapes import (
+from app.http import instants
+from app.http.problems import Problem
+from app.http.schema_types import (
     UNSET,
     UUID,
     Annotated,
@@ -28,6 +26,8 @@ from app.web.shapes import (
     not_both,
     number,
 )
+from app.jobs.bulk_filter import All
+from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy, TimeoutSeconds
 
 DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
 Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, 32 at most.")]

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from app.db.lanes import queue_id_of
-from app.db.wakeups import Notifier
+from app.db.notifier import Notifier
 
 OnReady = Callable[[int | None, Iterable[str | None]], None]
 OnDue = Callable[[datetime], None]

@@ -10,9 +10,9 @@ from asyncpg import Record
 
 from app.db.lanes import created_at, lane_of
 from app.db.pool import Database, Executor, to_columns
-from app.db.sql import load_queries
+from app.db.queries import load_queries
+from app.http.schema_types import UNSET, Raw, UnsetType, raw_or_unset, unset_if_none
 from app.jobs.schemas import Attempt, Job, Progress
-from app.web.shapes import UNSET, Raw, UnsetType, raw_or_unset, unset_if_none
 
 SQL = load_queries(__file__)
 

@@ -6,8 +6,14 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 
 from app.errors import BatchTooLarge, LeaseLost, MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
-from app.leases.beating import HeartbeatService
-from app.leases.claiming import LongPoll
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.fast_routes import fast_route
+from app.http.headers import IdempotencyKey
+from app.http.operation import WORK, operation
+from app.http.request_body import body, json_response
+from app.leases.heartbeat import HeartbeatService
+from app.leases.long_poll import LongPoll
 from app.leases.schemas import (
     ClaimAnswer,
     ClaimJobs,
@@ -25,14 +31,8 @@ from app.leases.schemas import (
     SettleResult,
     Snooze,
 )
-from app.leases.settling import SettlementService
-from app.web.auth import AccessDep
-from app.web.bodies import body, json_response
-from app.web.contract import WORK, operation
-from app.web.disconnect import client_of
-from app.web.headers import IdempotencyKey
-from app.web.hot import fast_route
-from app.web.rooms import service
+from app.leases.settle import SettlementService
+from app.server.client import client_of
 
 router = APIRouter(tags=["leases"])
 

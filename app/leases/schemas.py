@@ -2,9 +2,23 @@
 
 from enum import StrEnum
 
+from app.http.schema_types import (
+    UNSET,
+    UUID,
+    Annotated,
+    Instant,
+    Int32,
+    Meta,
+    Name,
+    Raw,
+    RequestModel,
+    ResponseModel,
+    UnsetType,
+    integer,
+    number,
+)
 from app.jobs.schemas import Progress
 from app.queues.schemas import LeaseSeconds
-from app.web.shapes import UNSET, UUID, Annotated, Instant, Int32, Meta, Name, Raw, RequestModel, ResponseModel, UnsetType, integer, number
 
 # A token is opaque: one that we never gave out is simply a lost lease, so any string is taken.
 Token = str

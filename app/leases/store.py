@@ -9,8 +9,8 @@ from uuid import UUID
 from asyncpg import Record
 
 from app.db.pool import Executor, to_columns
-from app.db.sql import load_queries
-from app.web.disconnect import Client
+from app.db.queries import load_queries
+from app.server.client import Client
 
 SQL = load_queries(__file__)
 

@@ -5,22 +5,22 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from app.db.floor import Infrastructure
+from app.db.infrastructure import Infrastructure
 from app.db.lanes import by_lane
 from app.db.pool import for_each
 from app.dead_letters import store as letters
-from app.dead_letters.reviving import DeadLetterService
+from app.dead_letters.service import DeadLetterService
+from app.enqueue.uniqueness import RECHECK_AFTER
 from app.jobs import store as jobs
 from app.jobs.signals import Move, Signals
-from app.jobs.uniqueness import RECHECK_AFTER
-from app.keys import store as keys
 from app.leases import store as leases
-from app.leases.settling import SettlementService
-from app.leases.verdicts import EXPIRED, LeaseEnd
-from app.leases.waiting import PollerRegistry
+from app.leases.retry_decision import EXPIRED, LeaseEnd
+from app.leases.settle import SettlementService
+from app.locks import store as keys
 from app.log import log
 from app.maintenance import store
-from app.queues.registry import QueueCache
+from app.matching.pollers import PollerRegistry
+from app.queues.cache import QueueCache
 from app.stats import store as stats
 from app.workers import store as workers
 

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from app.db.floor import Infrastructure
+from app.db.infrastructure import Infrastructure
 from app.db.lanes import by_lane, first_id_at, lane_of
+from app.http.schema_types import value_or
 from app.jobs.signals import Signals
 from app.log import log
 from app.purging import store
-from app.queues.registry import QueueCache
+from app.queues.cache import QueueCache
 from app.queues.schemas import PurgeQueue, QueuePurged, WaitingState
-from app.web.shapes import value_or
 
 BATCH = 1000
 SLACK = timedelta(seconds=1)  # ids are minted by several processes, whose clocks differ by some milliseconds

@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import MalformedJson, NotFound, ValidationFailed
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.operation import MANAGE, operation
+from app.http.request_body import body, json_response
+from app.http.schema_types import NameParameter
 from app.purging.purging import QueuePurger
 from app.queues.schemas import PurgeQueue, QueuePurged
-from app.web.auth import AccessDep
-from app.web.bodies import body, json_response
-from app.web.contract import MANAGE, operation
-from app.web.rooms import service
-from app.web.shapes import NameParameter
 
 router = APIRouter(tags=["queues"])
 

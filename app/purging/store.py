@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.db.pool import Executor
-from app.db.sql import load_queries
+from app.db.queries import load_queries
 
 SQL = load_queries(__file__)
 

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from asyncpg import UniqueViolationError
 
-from app.db.floor import Infrastructure
+from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor
 from app.errors import DatabaseUnavailable, NotFound, Problem, QueueLimit
 from app.queues import store
-from app.queues.registry import Queue, QueueCache
+from app.queues.cache import Queue, QueueCache
 from app.queues.store import MAX_QUEUE_ID, QueueRow
 
 T = TypeVar("T")

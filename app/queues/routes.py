@@ -6,15 +6,15 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import MalformedJson, NotFound, QueueLimit, QueueNotEmpty, ValidationFailed
-from app.queues.configuring import QueueService
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.operation import MANAGE, READ, operation
+from app.http.pagination import Page
+from app.http.read_only import Edited
+from app.http.request_body import NoBody, body, edited_body, json_response
+from app.http.schema_types import NameParameter, value_or
 from app.queues.schemas import PauseQueue, Queue, QueueConfig, QueueList
-from app.web.auth import AccessDep
-from app.web.bodies import NoBody, body, edited_body, json_response
-from app.web.contract import MANAGE, READ, operation
-from app.web.paging import Page
-from app.web.read_only import Edited
-from app.web.rooms import service
-from app.web.shapes import NameParameter, value_or
+from app.queues.service import QueueService
 
 router = APIRouter(tags=["queues"])
 

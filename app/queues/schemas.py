@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from app.web.shapes import UNSET, Annotated, DryRun, Instant, Int32, Meta, RequestModel, ResponseModel, UnsetType, integer, number
+from app.http.schema_types import UNSET, Annotated, DryRun, Instant, Int32, Meta, RequestModel, ResponseModel, UnsetType, integer, number
 
 Priority = Annotated[int, integer(ge=-32768, le=32767, description="Higher goes first. Default 0.")]
 MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions before the job is dead.")]

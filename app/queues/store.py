@@ -7,9 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from app.db.pool import Executor
-from app.db.sql import load_queries
+from app.db.queries import load_queries
+from app.http.schema_types import unset_if_none
 from app.queues.schemas import Queue, QueueConfig
-from app.web.shapes import unset_if_none
 
 SQL = load_queries(__file__)
 

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from itertools import chain, islice, takewhile
 from typing import NamedTuple, assert_never
 
+from app.schedules.recurrence import TICK, Recurrence
 from app.schedules.schemas import Misfire
-from app.schedules.timing import TICK, Recurrence
 
 GRACE = timedelta(seconds=60)  # a run that is later than this was missed
 MAX_RUNS = 100  # jobs of one schedule in one transaction

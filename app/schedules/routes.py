@@ -6,17 +6,17 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import DuplicateJob, MalformedJson, NotFound, PayloadTooLarge, QueueFull, QueueLimit, ValidationFailed
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.operation import MANAGE, READ, operation
+from app.http.pagination import Page
+from app.http.read_only import Edited
+from app.http.request_body import NoBody, body, edited_body, json_response
+from app.http.schema_types import NameParameter
 from app.jobs.schemas import Job
-from app.schedules.firing import PeriodicEnqueuer
-from app.schedules.keeping import ScheduleService
+from app.schedules.enqueuer import PeriodicEnqueuer
 from app.schedules.schemas import Schedule, ScheduleList, SchedulePreview, SchedulePut, ScheduleRuns
-from app.web.auth import AccessDep
-from app.web.bodies import NoBody, body, edited_body, json_response
-from app.web.contract import MANAGE, READ, operation
-from app.web.paging import Page
-from app.web.read_only import Edited
-from app.web.rooms import service
-from app.web.shapes import NameParameter
+from app.schedules.service import ScheduleService
 
 router = APIRouter(tags=["schedules"])
 

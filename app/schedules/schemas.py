@@ -3,8 +3,8 @@
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from app.http.schema_types import UNSET, UUID, Annotated, Instant, Meta, RequestModel, ResponseModel, UnsetType, integer, not_both
 from app.jobs.schemas import JobCreate
-from app.web.shapes import UNSET, UUID, Annotated, Instant, Meta, RequestModel, ResponseModel, UnsetType, integer, not_both
 
 CronText = Annotated[
     str,

@@ -9,11 +9,11 @@ from asyncpg import Record
 
 from app.db.lanes import lane_of
 from app.db.pool import Executor
-from app.db.sql import load_queries
+from app.db.queries import load_queries
 from app.errors import NotFound
+from app.http.authorization import Access
+from app.http.schema_types import value_or
 from app.schedules.schemas import SchedulePut
-from app.web.access import Access
-from app.web.shapes import value_or
 
 SQL = load_queries(__file__)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from app.http.schema_types import UnsetType
 from app.queues.schemas import HealthLimits
-from app.web.shapes import UnsetType
 
 LEVELS = ("ok", "warning", "critical")
 NEAR = 0.8  # of a limit: time to look

@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
-from app.stats.reckoning import StatsService
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.operation import READ, operation
+from app.http.request_body import json_response
+from app.http.schema_types import NameParameter
 from app.stats.schemas import Stats
-from app.web.auth import AccessDep
-from app.web.bodies import json_response
-from app.web.contract import READ, operation
-from app.web.rooms import service
-from app.web.shapes import NameParameter
+from app.stats.service import StatsService
 
 router = APIRouter(tags=["stats"])
 

@@ -1,6 +1,6 @@
 """The shapes of statistics."""
 
-from app.web.shapes import UNSET, Instant, Int32, Int64, Number, ResponseModel, UnsetType
+from app.http.schema_types import UNSET, Instant, Int32, Int64, Number, ResponseModel, UnsetType
 
 
 class StateCounts(ResponseModel):

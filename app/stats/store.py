@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from app.db.pool import Executor
-from app.db.sql import load_queries
+from app.db.queries import load_queries
 
 SQL = load_queries(__file__)
 

@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
-from app.web.bodies import NoBody, json_response
-from app.web.contract import MANAGE, READ, operation
-from app.web.paging import Page
-from app.web.rooms import service
-from app.web.shapes import NameParameter
-from app.workers.roster import WorkerRegistry
+from app.http.dependencies import service
+from app.http.operation import MANAGE, READ, operation
+from app.http.pagination import Page
+from app.http.request_body import NoBody, json_response
+from app.http.schema_types import NameParameter
+from app.workers.registry import WorkerRegistry
 from app.workers.schemas import Worker, WorkerList
 
 router = APIRouter(tags=["workers"])

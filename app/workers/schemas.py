@@ -1,6 +1,6 @@
 """What is told about a worker."""
 
-from app.web.shapes import UNSET, Instant, Int32, ResponseModel, UnsetType
+from app.http.schema_types import UNSET, Instant, Int32, ResponseModel, UnsetType
 
 
 class Worker(ResponseModel):

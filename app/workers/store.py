@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from app.db.pool import Executor, to_columns
-from app.db.sql import load_queries
+from app.db.queries import load_queries
 from app.workers.schemas import Worker
 
 SQL = load_queries(__file__)

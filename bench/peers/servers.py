@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from app.db.embedded_processes import die_with
+from app.db.embedded.processes import die_with
 from bench.machine import tree
 from bench.peers import tools
 from bench.peers.versions import NATS_SERVER

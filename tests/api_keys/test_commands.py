@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.__main__ import cli
+from app.cli.commands import cli
 from tests.api import when
 from tests.api_keys.conftest import Callers
 from tests.cli.command import environment, run

@@ -10,10 +10,10 @@ import pytest
 from pydantic import SecretStr
 
 from app.api_keys.schemas import ApiKeyCreate, ApiKeyCreated
+from app.broker import Broker, build_broker
 from app.db.pool import Database
-from app.db.servers import Connection
+from app.db.primary import Connection
 from app.errors import DatabaseUnavailable, Unauthenticated
-from app.house import Broker, build_broker
 from app.settings import Settings
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database
@@ -75,7 +75,7 @@ class Process:
 
 @pytest.fixture
 def process(keys: TestDatabase, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    monkeypatch.setattr("app.house.Database", CountingDatabase)
+    monkeypatch.setattr("app.broker.Database", CountingDatabase)
     keys.execute("DELETE FROM api_keys")
     process = Process(PEPPERED, keys.dsn, loop).know_the_time()
     yield process
@@ -111,7 +111,7 @@ def test_the_secret_is_compared_in_constant_time_also_for_a_key_that_is_not_ther
     digest = hmac.compare_digest
     key = process.create("known").key
     process.admits(key)
-    monkeypatch.setattr("app.api_keys.keyring.hmac.compare_digest", compare)
+    monkeypatch.setattr("app.api_keys.authenticator.hmac.compare_digest", compare)
     for sent in (key, key[:-64] + "0" * 64, f"lsk_{'0' * 16}_{'0' * 64}"):
         compared.clear()
         process.admits(sent)

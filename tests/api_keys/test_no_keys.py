@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.__main__ import require_keys_or_loopback
+from app.cli.commands import require_keys_or_loopback
 from tests.broker import RunningBroker, broker_process, threaded_broker
 from tests.cli.command import environment, run
 from tests.conftest import QUICK

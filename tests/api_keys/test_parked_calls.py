@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db import versions
+from app.db import config_versions
 from tests.api import Api
 from tests.api_keys.conftest import Callers
 from tests.broker import RunningBroker, threaded_broker
@@ -46,10 +46,10 @@ def test_nor_where_nobody_has_called_for_a_while_and_no_word_comes(
         assert deaf.house is not None
         waiting = deaf.house.waiting
         eventually(lambda: waiting.waiting(queue) == 1)
-        monkeypatch.setattr(versions, "AWAKE_SECONDS", -1.0)
-        monkeypatch.setattr(versions, "SELDOM_SECONDS", 3600.0)
+        monkeypatch.setattr(config_versions, "AWAKE_SECONDS", -1.0)
+        monkeypatch.setattr(config_versions, "IDLE_CHECK_SECONDS", 3600.0)
         callers.revoke(key)
-        time.sleep(2 * versions.FRESH_SECONDS)  # that is what is promised
+        time.sleep(2 * config_versions.FRESH_SECONDS)  # that is what is promised
         job = callers.admin.enqueue()
         assert poll.result(30).status_code == 401
         assert callers.admin.job(job["id"])["state"] == "ready"

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api_keys.keyring import TokenBucket
+from app.api_keys.authenticator import TokenBucket
 from app.errors import RateLimited
 from tests.api import Api, Json
 from tests.api_keys.conftest import Callers, Key

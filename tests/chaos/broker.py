@@ -10,7 +10,7 @@ import signal
 import sys
 from types import FrameType
 
-from app.__main__ import main as product
+from app.cli.commands import main as product
 from tests.chaos import buggify
 
 

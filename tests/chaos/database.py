@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 
 from app.db import migrations
-from app.db.embedded import EmbeddedPostgres
+from app.db.embedded.server import EmbeddedPostgres
 from tests.failover.server import children_of
 
 # The database's clock can be set: by an hour or so, for all that brokers ask it. Only new sessions find these functions first.

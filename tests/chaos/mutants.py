@@ -6,11 +6,11 @@ Each names the situation in which it shows and the invariants that may report it
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.db.sql import Queries
+from app.concurrency import store as limits
+from app.db.queries import Queries
 from app.jobs import store as jobs
-from app.keys import store as keys
 from app.leases import store as leases
-from app.limits import store as limits
+from app.locks import store as keys
 from app.schedules import store as schedules
 from tests.chaos import mutation_code as code
 

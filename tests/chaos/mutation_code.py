@@ -15,30 +15,30 @@ import msgspec
 from app.db.clock import DatabaseClock
 from app.db.lanes import by_lane
 from app.db.pool import Database, Executor
-from app.db.servers import Connection, PrimaryConnector
+from app.db.primary import Connection, PrimaryConnector
 from app.dead_letters import store as dead_letters
-from app.dead_letters.reviving import DeadLetterService, ReplayTime
+from app.dead_letters.service import DeadLetterService, ReplayTime
+from app.enqueue import defaults, uniqueness
+from app.enqueue.defaults import choose_lane
+from app.enqueue.drafts import JobDraft
+from app.enqueue.results import EnqueueResult
+from app.enqueue.service import EnqueueService
 from app.errors import DatabaseUnavailable
+from app.http.schema_types import unset_if_none
 from app.jobs import store as jobs
-from app.jobs import uniqueness, wanted
-from app.jobs.answers import EnqueueResult
-from app.jobs.changing import JobUpdater
-from app.jobs.entries import JobDraft
-from app.jobs.intake import EnqueueService
 from app.jobs.schemas import Job
 from app.jobs.store import NewJob
-from app.jobs.wanted import choose_lane
+from app.jobs.updater import JobUpdater
+from app.leases import retry_decision
 from app.leases import store as leases
-from app.leases import verdicts
-from app.leases.claiming import LongPoll
+from app.leases.long_poll import LongPoll
+from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import Settlement, SettleResult
-from app.leases.settling import SettlementService
+from app.leases.settle import SettlementService
 from app.leases.store import ClaimedRow, LeaseRow, SettledRow
-from app.leases.verdicts import LeaseEnd
-from app.queues.registry import Queue
+from app.queues.cache import Queue
+from app.server.server import Server
 from app.settings import Settings
-from app.web.server import Server
-from app.web.shapes import unset_if_none
 
 SKEW = 3.0  # seconds by which the clock of each further broker is wrong
 SLOW = 0.2  # seconds that a statement takes on a slow database: a client leaves meanwhile, and has come back before two more are over
@@ -178,13 +178,13 @@ def commits_not_flushed() -> None:
 
 
 def gives_up_at_once() -> None:
-    sound = verdicts._reason
+    sound = retry_decision._reason
 
     def reason(row: LeaseRow, ending: LeaseEnd, settings: Settings) -> str | None:
         found = sound(row, ending, settings)
         return "attempts_exhausted" if ending.outcome == "fail" and found == "retry_backoff" else found
 
-    verdicts._reason = reason
+    retry_decision._reason = reason
 
 
 def refused_and_done() -> None:
@@ -218,13 +218,13 @@ def deaf_to_sigterm() -> None:
 
 
 def payload_touched() -> None:
-    sound = wanted.new_job
+    sound = defaults.new_job
 
     def new_job(*args: Any) -> NewJob:
         job = sound(*args)
         return job._replace(payload=job.payload.replace("1.5", "2"))
 
-    wanted.new_job = new_job  # type: ignore[assignment]
+    defaults.new_job = new_job  # type: ignore[assignment]
 
 
 def unique_unchecked() -> None:

@@ -100,9 +100,6 @@ def serve() -> None:
 
 def _import_product() -> None:
     """What `serve` imports when it is called."""
-    import app.main
-    import app.settings
-    import app.web.server  # noqa: F401
 
 
 def _reap(_signal: int, _frame: FrameType | None) -> None:

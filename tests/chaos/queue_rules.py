@@ -7,7 +7,7 @@ response, however long the call takes.
 from collections.abc import Iterator
 from math import inf
 
-from app.db.versions import FRESH_SECONDS
+from app.db.config_versions import FRESH_SECONDS
 from tests.chaos.facts import Facts
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app import RELEASE
-from app.__main__ import cli
+from app.cli.commands import cli
 from app.db.migrations import ROOT, downgrade, head
 from app.settings import Settings
 from tests.cli.command import run

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from fastapi import FastAPI
 
-from app.main import create_app
+from app.application import create_app
+from app.http.openapi import document
 from app.settings import Settings
-from app.web.openapi import document
 
 Schema = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.web.body_errors import named
+from app.http.body_errors import named
 from tests.api import Api, Json
 from tests.contract.conftest import Served
 from tests.contract.document import operation

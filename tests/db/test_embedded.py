@@ -15,13 +15,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from app.db import embedded_binaries
-from app.db.embedded import AlreadyOwned, EmbeddedError, EmbeddedPostgres, find_binaries
+from app.db.embedded import binaries
+from app.db.embedded.server import AlreadyOwned, EmbeddedError, EmbeddedPostgres, find_binaries
 
 OWNER = """
 import sys
 from pathlib import Path
-from app.db.embedded import EmbeddedPostgres
+from app.db.embedded.server import EmbeddedPostgres
 print(EmbeddedPostgres(Path(sys.argv[1])).start(), flush=True)
 sys.stdin.read()
 """
@@ -214,7 +214,7 @@ def test_an_interrupted_initdb_leaves_nothing_in_the_way(empty: Path) -> None:
 
 def test_a_long_path_below_a_closed_folder_works(tmp_path: Path) -> None:
     """As root Postgres runs as another user, for whom root's home, say, is closed; the socket's path has its limit."""
-    if os.geteuid() == 0 and embedded_binaries.version_of(find_binaries()) < 16:
+    if os.geteuid() == 0 and binaries.version_of(find_binaries()) < 16:
         pytest.skip("needs Postgres 16, as the message then says")
     (closed := tmp_path / "closed").mkdir(mode=0o700)
     with start(closed / ("long-" * 30) / "postgres") as dsn:
@@ -224,19 +224,19 @@ def test_a_long_path_below_a_closed_folder_works(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes user")
 def test_binaries_below_a_closed_folder_are_run_from_a_copy(cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if find_binaries().parent.parent.name != embedded_binaries.PACKAGE:
+    if find_binaries().parent.parent.name != binaries.PACKAGE:
         pytest.skip("the system's binaries are open to all")
     (closed := tmp_path / "closed").mkdir()
-    hidden = embedded_binaries.copy_for_all(find_binaries(), closed)
+    hidden = binaries.copy_for_all(find_binaries(), closed)
     closed.chmod(0o700)
-    monkeypatch.setattr("app.db.embedded.find_binaries", lambda: hidden)
+    monkeypatch.setattr("app.db.embedded.server.find_binaries", lambda: hidden)
     with start(cluster) as dsn:
         assert query(dsn, "SELECT 1") == 1
 
 
 def test_without_binaries_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
-    monkeypatch.setattr(embedded_binaries, "_system_folders", list)
+    monkeypatch.setattr(binaries, "_system_folders", list)
     with pytest.raises(EmbeddedError, match="DATABASE_URL"):
         find_binaries()
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
-from app.db.servers import PrimaryConnector
+from app.db.primary import PrimaryConnector
 from tests.api import Api
 from tests.broker import threaded_broker
 from tests.cli.command import run

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from app.db import versions
+from app.broker import Broker
+from app.db import config_versions
 from app.errors import DatabaseUnavailable
-from app.house import Broker
 from tests.database import Loop
 
 
@@ -24,12 +24,12 @@ def test_while_somebody_asks_others_need_not_look(house: Broker, loop: Loop) -> 
 
 
 def test_for_nobody_it_does_not_look(house: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "AWAKE_SECONDS", -1.0)
+    monkeypatch.setattr(config_versions, "AWAKE_SECONDS", -1.0)
     assert loop.run(looks(house, 2)) == 0
 
 
 def test_when_something_has_changed_it_looks_though_nobody_asks(house: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "AWAKE_SECONDS", -1.0)
+    monkeypatch.setattr(config_versions, "AWAKE_SECONDS", -1.0)
 
     async def hear() -> bool:
         await house.floor.versions.fresh()

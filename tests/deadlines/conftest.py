@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from app.house import Broker, build_broker
+from app.broker import Broker, build_broker
 from app.maintenance.chores import LeaseRescuer, StartDeadlineEnforcer
 from tests.api import Api, Json
 from tests.broker import RunningBroker, threaded_broker

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.leases.settling import GRACE
+from app.leases.settle import GRACE
 from tests.api import Api, Json, when
 from tests.conftest import wait_until
 from tests.database import TestDatabase

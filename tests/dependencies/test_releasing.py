@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from app.broker import Broker
 from app.db.lanes import lane_of
 from app.dependencies import store as dependencies
-from app.house import Broker
+from app.http.authorization import FULL_ACCESS
+from app.http.schema_types import UNSET
 from app.leases.schemas import Outcome, SentError, Settlement
-from app.maintenance.releasing import DependencyResolver
-from app.web.access import FULL_ACCESS
-from app.web.shapes import UNSET
+from app.maintenance.dependency_resolver import DependencyResolver
 from tests.api import Api, Json
 from tests.broker import broker_process, threaded_broker
 from tests.conftest import QUICK, wait_until

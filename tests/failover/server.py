@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import asyncpg
 
-from app.db.embedded_binaries import ENVIRONMENT, copy_for_all, find_binaries
+from app.db.embedded.binaries import ENVIRONMENT, copy_for_all, find_binaries
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, in_database
 

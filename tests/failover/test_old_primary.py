@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.db.servers import PrimaryConnector
+from app.db.primary import PrimaryConnector
 from tests.api import Api
 from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK

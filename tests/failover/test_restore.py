@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.house import build_broker
-from app.maintenance import restoring
+from app.broker import build_broker
+from app.maintenance import restore as restoration
 from tests.api import Api
 from tests.broker import threaded_broker
 from tests.conftest import QUICK, wait_until
@@ -55,7 +55,7 @@ def end_leases(dsn: str, loop: Loop) -> int:
         await house.floor.db.open()
         try:
             await house.floor.clock.refresh(house.floor.db)
-            return await restoring.end_leases(house.floor, house.settling)
+            return await restoration.end_leases(house.floor, house.settling)
         finally:
             await house.floor.db.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.db.migrations import ROOT
-from app.db.session import NEEDED
+from app.db.session_settings import NEEDED
 from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import QUICK

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.db.inspection import ServerChecks
+from app.db.server_checks import ServerChecks
 from app.errors import DatabaseUnavailable
 from tests.api import Api
 from tests.broker import threaded_broker

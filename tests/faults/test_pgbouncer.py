@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.db import session
+from app.db import session_settings
 from app.settings import Settings
 from tests.api import Api
 from tests.broker import threaded_broker
@@ -87,7 +87,7 @@ def settings(server: Server) -> Settings:
 @pytest.fixture
 def role_set(direct: TestDatabase) -> None:
     """As the README says; before the pooler has any session."""
-    for name, value in session.NEEDED.items():
+    for name, value in session_settings.NEEDED.items():
         direct.execute(f"ALTER ROLE postgres IN DATABASE postgres SET {name} = '{value}'")
 
 
@@ -129,5 +129,5 @@ def test_nothing_of_ours_is_left_in_a_session_and_what_the_role_lacks_is_told(se
         assert len(api.claim(max_jobs=10)["jobs"]) == 10
         assert "the role should be set to: enable_seqscan=off" in readiness(api)
         # The driver itself may leave jit off behind, when it asks what a type is; a role that is set as the README says has it off anyway.
-        names = sorted(session.NEEDED.keys() - {"jit"})
+        names = sorted(session_settings.NEEDED.keys() - {"jit"})
         assert [shown(pooled, loop, name) for name in names] == [shown(server.dsn, loop, name) for name in names]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from app.db.embedded import EmbeddedPostgres
+from app.db.embedded.server import EmbeddedPostgres
 from app.db.migrations import ROOT
 from tests.db.proxy import proxy_to
 from tests.image.base import Builder, build_base, image_config

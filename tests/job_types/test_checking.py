@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import MAX_FAULTS, Fault, ValidationFailed
-from app.job_types.checking import MAX_DETAIL, PayloadSchema
+from app.job_types.payload_schema import MAX_DETAIL, PayloadSchema
 
 FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
     "the payload itself": ({"type": "object"}, [], [("", "invalid")]),

@@ -14,7 +14,7 @@ PRELUDE = """
 import json, random, resource
 resource.setrlimit(resource.RLIMIT_AS, (1024**3, 1024**3))
 from app.errors import ValidationFailed
-from app.job_types.checking import Checker
+from app.job_types.payload_schema import Checker
 
 def nested(depth, step, leaf=1):
     for _ in range(depth):

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from app.errors import ValidationFailed
-from app.job_types.checking import MAX_SCHEMA_BYTES, PayloadSchema
-from app.job_types.patterns import regex_size
-from app.job_types.weighing import MAX_COST, SchemaCost
+from app.job_types.payload_schema import MAX_SCHEMA_BYTES, PayloadSchema
+from app.job_types.regex_size import regex_size
+from app.job_types.schema_cost import MAX_COST, SchemaCost
 from tests.api import Api
 from tests.job_types.conftest import Put
 

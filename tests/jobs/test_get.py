@@ -5,7 +5,7 @@ from uuid import UUID, uuid1, uuid4
 import httpx
 import pytest
 
-from app.jobs import watching
+from app.jobs import reader
 from tests.api import Api, when
 from tests.broker import RunningBroker, broker_process
 from tests.polls import Background
@@ -81,7 +81,7 @@ def test_waiting_answers_when_the_job_is_completed(api: Api, background: Backgro
 def test_waiting_needs_no_looking_in_the_broker_that_completes_the_job(
     api: Api, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(reader, "CHECK_SECONDS", 3600.0)
     first, second = api.enqueue(), api.enqueue()
     other = background.submit(api.job, second["id"], wait_seconds=20)
     waiter = background.submit(api.job, first["id"], wait_seconds=30)

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from app.broker import Broker
 from app.db.lanes import lane_of
-from app.house import Broker
 from app.leases import store
+from app.leases.claim import ClaimCall
 from app.leases.store import ENVELOPE_BYTES, LanePolicy, PollSlice
-from app.leases.taking import ClaimCall
 from tests.api import Api
 from tests.broker import threaded_broker
 from tests.conftest import QUICK

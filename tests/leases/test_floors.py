@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
+from app.broker import Broker
 from app.db.pool import Executor
-from app.house import Broker
-from app.leases.floors import MAX_PRIORITIES, LowWaterMarks
+from app.leases.low_water_marks import MAX_PRIORITIES, LowWaterMarks
 from app.leases.store import ENVELOPE_BYTES, LanePolicy, PollSlice
 from tests.api import Api, Json
 from tests.conftest import wait_until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.leases import waiting
+from app.matching import pollers
 from tests.api import Api, Json
 from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import QUICK
@@ -212,7 +212,7 @@ def test_a_wait_that_is_over_while_the_job_is_stored_still_brings_it(
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE", 60.0)
+    monkeypatch.setattr(pollers, "PATIENCE", 60.0)
     poll = background.claim(slow, wait_seconds=3)
     eventually(lambda: asleep(held_broker) == 1)
     with inserts_held(holding):
@@ -232,7 +232,7 @@ def test_a_poll_does_not_wait_for_ever_for_what_it_was_promised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And the job, stored at last as leased to it, goes back at no cost."""
-    monkeypatch.setattr(waiting, "PATIENCE", 0.01)
+    monkeypatch.setattr(pollers, "PATIENCE", 0.01)
     poll = background.claim(slow, wait_seconds=3)
     eventually(lambda: asleep(held_broker) == 1)
     with inserts_held(holding):

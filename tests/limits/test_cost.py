@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from asyncpg import Record
 
+from app.broker import Broker
+from app.concurrency import store as limits
 from app.db.pool import Executor
-from app.house import Broker
 from app.leases import store
 from app.leases.store import ClaimParams, LanePolicy
-from app.limits import store as limits
 from tests.api import Api, Json
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from app.house import Broker, build_broker
+from app.broker import Broker, build_broker
 from app.maintenance.chores import Cleaner, Partitions
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.house import Broker, build_broker
+from app.broker import Broker, build_broker
 from app.maintenance.chores import Cleaner, Partitions
 from tests.api import Api, Json, when
 from tests.broker import threaded_broker

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
+from app.broker import Broker, build_broker
 from app.errors import DatabaseUnavailable
-from app.house import Broker, build_broker
 from app.maintenance.chores import JobScheduler, LeaseRescuer
-from app.maintenance.rounds import DueCheck
+from app.maintenance.due_check import DueCheck
 from tests.api import Api
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from app.house import Broker
-from app.maintenance.runner import PeriodicService, ServiceRunner
+from app.broker import Broker
+from app.maintenance.services import PeriodicService, ServiceRunner
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase, create_database

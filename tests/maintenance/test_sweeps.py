@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from app.house import Broker
+from app.broker import Broker
 from app.maintenance.chores import JobScheduler, LeaseRescuer
-from app.maintenance.runner import PeriodicService, ServiceRunner
+from app.maintenance.services import PeriodicService, ServiceRunner
 from tests.api import Api
 from tests.database import Loop, TestDatabase
 

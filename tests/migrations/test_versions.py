@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.db import migrations
-from app.db.embedded import find_binaries
-from app.db.embedded_binaries import version_of
+from app.db.embedded.binaries import version_of
+from app.db.embedded.server import find_binaries
 from tests.api import Api
 from tests.broker import threaded_broker
 from tests.conftest import QUICK
@@ -21,7 +21,7 @@ def dsn(request: pytest.FixtureRequest) -> Iterator[str]:
     """A migrated database on that Postgres. Its folder is open to others: root starts it as another user."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        patch.setattr("app.db.embedded.find_binaries", lambda: AT_HAND[request.param])
+        patch.setattr("app.db.embedded.server.find_binaries", lambda: AT_HAND[request.param])
         with server(Path(folder) / "postgres") as dsn:
             migrations.upgrade(dsn)
             yield dsn

@@ -5,16 +5,16 @@ from uuid import UUID
 
 import pytest
 
-from app import house
-from app.dead_letters.reviving import DeadLetterService
-from app.jobs.changing import JobUpdater
-from app.jobs.intake import EnqueueService
-from app.leases.beating import HeartbeatService
-from app.leases.claiming import LongPoll
-from app.leases.settling import SettlementService
+from app import broker as broker_module
+from app.dead_letters.service import DeadLetterService
+from app.enqueue.service import EnqueueService
+from app.jobs.updater import JobUpdater
+from app.leases.heartbeat import HeartbeatService
+from app.leases.long_poll import LongPoll
+from app.leases.settle import SettlementService
 from app.maintenance.chores import JobScheduler, LeaseRescuer
 from app.settings import Settings
-from app.stats.reckoning import StatsService
+from app.stats.service import StatsService
 from tests.conftest import QUICK
 from tests.database import Loop, TestDatabase
 from tests.model.clock import VirtualClock
@@ -51,8 +51,8 @@ class Broker:
 
     def __init__(self, dsn: str, clock: VirtualClock, settings: Settings = SETTINGS) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(house, "DatabaseClock", lambda: clock)
-            self.house = house.build_broker(settings, dsn)
+            patch.setattr(broker_module, "DatabaseClock", lambda: clock)
+            self.house = broker_module.build_broker(settings, dsn)
         self.floor = self.house.floor
         self.intake, self.changing, self.claiming = self._room(EnqueueService), self._room(JobUpdater), self._room(LongPoll)
         self.settling, self.beating, self.reviving = (

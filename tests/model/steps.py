@@ -7,11 +7,11 @@ from typing import Protocol as Typed
 from uuid import UUID
 
 from app.errors import NotFound, WrongState
+from app.http.authorization import FULL_ACCESS
+from app.http.schema_types import UNSET, value_or
 from app.jobs.schemas import JobCreate
 from app.leases.schemas import ClaimJobs, Heartbeat, HeldLease, Outcome, SentError, Settlement
-from app.web.access import FULL_ACCESS
-from app.web.disconnect import Client
-from app.web.shapes import UNSET, value_or
+from app.server.client import Client
 from tests.model.brokers import Broker
 from tests.model.protocol import DEFAULT_LEASE, Protocol, Told
 

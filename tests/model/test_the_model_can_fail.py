@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from app.db.sql import Queries
-from app.keys import store as keys
+from app.db.queries import Queries
 from app.leases import store
-from app.leases.claiming import LongPoll
+from app.leases.long_poll import LongPoll
 from app.leases.store import ClaimedRow
-from app.web.disconnect import Client
+from app.locks import store as keys
+from app.server.client import Client
 from tests.model.brokers import Table
 from tests.model.machine import Leases
 

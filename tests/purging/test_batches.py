@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from app.broker import Broker, build_broker
 from app.db.lanes import lane_of
-from app.house import Broker, build_broker
 from app.purging.purging import BATCH, QueuePurger
 from app.queues.schemas import PurgeQueue, QueuePurged
 from tests.conftest import QUICK

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from app.house import Broker
+from app.broker import Broker
+from app.http.authorization import FULL_ACCESS
 from app.jobs.schemas import JobCreate
-from app.web.access import FULL_ACCESS
 from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import QUICK

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.house import Broker
+from app.broker import Broker
 from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import QUICK, wait_until

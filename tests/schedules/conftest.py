@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.house import Broker
-from app.schedules.firing import PeriodicEnqueuer
+from app.broker import Broker
+from app.schedules.enqueuer import PeriodicEnqueuer
 from tests.api import Api, Json, when
 from tests.conftest import wait_until
 from tests.database import TestDatabase

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.schedules.firing import PeriodicEnqueuer
+from app.schedules.enqueuer import PeriodicEnqueuer
 from tests.api import Api, when
 from tests.broker import threaded_broker
 from tests.conftest import QUICK

@@ -7,8 +7,8 @@ import pytest
 
 from app.schedules.cron import Cron
 from app.schedules.misfires import GRACE, MAX_RUNS, MisfirePlan, plan
+from app.schedules.recurrence import FixedInterval, Recurrence
 from app.schedules.schemas import Misfire
-from app.schedules.timing import FixedInterval, Recurrence
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 SECOND, TICK = timedelta(seconds=1), timedelta(microseconds=1)

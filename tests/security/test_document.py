@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.db.versions import FRESH_SECONDS
+from app.db.config_versions import FRESH_SECONDS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("SECURITY.md", "docs/faults.md", "docs/operations.md")

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
 
-from app.db.servers import Connection
+from app.db.primary import Connection
 from tests.sql.statements import Named
 
 Node = dict[str, Any]

@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 
 from app.db.migrations import ROOT
-from app.db.sql import Queries
+from app.db.queries import Queries
 
 LANED = (
     "jobs",

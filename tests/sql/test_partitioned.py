@@ -33,8 +33,8 @@ def noted(in_parts: TestDatabase) -> dict[str, list[Touched]]:
     """By statement: which parts of which tables were touched while a few jobs lived through everything there is."""
     in_parts.execute("INSERT INTO keys (lane, digest, expires_at) VALUES (7, gen_random_uuid(), now() - interval '1 day')")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.house.Database", WatchedDatabase)
-        patch.setattr("app.leases.floors.DEAR", -1)  # so that floors are used though nothing is dead
+        patch.setattr("app.broker.Database", WatchedDatabase)
+        patch.setattr("app.leases.low_water_marks.DEAR", -1)  # so that floors are used though nothing is dead
         with threaded_broker(QUICK, in_parts.dsn) as broker:
             live(Api(broker.http, "life"), in_parts)
             wait_until(lambda: {"fold", "forget_keys", "first_ready"} <= NOTES.keys())

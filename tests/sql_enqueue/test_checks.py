@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.enqueue.defaults import MAX_METADATA_BYTES
 from app.errors import MalformedJson, ValidationFailed
-from app.jobs.wanted import MAX_METADATA_BYTES
+from app.http import strict_json
 from app.settings import Settings
-from app.web import strict_json
 from tests.api import Api, when
 from tests.contract.hostile import NAMES, VALUES, Case
 from tests.database import TestDatabase

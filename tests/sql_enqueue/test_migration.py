@@ -23,7 +23,7 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[str]:
     """A server on which the role has never been, of every version at hand. Its folder is open: root starts it as another user."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        patch.setattr("app.db.embedded.find_binaries", lambda: AT_HAND[request.param])
+        patch.setattr("app.db.embedded.server.find_binaries", lambda: AT_HAND[request.param])
         with server(Path(folder) / "postgres") as dsn:
             yield dsn
 

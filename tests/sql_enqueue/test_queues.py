@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from app.house import Broker
+from app.broker import Broker
 from tests.api import Api
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, create_database

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from app.house import Broker
+from app.broker import Broker
 from tests.database import Loop, TestDatabase
 
 Counted = Callable[[str], dict[str, int]]

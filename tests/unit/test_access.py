@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.web.access import ANONYMOUS, Access, Grant, Scope, caller_with
+from app.http.authorization import ANONYMOUS, Access, Grant, Scope, caller_with
 from tests.database import TestDatabase
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from app.db.batcher import MAX_CALLS, MAX_WEIGHT, Batcher
-from app.db.outcomes import has_written, mark_written, reset_written
+from app.db.write_outcome import has_written, mark_written, reset_written
 from app.errors import DatabaseUnavailable, Outcome
 
 PATIENCE = 60.0

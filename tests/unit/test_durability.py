@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.db import session
+from app.db import session_settings
 from app.db.durability import Facts, durability_failures, durability_warnings
 from tests.readme.test_readme import code
 
@@ -59,14 +59,14 @@ def test_standbys_that_we_may_not_see_are_not_missed() -> None:
 
 
 def test_a_session_that_lacks_a_setting_is_told_which() -> None:
-    has = list(session.NEEDED.values())
-    assert list(session.missing_settings(has)) == []
-    (told,) = session.missing_settings(["on", *has[1:]])
+    has = list(session_settings.NEEDED.values())
+    assert list(session_settings.missing_settings(has)) == []
+    (told,) = session_settings.missing_settings(["on", *has[1:]])
     assert told.endswith("should be set to: enable_seqscan=off")
 
 
 def test_the_readme_gives_the_role_what_a_pooler_keeps_us_from_sending() -> None:
     (told,) = code("Your own Postgres", "sql")
     assert told.strip().splitlines() == [
-        f"ALTER ROLE longshore IN DATABASE longshore SET {name} = '{value}';" for name, value in session.NEEDED.items()
+        f"ALTER ROLE longshore IN DATABASE longshore SET {name} = '{value}';" for name, value in session_settings.NEEDED.items()
     ]

@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from app.dead_letters.merging import merge_patch
-from app.web.shapes import Raw
+from app.dead_letters.merge_patch import merge_patch
+from app.http.schema_types import Raw
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 

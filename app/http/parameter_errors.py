@@ -1,0 +1,50 @@
+"""Errors that pydantic finds in paths, query strings and headers, with the same texts as errors in bodies."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from app.errors import Fault, ValidationFailed
+from app.http.body_errors import unknown_field
+from app.http.headers import KEY_PATTERN, KEY_RULE
+from app.http.schema_types import NAME_PATTERN, NAME_RULE
+
+_CODES = {"extra_forbidden": "unknown_field", "missing": "missing"}
+_SENTENCES = {
+    "missing": "{name} is required",
+    "int_parsing": "{name} must be an integer",
+    "int_from_float": "{name} must be an integer",
+    "int_parsing_size": "{name} is too large",
+    "float_parsing": "{name} must be a number",
+    "bool_parsing": "{name} must be true or false",
+    "uuid_parsing": "{name} must be a UUID",
+    "greater_than_equal": "{name} must be at least {ge}",
+    "less_than_equal": "{name} must be at most {le}",
+    "string_too_short": "{name} must have at least {min_length} characters",
+    "string_too_long": "{name} must have at most {max_length} characters",
+    "value_error": "{name} {error}",
+}
+_PATTERNS = {NAME_PATTERN: NAME_RULE, KEY_PATTERN: KEY_RULE, r"^[0-9a-f]{16}$": "the id of a key: 16 digits of 0-9 a-f"}
+
+
+def validation_failed(found: Sequence[Mapping[str, Any]], known: Iterable[str] = ()) -> ValidationFailed:
+    """`known` are the names of the parameters that the call takes."""
+    return ValidationFailed.of([_fault(error, list(known)) for error in found])
+
+
+def _fault(error: Mapping[str, Any], known: list[str]) -> Fault:
+    steps = [str(step) for step in error["loc"]]
+    return Fault("/" + "/".join(steps), _CODES.get(error["type"], "invalid"), _sentence(error, steps[-1], known))
+
+
+def _sentence(error: Mapping[str, Any], name: str, known: list[str]) -> str:
+    kind, facts = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return unknown_field(name, known).replace("field", "parameter", 1)
+    if kind == "enum":
+        return f"{name} must be one of {', '.join(facts['expected'].replace(' or ', ', ').replace(chr(39), '').split(', '))}"
+    if kind == "string_pattern_mismatch":
+        rule = _PATTERNS.get(facts["pattern"])
+        return f"{name} must be {rule}" if rule else f"{name} must match {facts['pattern']}"
+    if kind in _SENTENCES:
+        return _SENTENCES[kind].format(name=name, **facts)
+    return str(error["msg"]).replace("Input should be", f"{name} must be")

@@ -1,0 +1,146 @@
+"""The one place that turns an error into an answer: application/problem+json (RFC 9457)."""
+
+import re
+from collections.abc import Collection, Mapping
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app import errors
+from app.errors import MAX_FAULTS, MethodNotAllowed, NotFound, ValidationFailed
+from app.http.headers import request_id
+from app.http.parameter_errors import validation_failed
+from app.http.schema_types import UNSET, Int32, ResponseModel, UnsetType
+
+Methods = Mapping[str, Collection[str]]  # by path template
+
+
+class FieldProblem(ResponseModel):
+    """One thing that is wrong with the request. `pointer` is a JSON pointer into the body (or `/query/x`, `/path/x`)."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class Problem(ResponseModel):
+    """RFC 9457. `code` is for programs, `detail` for people, `instance` is the request id. Some members come with some codes only."""
+
+    type: str
+    title: str
+    status: Int32
+    detail: str
+    instance: str
+    code: str
+    errors: list[FieldProblem] | UnsetType = UNSET
+    job_id: str | UnsetType = UNSET
+    state: str | UnsetType = UNSET
+    attempt: Int32 | UnsetType = UNSET
+    limit: Int32 | UnsetType = UNSET
+    outcome: str | UnsetType = UNSET
+    existing_job_id: str | UnsetType = UNSET
+
+
+def details(problem: errors.Problem, instance: str) -> Problem:
+    return Problem(
+        type=f"/problems/{problem.code}",
+        title=problem.title,
+        status=problem.status,
+        detail=_detail(problem),
+        instance=instance,
+        code=problem.code,
+        errors=[FieldProblem(**fault._asdict()) for fault in problem.faults[:MAX_FAULTS]] or UNSET,
+        **problem.members,  # type: ignore[arg-type]
+    )
+
+
+def _detail(problem: errors.Problem) -> str:
+    if problem.fault_count <= MAX_FAULTS:
+        return problem.detail
+    number = errors.counted(problem.fault_count)
+    return problem.detail if problem.detail.startswith(number) else f"{problem.detail} ({number})"
+
+
+def render(problem: errors.Problem, instance: str, headers: Mapping[str, str] | None = None) -> Response:
+    sent = {**problem.headers, **(headers or {})}
+    if problem.retry_after is not None:
+        sent["Retry-After"] = str(problem.retry_after)
+    return Response(msgspec.json.encode(details(problem, instance)), problem.status, sent, "application/problem+json")
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(errors.Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_anything)
+    app.add_middleware(_NoNul)
+
+
+class _NoNul:
+    """Postgres has no NUL in texts: a filter with one can match nothing, and must not get that far. Bodies are checked as JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and b"%00" in scope["query_string"]:
+            refusal = render(ValidationFailed.at("/query", "a parameter must not contain a NUL character"), request_id(scope))
+            await refusal(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+async def _on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.Problem)
+    return render(error, request_id(request.scope))
+
+
+async def _on_anything(request: Request, _error: Exception) -> Response:
+    """Raised again by the framework, and logged by the envelope."""
+    return render(errors.Problem("the error was logged under this request id"), request_id(request.scope))
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    """Path and query errors, found by FastAPI. `GET /jobs/batch` is not a job with a bad id: that path exists, for POST."""
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if request.scope["path"] in request.app.state.methods and any(fault["loc"][0] == "path" for fault in found):
+        return _wrong_method(request)
+    return render(validation_failed(found, _known_parameters(request)), request_id(request.scope))
+
+
+def _known_parameters(request: Request) -> list[str]:
+    """The names of the route's query parameters."""
+    route = request.scope.get("route")
+    fields = route.dependant.query_params if isinstance(route, APIRoute) else []
+    models = [field.field_info.annotation for field in fields]
+    return [name for model in models for name in getattr(model, "model_fields", ())]
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    """The router's own: no such path, or not with that method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        return _wrong_method(request)
+    return render(NotFound(f"{request.method} {request.url.path}"), request_id(request.scope), error.headers)
+
+
+def _wrong_method(request: Request) -> Response:
+    problem = MethodNotAllowed(f"{request.method} {request.url.path}")
+    return render(problem, request_id(request.scope), {"Allow": _allowed(request)})
+
+
+def _allowed(request: Request) -> str:
+    """All methods of the path. The router reports only those of the first route that matches."""
+    methods: Methods = request.app.state.methods
+    path = request.scope["path"]
+    fitting = [path] if path in methods else [template for template in methods if _fits(template, path)]
+    return ", ".join(sorted({method for template in fitting for method in methods[template]}))
+
+
+def _fits(template: str, path: str) -> bool:
+    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) is not None

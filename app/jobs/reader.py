@@ -1,0 +1,154 @@
+"""Looking at jobs: one, one until it has finished, many, and the attempts of one."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+
+from app.db.infrastructure import Infrastructure
+from app.db.lanes import lanes_of
+from app.errors import NotFound, ValidationFailed
+from app.http.authorization import Access
+from app.http.pagination import EncodedPage, PageParams, encode_page
+from app.http.schema_types import Instant, value_or
+from app.jobs import store
+from app.jobs.listing import JobPage, list_jobs
+from app.jobs.schemas import Attempt, Job, JobFilter, Order
+from app.jobs.signals import Signals
+from app.jobs.store import JobRow
+from app.queues.cache import QueueCache
+from app.server.client import Client
+
+FINISHED = ("completed", "dead", "cancelled")
+_FAR_AHEAD = datetime.max.replace(tzinfo=UTC)
+CHECK_SECONDS = 0.5  # a job that another process finishes is found by looking
+
+
+class JobReader:
+    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+        self._floor = floor
+        self._queues = queues
+        self._watchers: dict[UUID, list[asyncio.Event]] = {}
+        self._draining = False
+        signals.on_finished = self._finished
+
+    async def find(self, job_id: UUID) -> JobRow:
+        row = await store.find(self._floor.db, job_id, self._floor.retention_now())
+        if row is None:
+            raise NotFound(f"no job {job_id}")
+        return row
+
+    async def told(self, row: JobRow) -> Job:
+        return row.told(await self._queues.name_of(row.lane))
+
+    async def get(self, job_id: UUID) -> Job:
+        return await self.told(await self.find(job_id))
+
+    async def attempts(self, job_id: UUID, page: PageParams) -> EncodedPage[Attempt]:
+        after = _instant(page.after("ended_at"))
+        attempts = (await self.find(job_id)).all_attempts()
+        return await encode_page(
+            attempts if after is None else _following(attempts, after),
+            lambda attempt: attempt,
+            lambda attempt: {"ended_at": value_or(attempt.ended_at, _FAR_AHEAD).isoformat()},
+            limit=page.limit,
+            max_bytes=self._floor.settings.max_list_bytes,
+        )
+
+    async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client, access: Access) -> Job:
+        """Answers when the job has finished, the time is over, the client has left or the process drains."""
+        until = time.monotonic() + min(wait_seconds, self._floor.settings.max_wait_seconds)
+        event = asyncio.Event()
+        client.on_leave(event.set)
+        self._watchers.setdefault(job_id, []).append(event)
+        try:
+            while True:
+                event.clear()
+                row = await self.find(job_id)
+                await self._floor.versions.fresh()
+                access.check_still_there()  # after the read: a key that was revoked before the job finished is not told of it
+                left = until - time.monotonic()
+                if row.state in FINISHED or left <= 0 or client.gone or self._draining:
+                    return await self.told(row)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, CHECK_SECONDS * random.uniform(0.8, 1.2))):
+                        await event.wait()
+        finally:
+            self._forget(job_id, event)
+
+    async def page(self, wanted: JobFilter, order: Order, page: PageParams, access: Access, *, payload: bool) -> EncodedPage[Job]:
+        lanes, max_bytes = await self.lanes(wanted, access), self._floor.settings.max_list_bytes
+        rows, total = await list_jobs(
+            self._floor.reads,
+            lanes,
+            wanted,
+            kept_at=self._floor.retention_now(),
+            after=_id(page.after("id")),
+            order=order,
+            limit=page.limit + 1,
+            max_bytes=max_bytes,
+            payload=payload,
+        )
+        await self._queues.learn({row["lane"] for row in rows})
+        return await encode_page(
+            rows,
+            lambda row: JobPage.job(row).told(self._queues.name(row["lane"])),
+            lambda job: {"id": str(job.id)},
+            limit=page.limit,
+            max_bytes=max_bytes,
+            total=total,
+        )
+
+    async def lanes(self, wanted: JobFilter, access: Access, at: str = "/query") -> Sequence[int]:
+        name = value_or(wanted.queue, None)
+        if name is None:
+            await self._queues.refresh()
+            return self._queues.lanes(access=access)
+        access.check(name, f"{at}/queue")
+        queue = await self._queues.find(name)
+        return lanes_of(queue.id, queue.lanes) if queue else []
+
+    def drain(self) -> None:
+        self._draining = True
+        for events in self._watchers.values():
+            for event in events:
+                event.set()
+
+    def _finished(self, job_ids: Iterable[UUID]) -> None:
+        for job_id in job_ids if self._watchers else ():
+            for event in self._watchers.get(job_id, ()):
+                event.set()
+
+    def _forget(self, job_id: UUID, event: asyncio.Event) -> None:
+        events = self._watchers[job_id]
+        events.remove(event)
+        if not events:
+            del self._watchers[job_id]
+
+
+def _following(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
+    """The attempts after the one that ended at `instant`: their instants need not rise, because a clock can be set back. If that attempt is
+    no longer kept, those that ended later. An attempt without `ended_at` is the last one, which is still running."""
+    ends = [value_or(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
+    if instant in ends:
+        return attempts[ends.index(instant) + 1 :]
+    return [attempt for attempt, end in zip(attempts, ends, strict=True) if end > instant]
+
+
+def _instant(text: str) -> datetime | None:
+    try:
+        return msgspec.convert(text, Instant) if text else None
+    except msgspec.ValidationError:
+        raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None
+
+
+def _id(text: str) -> UUID | None:
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None

@@ -1,0 +1,210 @@
+"""Pure: what becomes of a job whose lease ends other than by completion. Budgets, back-off and the account of the attempt."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from app.http.schema_types import UNSET, unset_if_none, value_or
+from app.jobs.schemas import Attempt, JobError
+from app.leases.schemas import SentError
+from app.leases.store import LeaseRow
+from app.queues.schemas import RetryPolicy
+from app.settings import Settings
+
+# The first three are a worker's word; the others the broker's own: undelivered, no longer listed, ran out, ran for too long.
+LeaseOutcome = Literal["fail", "snooze", "release", "undo", "reclaim", "expire", "timeout"]
+
+AT_ONCE = "at once"  # a retry or a snooze without delay: ready when it was settled, not scheduled
+MAX_TEXT = 8 * 1024
+_UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`")
+_HEX = re.compile(r"\b(?:0x)?(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_retry = msgspec.json.Decoder(RetryPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnd:
+    """The end of one lease, as asked for."""
+
+    job_id: UUID
+    token: UUID
+    outcome: LeaseOutcome
+    error: JobError | None = None
+    retryable: bool = True
+    delay_seconds: float | None = None
+    checkpoint: str | None = None
+
+
+class RetryDecision(NamedTuple):
+    """What the job becomes, and what it was when that was decided (the statement matches nothing else)."""
+
+    id: UUID
+    token: UUID
+    was: str
+    lease: datetime | None
+    missing: datetime | None
+    next_state: str
+    reason: str | None
+    settled_as: str | None
+    run_at: datetime
+    attempt: int
+    crashes: int
+    checkpoint: str | None
+    entry: str | None
+    error_type: str | None
+    fingerprint: str
+
+    @property
+    def burial(self) -> tuple[object, ...]:
+        """The columns of `bury`."""
+        return (
+            self.id,
+            self.token,
+            self.was,
+            self.lease,
+            self.missing,
+            self.reason,
+            self.settled_as,
+            self.attempt,
+            self.crashes,
+            self.checkpoint,
+            self.entry,
+            self.error_type,
+            self.fingerprint,
+        )
+
+    @property
+    def closing(self) -> tuple[object, ...]:
+        """The columns of `close`."""
+        return (
+            self.id,
+            self.token,
+            self.was,
+            self.lease,
+            self.missing,
+            self.settled_as,
+            self.crashes,
+            self.checkpoint,
+            self.entry,
+        )
+
+
+def decide(row: LeaseRow, ending: LeaseEnd, settings: Settings, now: datetime, dice: float) -> RetryDecision:
+    """`dice` is a number from -1 to 1, for the jitter."""
+    spent = ending.outcome in ("fail", "expire", "timeout")
+    reason = _reason(row, ending, settings)
+    next_state = _next_state(reason)
+    delay = _delay(row, ending, settings, dice) if next_state == "scheduled" else 0
+    at_once = next_state == "scheduled" and delay <= 0
+    given_back = 0 if spent or row.state != "running" or next_state == "cancelled" else 1
+    told = spent or next_state == "cancelled"
+    return RetryDecision(
+        id=row.id,
+        token=row.lease_token,
+        was=row.state,
+        lease=row.lease_expires_at if ending.outcome in ("expire", "timeout") else None,
+        missing=row.missing_since if ending.outcome == "reclaim" else None,
+        next_state="ready" if at_once else next_state,
+        reason=None if at_once else reason,
+        settled_as=_settled_as(ending.outcome, at_once=at_once),
+        run_at=now + timedelta(seconds=delay) if next_state == "scheduled" else row.run_at,
+        attempt=row.attempt - given_back,
+        crashes=row.crashes + (ending.outcome == "expire"),
+        checkpoint=ending.checkpoint,
+        entry=_attempt_record(row, ending, now, cancelled=next_state == "cancelled") if told else None,
+        error_type=value_or(ending.error.error_type, None) if ending.error else None,
+        fingerprint=fingerprint(ending.error) if ending.error else str(reason),
+    )
+
+
+def _settled_as(outcome: LeaseOutcome, *, at_once: bool) -> str | None:
+    """What the token was used for; with it a repeated settlement gets the same answer. The broker's own endings use up no token."""
+    if outcome not in ("fail", "snooze", "release"):
+        return None
+    return f"{outcome} {AT_ONCE}" if at_once else outcome
+
+
+def _reason(row: LeaseRow, ending: LeaseEnd, settings: Settings) -> str | None:
+    """Why the job is where it goes; None for ready, which needs no reason."""
+    if row.cancel_requested_at is not None:
+        return "cancelled_by_user"
+    if ending.outcome == "fail" and not ending.retryable:
+        return "not_retryable"
+    if ending.outcome == "expire" and row.crashes + 1 >= settings.max_crashes:
+        return "poison"
+    if ending.outcome in ("fail", "expire", "timeout") and row.attempt >= row.max_attempts:
+        return "attempts_exhausted"
+    if row.deliveries >= settings.max_deliveries:
+        return "undeliverable"
+    return {"fail": "retry_backoff", "timeout": "retry_backoff", "snooze": "snoozed"}.get(ending.outcome)
+
+
+def _next_state(reason: str | None) -> str:
+    if reason is None:
+        return "ready"
+    if reason in ("retry_backoff", "snoozed"):
+        return "scheduled"
+    return "cancelled" if reason == "cancelled_by_user" else "dead"
+
+
+def _delay(row: LeaseRow, ending: LeaseEnd, settings: Settings, dice: float) -> float:
+    if ending.delay_seconds is not None:
+        return ending.delay_seconds
+    policy = _retry.decode(row.retry) if row.retry else RetryPolicy()
+    base = value_or(policy.base_seconds, settings.retry_base_seconds)
+    factor = value_or(policy.factor, settings.retry_factor)
+    most = value_or(policy.max_seconds, settings.retry_max_seconds)
+    return backoff(row.attempt, base, factor, most) * (1 + value_or(policy.jitter, settings.retry_jitter) * dice)
+
+
+def backoff(attempt: int, base: float, factor: float, most: float) -> float:
+    """Delay after the n-th execution. Multiplied step by step, so that no exponent can overflow."""
+    delay = base
+    for _ in range(attempt - 1):
+        if delay >= most or factor == 1:
+            break
+        delay *= factor
+    return min(delay, most)
+
+
+def _attempt_record(row: LeaseRow, ending: LeaseEnd, now: datetime, *, cancelled: bool) -> str:
+    attempt = Attempt(
+        attempt=row.attempt,
+        worker_id=unset_if_none(row.worker_id),
+        started_at=row.started_at,
+        ended_at=now,
+        outcome="cancel" if cancelled else "fail" if ending.outcome == "timeout" else ending.outcome,
+        error=UNSET if ending.error is None else ending.error,
+    )
+    return msgspec.json.encode(attempt).decode()
+
+
+def stored_error(sent: SentError) -> JobError:
+    """A worker's error as it is kept: texts cut, and without the one character that Postgres cannot store."""
+    return JobError(
+        message=_clean(sent.message),
+        error_type=UNSET if sent.error_type is UNSET else _clean(sent.error_type)[:200],
+        stack=UNSET if sent.stack is UNSET else _clean(sent.stack),
+        details=sent.details,
+    )
+
+
+def _clean(text: str) -> str:
+    return text.replace("\x00", "").encode()[:MAX_TEXT].decode(errors="ignore")  # bytes, and no character cut in two
+
+
+def fingerprint(error: JobError) -> str:
+    """The same for failures that differ only in numbers, ids and quoted strings."""
+    message = error.message[:500]
+    for pattern, mask in ((_QUOTED, "?"), (_UUID, "#"), (_HEX, "#"), (_NUMBER, "#")):
+        message = pattern.sub(mask, message)
+    return f"{value_or(error.error_type, 'error')}: {message}"[:250]
+
+
+TIMED_OUT = JobError(message="the run took longer than its timeout_seconds", error_type="timeout")
+EXPIRED = JobError(message="the lease ran out: no heartbeat, no settlement", error_type="lease_expired")

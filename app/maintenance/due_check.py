@@ -1,0 +1,48 @@
+"""One look for all sweeps: whether anything is due, has run out or has ended. Mostly nothing is, and then none of them asks: a broker with
+nothing to do asked 16 times a second."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from app.db.every import Timer
+from app.db.infrastructure import Infrastructure
+from app.maintenance import store
+from app.maintenance.chores import JobScheduler, LeaseRescuer
+from app.schedules.enqueuer import PeriodicEnqueuer
+
+REGULARLY = 20  # rounds after which a sweep is made unasked
+
+
+@dataclass(frozen=True, slots=True)
+class DueCheck:
+    """`nudges` by the names that `overdue` has for the sweeps."""
+
+    floor: Infrastructure
+    expiry: LeaseRescuer
+    promotion: JobScheduler
+    firing: PeriodicEnqueuer
+    nudges: Mapping[str, Callable[[], None]]
+
+    async def run_once(self) -> None:
+        now = self.floor.now()
+        unasked = Timer(self.floor.settings.sweep_seconds, self._nudge_all)  # while the look waits for a lock, or for the database
+        try:
+            first = await store.overdue(self.floor.db, self.expiry.after, now)
+        except Exception:
+            self._nudge_all()
+            raise
+        finally:
+            unasked.stop()
+        for sweep, instant in first.items():
+            if instant is None or instant <= now:
+                self.nudges[sweep]()
+        if "expiry" not in first:
+            self.expiry.swept(now)
+        for sweep, set_alarm in (("promotion", self.promotion.set_alarm), ("firing", self.firing.set_alarm)):
+            instant = first.get(sweep)
+            if instant is not None and instant > now:
+                set_alarm(instant)
+
+    def _nudge_all(self) -> None:
+        for nudge in self.nudges.values():
+            nudge()

@@ -1,1 +1,0 @@
-"""The door: knows HTTP, knows no job."""
