@@ -63,11 +63,11 @@ that it still does; pass `deliveries` downstream as the epoch if an effect must 
 class BrokerApp(FastAPI):
     """The envelope comes before the framework's own stack of middleware: it is around hot verbs too, which do without that."""
 
-    way_in: RequestMiddleware
+    request_middleware: RequestMiddleware
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
-        await self.way_in(scope, receive, send)
+        await self.request_middleware(scope, receive, send)
 
     async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, send)
@@ -75,27 +75,27 @@ class BrokerApp(FastAPI):
 
 def create_app(settings: Settings, dsn: str) -> FastAPI:
     """Connects to nothing yet: that happens when the app starts."""
-    house = build_broker(settings, dsn)
+    broker = build_broker(settings, dsn)
     app = BrokerApp(
         title="Longshore",
         version=RELEASE,
         description=DESCRIPTION,
-        lifespan=lambda _app: _lifespan(house),
+        lifespan=lambda _app: _lifespan(broker),
         docs_url=None,
         redoc_url=None,
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
     )
     app.state.settings = settings
-    app.state.drain = house.drain
-    app.state.house = house
-    app.state.doorkeeper = house.keyring
-    app.state.border = house.borders.check
-    install_services(app, *house.rooms, Health(settings, house.floor.metrics, _checks(house)))
+    app.state.drain = broker.drain
+    app.state.broker = broker
+    app.state.authenticator = broker.authenticator
+    app.state.border = broker.path_access.check
+    install_services(app, *broker.rooms, Health(settings, broker.infra.metrics, _checks(broker)))
     problems.install(app)
     openapi.install(app)
-    app.way_in = RequestMiddleware(app.framework, house.floor.metrics)
-    app.state.hot = FastRouter(app, app.way_in, _fast_routes())
+    app.request_middleware = RequestMiddleware(app.framework, broker.infra.metrics)
+    app.state.hot = FastRouter(app, app.request_middleware, _fast_routes())
     for room in PACKAGES:
         app.include_router(room.router)
     for desk in (health, docs):
@@ -123,69 +123,69 @@ def _operation_id(route: APIRoute) -> str:
 
 
 @asynccontextmanager
-async def _lifespan(house: Broker) -> AsyncIterator[None]:
-    floor = house.floor
-    await floor.db.open()
-    runner = ServiceRunner(floor)
-    if (failure := await _clock_failure(house)) is None:
-        await _start(house, runner)
+async def _lifespan(broker: Broker) -> AsyncIterator[None]:
+    infra = broker.infra
+    await infra.db.open()
+    runner = ServiceRunner(infra)
+    if (failure := await _clock_failure(broker)) is None:
+        await _start(broker, runner)
     else:
-        log.warning("database unreachable, waiting for it", detail=floor.db.explain_to_operator(failure))
-        runner.start_task("await the database", lambda: _start_when_reachable(house, runner))
+        log.warning("database unreachable, waiting for it", detail=infra.db.explain_to_operator(failure))
+        runner.start_task("await the database", lambda: _start_when_reachable(broker, runner))
     try:
         yield
     finally:
         await runner.stop()
         with suppress(Exception):
             async with asyncio.timeout(FINISH_SECONDS):
-                await house.finish()
+                await broker.finish()
         with suppress(Exception):
-            await house.reckoning.write_times()
-        await floor.db.close()
+            await broker.stats.write_durations()
+        await infra.db.close()
 
 
-async def _clock_failure(house: Broker) -> DatabaseUnavailable | None:
+async def _clock_failure(broker: Broker) -> DatabaseUnavailable | None:
     try:
-        await house.floor.clock.refresh(house.floor.db)
+        await broker.infra.clock.refresh(broker.infra.db)
     except DatabaseUnavailable as failure:
         return failure
     return None
 
 
-async def _start_when_reachable(house: Broker, runner: ServiceRunner) -> None:
+async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
     """A broker may start before its database. Nothing is swept by any other clock than the database's."""
-    while await _clock_failure(house) is not None:  # noqa: ASYNC110 (a database sets no event)
+    while await _clock_failure(broker) is not None:  # noqa: ASYNC110 (a database sets no event)
         await asyncio.sleep(0.25)
     log.info("database reached")
-    await _start(house, runner)
+    await _start(broker, runner)
 
 
-async def _start(house: Broker, runner: ServiceRunner) -> None:
+async def _start(broker: Broker, runner: ServiceRunner) -> None:
     """Starts the background services on any schema, because it may be migrated later. A log line says what is missing until then."""
-    start_services(house, runner)
+    start_services(broker, runner)
     try:
-        outdated = schema_problem(await migrations.current_revision(house.floor.db))
+        outdated = schema_problem(await migrations.current_revision(broker.infra.db))
     except DatabaseUnavailable as error:
         outdated = error.detail
     if outdated is not None:
         log.warning("database not ready", detail=outdated)
 
 
-def _checks(house: Broker) -> dict[str, health.Probe]:
+def _checks(broker: Broker) -> dict[str, health.Probe]:
     async def database() -> str:
-        await house.floor.db.value("SELECT 1")
+        await broker.infra.db.value("SELECT 1")
         return "answers"
 
     async def schema() -> str:
         """A newer schema is fine: migrations come before the release that needs them."""
-        at = await migrations.current_revision(house.floor.db)
+        at = await migrations.current_revision(broker.infra.db)
         if (outdated := schema_problem(at)) is not None:
             raise Problem(outdated)
         return f"at {at}"
 
     async def serving() -> str:
-        if house.waiting.draining:
+        if broker.waiting.draining:
             raise Problem("draining")
         return "not draining"
 
-    return {"database": database, "durability": house.floor.inspection.told, "schema": schema, "serving": serving}
+    return {"database": database, "durability": broker.infra.inspection.to_response, "schema": schema, "serving": serving}

@@ -29,6 +29,7 @@ from app.jobs.signals import Signals
 from app.jobs.updater import JobUpdater
 from app.leases import low_water_marks
 from app.leases.claim import ClaimService
+from app.leases.duration_histogram import DurationHistogram
 from app.leases.heartbeat import HeartbeatService
 from app.leases.long_poll import LongPoll
 from app.leases.settle import SettlementService
@@ -47,7 +48,6 @@ from app.queues.service import QueueService
 from app.schedules.enqueuer import PeriodicEnqueuer
 from app.schedules.service import ScheduleService
 from app.settings import Settings
-from app.stats.histograms import DurationHistogram
 from app.stats.service import StatsService
 from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
@@ -55,101 +55,101 @@ from app.workers.registry import WorkerRegistry
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    floor: Infrastructure
-    keyring: ApiKeyAuthenticator
-    issuing: ApiKeyService
-    borders: PathAccess
+    infra: Infrastructure
+    authenticator: ApiKeyAuthenticator
+    api_keys: ApiKeyService
+    path_access: PathAccess
     queues: QueueCache
-    configuring: QueueService
+    queue_service: QueueService
     signals: Signals
-    intake: EnqueueService
-    watching: JobReader
+    enqueuer: EnqueueService
+    reader: JobReader
     waiting: PollerRegistry
-    roster: WorkerRegistry
-    asks: PollHistory
-    turns: GroupScheduler
-    sorting: RuleChanges
-    settling: SettlementService
-    handing: SyncMatcher
-    taking: ClaimService
-    reviving: DeadLetterService
-    firing: PeriodicEnqueuer
-    reckoning: StatsService
+    workers: WorkerRegistry
+    poll_history: PollHistory
+    group_scheduler: GroupScheduler
+    rule_changes: RuleChanges
+    settlements: SettlementService
+    matcher: SyncMatcher
+    claims: ClaimService
+    dead_letters: DeadLetterService
+    periodic_enqueuer: PeriodicEnqueuer
+    stats: StatsService
     rooms: tuple[object, ...]
 
     async def finish(self) -> None:
         """What callers have brought is stored, and what nobody is there to take goes back."""
-        await asyncio.gather(self.intake.finish(), self.taking.finish(), self.settling.finish())
-        await self.handing.run_once()
+        await asyncio.gather(self.enqueuer.finish(), self.claims.finish(), self.settlements.finish())
+        await self.matcher.run_once()
 
     def drain(self) -> None:
         """Parked polls and watchers are answered now; /readyz says no from here on."""
         self.waiting.drain()
-        self.watching.drain()
+        self.reader.drain()
 
 
 def build_broker(settings: Settings, dsn: str) -> Broker:
-    floor = _infrastructure(settings, dsn)
-    queues, job_types, signals, times = QueueCache(floor), JobTypeCache(floor), Signals(floor.wakeups), DurationHistogram()
-    waiting, roster, asks, turns = (
-        PollerRegistry(floor.metrics),
-        WorkerRegistry(floor),
-        PollHistory(floor, queues),
-        GroupScheduler(floor, queues, signals),
+    infra = _infrastructure(settings, dsn)
+    queues, job_types, signals, times = QueueCache(infra), JobTypeCache(infra), Signals(infra.wakeups), DurationHistogram()
+    waiting, workers, poll_history, group_scheduler = (
+        PollerRegistry(infra.metrics),
+        WorkerRegistry(infra),
+        PollHistory(infra, queues),
+        GroupScheduler(infra, queues, signals),
     )
-    sorting = RuleChanges(floor, queues, signals, turns)
-    watching = JobReader(floor, queues, signals)
-    configuring = QueueService(floor)
-    creator = QueueCreator(floor, queues)
-    intake = EnqueueService(floor, queues, creator, JobParser(floor, queues, job_types), signals)
-    settling = SettlementService(floor, queues, signals, times, turns)
-    handing = SyncMatcher(floor, queues, waiting, settling)
-    intake.offer = handing.offer
-    reviving = DeadLetterService(floor, queues, creator, signals, watching)
-    firing = PeriodicEnqueuer(floor, intake, watching)
-    reckoning = StatsService(floor, queues, waiting, times)
-    taking = ClaimService(floor, queues, signals, times)
-    issuing = ApiKeyService(floor)
+    rule_changes = RuleChanges(infra, queues, signals, group_scheduler)
+    reader = JobReader(infra, queues, signals)
+    queue_service = QueueService(infra)
+    creator = QueueCreator(infra, queues)
+    enqueuer = EnqueueService(infra, queues, creator, JobParser(infra, queues, job_types), signals)
+    settlements = SettlementService(infra, queues, signals, times, group_scheduler)
+    matcher = SyncMatcher(infra, queues, waiting, settlements)
+    enqueuer.offer = matcher.offer
+    dead_letters = DeadLetterService(infra, queues, creator, signals, reader)
+    periodic_enqueuer = PeriodicEnqueuer(infra, enqueuer, reader)
+    stats = StatsService(infra, queues, waiting, times)
+    claims = ClaimService(infra, queues, signals, times)
+    api_keys = ApiKeyService(infra)
     rooms = (
-        issuing,
-        configuring,
-        JobTypeService(floor),
+        api_keys,
+        queue_service,
+        JobTypeService(infra),
         queues,
-        intake,
-        watching,
-        JobUpdater(floor, queues, signals, watching),
-        QueuePurger(floor, queues, signals, turns.look_at),
-        roster,
-        settling,
-        LongPoll(floor, queues, waiting, settling, roster, asks, taking),
-        HeartbeatService(floor, queues, settling, roster),
-        reviving,
-        firing,
-        ScheduleService(floor, intake, firing),
-        reckoning,
-        JobExplainer(floor, queues, watching, asks, waiting),
+        enqueuer,
+        reader,
+        JobUpdater(infra, queues, signals, reader),
+        QueuePurger(infra, queues, signals, group_scheduler.rescan),
+        workers,
+        settlements,
+        LongPoll(infra, queues, waiting, settlements, workers, poll_history, claims),
+        HeartbeatService(infra, queues, settlements, workers),
+        dead_letters,
+        periodic_enqueuer,
+        ScheduleService(infra, enqueuer, periodic_enqueuer),
+        stats,
+        JobExplainer(infra, queues, reader, poll_history, waiting),
     )
     return Broker(
-        floor,
-        ApiKeyAuthenticator(floor),
-        issuing,
-        PathAccess(floor, queues),
+        infra,
+        ApiKeyAuthenticator(infra),
+        api_keys,
+        PathAccess(infra, queues),
         queues,
-        configuring,
+        queue_service,
         signals,
-        intake,
-        watching,
+        enqueuer,
+        reader,
         waiting,
-        roster,
-        asks,
-        turns,
-        sorting,
-        settling,
-        handing,
-        taking,
-        reviving,
-        firing,
-        reckoning,
+        workers,
+        poll_history,
+        group_scheduler,
+        rule_changes,
+        settlements,
+        matcher,
+        claims,
+        dead_letters,
+        periodic_enqueuer,
+        stats,
         rooms,
     )
 
@@ -172,58 +172,60 @@ def _infrastructure(settings: Settings, dsn: str) -> Infrastructure:
     )
 
 
-def start_services(house: Broker, runner: ServiceRunner) -> None:
+def start_services(broker: Broker, runner: ServiceRunner) -> None:
     """Whoever has work for a chore nudges it; the seconds are for what nobody has told us."""
-    floor, settings = house.floor, house.floor.settings
-    promotion, releasing = JobScheduler(floor, house.queues, house.signals), DependencyResolver(floor, house.queues, house.signals)
-    expiry, lateness = LeaseRescuer(floor, house.settling), StartDeadlineEnforcer(floor, house.queues, house.signals)
-    runner.start(PeriodicService("clock", lambda: floor.clock.refresh(floor.db), 1.0))
-    runner.start(PeriodicService("inspection", floor.inspection.run_once, server_checks.SECONDS))
-    look_at_versions = runner.start(PeriodicService("versions", floor.versions.keep_fresh, config_versions.CHECK_SECONDS))
+    infra, settings = broker.infra, broker.infra.settings
+    promotion, releasing = JobScheduler(infra, broker.queues, broker.signals), DependencyResolver(infra, broker.queues, broker.signals)
+    expiry, lateness = LeaseRescuer(infra, broker.settlements), StartDeadlineEnforcer(infra, broker.queues, broker.signals)
+    runner.start(PeriodicService("clock", lambda: infra.clock.refresh(infra.db), 1.0))
+    runner.start(PeriodicService("inspection", infra.inspection.run_once, server_checks.SECONDS))
+    look_at_versions = runner.start(PeriodicService("versions", infra.versions.keep_fresh, config_versions.CHECK_SECONDS))
     sweeps = {
-        "turns": house.turns.run_once,
+        "turns": broker.group_scheduler.run_once,
         "releasing": releasing.run_once,
         "promotion": promotion.run_once,
-        "firing": house.firing.run_once,
+        "firing": broker.periodic_enqueuer.run_once,
         "expiry": expiry.run_once,
         "lateness": lateness.run_once,
     }
-    nudges = {
+    wakes = {
         name: runner.start(PeriodicService(name, sweep, settings.sweep_seconds * due_check.REGULARLY)) for name, sweep in sweeps.items()
     }
-    house.turns.nudge, house.signals.on_ended = nudges["turns"], nudges["releasing"]
-    promotion.nudge, house.firing.nudge = nudges["promotion"], nudges["firing"]
-    runner.start(PeriodicService("rounds", DueCheck(floor, expiry, promotion, house.firing, nudges).run_once, settings.sweep_seconds))
-    house.sorting.nudge = runner.start(PeriodicService("sorting", house.sorting.run_once, settings.sweep_seconds))
-    house.handing.nudge = runner.start(PeriodicService("hand-offs", house.handing.run_once, settings.sweep_seconds))
-    look = runner.start(PeriodicService("look", ReadyPoller(floor, house.queues, house.waiting).run_once, settings.poll_seconds))
-    runner.start(PeriodicService("floors", house.taking.floors.run_once, low_water_marks.SCAN_SECONDS))
-    runner.start(PeriodicService("roster", house.roster.exchange, 1.0))
-    runner.start(PeriodicService("key use", house.keyring.write_used, 5.0))
-    runner.start(PeriodicService("asks", house.asks.write, 1.0))
-    runner.start(PeriodicService("times", house.reckoning.write_times, 1.0))
-    runner.start(PeriodicService("fold", house.reckoning.fold, 1.0, led=True))
-    runner.start(PeriodicService("health", house.reckoning.watch_health, 5.0))
-    runner.start(PeriodicService("partitions", Partitions(floor, house.queues).run_once, 60.0, led=True))
-    runner.start(PeriodicService("retention", Cleaner(floor, house.reviving).run_once, 60.0, led=True))
-    runner.start(PeriodicService("used queues", house.configuring.revive_used, 5.0, led=True))
-    runner.start_task("wakeups", floor.wakeups.run)
-    house.roster.on_directive = house.waiting.wake_worker
+    broker.group_scheduler.wake, broker.signals.on_ended = wakes["turns"], wakes["releasing"]
+    promotion.wake, broker.periodic_enqueuer.wake = wakes["promotion"], wakes["firing"]
+    runner.start(
+        PeriodicService("rounds", DueCheck(infra, expiry, promotion, broker.periodic_enqueuer, wakes).run_once, settings.sweep_seconds)
+    )
+    broker.rule_changes.wake = runner.start(PeriodicService("sorting", broker.rule_changes.run_once, settings.sweep_seconds))
+    broker.matcher.wake = runner.start(PeriodicService("hand-offs", broker.matcher.run_once, settings.sweep_seconds))
+    look = runner.start(PeriodicService("look", ReadyPoller(infra, broker.queues, broker.waiting).run_once, settings.poll_seconds))
+    runner.start(PeriodicService("floors", broker.claims.floors.run_once, low_water_marks.SCAN_SECONDS))
+    runner.start(PeriodicService("roster", broker.workers.sync, 1.0))
+    runner.start(PeriodicService("key use", broker.authenticator.write_last_used, 5.0))
+    runner.start(PeriodicService("asks", broker.poll_history.write, 1.0))
+    runner.start(PeriodicService("times", broker.stats.write_durations, 1.0))
+    runner.start(PeriodicService("fold", broker.stats.aggregate, 1.0, leader_only=True))
+    runner.start(PeriodicService("health", broker.stats.watch_health, 5.0))
+    runner.start(PeriodicService("partitions", Partitions(infra, broker.queues).run_once, 60.0, leader_only=True))
+    runner.start(PeriodicService("retention", Cleaner(infra, broker.dead_letters).run_once, 60.0, leader_only=True))
+    runner.start(PeriodicService("used queues", broker.queue_service.revive_used, 5.0, leader_only=True))
+    runner.start_task("wakeups", infra.wakeups.run)
+    broker.workers.on_directive = broker.waiting.wake_worker
 
     def on_ready(queue_id: int | None, job_types: Iterable[str | None]) -> None:
         if queue_id in (None, config_versions.TOPIC):  # somebody has configured something, or we may have missed that somebody did
-            floor.versions.outdated()
+            infra.versions.invalidate()
             look_at_versions()
         if queue_id == config_versions.TOPIC:
             return
-        name = None if queue_id is None else house.queues.name_of_id(queue_id)
+        name = None if queue_id is None else broker.queues.name_of_id(queue_id)
         if name is None:
             look()  # a queue that we have not heard of, or word that some words were missed
         else:
-            house.waiting.wake(name, job_types)
+            broker.waiting.wake(name, job_types)
 
-    house.signals.on_ready = on_ready
-    floor.versions.hear("policies", _looker(look))
+    broker.signals.on_ready = on_ready
+    infra.versions.hear("policies", _looker(look))
 
 
 def _looker(look: Callable[[], None]) -> VersionHandler:

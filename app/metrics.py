@@ -17,7 +17,7 @@ class Metrics:
 
         self.enqueued = self._count("jobs_enqueued", "Jobs accepted.")
         self.claimed = self._count("jobs_claimed", "Jobs handed out.")
-        self.handed = self._count("jobs_handed_over", "Jobs that were stored as leased to a poll which waited.")
+        self.matched = self._count("jobs_handed_over", "Jobs that were stored as leased to a poll which waited.")
         self.settled = Counter("longshore_jobs_settled", "Settlements by outcome.", ["outcome"], registry=self.registry)
         self.lost = self._count("settlements_lost", "Settlements refused because the lease was lost.")
         self.expired = self._count("leases_expired", "Leases that ran out.")

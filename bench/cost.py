@@ -91,7 +91,7 @@ class Cost:
 class Bench:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._mint = JobIdGenerator(lambda: datetime.now(UTC))
+        self._job_ids = JobIdGenerator(lambda: datetime.now(UTC))
 
     async def enqueue(self, batches: int) -> None:
         for _ in range(batches):
@@ -99,7 +99,7 @@ class Bench:
 
     def _new(self) -> NewJob:
         return NewJob(
-            id=self._mint(LANE),
+            id=self._job_ids(LANE),
             state="ready",
             reason=None,
             run_at=datetime.now(UTC),

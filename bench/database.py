@@ -64,14 +64,14 @@ class Database:
     async def _drain(self, seconds: float) -> Result:
         """So many transactions that all jobs are claimed and completed, exactly."""
         script = await statements.claim_and_complete(DRAINED)
-        turns = max(1, round(PACE * seconds / DRAINERS / DRAINED))
-        warm = max(1, turns // 10)
-        total = (turns + warm) * DRAINERS * DRAINED
+        group_scheduler = max(1, round(PACE * seconds / DRAINERS / DRAINED))
+        warm = max(1, group_scheduler // 10)
+        total = (group_scheduler + warm) * DRAINERS * DRAINED
         async with postgres.connected(self._dsn) as connection:
             await connection.execute(statements.FILL, total, PAYLOAD)
             await connection.execute("VACUUM ANALYZE jobs")
         await self._pgbench(script, DRAINERS, DRAINED, "-t", str(warm))
-        result = await self._pgbench(script, DRAINERS, DRAINED, "-t", str(turns))
+        result = await self._pgbench(script, DRAINERS, DRAINED, "-t", str(group_scheduler))
         await self._check(0, total)
         return result
 

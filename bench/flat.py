@@ -73,8 +73,8 @@ class Crowded:
         self._queues = 0
 
     async def gather(self, crowd: Crowd, snapshots: "Connection[Record]") -> None:
-        await self._crowded.house.configuring.put(QUEUE, QueueConfig())
-        lane = (await self._crowded.house.queues.get(QUEUE)).all_lanes[0]
+        await self._crowded.broker_services.queue_service.put(QUEUE, QueueConfig())
+        lane = (await self._crowded.broker_services.queues.get(QUEUE)).all_lanes[0]
         await self._churn(lane, "00000001", crowd.churned)
         await snapshots.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM queues")
         await self._churn(lane, "00000002", crowd.held)

@@ -27,7 +27,7 @@ class Way(NamedTuple):
     pace: int = 0
 
     @property
-    def told(self) -> str:
+    def to_response(self) -> str:
         return f"{self.connections} connections, {self.batch} per request"
 
 
@@ -88,7 +88,7 @@ class Ours:
             self._brokers.stop()
 
     def _told(self, way: Way) -> str:
-        return f"server processes: {self.processes}, {way.told}{', API key' if self.keys else ''}"
+        return f"server processes: {self.processes}, {way.to_response}{', API key' if self.keys else ''}"
 
     async def _set_up(self, order: Order) -> None:
         """Empty tables, then what a drain shall find; vacuumed, as autovacuum would have done it in time."""

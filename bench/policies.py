@@ -45,7 +45,7 @@ class Row(NamedTuple):
     n: int
     path: Tally
     beside: Tally
-    turns: Tally
+    group_scheduler: Tally
 
     def without(self, warm_up: int) -> "Row":
         return self._replace(path=Tally(self.path[warm_up:]), beside=Tally(self.beside[warm_up:]))
@@ -54,7 +54,11 @@ class Row(NamedTuple):
         trips, ms = self.path.per_call("round_trips") / self.n, self.path.per_call("seconds") * 1000 / self.n
         against = self.path.per_call("seconds") / self.beside.per_call("seconds")
         figures = [f"{trips:.4g}", f"{self.path.per_job('buffers'):.1f}", f"{self.path.per_job('wal'):,.0f}", f"{ms:.3f}", f"{against:.2f}"]
-        off = [f"{self.turns.per_job('round_trips'):.2f}", f"{self.turns.per_job('wal'):,.0f}"] if self.turns else ["", ""]
+        off = (
+            [f"{self.group_scheduler.per_job('round_trips'):.2f}", f"{self.group_scheduler.per_job('wal'):,.0f}"]
+            if self.group_scheduler
+            else ["", ""]
+        )
         return f"| {' | '.join([self.name, str(self.n), *figures, *off])} |"
 
 
@@ -106,7 +110,7 @@ async def _group_at_rest(on: Scene) -> None:
     (first,) = await on.claim(RULED, 1)
     await on.settle([first], Outcome.FAIL, error=SentError(message="enough"), scope=Scope.GROUP, retry_after_seconds=HOUR)
     await on.look()
-    await on.house.sorting.run_once()
+    await on.broker_services.rule_changes.run_once()
 
 
 POLICIES = (
@@ -134,12 +138,12 @@ async def claims(on: Scene, policy: Policy, n: int) -> Row:
     await policy.arrange(on)
     await on.give_turns()
     await on.enqueue_many([job(PLAIN) for _ in range(total)])
-    await on.enqueue_many([job(**policy.fields(number)) for number in range(total)], row.turns)
+    await on.enqueue_many([job(**policy.fields(number)) for number in range(total)], row.group_scheduler)
     await on.db.rows("ANALYZE")
     for _ in range(on.size.calls(n)):
         await on.claim_and_complete(PLAIN, n, row.beside)
         await on.claim_and_complete(RULED, n, row.path)
-        await on.give_turns(row.turns)
+        await on.give_turns(row.group_scheduler)
     return row.without(on.size.warm_up)
 
 
@@ -170,7 +174,7 @@ async def enqueues(on: Scene, entering: Entering, n: int) -> Row:
     await on.db.rows("ANALYZE")
     for call, parent in enumerate(parents):
         if call % FOLD == 0:
-            await on.house.reckoning.fold()
+            await on.broker_services.stats.aggregate()
         await on.look()
         numbers = range(call * n, (call + 1) * n)
         await on.meter.measure(row.beside, n, partial(on.enqueue, [job(PLAIN) for _ in numbers]))

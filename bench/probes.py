@@ -100,21 +100,21 @@ async def lone(on: Stage) -> Figures:
     async with _open(shares), _open(alone):
         taken: dict[str, list[float]] = {"shares": [], "alone": []}
         for _ in range(on.size.lone):
-            for name, house in (("shares", shares), ("alone", alone)):
+            for name, broker_services in (("shares", shares), ("alone", alone)):
                 began = time.perf_counter()
-                await house.intake.enqueue(ONE_JOB, {}, None, FULL_ACCESS)
+                await broker_services.enqueuer.enqueue(ONE_JOB, {}, None, FULL_ACCESS)
                 taken[name].append(time.perf_counter() - began)
     return told | {f"{name}_p50_ms": median(times[len(times) // 10 :]) * 1000 for name, times in taken.items()}
 
 
 @asynccontextmanager
-async def _open(house: Broker) -> AsyncIterator[None]:
-    await house.floor.db.open()
+async def _open(broker_services: Broker) -> AsyncIterator[None]:
+    await broker_services.infra.db.open()
     try:
-        await house.floor.clock.refresh(house.floor.db)
+        await broker_services.infra.clock.refresh(broker_services.infra.db)
         yield
     finally:
-        await house.floor.db.close()
+        await broker_services.infra.db.close()
 
 
 async def reads(on: Stage) -> Figures:
@@ -132,17 +132,17 @@ async def reads(on: Stage) -> Figures:
 
 async def _read(on: Stage) -> Figures:
     """Time over HTTP; buffers in this process, on one connection that does nothing else."""
-    house = build_broker(SETTINGS, on.dsn)
-    async with _open(house):
-        return await on.load("reads", jobs=CALLS) | await _buffers(house)
+    broker_services = build_broker(SETTINGS, on.dsn)
+    async with _open(broker_services):
+        return await on.load("reads", jobs=CALLS) | await _buffers(broker_services)
 
 
-async def _buffers(house: Broker) -> Figures:
-    meter = Meter(house.floor.db)
+async def _buffers(broker_services: Broker) -> Figures:
+    meter = Meter(broker_services.infra.db)
     await meter.attach()
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "stats": lambda: house.reckoning.everything(FULL_ACCESS),
-        "queue_stats": lambda: house.reckoning.of_queue(QUEUE),
+        "stats": lambda: broker_services.stats.everything(FULL_ACCESS),
+        "queue_stats": lambda: broker_services.stats.queue_stats(QUEUE),
     }
     told: Figures = {}
     for name, call in calls.items():

@@ -41,7 +41,7 @@ class Goal(msgspec.Struct, frozen=True):
     ours: str
     reference: str
     ratio: float | None
-    verdict: str
+    decision: str
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ def _versions(report: Report) -> str:
 
 def _goals(report: Report) -> str:
     head = "| path | goal | ours | reference | ratio | |\n|---|---|---|---|---|---|"
-    lines = [f"| {g.path} | {g.goal} | {g.ours} | {g.reference} | {_ratio(g.ratio)} | {g.verdict} |" for g in report.goals]
+    lines = [f"| {g.path} | {g.goal} | {g.ours} | {g.reference} | {_ratio(g.ratio)} | {g.decision} |" for g in report.goals]
     return "\n".join(["## Goals", "", head, *lines])
 
 

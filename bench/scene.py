@@ -49,79 +49,81 @@ class Size(NamedTuple):
 class Scene:
     """A queue under some rules, and a plain one beside it."""
 
-    def __init__(self, house: Broker, size: Size) -> None:
-        self.house = house
+    def __init__(self, broker_services: Broker, size: Size) -> None:
+        self.broker_services = broker_services
         self.size = size
-        self.db = house.floor.db
+        self.db = broker_services.infra.db
         self.meter = Meter(self.db)
-        self._intake = _room(house, EnqueueService)
-        self._claiming = _room(house, LongPoll)
+        self._enqueuer = _room(broker_services, EnqueueService)
+        self._long_poll = _room(broker_services, LongPoll)
 
     async def configure(self, rules: QueueConfig) -> None:
         """The ruled one first: rules that a process finds when it starts are not looked at again some seconds later."""
-        await self.house.configuring.put(RULED, rules)
-        await self.house.configuring.put(PLAIN, QueueConfig())
+        await self.broker_services.queue_service.put(RULED, rules)
+        await self.broker_services.queue_service.put(PLAIN, QueueConfig())
 
     async def lane(self) -> int:
-        return (await self.house.queues.get(RULED)).all_lanes[0]
+        return (await self.broker_services.queues.get(RULED)).all_lanes[0]
 
     async def enqueue(self, jobs: Sequence[Json]) -> list[UUID]:
         """In one call: of a job, or of a batch."""
         sent = [Raw(msgspec.json.encode(job)) for job in jobs]
         if len(jobs) == 1:
-            return [(await self._intake.enqueue(_job_create.decode(sent[0]), {}, None, FULL_ACCESS))[0].id]
-        answer = await self._intake.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench", FULL_ACCESS)
+            return [(await self._enqueuer.enqueue(_job_create.decode(sent[0]), {}, None, FULL_ACCESS))[0].id]
+        answer = await self._enqueuer.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench", FULL_ACCESS)
         return [result.job_id for result in answer.results if isinstance(result.job_id, UUID)]
 
-    async def enqueue_many(self, jobs: Sequence[Json], turns: Tally | None = None) -> list[UUID]:
+    async def enqueue_many(self, jobs: Sequence[Json], group_scheduler: Tally | None = None) -> list[UUID]:
         """In batches; after each of them turns are given."""
         ids: list[UUID] = []
         for first in range(0, len(jobs), BATCH):
             some = await self.enqueue(jobs[first : first + BATCH])
-            await self.give_turns(turns, len(some))
+            await self.give_turns(group_scheduler, len(some))
             ids += some
         return ids
 
     async def claim(self, queue: str, n: int) -> list[ClaimedJob]:
-        answer = await self._claiming.claim(ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), FULL_ACCESS)
+        answer = await self._long_poll.claim(ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), FULL_ACCESS)
         assert len(answer.jobs) == n, f"{len(answer.jobs)} jobs, not {n}"
         return answer.jobs
 
     async def settle(self, jobs: Sequence[ClaimedJob], outcome: Outcome = Outcome.COMPLETE, **fields: Any) -> None:
         items = [Settlement(job_id=job.id, lease_token=str(job.lease_token), outcome=outcome, **fields) for job in jobs]
-        await self.house.settling.settle(items, FULL_ACCESS)
+        await self.broker_services.settlements.settle(items, FULL_ACCESS)
 
     async def claim_and_complete(self, queue: str, n: int, path: Tally) -> None:
         await self.look()
         await self.settle(await self.meter.measure(path, n, lambda: self.claim(queue, n)))
 
-    async def give_turns(self, turns: Tally | None = None, jobs: int = 0) -> None:
+    async def give_turns(self, group_scheduler: Tally | None = None, jobs: int = 0) -> None:
         await self.look()
-        await self.meter.measure(Tally() if turns is None else turns, jobs, self.house.turns.run_once)
+        await self.meter.measure(
+            Tally() if group_scheduler is None else group_scheduler, jobs, self.broker_services.group_scheduler.run_once
+        )
 
     async def look(self) -> None:
         """As the chores do several times a second, so that no call has to."""
-        await self.house.floor.versions.run_once()
-        await self.house.taking.floors.run_once()
+        await self.broker_services.infra.versions.run_once()
+        await self.broker_services.claims.floors.run_once()
 
 
 @asynccontextmanager
 async def scene(dsn: str, size: Size) -> AsyncIterator[Scene]:
-    house = build_broker(SETTINGS, dsn)
-    await house.floor.db.open()
+    broker_services = build_broker(SETTINGS, dsn)
+    await broker_services.infra.db.open()
     try:
-        await house.floor.db.rows(EMPTY)
-        await house.floor.clock.refresh(house.floor.db)
-        built = Scene(house, size)
+        await broker_services.infra.db.rows(EMPTY)
+        await broker_services.infra.clock.refresh(broker_services.infra.db)
+        built = Scene(broker_services, size)
         await built.meter.attach()
         yield built
     finally:
-        await house.floor.db.close()
+        await broker_services.infra.db.close()
 
 
 def job(queue: str = RULED, **fields: Any) -> Json:
     return {"job_type": "bench", "queue": queue, "payload": Raw(PAYLOAD.encode()), **fields}
 
 
-def _room(house: Broker, kind: type[T]) -> T:
-    return next(room for room in house.rooms if isinstance(room, kind))
+def _room(broker_services: Broker, kind: type[T]) -> T:
+    return next(room for room in broker_services.rooms if isinstance(room, kind))

@@ -20,9 +20,9 @@ from tests.ports import reserved_port, wait_until_serving
 class RunningBroker:
     """Where it listens, and a client for it."""
 
-    def __init__(self, base: str, house: Broker | None = None) -> None:
+    def __init__(self, base: str, broker_services: Broker | None = None) -> None:
         self.base = base
-        self.house = house
+        self.broker_services = broker_services
         self.http = httpx.Client(base_url=base, timeout=60)
 
 
@@ -42,7 +42,7 @@ def threaded_broker(settings: Settings, dsn: str) -> Iterator[RunningBroker]:
     thread.start()
     try:
         assert heard.wait(60), "the broker did not start"
-        broker = RunningBroker(f"http://{listening[0][0]}:{listening[0][1]}", _house(app))
+        broker = RunningBroker(f"http://{listening[0][0]}:{listening[0][1]}", _broker_services(app))
         with broker.http:
             yield broker
     finally:
@@ -51,9 +51,9 @@ def threaded_broker(settings: Settings, dsn: str) -> Iterator[RunningBroker]:
         assert not thread.is_alive(), "the broker did not stop: it would go on beside the next test"
 
 
-def _house(app: FastAPI) -> Broker:
-    house: Broker = app.state.house
-    return house
+def _broker_services(app: FastAPI) -> Broker:
+    broker_services: Broker = app.state.broker
+    return broker_services
 
 
 @contextmanager

@@ -113,13 +113,13 @@ def http(broker: RunningBroker, db: TestDatabase) -> httpx.Client:
 
 
 @pytest.fixture
-def house(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[Broker]:
+def broker_services(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[Broker]:
     """The rooms of a broker that serves nobody and has no chores, for what happens with no request."""
-    house = build_broker(QUICK, dsn)
-    loop.run(house.floor.db.open())
-    loop.run(house.floor.clock.refresh(house.floor.db))
-    yield house
-    loop.run(house.floor.db.close())
+    broker_services = build_broker(QUICK, dsn)
+    loop.run(broker_services.infra.db.open())
+    loop.run(broker_services.infra.clock.refresh(broker_services.infra.db))
+    yield broker_services
+    loop.run(broker_services.infra.db.close())
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ class TestDatabase:
             yield
 
     @contextmanager
-    def led_here(self, chore: str) -> Iterator[None]:
+    def led_here(self, service_: str) -> Iterator[None]:
         """As if this test were the process that leads the chore: brokers leave it alone meanwhile."""
         self.execute(
             """
@@ -123,10 +123,10 @@ class TestDatabase:
             ON CONFLICT (chore) DO UPDATE
             SET holder = excluded.holder, held_until = excluded.held_until
             """,
-            chore,
+            service_,
         )
         yield
-        self.execute("DELETE FROM leaders WHERE chore = $1", chore)
+        self.execute("DELETE FROM leaders WHERE chore = $1", service_)
 
     def instant(self, seconds: float) -> str:
         """So many seconds from now, as the API writes it."""

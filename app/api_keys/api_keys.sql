@@ -47,7 +47,7 @@ WHERE id = $1
 RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
     revoked_at;
 
--- name: used_keys
+-- name: record_key_use
 UPDATE api_keys
 SET last_used_at = greatest(api_keys.last_used_at, used.at)
 FROM unnest($1::text[], $2::timestamptz[]) AS used (id, at)

@@ -30,7 +30,7 @@ class TokenBucket:
         self._left = self._most
         self._at = time.monotonic()
 
-    def spend(self) -> None:
+    def take_token(self) -> None:
         now = time.monotonic()
         self._left = min(self._most, self._left + (now - self._at) * self.per_second)
         self._at = now
@@ -55,10 +55,10 @@ class CachedKey:
 class ApiKeyAuthenticator:
     """Revoking makes the version of the keys grow: every process hears of it within 250 ms, or gets no answer from the database."""
 
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
-        self._pepper = key_format.pepper(floor.settings.key_pepper)
-        self._open = is_loopback(floor.settings.host) or floor.settings.allow_anonymous
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
+        self._pepper = key_format.pepper(infra.settings.key_pepper)
+        self._open = is_loopback(infra.settings.host) or infra.settings.allow_anonymous
         self._live: dict[str, CachedKey] | None = None  # until the database has been asked
         self._revoked: dict[str, bytes] = {}  # MACs by id: only a caller with the right secret learns that its key was revoked
         self._any = True
@@ -66,11 +66,11 @@ class ApiKeyAuthenticator:
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
         self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
-        floor.versions.hear("api_keys", self.refresh)
+        infra.versions.hear("api_keys", self.refresh)
 
     async def refresh(self) -> None:
         async with self._reading:
-            rows = await store.all_keys(self._floor.db)
+            rows = await store.all_keys(self._infra.db)
             live = [row for row in rows if row.revoked_at is None]
             newest = {row.name: row for row in sorted(live, key=lambda row: row.created_at)}  # its quotas are the caller's
             budgets = self._budgets(newest.values())
@@ -87,10 +87,10 @@ class ApiKeyAuthenticator:
         return {name: _same(spent.get(name), rate) or TokenBucket(rate) for name, rate in rates.items()}
 
     async def admit(self, authorization: str | None) -> Caller:
-        if not self._floor.versions.is_fresh():
+        if not self._infra.versions.is_fresh():
             with suppress(DatabaseUnavailable, TimeoutError):  # then it is by what we know: an operator can see what is wrong
                 async with asyncio.timeout(PATIENCE):
-                    await self._floor.versions.fresh()
+                    await self._infra.versions.ensure_fresh()
         if self._live is None:  # the schema is older than keys: a 503 that says so, and no 401, which clients take for the last word
             await self.refresh()
         if not self._any and self._open:
@@ -101,9 +101,9 @@ class ApiKeyAuthenticator:
             known = self._check(authorization)
         if known is None:
             raise Unauthenticated(self._refusal(authorization))
-        self._used[known.id] = self._floor.now()
+        self._used[known.id] = self._infra.now()
         if known.budget is not None:
-            known.budget.spend()
+            known.budget.take_token()
         return known.caller
 
     async def _look_again(self) -> None:
@@ -111,7 +111,7 @@ class ApiKeyAuthenticator:
         async with self._looking:
             if time.monotonic() - self._looked_at >= LOOK_SECONDS:
                 self._looked_at = time.monotonic()
-                await self._floor.versions.run_once()
+                await self._infra.versions.run_once()
 
     def _check(self, authorization: str | None) -> CachedKey | None:
         """By the public part of the key; the secret part is compared in constant time, also when there is no such key."""
@@ -138,15 +138,15 @@ class ApiKeyAuthenticator:
 
     def _has_ended(self, key_id: str) -> bool:
         known = (self._live or {}).get(key_id)
-        return known is None or (known.expires_at is not None and known.expires_at <= self._floor.now())
+        return known is None or (known.expires_at is not None and known.expires_at <= self._infra.now())
 
-    async def write_used(self) -> None:
+    async def write_last_used(self) -> None:
         """The chore."""
         used, self._used = self._used, {}
         if not used:
             return
         try:
-            await store.record_key_use(self._floor.db, dict(sorted(used.items())))
+            await store.record_key_use(self._infra.db, dict(sorted(used.items())))
         except Exception:
             self._used = {**used, **self._used}
             raise

@@ -20,23 +20,23 @@ LIVE_PER_NAME = 2  # the one in use and the one that takes over
 
 
 class ApiKeyService:
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
 
     @retry_after_deadlock
     async def create(self, wanted: ApiKeyCreate) -> ApiKeyCreated:
         """Any key may be the first. If no administrator's key is live afterwards, only the command line can make more: the log warns."""
-        now, made = self._floor.now(), key_format.generate()
+        now, made = self._infra.now(), key_format.generate()
         self._check(wanted, now)
-        async with self._floor.db.transaction() as transaction:
-            await self._floor.versions.grow(transaction, "api_keys")  # its lock makes two who create wait for each other
+        async with self._infra.db.transaction() as transaction:
+            await self._infra.versions.bump(transaction, "api_keys")  # its lock makes two who create wait for each other
             if await store.live_keys(transaction, wanted.name, now) >= LIVE_PER_NAME:
                 raise TooManyKeys(f"{wanted.name} has {LIVE_PER_NAME} live keys: revoke one first")
             row = await store.add_key(transaction, self._new(wanted, made, now))
-        await self._floor.versions.tell()
+        await self._infra.versions.tell()
         log.info("api key created", key_id=row.id, name=row.name, scopes=row.scopes)
         await self._warn_without_admin(row)
-        return ApiKeyCreated(**msgspec.structs.asdict(row.told()), key=made.text())
+        return ApiKeyCreated(**msgspec.structs.asdict(row.to_response()), key=made.text())
 
     def _check(self, wanted: ApiKeyCreate, now: datetime) -> None:
         expires_at = value_or(wanted.expires_at, None)
@@ -47,7 +47,7 @@ class ApiKeyService:
         return NewKey(
             id=made.id,
             name=wanted.name,
-            mac=made.mac(key_format.pepper(self._floor.settings.key_pepper)),
+            mac=made.mac(key_format.pepper(self._infra.settings.key_pepper)),
             scopes=list(dict.fromkeys(scope for text in wanted.scopes for scope in expanded(text))),
             requests_per_second=value_or(wanted.requests_per_second, None),
             max_leases=value_or(wanted.max_leases, None),
@@ -56,33 +56,33 @@ class ApiKeyService:
         )
 
     async def get(self, key_id: str) -> ApiKey:
-        row = await store.get_key(self._floor.db, key_id)
+        row = await store.get_key(self._infra.db, key_id)
         if row is None:
             raise _unknown(key_id)
-        return row.told()
+        return row.to_response()
 
     async def page(self, page: PageParams) -> EncodedPage[ApiKey]:
         return await encode_page(
-            await store.list_keys(self._floor.reads, _after(page), page.limit + 1),
-            KeyRow.told,
+            await store.list_keys(self._infra.reads, _after(page), page.limit + 1),
+            KeyRow.to_response,
             lambda key: {"at": key.created_at.isoformat(), "id": key.id},
             limit=page.limit,
-            max_bytes=self._floor.settings.max_list_bytes,
+            max_bytes=self._infra.settings.max_list_bytes,
         )
 
     @retry_after_deadlock
     async def revoke(self, key_id: str) -> ApiKey:
         """This broker refuses the key when this returns, others within 250 ms. The log warns if it was the last
         administrator's."""
-        async with self._floor.db.transaction() as transaction:
-            await self._floor.versions.grow(transaction, "api_keys")
-            row = await store.revoke_key(transaction, key_id, self._floor.now())
+        async with self._infra.db.transaction() as transaction:
+            await self._infra.versions.bump(transaction, "api_keys")
+            row = await store.revoke_key(transaction, key_id, self._infra.now())
             if row is None:
                 raise _unknown(key_id)
-        await self._floor.versions.tell()
+        await self._infra.versions.tell()
         log.info("api key revoked", key_id=key_id, name=row.name)
         await self._warn_without_admin(row)
-        return row.told()
+        return row.to_response()
 
     async def _warn_without_admin(self, row: KeyRow) -> None:
         if not await self.has_admin():
@@ -90,8 +90,8 @@ class ApiKeyService:
 
     async def has_admin(self) -> bool:
         """Whether any live key is an administrator's."""
-        now = self._floor.now()
-        return any(is_admin(row.scopes) and row.is_live(now) for row in await store.all_keys(self._floor.db))
+        now = self._infra.now()
+        return any(is_admin(row.scopes) and row.is_live(now) for row in await store.all_keys(self._infra.db))
 
 
 def _unknown(key_id: str) -> NotFound:

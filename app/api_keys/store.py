@@ -31,7 +31,7 @@ class KeyRow(NamedTuple):
     def is_live(self, now: datetime) -> bool:
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
-    def told(self) -> ApiKey:
+    def to_response(self) -> ApiKey:
         return ApiKey(
             id=self.id,
             name=self.name,
@@ -83,7 +83,7 @@ async def revoke_key(on: Executor, key_id: str, now: datetime) -> KeyRow | None:
 
 
 async def record_key_use(on: Executor, used: Mapping[str, datetime]) -> None:
-    await on.rows(SQL.used_keys, list(used), list(used.values()))
+    await on.rows(SQL.record_key_use, list(used), list(used.values()))
 
 
 def _perhaps(row: Record | None) -> KeyRow | None:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 cli = typer.Typer(help="API keys: make the first one here, others here or with POST /api-keys.", no_args_is_help=True)
 
 
-async def warn_without_admin(house: "Broker") -> None:
+async def warn_without_admin(broker: "Broker") -> None:
     """A warning is enough, because the command line can create an administrator's key at any time."""
-    if not await house.issuing.has_admin():
+    if not await broker.api_keys.has_admin():
         command = command_line("keys", "create", "--name", "admin", "--admin")
         print(f"longshore: warning: no live key is an administrator's; make one with `{command}`", file=sys.stderr)
 
@@ -44,17 +44,17 @@ def create_key(
     if not scopes:
         fail("give the key at least one --scope, or --admin for all scopes", WRONG_SETTINGS)
 
-    async def create(house: "Broker") -> None:
+    async def create(broker: "Broker") -> None:
         wanted = {
             "name": name,
             "scopes": scopes,
-            "expires_at": unset_if_none(days and house.floor.now() + timedelta(days=days)),
+            "expires_at": unset_if_none(days and broker.infra.now() + timedelta(days=days)),
             "requests_per_second": unset_if_none(requests_per_second),
             "max_leases": unset_if_none(max_leases),
         }
-        made = await house.issuing.create(validate(ApiKeyCreate, wanted))
+        made = await broker.api_keys.create(validate(ApiKeyCreate, wanted))
         print(made.key)
-        await warn_without_admin(house)
+        await warn_without_admin(broker)
 
     run_with_broker(create, existing=False)
 
@@ -71,12 +71,12 @@ def list_keys() -> None:
         expiry = f"  {'expired' if expires <= now else 'expires'} {expires:%Y-%m-%d %H:%M}" if expires else ""
         return f"{key.id}  {key.name}  {' '.join(key.scopes)}  made {key.created_at:%Y-%m-%d}  {state}{expiry}"
 
-    async def show(house: "Broker") -> None:
+    async def show(broker: "Broker") -> None:
         cursor: str | None = None
         while True:
-            page = await house.issuing.page(PageParams(limit=1000, cursor=cursor))
+            page = await broker.api_keys.page(PageParams(limit=1000, cursor=cursor))
             for key in page.items:
-                print(line(key, house.floor.now()))
+                print(line(key, broker.infra.now()))
             cursor = value_or(page.next_cursor, None)
             if cursor is None:
                 return
@@ -90,9 +90,9 @@ def revoke_key(
 ) -> None:
     """Revoke a key for good; brokers refuse it within 250 ms."""
 
-    async def revoke(house: "Broker") -> None:
-        revoked = await house.issuing.revoke(key_id)
+    async def revoke(broker: "Broker") -> None:
+        revoked = await broker.api_keys.revoke(key_id)
         print(f"{revoked.id} ({revoked.name}) is revoked")
-        await warn_without_admin(house)
+        await warn_without_admin(broker)
 
     run_with_broker(revoke)

@@ -104,8 +104,8 @@ def restored() -> None:
     Refuses a data folder that a broker serves. With DATABASE_URL, stop the brokers yourself: it takes jobs away from live workers."""
     from app.maintenance.restore import end_leases
 
-    async def end(house: "Broker") -> None:
-        count = await end_leases(house.floor, house.settling)
+    async def end(broker: "Broker") -> None:
+        count = await end_leases(broker.infra, broker.settlements)
         print("1 lease ended; its job is handed out again" if count == 1 else f"{count} leases ended; their jobs are handed out again")
 
     run_with_broker(end, shared=False)
@@ -196,8 +196,8 @@ def log_upgrade(upgraded: "Upgraded") -> None:
 
 def run(settings: "Settings", dsn: str, listener: "socket") -> None:
     from app.application import create_app
+    from app.server import server
     from app.server.listener import base_url
-    from app.web import server
 
     data = settings.database_url and redact(settings.database_url.get_secret_value())
     where = data or f"{embedded_folder(settings)} (embedded Postgres)"

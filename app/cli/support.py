@@ -139,13 +139,13 @@ def run_with_broker(act: Callable[["Broker"], Awaitable[None]], *, shared: bool 
     log.configure("error")
 
     async def run(dsn: str) -> None:
-        house = build_broker(settings, dsn)
-        await house.floor.db.open()
+        broker = build_broker(settings, dsn)
+        await broker.infra.db.open()
         try:
-            await house.floor.clock.refresh(house.floor.db)
-            await act(house)
+            await broker.infra.clock.refresh(broker.infra.db)
+            await act(broker)
         finally:
-            await house.floor.db.close()
+            await broker.infra.db.close()
 
     with exit_on_error(), database(settings, shared=shared, existing=existing) as dsn:
         if settings.database_url is None and upgrade(dsn).before is None:  # as `serve` does: a new data folder has no schema yet

@@ -7,14 +7,14 @@ SELECT count(*)
 FROM jobs
 WHERE lane = $1 AND slot;
 
--- name: passed
--- fills: PassedRow
+-- name: rate_limit_usage
+-- fills: UsageRow
 -- What the rate has let through since $2.
 SELECT coalesce(sum(n), 0)::bigint AS n, min(at) AS first_at, max(at) AS last_at
 FROM passes
 WHERE lane = $1 AND at >= $2;
 
--- name: let_pass
+-- name: record_usage
 -- Writes down what was let through now, and forgets what is older than the rate's span. What falls into one slice of time is one row.
 WITH forgotten AS (
     DELETE FROM passes
@@ -30,8 +30,8 @@ INSERT INTO passes (lane, at, n)
 SELECT $1, $2, $3
 WHERE NOT EXISTS (SELECT FROM added);
 
--- name: holders
--- fills: HolderRow
+-- name: group_usage
+-- fills: GroupUsageRow
 -- By group: how many have their turn, how many of them nobody has claimed yet; and the first of these, or in a strict group ($3) that runs.
 SELECT coalesce(group_key, '') AS group_key, count(*) AS n, count(*) FILTER (WHERE state = 'ready') AS ready,
     (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready' OR ($3 AND state = 'running')))[1] AS first
@@ -39,7 +39,7 @@ FROM jobs
 WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = ANY($2::text[])
 GROUP BY coalesce(group_key, '');
 
--- name: next_in_line
+-- name: next_waiting
 -- fills: WaitingRow
 -- By group: as many as asked for, the oldest first; and no more than $4 in all, as the gate is held.
 SELECT waiting.id, asked.group_key, waiting.priority
@@ -53,8 +53,8 @@ CROSS JOIN LATERAL (
 ) AS waiting
 LIMIT $4;
 
--- name: rounds
--- fills: RoundRow
+-- name: last_passes
+-- fills: PassRow
 -- Of a fair queue, by group and priority: the last turn that the group has, and the turn that is next for everybody.
 SELECT asked.group_key, asked.priority,
     (
@@ -65,7 +65,7 @@ SELECT asked.group_key, asked.priority,
     (SELECT min(turn) FROM jobs WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL AND jobs.priority = asked.priority) AS next
 FROM unnest($2::text[], $3::smallint[]) AS asked (group_key, priority);
 
--- name: give_turns
+-- name: admit
 -- parked -> ready.
 WITH locked AS MATERIALIZED (
     SELECT id, state
@@ -80,7 +80,7 @@ FROM unnest($2::uuid[], $3::bigint[]) AS sent (id, turn)
 WHERE jobs.lane = $1 AND jobs.id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'parked')) AND jobs.id = sent.id
 RETURNING jobs.job_type;
 
--- name: take_turns_back
+-- name: revoke_admissions
 -- ready -> parked.  The group has come to rest; who runs may go on.
 -- Found first and locked second: in one step the planner may read the whole lane, as that has the order of the ids.
 WITH found AS MATERIALIZED (
@@ -99,7 +99,7 @@ UPDATE jobs
 SET state = 'parked', turn = NULL
 WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'ready'));
 
--- name: park_head
+-- name: hold_back_head
 -- ready -> parked, of those that should wait for their turn ($2: see `parks` in jobs.sql).  Claims pass over them anyway; out of the index
 -- they cost nothing, and may have their turn. The first some thousand are enough.
 WITH head AS MATERIALIZED (
@@ -120,8 +120,8 @@ WHERE lane = $1
     ))
     AND state IN ('ready', 'parked');
 
--- name: sort_page
--- fills: SortedPage
+-- name: apply_rules_to_page
+-- fills: CheckedPage
 -- ready -> parked, parked -> ready: after the rules of a queue have changed, some thousand of its jobs at a time. `parks`: see jobs.sql.
 -- What a row becomes is decided by the row as it is when it is written: several brokers sort at once, and turns are given meanwhile.
 WITH page AS MATERIALIZED (
@@ -170,7 +170,7 @@ SET slot = $3, turn = CASE WHEN $4 AND jobs.group_key IS NOT NULL THEN coalesce(
 WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'running'))
     AND (slot IS DISTINCT FROM $3 OR ($4 AND group_key IS NOT NULL AND turn IS NULL));
 
--- name: take_surplus
+-- name: revoke_surplus
 -- ready -> parked, running -> running (will not keep its turn).  More may have a turn than a new limit ($2) allows. Who runs goes on and
 -- is counted, but bears 0 from now on; who has not begun waits like others, and where order is not strict nobody holds a place while put off.
 WITH placed AS MATERIALIZED (
@@ -190,7 +190,7 @@ SET state = CASE locked.state WHEN 'ready' THEN 'parked' ELSE locked.state END, 
 FROM locked
 WHERE jobs.lane = $1 AND jobs.id = ANY(ARRAY(SELECT id FROM locked)) AND jobs.id = locked.id;
 
--- name: lanes_with_parked
+-- name: lanes_with_pending
 -- By hopping from one to the next in jobs_parked: a single probe where nobody waits for a turn.
 WITH RECURSIVE hops AS (
     (SELECT lane FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
@@ -228,20 +228,20 @@ WITH RECURSIVE hops AS (
 SELECT group_key
 FROM hops;
 
--- name: all_rests
--- fills: RestRow
+-- name: all_cooldowns
+-- fills: CooldownRow
 -- The cache of every process reads them: groups at rest are few.
 SELECT lane, group_key, until, probe
 FROM rests
 ORDER BY lane, group_key;
 
--- name: rests_of
--- fills: RestRow
+-- name: cooldowns_of
+-- fills: CooldownRow
 SELECT lane, group_key, until, probe
 FROM rests
 WHERE lane = $1 AND group_key = ANY($2::text[]);
 
--- name: rest
+-- name: start_cooldown
 -- A rest that is prolonged needs a new probe.
 INSERT INTO rests (lane, group_key, until)
 VALUES ($1, $2, $3)
@@ -253,7 +253,7 @@ UPDATE rests
 SET probe = $3
 WHERE lane = $1 AND group_key = $2;
 
--- name: lift
+-- name: clear_cooldowns
 DELETE FROM rests
 WHERE lane = $1 AND group_key = ANY($2::text[]);
 

@@ -53,11 +53,11 @@ def assign_passes(waiting: Sequence[WaitingRow], rounds: Iterable[PassRow], serv
     comes anew begins with the round that is being served. Rounds are counted by priority, which comes first. `served`: the rounds of
     jobs that have just ended, by group; where groups are limited there may be no other trace of them."""
     last = {(row.group_key, row.priority): _last(row, served.get(row.group_key, 0)) for row in rounds}
-    turns = []
+    group_scheduler = []
     for row in sorted(waiting):
         last[row.group_key, row.priority] += 1
-        turns.append((row.id, last[row.group_key, row.priority]))
-    return turns
+        group_scheduler.append((row.id, last[row.group_key, row.priority]))
+    return group_scheduler
 
 
 def _last(row: PassRow, served: int) -> int:

@@ -26,8 +26,8 @@ HEAD = 10_000  # ready jobs among which those are sought that should not be read
 
 
 class GroupScheduler:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+        self._infra = infra
         self._queues = queues
         self._signals = signals
         self._moved: dict[int, set[str]] = {}
@@ -36,48 +36,48 @@ class GroupScheduler:
         self._looked_at = 0.0
         self._rests: list[CooldownRow] = []
         self._hearing = asyncio.Lock()  # or who was at rest a moment ago would pass for who is
-        self.nudge: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None
         signals.on_turn = self.moved
-        floor.versions.hear("rests", self.hear)
+        infra.versions.hear("rests", self.hear)
 
     def moved(self, lane: int, groups: Iterable[str | None]) -> None:
         """Costs nothing where nobody waits for a turn."""
-        concerned = {group or "" for group in groups if self._queues.waits_for_turn(lane, group)}
+        concerned = {group or "" for group in groups if self._queues.needs_admission(lane, group)}
         if concerned:
             self._moved.setdefault(lane, set()).update(concerned)
-            self.nudge()
+            self.wake()
 
-    def served(self, lane: int, turns: Iterable[tuple[str | None, int | None]]) -> None:
+    def served(self, lane: int, group_scheduler: Iterable[tuple[str | None, int | None]]) -> None:
         """Groups of jobs that have just begun or ended, and their turns. Kept until the next of the group gets one: when the job has gone
         nothing else tells in which round it was. Only fair queues go by it: those in which jobs without a group wait too."""
-        if self._queues.waits_for_turn(lane, None):
+        if self._queues.needs_admission(lane, None):
             served = self._served.setdefault(lane, {})
-            for group, turn in turns:
+            for group, turn in group_scheduler:
                 served[group or ""] = max(turn or 0, served.get(group or "", 0))
             for group in list(islice(served, max(0, len(served) - REMEMBERED))):
                 del served[group]
 
-    def look_at(self, lane: int) -> None:
+    def rescan(self, lane: int) -> None:
         """All groups of the lane, as if somebody had moved in each."""
         self._look_from.pop(lane, None)
         self._looked_at = 0.0
-        self.nudge()
+        self.wake()
 
     async def hear(self) -> None:
         """Who is at rest."""
         async with self._hearing:
-            self._rests = await store.all_cooldowns(self._floor.db)
+            self._rests = await store.all_cooldowns(self._infra.db)
             resting: dict[int, list[str]] = {}
             for rest in self._rests:
                 resting.setdefault(rest.lane, []).append(rest.group_key)
-            await self._queues.learn(resting)
+            await self._queues.load(resting)
             self._queues.resting = resting
             self._set_alarms()
-        self.nudge()
+        self.wake()
 
     async def run_once(self) -> None:
         """The regular look, when it is time; and what has moved."""
-        if time.monotonic() - self._looked_at >= self._floor.settings.sweep_seconds:
+        if time.monotonic() - self._looked_at >= self._infra.settings.sweep_seconds:
             self._looked_at = time.monotonic()
             await self._look()
         await self._decide_moved()
@@ -93,17 +93,17 @@ class GroupScheduler:
             for first in range(0, len(groups), GROUPS):
                 await self.decide(lane, sorted(groups)[first : first + GROUPS])
         except Exception:
-            asyncio.get_running_loop().call_later(self._floor.settings.sweep_seconds, self.moved, lane, groups)
+            asyncio.get_running_loop().call_later(self._infra.settings.sweep_seconds, self.moved, lane, groups)
             raise
 
     async def _look(self) -> None:
         """Groups with free places in which somebody waits: those of jobs that came by SQL, and those whose process has died."""
         for rest in self._rests:
-            if rest.until <= self._floor.now():
+            if rest.until <= self._infra.now():
                 self._moved.setdefault(rest.lane, set()).add(rest.group_key)
-        for lane in await store.lanes_with_pending(self._floor.db):
-            await self._queues.learn([lane])
-            groups = await store.waiting_groups(self._floor.db, lane, self._look_from.get(lane, ""), GROUPS_PER_SCAN)
+        for lane in await store.lanes_with_pending(self._infra.db):
+            await self._queues.load([lane])
+            groups = await store.waiting_groups(self._infra.db, lane, self._look_from.get(lane, ""), GROUPS_PER_SCAN)
             self._look_from[lane] = groups[-1] if len(groups) == GROUPS_PER_SCAN else ""
             idle = await self._idle(lane, groups)
             if idle:
@@ -112,30 +112,30 @@ class GroupScheduler:
     async def _idle(self, lane: int, groups: Sequence[str]) -> list[str]:
         """Groups at rest have been seen to; jobs without a group have no limit."""
         awake = [group for group in groups if group not in self._queues.resting.get(lane, ())]
-        limit = self._queues.of_lane(lane).per_group
+        limit = self._queues.by_lane(lane).per_group
         if limit is None or not awake:
             return awake
-        held = await store.group_usage(self._floor.db, lane, awake, strict=limit == 1)
+        held = await store.group_usage(self._infra.db, lane, awake, strict=limit == 1)
         return [group for group in awake if not group or group not in held or held[group].n < limit]
 
     @retry_after_deadlock
     async def decide(self, lane: int, groups: Sequence[str]) -> None:
         """Gives as many turns as there are places, by the rules that are in force when we have the gate: see `sorting`."""
-        await self._queues.learn([lane])
+        await self._queues.load([lane])
         served = {group: self._served.get(lane, {}).get(group, 0) for group in groups}
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             await keys.lock_lane(transaction, lane)
-            queue = self._queues.of_lane(lane)
+            queue = self._queues.by_lane(lane)
             if queue.per_group == 1:
                 await self._let_older_ones_go_first(transaction, lane, groups)
             plans = await self._plans(transaction, queue, lane, groups)
-            if not queue.takes_turns:
+            if not queue.admits_groups:
                 await self._park_before_probes(transaction, lane, plans)
             waiting = await self._waiting(transaction, lane, plans)
             lifted = await self._keep_rests(transaction, lane, plans, waiting)
             types = await self._give(transaction, queue, lane, waiting, served)
         if lifted:
-            await self._floor.versions.tell()
+            await self._infra.versions.tell()
         if types:
             self._signals.ready(lane, types)
         self._come_back_for_more(queue, lane, groups, waiting)
@@ -158,13 +158,13 @@ class GroupScheduler:
                     await store.revoke_admissions(on, lane, row.group_key)
 
     async def _plans(self, on: Executor, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, GroupCapacity]:
-        now = self._floor.now()
+        now = self._infra.now()
         rests = await store.cooldowns_of(on, lane, groups)
         probes = [rest.probe for rest in rests.values() if rest.probe is not None]
         states = await store.probe_states(on, lane, sorted(probes)) if probes else {}
-        asked = list(groups) if queue.takes_turns else list(rests)
+        params = list(groups) if queue.admits_groups else list(rests)
         limit = queue.per_group
-        held = await store.group_usage(on, lane, asked, strict=limit == 1) if asked else {}
+        held = await store.group_usage(on, lane, params, strict=limit == 1) if params else {}
         return {
             group: fairness.capacity(limit if group else None, held.get(group), rest, _state(rest, states), now, fair=queue.fair)
             for group, rest in ((group, rests.get(group)) for group in groups)
@@ -178,8 +178,8 @@ class GroupScheduler:
 
     async def _waiting(self, on: Executor, lane: int, plans: dict[str, GroupCapacity]) -> list[WaitingRow]:
         """Probes first: a rest after which nobody is found to go first is over."""
-        asked = [(group, plan.most) for group, plan in sorted(plans.items(), key=lambda item: not item[1].probes) if plan.most]
-        return await store.next_waiting(on, lane, asked, ADMISSION_BATCH) if asked else []
+        params = [(group, plan.most) for group, plan in sorted(plans.items(), key=lambda item: not item[1].probes) if plan.most]
+        return await store.next_waiting(on, lane, params, ADMISSION_BATCH) if params else []
 
     async def _keep_rests(self, on: Executor, lane: int, plans: dict[str, GroupCapacity], waiting: Sequence[WaitingRow]) -> bool:
         """Whether any rest is over: also one after which nobody is there to go first."""
@@ -193,7 +193,7 @@ class GroupScheduler:
                 over.append(group)
         if over:
             await store.clear_cooldowns(on, lane, over)
-            await self._floor.versions.grow(on, "rests")
+            await self._infra.versions.bump(on, "rests")
         return bool(over)
 
     async def _give(self, on: Executor, queue: Queue, lane: int, waiting: Sequence[WaitingRow], served: Mapping[str, int]) -> list[str]:
@@ -201,9 +201,9 @@ class GroupScheduler:
             return []
         if not queue.fair:
             return await store.admit(on, lane, [(row.id, 1) for row in sorted(waiting)])
-        asked = sorted({(row.group_key, row.priority) for row in waiting})
-        turns = fairness.assign_passes(waiting, await store.last_passes(on, lane, asked), served)
-        return await store.admit(on, lane, turns)
+        params = sorted({(row.group_key, row.priority) for row in waiting})
+        group_scheduler = fairness.assign_passes(waiting, await store.last_passes(on, lane, params), served)
+        return await store.admit(on, lane, group_scheduler)
 
     def _come_back_for_more(self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]) -> None:
         """After a portion; in a fair queue claims say when there is room for more."""
@@ -222,13 +222,13 @@ class GroupScheduler:
         for group, until in sorted(rests.items()):
             await store.start_cooldown(on, lane, group, until)
             await store.revoke_admissions(on, lane, group)
-        await self._floor.versions.grow(on, "rests")
+        await self._infra.versions.bump(on, "rests")
 
     def _set_alarms(self) -> None:
         """Those that are further away are found by the regular look."""
         for rest in self._rests:
-            seconds = (rest.until - self._floor.now()).total_seconds()
-            if 0 < seconds < self._floor.settings.sweep_seconds * 2:
+            seconds = (rest.until - self._infra.now()).total_seconds()
+            if 0 < seconds < self._infra.settings.sweep_seconds * 2:
                 asyncio.get_running_loop().call_later(seconds + 0.001, self.moved, rest.lane, [rest.group_key])
 
 

@@ -18,29 +18,29 @@ class Allowance(NamedTuple):
 
     most: int
     now: datetime
-    again_at: datetime | None = None
+    retry_at: datetime | None = None
 
 
 class QueueLimits:
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
 
-    async def ask(self, on: Executor, queue: Queue, lane: int, most: int, *, wait: bool) -> Allowance | None:
+    async def acquire(self, on: Executor, queue: Queue, lane: int, most: int, *, wait: bool) -> Allowance | None:
         """Runs in the claim's transaction. Without `wait`, returns None if another transaction holds the lane lock."""
         if not await keys.lock_lane(on, lane, wait=wait):
             return None
         if queue.max_running is not None:
             most = min(most, queue.max_running - await store.running_slots(on, lane))
         if queue.rate is None or most <= 0:
-            return Allowance(max(0, most), self._floor.now())
-        return await self.by_rate(on, queue, lane, most)
+            return Allowance(max(0, most), self._infra.now())
+        return await self.remaining_rate(on, queue, lane, most)
 
-    async def by_rate(self, on: Executor, queue: Queue, lane: int, most: int) -> Allowance:
+    async def remaining_rate(self, on: Executor, queue: Queue, lane: int, most: int) -> Allowance:
         """Whoever looks through a window as long as the span, wherever it begins, sees no more than the limit. Time does not go back
         behind what was let through already: processes know the database's clock to some milliseconds only. A slice counts until its last
         instant has left the window."""
         assert queue.rate is not None
-        now, span = self._floor.now(), timedelta(seconds=queue.rate.per_seconds) * (1 + 1 / SLICES)
+        now, span = self._infra.now(), timedelta(seconds=queue.rate.per_seconds) * (1 + 1 / SLICES)
         passed = await store.rate_limit_usage(on, lane, now - span)
         if passed.last_at is not None and passed.last_at > now:
             now = passed.last_at

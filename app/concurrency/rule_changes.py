@@ -25,19 +25,19 @@ _NO_RULES = (None, False, False)
 
 
 class RuleChanges:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals, turns: GroupScheduler) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals, group_scheduler: GroupScheduler) -> None:
+        self._infra = infra
         self._queues = queues
         self._signals = signals
-        self._turns = turns
+        self._group_scheduler = group_scheduler
         self._in_force: dict[int, tuple[int | None, bool, bool]] = {}
         self._uncounted: set[int] = set()
         self._unsorted: dict[int, UUID] = {}
         self._changes: Counter[int] = Counter()
         self._resting_at = self._strays_at = 0.0
         self._hearing = asyncio.Lock()  # or rules that were in force for a moment would pass for those that are
-        self.nudge: Callable[[], None] = lambda: None
-        floor.versions.hear("policies", self.hear)
+        self.wake: Callable[[], None] = lambda: None
+        infra.versions.hear("policies", self.hear)
 
     async def hear(self) -> None:
         """Leases that run are counted before anybody asks how many there are. If that cannot be done now, as somebody has a row, it is
@@ -50,7 +50,7 @@ class RuleChanges:
                 self._uncounted |= changed.keys()
             for queue in changed.values():
                 self._put_in_force(queue)
-        self.nudge()
+        self.wake()
 
     def _put_in_force(self, queue: Queue) -> None:
         self._in_force[queue.id] = _rules(queue)
@@ -63,15 +63,15 @@ class RuleChanges:
     def _count_again(self, queue_id: int) -> None:
         """For leases that were on their way when the rules changed: they were written by the old ones."""
         self._uncounted.add(queue_id)
-        self.nudge()
+        self.wake()
 
     async def _count(self, queues: Iterable[Queue]) -> None:
         rules = {queue.id: queue for queue in queues}
-        running = await store.leases_of_queues(self._floor.db, sorted(rules)) if rules else []
+        running = await store.leases_of_queues(self._infra.db, sorted(rules)) if rules else []
         for lane, ids in by_lane(running, lambda job_id: job_id).items():
             queue = rules[queue_id_of(lane)]
             slots = True if queue.max_running is not None else None
-            await store.count_running(self._floor.db, lane, ids, slots=slots, turns=queue.per_group is not None)
+            await store.count_running(self._infra.db, lane, ids, slots=slots, group_scheduler=queue.per_group is not None)
         for queue in rules.values():
             if queue.per_group is not None:
                 for lane in queue.all_lanes:
@@ -80,7 +80,7 @@ class RuleChanges:
     @retry_after_deadlock
     async def _take_surplus(self, lane: int, limit: int) -> None:
         """With the gate held: who decides by the old rules has done so before, and is seen here."""
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             await keys.lock_lane(transaction, lane)
             await store.revoke_surplus(transaction, lane, limit)
 
@@ -88,7 +88,7 @@ class RuleChanges:
         """A page of each lane at a time: a queue of millions holds up no other, nor does one with a row in somebody's hands."""
         await for_each((self._count_late, self._sort_pages, self._park_strays), lambda step: step())
         if self._unsorted:
-            self.nudge()
+            self.wake()
 
     async def _count_late(self) -> None:
         await for_each([queue for queue in self._queues.everything() if queue.id in self._uncounted], self._count_one)
@@ -103,7 +103,7 @@ class RuleChanges:
     async def _sort_page(self, lane: int) -> None:
         """Ready jobs that have to wait are parked, parked ones that need not are ready."""
         after, changes = self._unsorted[lane], self._changes[lane]
-        page = await store.apply_rules_to_page(self._floor.db, lane, after, self._queues.parks(lane), PAGE_SIZE)
+        page = await store.apply_rules_to_page(self._infra.db, lane, after, self._queues.held_groups(lane), PAGE_SIZE)
         if page.ready:
             self._signals.ready(lane, page.ready)
         if self._changes[lane] != changes:
@@ -112,7 +112,7 @@ class RuleChanges:
             self._unsorted[lane] = page.last
         else:
             del self._unsorted[lane]
-            self._turns.look_at(lane)
+            self._group_scheduler.rescan(lane)
 
     async def _park_strays(self) -> None:
         """Jobs that came in as if nobody had to wait: those of groups at rest, which claims pass over; and those of a queue whose rules
@@ -124,9 +124,9 @@ class RuleChanges:
             lanes = self._queues.lanes()
         for lane in list(lanes):
             self._resting_at = now
-            parks = self._queues.parks(lane)
-            if parks is not None:
-                await store.hold_back_head(self._floor.db, lane, parks, HEAD)
+            held_groups = self._queues.held_groups(lane)
+            if held_groups is not None:
+                await store.hold_back_head(self._infra.db, lane, held_groups, HEAD)
 
 
 def _rules(queue: Queue) -> tuple[int | None, bool, bool]:

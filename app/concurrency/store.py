@@ -55,43 +55,43 @@ async def running_slots(on: Executor, lane: int) -> int:
 
 
 async def rate_limit_usage(on: Executor, lane: int, since: datetime) -> UsageRow:
-    row = await on.row(SQL.passed, lane, since)
+    row = await on.row(SQL.rate_limit_usage, lane, since)
     assert row is not None, "an aggregate without GROUP BY has one row"
     return UsageRow(*row)
 
 
 async def record_usage(on: Executor, lane: int, now: datetime, n: int, forget_before: datetime) -> None:
-    await on.rows(SQL.let_pass, lane, now, n, forget_before)
+    await on.rows(SQL.record_usage, lane, now, n, forget_before)
 
 
 async def group_usage(on: Executor, lane: int, groups: Sequence[str], *, strict: bool) -> dict[str, GroupUsageRow]:
-    return {row["group_key"]: GroupUsageRow(*row) for row in await on.rows(SQL.holders, lane, groups, strict)}
+    return {row["group_key"]: GroupUsageRow(*row) for row in await on.rows(SQL.group_usage, lane, groups, strict)}
 
 
-async def next_waiting(on: Executor, lane: int, asked: Sequence[tuple[str, int]], most: int) -> list[WaitingRow]:
+async def next_waiting(on: Executor, lane: int, params: Sequence[tuple[str, int]], most: int) -> list[WaitingRow]:
     """Asked are (group, how many)."""
-    return [WaitingRow(*row) for row in await on.rows(SQL.next_in_line, lane, *to_columns(asked), most)]
+    return [WaitingRow(*row) for row in await on.rows(SQL.next_waiting, lane, *to_columns(params), most)]
 
 
-async def last_passes(on: Executor, lane: int, asked: Sequence[tuple[str, int]]) -> list[PassRow]:
+async def last_passes(on: Executor, lane: int, params: Sequence[tuple[str, int]]) -> list[PassRow]:
     """Asked are (group, priority)."""
-    return [PassRow(*row) for row in await on.rows(SQL.rounds, lane, *to_columns(asked))]
+    return [PassRow(*row) for row in await on.rows(SQL.last_passes, lane, *to_columns(params))]
 
 
-async def admit(on: Executor, lane: int, turns: Sequence[tuple[UUID, int]]) -> list[str]:
-    return [row["job_type"] for row in await on.rows(SQL.give_turns, lane, *to_columns(turns))]
+async def admit(on: Executor, lane: int, group_scheduler: Sequence[tuple[UUID, int]]) -> list[str]:
+    return [row["job_type"] for row in await on.rows(SQL.admit, lane, *to_columns(group_scheduler))]
 
 
 async def revoke_admissions(on: Executor, lane: int, group: str) -> None:
-    await on.rows(SQL.take_turns_back, lane, group)
+    await on.rows(SQL.revoke_admissions, lane, group)
 
 
 async def hold_back_head(on: Executor, lane: int, groups: Sequence[str], most: int) -> None:
-    await on.rows(SQL.park_head, lane, groups, most)
+    await on.rows(SQL.hold_back_head, lane, groups, most)
 
 
-async def apply_rules_to_page(on: Executor, lane: int, after: UUID, parks: Sequence[str] | None, most: int) -> CheckedPage:
-    row = await on.row(SQL.sort_page, lane, after, parks, most)
+async def apply_rules_to_page(on: Executor, lane: int, after: UUID, held_groups: Sequence[str] | None, most: int) -> CheckedPage:
+    row = await on.row(SQL.apply_rules_to_page, lane, after, held_groups, most)
     assert row is not None, "a SELECT without FROM has one row"
     return CheckedPage(*row)
 
@@ -100,16 +100,16 @@ async def leases_of_queues(on: Executor, queue_ids: Sequence[int]) -> list[UUID]
     return [row["id"] for row in await on.rows(SQL.leases_of_queues, queue_ids)]
 
 
-async def count_running(on: Executor, lane: int, ids: Sequence[UUID], *, slots: bool | None, turns: bool) -> None:
-    await on.rows(SQL.count_running, lane, ids, slots, turns)
+async def count_running(on: Executor, lane: int, ids: Sequence[UUID], *, slots: bool | None, group_scheduler: bool) -> None:
+    await on.rows(SQL.count_running, lane, ids, slots, group_scheduler)
 
 
 async def revoke_surplus(on: Executor, lane: int, limit: int) -> None:
-    await on.rows(SQL.take_surplus, lane, limit)
+    await on.rows(SQL.revoke_surplus, lane, limit)
 
 
 async def lanes_with_pending(on: Executor) -> list[int]:
-    return [row["lane"] for row in await on.rows(SQL.lanes_with_parked)]
+    return [row["lane"] for row in await on.rows(SQL.lanes_with_pending)]
 
 
 async def waiting_groups(on: Executor, lane: int, after: str, most: int) -> list[str]:
@@ -117,15 +117,15 @@ async def waiting_groups(on: Executor, lane: int, after: str, most: int) -> list
 
 
 async def all_cooldowns(on: Executor) -> list[CooldownRow]:
-    return [CooldownRow(*row) for row in await on.rows(SQL.all_rests)]
+    return [CooldownRow(*row) for row in await on.rows(SQL.all_cooldowns)]
 
 
 async def cooldowns_of(on: Executor, lane: int, groups: Sequence[str]) -> dict[str, CooldownRow]:
-    return {row["group_key"]: CooldownRow(*row) for row in await on.rows(SQL.rests_of, lane, groups)}
+    return {row["group_key"]: CooldownRow(*row) for row in await on.rows(SQL.cooldowns_of, lane, groups)}
 
 
 async def start_cooldown(on: Executor, lane: int, group: str, until: datetime) -> None:
-    await on.rows(SQL.rest, lane, group, until)
+    await on.rows(SQL.start_cooldown, lane, group, until)
 
 
 async def set_probe(on: Executor, lane: int, group: str, probe: UUID) -> None:
@@ -133,7 +133,7 @@ async def set_probe(on: Executor, lane: int, group: str, probe: UUID) -> None:
 
 
 async def clear_cooldowns(on: Executor, lane: int, groups: Sequence[str]) -> None:
-    await on.rows(SQL.lift, lane, groups)
+    await on.rows(SQL.clear_cooldowns, lane, groups)
 
 
 async def probe_states(on: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:

@@ -47,7 +47,7 @@ class ConfigVersions:
         if now - self._asked_at <= AWAKE_SECONDS or now - self._looked_at >= IDLE_CHECK_SECONDS:
             await self.run_once()
 
-    def outdated(self) -> None:
+    def invalidate(self) -> None:
         """Somebody has changed something: the next look is due."""
         self._looked_at = 0.0
 
@@ -56,7 +56,7 @@ class ConfigVersions:
         self._asked_at = now = time.monotonic()
         return now - self._looked_at <= FRESH_SECONDS
 
-    async def fresh(self) -> None:
+    async def ensure_fresh(self) -> None:
         """Nobody decides by what was in force more than a moment ago: who has not looked for so long looks now, and others with him. Who
         found a slow look under way waits for another one."""
         for _ in range(2):
@@ -79,7 +79,7 @@ class ConfigVersions:
                 self._numbers[name] = number
         self._looked_at = asked_at
 
-    async def grow(self, on: Executor, name: Name) -> None:
+    async def bump(self, on: Executor, name: Name) -> None:
         """In the transaction of the change; its row lock also makes changes wait for each other."""
         await on.rows("UPDATE versions SET number = number + 1 WHERE name = $1", name)
 

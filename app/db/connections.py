@@ -20,7 +20,7 @@ class IdleConnections:
         self._free: list[Connection] = []
         self._closed = False
 
-    def at_hand(self, *, reserved: bool) -> bool:
+    def is_idle(self, *, reserved: bool) -> bool:
         """Whether `take` need not wait, neither for a place nor for a server."""
         while self._free and self._free[-1].is_closed():
             self._free.pop()
@@ -50,7 +50,7 @@ class IdleConnections:
             self._places.release()
             raise
 
-    def give_back(self, connection: Connection, *, reserved: bool) -> None:
+    def release(self, connection: Connection, *, reserved: bool) -> None:
         if not connection.is_closed():
             self._free.append(connection)
         self._places.release()

@@ -23,7 +23,7 @@ class Infrastructure:
     reads: SearchConnections
     inspection: ServerChecks
     clock: DatabaseClock
-    mint: JobIdGenerator
+    job_ids: JobIdGenerator
     wakeups: Notifier
     versions: ConfigVersions
 

@@ -99,7 +99,7 @@ class JobIdGenerator:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._tick = 0
-        self._dice = _dice()
+        self._rng = _rng()
 
     def __call__(self, lane: int) -> UUID:
         return self.several([lane])[0]
@@ -108,10 +108,10 @@ class JobIdGenerator:
         """One for each lane, in this order. One look at the clock serves all."""
         first = max(_milliseconds(self._now()) << 12, self._tick + 1)
         self._tick = first + len(lanes) - 1
-        return [_job_id(tick, lane, next(self._dice)) for tick, lane in enumerate(lanes, first)]
+        return [_job_id(tick, lane, next(self._rng)) for tick, lane in enumerate(lanes, first)]
 
 
-def _dice() -> Iterator[int]:
+def _rng() -> Iterator[int]:
     """Numbers of 64 random bits, fetched many at a time: each call of the operating system takes some microseconds."""
     while True:
         yield from unpack(">512Q", secrets.token_bytes(8 * 512))

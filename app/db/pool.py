@@ -85,19 +85,19 @@ class Database:
         self._metrics = metrics
         self._servers = PrimaryConnector(dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3)
         self._watchdog = Watchdog(self._servers, settings.silent_seconds)
-        self._watching: asyncio.Task[None]
+        self._reader: asyncio.Task[None]
         self._connections = IdleConnections(self._connect, settings.pool_size, settings.connections_reserved)
         self._uses: dict[Connection, Checkout] = {}
         metrics.long_statements.set_function(self.long_statements)
 
     async def open(self) -> None:
         """Opens without connecting: a broker may start before its database, and says so in /readyz."""
-        self._watching = asyncio.create_task(self._watchdog.run(), name="database watchdog")
+        self._reader = asyncio.create_task(self._watchdog.run(), name="database watchdog")
 
     async def close(self) -> None:
         """Waits for what is running, but not for ever: a hung connection must not keep the process alive."""
-        self._watching.cancel()
-        await asyncio.gather(self._watching, return_exceptions=True)
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._connections.close()
@@ -158,11 +158,11 @@ class Database:
             raise
         finally:
             del self._uses[connection]
-            self._connections.give_back(connection, reserved=reserved)
+            self._connections.release(connection, reserved=reserved)
 
     async def _acquire(self, *, reserved: bool) -> Connection:
         self._watchdog.raise_if_silent()
-        if self._connections.at_hand(reserved=reserved):
+        if self._connections.is_idle(reserved=reserved):
             return await self._connections.take(reserved=reserved)
         async with asyncio.timeout(self._settings.acquire_timeout_seconds):
             return await self._connections.take(reserved=reserved)

@@ -80,7 +80,7 @@ class PrimaryConnector:
                 raise
         return await self._connect_to_best(options)
 
-    async def look_around(self) -> None:
+    async def probe_other_hosts(self) -> None:
         """Learns of a promotion from the other hosts, as the one in use may not know of it. Then its connections end."""
         for place in self._places:
             if place != self._last:

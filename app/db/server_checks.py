@@ -56,7 +56,7 @@ class ServerChecks:
             log.warning("database degraded", findings=found)
         self._found = found
 
-    async def told(self) -> str:
+    async def to_response(self) -> str:
         """For /readyz: degraded is not unready, as the operator may have chosen it."""
         if self._found is None:
             await self.run_once()

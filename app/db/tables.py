@@ -73,7 +73,7 @@ api_keys = sa.Table(
     _instant("revoked_at"),
 )
 
-asks = sa.Table(
+poll_history = sa.Table(
     "asks",
     metadata,
     sa.Column("queue", sa.Text, primary_key=True),

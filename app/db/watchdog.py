@@ -56,7 +56,7 @@ class Watchdog:
         while True:
             await asyncio.sleep(LOOK_AROUND_SECONDS)
             try:
-                await self._servers.look_around()
+                await self._servers.probe_other_hosts()
             except Exception:  # whatever it was: without this loop an old primary would be trusted
                 log.exception("other hosts could not be asked")
 

@@ -44,8 +44,8 @@ SELECT id, payload
 FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
--- name: take_out
--- fills: TakenRow
+-- name: remove
+-- fills: RemovedRow
 -- dead -> (another job, in another queue).  The caller inserts that job in the same transaction.
 WITH taken AS (
     DELETE FROM dead_letters
@@ -79,7 +79,7 @@ counted AS (
 SELECT id
 FROM purged;
 
--- name: too_old
+-- name: expired_dead_letters
 -- For retention: a range at the start of dead_letters_dead_at, bounded.
 SELECT id
 FROM dead_letters

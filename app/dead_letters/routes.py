@@ -69,46 +69,46 @@ class GroupQuery(DeadLetterFilterQuery):
 
 
 @router.get("/dead-letters", **operation(DeadLetterList, ValidationFailed, to=READ))
-async def list_dead_letters(reviving: DeadLetterServiceDep, query: Annotated[DeadLetterQuery, Query()], reach: AccessDep) -> Response:
+async def list_dead_letters(dead_letters: DeadLetterServiceDep, query: Annotated[DeadLetterQuery, Query()], access: AccessDep) -> Response:
     """Dead letters, latest first, filtered and page by page.
 
     A page ends early, with `next_cursor`, before its dead letters exceed `max_list_bytes` (see `/limits`).
     """
-    return (await reviving.page(query.filter(), query, reach, payload=query.payload)).response()
+    return (await dead_letters.page(query.filter(), query, access, payload=query.payload)).response()
 
 
 @router.get("/dead-letters/groups", **operation(DeadLetterGroups, ValidationFailed, to=READ))
-async def group_dead_letters(reviving: DeadLetterServiceDep, query: Annotated[GroupQuery, Query()], reach: AccessDep) -> Response:
+async def group_dead_letters(dead_letters: DeadLetterServiceDep, query: Annotated[GroupQuery, Query()], access: AccessDep) -> Response:
     """What fails, how often and since when: dead letters grouped by queue, job type and fingerprint of the error."""
-    return json_response(DeadLetterGroups(items=await reviving.groups(query.fields(), query.filter(), reach)))
+    return json_response(DeadLetterGroups(items=await dead_letters.groups(query.fields(), query.filter(), access)))
 
 
 @router.post("/dead-letters/replay", **operation(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters, to=MANAGE))
 async def replay_dead_letters(
-    replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], reviving: DeadLetterServiceDep, reach: AccessDep
+    replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], dead_letters: DeadLetterServiceDep, access: AccessDep
 ) -> Response:
     """Makes dead jobs live again, by ids or by filter: at once or spread over time, as they were or with overrides.
 
     Replaying twice at once replays once. `dry_run: true` only counts.
     """
-    return json_response(await reviving.replay(replay, reach))
+    return json_response(await dead_letters.replay(replay, access))
 
 
 @router.post("/dead-letters/purge", **operation(PurgeAnswer, *_BAD, takes=PurgeDeadLetters, to=MANAGE))
 async def purge_dead_letters(
-    purge: Annotated[PurgeDeadLetters, body(PurgeDeadLetters)], reviving: DeadLetterServiceDep, reach: AccessDep
+    purge: Annotated[PurgeDeadLetters, body(PurgeDeadLetters)], dead_letters: DeadLetterServiceDep, access: AccessDep
 ) -> Response:
     """Removes dead letters for good, by ids or by filter. It only counts unless `dry_run` is false."""
-    return json_response(await reviving.purge(purge, reach))
+    return json_response(await dead_letters.purge(purge, access))
 
 
 @router.get("/dead-letters/{job_id}", **operation(DeadLetter, NotFound, to=READ))
-async def get_dead_letter(job_id: UUID, reviving: DeadLetterServiceDep) -> Response:
+async def get_dead_letter(job_id: UUID, dead_letters: DeadLetterServiceDep) -> Response:
     """One dead letter."""
-    return json_response(await reviving.get(job_id))
+    return json_response(await dead_letters.get(job_id))
 
 
 @router.post("/dead-letters/{job_id}/replay", **operation(Job, NotFound, to=MANAGE))
-async def replay_dead_letter(job_id: UUID, reviving: DeadLetterServiceDep, _: NoBody) -> Response:
+async def replay_dead_letter(job_id: UUID, dead_letters: DeadLetterServiceDep, _: NoBody) -> Response:
     """Makes one dead job live again: it keeps its id and its history, its attempts start at 0."""
-    return json_response(await reviving.replay_one(job_id))
+    return json_response(await dead_letters.replay_one(job_id))

@@ -61,19 +61,19 @@ class ReplayTime(NamedTuple):
 
 
 class DeadLetterService:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, creator: QueueCreator, signals: Signals, watching: JobReader) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, signals: Signals, reader: JobReader) -> None:
+        self._infra = infra
         self._queues = queues
         self._creator = creator
         self._signals = signals
-        self._watching = watching
+        self._reader = reader
 
     async def page(self, wanted: DeadLetterFilter, page: PageParams, access: Access, *, payload: bool) -> EncodedPage[DeadLetter]:
-        queues, max_bytes = await self._reached(wanted, access, "/query"), self._floor.settings.max_list_bytes
+        queues, max_bytes = await self._reached(wanted, access, "/query"), self._infra.settings.max_list_bytes
         letters, total = await listing.list_dead_letters(
-            self._floor.reads, wanted, queues, after=_after(page), limit=page.limit + 1, max_bytes=max_bytes, payload=payload
+            self._infra.reads, wanted, queues, after=_after(page), limit=page.limit + 1, max_bytes=max_bytes, payload=payload
         )
-        await self._queues.learn({letter.job.lane for letter in letters})
+        await self._queues.load({letter.job.lane for letter in letters})
         return await encode_page(
             letters,
             lambda letter: _to_response(letter, self._queues.name(letter.job.lane)),
@@ -84,13 +84,13 @@ class DeadLetterService:
         )
 
     async def get(self, job_id: UUID) -> DeadLetter:
-        letters = await listing.get_dead_letter(self._floor.db, lane_of(job_id), job_id)
+        letters = await listing.get_dead_letter(self._infra.db, lane_of(job_id), job_id)
         if not letters:
             raise NotFound(f"no dead letter {job_id}")
         return _to_response(letters[0], await self._queues.name_of(letters[0].job.lane))
 
     async def groups(self, by: Sequence[GroupField], wanted: DeadLetterFilter, access: Access) -> list[DeadLetterGroup]:
-        rows = await listing.group(self._floor.reads, by, wanted, await self._reached(wanted, access, "/query"))
+        rows = await listing.group(self._infra.reads, by, wanted, await self._reached(wanted, access, "/query"))
         return [
             DeadLetterGroup(
                 queue=await self._queues.name_of(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
@@ -109,7 +109,7 @@ class DeadLetterService:
         if not revived:
             raise NotFound(f"no dead letter {job_id}")
         log.info("dead letter replayed", job_id=str(job_id))
-        return await self._watching.get(revived[0])
+        return await self._reader.get(revived[0])
 
     async def replay(self, request: ReplayDeadLetters, access: Access) -> ReplayAnswer:
         overrides = value_or(request.overrides, ReplayOverrides())
@@ -134,7 +134,7 @@ class DeadLetterService:
         return PurgeAnswer(matched=matched, purged=purged)
 
     async def remove(self, ids: Sequence[UUID]) -> int:
-        return sum([await store.purge(self._floor.db, lane, some) for lane, some in by_lane(ids, lambda job_id: job_id).items()])
+        return sum([await store.purge(self._infra.db, lane, some) for lane, some in by_lane(ids, lambda job_id: job_id).items()])
 
     async def _reached(self, wanted: DeadLetterFilter, access: Access, at: str) -> list[int] | None:
         """The numbers of the queue that is asked for, or of those that the caller reaches; None: all there are."""
@@ -145,7 +145,7 @@ class DeadLetterService:
         if access.everything:
             return None
         await self._queues.refresh()
-        return [queue.id for queue in self._queues.everything() if access.may(queue.name)]
+        return [queue.id for queue in self._queues.everything() if access.allows(queue.name)]
 
     async def _matching(self, request: ReplayDeadLetters | PurgeDeadLetters, limit: int, access: Access) -> tuple[int, list[UUID]]:
         """How many match, and at most `limit` of them."""
@@ -154,23 +154,23 @@ class DeadLetterService:
             ids = await self._dead(value_or(request.ids, []), access)
             return len(ids), ids[:limit]
         queues = await self._reached(wanted, access, "/filter")
-        reads = self._floor.reads
+        reads = self._infra.reads
         return await listing.count(reads, wanted, queues), await listing.matching_ids(reads, wanted, queues, limit)
 
     async def _next_matching(self, chosen: DeadLetterFilter, access: Access) -> list[UUID]:
-        return await listing.matching_ids(self._floor.reads, chosen, await self._reached(chosen, access, "/filter"), PURGE_BATCH)
+        return await listing.matching_ids(self._infra.reads, chosen, await self._reached(chosen, access, "/filter"), PURGE_BATCH)
 
     async def _dead(self, ids: Sequence[UUID], access: Access) -> list[UUID]:
         """The ids of dead letters in queues that the caller may access, without duplicates, in the order of the request."""
-        reached = await self._queues.reached(ids, access)
+        reached = await self._queues.visible_to(ids, access)
         visible = [job_id for job_id in dict.fromkeys(ids) if job_id in reached]
         lanes = by_lane(visible, lambda job_id: job_id)
-        dead = {job_id for lane, lane_ids in lanes.items() for job_id in await jobs.dead_ids(self._floor.db, lane, lane_ids)}
+        dead = {job_id for lane, lane_ids in lanes.items() for job_id in await jobs.dead_ids(self._infra.db, lane, lane_ids)}
         return [job_id for job_id in visible if job_id in dead]
 
     async def _replay(self, ids: Sequence[UUID], sent: ReplayOverrides | UnsetType, *, spread_seconds: int) -> list[UUID]:
         overrides = value_or(sent, ReplayOverrides())
-        now = self._floor.now()
+        now = self._infra.now()
         step = spread_seconds / len(ids) if ids else 0
         due = {job_id: ReplayTime.after(step * index, now) async for index, job_id in in_slices(enumerate(ids))}
         revived: list[UUID] = []
@@ -183,14 +183,14 @@ class DeadLetterService:
     async def _revive(self, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides) -> list[UUID]:
         payloads = await self._payloads(lane, ids, overrides.payload_merge)
         letters = [(job_id, due[job_id].state, due[job_id].run_at, payloads.get(job_id)) for job_id in ids]
-        await self._queues.learn([lane])
+        await self._queues.load([lane])
         rows = await store.replay(
-            self._floor.db,
+            self._infra.db,
             lane,
             letters,
             priority=value_or(overrides.priority, None),
             max_attempts=value_or(overrides.max_attempts, None),
-            parks=self._queues.parks(lane),
+            held_groups=self._queues.held_groups(lane),
         )
         self._signals.moved(lane, rows)
         return [row.id for row in rows]
@@ -199,11 +199,11 @@ class DeadLetterService:
         """Merged here and not in SQL, so that what is not touched stays as it was sent. A dead letter's payload does not change."""
         if isinstance(patch, UnsetType):
             return {}
-        return {job_id: self._merged(payload, patch) for job_id, payload in (await store.payloads(self._floor.db, lane, ids)).items()}
+        return {job_id: self._merged(payload, patch) for job_id, payload in (await store.payloads(self._infra.db, lane, ids)).items()}
 
     def _merged(self, payload: str, patch: dict[str, Raw]) -> str:
         text = merge_patch(payload, patch)
-        check_user_data(Raw(text.encode()), self._floor.settings.max_payload_bytes, "/overrides/payload_merge")
+        check_user_data(Raw(text.encode()), self._infra.settings.max_payload_bytes, "/overrides/payload_merge")
         return text
 
     async def _move(self, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides) -> list[UUID]:
@@ -218,7 +218,7 @@ class DeadLetterService:
     async def _move_to(
         self, queue: Queue, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides
     ) -> list[UUID]:
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             letters = await store.remove(transaction, lane, ids)
             fresh = [
                 self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides) for letter in letters
@@ -235,8 +235,8 @@ class DeadLetterService:
     def _fresh(self, letter: RemovedRow, lane: int, due: ReplayTime, overrides: ReplayOverrides) -> NewJob:
         patch = value_or(overrides.payload_merge, None)
         return NewJob(
-            id=self._floor.mint(lane),
-            state="parked" if due.state == "ready" and self._queues.waits_for_turn(lane, letter.group_key) else due.state,
+            id=self._infra.job_ids(lane),
+            state="parked" if due.state == "ready" and self._queues.needs_admission(lane, letter.group_key) else due.state,
             reason=None,
             run_at=due.run_at,
             priority=value_or(overrides.priority, letter.priority),
@@ -256,7 +256,7 @@ class DeadLetterService:
 
 
 def _to_response(letter: DeadLetterRow, queue: str) -> DeadLetter:
-    return DeadLetter(**msgspec.structs.asdict(letter.job.told(queue)), dead_at=letter.dead_at, fingerprint=letter.fingerprint)
+    return DeadLetter(**msgspec.structs.asdict(letter.job.to_response(queue)), dead_at=letter.dead_at, fingerprint=letter.fingerprint)
 
 
 def _after(page: PageParams) -> tuple[datetime, UUID] | None:

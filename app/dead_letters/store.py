@@ -42,10 +42,10 @@ async def replay(
     *,
     priority: int | None,
     max_attempts: int | None,
-    parks: Sequence[str] | None,
+    held_groups: Sequence[str] | None,
 ) -> list[ReplayedRow]:
     """Letters are (id, state, run_at, payload or None), in the order of their ids."""
-    return [ReplayedRow(*row) for row in await on.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, parks)]
+    return [ReplayedRow(*row) for row in await on.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, held_groups)]
 
 
 async def payloads(on: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
@@ -53,7 +53,7 @@ async def payloads(on: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, s
 
 
 async def remove(on: Executor, lane: int, ids: Sequence[UUID]) -> list[RemovedRow]:
-    return [RemovedRow(*row) for row in await on.rows(SQL.take_out, lane, ids)]
+    return [RemovedRow(*row) for row in await on.rows(SQL.remove, lane, ids)]
 
 
 async def purge(on: Executor, lane: int, ids: Sequence[UUID]) -> int:
@@ -61,4 +61,4 @@ async def purge(on: Executor, lane: int, ids: Sequence[UUID]) -> int:
 
 
 async def expired_dead_letters(on: Executor, before: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.too_old, before, limit)]
+    return [row["id"] for row in await on.rows(SQL.expired_dead_letters, before, limit)]

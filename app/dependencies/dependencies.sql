@@ -1,7 +1,7 @@
 -- Who waits for whom. A child is `blocked` while `awaits` names any parent; taking a parent out twice changes nothing, so a release that
 -- is interrupted is simply done again. Order of locks: see leases.sql.
 
--- name: await_parents
+-- name: mark_parents
 -- (any) -> (the same, waited for).  The lock makes sure that the parent has not ended when its child is stored.
 WITH locked AS (
     SELECT id
@@ -15,8 +15,8 @@ SET awaited = true
 WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked))
 RETURNING id;
 
--- name: results_of
--- fills: ResultRow
+-- name: parent_results
+-- fills: ParentResultRow
 -- What jobs have come to that are no longer live, and what they gave.
 SELECT id, state, result
 FROM finished_jobs
@@ -26,7 +26,7 @@ SELECT id, 'dead', NULL
 FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
--- name: ended_parents
+-- name: finished_parents
 -- What has become of jobs that are no longer live.
 SELECT id, state
 FROM finished_jobs
@@ -42,7 +42,7 @@ SELECT $1, sent.parent, sent.child
 FROM unnest($2::uuid[], $3::uuid[]) AS sent (parent, child)
 ON CONFLICT DO NOTHING;
 
--- name: ended_jobs
+-- name: unresolved_parents
 -- Those that others wait for, written down by the statement that ended them. Mostly none.
 SELECT lane, id, state
 FROM endings
@@ -50,7 +50,7 @@ ORDER BY lane, id
 LIMIT $1;
 
 -- name: children_of
--- fills: ToldRow
+-- fills: DependentRow
 -- With the way in which their parents ended: an ending that has been seen to meanwhile concerns nobody, as the parent may live again since
 -- (replayed), and have new children.
 SELECT dependents.parent, dependents.child, endings.state
@@ -61,8 +61,8 @@ WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[]) AND endings.l
 ORDER BY dependents.parent, dependents.child
 LIMIT $3;
 
--- name: release
--- fills: ReleasedRow
+-- name: unblock
+-- fills: UnblockedRow
 -- blocked -> ready | parked | scheduled, or blocked still, if it waits for others too. $4: the parents did not complete; then only those
 -- that run all the same are let go. A child that is ready has waited for a worker since now: until then it waited for its parents.
 -- `parks`: see jobs.sql.
@@ -98,18 +98,18 @@ counted AS (
 SELECT state, job_type, group_key, run_at
 FROM released;
 
--- name: doomed
+-- name: to_be_cancelled
 -- Children that are to be cancelled with these parents.
 SELECT id
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND awaits && $3::uuid[] AND on_parent_failure IS DISTINCT FROM 'run';
 
--- name: forget_dependents
+-- name: delete_dependents
 DELETE FROM dependents
 USING unnest($2::uuid[], $3::uuid[]) AS told (parent, child)
 WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[]) AND dependents.parent = told.parent AND dependents.child = told.child;
 
--- name: forget_ending
+-- name: delete_finished_parents
 -- Not while somebody has not heard of it: then it is another ending, of a parent that was replayed meanwhile. One that lives has not ended.
 DELETE FROM endings
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND (

@@ -39,15 +39,15 @@ class UnblockedRow(NamedTuple):
 
 
 async def mark_parents(on: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.await_parents, lane, ids)]
+    return [row["id"] for row in await on.rows(SQL.mark_parents, lane, ids)]
 
 
 async def parent_results(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ParentResultRow]:
-    return [ParentResultRow(*row) for row in await on.rows(SQL.results_of, lane, ids, kept_at)]
+    return [ParentResultRow(*row) for row in await on.rows(SQL.parent_results, lane, ids, kept_at)]
 
 
 async def finished_parents(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await on.rows(SQL.ended_parents, lane, ids, kept_at)}
+    return {row["id"]: row["state"] for row in await on.rows(SQL.finished_parents, lane, ids, kept_at)}
 
 
 async def add_dependents(on: Executor, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
@@ -55,7 +55,7 @@ async def add_dependents(on: Executor, lane: int, parents: Sequence[UUID], child
 
 
 async def unresolved_parents(on: Executor, limit: int) -> list[Record]:
-    return await on.rows(SQL.ended_jobs, limit)
+    return await on.rows(SQL.unresolved_parents, limit)
 
 
 async def children_of(on: Executor, lane: int, parents: Sequence[UUID], limit: int) -> list[DependentRow]:
@@ -63,18 +63,18 @@ async def children_of(on: Executor, lane: int, parents: Sequence[UUID], limit: i
 
 
 async def unblock(
-    on: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool, now: datetime, parks: Sequence[str] | None
+    on: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool, now: datetime, held_groups: Sequence[str] | None
 ) -> list[UnblockedRow]:
-    return [UnblockedRow(*row) for row in await on.rows(SQL.release, lane, ids, parents, failed, now, parks)]
+    return [UnblockedRow(*row) for row in await on.rows(SQL.unblock, lane, ids, parents, failed, now, held_groups)]
 
 
 async def to_be_cancelled(on: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.doomed, lane, ids, parents)]
+    return [row["id"] for row in await on.rows(SQL.to_be_cancelled, lane, ids, parents)]
 
 
 async def delete_dependents(on: Executor, lane: int, told: Sequence[DependentRow]) -> None:
-    await on.rows(SQL.forget_dependents, lane, [row.parent for row in told], [row.child for row in told])
+    await on.rows(SQL.delete_dependents, lane, [row.parent for row in told], [row.child for row in told])
 
 
 async def delete_finished_parents(on: Executor, lane: int, parents: Sequence[UUID]) -> None:
-    await on.rows(SQL.forget_ending, lane, parents)
+    await on.rows(SQL.delete_finished_parents, lane, parents)

@@ -37,7 +37,7 @@ class JobDraft:
         return self.existing or self.row.id
 
     @property
-    def comes_in(self) -> bool:
+    def accepted(self) -> bool:
         return self.existing is None and self.problem is None
 
     @property
@@ -46,9 +46,9 @@ class JobDraft:
         return shared_digest("unique", str(self.queue.id), self.unique.key)
 
     @property
-    def needs_a_transaction(self) -> bool:
+    def needs_transaction(self) -> bool:
         return self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
 
 
 def new_rows(entries: Iterable[JobDraft]) -> list[NewJob]:
-    return [entry.row for entry in entries if entry.comes_in]
+    return [entry.row for entry in entries if entry.accepted]

@@ -26,7 +26,7 @@ async def resolve_parents(on: Executor, entries: Sequence[JobDraft], kept_at: da
     stored = await _parents(entries) - {entry.row.id for entry in entries}
     living, ended = await _look(on, stored, kept_at)
     await _refuse(entries, stored - living - ended.keys())
-    doomed = [entry async for entry in in_slices(entries) if entry.comes_in and _wait(entry, ended)]
+    doomed = [entry async for entry in in_slices(entries) if entry.accepted and _wait(entry, ended)]
     awaited = await _parents(entries)
     for entry in entries:
         if entry.row.id in awaited:
@@ -36,7 +36,7 @@ async def resolve_parents(on: Executor, entries: Sequence[JobDraft], kept_at: da
 
 async def _parents(entries: Sequence[JobDraft]) -> set[UUID]:
     """The parents of all jobs that will be inserted."""
-    return {parent async for entry in in_slices(entries) if entry.comes_in for parent in entry.parents}
+    return {parent async for entry in in_slices(entries) if entry.accepted for parent in entry.parents}
 
 
 async def _follow(entries: Sequence[JobDraft]) -> None:
@@ -48,9 +48,9 @@ async def _follow(entries: Sequence[JobDraft]) -> None:
         if not elsewhere.keys().isdisjoint(entry.parents):
             entry.parents = list(dict.fromkeys(elsewhere.get(parent) or parent for parent in entry.parents))
             entry.row = entry.row._replace(depends_on=to_array_text(entry.parents))
-    places = {entry.row.id: entry.at for entry in entries if entry.comes_in}
+    places = {entry.row.id: entry.at for entry in entries if entry.accepted}
     if not places.keys().isdisjoint(elsewhere.values()):  # two refs have become one job: that can close a circle
-        coming = [entry for entry in entries if entry.comes_in]
+        coming = [entry for entry in entries if entry.accepted]
         named = {entry.at: [places[parent] for parent in entry.parents if parent in places] async for entry in in_slices(coming)}
         await asyncio.to_thread(graph.check_no_cycle, named, {place: place for place in named})
 
@@ -59,7 +59,7 @@ async def _refuse(entries: Sequence[JobDraft], unknown: set[UUID]) -> None:
     """Who waits for a job that is not there is refused; and who waits for one that was refused, and so on."""
     children: dict[UUID, list[JobDraft]] = {}
     async for entry in in_slices(entries):
-        if entry.comes_in:
+        if entry.accepted:
             entry.problem = unknown_parent(entry, unknown)
             for parent in entry.parents:
                 children.setdefault(parent, []).append(entry)
@@ -86,7 +86,7 @@ async def insert_dependents(on: Executor, entries: Sequence[JobDraft]) -> None:
     """After the jobs are stored."""
     children: dict[UUID, list[UUID]] = {}
     async for entry in in_slices(entries):
-        for parent in entry.parents if entry.comes_in else ():
+        for parent in entry.parents if entry.accepted else ():
             children.setdefault(parent, []).append(entry.row.id)
     for lane, parents in by_lane(children, lambda parent: parent).items():
         pairs = ((parent, child) for parent in parents for child in children[parent])

@@ -35,17 +35,17 @@ WaitsForParents: TypeAlias = Callable[[int, str | None], bool]
 
 
 class JobParser:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, job_types: JobTypeCache) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, job_types: JobTypeCache) -> None:
+        self._infra = infra
         self._queues = queues
         self._job_types = job_types
-        self._rules = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=floor.settings))  # what is configured anew is a new object
+        self._rules = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=infra.settings))  # what is configured anew is a new object
 
     def check(self, job: JobCreate, at: str = "") -> None:
-        self._check(job, at, self._floor.now)
+        self._check(job, at, self._infra.now)
 
     def _check(self, job: JobCreate, at: str, now: Now) -> None:
-        settings = self._floor.settings
+        settings = self._infra.settings
         if job.payload is not UNSET:
             defaults.check_payload(job.payload, settings, at)
         faults, more = defaults.faults_of(job, settings, now, at), 0
@@ -61,12 +61,12 @@ class JobParser:
 
     def read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
         """Each job, or what is wrong with it. Nothing is written before all have been read, not even a queue."""
-        most = self._floor.settings.max_batch_jobs
+        most = self._infra.settings.max_batch_jobs
         if len(batch.jobs) > most:
             raise BatchTooLarge(f"{len(batch.jobs)} jobs, at most {most} are taken", most)
         if not batch.jobs:
             raise ValidationFailed.at("/jobs", "jobs must have at least one job")
-        now, jobs = _stopped(self._floor.now()), _decoded(batch.jobs)
+        now, jobs = _stopped(self._infra.now()), _decoded(batch.jobs)
         for index, job in enumerate(jobs):
             if not isinstance(job, Problem) and self._refusal(job, "", now):
                 jobs[index] = self._refusal(job, f"/jobs/{index}", now) or job  # the others need no pointer
@@ -114,16 +114,16 @@ class JobParser:
 
     def _entries(self, drafts: Sequence[ParsedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
         """With one look at the clock, and one at who waits for a turn in a lane."""
-        now, waits = _stopped(self._floor.now()), cache(self._queues.waits_for_turn)
-        ids = iter(self._floor.mint.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
+        now, waits = _stopped(self._infra.now()), cache(self._queues.needs_admission)
+        ids = iter(self._infra.job_ids.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
         return [self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts]
 
     def entry(self, job: JobCreate, find: Find, trace: Trace) -> JobDraft:
         """One that is alone, and can name no other by a ref."""
         queue = find(value_or(job.queue, "default"))
         lane = defaults.choose_lane(queue, job.group)
-        draft, job_id = (None, job, queue, lane), self._floor.mint(lane)
-        entry = self._entry(draft, job_id, self._floor.now, trace, self._queues.waits_for_turn)
+        draft, job_id = (None, job, queue, lane), self._infra.job_ids(lane)
+        entry = self._entry(draft, job_id, self._infra.now, trace, self._queues.needs_admission)
         if job.depends_on is not UNSET:
             self._set_parents(entry, job, {})
         return entry
@@ -153,7 +153,7 @@ def _queue_or_problem(find: Find, name: str, at: str) -> Queue | Problem:
 def reject_inaccessible_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
     """Replaces each job for a queue that the caller may not access by its problem. Checks each queue name once, as most callers may
     access all of them."""
-    if access.everything or all(map(access.may, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})):
+    if access.everything or all(map(access.allows, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})):
         return jobs
     return [_refused(index, job, access) or job for index, job in enumerate(jobs)]
 

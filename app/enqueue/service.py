@@ -60,21 +60,21 @@ class RequestKey:
 
 
 class EnqueueService:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, creator: QueueCreator, reading: JobParser, signals: Signals) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, reading: JobParser, signals: Signals) -> None:
+        self._infra = infra
         self._queues = queues
         self._creator = creator
         self._reading = reading
         self._signals = signals
         self.offer: MakeOffer = no_offer
-        self._arrivals = Batcher("enqueue", self._add_together, floor.settings.acquire_timeout_seconds, len, heaviest=MAX_SHARED_JOBS)
+        self._arrivals = Batcher("enqueue", self._add_together, infra.settings.acquire_timeout_seconds, len, heaviest=MAX_SHARED_JOBS)
 
     @retry_after_deadlock
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The job as stored; for a key of either kind that was used before, the job that is there, as it is now; and whether it was
         there already for a unique key."""
         access.check(value_or(job.queue, "default"), "/queue")
-        await self._floor.versions.fresh()
+        await self._infra.versions.ensure_fresh()
         self._reading.check(job)
         try:
             return await self._enqueue(job, trace, key, access, self._queues.existing)
@@ -84,7 +84,7 @@ class EnqueueService:
     async def _enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access, find: Find) -> tuple[Job, bool]:
         for tries_left in reversed(range(TRIES)):
             entry = self._reading.entry(job, find, trace)
-            if key is None and not entry.needs_a_transaction:
+            if key is None and not entry.needs_transaction:
                 await self._arrivals.add(entry.lane, [entry.row])
                 return defaults.to_response(entry.row, entry.queue.name), False
             await self._refuse_foreign_parents([entry], access)
@@ -109,7 +109,7 @@ class EnqueueService:
 
     @retry_after_deadlock
     async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access) -> BatchAnswer:
-        await self._floor.versions.fresh()
+        await self._infra.versions.ensure_fresh()
         atomic = value_or(batch.atomic, True)
         jobs = reject_inaccessible_queues(await self._read(batch), access)
         if atomic:
@@ -138,7 +138,7 @@ class EnqueueService:
             return
         named = {parent async for entry in in_slices(entries) for parent in entry.parents}
         named -= {entry.row.id for entry in entries}
-        foreign = named - await self._queues.reached(named, access)
+        foreign = named - await self._queues.visible_to(named, access)
         async for entry in in_slices(entries):
             entry.problem = entry.problem or parents.unknown_parent(entry, foreign)
 
@@ -179,7 +179,7 @@ class EnqueueService:
         """What became of each; for a repeated key what became of it the first time. One lane, without a key and without anything to ask
         before, is one statement in autocommit."""
         entries = [item for item in items if isinstance(item, JobDraft)]
-        if key is None and not any(entry.needs_a_transaction for entry in entries) and await self._stored_at_once(entries):
+        if key is None and not any(entry.needs_transaction for entry in entries) and await self._stored_at_once(entries):
             return [results.result_of(item) for item in items]
         if key is not None or entries:
             known = await self._store_together(items, entries, key, atomic=atomic)
@@ -200,7 +200,7 @@ class EnqueueService:
         """In one statement, and for those who wait for them if there are any."""
         offer = no_offer(lane, rows)
         try:
-            async with self._floor.db.held() as connection:
+            async with self._infra.db.held() as connection:
                 offer = self.offer(lane, rows)
                 await store.enqueue(connection, lane, offer.rows)
         except BaseException as error:
@@ -212,13 +212,13 @@ class EnqueueService:
     async def _store_together(
         self, items: Sequence[JobDraft | Problem], entries: Sequence[JobDraft], key: RequestKey | None, *, atomic: bool
     ) -> list[str | None] | None:
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             if key is not None:
                 known = await self._known(transaction, key, [results.result_of(item) for item in items])
                 if known is not None:
                     return known
             await self._write(transaction, entries, atomic=atomic)
-            if key is not None and any(entry.needs_a_transaction for entry in entries):
+            if key is not None and any(entry.needs_transaction for entry in entries):
                 await keys.write_claim_key(
                     transaction, key.lane, key.digest, results.encode_results([results.result_of(item) for item in items])
                 )
@@ -226,8 +226,8 @@ class EnqueueService:
 
     async def _known(self, on: Executor, key: RequestKey, expected: Sequence[EnqueueResult]) -> list[str | None] | None:
         fingerprint = defaults.body_fingerprint(key.body)
-        expires_at = self._floor.now() + timedelta(seconds=self._floor.settings.idempotency_seconds)
-        kept_at = self._floor.retention_now()
+        expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
+        kept_at = self._infra.retention_now()
         answer = results.encode_results(expected)
         if await keys.acquire_idempotency_key(
             on, key.lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, kept_at=kept_at
@@ -240,9 +240,9 @@ class EnqueueService:
 
     async def _write(self, on: Executor, entries: Sequence[JobDraft], *, atomic: bool) -> None:
         """Acquires locks in this order: keys, lane locks, jobs, queues."""
-        now, kept_at = self._floor.now(), self._floor.retention_now()
+        now, kept_at = self._infra.now(), self._infra.retention_now()
         if any(entry.unique for entry in entries):
-            ended_by = self._floor.clock.unique_windows.now()
+            ended_by = self._infra.clock.unique_windows.now()
             await uniqueness.find_duplicates(on, entries, self._queues, now, ended_by=ended_by, kept_at=kept_at)
         await self._refuse_what_does_not_fit(on, entries)
         if atomic:
@@ -252,7 +252,7 @@ class EnqueueService:
         if atomic:
             results.check_all([entry.problem for entry in entries])
         await uniqueness.replace(on, entries, self._queues, now)
-        await self._creator.store(on, [entry.queue for entry in entries if entry.comes_in])
+        await self._creator.store(on, [entry.queue for entry in entries if entry.accepted])
         for lane, rows in by_lane(new_rows(entries), _id_of).items():
             for portion in parents.chunks(rows):
                 await store.enqueue(on, lane, portion)
@@ -266,12 +266,12 @@ class EnqueueService:
 
     async def _refuse_what_does_not_fit(self, on: Executor, entries: Sequence[JobDraft]) -> None:
         """Who counts what waits adds to it alone."""
-        limited = {entry.queue.id: entry.queue for entry in entries if entry.queue.max_waiting is not None and entry.comes_in}
+        limited = {entry.queue.id: entry.queue for entry in entries if entry.queue.max_waiting is not None and entry.accepted}
         for _, queue in sorted(limited.items(), reverse=True):  # in the order of their doors
             await keys.lock_lane(on, queue_lock_id(queue.id))
             assert queue.max_waiting is not None
             room = queue.max_waiting - await store.count_waiting(on, list(queue.all_lanes))
-            own = [entry for entry in entries if entry.queue.id == queue.id and entry.comes_in]
+            own = [entry for entry in entries if entry.queue.id == queue.id and entry.accepted]
             for entry in own[max(room, 0) :]:
                 entry.problem = _queue_full(entry, queue)
 
@@ -289,14 +289,14 @@ class EnqueueService:
 
     def _tell_of(self, lane: int, rows: Sequence[NewJob]) -> None:
         """In the order of their ids."""
-        self._floor.metrics.enqueued.inc(len(rows))
+        self._infra.metrics.enqueued.inc(len(rows))
         self._signals.moved(lane, rows, since=rows[0].id)
 
     async def _as_it_is_now(self, job_id: UUID) -> Job:
-        row = await store.find(self._floor.db, job_id, self._floor.retention_now())
+        row = await store.find(self._infra.db, job_id, self._infra.retention_now())
         if row is None:
             raise NotFound(f"job {job_id} of this key is no longer kept")
-        return row.told(await self._queues.name_of(row.lane))
+        return row.to_response(await self._queues.name_of(row.lane))
 
 
 def _queue_full(entry: JobDraft, queue: Queue) -> QueueFull:

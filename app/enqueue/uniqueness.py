@@ -43,10 +43,10 @@ async def find_duplicates(
 
 async def replace(on: Executor, entries: Sequence[JobDraft], queues: QueueCache, now: datetime) -> None:
     """Gives jobs that are there another body, in the order of locks; of two for one job the later has the last word."""
-    asked = [entry for entry in entries if entry.replaces]
-    for lane, some in by_lane(asked, lambda entry: entry.job_id).items():
+    params = [entry for entry in entries if entry.replaces]
+    for lane, some in by_lane(params, lambda entry: entry.job_id).items():
         for entry in some:
-            entry.replaced = await store.replace_waiting(on, entry.job_id, entry.row, now=now, parks=queues.parks(lane))
+            entry.replaced = await store.replace_waiting(on, entry.job_id, entry.row, now=now, held_groups=queues.held_groups(lane))
 
 
 def propagate_rejections(entries: Sequence[JobDraft]) -> None:
@@ -61,7 +61,7 @@ async def assign_keys(on: Executor, entries: Iterable[JobDraft], now: datetime) 
     """The keys of those that come in are theirs."""
     lanes: dict[int, dict[UUID, tuple[UUID, UUID, str, datetime]]] = {}
     for entry in entries:
-        if entry.unique is not None and entry.comes_in:
+        if entry.unique is not None and entry.accepted:
             digest = entry.unique_digest
             seconds = value_or(entry.unique.for_seconds, None)
             held = (LIFE, now + RECHECK_AFTER) if seconds is None else (WINDOW, now + timedelta(seconds=seconds))
@@ -113,7 +113,7 @@ def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -
     second.existing = first.row.id
     if second.unique.on_duplicate is OnDuplicate.REPLACE:
         keeps = {name: getattr(first.row, name) for name in ("id", "group_key", "schedule", "on_parent_failure", "depends_on")}
-        due = "parked" if queues.waits_for_turn(first.lane, first.row.group_key) else "ready"  # its own group counts, as it stays in it
+        due = "parked" if queues.needs_admission(first.lane, first.row.group_key) else "ready"  # its own group counts, as it stays in it
         first.row = second.row._replace(**keeps, state=due if second.row.state != "scheduled" else "scheduled")
 
 

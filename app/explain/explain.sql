@@ -6,7 +6,7 @@ SELECT priority, turn, awaits
 FROM jobs
 WHERE lane = $1 AND id = $2;
 
--- name: turns_of_group
+-- name: admitted_of_group
 -- Who has a turn in the group, the first twenty.
 WITH found AS MATERIALIZED (
     SELECT id
@@ -38,7 +38,7 @@ FROM (
     LIMIT $4
 ) AS head;
 
--- name: ahead_in_turn
+-- name: ahead_admitted
 -- The same for a fair queue.
 SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND (turn, id) < ($5, $3)))
 FROM (

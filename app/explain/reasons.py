@@ -22,25 +22,27 @@ POLLED_WITHIN = timedelta(minutes=5)
 
 
 class JobExplainer:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, watching: JobReader, asks: PollHistory, waiting: PollerRegistry) -> None:
-        self._floor = floor
+    def __init__(
+        self, infra: Infrastructure, queues: QueueCache, reader: JobReader, poll_history: PollHistory, waiting: PollerRegistry
+    ) -> None:
+        self._infra = infra
         self._queues = queues
-        self._watching = watching
-        self._asks = asks
+        self._reader = reader
+        self._poll_history = poll_history
         self._waiting = waiting
-        self._gate = QueueLimits(floor)
+        self._gate = QueueLimits(infra)
 
     async def explain(self, job_id: UUID) -> Explanation:
-        await self._floor.versions.fresh()
-        await self._asks.write()
-        row = await self._watching.find(job_id)
-        await self._queues.learn([row.lane])
+        await self._infra.versions.ensure_fresh()
+        await self._poll_history.write()
+        row = await self._reader.find(job_id)
+        await self._queues.load([row.lane])
         reasons = [_plain(row)] if row.state in (*FINISHED, "running") else [reason async for reason in self._held_back_by(row)]
         return Explanation(state=public_state(row.state), reasons=reasons)
 
     async def _held_back_by(self, row: JobRow) -> AsyncIterator[Reason]:
-        queue = self._queues.of_lane(row.lane)
-        facts = await store.waiting_facts(self._floor.reads, row.id)
+        queue = self._queues.by_lane(row.lane)
+        facts = await store.waiting_facts(self._infra.reads, row.id)
         found = [reason async for reason in self._reasons(row, queue, facts)] if facts is not None else []
         for reason in found or [Reason(code="claimable", detail="the next worker that asks gets it")]:
             yield reason
@@ -60,24 +62,24 @@ class JobExplainer:
                 yield reason
             async for reason in self._of_queue(row, queue, facts):
                 yield reason
-        last = await workers.last_polled(self._floor.reads, queue.name, row.job_type)
-        if self._waiting.waits_for(queue.name, row.job_type):
+        last = await workers.last_polled(self._infra.reads, queue.name, row.job_type)
+        if self._waiting.has_poller_for(queue.name, row.job_type):
             return
-        if last is None or last < self._floor.now() - POLLED_WITHIN:
+        if last is None or last < self._infra.now() - POLLED_WITHIN:
             detail = f"no worker has asked for {queue.name} and {row.job_type} within {POLLED_WITHIN // timedelta(minutes=1)} minutes"
             yield Reason(code="no_worker", detail=detail, since=unset_if_none(last))
 
     async def _of_group(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         group = row.group_key or ""
-        rest = (await limits.cooldowns_of(self._floor.reads, row.lane, [group])).get(group)
+        rest = (await limits.cooldowns_of(self._infra.reads, row.lane, [group])).get(group)
         if rest is not None and facts.turn is None:
             detail = f"group {group} is at rest until {_told(rest.until)}; then one job goes first"
             probe = UNSET if rest.probe is None else [rest.probe]
             yield Reason(code="group_at_rest", detail=detail, until=rest.until, group=group, job_ids=probe)
         if row.state != "parked" or rest is not None:
             return
-        ahead = await store.ahead_in_group(self._floor.reads, row.id, group)
-        holders = await store.admitted_of_group(self._floor.reads, row.lane, group)
+        ahead = await store.ahead_in_group(self._infra.reads, row.id, group)
+        holders = await store.admitted_of_group(self._infra.reads, row.lane, group)
         if row.id in holders:
             return  # its turn has come since we looked
         if queue.per_group is not None and len(holders) >= min(queue.per_group, 20):
@@ -88,15 +90,15 @@ class JobExplainer:
 
     async def _of_queue(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         if queue.max_running is not None:
-            running = await limits.running_slots(self._floor.reads, row.lane)
+            running = await limits.running_slots(self._infra.reads, row.lane)
             if running >= queue.max_running:
                 detail = f"{running} jobs of {queue.name} run, at most {queue.max_running} may"
                 yield Reason(code="queue_at_limit", detail=detail, running=running, limit=queue.max_running)
         if queue.rate is not None:
-            leave = await self._gate.by_rate(self._floor.reads, queue, row.lane, 1)
-            if leave.most == 0 and leave.again_at is not None:
-                detail = f"the rate of {queue.name} lets the next one through at {_told(leave.again_at)}"
-                yield Reason(code="rate_limited", detail=detail, until=leave.again_at, limit=queue.rate.limit)
+            leave = await self._gate.remaining_rate(self._infra.reads, queue, row.lane, 1)
+            if leave.most == 0 and leave.retry_at is not None:
+                detail = f"the rate of {queue.name} lets the next one through at {_told(leave.retry_at)}"
+                yield Reason(code="rate_limited", detail=detail, until=leave.retry_at, limit=queue.rate.limit)
         ahead = await self._ahead(row, queue, facts) if row.state == "ready" else 0
         if ahead:
             many = "at least " if ahead == MAX_COUNTED else ""
@@ -104,8 +106,8 @@ class JobExplainer:
 
     async def _ahead(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> int:
         if queue.fair and facts.turn is not None:
-            return await store.ahead_admitted(self._floor.reads, row.id, facts.priority, facts.turn)
-        return await store.ahead_in_queue(self._floor.reads, row.id, facts.priority)
+            return await store.ahead_admitted(self._infra.reads, row.id, facts.priority, facts.turn)
+        return await store.ahead_in_queue(self._infra.reads, row.id, facts.priority)
 
 
 def _plain(row: JobRow) -> Reason:

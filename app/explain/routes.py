@@ -16,6 +16,6 @@ router = APIRouter(tags=["jobs"])
 
 
 @router.get("/jobs/{job_id}/explain", **operation(Explanation, NotFound, to=READ))
-async def explain_job(job_id: UUID, explaining: Annotated[JobExplainer, service(JobExplainer)]) -> Response:
+async def explain_job(job_id: UUID, explainer: Annotated[JobExplainer, service(JobExplainer)]) -> Response:
     """Why a job is not running: every reason that holds now, with its facts."""
-    return json_response(await explaining.explain(job_id))
+    return json_response(await explainer.explain(job_id))

@@ -24,7 +24,7 @@ async def waiting_facts(on: Executor, job_id: UUID) -> WaitingFacts | None:
 
 
 async def admitted_of_group(on: Executor, lane: int, group: str) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.turns_of_group, lane, group)]
+    return [row["id"] for row in await on.rows(SQL.admitted_of_group, lane, group)]
 
 
 async def ahead_in_group(on: Executor, job_id: UUID, group: str) -> int:
@@ -38,5 +38,5 @@ async def ahead_in_queue(on: Executor, job_id: UUID, priority: int) -> int:
 
 
 async def ahead_admitted(on: Executor, job_id: UUID, priority: int, turn: int) -> int:
-    ahead: int = await on.value(SQL.ahead_in_turn, lane_of(job_id), priority, job_id, MAX_COUNTED, turn)
+    ahead: int = await on.value(SQL.ahead_admitted, lane_of(job_id), priority, job_id, MAX_COUNTED, turn)
     return ahead

@@ -28,7 +28,7 @@ def require_scopes(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
         state = request.app.state
         headers: list[tuple[bytes, bytes]] = request.scope["headers"]
         sent = dict(headers)
-        caller: Caller = await state.doorkeeper.admit(_authorization(sent, headers))
+        caller: Caller = await state.authenticator.admit(_authorization(sent, headers))
         if caller is ANONYMOUS and _is_browser(sent):
             _refuse_other_origins(sent, state.settings.host)
         access = caller.access(scopes)

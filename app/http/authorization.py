@@ -59,7 +59,7 @@ class Access:
     max_leases: int | None = None
     ended: Callable[[], bool] = field(default=_never, repr=False, compare=False)
 
-    def check_still_there(self) -> None:
+    def check_not_revoked(self) -> None:
         """For who has waited: the key may have been revoked, or have expired, meanwhile."""
         if self.ended():
             raise Unauthenticated("the key has ended while the call waited")
@@ -68,11 +68,11 @@ class Access:
     def everything(self) -> bool:
         return "*" in self.patterns
 
-    def may(self, queue: str) -> bool:
+    def allows(self, queue: str) -> bool:
         return self.everything or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)  # `_regex` remembers
 
     def check(self, queue: str, pointer: str) -> None:
-        if not self.may(queue):
+        if not self.allows(queue):
             raise Forbidden.at(pointer, f"this key does not reach the queue {queue}")
 
     @property

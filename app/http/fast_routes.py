@@ -32,16 +32,16 @@ class FastRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._call: Callable[..., Awaitable[Response]] = endpoint
-        asked = [_asked(parameter, path) for parameter in inspect.signature(endpoint).parameters.values()]
-        self._getters: list[Getter] = [one.get for one in asked]
-        self._finders: list[Finder] = [one.find for one in asked]
+        params = [_asked(parameter, path) for parameter in inspect.signature(endpoint).parameters.values()]
+        self._getters: list[Getter] = [one.get for one in params]
+        self._finders: list[Finder] = [one.find for one in params]
         super().__init__(path, endpoint, **options)
         self._door: list[Finder] = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return self.hear_out
+        return self.handle_streaming
 
-    async def hear_out(self, request: Request) -> Response:
+    async def handle_streaming(self, request: Request) -> Response:
         """What is still to come is waited for, when the caller has been let in."""
         for enter in self._door:
             await enter(request)
@@ -75,7 +75,7 @@ class FastRouter:
 
     def takes(self, cycle: Exchange) -> Coroutine[Any, Any, None] | None:
         """The answer, if it is for one of us to give."""
-        route = self._find(cycle.asked)
+        route = self._find(cycle.params)
         return None if route is None else self._answer(route, cycle)
 
     def _find(self, scope: Scope) -> FastRoute | None:
@@ -92,12 +92,12 @@ class FastRouter:
 
     async def _answer(self, route: FastRoute, cycle: Exchange) -> None:
         started = time.perf_counter()
-        scope = cycle.asked
+        scope = cycle.params
         scope["app"] = self._app
         name = self._envelope.open(scope)
         try:
             if cycle.more_body:
-                response = await route.hear_out(Request(scope, cast(Receive, cycle.receive)))
+                response = await route.handle_streaming(Request(scope, cast(Receive, cycle.receive)))
             else:
                 response = await route.answer(CompleteRequest(scope, bytes(cycle.body)))
         except errors.Problem as problem:
@@ -106,7 +106,7 @@ class FastRouter:
             response = self._envelope.failure(error, name)
         except asyncio.CancelledError:  # the server stops and waits for nobody any more
             response = render(errors.DatabaseUnavailable("the broker stops before this is done", "unknown"), name)
-        await cycle.send_whole(response.status_code, [*response.raw_headers, *self._envelope.headers(name)], bytes(response.body))
+        await cycle.send_response(response.status_code, [*response.raw_headers, *self._envelope.headers(name)], bytes(response.body))
         self._envelope.close(scope, route.name, response.status_code, time.perf_counter() - started)
 
 

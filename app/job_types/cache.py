@@ -51,16 +51,16 @@ def _without_attempts(policy: TypeRetry) -> RetryPolicy | UnsetType:
 
 
 class JobTypeCache:
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
         self._by_name: dict[str, JobType] = {}
         self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
-        floor.versions.hear("policies", self.refresh)
+        infra.versions.hear("policies", self.refresh)
 
     async def refresh(self) -> None:
         """A type whose configuration is still the same stays as it is, with its compiled schema."""
         async with self._reading:
-            rows = await store.all_job_types(self._floor.db)
+            rows = await store.all_job_types(self._infra.db)
             known = self._by_name
             self._by_name = {row.name: _same(known.get(row.name), row) or JobType(row) for row in rows}
 

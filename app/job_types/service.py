@@ -14,21 +14,21 @@ from app.job_types.store import JobTypeRow
 
 
 class JobTypeService:
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
 
     async def page(self, page: PageParams) -> EncodedPage[JobType]:
-        max_bytes = self._floor.settings.max_list_bytes
-        rows, total = await store.list_job_types(self._floor.reads, page.after("name"), page.limit + 1, max_bytes)
+        max_bytes = self._infra.settings.max_list_bytes
+        rows, total = await store.list_job_types(self._infra.reads, page.after("name"), page.limit + 1, max_bytes)
         return await encode_page(
-            rows, JobTypeRow.told, lambda job_type: {"name": job_type.name}, limit=page.limit, max_bytes=max_bytes, total=total
+            rows, JobTypeRow.to_response, lambda job_type: {"name": job_type.name}, limit=page.limit, max_bytes=max_bytes, total=total
         )
 
     async def get(self, name: str) -> JobType:
-        row = await store.get_job_type(self._floor.db, name)
+        row = await store.get_job_type(self._infra.db, name)
         if row is None:
             raise _unknown(name)
-        return row.told()
+        return row.to_response()
 
     @retry_after_deadlock
     async def put(self, name: str, config: JobTypeConfig) -> JobType:
@@ -37,24 +37,24 @@ class JobTypeService:
             await asyncio.to_thread(PayloadSchema, bytes(config.payload_schema))
         text = encoded(config)
         assert text is not None
-        async with self._floor.db.transaction() as transaction:
-            await self._floor.versions.grow(transaction, "policies")
-            row = await store.put_job_type(transaction, name, text, self._floor.now())
-        await self._floor.versions.tell()
-        return row.told()
+        async with self._infra.db.transaction() as transaction:
+            await self._infra.versions.bump(transaction, "policies")
+            row = await store.put_job_type(transaction, name, text, self._infra.now())
+        await self._infra.versions.tell()
+        return row.to_response()
 
     @retry_after_deadlock
     async def delete(self, name: str) -> JobType:
-        async with self._floor.db.transaction() as transaction:
-            await self._floor.versions.grow(transaction, "policies")
+        async with self._infra.db.transaction() as transaction:
+            await self._infra.versions.bump(transaction, "policies")
             row = await store.delete_job_type(transaction, name)
             if row is None:
                 raise _unknown(name)
-        await self._floor.versions.tell()
-        return row.told()
+        await self._infra.versions.tell()
+        return row.to_response()
 
     def _check_lease(self, config: JobTypeConfig) -> None:
-        settings, seconds = self._floor.settings, config.lease_seconds
+        settings, seconds = self._infra.settings, config.lease_seconds
         if isinstance(seconds, int) and not settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
             detail = f"lease_seconds must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
             raise ValidationFailed.at("/lease_seconds", detail)

@@ -29,7 +29,7 @@ class JobTypeRow(NamedTuple):
     def read(self) -> JobTypeConfig:
         return _config.decode(self.config)
 
-    def told(self) -> JobType:
+    def to_response(self) -> JobType:
         fields = msgspec.structs.asdict(self.read())
         return JobType(name=self.name, created_at=self.created_at, updated_at=self.updated_at, **fields)
 

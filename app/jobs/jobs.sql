@@ -45,12 +45,12 @@ SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
--- name: which_live
+-- name: live_ids
 SELECT id
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
--- name: which_dead
+-- name: dead_ids
 SELECT id
 FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
@@ -73,8 +73,8 @@ SELECT lane, id, job_type, payload, 'dead' AS state, reason AS state_reason, pri
 FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
--- name: change
--- fills: ChangedRow
+-- name: update_job
+-- fills: UpdatedRow
 -- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked.  Only what is given changes; a running job's row does not
 -- match. A ready job that is put off gives its turn away; a retry that has kept it keeps it; who has none waits for it like others.
 -- With another payload a late word of who held the old one is about something else: a token that was not used is gone.
@@ -119,7 +119,7 @@ SELECT state, job_type, group_key
 FROM changed;
 
 -- name: replace_waiting
--- fills: ChangedRow
+-- fills: UpdatedRow
 -- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (another body).  A unique key's job that waits takes what
 -- the new one would have been, but for its id, its age, its group and the account of its attempts. What was noted for the old body goes,
 -- and a token that was not used cannot end the new one: a late word of its holder is about the old.
@@ -160,7 +160,7 @@ SELECT state, job_type, group_key
 FROM replaced;
 
 -- name: cancel_waiting
--- fills: LeftRow
+-- fills: RemovedJobRow
 -- scheduled | blocked | ready | parked -> cancelled.  A running job's row does not match: its worker is asked instead. $6 says why; who
 -- depends on a job that could not run was asked by nobody.
 WITH locked AS (
@@ -205,8 +205,8 @@ counted AS (
 SELECT id, group_key, awaited IS TRUE AS awaited
 FROM taken;
 
--- name: expire_waiting
--- fills: LeftRow
+-- name: kill_unstarted
+-- fills: RemovedJobRow
 -- scheduled | blocked | ready | parked -> dead.  Nobody has begun it in time. When a run is over expires_at is gone, but for a hand-out that never arrived.
 WITH locked AS (
     SELECT id, expires_at
@@ -250,7 +250,7 @@ counted AS (
 SELECT id, group_key, awaited IS TRUE AS awaited
 FROM taken;
 
--- name: expiring_jobs
+-- name: past_start_deadline
 -- A range at the start of jobs_expiring.
 SELECT id
 FROM jobs
@@ -266,7 +266,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]) AND state = 'running'
 RETURNING id, cancel_requested_at < $3 AS again;
 
 -- name: run_now
--- fills: ChangedRow
+-- fills: UpdatedRow
 -- scheduled -> ready | parked.
 WITH old AS (
     SELECT id, state
@@ -309,8 +309,8 @@ SELECT min(run_at)
 FROM jobs
 WHERE state = 'scheduled';
 
--- name: promote
--- fills: ChangedRow
+-- name: schedule_due
+-- fills: UpdatedRow
 -- scheduled -> ready | parked.  A retry that has kept its turn is ready; others of its kind wait for theirs. Several brokers may do this at once: each takes what the others have not.
 WITH picked AS MATERIALIZED (
     SELECT id, state, run_at

@@ -16,8 +16,8 @@ SELF_CHECKED = ("schedules", "job-types")
 
 
 class PathAccess:
-    def __init__(self, floor: Infrastructure, queues: QueueCache) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+        self._infra = infra
         self._queues = queues
 
     async def check(self, access: Access, path: str, named: Mapping[str, str]) -> None:
@@ -32,8 +32,8 @@ class PathAccess:
     async def _check_job(self, access: Access, text: str, word: str) -> None:
         """The answer is that for an id which nobody has, after looking for one: where it stops looking would tell what there is."""
         job_id = _id(text)
-        if job_id is not None and job_id not in await self._queues.reached([job_id], access):
-            await store.find(self._floor.db, self._floor.mint(lane_of(job_id)), self._floor.retention_now())
+        if job_id is not None and job_id not in await self._queues.visible_to([job_id], access):
+            await store.find(self._infra.db, self._infra.job_ids(lane_of(job_id)), self._infra.retention_now())
             raise NotFound(f"no {word} {job_id}")
 
 

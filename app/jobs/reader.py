@@ -30,24 +30,24 @@ CHECK_SECONDS = 0.5  # a job that another process finishes is found by looking
 
 
 class JobReader:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+        self._infra = infra
         self._queues = queues
         self._watchers: dict[UUID, list[asyncio.Event]] = {}
         self._draining = False
         signals.on_finished = self._finished
 
     async def find(self, job_id: UUID) -> JobRow:
-        row = await store.find(self._floor.db, job_id, self._floor.retention_now())
+        row = await store.find(self._infra.db, job_id, self._infra.retention_now())
         if row is None:
             raise NotFound(f"no job {job_id}")
         return row
 
-    async def told(self, row: JobRow) -> Job:
-        return row.told(await self._queues.name_of(row.lane))
+    async def to_response(self, row: JobRow) -> Job:
+        return row.to_response(await self._queues.name_of(row.lane))
 
     async def get(self, job_id: UUID) -> Job:
-        return await self.told(await self.find(job_id))
+        return await self.to_response(await self.find(job_id))
 
     async def attempts(self, job_id: UUID, page: PageParams) -> EncodedPage[Attempt]:
         after = _instant(page.after("ended_at"))
@@ -57,24 +57,24 @@ class JobReader:
             lambda attempt: attempt,
             lambda attempt: {"ended_at": value_or(attempt.ended_at, _FAR_AHEAD).isoformat()},
             limit=page.limit,
-            max_bytes=self._floor.settings.max_list_bytes,
+            max_bytes=self._infra.settings.max_list_bytes,
         )
 
     async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client, access: Access) -> Job:
         """Answers when the job has finished, the time is over, the client has left or the process drains."""
-        until = time.monotonic() + min(wait_seconds, self._floor.settings.max_wait_seconds)
+        until = time.monotonic() + min(wait_seconds, self._infra.settings.max_wait_seconds)
         event = asyncio.Event()
-        client.on_leave(event.set)
+        client.on_disconnect(event.set)
         self._watchers.setdefault(job_id, []).append(event)
         try:
             while True:
                 event.clear()
                 row = await self.find(job_id)
-                await self._floor.versions.fresh()
-                access.check_still_there()  # after the read: a key that was revoked before the job finished is not told of it
+                await self._infra.versions.ensure_fresh()
+                access.check_not_revoked()  # after the read: a key that was revoked before the job finished is not told of it
                 left = until - time.monotonic()
                 if row.state in FINISHED or left <= 0 or client.gone or self._draining:
-                    return await self.told(row)
+                    return await self.to_response(row)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, CHECK_SECONDS * random.uniform(0.8, 1.2))):
                         await event.wait()
@@ -82,22 +82,22 @@ class JobReader:
             self._forget(job_id, event)
 
     async def page(self, wanted: JobFilter, order: Order, page: PageParams, access: Access, *, payload: bool) -> EncodedPage[Job]:
-        lanes, max_bytes = await self.lanes(wanted, access), self._floor.settings.max_list_bytes
+        lanes, max_bytes = await self.lanes(wanted, access), self._infra.settings.max_list_bytes
         rows, total = await list_jobs(
-            self._floor.reads,
+            self._infra.reads,
             lanes,
             wanted,
-            kept_at=self._floor.retention_now(),
+            kept_at=self._infra.retention_now(),
             after=_id(page.after("id")),
             order=order,
             limit=page.limit + 1,
             max_bytes=max_bytes,
             payload=payload,
         )
-        await self._queues.learn({row["lane"] for row in rows})
+        await self._queues.load({row["lane"] for row in rows})
         return await encode_page(
             rows,
-            lambda row: JobPage.job(row).told(self._queues.name(row["lane"])),
+            lambda row: JobPage.job(row).to_response(self._queues.name(row["lane"])),
             lambda job: {"id": str(job.id)},
             limit=page.limit,
             max_bytes=max_bytes,

@@ -111,15 +111,15 @@ class WaitQuery(BaseModel):
 async def enqueue_job(
     request: Request,
     job: Annotated[JobCreate, body(JobCreate)],
-    intake: Annotated[EnqueueService, service(EnqueueService)],
-    reach: AccessDep,
+    enqueuer: Annotated[EnqueueService, service(EnqueueService)],
+    access: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Stores a job, durably, and answers with it.
 
     Repeat the call with the same `Idempotency-Key` after a lost answer: you get the job of the first call, as it is now.
     """
-    stored, duplicate = await intake.enqueue(job, trace_of(request), idempotency_key, reach)
+    stored, duplicate = await enqueuer.enqueue(job, trace_of(request), idempotency_key, access)
     location = {"Location": f"/jobs/{stored.id}"}
     return (
         json_response(stored, headers={**location, "Job-Duplicate": "true"})
@@ -144,50 +144,50 @@ async def enqueue_job(
 async def enqueue_jobs(
     request: Request,
     batch: Annotated[UnreadBatch, body(UnreadBatch, limit="max_batch_bytes")],
-    intake: Annotated[EnqueueService, service(EnqueueService)],
-    reach: AccessDep,
+    enqueuer: Annotated[EnqueueService, service(EnqueueService)],
+    access: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Stores up to 1000 jobs. By default all or nothing: one bad job gives 422 with a pointer to it, and nothing is stored.
 
     With `atomic: false` the good ones are stored (207) and each bad one carries its problem.
     """
-    result = await intake.enqueue_batch(batch, trace_of(request), idempotency_key, request_id(request.scope), reach)
+    result = await enqueuer.enqueue_batch(batch, trace_of(request), idempotency_key, request_id(request.scope), access)
     return json_response(result, status=201 if value_or(batch.atomic, True) else 207)
 
 
 @router.get("/jobs", **operation(JobList, ValidationFailed, to=READ))
-async def list_jobs(watching: Annotated[JobReader, service(JobReader)], query: Annotated[JobQuery, Query()], reach: AccessDep) -> Response:
+async def list_jobs(reader: Annotated[JobReader, service(JobReader)], query: Annotated[JobQuery, Query()], access: AccessDep) -> Response:
     """Jobs in every state that is still kept, newest first, filtered and page by page.
 
     A page ends early, with `next_cursor`, before its jobs exceed `max_list_bytes` (see `/limits`).
     """
-    return (await watching.page(query.filter(), query.order, query, reach, payload=query.payload)).response()
+    return (await reader.page(query.filter(), query.order, query, access, payload=query.payload)).response()
 
 
 @router.post("/jobs/cancel", **operation(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs, to=MANAGE))
 async def cancel_jobs(
-    request: Annotated[CancelJobs, body(CancelJobs)], changing: Annotated[JobUpdater, service(JobUpdater)], reach: AccessDep
+    request: Annotated[CancelJobs, body(CancelJobs)], updater: Annotated[JobUpdater, service(JobUpdater)], access: AccessDep
 ) -> Response:
     """Cancels many jobs, by ids or by filter: waiting ones at once, running ones by asking their workers.
 
     `dry_run: true` only counts. `limit` (default 1000) bounds one call; repeat it until nothing matches.
     """
-    return json_response(await changing.cancel_many(request, reach))
+    return json_response(await updater.cancel_many(request, access))
 
 
 @router.get("/jobs/{job_id}", **operation(Job, NotFound, to=READ))
 async def get_job(
     request: Request,
     job_id: UUID,
-    watching: Annotated[JobReader, service(JobReader)],
+    reader: Annotated[JobReader, service(JobReader)],
     query: Annotated[WaitQuery, Query()],
-    reach: AccessDep,
+    access: AccessDep,
 ) -> Response:
     """A job as it is now; with `wait_seconds` as soon as it has finished, or as it is when the time is over."""
     if query.wait_seconds == 0:
-        return json_response(await watching.get(job_id))
-    return json_response(await watching.get_finished(job_id, query.wait_seconds, client_of(request), reach))
+        return json_response(await reader.get(job_id))
+    return json_response(await reader.get_finished(job_id, query.wait_seconds, client_of(request), access))
 
 
 @router.patch(
@@ -195,10 +195,10 @@ async def get_job(
     **operation(Job, NotFound, WrongState, MalformedJson, PayloadTooLarge, ValidationFailed, takes=JobPatch, to=ENQUEUE_OR_MANAGE),
 )
 async def update_job(
-    job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], changing: Annotated[JobUpdater, service(JobUpdater)]
+    job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], updater: Annotated[JobUpdater, service(JobUpdater)]
 ) -> Response:
     """Changes a job that is not running. What is absent stays as it is."""
-    return json_response(await changing.patch(job_id, patch))
+    return json_response(await updater.patch(job_id, patch))
 
 
 @router.post(
@@ -213,20 +213,20 @@ async def update_job(
     ),
 )
 async def cancel_job(
-    job_id: UUID, changing: Annotated[JobUpdater, service(JobUpdater)], request: Annotated[CancelJob, body(CancelJob)]
+    job_id: UUID, updater: Annotated[JobUpdater, service(JobUpdater)], request: Annotated[CancelJob, body(CancelJob)]
 ) -> Response:
     """Cancels a waiting job (200), or asks a running one to stop (202). A running job that completes all the same stays completed."""
-    status, job = await changing.cancel(job_id, value_or(request.reason, None))
+    status, job = await updater.cancel(job_id, value_or(request.reason, None))
     return json_response(job, status=status)
 
 
 @router.post("/jobs/{job_id}/run-now", **operation(Job, NotFound, WrongState, to=ENQUEUE_OR_MANAGE))
-async def run_job_now(job_id: UUID, changing: Annotated[JobUpdater, service(JobUpdater)], _: NoBody) -> Response:
+async def run_job_now(job_id: UUID, updater: Annotated[JobUpdater, service(JobUpdater)], _: NoBody) -> Response:
     """Makes a scheduled job ready now."""
-    return json_response(await changing.run_now(job_id))
+    return json_response(await updater.run_now(job_id))
 
 
 @router.get("/jobs/{job_id}/attempts", **operation(AttemptList, NotFound, ValidationFailed, to=READ))
-async def list_attempts(job_id: UUID, watching: Annotated[JobReader, service(JobReader)], page: Page) -> Response:
+async def list_attempts(job_id: UUID, reader: Annotated[JobReader, service(JobReader)], page: Page) -> Response:
     """The executions of a job, oldest first."""
-    return (await watching.attempts(job_id, page)).response()
+    return (await reader.attempts(job_id, page)).response()

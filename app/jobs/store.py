@@ -109,7 +109,7 @@ class JobRow(NamedTuple):
     schedule: str | None
     depends_on: list[UUID] | None
 
-    def told(self, queue: str) -> Job:
+    def to_response(self, queue: str) -> Job:
         return Job(
             id=self.id,
             queue=queue,
@@ -213,11 +213,11 @@ async def live_jobs(db: Executor, lane: int, ids: Sequence[UUID]) -> list[JobRow
 
 
 async def live_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
-    return {row["id"] for row in await db.rows(SQL.which_live, lane, ids)}
+    return {row["id"] for row in await db.rows(SQL.live_ids, lane, ids)}
 
 
 async def dead_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
-    return {row["id"] for row in await db.rows(SQL.which_dead, lane, ids)}
+    return {row["id"] for row in await db.rows(SQL.dead_ids, lane, ids)}
 
 
 async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
@@ -233,16 +233,18 @@ async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
 
 
 async def update_job(
-    db: Database, job_id: UUID, *, now: datetime, values: Sequence[object], parks: Sequence[str] | None
+    db: Database, job_id: UUID, *, now: datetime, values: Sequence[object], held_groups: Sequence[str] | None
 ) -> UpdatedRow | None:
-    row = await db.row(SQL.change, lane_of(job_id), job_id, *values, now, parks)
+    row = await db.row(SQL.update_job, lane_of(job_id), job_id, *values, now, held_groups)
     return UpdatedRow(*row) if row else None
 
 
-async def replace_waiting(on: Executor, job_id: UUID, job: NewJob, *, now: datetime, parks: Sequence[str] | None) -> UpdatedRow | None:
+async def replace_waiting(
+    on: Executor, job_id: UUID, job: NewJob, *, now: datetime, held_groups: Sequence[str] | None
+) -> UpdatedRow | None:
     body = (job.priority, job.max_attempts, job.job_type, job.lease_seconds, job.retry, job.tags, job.metadata, job.payload)
     rest = (job.expires_at, job.timeout_seconds, job.traceparent, job.tracestate)
-    row = await on.row(SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, parks, *body, *rest)
+    row = await on.row(SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, held_groups, *body, *rest)
     return UpdatedRow(*row) if row else None
 
 
@@ -254,19 +256,19 @@ async def cancel_waiting(
 
 
 async def kill_unstarted(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[RemovedJobRow]:
-    return [RemovedJobRow(*row) for row in await db.rows(SQL.expire_waiting, lane, ids, now)]
+    return [RemovedJobRow(*row) for row in await db.rows(SQL.kill_unstarted, lane, ids, now)]
 
 
 async def past_start_deadline(db: Database, now: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.expiring_jobs, now, limit)]
+    return [row["id"] for row in await db.rows(SQL.past_start_deadline, now, limit)]
 
 
 async def request_cancel(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[Record]:
     return await db.rows(SQL.request_cancel, lane, ids, now)
 
 
-async def run_now(db: Database, job_id: UUID, now: datetime, parks: Sequence[str] | None) -> UpdatedRow | None:
-    row = await db.row(SQL.run_now, lane_of(job_id), job_id, now, parks)
+async def run_now(db: Database, job_id: UUID, now: datetime, held_groups: Sequence[str] | None) -> UpdatedRow | None:
+    row = await db.row(SQL.run_now, lane_of(job_id), job_id, now, held_groups)
     return UpdatedRow(*row) if row else None
 
 
@@ -279,8 +281,8 @@ async def next_due(db: Database) -> datetime | None:
     return due
 
 
-async def schedule_due(db: Database, lane: int, ids: Sequence[UUID], now: datetime, parks: Sequence[str] | None) -> list[UpdatedRow]:
-    return [UpdatedRow(*row) for row in await db.rows(SQL.promote, lane, ids, now, parks)]
+async def schedule_due(db: Database, lane: int, ids: Sequence[UUID], now: datetime, held_groups: Sequence[str] | None) -> list[UpdatedRow]:
+    return [UpdatedRow(*row) for row in await db.rows(SQL.schedule_due, lane, ids, now, held_groups)]
 
 
 async def count_waiting(on: Executor, lanes: Sequence[int]) -> int:

@@ -25,17 +25,17 @@ CANCEL_TRIES = 3  # a job may begin or end its run between the two statements: n
 
 
 class JobUpdater:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals, watching: JobReader) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals, reader: JobReader) -> None:
+        self._infra = infra
         self._queues = queues
         self._signals = signals
-        self._watching = watching
+        self._reader = reader
 
     async def patch(self, job_id: UUID, patch: JobPatch) -> Job:
-        now = self._floor.now()
-        check_user_data(patch.payload, self._floor.settings.max_payload_bytes, "/payload")
+        now = self._infra.now()
+        check_user_data(patch.payload, self._infra.settings.max_payload_bytes, "/payload")
         run_at = value_or(patch.run_at, None)
-        far = None if run_at is None else defaults.instant_fault(run_at, self._floor.settings, now, "/run_at")
+        far = None if run_at is None else defaults.instant_fault(run_at, self._infra.settings, now, "/run_at")
         refuse([far, defaults.metadata_fault(patch.metadata, "")])
         values = (
             value_or(patch.priority, None),
@@ -46,20 +46,20 @@ class JobUpdater:
             encoded(patch.metadata),
         )
         lane = await self._known_lane(job_id)
-        changed = await store.update_job(self._floor.db, job_id, now=now, values=values, parks=self._queues.parks(lane))
+        changed = await store.update_job(self._infra.db, job_id, now=now, values=values, held_groups=self._queues.held_groups(lane))
         if changed is None:
-            raise WrongState(job_id, (await self._watching.find(job_id)).state)
+            raise WrongState(job_id, (await self._reader.find(job_id)).state)
         self._signals.back(lane, job_id)  # another priority is another place
         if run_at is not None:
             self._signals.moved(lane, [Move(*changed, run_at)], since=job_id)
             self._signals.left(lane, [changed.group_key])
-        return await self._watching.get(job_id)
+        return await self._reader.get(job_id)
 
     async def run_now(self, job_id: UUID) -> Job:
         """Scheduled becomes ready; what is ready already needs nothing done."""
         lane = await self._known_lane(job_id)
-        hurried = await store.run_now(self._floor.db, job_id, self._floor.now(), self._queues.parks(lane))
-        job = await self._watching.get(job_id)
+        hurried = await store.run_now(self._infra.db, job_id, self._infra.now(), self._queues.held_groups(lane))
+        job = await self._reader.get(job_id)
         if hurried is None and job.state != "ready":
             raise WrongState(job_id, job.state)
         if hurried is not None:
@@ -69,17 +69,17 @@ class JobUpdater:
     async def _known_lane(self, job_id: UUID) -> int:
         """The lane of a job of any queue; of an id that was made up too, which then finds nothing."""
         lane = lane_of(job_id)
-        if await self._queues.knows(lane):
+        if await self._queues.has_lane(lane):
             return lane
         raise NotFound(f"no job {job_id}")
 
     async def cancel(self, job_id: UUID, reason: str | None) -> tuple[int, Job]:
         """202 the first time a running job is asked to stop; 200 when it is cancelled, or had been asked before."""
-        cancelled, asked = await self._cancel([job_id])
-        job = await self._watching.get(job_id)
-        if cancelled or asked:
+        cancelled, params = await self._cancel([job_id])
+        job = await self._reader.get(job_id)
+        if cancelled or params:
             log.info("job cancelled", job_id=str(job_id), state=job.state, reason=reason)
-            return (202 if asked.get(job_id) is False else 200), job
+            return (202 if params.get(job_id) is False else 200), job
         if job.state != "cancelled":
             raise WrongState(job_id, job.state)
         return 200, job
@@ -88,50 +88,50 @@ class JobUpdater:
         ids = await self._matching(request, access)
         if value_or(request.dry_run, False):
             return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:SAMPLE], dry_run=True)
-        cancelled, asked = await self._cancel(ids)
-        log.info("jobs cancelled", count=len(cancelled), asked=len(asked), caller=access.caller)
-        return CancelAnswer(matched=len(ids), cancelled=len(cancelled), requested=len(asked), sample=ids[:SAMPLE])
+        cancelled, params = await self._cancel(ids)
+        log.info("jobs cancelled", count=len(cancelled), params=len(params), caller=access.caller)
+        return CancelAnswer(matched=len(ids), cancelled=len(cancelled), requested=len(params), sample=ids[:SAMPLE])
 
     async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
         chosen = bulk_filter(request.ids, request.filter, request.all, JobFilter())
         limit = value_or(request.limit, 1000)
         if chosen is None:
             ids = value_or(request.ids, [])
-            reached = await self._queues.reached(ids, access)
+            reached = await self._queues.visible_to(ids, access)
             return (await self._living(job_id for job_id in ids if job_id in reached))[:limit]
         if value_or(chosen.state, None) in FINISHED:
             raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
-        lanes = await self._watching.lanes(chosen, access, "/filter")
-        return await matching_ids(self._floor.reads, lanes, chosen, limit)
+        lanes = await self._reader.lanes(chosen, access, "/filter")
+        return await matching_ids(self._infra.reads, lanes, chosen, limit)
 
     async def _living(self, ids: Iterable[UUID]) -> list[UUID]:
         """Those that wait or run, each once and in the order of the request."""
-        asked = list(dict.fromkeys(ids))
-        lanes = by_lane(asked, lambda job_id: job_id)
-        living = {job_id for lane, some in lanes.items() for job_id in await store.live_ids(self._floor.db, lane, some)}
-        return [job_id for job_id in asked if job_id in living]
+        params = list(dict.fromkeys(ids))
+        lanes = by_lane(params, lambda job_id: job_id)
+        living = {job_id for lane, some in lanes.items() for job_id in await store.live_ids(self._infra.db, lane, some)}
+        return [job_id for job_id in params if job_id in living]
 
     async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:
         """Those that are cancelled now; and the running ones, with whether they had been asked before."""
-        now = self._floor.now()
+        now = self._infra.now()
         cancelled: list[UUID] = []
-        asked: dict[UUID, bool] = {}
+        params: dict[UUID, bool] = {}
         left = list(ids)
         for _ in range(CANCEL_TRIES):
             for lane, some in by_lane(left, lambda job_id: job_id).items():
                 cancelled += await self._cancel_waiting(lane, some, now)
                 rest = sorted(set(some) - set(cancelled))
                 if rest:
-                    asked |= {row["id"]: row["again"] for row in await store.request_cancel(self._floor.db, lane, rest, now)}
-            left = await self._living(set(left) - asked.keys() - set(cancelled))
+                    params |= {row["id"]: row["again"] for row in await store.request_cancel(self._infra.db, lane, rest, now)}
+            left = await self._living(set(left) - params.keys() - set(cancelled))
             if not left:
                 break
         self._signals.finished(cancelled)
-        return cancelled, asked
+        return cancelled, params
 
     async def _cancel_waiting(self, lane: int, ids: Sequence[UUID], now: datetime) -> list[UUID]:
         kept = self._queues.retention(lane, now)
-        rows = await store.cancel_waiting(self._floor.db, lane, ids, now=now, kept=kept, reason="cancelled_by_user")
+        rows = await store.cancel_waiting(self._infra.db, lane, ids, now=now, kept=kept, reason="cancelled_by_user")
         self._signals.left(lane, {row.group_key for row in rows})
         if any(row.awaited for row in rows):
             self._signals.ended()

@@ -15,11 +15,11 @@ from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
 from app.leases import store
+from app.leases.duration_histogram import DurationHistogram
 from app.leases.low_water_marks import LowWaterMarks
 from app.leases.store import ClaimedRow, ClaimParams, LanePolicy, PollSlice
 from app.locks import store as keys
 from app.queues.cache import Queue, QueueCache
-from app.stats.histograms import DurationHistogram
 
 DRAIN_POLL_MS = timedelta(seconds=1)
 
@@ -28,7 +28,7 @@ class ClaimCall(NamedTuple):
     """One of those that may share a statement."""
 
     most: int
-    asked: ClaimParams
+    params: ClaimParams
 
 
 class ClaimResult(NamedTuple):
@@ -36,7 +36,7 @@ class ClaimResult(NamedTuple):
     `replayed`: the rows are the leases of a repeated claim, none if they have ended."""
 
     rows: list[ClaimedRow]
-    again_at: datetime | None = None
+    retry_at: datetime | None = None
     skipped: bool = False
     replayed: bool = False
 
@@ -49,52 +49,52 @@ async def in_two_passes(queues: Sequence[Queue], take: Callable[[bool], Awaitabl
 
 
 class ClaimService:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals, times: DurationHistogram) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals, times: DurationHistogram) -> None:
+        self._infra = infra
         self._queues = queues
         self._signals = signals
         self._times = times
-        self._gate = QueueLimits(floor)
-        self.floors = LowWaterMarks(floor.db)
+        self._gate = QueueLimits(infra)
+        self.floors = LowWaterMarks(infra.db)
         signals.on_back = self.floors.lower
-        self._claims = Batcher("claim", self._take_together, floor.settings.acquire_timeout_seconds, attrgetter("most"))
+        self._claims = Batcher("claim", self._take_together, infra.settings.acquire_timeout_seconds, attrgetter("most"))
         self._alarms: dict[str, asyncio.TimerHandle] = {}
         self.on_rate: Callable[[str], None] = lambda _queue: None
-        self.on_served: Callable[[int, Iterable[tuple[str | None, int | None]]], None] = lambda _lane, _turns: None
+        self.on_served: Callable[[int, Iterable[tuple[str | None, int | None]]], None] = lambda _lane, _group_scheduler: None
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
         """Those that hand out, as they are configured now."""
-        await self._floor.versions.fresh()
+        await self._infra.versions.ensure_fresh()
         return [queue for queue in await self._queues.find_all(names) if not queue.paused]
 
     async def take(
-        self, queues: Sequence[Queue], most: int, asked: ClaimParams, *, wait: bool, on: Transaction | None = None
+        self, queues: Sequence[Queue], most: int, params: ClaimParams, *, wait: bool, on: Transaction | None = None
     ) -> ClaimResult:
         """`on`: the transaction of a claim with a key, which has its only connection. It holds all gates from the start, in the order of
         lanes. Without `wait` it skips lanes whose lock is not free."""
         skipped: set[int] = set()
         if on is not None:
-            for lane in sorted(lane for queue in queues if queue.gated for lane in queue.all_lanes):
+            for lane in sorted(lane for queue in queues if queue.is_limited for lane in queue.all_lanes):
                 skipped |= set() if await keys.lock_lane(on, lane, wait=wait) else {lane}
         taken: list[ClaimedRow] = []
         if most <= 0:  # a quota that is used up
-            return ClaimResult(taken, self._floor.now() + DRAIN_POLL_MS)
+            return ClaimResult(taken, self._infra.now() + DRAIN_POLL_MS)
         waits: list[datetime] = []
         for queue, lane in self._lanes(queues):
             if lane in skipped:
                 continue
             try:
-                take = await self._take_lane(on, queue, lane, most - len(taken), asked, wait=wait)
+                take = await self._take_lane(on, queue, lane, most - len(taken), params, wait=wait)
             except DatabaseUnavailable:
                 if not taken or on is not None:
                     raise
                 break  # what we have is leased and must reach the worker
             taken += take.rows
             skipped |= {lane} if take.skipped else set()
-            waits += [take.again_at] if take.again_at else []
+            waits += [take.retry_at] if take.retry_at else []
             if len(taken) >= most:
                 break
-            asked = asked._replace(max_bytes=asked.max_bytes - sum(map(_size, take.rows)), at_least_one=not taken)
+            params = params._replace(max_bytes=params.max_bytes - sum(map(_size, take.rows)), at_least_one=not taken)
         self.count(taken)
         lanes = sum(queue.lanes for queue in queues)
         # `again_at` only if every lane has one: the others may get a job at any moment.
@@ -109,42 +109,42 @@ class ClaimService:
         return lanes
 
     async def _take_lane(
-        self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: ClaimParams, *, wait: bool
+        self, on: Transaction | None, queue: Queue, lane: int, most: int, params: ClaimParams, *, wait: bool
     ) -> ClaimResult:
-        if not queue.gated:
-            return await self._take_ungated(on, queue, lane, most, asked)
+        if not queue.is_limited:
+            return await self._take_ungated(on, queue, lane, most, params)
         if on is not None:
-            return await self._take_through_gate(on, queue, lane, most, asked, wait=wait)
-        return await self._take_in_transaction(queue, lane, most, asked, wait=wait)
+            return await self._take_through_gate(on, queue, lane, most, params, wait=wait)
+        return await self._take_in_transaction(queue, lane, most, params, wait=wait)
 
     @retry_after_deadlock
-    async def _take_in_transaction(self, queue: Queue, lane: int, most: int, asked: ClaimParams, *, wait: bool) -> ClaimResult:
-        async with self._floor.db.transaction() as transaction:
-            return await self._take_through_gate(transaction, queue, lane, most, asked, wait=wait)
+    async def _take_in_transaction(self, queue: Queue, lane: int, most: int, params: ClaimParams, *, wait: bool) -> ClaimResult:
+        async with self._infra.db.transaction() as transaction:
+            return await self._take_through_gate(transaction, queue, lane, most, params, wait=wait)
 
-    async def _take_ungated(self, on: Transaction | None, queue: Queue, lane: int, most: int, asked: ClaimParams) -> ClaimResult:
-        rules = LanePolicy(self._queues.parks(lane), in_turn=queue.fair)
+    async def _take_ungated(self, on: Transaction | None, queue: Queue, lane: int, most: int, params: ClaimParams) -> ClaimResult:
+        rules = LanePolicy(self._queues.held_groups(lane), in_turn=queue.fair)
         if on is not None:
-            return ClaimResult(await self.floors.claim(on, lane, most, asked, rules, self._floor.now()))
-        if rules == LanePolicy() and asked.asks_for_any:
-            return ClaimResult(await self._claims.add(lane, ClaimCall(most, asked)))
-        async with self._floor.db.held() as connection:
-            return ClaimResult(await self.floors.claim(connection, lane, most, asked, rules, self._floor.now()))
+            return ClaimResult(await self.floors.claim(on, lane, most, params, rules, self._infra.now()))
+        if rules == LanePolicy() and params.accepts_any_type:
+            return ClaimResult(await self._claims.add(lane, ClaimCall(most, params)))
+        async with self._infra.db.held() as connection:
+            return ClaimResult(await self.floors.claim(connection, lane, most, params, rules, self._infra.now()))
 
     async def _take_together(self, lane: int, claims: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
         """First come first served. For who has left while in line nothing is claimed."""
-        there = [claim for claim in claims if claim.asked.client is None or not claim.asked.client.gone]
+        there = [claim for claim in claims if claim.params.client is None or not claim.params.client.gone]
         if not there:
             return [[] for _ in claims]
-        shares = [PollSlice(most, asked.worker_id, asked.lease_seconds) for most, asked in there]
-        asked = there[0].asked._replace(shares=shares)
-        async with self._floor.db.held() as connection:
-            rows = await self.floors.claim(connection, lane, sum(claim.most for claim in there), asked, LanePolicy(), self._floor.now())
+        shares = [PollSlice(most, params.worker_id, params.lease_seconds) for most, params in there]
+        params = there[0].params._replace(shares=shares)
+        async with self._infra.db.held() as connection:
+            rows = await self.floors.claim(connection, lane, sum(claim.most for claim in there), params, LanePolicy(), self._infra.now())
         taken: dict[int, list[ClaimedRow]] = {id(claim): [] for claim in claims}
         for row in rows:
             taken[id(there[row.share - 1])].append(row)
         unserved = [claim for claim in there if not taken[id(claim)]]
-        if unserved and any(clipped(taken[id(claim)], claim.most, claim.asked.max_bytes) for claim in there):
+        if unserved and any(clipped(taken[id(claim)], claim.most, claim.params.max_bytes) for claim in there):
             with suppress(DatabaseUnavailable):  # what the others have is leased and must reach their workers
                 taken |= zip(map(id, unserved), await self._take_together(lane, unserved), strict=True)
         return list(taken.values())
@@ -152,23 +152,23 @@ class ClaimService:
     async def finish(self) -> None:
         await self._claims.finish()
 
-    async def _take_through_gate(self, on: Executor, queue: Queue, lane: int, most: int, asked: ClaimParams, *, wait: bool) -> ClaimResult:
-        leave = await self._gate.ask(on, queue, lane, most, wait=wait)
+    async def _take_through_gate(self, on: Executor, queue: Queue, lane: int, most: int, params: ClaimParams, *, wait: bool) -> ClaimResult:
+        leave = await self._gate.acquire(on, queue, lane, most, wait=wait)
         if leave is None:
             return ClaimResult([], skipped=True)
         rows: list[ClaimedRow] = []
         if leave.most > 0:
-            rules = LanePolicy(self._queues.parks(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
-            rows = await self.floors.claim(on, lane, leave.most, asked, rules, leave.now)
+            rules = LanePolicy(self._queues.held_groups(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
+            rows = await self.floors.claim(on, lane, leave.most, params, rules, leave.now)
             await self._gate.note(on, queue, lane, len(rows), leave.now)
-        if leave.again_at is not None and len(rows) == leave.most < most:
-            self._wake_at(queue.name, leave.again_at)  # who comes next, or waits already, gets what the rate gives then
-        return ClaimResult(rows, leave.again_at if leave.most == 0 else None)
+        if leave.retry_at is not None and len(rows) == leave.most < most:
+            self._wake_at(queue.name, leave.retry_at)  # who comes next, or waits already, gets what the rate gives then
+        return ClaimResult(rows, leave.retry_at if leave.most == 0 else None)
 
     def _wake_at(self, queue: str, instant: datetime) -> None:
         """One alarm per queue and process, however many polls have asked: the earliest."""
         loop = asyncio.get_running_loop()
-        at = loop.time() + max(0.0, (instant - self._floor.now()) / timedelta(seconds=1))
+        at = loop.time() + max(0.0, (instant - self._infra.now()) / timedelta(seconds=1))
         set_before = self._alarms.get(queue)
         if set_before is not None and set_before.when() <= at:
             return
@@ -181,11 +181,11 @@ class ClaimService:
         self.on_rate(queue)
 
     def count(self, rows: Sequence[ClaimedRow]) -> None:
-        self._floor.metrics.claimed.inc(len(rows))
+        self._infra.metrics.claimed.inc(len(rows))
         for lane in {row.lane for row in rows}:
             own = [row for row in rows if row.lane == lane]
             self._times.record(lane, "wait", [row.waited for row in own if row.waited is not None])
-            queue = self._queues.of_lane(lane)
+            queue = self._queues.by_lane(lane)
             if queue.fair:
                 self.on_served(lane, [(row.group_key, row.turn) for row in own])
                 # There is room for more of their groups; with a limit only when they have ended.

@@ -100,13 +100,13 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS found;
 
--- name: held_by
+-- name: count_leases_of_key
 -- Leases that count against the quota of a caller.
 SELECT count(*)
 FROM jobs
 WHERE held_by = $1 AND lease_expires_at IS NOT NULL;
 
--- name: held_leases
+-- name: leases_with_secret
 -- fills: ClaimedRow
 -- For a repeated claim: of the leases that it handed out, those that still live.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, date_part('epoch', started_at - to_timestamp(0)) AS began,
@@ -116,7 +116,7 @@ FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_token = md5($3 || id::text)::uuid AND state = 'running';
 
 -- name: heartbeat
--- fills: BeatRow
+-- fills: HeartbeatRow
 -- running -> running (later).  The token is the fence: a stale holder matches no row, nor does one whose lease was taken back.
 -- Only a length that was asked for may shorten the lease: its claim may have asked for a longer one than the defaults. No lease outlasts
 -- the deadline of the run; from then on the worker is told to stop.
@@ -181,8 +181,8 @@ SELECT id, 'completed' AS state, attempt, NULL::timestamptz AS run_at, date_part
     awaited IS TRUE AS awaited, turn
 FROM taken;
 
--- name: leased
--- fills: LeasedRow
+-- name: get_leases
+-- fills: LeaseRow
 -- What `verdicts.judge` decides on. Everything here but state, lease_expires_at, cancel_requested_at and missing_since is fixed while the token is.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries, jobs.run_at, jobs.started_at,
     jobs.lease_expires_at, jobs.deadline_at, jobs.cancel_requested_at, jobs.missing_since, jobs.worker_id, jobs.retry
@@ -190,7 +190,7 @@ FROM jobs
 JOIN unnest($2::uuid[], $3::uuid[]) AS sent (id, token) ON jobs.id = sent.id AND jobs.lease_token = sent.token
 WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL;
 
--- name: put_back
+-- name: requeue
 -- fills: SettledRow
 -- running -> ready | parked | scheduled.  Every way out of a lease that leaves the job alive: fail, snooze, release, and the broker's own undo
 -- (undelivered), reclaim (no longer listed by its worker) and expire. Late ones come from ready or scheduled, like `complete`.
@@ -252,7 +252,7 @@ counted AS (
 SELECT id, state, attempt, run_at, NULL::float8 AS ran, job_type, group_key, false AS awaited, turn
 FROM stayed;
 
--- name: bury
+-- name: move_to_dead_letters
 -- fills: SettledRow
 -- running -> dead.  Moves the job, its cause and its history to dead_letters. Matches only what was judged, like `put_back`.
 WITH locked AS (
@@ -313,7 +313,7 @@ SELECT id, 'dead' AS state, last_attempt AS attempt, NULL::timestamptz AS run_at
     awaited IS TRUE AS awaited, turn
 FROM taken;
 
--- name: close
+-- name: finish_cancelled
 -- fills: SettledRow
 -- running -> cancelled.  It had been asked to stop, and any end but completion is that.
 WITH locked AS (
@@ -367,8 +367,8 @@ SELECT id, 'cancelled' AS state, attempt, NULL::timestamptz AS run_at, NULL::flo
     awaited IS TRUE AS awaited, turn
 FROM taken;
 
--- name: traces
--- fills: TraceRow
+-- name: settlement_records
+-- fills: SettlementRecord
 -- For settlements that matched no lease: what has become of their jobs, and by which token and outcome.
 SELECT id, state, attempt, run_at, lease_token, settled_as
 FROM jobs
@@ -382,7 +382,7 @@ SELECT id, 'dead', attempt, NULL, lease_token, settled_as
 FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
--- name: mark
+-- name: wait_for_replication
 -- Nothing but a mark in the write-ahead log, whose commit waits for the standby like any other. A settlement that is found may have been
 -- committed here alone, its own wait cancelled: told as settled without this, a failover would lose what was acknowledged.
 SELECT pg_logical_emit_message(true, 'longshore', 'settled');
@@ -401,7 +401,7 @@ SELECT lane, id, lease_token, missing_since
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = $1 AND started_at <= $2;
 
--- name: mark_missing
+-- name: mark_unreported
 -- running -> running (not listed).  The first of the two heartbeats in a row.
 UPDATE jobs
 SET missing_since = $4

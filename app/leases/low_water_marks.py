@@ -56,7 +56,7 @@ class LaneMarks:
         finally:
             self._walks.discard(walk)
 
-    def zones(self) -> Sequence[ScanRange]:
+    def scan_ranges(self) -> Sequence[ScanRange]:
         """The whole lane: in its order above the floors, and then what lies below them."""
         if not self._used:
             return store.WHOLE_LANE
@@ -104,15 +104,15 @@ class LowWaterMarks:
         self._lanes: dict[int, LaneMarks] = {}
         self._rests_until = 0.0
 
-    async def claim(self, on: Executor, lane: int, most: int, asked: ClaimParams, rules: LanePolicy, now: datetime) -> list[ClaimedRow]:
+    async def claim(self, on: Executor, lane: int, most: int, params: ClaimParams, rules: LanePolicy, now: datetime) -> list[ClaimedRow]:
         """Where turns are given they decide what is ready, and that is little: floors would be in the way."""
-        if rules.parks is not None or rules.in_turn:
-            return await store.claim(on, lane, most, asked, rules, now)
+        if rules.held_groups is not None or rules.in_turn:
+            return await store.claim(on, lane, most, params, rules, now)
         floors = self._of(lane)
         with floors.walk() as walk:
-            rows = await store.claim(on, lane, most, asked, rules._replace(zones=floors.zones()), now)
-            unbroken = rows if len(rows) >= most else _unbroken(rows, asked)
-            floors.passed(walk, unbroken, all_types=asked.job_types is None)
+            rows = await store.claim(on, lane, most, params, rules._replace(scan_ranges=floors.scan_ranges()), now)
+            unbroken = rows if len(rows) >= most else _unbroken(rows, params)
+            floors.passed(walk, unbroken, all_types=params.job_types is None)
         floors.unseen |= len(rows) >= most or len(unbroken) < len(rows)
         return rows
 
@@ -151,10 +151,10 @@ async def _buffers_on_the_way(on: Executor, lane: int, priorities: Sequence[int]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
-def _unbroken(rows: Sequence[ClaimedRow], asked: ClaimParams) -> Sequence[ClaimedRow]:
+def _unbroken(rows: Sequence[ClaimedRow], params: ClaimParams) -> Sequence[ClaimedRow]:
     """Up to where nothing was left: of polls that share a claim, one whose answer is full leaves jobs behind; the next has later ones."""
     got = Counter(row.share for row in rows)
-    short = next((n for n, share in enumerate(asked.shares, 1) if got[n] < share.most), len(asked.shares))
+    short = next((n for n, share in enumerate(params.shares, 1) if got[n] < share.most), len(params.shares))
     return [row for row in rows if row.share <= max(short, 1)]
 
 

@@ -60,7 +60,7 @@ class RetryDecision(NamedTuple):
     fingerprint: str
 
     @property
-    def burial(self) -> tuple[object, ...]:
+    def dead_letter_row(self) -> tuple[object, ...]:
         """The columns of `bury`."""
         return (
             self.id,
@@ -79,7 +79,7 @@ class RetryDecision(NamedTuple):
         )
 
     @property
-    def closing(self) -> tuple[object, ...]:
+    def cancelled_row(self) -> tuple[object, ...]:
         """The columns of `close`."""
         return (
             self.id,
@@ -94,12 +94,12 @@ class RetryDecision(NamedTuple):
         )
 
 
-def decide(row: LeaseRow, ending: LeaseEnd, settings: Settings, now: datetime, dice: float) -> RetryDecision:
+def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime, rng: float) -> RetryDecision:
     """`dice` is a number from -1 to 1, for the jitter."""
-    spent = ending.outcome in ("fail", "expire", "timeout")
-    reason = _reason(row, ending, settings)
+    spent = lease_end.outcome in ("fail", "expire", "timeout")
+    reason = _reason(row, lease_end, settings)
     next_state = _next_state(reason)
-    delay = _delay(row, ending, settings, dice) if next_state == "scheduled" else 0
+    delay = _delay(row, lease_end, settings, rng) if next_state == "scheduled" else 0
     at_once = next_state == "scheduled" and delay <= 0
     given_back = 0 if spent or row.state != "running" or next_state == "cancelled" else 1
     told = spent or next_state == "cancelled"
@@ -107,18 +107,18 @@ def decide(row: LeaseRow, ending: LeaseEnd, settings: Settings, now: datetime, d
         id=row.id,
         token=row.lease_token,
         was=row.state,
-        lease=row.lease_expires_at if ending.outcome in ("expire", "timeout") else None,
-        missing=row.missing_since if ending.outcome == "reclaim" else None,
+        lease=row.lease_expires_at if lease_end.outcome in ("expire", "timeout") else None,
+        missing=row.missing_since if lease_end.outcome == "reclaim" else None,
         next_state="ready" if at_once else next_state,
         reason=None if at_once else reason,
-        settled_as=_settled_as(ending.outcome, at_once=at_once),
+        settled_as=_settled_as(lease_end.outcome, at_once=at_once),
         run_at=now + timedelta(seconds=delay) if next_state == "scheduled" else row.run_at,
         attempt=row.attempt - given_back,
-        crashes=row.crashes + (ending.outcome == "expire"),
-        checkpoint=ending.checkpoint,
-        entry=_attempt_record(row, ending, now, cancelled=next_state == "cancelled") if told else None,
-        error_type=value_or(ending.error.error_type, None) if ending.error else None,
-        fingerprint=fingerprint(ending.error) if ending.error else str(reason),
+        crashes=row.crashes + (lease_end.outcome == "expire"),
+        checkpoint=lease_end.checkpoint,
+        entry=_attempt_record(row, lease_end, now, cancelled=next_state == "cancelled") if told else None,
+        error_type=value_or(lease_end.error.error_type, None) if lease_end.error else None,
+        fingerprint=fingerprint(lease_end.error) if lease_end.error else str(reason),
     )
 
 
@@ -129,19 +129,19 @@ def _settled_as(outcome: LeaseOutcome, *, at_once: bool) -> str | None:
     return f"{outcome} {AT_ONCE}" if at_once else outcome
 
 
-def _reason(row: LeaseRow, ending: LeaseEnd, settings: Settings) -> str | None:
+def _reason(row: LeaseRow, lease_end: LeaseEnd, settings: Settings) -> str | None:
     """Why the job is where it goes; None for ready, which needs no reason."""
     if row.cancel_requested_at is not None:
         return "cancelled_by_user"
-    if ending.outcome == "fail" and not ending.retryable:
+    if lease_end.outcome == "fail" and not lease_end.retryable:
         return "not_retryable"
-    if ending.outcome == "expire" and row.crashes + 1 >= settings.max_crashes:
+    if lease_end.outcome == "expire" and row.crashes + 1 >= settings.max_crashes:
         return "poison"
-    if ending.outcome in ("fail", "expire", "timeout") and row.attempt >= row.max_attempts:
+    if lease_end.outcome in ("fail", "expire", "timeout") and row.attempt >= row.max_attempts:
         return "attempts_exhausted"
     if row.deliveries >= settings.max_deliveries:
         return "undeliverable"
-    return {"fail": "retry_backoff", "timeout": "retry_backoff", "snooze": "snoozed"}.get(ending.outcome)
+    return {"fail": "retry_backoff", "timeout": "retry_backoff", "snooze": "snoozed"}.get(lease_end.outcome)
 
 
 def _next_state(reason: str | None) -> str:
@@ -152,14 +152,14 @@ def _next_state(reason: str | None) -> str:
     return "cancelled" if reason == "cancelled_by_user" else "dead"
 
 
-def _delay(row: LeaseRow, ending: LeaseEnd, settings: Settings, dice: float) -> float:
-    if ending.delay_seconds is not None:
-        return ending.delay_seconds
+def _delay(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, rng: float) -> float:
+    if lease_end.delay_seconds is not None:
+        return lease_end.delay_seconds
     policy = _retry.decode(row.retry) if row.retry else RetryPolicy()
     base = value_or(policy.base_seconds, settings.retry_base_seconds)
     factor = value_or(policy.factor, settings.retry_factor)
     most = value_or(policy.max_seconds, settings.retry_max_seconds)
-    return backoff(row.attempt, base, factor, most) * (1 + value_or(policy.jitter, settings.retry_jitter) * dice)
+    return backoff(row.attempt, base, factor, most) * (1 + value_or(policy.jitter, settings.retry_jitter) * rng)
 
 
 def backoff(attempt: int, base: float, factor: float, most: float) -> float:
@@ -172,14 +172,14 @@ def backoff(attempt: int, base: float, factor: float, most: float) -> float:
     return min(delay, most)
 
 
-def _attempt_record(row: LeaseRow, ending: LeaseEnd, now: datetime, *, cancelled: bool) -> str:
+def _attempt_record(row: LeaseRow, lease_end: LeaseEnd, now: datetime, *, cancelled: bool) -> str:
     attempt = Attempt(
         attempt=row.attempt,
         worker_id=unset_if_none(row.worker_id),
         started_at=row.started_at,
         ended_at=now,
-        outcome="cancel" if cancelled else "fail" if ending.outcome == "timeout" else ending.outcome,
-        error=UNSET if ending.error is None else ending.error,
+        outcome="cancel" if cancelled else "fail" if lease_end.outcome == "timeout" else lease_end.outcome,
+        error=UNSET if lease_end.error is None else lease_end.error,
     )
     return msgspec.json.encode(attempt).decode()
 

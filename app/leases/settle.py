@@ -21,6 +21,7 @@ from app.jobs.reader import FINISHED
 from app.jobs.signals import Signals
 from app.jobs.store import public_state
 from app.leases import store
+from app.leases.duration_histogram import DurationHistogram
 from app.leases.retry_decision import AT_ONCE, TIMED_OUT, LeaseEnd, RetryDecision, decide, stored_error
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
 from app.leases.store import SettledRow, SettlementRecord
@@ -28,7 +29,6 @@ from app.leases.to_response import not_found, repeated_settle_result, settle_res
 from app.leases.validation import check, check_all
 from app.locks import store as keys
 from app.queues.cache import QueueCache
-from app.stats.histograms import DurationHistogram
 
 _NO_TOKEN = UUID(int=0)  # a token that was never given out
 _DECIDE_AGAIN = 3  # a cancel or a heartbeat may come between judging and writing
@@ -37,23 +37,23 @@ GRACE = timedelta(seconds=1)  # after a run's deadline: a worker that asks withi
 
 class SettlementService:
     def __init__(
-        self, floor: Infrastructure, queues: QueueCache, signals: Signals, times: DurationHistogram, turns: GroupScheduler
+        self, infra: Infrastructure, queues: QueueCache, signals: Signals, times: DurationHistogram, group_scheduler: GroupScheduler
     ) -> None:
-        self._floor = floor
+        self._infra = infra
         self._queues = queues
         self._signals = signals
         self._times = times
-        self._turns = turns
-        self._settled_as = {outcome: floor.metrics.settled.labels(outcome.value) for outcome in Outcome}
-        self._completions = Batcher("complete", self._complete_together, floor.settings.acquire_timeout_seconds, len)
+        self._group_scheduler = group_scheduler
+        self._settled_as = {outcome: infra.metrics.settled.labels(outcome.value) for outcome in Outcome}
+        self._completions = Batcher("complete", self._complete_together, infra.settings.acquire_timeout_seconds, len)
 
     @uses_reserved_connections
     async def settle(self, items: Sequence[Settlement], access: Access, at: str = "/items") -> list[SettleResult]:
         """One result per item, in their order. A job named twice is settled by the first; the second hears what became of it."""
-        check_all(items, self._floor.settings, at)
+        check_all(items, self._infra.settings, at)
         told: dict[int, SettleResult] = {}  # by the item itself: those about one job differ
         if not access.everything:
-            reached = await self._queues.reached((item.job_id for item in items), access)
+            reached = await self._queues.visible_to((item.job_id for item in items), access)
             told = {id(item): not_found(item) for item in items if item.job_id not in reached}
         left = [item for item in items if id(item) not in told]
         while left:
@@ -68,7 +68,7 @@ class SettlementService:
     @uses_reserved_connections
     async def settle_one(self, item: Settlement) -> SettleResult:
         """The same for one job: a lost lease is an error here, as there is nothing else to tell."""
-        check(item, self._floor.settings)
+        check(item, self._infra.settings)
         (result,) = await self._settle_lane(lane_of(item.job_id), [item])
         if result.status == "not_found":
             raise NotFound(f"no job {item.job_id}")
@@ -95,7 +95,7 @@ class SettlementService:
             for item in ended:
                 self._settled_as[item.outcome].inc(item.job_id.int in done)
         missed = sorted(item.job_id for item in items if item.job_id.int not in done) if len(done) < len(items) else ()
-        traces = await store.settlement_records(self._floor.db, lane, missed, self._floor.retention_now()) if missed else {}
+        traces = await store.settlement_records(self._infra.db, lane, missed, self._infra.retention_now()) if missed else {}
         return [
             settle_result(row) if (row := done.get(item.job_id.int)) is not None else self._missed(item, traces.get(item.job_id))
             for item in items
@@ -119,9 +119,9 @@ class SettlementService:
         await self._completions.finish()
 
     async def _complete(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
-        now = self._floor.now()
+        now = self._infra.now()
         sent = [(item.job_id, token_of(item.lease_token), text_of(item.result)) for item in sorted(items, key=_place)]
-        rows = await store.complete(self._floor.db, lane, sent, now, *self._queues.retention(lane, now))
+        rows = await store.complete(self._infra.db, lane, sent, now, *self._queues.retention(lane, now))
         self._times.record(lane, "run", [row.ran for row in rows if row.ran is not None])
         self._tell(lane, rows)
         return rows
@@ -132,75 +132,75 @@ class SettlementService:
         decides in between, and a call that is repeated finds both done or neither."""
         if not items:
             return []
-        await self._queues.learn([lane])  # in the transaction that would need a second connection
-        async with self._floor.db.transaction() as transaction:
+        await self._queues.load([lane])  # in the transaction that would need a second connection
+        async with self._infra.db.transaction() as transaction:
             await keys.lock_lane(transaction, lane)
             rows = await self._end_on(transaction, lane, [_ending(item) for item in items])
-            rests = _rests(items, {row.id: row for row in rows}, self._floor.now())
+            rests = _rests(items, {row.id: row for row in rows}, self._infra.now())
             if rests:
-                await self._turns.rest(transaction, lane, rests)
+                await self._group_scheduler.rest(transaction, lane, rests)
         self._tell(lane, rows)
         if rests:
-            await self._floor.versions.tell()
+            await self._infra.versions.tell()
         return rows
 
     async def _end_lane(self, lane: int, endings: Sequence[LeaseEnd]) -> list[SettledRow]:
-        rows = await self._end_on(self._floor.db, lane, endings)
+        rows = await self._end_on(self._infra.db, lane, endings)
         self._tell(lane, rows)
         return rows
 
     async def _end_on(self, on: Executor, lane: int, endings: Sequence[LeaseEnd]) -> list[SettledRow]:
         ended: list[SettledRow] = []
-        left = {ending.job_id: ending for ending in endings}
+        left = {lease_end.job_id: lease_end for lease_end in endings}
         for _ in range(_DECIDE_AGAIN):
-            verdicts = await self._judge(on, lane, list(left.values())) if left else []
-            if not verdicts:
+            decisions = await self._judge(on, lane, list(left.values())) if left else []
+            if not decisions:
                 break
-            rows = await self._carry_out(on, lane, verdicts)
+            rows = await self._carry_out(on, lane, decisions)
             ended += rows
             for row in rows:
                 del left[row.id]
         return ended
 
     async def _judge(self, on: Executor, lane: int, endings: Sequence[LeaseEnd]) -> list[RetryDecision]:
-        now = self._floor.now()
-        wanted = {ending.job_id: ending for ending in endings}
+        now = self._infra.now()
+        wanted = {lease_end.job_id: lease_end for lease_end in endings}
         ids = sorted(wanted)
         rows = await store.get_leases(on, lane, ids, [wanted[job_id].token for job_id in ids])
-        verdicts = []
+        decisions = []
         for row in sorted(rows):
-            ending = wanted[row.id]
+            lease_end = wanted[row.id]
             overdue = row.lease_expires_at is not None and row.lease_expires_at <= now
-            if ending.outcome in ("undo", "reclaim", "expire") and row.state != "running":
+            if lease_end.outcome in ("undo", "reclaim", "expire") and row.state != "running":
                 continue
-            if (ending.outcome == "expire" and not overdue) or (ending.outcome == "reclaim" and row.missing_since is None):
+            if (lease_end.outcome == "expire" and not overdue) or (lease_end.outcome == "reclaim" and row.missing_since is None):
                 continue  # a heartbeat came first
-            if ending.outcome == "expire" and row.deadline_at is not None and row.deadline_at == row.lease_expires_at:
+            if lease_end.outcome == "expire" and row.deadline_at is not None and row.deadline_at == row.lease_expires_at:
                 if now < row.deadline_at + GRACE:
                     continue
-                ending = replace(ending, outcome="timeout", error=TIMED_OUT)
-            verdicts.append(decide(row, ending, self._floor.settings, now, random.uniform(-1, 1)))
-        return verdicts
+                lease_end = replace(lease_end, outcome="timeout", error=TIMED_OUT)
+            decisions.append(decide(row, lease_end, self._infra.settings, now, random.uniform(-1, 1)))
+        return decisions
 
-    async def _carry_out(self, on: Executor, lane: int, verdicts: Sequence[RetryDecision]) -> list[SettledRow]:
-        now = self._floor.now()
-        stay = [verdict[:-2] for verdict in verdicts if verdict.next_state in ("ready", "scheduled")]
-        dead = [verdict.burial for verdict in verdicts if verdict.next_state == "dead"]
-        over = [verdict.closing for verdict in verdicts if verdict.next_state == "cancelled"]
+    async def _carry_out(self, on: Executor, lane: int, decisions: Sequence[RetryDecision]) -> list[SettledRow]:
+        now = self._infra.now()
+        stay = [decision[:-2] for decision in decisions if decision.next_state in ("ready", "scheduled")]
+        dead = [decision.dead_letter_row for decision in decisions if decision.next_state == "dead"]
+        over = [decision.cancelled_row for decision in decisions if decision.next_state == "cancelled"]
         rows = await self._put_back(on, lane, stay) if stay else []
         rows += await store.move_to_dead_letters(on, lane, dead, now) if dead else []
         rows += await store.finish_cancelled(on, lane, over, now, *self._queues.retention(lane, now)) if over else []
         return rows
 
     async def _put_back(self, on: Executor, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
-        await self._queues.learn([lane])
-        strict = self._queues.of_lane(lane).per_group == 1
-        parks, resting = self._queues.parks(lane), self._queues.resting.get(lane)
-        return await store.requeue(on, lane, rows, strict=strict, parks=parks, resting=resting)
+        await self._queues.load([lane])
+        strict = self._queues.by_lane(lane).per_group == 1
+        held_groups, resting = self._queues.held_groups(lane), self._queues.resting.get(lane)
+        return await store.requeue(on, lane, rows, strict=strict, held_groups=held_groups, resting=resting)
 
-    def served(self, lane: int, turns: Iterable[tuple[str | None, int | None]]) -> None:
+    def served(self, lane: int, group_scheduler: Iterable[tuple[str | None, int | None]]) -> None:
         """Jobs of these groups have begun, or ended, in these turns."""
-        self._turns.served(lane, turns)
+        self._group_scheduler.served(lane, group_scheduler)
 
     def _tell(self, lane: int, rows: Sequence[SettledRow]) -> None:
         if not rows:
@@ -222,7 +222,7 @@ class SettlementService:
         used_for = (trace.settled_as or "").removesuffix(f" {AT_ONCE}")
         if trace.lease_token == token_of(item.lease_token) and used_for == item.outcome:
             return repeated_settle_result(trace)
-        self._floor.metrics.lost.inc()
+        self._infra.metrics.lost.inc()
         return SettleResult(job_id=item.job_id, status="lease_lost", state=public_state(trace.state), attempt=trace.attempt)
 
 

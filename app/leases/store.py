@@ -115,7 +115,7 @@ class ClaimParams(NamedTuple):
     client: Client | None = None
 
     @property
-    def asks_for_any(self) -> bool:
+    def accepts_any_type(self) -> bool:
         return self.job_types is None and self.held_by is None and self.at_least_one
 
 
@@ -137,20 +137,20 @@ class LanePolicy(NamedTuple):
     """What a lane asks of a claim: who waits for a turn (`parks` in jobs.sql), whether turns are the order, whether leases are counted,
     and where to look, in this order."""
 
-    parks: Sequence[str] | None = None
+    held_groups: Sequence[str] | None = None
     in_turn: bool = False
     counted: bool | None = None
-    zones: Sequence[ScanRange] = WHOLE_LANE
+    scan_ranges: Sequence[ScanRange] = WHOLE_LANE
 
 
 async def count_leases_of_key(on: Executor, caller: str) -> int:
-    held: int = await on.value(SQL.held_by, caller)
+    held: int = await on.value(SQL.count_leases_of_key, caller)
     return held
 
 
-async def claim(on: Executor, lane: int, limit: int, asked: ClaimParams, rules: LanePolicy, now: datetime) -> list[ClaimedRow]:
+async def claim(on: Executor, lane: int, limit: int, params: ClaimParams, rules: LanePolicy, now: datetime) -> list[ClaimedRow]:
     """In their order. With shares these say how many, not `limit`, and the first has the first jobs."""
-    shares = asked.shares or (PollSlice(limit, asked.worker_id, asked.lease_seconds),)
+    shares = params.shares or (PollSlice(limit, params.worker_id, params.lease_seconds),)
     most, worker_ids, lease_seconds = zip(*shares, strict=True)
     *ends, total = accumulate(most)
     rows = await on.rows(
@@ -159,18 +159,18 @@ async def claim(on: Executor, lane: int, limit: int, asked: ClaimParams, rules: 
         total,
         worker_ids,
         now,
-        asked.secret,
+        params.secret,
         lease_seconds,
-        asked.default_lease_seconds,
-        asked.max_bytes,
-        asked.job_types,
+        params.default_lease_seconds,
+        params.max_bytes,
+        params.job_types,
         now.timestamp(),
         ENVELOPE_BYTES,
-        asked.at_least_one,
-        rules.parks,
+        params.at_least_one,
+        rules.held_groups,
         rules.counted,
-        asked.held_by,
-        *to_columns(rules.zones),
+        params.held_by,
+        *to_columns(rules.scan_ranges),
         [end + 1 for end in ends],
     )
     return sorted(map(ClaimedRow._make, rows), key=_in_turn if rules.in_turn else _by_age)
@@ -189,7 +189,7 @@ async def first_ready(on: Executor, lane: int, priorities: Sequence[int]) -> lis
 
 
 async def leases_with_secret(on: Executor, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
-    return [*map(ClaimedRow._make, await on.rows(SQL.held_leases, lane, ids, secret))]
+    return [*map(ClaimedRow._make, await on.rows(SQL.leases_with_secret, lane, ids, secret))]
 
 
 async def heartbeat(
@@ -209,27 +209,33 @@ async def complete(
 
 
 async def get_leases(on: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeaseRow]:
-    return [*map(LeaseRow._make, await on.rows(SQL.leased, lane, ids, tokens))]
+    return [*map(LeaseRow._make, await on.rows(SQL.get_leases, lane, ids, tokens))]
 
 
 async def requeue(
-    on: Executor, lane: int, rows: Sequence[tuple[object, ...]], *, strict: bool, parks: Sequence[str] | None, resting: Sequence[str] | None
+    on: Executor,
+    lane: int,
+    rows: Sequence[tuple[object, ...]],
+    *,
+    strict: bool,
+    held_groups: Sequence[str] | None,
+    resting: Sequence[str] | None,
 ) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.put_back, lane, *to_columns(rows), KEPT_ATTEMPTS, strict, parks, resting))]
+    return [*map(SettledRow._make, await on.rows(SQL.requeue, lane, *to_columns(rows), KEPT_ATTEMPTS, strict, held_groups, resting))]
 
 
 async def move_to_dead_letters(on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.bury, lane, *to_columns(rows), KEPT_ATTEMPTS, now))]
+    return [*map(SettledRow._make, await on.rows(SQL.move_to_dead_letters, lane, *to_columns(rows), KEPT_ATTEMPTS, now))]
 
 
 async def finish_cancelled(
     on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
 ) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.close, lane, *to_columns(rows), KEPT_ATTEMPTS, now, keep_until, archive))]
+    return [*map(SettledRow._make, await on.rows(SQL.finish_cancelled, lane, *to_columns(rows), KEPT_ATTEMPTS, now, keep_until, archive))]
 
 
 async def settlement_records(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, SettlementRecord]:
-    found = [*map(SettlementRecord._make, await on.rows(SQL.traces, lane, ids, kept_at))]
+    found = [*map(SettlementRecord._make, await on.rows(SQL.settlement_records, lane, ids, kept_at))]
     if any(trace.settled_as for trace in found):
         await wait_for_replication(on)
     return {trace.id: trace for trace in found}
@@ -237,7 +243,7 @@ async def settlement_records(on: Executor, lane: int, ids: Sequence[UUID], kept_
 
 async def wait_for_replication(on: Executor) -> None:
     """Returns when everything that was committed before is as safe as a commit can be here."""
-    await on.rows(SQL.mark)
+    await on.rows(SQL.wait_for_replication)
 
 
 async def expired_leases(on: Executor, after: datetime, until: datetime, limit: int) -> list[Record]:
@@ -249,7 +255,7 @@ async def leases_of_worker(on: Executor, worker_id: str, claimed_before: datetim
 
 
 async def mark_unreported(on: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID], now: datetime) -> None:
-    await on.rows(SQL.mark_missing, lane, ids, tokens, now)
+    await on.rows(SQL.mark_unreported, lane, ids, tokens, now)
 
 
 async def ready_lanes(on: Executor, lanes: Sequence[int]) -> list[int]:

@@ -17,17 +17,17 @@ REGULARLY = 20  # rounds after which a sweep is made unasked
 class DueCheck:
     """`nudges` by the names that `overdue` has for the sweeps."""
 
-    floor: Infrastructure
+    infra: Infrastructure
     expiry: LeaseRescuer
     promotion: JobScheduler
-    firing: PeriodicEnqueuer
-    nudges: Mapping[str, Callable[[], None]]
+    periodic_enqueuer: PeriodicEnqueuer
+    wakes: Mapping[str, Callable[[], None]]
 
     async def run_once(self) -> None:
-        now = self.floor.now()
-        unasked = Timer(self.floor.settings.sweep_seconds, self._nudge_all)  # while the look waits for a lock, or for the database
+        now = self.infra.now()
+        unasked = Timer(self.infra.settings.sweep_seconds, self._nudge_all)  # while the look waits for a lock, or for the database
         try:
-            first = await store.overdue(self.floor.db, self.expiry.after, now)
+            first = await store.overdue(self.infra.db, self.expiry.after, now)
         except Exception:
             self._nudge_all()
             raise
@@ -35,14 +35,14 @@ class DueCheck:
             unasked.stop()
         for sweep, instant in first.items():
             if instant is None or instant <= now:
-                self.nudges[sweep]()
+                self.wakes[sweep]()
         if "expiry" not in first:
-            self.expiry.swept(now)
-        for sweep, set_alarm in (("promotion", self.promotion.set_alarm), ("firing", self.firing.set_alarm)):
+            self.expiry.mark_scanned(now)
+        for sweep, set_alarm in (("promotion", self.promotion.set_alarm), ("firing", self.periodic_enqueuer.set_alarm)):
             instant = first.get(sweep)
             if instant is not None and instant > now:
                 set_alarm(instant)
 
     def _nudge_all(self) -> None:
-        for nudge in self.nudges.values():
-            nudge()
+        for wake in self.wakes.values():
+            wake()

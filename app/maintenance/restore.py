@@ -12,13 +12,13 @@ BATCH = 500
 _FIRST = (-(2**31), UUID(int=0))
 
 
-async def end_leases(floor: Infrastructure, settling: SettlementService) -> int:
+async def end_leases(infra: Infrastructure, settlements: SettlementService) -> int:
     """Every lease, as if its worker had released it: the attempt is given back, and the token is used up. In the time that is gone the
     job may have been settled, or handed to somebody else; a holder of that time must not have the last word now. Tokens of leases
     that had run out could still settle late, so they go too. Safe to repeat, and beside brokers that serve."""
     after, ended = _FIRST, 0
-    while rows := await store.live_tokens(floor.db, after, BATCH):
-        ended += len(await settling.end([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows]))
+    while rows := await store.live_tokens(infra.db, after, BATCH):
+        ended += len(await settlements.end([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows]))
         after = (rows[-1]["lane"], rows[-1]["id"])
     log.info("leases ended after a restore", count=ended)
     return ended

@@ -17,7 +17,7 @@ from app.maintenance import store
 STOP_SECONDS = 5.0  # what does not end when it is cancelled must not keep the process
 LEAD_SECONDS = 10.0  # a leader that dies is followed after this; what it leads can wait that long
 
-_dice = random.Random()  # of its own: tests that draw lots notice who else throws the module's
+_rng = random.Random()  # of its own: tests that draw lots notice who else throws the module's
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +27,21 @@ class PeriodicService:
     name: str
     run_once: Callable[[], Awaitable[None]]
     seconds: float
-    led: bool = False
+    leader_only: bool = False
 
 
 class ServiceRunner:
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
         self._holder = uuid4()
         self._tasks: list[asyncio.Task[None]] = []
         self._leads_until: dict[str, float] = {}
 
-    def start(self, chore: PeriodicService) -> Callable[[], None]:
+    def start(self, service_: PeriodicService) -> Callable[[], None]:
         """Returns the nudge: calling it makes the chore run now."""
-        nudged = asyncio.Event()
-        self._tasks.append(asyncio.create_task(self._run(chore, nudged), name=f"chore {chore.name}"))
-        return nudged.set
+        woken = asyncio.Event()
+        self._tasks.append(asyncio.create_task(self._run(service_, woken), name=f"chore {service_.name}"))
+        return woken.set
 
     def start_task(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """For what is a loop by itself."""
@@ -56,39 +56,39 @@ class ServiceRunner:
             log.warning("tasks did not end", tasks=sorted(task.get_name() for task in running))
         with contextlib.suppress(DatabaseUnavailable, TimeoutError):
             async with asyncio.timeout(1):  # the lease runs out by itself
-                await store.step_down(self._floor.db, self._holder)
+                await store.step_down(self._infra.db, self._holder)
 
-    async def _run(self, chore: PeriodicService, nudged: asyncio.Event) -> None:
+    async def _run(self, service_: PeriodicService, woken: asyncio.Event) -> None:
         while True:
-            nudged.clear()
-            await self._run_once(chore)
-            if not nudged.is_set():
-                alarm = asyncio.get_running_loop().call_later(chore.seconds * _dice.uniform(0.9, 1.1), nudged.set)
+            woken.clear()
+            await self._run_once(service_)
+            if not woken.is_set():
+                alarm = asyncio.get_running_loop().call_later(service_.seconds * _rng.uniform(0.9, 1.1), woken.set)
                 try:
-                    await nudged.wait()  # a timeout would cost more than most chores
+                    await woken.wait()  # a timeout would cost more than most chores
                 finally:
                     alarm.cancel()
 
-    async def _run_once(self, chore: PeriodicService) -> None:
+    async def _run_once(self, service_: PeriodicService) -> None:
         """A chore that fails is logged, counted and run again: none may end another, or itself."""
         reset_written()
         try:
-            if not chore.led or await self._leads(chore):
-                await chore.run_once()
+            if not service_.leader_only or await self._leads(service_):
+                await service_.run_once()
         except DatabaseUnavailable as error:
-            self._floor.metrics.chore_failures.labels(chore.name).inc()
-            log.debug("chore could not run", chore=chore.name, error=error.detail)
+            self._infra.metrics.chore_failures.labels(service_.name).inc()
+            log.debug("chore could not run", service=service_.name, error=error.detail)
         except Exception:
-            self._floor.metrics.chore_failures.labels(chore.name).inc()
-            log.exception("chore failed", chore=chore.name)
+            self._infra.metrics.chore_failures.labels(service_.name).inc()
+            log.exception("chore failed", service=service_.name)
 
-    async def _leads(self, chore: PeriodicService) -> bool:
+    async def _leads(self, service_: PeriodicService) -> bool:
         """A lease is renewed when half of it is over, or when it would not last until the next time."""
-        seconds = max(LEAD_SECONDS, 2 * chore.seconds)
+        seconds = max(LEAD_SECONDS, 2 * service_.seconds)
         now = time.monotonic()
-        if now < self._leads_until.get(chore.name, 0.0):
+        if now < self._leads_until.get(service_.name, 0.0):
             return True
-        leads = await store.lead(self._floor.db, chore.name, self._holder, seconds)
+        leads = await store.lead(self._infra.db, service_.name, self._holder, seconds)
         if leads:
-            self._leads_until[chore.name] = now + seconds - max(seconds / 2, 1.1 * chore.seconds)
+            self._leads_until[service_.name] = now + seconds - max(seconds / 2, 1.1 * service_.seconds)
         return leads

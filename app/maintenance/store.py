@@ -9,8 +9,8 @@ from app.db.queries import load_queries
 SQL = load_queries(__file__)
 
 
-async def lead(on: Executor, chore: str, holder: UUID, seconds: float) -> bool:
-    return await on.value(SQL.lead, chore, holder, seconds) is not None
+async def lead(on: Executor, service_: str, holder: UUID, seconds: float) -> bool:
+    return await on.value(SQL.lead, service_, holder, seconds) is not None
 
 
 async def step_down(on: Executor, holder: UUID) -> None:

@@ -54,7 +54,7 @@ class Poller:
         self._looked_for: set[WakeUp] = set()
 
     @property
-    def asleep(self) -> bool:
+    def is_asleep(self) -> bool:
         return self._sleep is not None
 
     @property
@@ -63,18 +63,18 @@ class Poller:
         return self._promised is None and not self.stirred
 
     @property
-    def unused(self) -> set[WakeUp]:
+    def unconsumed(self) -> set[WakeUp]:
         """What others should hear when this poll leaves."""
         return self._new | self._looked_for
 
-    def stir(self) -> None:
+    def wake_up(self) -> None:
         """By something other than a job: the client left, the server drains, there is a directive."""
         self.stirred = True
         self._end_sleep()
 
     def tell(self, word: WakeUp) -> None:
         self._new.add(word)
-        self.stir()
+        self.wake_up()
 
     def look(self) -> None:
         """What happened before now will be seen by the look that begins now."""
@@ -82,11 +82,11 @@ class Poller:
         self._looked_for |= self._new
         self._new = set()
 
-    def found_nothing(self) -> None:
+    def nothing_found(self) -> None:
         """Others had them."""
         self._looked_for = set()
 
-    def took(self, jobs: set[WakeUp], *, all_there_were: bool) -> None:
+    def claimed(self, jobs: set[WakeUp], *, all_there_were: bool) -> None:
         """A word is used up by the job it was about; one without a type only when nothing was left behind."""
         queues = {job.queue for job in jobs}
         used = {word for word in self._looked_for if word in jobs or (all_there_were and not word.job_type and word.queue in queues)}
@@ -103,7 +103,7 @@ class Poller:
             return False
         promise.set_result(rows)
         if rows:
-            self.stir()
+            self.wake_up()
         elif self._promised is promise:
             self._promised = None
         return True
@@ -156,7 +156,7 @@ class PollerRegistry:
             if not kinds:
                 del self._polls[queue]
         self.parked -= 1
-        for word in poll.unused:
+        for word in poll.unconsumed:
             self.wake(word.queue, [word.job_type])
 
     def wake(self, queue: str, job_types: Iterable[str | None]) -> None:
@@ -178,7 +178,7 @@ class PollerRegistry:
         for poll in self._that_take(queue, left.keys()):
             if not left:
                 break
-            if poll.asleep and poll.free and (taken := _taken(poll, left)):
+            if poll.is_asleep and poll.free and (taken := _taken(poll, left)):
                 pairs.append((poll, taken))
         return pairs
 
@@ -191,12 +191,12 @@ class PollerRegistry:
     def wake_worker(self, worker_id: str) -> None:
         for poll in self.polls():
             if poll.worker_id == worker_id:
-                poll.stir()
+                poll.wake_up()
 
     def waiting(self, queue: str) -> int:
         return sum(map(len, self._polls.get(queue, {}).values()))
 
-    def waits_for(self, queue: str, job_type: str) -> bool:
+    def has_poller_for(self, queue: str, job_type: str) -> bool:
         """Whether anybody waits here who would take such a job."""
         return any(kind is None or job_type in kind for kind in self._polls.get(queue, ()))
 
@@ -206,7 +206,7 @@ class PollerRegistry:
     def drain(self) -> None:
         self.draining = True
         for poll in self.polls():
-            poll.stir()
+            poll.wake_up()
 
     def polls(self) -> set[Poller]:
         return {poll for kinds in self._polls.values() for polls in kinds.values() for poll in polls}
@@ -216,7 +216,7 @@ def _longest_asleep_first(polls: Iterable[Poller]) -> Iterator[Poller]:
     """Then those that are looking just now."""
     looking = []
     for poll in polls:
-        if poll.free and poll.asleep:
+        if poll.free and poll.is_asleep:
             yield poll
         elif poll.free:
             looking.append(poll)

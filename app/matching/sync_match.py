@@ -24,18 +24,18 @@ from app.queues.cache import QueueCache
 
 
 class SyncMatcher:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, waiting: PollerRegistry, settling: SettlementService) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, waiting: PollerRegistry, settlements: SettlementService) -> None:
+        self._infra = infra
         self._queues = queues
         self._waiting = waiting
-        self._settling = settling
+        self._settlements = settlements
         self._doubts: dict[UUID, _AbandonedLease] = {}
-        self.nudge: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None
 
     def offer(self, lane: int, rows: Sequence[NewJob]) -> Offer:
         """In the moment in which the rows are sent: then the leases begin. From here on the polls may not leave."""
-        queue = self._queues.of_lane(lane)
-        if not self._waiting.waiting(queue.name) or queue.paused or queue.gated or self._queues.parks(lane) is not None:
+        queue = self._queues.by_lane(lane)
+        if not self._waiting.waiting(queue.name) or queue.paused or queue.is_limited or self._queues.held_groups(lane) is not None:
             return no_offer(lane, rows)
         free = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
         pairs = self._waiting.match(queue.name, free)
@@ -44,8 +44,8 @@ class SyncMatcher:
         return SyncMatch(self, [leased.get(row.id, row) for row in rows], given)
 
     def _leased(self, row: NewJob, poll: Poller) -> NewJob:
-        now = self._floor.now()
-        seconds = poll.lease_seconds or row.lease_seconds or self._floor.settings.default_lease_seconds
+        now = self._infra.now()
+        seconds = poll.lease_seconds or row.lease_seconds or self._infra.settings.default_lease_seconds
         return row._replace(
             state="running",
             worker_id=poll.worker_id,
@@ -55,26 +55,26 @@ class SyncMatcher:
             deadline_at=now + timedelta(seconds=row.timeout_seconds) if row.timeout_seconds else None,
         )
 
-    def count(self, handed: int) -> None:
-        self._floor.metrics.handed.inc(handed)
+    def count(self, matched: int) -> None:
+        self._infra.metrics.matched.inc(matched)
 
-    def doubt(self, rows: Sequence[ClaimedRow]) -> None:
+    def abandon(self, rows: Sequence[ClaimedRow]) -> None:
         """They may be stored, leased to a poll that does not hear of it: then they must not wait for the lease to expire."""
         now = time.monotonic()
         for row in rows:
             self._doubts[row.id] = _AbandonedLease(LeaseEnd(row.id, row.lease_token, "undo"), now + row.lasts)
-        self.nudge()
+        self.wake()
 
     async def run_once(self) -> None:
         """Until the job is found and put back, or its lease is over: the server may be committing it even now."""
         now = time.monotonic()
         self._doubts = {job_id: doubt for job_id, doubt in self._doubts.items() if doubt.until > now}
-        for row in await self._settling.end([doubt.ending for doubt in self._doubts.values()]):
+        for row in await self._settlements.end([doubt.lease_end for doubt in self._doubts.values()]):
             del self._doubts[row.id]
 
 
 class _AbandonedLease(NamedTuple):
-    ending: LeaseEnd
+    lease_end: LeaseEnd
     until: float
 
 
@@ -85,23 +85,23 @@ class _Match(NamedTuple):
 
 
 class SyncMatch(Offer):
-    def __init__(self, handing: SyncMatcher, rows: Sequence[NewJob], given: Sequence[_Match]) -> None:
+    def __init__(self, matcher: SyncMatcher, rows: Sequence[NewJob], given: Sequence[_Match]) -> None:
         super().__init__(rows)
-        self._handing = handing
+        self._matcher = matcher
         self._given = given
 
     def stored(self) -> None:
         for poll, promise, rows in self._given:
             if poll.keep(promise, rows):
-                self._handing.count(len(rows))
+                self._matcher.count(len(rows))
             else:
-                self._handing.doubt(rows)
+                self._matcher.abandon(rows)
 
     def failed(self, error: BaseException) -> None:
         for poll, promise, rows in self._given:
             poll.keep(promise, ())
             if not _undone(error):
-                self._handing.doubt(rows)
+                self._matcher.abandon(rows)
 
 
 def _undone(error: BaseException) -> bool:

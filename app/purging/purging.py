@@ -23,8 +23,8 @@ _STORED = {WaitingState.SCHEDULED: ["scheduled"], WaitingState.BLOCKED: ["blocke
 class QueuePurger:
     """After each batch others may have their turn (`look_at` the lane), and those that waited for a job that is gone have to hear of it."""
 
-    def __init__(self, floor: Infrastructure, queues: QueueCache, signals: Signals, look_at: Callable[[int], None]) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals, look_at: Callable[[int], None]) -> None:
+        self._infra = infra
         self._queues = queues
         self._signals = signals
         self._look_at = look_at
@@ -33,7 +33,7 @@ class QueuePurger:
         lanes = (await self._queues.get(name)).all_lanes
         states = [stored for state in set(value_or(request.states, [*WaitingState])) for stored in _STORED[state]]
         if value_or(request.dry_run, True):
-            return QueuePurged(matched=await store.count_purgeable(self._floor.reads, lanes, states), purged=0, dry_run=True)
+            return QueuePurged(matched=await store.count_purgeable(self._infra.reads, lanes, states), purged=0, dry_run=True)
         matched = purged = 0
         async for ids in self._batches(lanes, states):
             matched += len(ids)
@@ -42,15 +42,15 @@ class QueuePurger:
         return QueuePurged(matched=matched, purged=purged)
 
     async def _batches(self, lanes: range, states: Sequence[str]) -> AsyncIterator[list[UUID]]:
-        after, before = (lanes.start, _FIRST), first_id_at(self._floor.now() + SLACK)
-        while ids := await store.purgeable_jobs(self._floor.db, after, lanes.stop, before, states, BATCH):
+        after, before = (lanes.start, _FIRST), first_id_at(self._infra.now() + SLACK)
+        while ids := await store.purgeable_jobs(self._infra.db, after, lanes.stop, before, states, BATCH):
             yield ids
             after = (lane_of(ids[-1]), ids[-1])
 
     async def _remove(self, ids: Sequence[UUID], states: Sequence[str]) -> int:
         removed = 0
         for lane, some in by_lane(ids, lambda job_id: job_id).items():
-            removed += await store.purge_waiting(self._floor.db, lane, some, states)
+            removed += await store.purge_waiting(self._infra.db, lane, some, states)
             self._look_at(lane)
             self._signals.ended()
         return removed

@@ -20,11 +20,11 @@ router = APIRouter(tags=["queues"])
 async def purge_queue(
     name: Annotated[NameParameter, Path()],
     purge: Annotated[PurgeQueue, body(PurgeQueue)],
-    purging: Annotated[QueuePurger, service(QueuePurger)],
-    reach: AccessDep,
+    purger: Annotated[QueuePurger, service(QueuePurger)],
+    access: AccessDep,
 ) -> Response:
     """Removes waiting jobs without a trace. It only counts unless `dry_run` is false. Running and finished ones are never touched.
 
     Jobs that wait for a removed one are told that it did not complete.
     """
-    return json_response(await purging.purge(name, purge, reach.caller))
+    return json_response(await purger.purge(name, purge, access.caller))

@@ -39,12 +39,12 @@ class Queue:
         self.max_waiting: int | None = value_or(config.max_waiting, None)
 
     @property
-    def gated(self) -> bool:
+    def is_limited(self) -> bool:
         """Whether a claim has to ask at the gate."""
         return self.max_running is not None or self.rate is not None
 
     @property
-    def takes_turns(self) -> bool:
+    def admits_groups(self) -> bool:
         """Whether jobs become claimable one by one, when it is their turn (app/limits)."""
         return self.fair or self.per_group is not None
 
@@ -54,17 +54,17 @@ class Queue:
 
 
 class QueueCache:
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
         self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
         self.resting: dict[int, list[str]] = {}  # groups that cool down, by lane; kept fresh by app/limits
-        floor.versions.hear("policies", self.refresh)
+        infra.versions.hear("policies", self.refresh)
 
     async def refresh(self) -> None:
         async with self._reading:
-            self._cache(await store.all_queues(self._floor.db))
+            self._cache(await store.all_queues(self._infra.db))
 
     def _cache(self, rows: Iterable[QueueRow]) -> None:
         known = self._by_id
@@ -83,7 +83,7 @@ class QueueCache:
     def lanes(self, names: Container[str] | None = None, access: Access = FULL_ACCESS) -> list[int]:
         """The lanes of these queues, or of all; of those that the caller reaches."""
         queues = (queue for queue in self.everything() if names is None or queue.name in names)
-        return [lane for queue in queues if access.may(queue.name) for lane in queue.all_lanes]
+        return [lane for queue in queues if access.allows(queue.name) for lane in queue.all_lanes]
 
     def name_of_id(self, queue_id: int) -> str | None:
         queue = self._by_id.get(queue_id)
@@ -119,35 +119,35 @@ class QueueCache:
 
     async def name_of(self, lane: int) -> str:
         """A lane can come from a job that another process put into a queue which this one has not heard of yet."""
-        await self.learn({lane})
+        await self.load({lane})
         queue = self._by_id.get(queue_id_of(lane))
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
 
-    async def reached(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
+    async def visible_to(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
         """Those whose queues the caller reaches. An id that was made up belongs to no queue."""
-        asked = set(ids)
+        params = set(ids)
         if access.everything:
-            return asked
-        await self.learn({lane_of(job_id) for job_id in asked})
-        return {job_id for job_id in asked if access.may(self.name_of_id(queue_id_of(lane_of(job_id))) or "")}
+            return params
+        await self.load({lane_of(job_id) for job_id in params})
+        return {job_id for job_id in params if access.allows(self.name_of_id(queue_id_of(lane_of(job_id))) or "")}
 
-    async def learn(self, lanes: Iterable[int]) -> None:
+    async def load(self, lanes: Iterable[int]) -> None:
         """After this, `of_lane` and `name` know these lanes."""
         if any(queue_id_of(lane) not in self._by_id for lane in lanes):
             await self.refresh()
 
-    async def knows(self, lane: int) -> bool:
+    async def has_lane(self, lane: int) -> bool:
         """Whether there is such a lane: an id can be made up."""
-        await self.learn([lane])
+        await self.load([lane])
         return queue_id_of(lane) in self._by_id
 
-    def of_lane(self, lane: int) -> Queue:
+    def by_lane(self, lane: int) -> Queue:
         return self._by_id[queue_id_of(lane)]
 
-    def parks(self, lane: int) -> list[str] | None:
+    def held_groups(self, lane: int) -> list[str] | None:
         """The groups of this lane whose jobs wait for their turn, as statements take them (jobs.sql)."""
         queue, resting = self._by_id.get(queue_id_of(lane)), self.resting.get(lane)
-        if queue is None or not queue.takes_turns:
+        if queue is None or not queue.admits_groups:
             return resting or None
         return ["*", *([""] if queue.fair else []), *(resting or [])]
 
@@ -155,16 +155,16 @@ class QueueCache:
         queue = self._by_id.get(queue_id_of(lane))
         return queue is not None and queue.max_running is not None
 
-    def waits_for_turn(self, lane: int, group: str | None) -> bool:
-        parks = self.parks(lane)
-        return parks is not None and ((group or "") in parks or (group is not None and "*" in parks))
+    def needs_admission(self, lane: int, group: str | None) -> bool:
+        held_groups = self.held_groups(lane)
+        return held_groups is not None and ((group or "") in held_groups or (group is not None and "*" in held_groups))
 
     def name(self, lane: int) -> str:
-        return self.of_lane(lane).name
+        return self.by_lane(lane).name
 
     def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:
         """Until when a job that finishes now is kept, and whether it goes to an archive afterwards."""
-        settings = self._floor.settings
+        settings = self._infra.settings
         queue = self._by_id.get(queue_id_of(lane))
         own = value_or(queue.config.retention, Retention()) if queue else Retention()
         mode = value_or(own.mode, RetentionMode(settings.finished_mode))

@@ -30,8 +30,8 @@ class QueueTaken(Exception):
 
 
 class QueueCreator:
-    def __init__(self, floor: Infrastructure, queues: QueueCache) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+        self._infra = infra
         self._queues = queues
         self._drafting = asyncio.Lock()  # two calls of one process never draft the same number
 
@@ -43,7 +43,7 @@ class QueueCreator:
         for _ in range(TRIES):
             async with self._locked():
                 found = await self._existing(names)
-                drafts = self._drafts([name for name in names if name not in found], self._floor.settings.max_queues - len(found))
+                drafts = self._drafts([name for name in names if name not in found], self._infra.settings.max_queues - len(found))
                 if drafts:
                     try:
                         return await act(partial(self._find, found | drafts))
@@ -67,17 +67,17 @@ class QueueCreator:
         if not drafts:
             return
         try:
-            stored = await store.add_queues(on, drafts, self._floor.settings.max_queues)
+            stored = await store.add_queues(on, drafts, self._infra.settings.max_queues)
         except UniqueViolationError as error:
             raise QueueTaken from error
         if len(stored) < len(drafts):
             raise QueueTaken
         if any(stored.values()):  # processes look up a new name when they need it, but have a deleted queue in their caches
-            await self._floor.versions.grow(on, "policies")
+            await self._infra.versions.bump(on, "policies")
 
     def _drafts(self, names: Iterable[str], limit: int) -> dict[str, Queue]:
         """Drafts for the first names, at most `limit`. A deleted queue keeps its old number and lanes."""
-        if not self._floor.settings.create_queues:
+        if not self._infra.settings.create_queues:
             return {}
         deleted = {queue.name: queue.row._replace(deleted_at=None) for queue in self._queues.everything()}
         free = iter(range(max((row.id for row in deleted.values()), default=0) + 1, MAX_QUEUE_ID + 1))
@@ -85,7 +85,7 @@ class QueueCreator:
         for name in names:
             number = deleted[name].id if name in deleted else next(free, None)
             if number is not None and len(drafts) < limit:
-                drafts[name] = Queue(deleted.get(name) or QueueRow.new(number, name, self._floor.now()), is_draft=True)
+                drafts[name] = Queue(deleted.get(name) or QueueRow.new(number, name, self._infra.now()), is_draft=True)
         return drafts
 
     def _find(self, found: Mapping[str, Queue], name: str) -> Queue:
@@ -94,14 +94,14 @@ class QueueCreator:
         return found[name]
 
     def _refusal(self, name: str) -> Problem:
-        if not self._floor.settings.create_queues:
+        if not self._infra.settings.create_queues:
             return NotFound(f"no queue named {name}, and this broker does not create queues on enqueue")
         return QueueLimit(f"there are {len(self._queues.known())} queues already", retry_after=60)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(self._floor.settings.acquire_timeout_seconds):
+            async with asyncio.timeout(self._infra.settings.acquire_timeout_seconds):
                 await self._drafting.acquire()
         except TimeoutError:
             raise DatabaseUnavailable("other new queues are still being created", "not_done") from None

@@ -26,19 +26,19 @@ _BAD = (MalformedJson, ValidationFailed)
 
 
 @router.get("/queues", **operation(QueueList, ValidationFailed, to=READ))
-async def list_queues(configuring: QueueServiceDep, page: Page, reach: AccessDep) -> Response:
+async def list_queues(queue_service: QueueServiceDep, page: Page, access: AccessDep) -> Response:
     """All queues that your key reaches, with their configuration, in the order of their names."""
-    return (await configuring.page(page, reach)).response()
+    return (await queue_service.page(page, access)).response()
 
 
 @router.get("/queues/{name}", **operation(Queue, NotFound, to=READ))
-async def get_queue(name: QueueName, configuring: QueueServiceDep) -> Response:
+async def get_queue(name: QueueName, queue_service: QueueServiceDep) -> Response:
     """One queue with its configuration: what was set, and always `lanes` and `paused`."""
-    return json_response(await configuring.get(name))
+    return json_response(await queue_service.get(name))
 
 
 @router.put("/queues/{name}", **operation(Queue, QueueLimit, *_BAD, takes=QueueConfig, to=MANAGE))
-async def put_queue(name: QueueName, sent: EditedQueue, configuring: QueueServiceDep) -> Response:
+async def put_queue(name: QueueName, sent: EditedQueue, queue_service: QueueServiceDep) -> Response:
     """Makes the queue be configured like this: what is absent is no longer set, only `lanes` stay. Makes the queue if there is none.
 
     A paused queue stays paused: only pause and resume change that.
@@ -48,32 +48,32 @@ async def put_queue(name: QueueName, sent: EditedQueue, configuring: QueueServic
 
     Read-only members that GET returns are ignored when they are sent back unchanged; a changed one is 422.
     """
-    await sent.check(name, partial(configuring.get, name))
-    return json_response(await configuring.put(name, sent.body))
+    await sent.check(name, partial(queue_service.get, name))
+    return json_response(await queue_service.put(name, sent.body))
 
 
 @router.patch("/queues/{name}", **operation(Queue, NotFound, *_BAD, takes=QueueConfig, to=MANAGE))
-async def update_queue(name: QueueName, config: Config, configuring: QueueServiceDep) -> Response:
+async def update_queue(name: QueueName, config: Config, queue_service: QueueServiceDep) -> Response:
     """Changes only the fields that are sent, also within `default_retry`, `retention` and `health`. To unset a field use PUT.
 
     A paused queue stays paused: only pause and resume change that.
     """
-    return json_response(await configuring.update(name, config))
+    return json_response(await queue_service.update(name, config))
 
 
 @router.delete("/queues/{name}", **operation(Queue, NotFound, QueueNotEmpty, to=MANAGE))
-async def delete_queue(name: QueueName, configuring: QueueServiceDep, _: NoBody) -> Response:
+async def delete_queue(name: QueueName, queue_service: QueueServiceDep, _: NoBody) -> Response:
     """Removes a queue without live jobs and dead letters, and answers with the queue as it was. Its finished jobs stay."""
-    return json_response(await configuring.delete(name))
+    return json_response(await queue_service.delete(name))
 
 
 @router.post("/queues/{name}/pause", **operation(Queue, NotFound, *_BAD, takes=PauseQueue, to=MANAGE))
-async def pause_queue(name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], configuring: QueueServiceDep) -> Response:
+async def pause_queue(name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], queue_service: QueueServiceDep) -> Response:
     """Hands out nothing from now on; jobs are still taken. Pausing again changes nothing, unless it gives another reason."""
-    return json_response(await configuring.pause(name, value_or(pause.reason, None)))
+    return json_response(await queue_service.pause(name, value_or(pause.reason, None)))
 
 
 @router.post("/queues/{name}/resume", **operation(Queue, NotFound, to=MANAGE))
-async def resume_queue(name: QueueName, configuring: QueueServiceDep, _: NoBody) -> Response:
+async def resume_queue(name: QueueName, queue_service: QueueServiceDep, _: NoBody) -> Response:
     """Hands out jobs again."""
-    return json_response(await configuring.resume(name))
+    return json_response(await queue_service.resume(name))

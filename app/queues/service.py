@@ -28,17 +28,17 @@ Change = Callable[[Executor, QueueRow], Awaitable[QueueRow]]
 
 
 class QueueService:
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
 
     async def page(self, page: PageParams, access: Access) -> EncodedPage[Queue]:
-        rows = await store.list_queues(self._floor.reads, page.after("name"), page.limit + 1, access.regex)
+        rows = await store.list_queues(self._infra.reads, page.after("name"), page.limit + 1, access.regex)
         return await encode_page(
-            rows, QueueRow.told, lambda queue: {"name": queue.name}, limit=page.limit, max_bytes=self._floor.settings.max_list_bytes
+            rows, QueueRow.to_response, lambda queue: {"name": queue.name}, limit=page.limit, max_bytes=self._infra.settings.max_list_bytes
         )
 
     async def get(self, name: str) -> Queue:
-        return _existing(await store.get_queue(self._floor.db, name), name).told()
+        return _existing(await store.get_queue(self._infra.db, name), name).to_response()
 
     async def put(self, name: str, config: QueueConfig) -> Queue:
         """A queue that is refused has not come into being: it is made in the transaction that configures it."""
@@ -50,7 +50,7 @@ class QueueService:
             with suppress(UniqueViolationError):
                 _, after = await self._change(name, replace, self._lock_or_make)
                 log.info("queue configured", queue=name)
-                return after.told()
+                return after.to_response()
         raise QueueLimit("the queue could not be created", retry_after=1)
 
     async def update(self, name: str, config: QueueConfig) -> Queue:
@@ -59,15 +59,15 @@ class QueueService:
 
         _, after = await self._change(name, merge, self._lock)
         log.info("queue configured", queue=name)
-        return after.told()
+        return after.to_response()
 
     async def pause(self, name: str, reason: str | None) -> Queue:
         async def pause(_: Executor, row: QueueRow) -> QueueRow:
-            return paused(row, reason, self._floor.now())
+            return paused(row, reason, self._infra.now())
 
         _, after = await self._change(name, pause, self._lock)
         log.info("queue paused", queue=name, reason=after.paused_reason)
-        return after.told()
+        return after.to_response()
 
     async def resume(self, name: str) -> Queue:
         async def resume(_: Executor, row: QueueRow) -> QueueRow:
@@ -75,7 +75,7 @@ class QueueService:
 
         _, after = await self._change(name, resume, self._lock)
         log.info("queue resumed", queue=name)
-        return after.told()
+        return after.to_response()
 
     async def delete(self, name: str) -> Queue:
         """The queue as it was. Its lanes stay as they are: finished jobs lie in them."""
@@ -83,35 +83,35 @@ class QueueService:
         async def delete(on: Executor, row: QueueRow) -> QueueRow:
             if await store.is_used(on, row.id):
                 raise QueueNotEmpty(f"queue {name} has live jobs or dead letters")
-            return row._replace(config="{}", paused_at=None, paused_reason=None, deleted_at=self._floor.now())
+            return row._replace(config="{}", paused_at=None, paused_reason=None, deleted_at=self._infra.now())
 
         before, _ = await self._change(name, delete, self._lock)
         log.info("queue deleted", queue=name)
-        return before.told()
+        return before.to_response()
 
     @retry_after_deadlock
     async def revive_used(self) -> None:
         """The chore: a process that has not yet heard of a deleted queue, or of a closed lane, may put a job there; no job is forgotten.
         And groups follow the lanes that were opened for them."""
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             revived, reopened = await store.revive_used(transaction), await store.reopen_lanes(transaction)
             spread = await store.spread_groups(transaction)
             if revived or reopened or spread:
-                await self._floor.versions.grow(transaction, "policies")
+                await self._infra.versions.bump(transaction, "policies")
         if revived or reopened or spread:
-            await self._floor.versions.tell()
+            await self._infra.versions.tell()
             log.info("queues set right", revived=revived, reopened=reopened, groups_spread=spread)
 
     @retry_after_deadlock
     async def _change(self, name: str, change: Change, find: Find) -> tuple[QueueRow, QueueRow]:
         """As it was, and as it is now."""
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             before = await find(transaction, name)
             after = await change(transaction, before)
             if after != before:
                 await store.write_queue(transaction, after)
-                await self._floor.versions.grow(transaction, "policies")
-        await self._floor.versions.tell()
+                await self._infra.versions.bump(transaction, "policies")
+        await self._infra.versions.tell()
         return before, after
 
     async def _lock(self, on: Executor, name: str) -> QueueRow:
@@ -122,16 +122,16 @@ class QueueService:
         if row is not None and row.deleted_at is None:
             return row
         number = await store.next_queue_id(on) if row is None else row.id
-        await store.add_queues(on, [(number, name)], self._floor.settings.max_queues)
+        await store.add_queues(on, [(number, name)], self._infra.settings.max_queues)
         try:
             row = await self._lock(on, name)
         except NotFound:
-            raise QueueLimit(f"there are {self._floor.settings.max_queues} queues already", retry_after=60) from None
-        await self._floor.versions.grow(on, "policies")
+            raise QueueLimit(f"there are {self._infra.settings.max_queues} queues already", retry_after=60) from None
+        await self._infra.versions.bump(on, "policies")
         return row
 
     async def _configured(self, on: Executor, row: QueueRow, rules: QueueConfig, *, sent: QueueConfig) -> QueueRow:
-        check_lease(sent, self._floor.settings)
+        check_lease(sent, self._infra.settings)
         check_pause(row, sent)
         stored = msgspec.structs.replace(rules, lanes=UNSET, paused=UNSET)
         after = await self._with_lanes(on, row, value_or(rules.lanes, row.lanes))

@@ -42,7 +42,7 @@ class QueueRow(NamedTuple):
         """Two of them have columns of their own: what they were is needed when they change."""
         return msgspec.structs.replace(_config.decode(self.config), lanes=self.lanes, paused=self.paused_at is not None)
 
-    def told(self) -> Queue:
+    def to_response(self) -> Queue:
         return Queue(
             **msgspec.structs.asdict(self.rules()),
             name=self.name,

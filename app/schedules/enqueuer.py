@@ -30,53 +30,53 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PeriodicEnqueuer:
-    def __init__(self, floor: Infrastructure, intake: EnqueueService, watching: JobReader) -> None:
-        self._floor = floor
-        self._intake = intake
-        self._watching = watching
+    def __init__(self, infra: Infrastructure, enqueuer: EnqueueService, reader: JobReader) -> None:
+        self._infra = infra
+        self._enqueuer = enqueuer
+        self._reader = reader
         self._failed: dict[str, datetime | None] = {}  # the run that could not be fired: told once, tried again and again
-        self.nudge: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None
 
     async def run_once(self) -> None:
         """Each due schedule once: one that has more runs to make up for than fit into a transaction gets its next turn after the others."""
-        now, after, tried = self._floor.now(), (_LONG_AGO, ""), set[str]()
-        while rows := await store.due_schedules(self._floor.db, now, after, BATCH):
+        now, after, tried = self._infra.now(), (_LONG_AGO, ""), set[str]()
+        while rows := await store.due_schedules(self._infra.db, now, after, BATCH):
             for row in rows:
                 if row.name not in tried:
                     tried.add(row.name)
                     await self._try(row)
                 after = (row.next_run_at or now, row.name)
         self._failed = {name: run for name, run in self._failed.items() if name in tried}
-        upcoming = await store.next_schedule_at(self._floor.db, now)
+        upcoming = await store.next_schedule_at(self._infra.db, now)
         if upcoming is not None:
             self.set_alarm(upcoming)
 
     def set_alarm(self, instant: datetime) -> None:
         """Later ones are found by the regular look."""
-        seconds = (instant - self._floor.now()).total_seconds()
-        if seconds < self._floor.settings.sweep_seconds:
-            asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.nudge)
+        seconds = (instant - self._infra.now()).total_seconds()
+        if seconds < self._infra.settings.sweep_seconds:
+            asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.wake)
 
     async def run_now(self, name: str, access: Access) -> tuple[Job, bool]:
         """The job, and whether it is a new one. When the schedule runs next does not change."""
         while (placed := await self._placed_now(name, access)) is None:
             pass
-        await self._intake.announce(placed)
-        return await self._watching.get(placed.job_id), placed.existing is None
+        await self._enqueuer.announce(placed)
+        return await self._reader.get(placed.job_id), placed.existing is None
 
     async def _placed_now(self, name: str, access: Access) -> JobDraft | None:
         """None if the schedule was changed to another queue in the meantime, which may have to be created too."""
-        row = store.accessible(await store.get_schedule(self._floor.db, name), name, access)
-        await self._floor.versions.fresh()
-        return await self._intake.with_queue(row.wanted.job, partial(self._place_now, row, access))
+        row = store.accessible(await store.get_schedule(self._infra.db, name), name, access)
+        await self._infra.versions.ensure_fresh()
+        return await self._enqueuer.with_queue(row.wanted.job, partial(self._place_now, row, access))
 
     @retry_after_deadlock
     async def _place_now(self, seen: ScheduleRow, access: Access, find: Find) -> JobDraft | None:
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             row = store.accessible(await store.lock_schedule(transaction, seen.name), seen.name, access)
             if row.queue != seen.queue:
                 return None
-            placed = await self._intake.place(transaction, row.wanted.job, find, schedule=row.name)
+            placed = await self._enqueuer.place(transaction, row.wanted.job, find, schedule=row.name)
             await self._advance(transaction, row, row.next_run_at, placed)
         return placed[0]
 
@@ -89,12 +89,12 @@ class PeriodicEnqueuer:
             return
         self._failed.pop(row.name, None)
         if more:
-            self.nudge()
+            self.wake()
 
     async def _fire(self, seen: ScheduleRow) -> bool:
         """Returns whether more runs are due."""
-        await self._floor.versions.fresh()
-        now = self._floor.now()
+        await self._infra.versions.ensure_fresh()
+        now = self._infra.now()
         try:
             return await self._fire_together(seen, now)
         except DuplicateJob:  # a key with `reject`: this run is not wanted while another job holds it
@@ -105,18 +105,18 @@ class PeriodicEnqueuer:
             return await self._fire_together(seen, now, most=1)
 
     async def _fire_together(self, seen: ScheduleRow, now: datetime, *, skipped: bool = False, most: int = MAX_RUNS) -> bool:
-        return await self._intake.with_queue(seen.wanted.job, partial(self._fire_into, seen.name, now, skipped, most))
+        return await self._enqueuer.with_queue(seen.wanted.job, partial(self._fire_into, seen.name, now, skipped, most))
 
     @retry_after_deadlock
     async def _fire_into(self, name: str, now: datetime, skipped: bool, most: int, find: Find) -> bool:
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             row = await store.lock_due_schedule(transaction, name, now)
             if row is None:
                 return False
             planned = _plan(row, now, most)
             placed = [] if skipped else await self._place(transaction, row, planned.jobs, find)
             await self._advance(transaction, row, planned.next_run_at, placed)
-        await self._intake.announce(*placed)
+        await self._enqueuer.announce(*placed)
         _tell(row, planned, len(placed))
         return planned.more
 
@@ -127,19 +127,19 @@ class PeriodicEnqueuer:
             jobs = min(jobs, 1)
         if wanted.overlap is Overlap.SKIP and row.last_job_id and await store.live_job(transaction, row.last_job_id):
             jobs = 0
-        return await self._intake.place(transaction, wanted.job, find, schedule=row.name, count=jobs)
+        return await self._enqueuer.place(transaction, wanted.job, find, schedule=row.name, count=jobs)
 
     async def _advance(self, transaction: Transaction, row: ScheduleRow, next_run_at: datetime | None, placed: list[JobDraft]) -> None:
         await store.advance_schedule(
             transaction,
             row.name,
             next_run_at=next_run_at,
-            last_run_at=self._floor.now() if placed else None,
+            last_run_at=self._infra.now() if placed else None,
             last_job_id=placed[-1].job_id if placed else None,
         )
 
     def _tell_failure(self, row: ScheduleRow, error: Exception) -> None:
-        self._floor.metrics.chore_failures.labels("firing").inc()
+        self._infra.metrics.chore_failures.labels("firing").inc()
         if self._failed.get(row.name) == row.next_run_at:
             return
         self._failed[row.name] = row.next_run_at

@@ -30,25 +30,25 @@ _EXISTING: dict[int, tuple[str, type]] = {200: ("A job with its unique key is th
 
 
 @router.get("/schedules", **operation(ScheduleList, ValidationFailed, to=READ))
-async def list_schedules(keeping: ScheduleServiceDep, page: Page, reach: AccessDep) -> Response:
+async def list_schedules(schedules: ScheduleServiceDep, page: Page, access: AccessDep) -> Response:
     """Schedules in the order of their names, page by page."""
-    return (await keeping.page(page, reach)).response()
+    return (await schedules.page(page, access)).response()
 
 
 @router.post("/schedules/preview", **operation(ScheduleRuns, *_BAD, takes=SchedulePreview, to=READ))
-async def preview_schedule(preview: Annotated[SchedulePreview, body(SchedulePreview)], keeping: ScheduleServiceDep) -> Response:
+async def preview_schedule(preview: Annotated[SchedulePreview, body(SchedulePreview)], schedules: ScheduleServiceDep) -> Response:
     """The next five runs that a schedule would have. Nothing is stored."""
-    return json_response(keeping.preview(preview))
+    return json_response(schedules.preview(preview))
 
 
 @router.get("/schedules/{name}", **operation(Schedule, NotFound, to=READ))
-async def get_schedule(name: ScheduleName, keeping: ScheduleServiceDep, reach: AccessDep) -> Response:
+async def get_schedule(name: ScheduleName, schedules: ScheduleServiceDep, access: AccessDep) -> Response:
     """One schedule, with its next five runs."""
-    return json_response(await keeping.get(name, reach))
+    return json_response(await schedules.get(name, access))
 
 
 @router.put("/schedules/{name}", **operation(Schedule, NotFound, PayloadTooLarge, *_BAD, takes=SchedulePut, to=MANAGE))
-async def put_schedule(name: ScheduleName, sent: EditedSchedule, keeping: ScheduleServiceDep, reach: AccessDep) -> Response:
+async def put_schedule(name: ScheduleName, sent: EditedSchedule, schedules: ScheduleServiceDep, access: AccessDep) -> Response:
     """Makes a schedule, or changes it to what is sent.
 
     Sending the same schedule again changes nothing. New times apply from now on; `last_run_at` and `last_job_id` are kept. If a schedule
@@ -57,24 +57,24 @@ async def put_schedule(name: ScheduleName, sent: EditedSchedule, keeping: Schedu
     Read-only members that GET returns are ignored when they are sent back unchanged, or with an earlier value that the broker has advanced
     since; a changed one is 422.
     """
-    await sent.check(name, partial(keeping.get, name, reach))
-    return json_response(await keeping.put(name, sent.body, reach))
+    await sent.check(name, partial(schedules.get, name, access))
+    return json_response(await schedules.put(name, sent.body, access))
 
 
 @router.delete("/schedules/{name}", **operation(Schedule, NotFound, to=MANAGE))
-async def delete_schedule(name: ScheduleName, keeping: ScheduleServiceDep, reach: AccessDep) -> Response:
+async def delete_schedule(name: ScheduleName, schedules: ScheduleServiceDep, access: AccessDep) -> Response:
     """Removes a schedule, and answers with it as it was. Jobs that it has enqueued stay."""
-    return json_response(await keeping.delete(name, reach))
+    return json_response(await schedules.delete(name, access))
 
 
 @router.post(
     "/schedules/{name}/run", **operation(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING, to=MANAGE)
 )
 async def run_schedule(
-    name: ScheduleName, firing: Annotated[PeriodicEnqueuer, service(PeriodicEnqueuer)], _: NoBody, reach: AccessDep
+    name: ScheduleName, periodic_enqueuer: Annotated[PeriodicEnqueuer, service(PeriodicEnqueuer)], _: NoBody, access: AccessDep
 ) -> Response:
     """Enqueues the schedule's job now, also while it is paused or its last job still runs. When it runs next does not change."""
-    job, created = await firing.run_now(name, reach)
+    job, created = await periodic_enqueuer.run_now(name, access)
     location = {"Location": f"/jobs/{job.id}"}
     return (
         json_response(job, status=201, headers=location) if created else json_response(job, headers={**location, "Job-Duplicate": "true"})
@@ -82,12 +82,12 @@ async def run_schedule(
 
 
 @router.post("/schedules/{name}/pause", **operation(Schedule, NotFound, to=MANAGE))
-async def pause_schedule(name: ScheduleName, keeping: ScheduleServiceDep, _: NoBody, reach: AccessDep) -> Response:
+async def pause_schedule(name: ScheduleName, schedules: ScheduleServiceDep, _: NoBody, access: AccessDep) -> Response:
     """Stops a schedule until it is resumed."""
-    return json_response(await keeping.pause(name, reach))
+    return json_response(await schedules.pause(name, access))
 
 
 @router.post("/schedules/{name}/resume", **operation(Schedule, NotFound, to=MANAGE))
-async def resume_schedule(name: ScheduleName, keeping: ScheduleServiceDep, _: NoBody, reach: AccessDep) -> Response:
+async def resume_schedule(name: ScheduleName, schedules: ScheduleServiceDep, _: NoBody, access: AccessDep) -> Response:
     """Lets a paused schedule run again, from now on: what it missed meanwhile is not made up for."""
-    return json_response(await keeping.resume(name, reach))
+    return json_response(await schedules.resume(name, access))

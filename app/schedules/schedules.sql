@@ -65,7 +65,7 @@ WHERE next_run_at <= $1 AND (next_run_at, name) > ($2, $3)
 ORDER BY next_run_at, name
 LIMIT $4;
 
--- name: take_due_schedule
+-- name: lock_due_schedule
 -- fills: ScheduleRow
 -- Of several brokers one gets it; the others find it locked, or no longer due.
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at

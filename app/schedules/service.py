@@ -25,10 +25,10 @@ _HOLDS_ONCE = ("run_at", "delay_seconds", "expires_at", "depends_on", "on_parent
 
 
 class ScheduleService:
-    def __init__(self, floor: Infrastructure, intake: EnqueueService, firing: PeriodicEnqueuer) -> None:
-        self._floor = floor
-        self._intake = intake
-        self._firing = firing
+    def __init__(self, infra: Infrastructure, enqueuer: EnqueueService, periodic_enqueuer: PeriodicEnqueuer) -> None:
+        self._infra = infra
+        self._enqueuer = enqueuer
+        self._periodic_enqueuer = periodic_enqueuer
 
     async def put(self, name: str, wanted: SchedulePut, access: Access) -> Schedule:
         access.check(value_or(wanted.job.queue, "default"), "/job/queue")
@@ -41,8 +41,8 @@ class ScheduleService:
     async def _put(self, name: str, wanted: SchedulePut, access: Access) -> ScheduleRow | None:
         """None: there was none of this name, and now there is: it may be for a queue that the caller does not reach."""
         spec = msgspec.json.encode(msgspec.structs.replace(wanted, paused=UNSET)).decode()
-        now = self._floor.now()
-        async with self._floor.db.transaction() as transaction:
+        now = self._infra.now()
+        async with self._infra.db.transaction() as transaction:
             old = await store.lock_schedule(transaction, name)
             if old is not None:
                 accessible(old, name, access)
@@ -52,16 +52,16 @@ class ScheduleService:
             return await store.put_schedule(transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now, known=known)
 
     async def get(self, name: str, access: Access) -> Schedule:
-        return _told(accessible(await store.get_schedule(self._floor.db, name), name, access))
+        return _told(accessible(await store.get_schedule(self._infra.db, name), name, access))
 
     async def page(self, page: PageParams, access: Access) -> EncodedPage[Schedule]:
-        max_bytes = self._floor.settings.max_list_bytes
-        rows, total = await store.list_schedules(self._floor.reads, page.after("name"), page.limit + 1, access.regex, max_bytes)
+        max_bytes = self._infra.settings.max_list_bytes
+        rows, total = await store.list_schedules(self._infra.reads, page.after("name"), page.limit + 1, access.regex, max_bytes)
         return await encode_page(rows, _told, lambda schedule: {"name": schedule.name}, limit=page.limit, max_bytes=max_bytes, total=total)
 
     @retry_after_deadlock
     async def delete(self, name: str, access: Access) -> Schedule:
-        async with self._floor.db.transaction() as transaction:
+        async with self._infra.db.transaction() as transaction:
             return _told(accessible(await store.delete_schedule(transaction, name), name, access))
 
     async def pause(self, name: str, access: Access) -> Schedule:
@@ -71,17 +71,17 @@ class ScheduleService:
         return await self._set(name, access, paused=False)
 
     def preview(self, wanted: SchedulePreview) -> ScheduleRuns:
-        now = self._floor.now()
+        now = self._infra.now()
         return ScheduleRuns(runs=list(islice(times_of(wanted, now).after(now), UPCOMING)))
 
     async def _check(self, wanted: SchedulePut) -> None:
         """Reports the errors of the times and of the job together."""
-        now = self._floor.now()
-        await self._floor.versions.fresh()
+        now = self._infra.now()
+        await self._infra.versions.ensure_fresh()
         faults, more = _once_only(wanted.job), 0
         if isinstance(wanted.starts_at, datetime):
-            faults.append(instant_fault(wanted.starts_at, self._floor.settings, now, "/starts_at"))
-        for check in (lambda: recurrence_of(wanted, now), lambda: self._intake.check(wanted.job, "/job")):
+            faults.append(instant_fault(wanted.starts_at, self._infra.settings, now, "/starts_at"))
+        for check in (lambda: recurrence_of(wanted, now), lambda: self._enqueuer.check(wanted.job, "/job")):
             try:
                 check()
             except ValidationFailed as refusal:
@@ -92,8 +92,8 @@ class ScheduleService:
     @retry_after_deadlock
     async def _set(self, name: str, access: Access, *, paused: bool) -> Schedule:
         """What a schedule missed while it was paused is not made up for: somebody wanted it not to run."""
-        now = self._floor.now()
-        async with self._floor.db.transaction() as transaction:
+        now = self._infra.now()
+        async with self._infra.db.transaction() as transaction:
             row = accessible(await store.lock_schedule(transaction, name), name, access)
             next_run_at = None if paused else _next(row, row.wanted, now)
             row = await store.pause_or_resume(transaction, name, paused=paused, next_run_at=next_run_at, now=now)
@@ -101,7 +101,7 @@ class ScheduleService:
 
     def _awaited(self, row: ScheduleRow) -> Schedule:
         if row.next_run_at is not None:
-            self._firing.set_alarm(row.next_run_at)
+            self._periodic_enqueuer.set_alarm(row.next_run_at)
         return _told(row)
 
 

@@ -43,7 +43,7 @@ class ScheduleRow(NamedTuple):
 
 def accessible(row: ScheduleRow | None, name: str, access: Access) -> ScheduleRow:
     """A schedule for a queue that the caller does not reach is as good as none."""
-    if row is None or not access.may(row.queue):
+    if row is None or not access.allows(row.queue):
         raise NotFound(f"no schedule named {name}")
     return row
 
@@ -88,7 +88,7 @@ async def due_schedules(on: Executor, now: datetime, after: tuple[datetime, str]
 
 
 async def lock_due_schedule(on: Executor, name: str, now: datetime) -> ScheduleRow | None:
-    return _row(await on.row(SQL.take_due_schedule, name, now))
+    return _row(await on.row(SQL.lock_due_schedule, name, now))
 
 
 async def advance_schedule(

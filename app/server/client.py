@@ -20,7 +20,7 @@ class Client:
     def gone(self) -> bool:
         return self._gone or self._unread()
 
-    def on_leave(self, tell: Callable[[], None]) -> None:
+    def on_disconnect(self, tell: Callable[[], None]) -> None:
         self._told = tell
         if self._gone:
             tell()

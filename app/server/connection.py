@@ -151,7 +151,7 @@ class HardenedConnection(HttpToolsProtocol):
         if self._length > SMALL_BODY or self.expect_100_continue:
             self._keep_alive = self.cycle.keep_alive
             self.cycle.keep_alive = False
-            self.cycle.transport = EarlyResponse(self.transport, self.leave_slowly)
+            self.cycle.transport = EarlyResponse(self.transport, self.lingering_close)
             self._begin()
         self._moved = True
 
@@ -169,7 +169,7 @@ class HardenedConnection(HttpToolsProtocol):
         plain = self._hosts == 1 and version == "1.1" and self.url[:1] == b"/" and b"#" not in self.url and not self.parser.should_upgrade()
         if plain and self._raw <= self.edge.max_header_bytes and len(self.url) <= self.edge.max_url_bytes:
             return
-        fault = self.edge.fault_of_head(self.parser.get_method(), version, self.url, self.headers)
+        fault = self.edge.check_head(self.parser.get_method(), version, self.url, self.headers)
         if fault is not None:
             self._stop(fault)
 
@@ -250,7 +250,7 @@ class HardenedConnection(HttpToolsProtocol):
         self._wait_in(None)
         own = self.cycle if self._stage is self.edge.bodies else None
         if own is not None and own.response_complete:
-            self.leave_slowly()
+            self.lingering_close()
         elif own is not None and own.response_started:
             own.keep_alive = False
         elif self._active not in (None, own):
@@ -264,9 +264,9 @@ class HardenedConnection(HttpToolsProtocol):
 
     def _tell(self, problem: Problem) -> None:
         self.transport.write(self.edge.refusal(problem, self.server_state.default_headers))
-        self.leave_slowly()
+        self.lingering_close()
 
-    def leave_slowly(self) -> None:
+    def lingering_close(self) -> None:
         """A close with bytes unread is a reset, which takes our answer away from a client that is still sending: we hear it out."""
         self._deaf = True
         self._let_go(self._held)
@@ -284,10 +284,10 @@ class HardenedConnection(HttpToolsProtocol):
         if line is not None:
             line.join(self, self.loop.time())
 
-    def head_is_late(self) -> None:
+    def on_header_timeout(self) -> None:
         self._refuse(RequestTimeout(f"no request line and headers in {self.edge.header_seconds} s"))
 
-    def body_is_late(self) -> None:
+    def on_body_timeout(self) -> None:
         """Unless it moves, or it is we who do not read."""
         waits_for_us = self.flow.read_paused or self.cycle.waiting_for_100_continue
         if waits_for_us or self._received - self._marked >= self.edge.pace:
@@ -305,7 +305,7 @@ class HardenedConnection(HttpToolsProtocol):
         super().resume_writing()
         self.edge.unread.leave(self)
 
-    def does_not_read(self) -> None:
+    def on_send_timeout(self) -> None:
         """An answer that nobody takes would be kept for ever, even when the connection is closed."""
         if self._unsent - self.transport.get_write_buffer_size() >= self.edge.pace:
             self.pause_writing()  # as if it began to be slow now

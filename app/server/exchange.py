@@ -27,7 +27,7 @@ class Exchange(RequestResponseCycle):
     _head: HTTPResponseStartEvent | None = None
 
     @property
-    def asked(self) -> Scope:
+    def params(self) -> Scope:
         """As the framework's types have it."""
         return cast(Scope, self.scope)
 
@@ -41,7 +41,7 @@ class Exchange(RequestResponseCycle):
             return
         head, self._head = self._head, None
         if head is not None and self._is_whole(head, cast(HTTPResponseBodyEvent, message)):
-            await self.send_whole(head["status"], head["headers"], cast(HTTPResponseBodyEvent, message)["body"])
+            await self.send_response(head["status"], head["headers"], cast(HTTPResponseBodyEvent, message)["body"])
             return
         if head is not None:
             await super().send(head)
@@ -52,7 +52,7 @@ class Exchange(RequestResponseCycle):
         names = {name for name, _ in head["headers"]}
         return not body.get("more_body") and b"content-length" in names and _NOT_WHOLE.isdisjoint(names) and self.scope["method"] != "HEAD"
 
-    async def send_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    async def send_response(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:

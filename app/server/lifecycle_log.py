@@ -15,8 +15,8 @@ QUERY_SECONDS = 1  # a database that hangs must delay neither the start nor the 
 class LifecycleLog:
     """Every line has release, schema revision and address, so that one line tells which broker it was."""
 
-    def __init__(self, release: str, house: Any, state: ServerState) -> None:
-        self._house = house
+    def __init__(self, release: str, broker: Any, state: ServerState) -> None:
+        self._broker = broker
         self._state = state
         self._log = log.bind(release=release)
 
@@ -25,7 +25,7 @@ class LifecycleLog:
         self._log.info("broker started")
 
     def draining(self, reason: str) -> None:
-        self._log.info("broker draining", reason=reason, parked_polls=self._house.waiting.parked, **self._open())
+        self._log.info("broker draining", reason=reason, parked_polls=self._broker.waiting.parked, **self._open())
 
     def stopped(self, leases: int | None) -> None:
         """`leases` are those of all brokers on the database: workers keep them, and settle them with any broker."""
@@ -35,17 +35,17 @@ class LifecycleLog:
         """None if the database does not answer."""
         with suppress(Exception):
             async with asyncio.timeout(QUERY_SECONDS):
-                leases: int = await self._house.reckoning.count_leases()
+                leases: int = await self._broker.stats.count_leases()
                 return leases
         return None
 
     async def _schema(self) -> str | None:
         """None if the database does not answer; `none` if it has no schema yet."""
-        if not self._house.floor.clock.known:  # the database did not answer at start-up: do not wait again
+        if not self._broker.infra.clock.known:  # the database did not answer at start-up: do not wait again
             return None
         with suppress(Exception):
             async with asyncio.timeout(QUERY_SECONDS):
-                return await migrations.current_revision(self._house.floor.db) or "none"
+                return await migrations.current_revision(self._broker.infra.db) or "none"
         return None
 
     def _open(self) -> dict[str, int]:

@@ -30,9 +30,9 @@ class Connection(Protocol):
 
     transport: asyncio.Transport
 
-    def head_is_late(self) -> None: ...
-    def body_is_late(self) -> None: ...
-    def does_not_read(self) -> None: ...
+    def on_header_timeout(self) -> None: ...
+    def on_body_timeout(self) -> None: ...
+    def on_send_timeout(self) -> None: ...
 
 
 class TimeoutQueue:
@@ -93,11 +93,11 @@ class ConnectionLimits:
         self.pace = settings.body_bytes_per_second * settings.body_seconds
         self.max_held = max(settings.max_held_bytes, settings.max_batch_bytes)
         self.held = 0  # bytes of bodies in memory
-        self.heads = TimeoutQueue(settings.header_seconds, lambda connection: connection.head_is_late())
-        self.bodies = TimeoutQueue(settings.body_seconds, lambda connection: connection.body_is_late())
+        self.heads = TimeoutQueue(settings.header_seconds, lambda connection: connection.on_header_timeout())
+        self.bodies = TimeoutQueue(settings.body_seconds, lambda connection: connection.on_body_timeout())
         self.idle = TimeoutQueue(settings.keep_alive_seconds, lambda connection: connection.transport.close())
         self.leaving = TimeoutQueue(settings.header_seconds, lambda connection: connection.transport.abort())
-        self.unread = TimeoutQueue(settings.body_seconds, lambda connection: connection.does_not_read())
+        self.unread = TimeoutQueue(settings.body_seconds, lambda connection: connection.on_send_timeout())
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, count: Callable[[], int]) -> None:
@@ -137,7 +137,7 @@ class ConnectionLimits:
             return UrlTooLong(f"the URL has more than {self.max_url_bytes} bytes")
         return HeadersTooLarge(f"the request line and headers have more than {self.max_header_bytes} bytes")
 
-    def fault_of_head(self, method: bytes, version: str, url: bytes, headers: Headers) -> Problem | None:
+    def check_head(self, method: bytes, version: str, url: bytes, headers: Headers) -> Problem | None:
         """Checks that the parser does not make. Old probes send HTTP/1.0 without a Host header. For the parser CONNECT is always an
         upgrade, with any target and any headers, so it cannot be declined by parsing the head again."""
         hosts = [value for name, value in headers if name == b"host"]

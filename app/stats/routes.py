@@ -19,12 +19,12 @@ StatsServiceDep = Annotated[StatsService, service(StatsService)]
 
 
 @router.get("/stats", **operation(Stats, to=READ))
-async def get_stats(reckoning: StatsServiceDep, reach: AccessDep) -> Response:
+async def get_stats(stats: StatsServiceDep, access: AccessDep) -> Response:
     """How everything that your key reaches is: exact counts by state, rates, wait and run times, and a verdict."""
-    return json_response(await reckoning.everything(reach))
+    return json_response(await stats.everything(access))
 
 
 @router.get("/queues/{name}/stats", **operation(Stats, NotFound, to=READ))
-async def get_queue_stats(name: Annotated[NameParameter, Path()], reckoning: StatsServiceDep) -> Response:
+async def get_queue_stats(name: Annotated[NameParameter, Path()], stats: StatsServiceDep) -> Response:
     """How one queue is."""
-    return json_response(await reckoning.of_queue(name))
+    return json_response(await stats.queue_stats(name))

@@ -51,6 +51,6 @@ class Stats(ResponseModel, kw_only=True):
     run_time: Percentiles | UnsetType = UNSET
     waiting_polls: Int32
     workers: Int32
-    verdict: str
+    decision: str
     reasons: list[str]
     server_time: Instant

@@ -8,11 +8,11 @@ import msgspec
 from app.db.infrastructure import Infrastructure
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, UnsetType, unset_if_none, value_or
+from app.leases.duration_histogram import BUCKET_BOUNDS, DurationHistogram
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import Queue, QueueCache
 from app.queues.schemas import HealthLimits
 from app.stats import health, store
-from app.stats.histograms import BUCKET_BOUNDS, DurationHistogram
 from app.stats.schemas import Percentiles, Rate, Rates, StateCounts, Stats
 from app.stats.store import CountRow, DurationRow, RateRow
 
@@ -20,8 +20,8 @@ WORKER_SECONDS = 60
 
 
 class StatsService:
-    def __init__(self, floor: Infrastructure, queues: QueueCache, waiting: PollerRegistry, times: DurationHistogram) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache, waiting: PollerRegistry, times: DurationHistogram) -> None:
+        self._infra = infra
         self._queues = queues
         self._waiting = waiting
         self._times = times
@@ -32,7 +32,7 @@ class StatsService:
         polls = (
             self._waiting.parked
             if access.everything
-            else sum(self._waiting.waiting(name) for name in self._waiting.awaited() if access.may(name))
+            else sum(self._waiting.waiting(name) for name in self._waiting.awaited() if access.allows(name))
         )
         stats = await self._stats(self._queues.lanes(access=access), UNSET, polls, HealthLimits())
         return stats if access.everything else msgspec.structs.replace(stats, workers=0)  # whose they are, nobody knows
@@ -40,9 +40,9 @@ class StatsService:
     async def count_leases(self) -> int:
         """Counts the jobs that workers hold, of all queues and brokers."""
         await self._queues.refresh()
-        return _counts(await store.counts(self._floor.db, self._queues.lanes())).running
+        return _counts(await store.counts(self._infra.db, self._queues.lanes())).running
 
-    async def of_queue(self, name: str) -> Stats:
+    async def queue_stats(self, name: str) -> Stats:
         queue = await self._queues.get(name)
         return await self._of(queue)
 
@@ -54,34 +54,34 @@ class StatsService:
         """The chore: of queues that have limits, for /metrics."""
         watched = {queue.name: queue for queue in self._queues.known() if queue.config.health is not UNSET}
         for queue in watched.values():
-            self._floor.metrics.queue_health.labels(queue.name).set(health.LEVELS.index((await self._of(queue)).verdict))
+            self._infra.metrics.queue_health.labels(queue.name).set(health.LEVELS.index((await self._of(queue)).decision))
         for name in self._watched - watched.keys():
-            self._floor.metrics.queue_health.remove(name)
+            self._infra.metrics.queue_health.remove(name)
         self._watched = set(watched)
 
-    async def fold(self) -> None:
+    async def aggregate(self) -> None:
         """The chore: deltas into totals and rates."""
-        for lane in await store.unaggregated_lanes(self._floor.db):
-            await store.aggregate(self._floor.db, lane)
+        for lane in await store.unaggregated_lanes(self._infra.db):
+            await store.aggregate(self._infra.db, lane)
 
-    async def write_times(self) -> None:
+    async def write_durations(self) -> None:
         taken = self._times.take()
         if not taken:
             return
         try:
-            await store.add_durations(self._floor.db, sorted((*key, n) for key, n in taken.items()), self._floor.now())
+            await store.add_durations(self._infra.db, sorted((*key, n) for key, n in taken.items()), self._infra.now())
         except Exception:
-            self._times.put_back(taken)
+            self._times.restore(taken)
             raise
 
     async def _stats(self, lanes: Sequence[int], name: str | UnsetType, polls: int, limits: HealthLimits) -> Stats:
-        reads, now = self._floor.reads, self._floor.now()
+        reads, now = self._infra.reads, self._infra.now()
         counts = _counts(await store.counts(reads, lanes))
         heads = [head for head in (await store.oldest_ready(reads, lanes), await store.oldest_pending(reads, lanes)) if head is not None]
         age = max(0, round((now - min(heads)).total_seconds())) if heads else None
         times = await store.durations(reads, lanes, now - timedelta(hours=1))
         rates = _rates(await store.rates(reads, lanes, now))
-        verdict, reasons = health.assess(limits, depth=counts.ready, age=age, dead=rates.dead.last_60m, polls=polls)
+        decision, reasons = health.assess(limits, depth=counts.ready, age=age, dead=rates.dead.last_60m, polls=polls)
         return Stats(
             queue=name,
             counts=counts,
@@ -91,7 +91,7 @@ class StatsService:
             run_time=_percentiles(times, "run"),
             waiting_polls=polls,
             workers=await store.workers_seen(reads, now - timedelta(seconds=WORKER_SECONDS)),
-            verdict=verdict,
+            decision=decision,
             reasons=reasons,
             server_time=now,
         )

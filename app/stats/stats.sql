@@ -1,11 +1,11 @@
 -- Statistics. Every transition writes one delta row in its own statement; `fold` adds the deltas up. Readers add totals and deltas in
 -- one snapshot, so counts are exact at any moment and cost the same for ten jobs and ten million.
 
--- name: unfolded_lanes
+-- name: unaggregated_lanes
 SELECT DISTINCT lane
 FROM stat_deltas;
 
--- name: fold
+-- name: aggregate
 -- Deltas of one lane become totals and rates. Two processes at once: each delta is deleted, and so added, by one of them.
 WITH taken AS (
     DELETE FROM stat_deltas
@@ -36,7 +36,7 @@ SET enqueued = rates.enqueued + excluded.enqueued,
     failed = rates.failed + excluded.failed,
     dead = rates.dead + excluded.dead;
 
--- name: add_times
+-- name: add_durations
 INSERT INTO stat_times AS times (lane, minute, kind, bucket, n)
 SELECT sent.lane, date_trunc('minute', $5::timestamptz), sent.kind, sent.bucket, sent.n
 FROM unnest($1::int[], $2::text[], $3::smallint[], $4::bigint[]) AS sent (lane, kind, bucket, n)
@@ -80,8 +80,8 @@ FROM (
     WHERE lane = ANY($1::int[])
 ) AS parts;
 
--- name: times
--- fills: TimeRow
+-- name: durations
+-- fills: DurationRow
 SELECT kind, bucket, sum(n)::bigint AS n
 FROM stat_times
 WHERE lane = ANY($1::int[]) AND minute > $2
@@ -116,7 +116,7 @@ WITH RECURSIVE heads AS (
 SELECT min(greatest(run_at, 'epoch'))  -- earlier releases accepted '-infinity'
 FROM heads;
 
--- name: oldest_parked
+-- name: oldest_pending
 -- The same for jobs that wait for their turn: the head of each of the first hundred groups, found by hopping in jobs_parked.
 WITH RECURSIVE heads AS (
     SELECT asked.lane, head.group_key, head.run_at, 1 AS hop

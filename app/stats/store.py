@@ -45,16 +45,16 @@ class DurationRow(NamedTuple):
 
 
 async def unaggregated_lanes(on: Executor) -> list[int]:
-    return [row["lane"] for row in await on.rows(SQL.unfolded_lanes)]
+    return [row["lane"] for row in await on.rows(SQL.unaggregated_lanes)]
 
 
 async def aggregate(on: Executor, lane: int) -> None:
-    await on.rows(SQL.fold, lane)
+    await on.rows(SQL.aggregate, lane)
 
 
 async def add_durations(on: Executor, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
     """Counts are (lane, kind, bucket, n)."""
-    await on.rows(SQL.add_times, *[list(column) for column in zip(*counts, strict=True)], now)
+    await on.rows(SQL.add_durations, *[list(column) for column in zip(*counts, strict=True)], now)
 
 
 async def counts(on: Executor, lanes: Sequence[int]) -> list[CountRow]:
@@ -68,7 +68,7 @@ async def rates(on: Executor, lanes: Sequence[int], now: datetime) -> RateRow:
 
 
 async def durations(on: Executor, lanes: Sequence[int], since: datetime) -> list[DurationRow]:
-    return [DurationRow(*row) for row in await on.rows(SQL.times, lanes, since)]
+    return [DurationRow(*row) for row in await on.rows(SQL.durations, lanes, since)]
 
 
 async def oldest_ready(on: Executor, lanes: Sequence[int]) -> datetime | None:
@@ -77,7 +77,7 @@ async def oldest_ready(on: Executor, lanes: Sequence[int]) -> datetime | None:
 
 
 async def oldest_pending(on: Executor, lanes: Sequence[int]) -> datetime | None:
-    oldest: datetime | None = await on.value(SQL.oldest_parked, lanes)
+    oldest: datetime | None = await on.value(SQL.oldest_pending, lanes)
     return oldest
 
 

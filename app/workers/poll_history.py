@@ -11,8 +11,8 @@ MAX_ENTRIES = 10_000  # in one beat
 
 
 class PollHistory:
-    def __init__(self, floor: Infrastructure, queues: QueueCache) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+        self._infra = infra
         self._queues = queues
         self._new: set[tuple[str, str]] = set()
 
@@ -20,16 +20,16 @@ class PollHistory:
         """Only of queues that exist, and not without end: anybody may ask for anything."""
         for queue in queues:
             for job_type in job_types or (ANY_TYPE,):
-                asked = queue, job_type
-                if asked not in self._new and len(self._new) < MAX_ENTRIES and self._queues.exists(queue):
-                    self._new.add(asked)
+                params = queue, job_type
+                if params not in self._new and len(self._new) < MAX_ENTRIES and self._queues.exists(queue):
+                    self._new.add(params)
 
     async def write(self) -> None:
         new, self._new = self._new, set()
         if not new:
             return
         try:
-            await store.record_polls(self._floor.db, sorted(new), self._floor.now())
+            await store.record_polls(self._infra.db, sorted(new), self._infra.now())
         except Exception:
             self._new |= new
             raise

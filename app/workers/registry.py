@@ -16,51 +16,55 @@ Directive = Literal["run", "drain", "stop"]
 
 
 class WorkerRegistry:
-    def __init__(self, floor: Infrastructure) -> None:
-        self._floor = floor
+    def __init__(self, infra: Infrastructure) -> None:
+        self._infra = infra
         self._seen: set[str] = set()
-        self._listed = ListedIds(floor.settings.max_workers_per_key)
+        self._listed = ListedIds(infra.settings.max_workers_per_key)
         self._directives: dict[str, str] = {}
         self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
         self.on_directive: Callable[[str], None] = lambda _worker: None
 
-    def seen(self, worker_id: str | None, key_name: str) -> None:
+    def record_seen(self, worker_id: str | None, key_name: str) -> None:
         if worker_id is None or worker_id in self._seen:
             return
         if self._listed.admit(worker_id, key_name):
             self._seen.add(worker_id)
         else:
-            self._floor.metrics.workers_not_listed.inc()
+            self._infra.metrics.workers_not_listed.inc()
 
     def directive(self, worker_id: str | None) -> str:
         return self._directives.get(worker_id or "", "run")
 
-    async def exchange(self) -> None:
+    async def sync(self) -> None:
         """Writes down who was seen, and learns what other processes were told; wakes the polls of those who have news."""
         await self._write_seen()
         async with self._reading:
-            before, self._directives = self._directives, await store.workers_with_directive(self._floor.db)
+            before, self._directives = self._directives, await store.workers_with_directive(self._infra.db)
         for worker_id in before.keys() ^ self._directives.keys():
             self.on_directive(worker_id)
 
     async def direct(self, worker_id: str, directive: Directive) -> Worker:
         await self._write_seen()
-        if not await store.set_directive(self._floor.db, worker_id, directive):
+        if not await store.set_directive(self._infra.db, worker_id, directive):
             raise NotFound(f"no worker {worker_id} has been seen")
-        await self.exchange()
+        await self.sync()
         return await self.get(worker_id)
 
     async def get(self, worker_id: str) -> Worker:
-        row = await store.get_worker(self._floor.db, worker_id)
+        row = await store.get_worker(self._infra.db, worker_id)
         if row is None:
             raise NotFound(f"no worker {worker_id} has been seen")
-        return row.told()
+        return row.to_response()
 
     async def page(self, page: PageParams) -> EncodedPage[Worker]:
         await self._write_seen()
-        rows = await store.list_workers(self._floor.reads, page.after("id"), page.limit + 1)
+        rows = await store.list_workers(self._infra.reads, page.after("id"), page.limit + 1)
         return await encode_page(
-            rows, WorkerRow.told, lambda worker: {"id": worker.worker_id}, limit=page.limit, max_bytes=self._floor.settings.max_list_bytes
+            rows,
+            WorkerRow.to_response,
+            lambda worker: {"id": worker.worker_id},
+            limit=page.limit,
+            max_bytes=self._infra.settings.max_list_bytes,
         )
 
     async def _write_seen(self) -> None:
@@ -68,7 +72,7 @@ class WorkerRegistry:
         if not seen:
             return
         try:
-            await store.record_workers(self._floor.db, sorted(seen), self._floor.now())
+            await store.record_workers(self._infra.db, sorted(seen), self._infra.now())
         except Exception:
             self._seen |= seen
             raise

@@ -17,20 +17,20 @@ class WorkerRow(NamedTuple):
     last_seen_at: datetime
     leases: int
 
-    def told(self) -> Worker:
+    def to_response(self) -> Worker:
         return Worker(worker_id=self.id, directive=self.directive, last_seen_at=self.last_seen_at, held_leases=self.leases)
 
 
 async def record_workers(on: Executor, ids: Sequence[str], now: datetime) -> None:
-    await on.rows(SQL.saw_workers, ids, now)
+    await on.rows(SQL.record_workers, ids, now)
 
 
 async def workers_with_directive(on: Executor) -> dict[str, str]:
-    return {row["id"]: row["directive"] for row in await on.rows(SQL.directed_workers)}
+    return {row["id"]: row["directive"] for row in await on.rows(SQL.workers_with_directive)}
 
 
 async def set_directive(on: Executor, worker_id: str, directive: str) -> bool:
-    return await on.value(SQL.direct_worker, worker_id, directive) is not None
+    return await on.value(SQL.set_directive, worker_id, directive) is not None
 
 
 async def list_workers(on: Executor, after: str, limit: int) -> list[WorkerRow]:
@@ -43,18 +43,18 @@ async def get_worker(on: Executor, worker_id: str) -> WorkerRow | None:
 
 
 async def delete_workers(on: Executor, seen_before: datetime, told_seen_before: datetime) -> int:
-    return len(await on.rows(SQL.forget_workers, seen_before, told_seen_before))
+    return len(await on.rows(SQL.delete_workers, seen_before, told_seen_before))
 
 
-async def record_polls(on: Executor, asked: Sequence[tuple[str, str]], now: datetime) -> None:
+async def record_polls(on: Executor, params: Sequence[tuple[str, str]], now: datetime) -> None:
     """Asked are (queue, job type)."""
-    await on.rows(SQL.note_asks, *to_columns(asked), now)
+    await on.rows(SQL.record_polls, *to_columns(params), now)
 
 
 async def last_polled(on: Executor, queue: str, job_type: str) -> datetime | None:
-    last: datetime | None = await on.value(SQL.last_asked, queue, job_type)
+    last: datetime | None = await on.value(SQL.last_polled, queue, job_type)
     return last
 
 
 async def delete_poll_history(on: Executor, before: datetime) -> None:
-    await on.rows(SQL.forget_asks, before)
+    await on.rows(SQL.delete_poll_history, before)

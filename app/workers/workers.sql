@@ -1,6 +1,6 @@
 -- Workers. Written by a chore, at most once a beat for all that were seen since; never on the path of a claim.
 
--- name: saw_workers
+-- name: record_workers
 INSERT INTO workers (id, last_seen_at)
 SELECT seen.id, $2
 FROM unnest($1::text[]) AS seen (id)
@@ -8,13 +8,13 @@ ORDER BY seen.id
 ON CONFLICT (id) DO UPDATE
 SET last_seen_at = greatest(workers.last_seen_at, excluded.last_seen_at);
 
--- name: directed_workers
+-- name: workers_with_directive
 -- Those that are not simply to run: few, and read by every process every beat.
 SELECT id, directive
 FROM workers
 WHERE directive <> 'run';
 
--- name: direct_worker
+-- name: set_directive
 UPDATE workers
 SET directive = $2
 WHERE id = $1
@@ -42,13 +42,13 @@ SELECT workers.id, workers.directive, workers.last_seen_at,
 FROM workers
 WHERE workers.id = $1;
 
--- name: forget_workers
+-- name: delete_workers
 -- Not seen for long; those that were told something are remembered longer, as they may come back.
 DELETE FROM workers
 WHERE last_seen_at < $1 AND (directive = 'run' OR last_seen_at < $2)
 RETURNING id;
 
--- name: note_asks
+-- name: record_polls
 INSERT INTO asks (queue, job_type, last_at)
 SELECT asked.queue, asked.job_type, $3
 FROM unnest($1::text[], $2::text[]) AS asked (queue, job_type)
@@ -56,12 +56,12 @@ ORDER BY asked.queue, asked.job_type
 ON CONFLICT (queue, job_type) DO UPDATE
 SET last_at = greatest(asks.last_at, excluded.last_at);
 
--- name: last_asked
+-- name: last_polled
 -- When a worker last asked for jobs of this queue that would take one of this type.
 SELECT max(last_at)
 FROM asks
 WHERE queue = $1 AND job_type IN ('', $2);
 
--- name: forget_asks
+-- name: delete_poll_history
 DELETE FROM asks
 WHERE last_at < $1;

@@ -25,7 +25,7 @@ class Tally:
         if self._reached is not None and self.jobs >= self._mark and not self._reached.done():
             self._reached.set_result(None)
 
-    async def reach(self, jobs: int) -> None:
+    async def access(self, jobs: int) -> None:
         if self.jobs < jobs:
             self._mark, self._reached = jobs, asyncio.get_running_loop().create_future()
             await self._reached
@@ -79,7 +79,7 @@ async def _after(seconds: float, order: Order, tally: Tally) -> Moment:
 
 
 async def _reached(jobs: int, order: Order, tally: Tally) -> Moment:
-    await tally.reach(jobs)
+    await tally.access(jobs)
     return now(order, tally)
 
 

@@ -90,34 +90,34 @@ class Contender:
         )
 
     async def _enqueue(self, path: PeerPath, seconds: float) -> Peak:
-        asked = {"batch": 1, **self.settings[path]}
-        return await self._timed({"action": "enqueue", "seconds": seconds, "warm": seconds * WARM_SHARE, **asked})
+        params = {"batch": 1, **self.settings[path]}
+        return await self._timed({"action": "enqueue", "seconds": seconds, "warm": seconds * WARM_SHARE, **params})
 
     async def _drain(self, path: PeerPath, seconds: float) -> Peak:
         """Fills first, by the bulk call. A vacuum gives the tables what autovacuum would give them in time."""
-        asked = self.settings[path]
+        params = self.settings[path]
         warm = _hundreds(self.rates[path] * seconds * WARM_SHARE)
         jobs = warm + _hundreds(self.rates[path] * seconds)
-        await self._drive({"action": "fill", "jobs": jobs, **asked})
+        await self._drive({"action": "fill", "jobs": jobs, **params})
         if self.server is None:
             async with postgres.connected(self._dsn) as connection:
                 await connection.execute("VACUUM ANALYZE")
-        return await self._timed({"action": "drain", "jobs": jobs, "warmJobs": warm, **asked})
+        return await self._timed({"action": "drain", "jobs": jobs, "warmJobs": warm, **params})
 
-    async def _timed(self, asked: Asked) -> Peak:
-        peak = await self._drive(asked)
+    async def _timed(self, params: Asked) -> Peak:
+        peak = await self._drive(params)
         assert peak is not None, "a timed action tells its figures"
         return peak
 
-    async def _drive(self, asked: Asked) -> Peak | None:
+    async def _drive(self, params: Asked) -> Peak | None:
         """Runs the driver to its end; fails with what it says on stderr."""
-        command = await asyncio.to_thread(self._command, asked)
+        command = await asyncio.to_thread(self._command, params)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
         try:
             async with asyncio.timeout(PATIENCE):
                 peak, said = await asyncio.gather(self._watch(_reader(process.stdout)), _reader(process.stderr).read())
             if await process.wait() != 0:
-                raise RuntimeError(f"{self.name}, {asked['action']}: {said.decode()[-2000:].strip()}")
+                raise RuntimeError(f"{self.name}, {params['action']}: {said.decode()[-2000:].strip()}")
             return peak
         finally:
             if process.returncode is None:
@@ -137,12 +137,12 @@ class Contender:
         """Of the broker and of Postgres; a peer has one of them."""
         return cpu_of(self._running.pid) if self._running else 0.0, cpu_of(self._postmaster) if self._postmaster else 0.0
 
-    def _command(self, asked: Asked) -> list[str]:
+    def _command(self, params: Asked) -> list[str]:
         at = self._running.port if self._running else self._dsn
         if self._on_node:
-            told = {**asked, "at": at, "home": str(tools.node_home())}
+            told = {**params, "at": at, "home": str(tools.node_home())}
             return [str(tools.node()), str(HERE / "node" / self.driver), json.dumps(told)]
-        return [str(tools.python()), str(HERE / "python" / self.driver), json.dumps({**asked, "at": at})]
+        return [str(tools.python()), str(HERE / "python" / self.driver), json.dumps({**params, "at": at})]
 
     def _versions(self) -> str:
         parts = [told(*self.libraries), f"node {NODE}" if self._on_node else "", self.server.version() if self.server else ""]

@@ -24,11 +24,11 @@ PEPPERED = QUICK.model_copy(update={"key_pepper": SecretStr("a pepper")})
 class CountingDatabase(Database):
     """Counts how often it is asked something."""
 
-    asked = 0
+    params = 0
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        CountingDatabase.asked += 1
+        CountingDatabase.params += 1
         async with super().connection() as connection:
             yield connection
 
@@ -45,32 +45,32 @@ class Process:
 
     def __init__(self, settings: Settings, dsn: str, loop: Loop) -> None:
         self._loop = loop
-        self.house: Broker = build_broker(settings, dsn)
-        loop.run(self.house.floor.db.open())
+        self.broker_services: Broker = build_broker(settings, dsn)
+        loop.run(self.broker_services.infra.db.open())
 
     def know_the_time(self) -> "Process":
-        self._loop.run(self.house.floor.clock.refresh(self.house.floor.db))
+        self._loop.run(self.broker_services.infra.clock.refresh(self.broker_services.infra.db))
         return self
 
     def create(self, name: str, *scopes: str) -> ApiKeyCreated:
         wanted = ApiKeyCreate(name=name, scopes=list(scopes or ["read"]))
-        return self._loop.run(self.house.issuing.create(wanted))
+        return self._loop.run(self.broker_services.api_keys.create(wanted))
 
     def revoke(self, key: ApiKeyCreated) -> None:
-        self._loop.run(self.house.issuing.revoke(key.id))
+        self._loop.run(self.broker_services.api_keys.revoke(key.id))
 
     def admits(self, key: str | None) -> bool:
         try:
-            self._loop.run(self.house.keyring.admit(None if key is None else f"Bearer {key}"))
+            self._loop.run(self.broker_services.authenticator.admit(None if key is None else f"Bearer {key}"))
         except Unauthenticated:
             return False
         return True
 
-    def write_used(self) -> None:
-        self._loop.run(self.house.keyring.write_used())
+    def write_last_used(self) -> None:
+        self._loop.run(self.broker_services.authenticator.write_last_used())
 
     def close(self) -> None:
-        self._loop.run(self.house.floor.db.close())
+        self._loop.run(self.broker_services.infra.db.close())
 
 
 @pytest.fixture
@@ -85,18 +85,18 @@ def process(keys: TestDatabase, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_known_key_is_checked_without_the_database(process: Process) -> None:
     key = process.create("known").key
     assert process.admits(key)
-    before = CountingDatabase.asked
+    before = CountingDatabase.params
     assert all(process.admits(key) for _ in range(200))
-    assert CountingDatabase.asked == before
+    assert CountingDatabase.params == before
 
 
 def test_unknown_keys_make_the_database_asked_a_few_times_a_second_at_most(process: Process) -> None:
     """One look tells whether there is anything new; all who come within the next moment go by it."""
     known = process.create("known").key
     unknown = [*[f"lsk_{number:016x}_{number:064x}" for number in range(500)], known[:-1] + "x", "garbage", None]
-    before = CountingDatabase.asked
+    before = CountingDatabase.params
     assert not any(process.admits(key) for key in unknown)
-    assert CountingDatabase.asked - before < len(unknown) / 10
+    assert CountingDatabase.params - before < len(unknown) / 10
 
 
 def test_the_secret_is_compared_in_constant_time_also_for_a_key_that_is_not_there(
@@ -154,18 +154,18 @@ def test_revoking_the_last_key_does_not_open_the_broker(process: Process, keys: 
 def test_when_a_key_was_used_last_is_written_down(process: Process, keys: TestDatabase) -> None:
     used, unused = process.create("used"), process.create("unused")
     last = "SELECT last_used_at FROM api_keys WHERE id = $1"
-    process.write_used()
+    process.write_last_used()
     assert keys.value(last, used.id) is None
     process.admits(used.key)
     process.admits(unused.key[:-1] + "x")
-    process.write_used()
+    process.write_last_used()
     first = keys.value(last, used.id)
     assert first is not None
     assert keys.value(last, unused.id) is None, "a wrong secret is no use"
-    process.write_used()
+    process.write_last_used()
     assert keys.value(last, used.id) == first
     process.admits(used.key)
-    process.write_used()
+    process.write_last_used()
     assert keys.value(last, used.id) >= first
 
 
@@ -184,5 +184,5 @@ def test_who_may_call_is_known_while_the_database_is_away(keys: TestDatabase, lo
     key = process.create("operator").key
     assert process.admits(key)
     process.close()
-    process.house.floor.versions.outdated()
+    process.broker_services.infra.versions.invalidate()
     assert process.admits(key)

@@ -21,9 +21,9 @@ def test_a_parked_claim_gets_nothing_when_its_key_was_revoked(
 ) -> None:
     key = callers.key("work")
     poll = background.submit(key.api.http.post, "/claim", json={"queues": [queue], "wait_seconds": 25})
-    house = guarded[0].house
-    assert house is not None
-    eventually(lambda: house.waiting.waiting(queue) == 1)
+    broker_services = guarded[0].broker_services
+    assert broker_services is not None
+    eventually(lambda: broker_services.waiting.waiting(queue) == 1)
     callers.revoke(key)
     job = callers.admin.enqueue()
     assert poll.result(30).status_code == 401
@@ -43,8 +43,8 @@ def test_nor_where_nobody_has_called_for_a_while_and_no_word_comes(
     with threaded_broker(QUICK.model_copy(update={"notify": False}), guarded_database.dsn) as deaf:
         claim = {"queues": [queue], "wait_seconds": 25}
         poll = background.submit(httpx.post, f"{deaf.base}/claim", json=claim, headers={"Authorization": f"Bearer {key.text}"}, timeout=60)
-        assert deaf.house is not None
-        waiting = deaf.house.waiting
+        assert deaf.broker_services is not None
+        waiting = deaf.broker_services.waiting
         eventually(lambda: waiting.waiting(queue) == 1)
         monkeypatch.setattr(config_versions, "AWAKE_SECONDS", -1.0)
         monkeypatch.setattr(config_versions, "IDLE_CHECK_SECONDS", 3600.0)

@@ -63,7 +63,7 @@ def test_a_budget_fills_again(eventually: Callable[..., Any]) -> None:
 
     def let_in() -> bool:
         try:
-            budget.spend()
+            budget.take_token()
         except RateLimited:
             return False
         return True

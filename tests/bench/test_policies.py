@@ -34,11 +34,11 @@ def test_a_plain_queue_needs_one_statement(rows: Rows, verb: str, n: int) -> Non
     row = rows[f"{verb}: none", n]
     assert (least(row.path), least(row.beside)) == (1, 1)
     assert all(call.buffers > 0 and call.wal > 0 for call in row.path)
-    assert sum(call.wal for call in row.turns) == 0
+    assert sum(call.wal for call in row.group_scheduler) == 0
 
 
 @pytest.mark.parametrize("n", [1, 100])
 def test_whose_turn_it_is_is_decided_off_the_path_of_a_claim(rows: Rows, n: int) -> None:
     row = rows["claim: 1 per group, 100 groups", n]
     assert least(row.path) == 1
-    assert sum(call.wal for call in row.turns) > 0
+    assert sum(call.wal for call in row.group_scheduler) > 0

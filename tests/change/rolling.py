@@ -209,11 +209,11 @@ def _main() -> None:
     options.add_argument("--rounds", type=int, default=20)
     options.add_argument("--alone", action="store_true", help="this release only")
     options.add_argument("--kill", action="store_true", help="kill -9 instead of SIGTERM")
-    asked = options.parse_args()
+    params = options.parse_args()
     with tempfile.TemporaryDirectory() as folder, server(Path(folder) / "postgres") as dsn:
-        trees = [unpack(Path(folder) / "previous"), ROOT] if AT_HAND and not asked.alone else [ROOT]
-        how = signal.SIGKILL if asked.kill else signal.SIGTERM
-        seen = roll(create_database(dsn, Loop(), "rolling"), trees, asked.rounds, how=how)
+        trees = [unpack(Path(folder) / "previous"), ROOT] if AT_HAND and not params.alone else [ROOT]
+        how = signal.SIGKILL if params.kill else signal.SIGTERM
+        seen = roll(create_database(dsn, Loop(), "rolling"), trees, params.rounds, how=how)
     print(f"releases {len(trees)}, restarts {len(seen.exits)}, jobs {len(seen.enqueued)}, done {len(seen.settled)}")
     print(f"lost {len(seen.enqueued - set(seen.settled))}, done twice {len(seen.settled) - len(set(seen.settled))}")
     print(f"calls {seen.calls}, repeated {seen.repeated}, failed after one repetition {len(seen.failed)}")

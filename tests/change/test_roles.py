@@ -81,7 +81,7 @@ def test_every_operation_and_every_statement_runs_with_what_the_role_was_granted
         live(api, owned)
         call_every_operation(broker, owned)
         eventually(lambda: owned.value("SELECT to_regclass('finished_jobs_20200101') IS NULL"))
-        eventually(lambda: "used_keys" in log.statements())  # once in a while
+        eventually(lambda: "record_key_use" in log.statements())  # once in a while
     owned.loop.run(run_what_is_rarely_run(as_role(owned.dsn, SERVER)))
     left = {statement.name for statement in ALL} - log.statements()
     assert log.denied() == []

@@ -54,7 +54,7 @@ MUTANTS = {
         "R6: any token fails, snoozes and releases",
         "late workers",
         ("I6", "I5"),
-        (rewritten(leases.SQL, "leased", " AND jobs.lease_token = sent.token", ""),),
+        (rewritten(leases.SQL, "get_leases", " AND jobs.lease_token = sent.token", ""),),
     ),
     "beat_no_fence": Mutant(
         "A11: any token extends the lease of whoever has the job",
@@ -78,8 +78,8 @@ MUTANTS = {
         ("I5",),
         (
             rewritten(leases.SQL, "expired_leases", "lease_expires_at <= $2", "lease_expires_at <= $2::timestamptz + interval '1 day'"),
-            rewritten(leases.SQL, "leased", "jobs.lease_expires_at,", "jobs.lease_expires_at - interval '1 day',"),
-            *(no_check_of_the_lease(name) for name in ("put_back", "bury", "close")),
+            rewritten(leases.SQL, "get_leases", "jobs.lease_expires_at,", "jobs.lease_expires_at - interval '1 day',"),
+            *(no_check_of_the_lease(name) for name in ("requeue", "move_to_dead_letters", "finish_cancelled")),
         ),
     ),
     "hands_out_too_soon": Mutant(
@@ -115,14 +115,14 @@ MUTANTS = {
         "release and snooze do not give the attempt back",
         "late workers",
         ("I7",),
-        (rewritten(leases.SQL, "put_back", "attempt = locked.attempt", "attempt = jobs.attempt"),),
+        (rewritten(leases.SQL, "requeue", "attempt = locked.attempt", "attempt = jobs.attempt"),),
     ),
     # Calls that are repeated
     "no_dedupe": Mutant(
         "R1: an Idempotency-Key is taken anew each time",
         "lost replies",
         ("I3",),
-        (rewritten(keys.SQL, "take_key", "WHERE keys.expires_at <= $6", "WHERE $6::timestamptz IS NOT NULL"),),
+        (rewritten(keys.SQL, "acquire_idempotency_key", "WHERE keys.expires_at <= $6", "WHERE $6::timestamptz IS NOT NULL"),),
     ),
     "token_rotated": Mutant("R2: a repeated claim gets new tokens", "lost replies", ("I5", "I10"), (code.token_rotated,)),
     "released_and_replayed": Mutant("R3: undone on disconnect, although there is a key", "cut clients", ("I5",), (code.undone_with_a_key,)),
@@ -181,7 +181,7 @@ MUTANTS = {
         (
             rewritten(
                 leases.SQL,
-                "bury",
+                "move_to_dead_letters",
                 "unique_key, schedule, depends_on\n    FROM taken",
                 "unique_key, schedule, depends_on\n    FROM taken WHERE false",
             ),
@@ -219,14 +219,14 @@ MUTANTS = {
         ("I11",),
         (
             rewritten(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1::timestamptz + interval '3 s'"),
-            rewritten(jobs.SQL, "promote", "run_at <= $3", "run_at <= $3::timestamptz + interval '3 s'"),
+            rewritten(jobs.SQL, "schedule_due", "run_at <= $3", "run_at <= $3::timestamptz + interval '3 s'"),
         ),
     ),
     "fired_by_all": Mutant(
         "B9: every broker fires a schedule that is due",
         "schedules",
         ("I11",),
-        (rewritten(schedules.SQL, "take_due_schedule", "FOR UPDATE SKIP LOCKED", ""),),
+        (rewritten(schedules.SQL, "lock_due_schedule", "FOR UPDATE SKIP LOCKED", ""),),
     ),
 }
 

@@ -55,7 +55,7 @@ def unordered_locks() -> None:
     """Row by row, as if each had come in a call of its own."""
     sound = leases.requeue
 
-    async def put_back(on: Executor, lane: int, rows: Sequence[tuple[object, ...]], **rules: Any) -> list[SettledRow]:
+    async def restore(on: Executor, lane: int, rows: Sequence[tuple[object, ...]], **rules: Any) -> list[SettledRow]:
         if not isinstance(on, Database):
             return await sound(on, lane, rows, **rules)
         async with on.transaction() as transaction:
@@ -65,7 +65,7 @@ def unordered_locks() -> None:
                 await asyncio.sleep(SLOW / 40)
             return done
 
-    leases.requeue = put_back
+    leases.requeue = restore
 
 
 def token_rotated() -> None:
@@ -129,7 +129,7 @@ def fire_and_forget() -> None:
 
 def batch_in_parts() -> None:
     async def store_together(self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *rest: Any, atomic: bool) -> Any:
-        on: Any = self._floor.db
+        on: Any = self._infra.db
         known = await self._known(on, key, [EnqueueResult(entry.row.id) for entry in entries]) if key is not None else None
         if known is None:
             await self._write(on, entries, atomic=atomic)
@@ -142,9 +142,9 @@ def keyless_batch_by_lane() -> None:
     sound = EnqueueService._store_together
 
     async def store_together(self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *, atomic: bool) -> Any:
-        if key is not None or any(entry.needs_a_transaction for entry in entries):
+        if key is not None or any(entry.needs_transaction for entry in entries):
             return await sound(self, items, entries, key, atomic=atomic)
-        await self._write(self._floor.db, entries, atomic=atomic)
+        await self._write(self._infra.db, entries, atomic=atomic)
         return None
 
     EnqueueService._store_together = store_together  # type: ignore[method-assign]
@@ -156,11 +156,11 @@ def replay_in_two_transactions() -> None:
     async def move(
         self: DeadLetterService, queue: Queue, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: Any
     ) -> list[UUID]:
-        letters = await dead_letters.remove(self._floor.db, lane, ids)
+        letters = await dead_letters.remove(self._infra.db, lane, ids)
         await asyncio.sleep(SLOW)
         fresh = [self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides) for letter in letters]
         for target, rows in by_lane(fresh, lambda row: row.id).items():
-            await jobs.enqueue(self._floor.db, target, rows)
+            await jobs.enqueue(self._infra.db, target, rows)
         return [row.id for row in fresh]
 
     DeadLetterService._move_to = move  # type: ignore[method-assign]
@@ -180,9 +180,9 @@ def commits_not_flushed() -> None:
 def gives_up_at_once() -> None:
     sound = retry_decision._reason
 
-    def reason(row: LeaseRow, ending: LeaseEnd, settings: Settings) -> str | None:
-        found = sound(row, ending, settings)
-        return "attempts_exhausted" if ending.outcome == "fail" and found == "retry_backoff" else found
+    def reason(row: LeaseRow, lease_end: LeaseEnd, settings: Settings) -> str | None:
+        found = sound(row, lease_end, settings)
+        return "attempts_exhausted" if lease_end.outcome == "fail" and found == "retry_backoff" else found
 
     retry_decision._reason = reason
 
@@ -190,11 +190,11 @@ def gives_up_at_once() -> None:
 def refused_and_done() -> None:
     """Every tenth completion is reported as lost, and was done."""
     sound = SettlementService._settle_lane
-    turns = count(1)
+    group_scheduler = count(1)
 
     async def settle_lane(self: SettlementService, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         results = await sound(self, lane, items)
-        refused = [result.status == "settled" and next(turns) % 10 == 0 for result in results]
+        refused = [result.status == "settled" and next(group_scheduler) % 10 == 0 for result in results]
         return [msgspec.structs.replace(result, status="lease_lost") if no else result for result, no in zip(results, refused, strict=True)]
 
     SettlementService._settle_lane = settle_lane  # type: ignore[method-assign]
@@ -205,7 +205,7 @@ def cancel_not_done() -> None:
     sound = JobUpdater.cancel
 
     async def cancel(self: JobUpdater, job_id: UUID, reason: str | None) -> tuple[int, Job]:
-        job = await self._watching.get(job_id)
+        job = await self._reader.get(job_id)
         if job.state not in ("ready", "scheduled", "blocked"):
             return await sound(self, job_id, reason)
         return 200, msgspec.structs.replace(job, state="cancelled")

@@ -43,5 +43,5 @@ def test_an_example_is_of_its_operation(name: str) -> None:
     sent, found = example(name)["request"], operation(name.split(".")[0])
     assert sent["method"] == found.method
     path = httpx.URL(sent["path"]).path.split("/")
-    assert all(step.startswith("{") or step == asked for asked, step in zip(path, found.path.split("/"), strict=True))
+    assert all(step.startswith("{") or step == params for params, step in zip(path, found.path.split("/"), strict=True))
     assert ("body" in sent) == (found.takes is not None)

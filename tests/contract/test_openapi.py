@@ -181,13 +181,13 @@ def test_what_is_sent_is_strict_and_what_is_told_may_grow() -> None:
 
 def test_answers_have_no_enums() -> None:
     """An answer that may grow is a string with its values described: an old client must not choke on a new state."""
-    asked = request_components() | {
+    params = request_components() | {
         parameter["schema"]["$ref"].rsplit("/", 1)[1]
         for operation in operations()
         for parameter in operation.spec.get("parameters", [])
         if "$ref" in parameter["schema"]
     }
-    assert {name for name, schema in openapi()["components"]["schemas"].items() if "enum" in schema} <= asked
+    assert {name for name, schema in openapi()["components"]["schemas"].items() if "enum" in schema} <= params
 
 
 def test_fastapis_own_errors_are_not_in_it() -> None:

@@ -50,8 +50,8 @@ def test_a_broker_without_a_database_is_alive_but_not_ready() -> None:
 
 def test_a_draining_broker_is_not_ready(dsn: str) -> None:
     with threaded_broker(QUICK, dsn) as broker:
-        assert broker.house is not None
-        broker.house.drain()
+        assert broker.broker_services is not None
+        broker.broker_services.drain()
         response = broker.http.get("/readyz")
     assert response.status_code == 503
     assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["serving"]
@@ -120,7 +120,7 @@ def test_an_asset_has_its_type(asset: str, kind: str, http: httpx.Client) -> Non
 def test_an_asset_is_sent_whole_whatever_range_is_asked_for(http: httpx.Client) -> None:
     whole = http.get("/docs/swagger-ui.css").content
     ranges = ["bytes=abc", "bytes=5-2", "bytes=99999999-", "bytes=0-0", "bytes=0-1,4-5"]
-    answers = [http.get("/docs/swagger-ui.css", headers={"Range": asked}) for asked in ranges]
+    answers = [http.get("/docs/swagger-ui.css", headers={"Range": params}) for params in ranges]
     assert [(answer.status_code, answer.content == whole) for answer in answers] == [(200, True)] * len(ranges)
 
 

@@ -190,9 +190,9 @@ def test_an_unknown_uuid_of_any_version_is_not_found(job_id: UUID, http: httpx.C
         "fail_job": {"error": {"message": "x"}},
         "snooze_job": {"delay_seconds": 1},
     }
-    asked = [found for found in operations() if "{job_id}" in found.path]
-    for found in asked:
+    params = [found for found in operations() if "{job_id}" in found.path]
+    for found in params:
         body = {"lease_token": "x", **bodies[found.name]} if found.name in bodies else {}
         response = http.request(found.method, found.path.replace("{job_id}", str(job_id)), json=body if found.takes else None)
         assert (response.status_code, response.json()["code"]) == (404, "not_found"), found.name
-    assert len(asked) > 10
+    assert len(params) > 10

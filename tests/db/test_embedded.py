@@ -29,14 +29,14 @@ QUICK = {"shared_buffers": "1MB", "max_connections": "10", "fsync": "off"}
 
 
 def query(dsn: str, statement: str) -> object:
-    async def ask() -> object:
+    async def query() -> object:
         connection = await asyncpg.connect(dsn)
         try:
             return await connection.fetchval(statement)
         finally:
             await connection.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(query())
 
 
 def until(condition: Callable[[], bool], *, limit: float = 60.0) -> None:

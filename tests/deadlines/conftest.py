@@ -69,13 +69,13 @@ def drowsy(drowsy_broker: RunningBroker, drowsy_db: TestDatabase, queue: str) ->
 @pytest.fixture
 def sweep_at(drowsy_db: TestDatabase, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepAt]:
     """What the sweeps of a broker do at that instant."""
-    house = build_broker(QUICK, drowsy_db.dsn)
-    loop.run(house.floor.db.open())
-    yield lambda instant: _sweep_at(house, loop, monkeypatch, instant)
-    loop.run(house.floor.db.close())
+    broker_services = build_broker(QUICK, drowsy_db.dsn)
+    loop.run(broker_services.infra.db.open())
+    yield lambda instant: _sweep_at(broker_services, loop, monkeypatch, instant)
+    loop.run(broker_services.infra.db.close())
 
 
-def _sweep_at(house: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch, instant: datetime) -> None:
-    monkeypatch.setattr(house.floor.clock, "now", lambda: instant)
-    loop.run(LeaseRescuer(house.floor, house.settling).run_once())
-    loop.run(StartDeadlineEnforcer(house.floor, house.queues, house.signals).run_once())
+def _sweep_at(broker_services: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch, instant: datetime) -> None:
+    monkeypatch.setattr(broker_services.infra.clock, "now", lambda: instant)
+    loop.run(LeaseRescuer(broker_services.infra, broker_services.settlements).run_once())
+    loop.run(StartDeadlineEnforcer(broker_services.infra, broker_services.queues, broker_services.signals).run_once())

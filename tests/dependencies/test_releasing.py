@@ -32,23 +32,25 @@ def deserted(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database.close()
 
 
-def settle_and_die(house: Broker, loop: Loop, held: Json, outcome: Outcome = Outcome.COMPLETE) -> None:
+def settle_and_die(broker_services: Broker, loop: Loop, held: Json, outcome: Outcome = Outcome.COMPLETE) -> None:
     """As a broker that has settled a job and not told its children: this house has no chores."""
     error = SentError(message="it broke") if outcome is Outcome.FAIL else UNSET
     item = Settlement(job_id=UUID(held["id"]), lease_token=held["lease_token"], outcome=outcome, error=error, retryable=False)
-    loop.run(house.settling.settle([item], FULL_ACCESS))
+    loop.run(broker_services.settlements.settle([item], FULL_ACCESS))
 
 
-def release_at_once(house: Broker, loop: Loop, count: int) -> None:
+def release_at_once(broker_services: Broker, loop: Loop, count: int) -> None:
     async def together() -> None:
-        await asyncio.gather(*[DependencyResolver(house.floor, house.queues, house.signals).run_once() for _ in range(count)])
+        await asyncio.gather(
+            *[DependencyResolver(broker_services.infra, broker_services.queues, broker_services.signals).run_once() for _ in range(count)]
+        )
 
     loop.run(together())
 
 
-def test_children_hear_of_an_end_that_another_broker_has_not_told(api: Api, house: Broker, loop: Loop) -> None:
+def test_children_hear_of_an_end_that_another_broker_has_not_told(api: Api, broker_services: Broker, loop: Loop) -> None:
     family = pair(api)
-    settle_and_die(house, loop, family.claim("parent"))
+    settle_and_die(broker_services, loop, family.claim("parent"))
     family.complete("child")
 
 
@@ -80,22 +82,24 @@ def test_an_end_that_is_told_twice_changes_nothing(api: Api, db: TestDatabase) -
     family.complete("b", "child")
 
 
-def test_brokers_that_tell_the_same_children_at_once_release_each_once(api: Api, db: TestDatabase, house: Broker, loop: Loop) -> None:
+def test_brokers_that_tell_the_same_children_at_once_release_each_once(
+    api: Api, db: TestDatabase, broker_services: Broker, loop: Loop
+) -> None:
     names = [f"c{n}" for n in range(100)]
     api.batch({"ref": "p"}, {"ref": "q"}, *[{"job_type": name, "depends_on": ["p", "q"]} for name in names])
     for held in api.claim(max_jobs=2)["jobs"]:
-        settle_and_die(house, loop, held)
-    release_at_once(house, loop, 4)
+        settle_and_die(broker_services, loop, held)
+    release_at_once(broker_services, loop, 4)
     wait_until(lambda: api.counts() == {"completed": 2, "ready": 100})
     held_jobs = api.claim(max_jobs=1000)["jobs"]
     assert sorted(job["job_type"] for job in held_jobs) == sorted(names)
     assert {job["deliveries"] for job in held_jobs} == {1}
 
 
-def test_brokers_that_tell_the_same_children_at_once_cancel_each_once(api: Api, house: Broker, loop: Loop) -> None:
+def test_brokers_that_tell_the_same_children_at_once_cancel_each_once(api: Api, broker_services: Broker, loop: Loop) -> None:
     api.batch({"ref": "p"}, *[{"depends_on": ["p"]}] * 50, {"ref": "c", "depends_on": ["p"]}, *[{"depends_on": ["c"]}] * 50)
-    settle_and_die(house, loop, api.claim_one(), Outcome.FAIL)
-    release_at_once(house, loop, 4)
+    settle_and_die(broker_services, loop, api.claim_one(), Outcome.FAIL)
+    release_at_once(broker_services, loop, 4)
     wait_until(lambda: api.counts() == {"dead": 1, "cancelled": 101})
 
 
@@ -139,7 +143,7 @@ def test_families_that_are_born_of_the_same_parents_at_once_do_not_deadlock(api:
 
 
 def test_a_broker_that_was_held_up_in_an_old_ending_does_not_take_a_new_one_away(
-    api: Api, db: TestDatabase, house: Broker, loop: Loop
+    api: Api, db: TestDatabase, broker_services: Broker, loop: Loop
 ) -> None:
     family = pair(api)
     family.die("parent")
@@ -149,7 +153,7 @@ def test_a_broker_that_was_held_up_in_an_old_ending_does_not_take_a_new_one_away
     parent = UUID(family.ids["parent"])
     with db.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", new["id"]):  # who tells the new child has to wait
         family.complete("parent")
-        loop.run(dependencies.delete_finished_parents(house.floor.db, lane_of(parent), [parent]))
+        loop.run(dependencies.delete_finished_parents(broker_services.infra.db, lane_of(parent), [parent]))
         assert db.value("SELECT state FROM endings WHERE id = $1", parent) == "completed"
     assert api.claim_one(job_types=["new"], wait_seconds=20)["id"] == new["id"]
 

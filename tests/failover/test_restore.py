@@ -49,15 +49,15 @@ def archive_of(server: Server) -> Path:
 
 def end_leases(dsn: str, loop: Loop) -> int:
     """What `python -m app restored` does."""
-    house = build_broker(QUICK, dsn)
+    broker_services = build_broker(QUICK, dsn)
 
     async def run() -> int:
-        await house.floor.db.open()
+        await broker_services.infra.db.open()
         try:
-            await house.floor.clock.refresh(house.floor.db)
-            return await restoration.end_leases(house.floor, house.settling)
+            await broker_services.infra.clock.refresh(broker_services.infra.db)
+            return await restoration.end_leases(broker_services.infra, broker_services.settlements)
         finally:
-            await house.floor.db.close()
+            await broker_services.infra.db.close()
 
     return loop.run(run())
 

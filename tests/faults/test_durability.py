@@ -67,7 +67,7 @@ def test_more_connections_than_the_server_takes_are_told(start: Start, loop: Loo
 
 async def looked(inspection: ServerChecks) -> str:
     await inspection.run_once()
-    return await inspection.told()
+    return await inspection.to_response()
 
 
 def test_the_age_of_the_database_and_of_its_oldest_snapshot_are_measured(database: TestDatabase, loop: Loop) -> None:

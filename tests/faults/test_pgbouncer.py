@@ -69,14 +69,14 @@ def answers(dsn: str, loop: Loop) -> bool:
 
 
 def shown(dsn: str, loop: Loop, name: str) -> str:
-    async def ask() -> str:
+    async def query() -> str:
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
         try:
             return str(await connection.fetchval("SELECT current_setting($1)", name))
         finally:
             await connection.close()
 
-    return loop.run(ask())
+    return loop.run(query())
 
 
 def settings(server: Server) -> Settings:

@@ -136,7 +136,7 @@ async def cancel_many(db: Database, count: int) -> list[int]:
     """Callers that got an answer that was not theirs."""
     wrong: list[int] = []
 
-    async def ask(number: int) -> None:
+    async def query(number: int) -> None:
         if await db.value("SELECT $1::int FROM pg_sleep(0.002)", number) != number:
             wrong.append(number)
         async with db.transaction() as transaction:
@@ -147,7 +147,7 @@ async def cancel_many(db: Database, count: int) -> list[int]:
         await asyncio.sleep(random.uniform(0, 0.02))
         task.cancel()
 
-    tasks = [asyncio.create_task(ask(number)) for number in range(count)]
+    tasks = [asyncio.create_task(query(number)) for number in range(count)]
     await asyncio.gather(*(leave(task) for task in tasks))
     await asyncio.gather(*tasks, return_exceptions=True)
     return wrong

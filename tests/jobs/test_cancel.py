@@ -60,8 +60,8 @@ def test_a_bad_body_is_pointed_at_and_cancels_nothing(api: Api, body: Any, point
 def test_a_running_job_is_asked_to_stop(api: Api) -> None:
     job = api.enqueue()
     claimed = api.claim_one(worker_id="w1")
-    asked = api.cancel(job, status=202)
-    assert (asked["state"], "cancel_requested_at" in asked) == ("running", True)
+    params = api.cancel(job, status=202)
+    assert (params["state"], "cancel_requested_at" in params) == ("running", True)
     assert api.heartbeat_one(claimed)["action"] == "cancel"
     assert api.heartbeat("w1", claimed)["leases"][0]["action"] == "cancel"
 

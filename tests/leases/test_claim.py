@@ -70,9 +70,9 @@ def test_a_batch_holds_at_most_max_jobs(api: Api) -> None:
 def test_queues_are_served_in_order_of_preference_whatever_the_priority(api: Api) -> None:
     second = api.enqueue(queue=f"{api.queue}-second", priority=100)["id"]
     first = api.enqueue(priority=-100)["id"]
-    asked = {"queues": [api.queue, f"{api.queue}-second"]}
-    assert [job["id"] for job in api.claim(max_jobs=1, **asked)["jobs"]] == [first]
-    assert [job["id"] for job in api.claim(max_jobs=1, **asked)["jobs"]] == [second]
+    params = {"queues": [api.queue, f"{api.queue}-second"]}
+    assert [job["id"] for job in api.claim(max_jobs=1, **params)["jobs"]] == [first]
+    assert [job["id"] for job in api.claim(max_jobs=1, **params)["jobs"]] == [second]
 
 
 def test_one_batch_may_come_from_several_queues_the_preferred_first(api: Api) -> None:

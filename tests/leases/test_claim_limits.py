@@ -106,20 +106,20 @@ def test_a_claim_of_many_large_jobs_answers_at_most_eight_mebibytes(api: Api) ->
     assert len(response.content) <= 8 * 1024 * 1024
 
 
-def test_what_does_not_fit_into_the_answer_of_one_poll_is_not_taken_from_another(house: Broker, api: Api, loop: Loop) -> None:
+def test_what_does_not_fit_into_the_answer_of_one_poll_is_not_taken_from_another(broker_services: Broker, api: Api, loop: Loop) -> None:
     """Three claims of three jobs each, in answers that hold two of them; for the second the first alone is too large."""
     payloads = ["small", "small", "small", "x" * 4000, "small", "small", "small", "small", "small"]
     ids = [result["job_id"] for result in api.batch(*({"payload": payload} for payload in payloads))["results"]]
-    asked = ASKED._replace(shares=[PollSlice(3, f"worker-{n}", None) for n in range(3)], max_bytes=2 * ENVELOPE_BYTES + 100)
-    rows = loop.run(store.claim(house.floor.db, lane_of(UUID(ids[0])), 9, asked, LanePolicy(), house.floor.now()))
+    params = ASKED._replace(shares=[PollSlice(3, f"worker-{n}", None) for n in range(3)], max_bytes=2 * ENVELOPE_BYTES + 100)
+    rows = loop.run(store.claim(broker_services.infra.db, lane_of(UUID(ids[0])), 9, params, LanePolicy(), broker_services.infra.now()))
     assert [(str(row.id), row.share) for row in rows] == [(ids[0], 1), (ids[1], 1), (ids[3], 2), (ids[6], 3), (ids[7], 3)]
     assert api.counts() == {"ready": 4, "running": 5}
 
 
-def test_who_shares_a_claim_with_one_whose_answer_is_full_gets_what_did_not_fit(house: Broker, api: Api, loop: Loop) -> None:
+def test_who_shares_a_claim_with_one_whose_answer_is_full_gets_what_did_not_fit(broker_services: Broker, api: Api, loop: Loop) -> None:
     ids = api.enqueue_many(4)
     lane = lane_of(UUID(ids[0]))
-    loop.run(house.queues.refresh())
+    loop.run(broker_services.queues.refresh())
     claim = ClaimCall(100, ASKED._replace(max_bytes=2 * ENVELOPE_BYTES + 100))
-    got = loop.run(house.taking._take_together(lane, [claim, ClaimCall(100, claim.asked)]))
+    got = loop.run(broker_services.claims._take_together(lane, [claim, ClaimCall(100, claim.params)]))
     assert [[str(row.id) for row in rows] for rows in got] == [ids[:2], ids[2:]]

@@ -18,8 +18,8 @@ def test_nothing_is_claimed_for_polls_that_were_cut_while_parked(
     quiet: Api, quiet_broker: RunningBroker, quiet_db: TestDatabase, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
     before = counted(quiet.http, "claims_parked_left_total")
-    asked = {"queues": [quiet.queue], "job_types": ["t"], "wait_seconds": 25}  # who asks for a type has a statement of its own
-    polls = [RawClaim(quiet_broker.base, asked) for _ in range(40)]
+    params = {"queues": [quiet.queue], "job_types": ["t"], "wait_seconds": 25}  # who asks for a type has a statement of its own
+    polls = [RawClaim(quiet_broker.base, params) for _ in range(40)]
     eventually(lambda: parked(quiet.http) == claim_statements.count() == 40)
     for poll in polls:
         poll.cut()

@@ -33,18 +33,18 @@ NOT_ENDING = "INSERT INTO keys (lane, digest, expires_at) VALUES (0, gen_random_
 class Process:
     """One that claims, and hears nothing of what others do."""
 
-    def __init__(self, house: Broker, loop: Loop) -> None:
-        self._house = house
+    def __init__(self, broker_services: Broker, loop: Loop) -> None:
+        self._broker_services = broker_services
         self._loop = loop
-        self.floors = LowWaterMarks(house.floor.db, dear=-1)  # so that they are always used
+        self.floors = LowWaterMarks(broker_services.infra.db, dear=-1)  # so that they are always used
 
     def claim(self, most: int, *, lane: int = LANE, on: Executor | None = None) -> list[int]:
-        rows = self.floors.claim(on or self._house.floor.db, lane, most, ASKED, LanePolicy(), self._house.floor.now())
+        rows = self.floors.claim(on or self._broker_services.infra.db, lane, most, ASKED, LanePolicy(), self._broker_services.infra.now())
         return [row.id.int for row in self._loop.run(rows)]
 
     def pages(self, most: int, lane: int = LANE) -> int:
         """That a claim touches."""
-        watched = Watched(self._house.floor.db)
+        watched = Watched(self._broker_services.infra.db)
         self.claim(most, lane=lane, on=watched)
         assert watched.answered == most
         return watched.pages
@@ -56,8 +56,8 @@ class Process:
 
 
 @pytest.fixture
-def process(house: Broker, loop: Loop) -> Process:
-    return Process(house, loop)
+def process(broker_services: Broker, loop: Loop) -> Process:
+    return Process(broker_services, loop)
 
 
 def add(db: TestDatabase, numbers: Iterable[int], *, lane: int = LANE, priority: int = 0) -> None:
@@ -71,7 +71,7 @@ def churn(db: TestDatabase) -> None:
     db.execute("DELETE FROM jobs WHERE lane = $1", LANE)
 
 
-def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: TestDatabase, house: Broker, loop: Loop) -> None:
+def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: TestDatabase, broker_services: Broker, loop: Loop) -> None:
     with db.uncommitted(NOT_ENDING):  # so that nothing that dies from here on can be cleaned up
         churn(db)
         for lane in (LANE, OTHER_LANE):
@@ -79,38 +79,40 @@ def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: 
             process.claim(10, lane=lane)
         assert process.pages(10) <= 1.5 * process.pages(10, OTHER_LANE)
         assert process.pages(1) <= 2 * process.pages(1, OTHER_LANE)
-        assert Process(house, loop).pages(1) > 3 * process.pages(1, OTHER_LANE), "the control: so dear it would be without a floor"
+        assert Process(broker_services, loop).pages(1) > 3 * process.pages(1, OTHER_LANE), (
+            "the control: so dear it would be without a floor"
+        )
 
 
-def test_after_a_look_claims_of_some_types_do_not_either(process: Process, db: TestDatabase, house: Broker, loop: Loop) -> None:
+def test_after_a_look_claims_of_some_types_do_not_either(process: Process, db: TestDatabase, broker_services: Broker, loop: Loop) -> None:
     some = ASKED._replace(job_types=["test"])
     with db.uncommitted(NOT_ENDING):
         churn(db)
         add(db, range(CHURNED + 1, CHURNED + 101))
-        loop.run(process.floors.claim(house.floor.db, LANE, 10, some, LanePolicy(), house.floor.now()))
+        loop.run(process.floors.claim(broker_services.infra.db, LANE, 10, some, LanePolicy(), broker_services.infra.now()))
         before = process.pages(10)
         process.look()
         assert process.pages(10) < before / 3
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_gets_less_than_he_asked_for_has_got_everything(house: Broker, loop: Loop, db: TestDatabase, seed: int) -> None:
+def test_whoever_gets_less_than_he_asked_for_has_got_everything(broker_services: Broker, loop: Loop, db: TestDatabase, seed: int) -> None:
     """Three processes enqueue in any order, put back what others took, and tell each other nothing."""
-    dice, numbers = random.Random(seed), list(range(1, 401))
-    dice.shuffle(numbers)
-    processes, held = [Process(house, loop) for _ in range(3)], set[int]()
+    rng, numbers = random.Random(seed), list(range(1, 401))
+    rng.shuffle(numbers)
+    processes, held = [Process(broker_services, loop) for _ in range(3)], set[int]()
     for _ in range(200):
-        add(db, [numbers.pop() for _ in range(min(dice.randrange(4), len(numbers)))], priority=dice.randrange(-1, 2))
-        most = dice.randrange(1, 6)
-        got = dice.choice(processes).claim(most)
+        add(db, [numbers.pop() for _ in range(min(rng.randrange(4), len(numbers)))], priority=rng.randrange(-1, 2))
+        most = rng.randrange(1, 6)
+        got = rng.choice(processes).claim(most)
         assert held.isdisjoint(got)
         held.update(got)
         assert len(got) == most or db.value("SELECT count(*) FROM jobs WHERE lane = $1 AND state = 'ready'", LANE) == 0
-        if held and dice.random() < 0.4:
+        if held and rng.random() < 0.4:
             back = held.pop()
             db.execute(PUT_BACK, LANE, UUID(int=back))
-        if dice.random() < 0.1:
-            dice.choice(processes).look()
+        if rng.random() < 0.1:
+            rng.choice(processes).look()
 
 
 def test_an_older_job_of_another_process_goes_first_after_a_look(process: Process, db: TestDatabase) -> None:
@@ -122,11 +124,11 @@ def test_an_older_job_of_another_process_goes_first_after_a_look(process: Proces
 
 
 def test_what_did_not_fit_into_the_answer_of_one_of_many_goes_first_afterwards(
-    process: Process, db: TestDatabase, house: Broker, loop: Loop
+    process: Process, db: TestDatabase, broker_services: Broker, loop: Loop
 ) -> None:
     add(db, range(1, 8))
     full = ASKED._replace(shares=[PollSlice(3, None, None)] * 2, max_bytes=2 * ENVELOPE_BYTES + 100)
-    rows = loop.run(process.floors.claim(house.floor.db, LANE, 6, full, LanePolicy(), house.floor.now()))
+    rows = loop.run(process.floors.claim(broker_services.infra.db, LANE, 6, full, LanePolicy(), broker_services.infra.now()))
     assert [row.id.int for row in rows] == [1, 2, 4, 5]
     assert process.claim(3) == [3, 6, 7]
 
@@ -146,9 +148,11 @@ def test_more_priorities_than_there_are_floors_are_claimed_in_order(process: Pro
     assert [number for _ in priorities for number in process.claim(2)] == expected
 
 
-def test_floors_are_used_where_the_way_to_the_first_job_is_long_and_only_there(house: Broker, loop: Loop, db: TestDatabase) -> None:
-    process = Process(house, loop)
-    process.floors = LowWaterMarks(house.floor.db, dear=50)
+def test_floors_are_used_where_the_way_to_the_first_job_is_long_and_only_there(
+    broker_services: Broker, loop: Loop, db: TestDatabase
+) -> None:
+    process = Process(broker_services, loop)
+    process.floors = LowWaterMarks(broker_services.infra.db, dear=50)
     add(db, range(10, 40))
     assert process.claim(2) == [10, 11]
     process.look()

@@ -36,11 +36,11 @@ SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' A
 
 def asleep(broker: RunningBroker) -> int:
     """Polls that have looked and found nothing; `parked` counts those that are just looking too."""
-    assert broker.house is not None
-    return sum(poll.asleep for poll in broker.house.waiting.polls())
+    assert broker.broker_services is not None
+    return sum(poll.is_asleep for poll in broker.broker_services.waiting.polls())
 
 
-def handed(api: Api) -> int:
+def matched(api: Api) -> int:
     return counted(api.http, "jobs_handed_over_total")
 
 
@@ -86,12 +86,12 @@ def inserts_held(db: TestDatabase) -> Iterator[None]:
 def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
     quiet: Api, quiet_broker: RunningBroker, background: Background, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
-    before = handed(quiet)
+    before = matched(quiet)
     poll = background.claim(quiet, worker_id="first", lease_seconds=30)
     eventually(lambda: asleep(quiet_broker) == claim_statements.count() == 1)
     job = quiet.enqueue(payload={"n": 1}, tags=["a"], metadata={"b": 2}, priority=3)
     (got,) = poll.result(20)["jobs"]
-    assert (claim_statements.count(), handed(quiet)) == (1, before + 1)
+    assert (claim_statements.count(), matched(quiet)) == (1, before + 1)
     assert (got["id"], got["attempt"], got["deliveries"], got["lease_seconds"]) == (job["id"], 1, 1, 30)
     assert (got["payload"], got["tags"], got["metadata"]) == ({"n": 1}, ["a"], {"b": 2})
     running = quiet.job(job["id"])
@@ -111,9 +111,9 @@ def test_what_is_handed_over_is_told_as_a_claim_tells_it(
     (first,) = poll.result(20)["jobs"]
     quiet.enqueue(**fields)
     second = quiet.claim_one()
-    changing = {"id", "lease_token", "lease_expires_at", "created_at", "deadline_at"}
-    assert {name: value for name, value in first.items() if name not in changing} == {
-        name: value for name, value in second.items() if name not in changing
+    updater = {"id", "lease_token", "lease_expires_at", "created_at", "deadline_at"}
+    assert {name: value for name, value in first.items() if name not in updater} == {
+        name: value for name, value in second.items() if name not in updater
     }
     assert first.keys() == second.keys()
     assert first["deadline_at"] == first["lease_expires_at"]
@@ -168,13 +168,13 @@ def test_each_job_goes_to_a_poll_that_takes_its_type(
 def test_where_more_decides_than_who_came_first_the_poll_claims(
     quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually, config: Json, claim: Json, job: Json
 ) -> None:
-    before = handed(quiet)
+    before = matched(quiet)
     quiet.configure(**config)
     poll = background.claim(quiet, **claim)
     eventually(lambda: asleep(quiet_broker) == 1)
     stored = quiet.enqueue(**job)
     assert poll.result(20)["jobs"][0]["id"] == stored["id"]
-    assert handed(quiet) == before
+    assert matched(quiet) == before
 
 
 def test_a_paused_queue_hands_nothing_over(quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually) -> None:

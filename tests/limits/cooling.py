@@ -23,7 +23,7 @@ class Cooling:
         self.jobs = api.enqueue_many(jobs, group="a")
         self.strict = api.get(f"/queues/{api.queue}").get("max_running_per_group") == 1
         self.first = api.claim_one(wait_seconds=20)
-        self.told = api.fail(self.first, scope="group", retry_after_seconds=seconds)
+        self.to_response = api.fail(self.first, scope="group", retry_after_seconds=seconds)
 
     def hands_out_nothing(self) -> bool:
         """Not even after another group's job, which is decided on later, has been handed out."""

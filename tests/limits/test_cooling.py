@@ -10,7 +10,7 @@ from tests.limits.cooling import HOUR, Cooling, rest_over, resting
 
 
 def test_nobody_of_the_group_is_handed_out(cool: Cooling) -> None:
-    assert cool.told["state"] == "scheduled"
+    assert cool.to_response["state"] == "scheduled"
     assert cool.hands_out_nothing()
     assert cool.api.counts()["ready"] == 3
 

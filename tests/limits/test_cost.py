@@ -93,39 +93,41 @@ def resting(api: Api, db: TestDatabase, queue: str) -> None:
     ids=["strict", "fair", "at rest"],
 )
 def test_claims_of_others_cost_the_same(
-    api: Api, db: TestDatabase, house: Broker, loop: Loop, config: Json, arrange: Callable[[Api, TestDatabase, str], None]
+    api: Api, db: TestDatabase, broker_services: Broker, loop: Loop, config: Json, arrange: Callable[[Api, TestDatabase, str], None]
 ) -> None:
     pages = {}
     for queue, busy in ((f"{api.queue}-quiet", 1), (f"{api.queue}-busy", BUSY)):
         api.put(f"/queues/{queue}", config)
         fill(api, queue, busy=busy)
         arrange(api, db, queue)
-        pages[busy] = loop.run(claimed(house, lane_of(db, queue), fair="fair" in config))
+        pages[busy] = loop.run(claimed(broker_services, lane_of(db, queue), fair="fair" in config))
     assert pages[BUSY] <= 2 * pages[1] + 5, pages
 
 
-async def claimed(house: Broker, lane: int, *, fair: bool) -> float:
+async def claimed(broker_services: Broker, lane: int, *, fair: bool) -> float:
     """Pages touched per claimed job, ten at a time."""
-    await house.floor.versions.run_once()
-    watched = Watched(house.floor.db)
+    await broker_services.infra.versions.run_once()
+    watched = Watched(broker_services.infra.db)
     for _ in range(OTHERS // 10):
-        await store.claim(watched, lane, 10, ASKED, LanePolicy(house.queues.parks(lane), in_turn=fair), house.floor.now())
+        await store.claim(
+            watched, lane, 10, ASKED, LanePolicy(broker_services.queues.held_groups(lane), in_turn=fair), broker_services.infra.now()
+        )
     assert watched.answered == OTHERS
     return watched.pages / OTHERS
 
 
-def test_deciding_whose_turn_it_is_costs_the_same(api: Api, db: TestDatabase, house: Broker, loop: Loop) -> None:
+def test_deciding_whose_turn_it_is_costs_the_same(api: Api, db: TestDatabase, broker_services: Broker, loop: Loop) -> None:
     pages = {}
     for queue, busy in ((f"{api.queue}-quiet", 1), (f"{api.queue}-busy", BUSY)):
         api.put(f"/queues/{queue}", {"max_running_per_group": 1})
         fill(api, queue, busy=busy)
         strict(api, db, queue)
-        pages[busy] = loop.run(decided(house, lane_of(db, queue)))
+        pages[busy] = loop.run(decided(broker_services, lane_of(db, queue)))
     assert pages[BUSY] <= 2 * pages[1] + 10, pages
 
 
-async def decided(house: Broker, lane: int) -> int:
-    watched = Watched(house.floor.db)
+async def decided(broker_services: Broker, lane: int) -> int:
+    watched = Watched(broker_services.infra.db)
     await limits.group_usage(watched, lane, ["busy", "other-1"], strict=True)
     await limits.next_waiting(watched, lane, [("busy", 1), ("other-1", 1)], 1000)
     await limits.waiting_groups(watched, lane, "", 1000)

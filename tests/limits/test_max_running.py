@@ -56,14 +56,14 @@ def test_claimers_at_once_on_two_brokers_never_exceed_it(api: Api, second: Api, 
     assert len(set(done)) == len(done) == 60
 
 
-@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
-def test_whatever_ends_a_lease_frees_its_slot_and_wakes_a_poll(lone: Api, background: Background, ending: Ending) -> None:
+@pytest.mark.parametrize("lease_end", ENDINGS.values(), ids=ENDINGS)
+def test_whatever_ends_a_lease_frees_its_slot_and_wakes_a_poll(lone: Api, background: Background, lease_end: Ending) -> None:
     lone.configure(max_running=2)
     lone.enqueue_many(4)
     first, other = lone.claim(max_jobs=2)["jobs"]
     poll = background.claim(lone, max_jobs=4)
     wait_until(lambda: parked(lone.http) == 1)
-    ending(lone, first)
+    lease_end(lone, first)
     assert len(poll.result(20)["jobs"]) == 1
     assert lone.claim()["jobs"] == []
     assert lone.complete(other)["status"] == "settled"

@@ -16,14 +16,14 @@ class Retain(Protocol):
     def __call__(self, **settings: Any) -> None: ...
 
 
-async def _run_once(house: Broker) -> None:
-    await house.floor.db.open()
+async def _run_once(broker_services: Broker) -> None:
+    await broker_services.infra.db.open()
     try:
-        await house.floor.clock.refresh(house.floor.db)
-        await Partitions(house.floor, house.queues).run_once()
-        await Cleaner(house.floor, house.reviving).run_once()
+        await broker_services.infra.clock.refresh(broker_services.infra.db)
+        await Partitions(broker_services.infra, broker_services.queues).run_once()
+        await Cleaner(broker_services.infra, broker_services.dead_letters).run_once()
     finally:
-        await house.floor.db.close()
+        await broker_services.infra.db.close()
 
 
 @pytest.fixture

@@ -38,18 +38,18 @@ def api(database: SettableClock) -> Iterator[Api]:
 
 @contextmanager
 def broker_without_services(database: SettableClock, loop: Loop) -> Iterator[Broker]:
-    house = build_broker(QUICK, database.dsn)
-    loop.run(house.floor.db.open())
+    broker_services = build_broker(QUICK, database.dsn)
+    loop.run(broker_services.infra.db.open())
     try:
-        yield house
+        yield broker_services
     finally:
-        loop.run(house.floor.db.close())
+        loop.run(broker_services.infra.db.close())
 
 
-def retain(house: Broker, loop: Loop) -> None:
-    loop.run(house.floor.clock.refresh(house.floor.db))
-    loop.run(Partitions(house.floor, house.queues).run_once())
-    loop.run(Cleaner(house.floor, house.reviving).run_once())
+def retain(broker_services: Broker, loop: Loop) -> None:
+    loop.run(broker_services.infra.clock.refresh(broker_services.infra.db))
+    loop.run(Partitions(broker_services.infra, broker_services.queues).run_once())
+    loop.run(Cleaner(broker_services.infra, broker_services.dead_letters).run_once())
 
 
 def leave_something(api: Api, database: SettableClock, eventually: Callable[..., Any]) -> Json:
@@ -79,8 +79,8 @@ def test_retention_deletes_nothing_by_a_clock_that_jumped_ahead(
         retain(earlier, loop)
         before, days = contents(database), partitions(database)
         database.jump("91 days")
-        for house in (earlier, later):  # one has seen the jump, the other starts after it
-            retain(house, loop)
+        for broker_services in (earlier, later):  # one has seen the jump, the other starts after it
+            retain(broker_services, loop)
     after = contents(database)
     assert {table: count for table, count in before.items() if after[table] < count} == {}
     assert days <= partitions(database)

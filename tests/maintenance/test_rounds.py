@@ -30,21 +30,21 @@ AFTERWARDS = {
 class Looker:
     """Makes its round, and notes whom it has nudged."""
 
-    def __init__(self, house: Broker) -> None:
-        self.nudged: list[str] = []
-        self.expiry = LeaseRescuer(house.floor, house.settling)
-        self._house = house
-        self._nudges = {name: partial(self.nudged.append, name) for name in SWEEPS}
+    def __init__(self, broker_services: Broker) -> None:
+        self.woken: list[str] = []
+        self.expiry = LeaseRescuer(broker_services.infra, broker_services.settlements)
+        self._broker_services = broker_services
+        self._nudges = {name: partial(self.woken.append, name) for name in SWEEPS}
 
     async def look(self) -> None:
-        floor = self._house.floor
-        await floor.db.open()
+        infra = self._broker_services.infra
+        await infra.db.open()
         try:
-            await floor.clock.refresh(floor.db)
-            promotion = JobScheduler(floor, self._house.queues, self._house.signals)
-            await DueCheck(floor, self.expiry, promotion, self._house.firing, self._nudges).run_once()
+            await infra.clock.refresh(infra.db)
+            promotion = JobScheduler(infra, self._broker_services.queues, self._broker_services.signals)
+            await DueCheck(infra, self.expiry, promotion, self._broker_services.periodic_enqueuer, self._nudges).run_once()
         finally:
-            await floor.db.close()
+            await infra.db.close()
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_only_who_has_something_to_do_is_nudged(drowsy: Api, drowsy_db: TestData
 
     looker = Looker(drowsy_house)
     loop.run(looker.look())
-    assert looker.nudged == {"nothing": [], "a rest that is over": ["turns"]}.get(sweep, [sweep])
+    assert looker.woken == {"nothing": [], "a rest that is over": ["turns"]}.get(sweep, [sweep])
 
 
 def test_what_was_looked_through_is_not_read_again(drowsy_house: Broker, loop: Loop) -> None:
@@ -78,7 +78,7 @@ def test_who_cannot_look_sweeps_unasked(drowsy_db: TestDatabase, drowsy_house: B
     looker = Looker(drowsy_house)
     with drowsy_db.uncommitted("LOCK TABLE schedules"), pytest.raises(DatabaseUnavailable):
         loop.run(looker.look())
-    assert set(looker.nudged) == {*SWEEPS}
+    assert set(looker.woken) == {*SWEEPS}
 
 
 def test_what_is_due_in_a_moment_needs_no_other_round(drowsy: Api, drowsy_db: TestDatabase, drowsy_house: Broker, loop: Loop) -> None:
@@ -86,15 +86,15 @@ def test_what_is_due_in_a_moment_needs_no_other_round(drowsy: Api, drowsy_db: Te
     drowsy_db.execute("UPDATE jobs SET run_at = now() + interval '20 milliseconds' WHERE state = 'scheduled'")
 
     async def look() -> None:
-        floor = drowsy_house.floor
-        await floor.db.open()
-        await floor.clock.refresh(floor.db)
-        promotion, came = JobScheduler(floor, drowsy_house.queues, drowsy_house.signals), asyncio.Event()
-        promotion.nudge = came.set
-        nudges = dict.fromkeys(SWEEPS, came.set)
-        await DueCheck(floor, LeaseRescuer(floor, drowsy_house.settling), promotion, drowsy_house.firing, nudges).run_once()
+        infra = drowsy_house.infra
+        await infra.db.open()
+        await infra.clock.refresh(infra.db)
+        promotion, came = JobScheduler(infra, drowsy_house.queues, drowsy_house.signals), asyncio.Event()
+        promotion.wake = came.set
+        wakes = dict.fromkeys(SWEEPS, came.set)
+        await DueCheck(infra, LeaseRescuer(infra, drowsy_house.settlements), promotion, drowsy_house.periodic_enqueuer, wakes).run_once()
         async with asyncio.timeout(20):
             await came.wait()
-        await floor.db.close()
+        await infra.db.close()
 
     loop.run(look())

@@ -52,20 +52,20 @@ class Broker:
     def __init__(self, dsn: str, clock: VirtualClock, settings: Settings = SETTINGS) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(broker_module, "DatabaseClock", lambda: clock)
-            self.house = broker_module.build_broker(settings, dsn)
-        self.floor = self.house.floor
-        self.intake, self.changing, self.claiming = self._room(EnqueueService), self._room(JobUpdater), self._room(LongPoll)
-        self.settling, self.beating, self.reviving = (
+            self.broker_services = broker_module.build_broker(settings, dsn)
+        self.infra = self.broker_services.infra
+        self.enqueuer, self.updater, self.long_poll = self._room(EnqueueService), self._room(JobUpdater), self._room(LongPoll)
+        self.settlements, self.heartbeats, self.dead_letters = (
             self._room(SettlementService),
             self._room(HeartbeatService),
             self._room(DeadLetterService),
         )
-        self.reckoning = self._room(StatsService)
-        self.expiry = LeaseRescuer(self.floor, self.settling)
-        self.promotion = JobScheduler(self.floor, self.house.queues, self.house.signals)
+        self.stats = self._room(StatsService)
+        self.expiry = LeaseRescuer(self.infra, self.settlements)
+        self.promotion = JobScheduler(self.infra, self.broker_services.queues, self.broker_services.signals)
 
     def _room(self, kind: type[R]) -> R:
-        return next(room for room in self.house.rooms if isinstance(room, kind))
+        return next(room for room in self.broker_services.rooms if isinstance(room, kind))
 
 
 class Table:
@@ -77,16 +77,16 @@ class Table:
         self.clock = VirtualClock()
         self.brokers = Broker(database.dsn, self.clock), Broker(database.dsn, self.clock)
         for broker in self.brokers:
-            loop.run(broker.floor.db.open())
+            loop.run(broker.infra.db.open())
 
     def rows(self) -> dict[UUID, Row]:
         return {job_id: Row(*row) for job_id, *row in self.database.rows(ROWS)}
 
     def counts(self, queue: str) -> dict[str, int]:
         """As the statistics tell them, without the zeros."""
-        counts = self.loop.run(self.brokers[0].reckoning.of_queue(queue)).counts
+        counts = self.loop.run(self.brokers[0].stats.queue_stats(queue)).counts
         return {state: n for state in counts.__struct_fields__ if (n := getattr(counts, state))}
 
     def close(self) -> None:
         for broker in self.brokers:
-            self.loop.run(broker.floor.db.close())
+            self.loop.run(broker.infra.db.close())

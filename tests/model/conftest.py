@@ -24,11 +24,11 @@ def table(postgres: str, loop: Loop) -> Iterator[Table]:
 @pytest.fixture(scope="package")
 def effort() -> settings:
     """The same runs each time, unless somebody asks for more. What fails is told as it was found: a race may not end the same way twice."""
-    asked = os.environ.get("PROPERTIES")
+    params = os.environ.get("PROPERTIES")
     return settings(
-        max_examples=int(asked or FEW),
+        max_examples=int(params or FEW),
         stateful_step_count=50,
-        derandomize=asked is None,
+        derandomize=params is None,
         deadline=None,
         database=None,
         phases=[Phase.generate],

@@ -33,7 +33,7 @@ class Leases(RuleBasedStateMachine):
     def __init__(self, table: Table) -> None:
         super().__init__()
         self.table = table
-        self.turns = itertools.cycle(table.brokers)
+        self.group_scheduler = itertools.cycle(table.brokers)
         table.database.empty()
         self.queue = next(_queues)
         self.model = Protocol(table.clock.now())
@@ -43,7 +43,7 @@ class Leases(RuleBasedStateMachine):
 
     def do(self, step: Step) -> None:
         self.tick()
-        told = self.table.loop.run(step.call(next(self.turns)))
+        told = self.table.loop.run(step.call(next(self.group_scheduler)))
         note(f"{step} -> {told}")
         assert told == step.foretell(self.model, told)
 
@@ -59,7 +59,7 @@ class Leases(RuleBasedStateMachine):
         self.model = fitting[0]
 
     async def _both(self, one: Step, two: Step) -> tuple[object, object]:
-        return await asyncio.gather(one.call(next(self.turns)), two.call(next(self.turns)))
+        return await asyncio.gather(one.call(next(self.group_scheduler)), two.call(next(self.group_scheduler)))
 
     def _in_turn(self, order: tuple[tuple[Step, object], ...]) -> Protocol | None:
         model = self.model.copy()
@@ -139,7 +139,7 @@ class Leases(RuleBasedStateMachine):
             self.do(step)
 
     @rule(worker=WORKERS, numbers=st.lists(st.tuples(NUMBERS, TICKETS), max_size=3), seconds=st.sampled_from([None, None, 1, 100]))
-    def beat(self, worker: str, numbers: list[tuple[int, str]], seconds: int | None) -> None:
+    def extend(self, worker: str, numbers: list[tuple[int, str]], seconds: int | None) -> None:
         tickets = dict.fromkeys(self.ticket(number, kind) for number, kind in numbers)
         self.do(Beat(worker, tuple(tickets), seconds, holds_all=False))
 

@@ -97,10 +97,10 @@ class Protocol:
         job = self.jobs[job_id]
         if job.state in ("completed", "dead"):
             return 409
-        asked, job.asked_to_stop = job.asked_to_stop, True
+        params, job.asked_to_stop = job.asked_to_stop, True
         if job.state in ("scheduled", "ready"):
             job.state, job.reason = "cancelled", "cancelled_by_user"
-        return 202 if job.state == "running" and not asked else 200
+        return 202 if job.state == "running" and not params else 200
 
     def replay(self, job_id: UUID) -> bool:
         job = self.jobs[job_id]
@@ -139,7 +139,7 @@ class Protocol:
         job.worker, job.began, job.until = worker, self.now, self.now + timedelta(seconds=seconds)
         job.missing = False
 
-    def learn(self, job: Tracked, token: str | None) -> str | None:
+    def load(self, job: Tracked, token: str | None) -> str | None:
         """The token of a lease that was told for the first time. One that was seen before cannot be it."""
         if job.token is None and token is not None and token not in {known for _, known in self.tickets}:
             job.token = token
@@ -158,12 +158,12 @@ class Protocol:
             return Told("already_settled", state, job.attempt, job.run_at if job.state in LIVE else None)
         return Told("lease_lost", job.state, job.attempt, None)
 
-    def beat(self, job_id: UUID, token: str, seconds: int | None) -> tuple[str, str, datetime | None]:
+    def extend(self, job_id: UUID, token: str, seconds: int | None) -> tuple[str, str, datetime | None]:
         job = self.jobs[job_id]
         if token != job.token or job.state != "running" or job.until is None:
             return "lost", "abandon", None
-        asked = self.now + timedelta(seconds=DEFAULT_LEASE if seconds is None else seconds)
-        job.until = asked if seconds is not None else max(asked, job.until)
+        params = self.now + timedelta(seconds=DEFAULT_LEASE if seconds is None else seconds)
+        job.until = params if seconds is not None else max(params, job.until)
         job.missing = False
         return "extended", "cancel" if job.asked_to_stop else "continue", job.until
 

@@ -39,7 +39,7 @@ class Enqueue:
         job = JobCreate(
             job_type="model", queue=self.queue, priority=self.priority, max_attempts=self.max_attempts, delay_seconds=self.delay
         )
-        told, _ = await broker.intake.enqueue(job, {}, f"{self.queue} {self.key}" if self.key else None, FULL_ACCESS)
+        told, _ = await broker.enqueuer.enqueue(job, {}, f"{self.queue} {self.key}" if self.key else None, FULL_ACCESS)
         return told.id, told.state, told.attempt, told.deliveries, told.run_at
 
     def foretell(self, model: Protocol, told: object) -> object:
@@ -70,14 +70,14 @@ class Claim:
         if self.cut:
             client.left()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, lease_seconds=self.seconds, worker_id=self.worker)
-        answer = await broker.claiming.claim(request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS)
+        answer = await broker.long_poll.claim(request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS)
         return [(job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in answer.jobs]
 
     def foretell(self, model: Protocol, told: object) -> object:
         assert isinstance(told, list)
         tokens = {job_id: token for job_id, token, *_ in told}
         taken = model.claim(self.most, self.seconds, self.worker, self.key)
-        return [(job.id, model.learn(job, tokens.get(job.id)), job.attempt, job.deliveries, job.until) for job in taken]
+        return [(job.id, model.load(job, tokens.get(job.id)), job.attempt, job.deliveries, job.until) for job in taken]
 
 
 class Leaving(Client):
@@ -92,7 +92,7 @@ class Leaving(Client):
         self._found -= 1
         return self._found < 0
 
-    def on_leave(self, _tell: Callable[[], None]) -> None:
+    def on_disconnect(self, _tell: Callable[[], None]) -> None:
         pass
 
 
@@ -107,7 +107,7 @@ class ClaimUnheard:
     async def call(self, broker: Broker) -> object:
         client = Leaving()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, worker_id=self.worker)
-        return (await broker.claiming.claim(request, None, client, FULL_ACCESS)).jobs
+        return (await broker.long_poll.claim(request, None, client, FULL_ACCESS)).jobs
 
     def foretell(self, model: Protocol, told: object) -> object:
         for job in model.claim(self.most, DEFAULT_LEASE, self.worker, None):
@@ -146,7 +146,7 @@ class Settle:
     words: tuple[Word, ...]
 
     async def call(self, broker: Broker) -> object:
-        results = await broker.settling.settle([word.sent() for word in self.words], FULL_ACCESS)
+        results = await broker.settlements.settle([word.sent() for word in self.words], FULL_ACCESS)
         return [
             Told(result.status, value_or(result.state, ""), value_or(result.attempt, 0), value_or(result.run_at, None))
             for result in results
@@ -166,12 +166,12 @@ class Beat:
     async def call(self, broker: Broker) -> object:
         seconds = UNSET if self.seconds is None else self.seconds
         leases = [HeldLease(job_id=job_id, lease_token=token, lease_seconds=seconds) for job_id, token in self.tickets]
-        answer = await broker.beating.beat(Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), FULL_ACCESS)
+        answer = await broker.heartbeats.extend(Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), FULL_ACCESS)
         beats = [(lease.status, lease.action, value_or(lease.lease_expires_at, None)) for lease in answer.leases]
         return beats, set(answer.released)
 
     def foretell(self, model: Protocol, told: object) -> object:
-        beats = [model.beat(*ticket, self.seconds) for ticket in self.tickets]
+        beats = [model.extend(*ticket, self.seconds) for ticket in self.tickets]
         return beats, model.reconcile(self.worker, self.tickets) if self.holds_all else set()
 
 
@@ -203,7 +203,7 @@ class Cancel:
 
     async def call(self, broker: Broker) -> object:
         try:
-            status, _ = await broker.changing.cancel(self.job_id, None)
+            status, _ = await broker.updater.cancel(self.job_id, None)
         except WrongState:
             return 409
         return status
@@ -220,7 +220,7 @@ class Replay:
 
     async def call(self, broker: Broker) -> object:
         try:
-            return (await broker.reviving.replay_one(self.job_id)).replay_count
+            return (await broker.dead_letters.replay_one(self.job_id)).replay_count
         except NotFound:
             return None
 

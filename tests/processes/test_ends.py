@@ -82,8 +82,8 @@ def test_a_draining_broker_is_not_ready_and_hands_out_nothing(common: TestDataba
         api = Api(broker.http, queue)
         job = api.enqueue()
         assert api.get("/readyz")["ready"] is True
-        assert broker.house is not None
-        broker.house.drain()
+        assert broker.broker_services is not None
+        broker.broker_services.drain()
         readiness = api.get("/readyz", status=503)
         assert [check["name"] for check in readiness["checks"] if not check["ok"]] == ["serving"]
         answer = api.claim(wait_seconds=25)
@@ -97,7 +97,7 @@ def test_a_draining_broker_still_tells_a_repeated_claim_what_it_got(common: Test
         api = Api(broker.http, queue)
         api.enqueue_many(2)
         held = api.claim_one(key="again")
-        assert broker.house is not None
-        broker.house.drain()
+        assert broker.broker_services is not None
+        broker.broker_services.drain()
         assert api.claim_one(key="again")["lease_token"] == held["lease_token"]
         assert api.claim(key="another")["jobs"] == []

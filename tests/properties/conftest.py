@@ -37,11 +37,11 @@ def world(postgres: str, loop: Loop) -> Iterator[World]:
 @pytest.fixture(scope="package")
 def effort() -> settings:
     """The same examples each time, unless somebody asks for more. What fails is told as it was found: brokers may not do the same twice."""
-    asked = os.environ.get("PROPERTIES")
+    params = os.environ.get("PROPERTIES")
     return settings(
-        max_examples=int(asked or FEW),
-        stateful_step_count=60 if asked else 30,
-        derandomize=asked is None,
+        max_examples=int(params or FEW),
+        stateful_step_count=60 if params else 30,
+        derandomize=params is None,
         deadline=None,
         database=None,
         phases=[Phase.generate],

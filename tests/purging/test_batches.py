@@ -35,23 +35,27 @@ def alone(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 @pytest.fixture
 def quiet(alone: TestDatabase, loop: Loop) -> Iterator[Broker]:
-    house = build_broker(QUICK, alone.dsn)
-    loop.run(house.floor.db.open())
-    loop.run(house.floor.clock.refresh(house.floor.db))
-    yield house
-    loop.run(house.floor.db.close())
+    broker_services = build_broker(QUICK, alone.dsn)
+    loop.run(broker_services.infra.db.open())
+    loop.run(broker_services.infra.clock.refresh(broker_services.infra.db))
+    yield broker_services
+    loop.run(broker_services.infra.db.close())
 
 
-def add(house: Broker, db: TestDatabase, lane: int, count: int, *, awaited: bool | None = None) -> list[str]:
-    ids = [str(house.floor.mint(lane)) for _ in range(count)]
+def add(broker_services: Broker, db: TestDatabase, lane: int, count: int, *, awaited: bool | None = None) -> list[str]:
+    ids = [str(broker_services.infra.job_ids(lane)) for _ in range(count)]
     db.execute(JOBS, lane, ids, awaited)
     return ids
 
 
-def purge(house: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
+def purge(broker_services: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
     """What it answers, and the lanes that were told, once per batch."""
     lanes: list[int] = []
-    return loop.run(QueuePurger(house.floor, house.queues, house.signals, lanes.append).purge(QUEUE, PurgeQueue(dry_run=False))), lanes
+    return loop.run(
+        QueuePurger(broker_services.infra, broker_services.queues, broker_services.signals, lanes.append).purge(
+            QUEUE, PurgeQueue(dry_run=False)
+        )
+    ), lanes
 
 
 def test_many_jobs_go_in_batches_and_each_tells_its_lane(quiet: Broker, alone: TestDatabase, loop: Loop) -> None:

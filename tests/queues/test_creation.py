@@ -103,12 +103,12 @@ def test_batches_that_name_new_queues_in_opposite_orders_do_not_block_each_other
     assert refused == []
 
 
-def test_jobs_that_wait_for_one_new_queue_are_stored_together(house: Broker, loop: Loop, db: TestDatabase, queue: str) -> None:
+def test_jobs_that_wait_for_one_new_queue_are_stored_together(broker_services: Broker, loop: Loop, db: TestDatabase, queue: str) -> None:
     """After the first of them, as if the queue had existed before."""
 
     async def enqueue_all() -> None:
         job = JobCreate(queue=queue, job_type="test")
-        await asyncio.gather(*[house.intake.enqueue(job, {}, None, FULL_ACCESS) for _ in range(200)])
+        await asyncio.gather(*[broker_services.enqueuer.enqueue(job, {}, None, FULL_ACCESS) for _ in range(200)])
 
     loop.run(enqueue_all())
     assert db.value("SELECT count(*) FROM jobs") == 200

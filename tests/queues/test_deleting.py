@@ -15,9 +15,9 @@ Revive = Callable[[], None]
 
 
 @pytest.fixture
-def revive(house: Broker, loop: Loop) -> Revive:
+def revive(broker_services: Broker, loop: Loop) -> Revive:
     """The chore, run now."""
-    return lambda: loop.run(house.configuring.revive_used())
+    return lambda: loop.run(broker_services.queue_service.revive_used())
 
 
 def delete(api: Api, status: int = 200) -> Json:

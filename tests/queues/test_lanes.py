@@ -12,9 +12,9 @@ Chore = Callable[[], None]
 
 
 @pytest.fixture
-def chore(house: Broker, loop: Loop) -> Chore:
+def service_(broker_services: Broker, loop: Loop) -> Chore:
     """What sets queues right, run now."""
-    return lambda: loop.run(house.configuring.revive_used())
+    return lambda: loop.run(broker_services.queue_service.revive_used())
 
 
 def group_lanes(db: TestDatabase, api: Api) -> int:
@@ -72,26 +72,26 @@ def test_groups_of_an_empty_queue_are_spread_among_all_lanes_at_once(api: Api, d
 
 
 @pytest.mark.parametrize("state", ["ready", "dead"])
-def test_groups_follow_the_lanes_when_no_job_of_a_group_is_left(api: Api, db: TestDatabase, chore: Chore, state: str) -> None:
+def test_groups_follow_the_lanes_when_no_job_of_a_group_is_left(api: Api, db: TestDatabase, service_: Chore, state: str) -> None:
     job = api.dead(group="a") if state == "dead" else api.enqueue(group="a")
     api.configure(lanes=4)
-    chore()
+    service_()
     assert group_lanes(db, api) == 1
     if state == "dead":
         api.post("/dead-letters/purge", {"ids": [job["id"]], "dry_run": False})
     else:
         api.cancel(job)
     api.enqueue_many(3)
-    chore()
+    service_()
     assert group_lanes(db, api) == 4
 
 
-def test_a_lane_that_was_closed_over_a_job_is_opened_again(api: Api, db: TestDatabase, chore: Chore) -> None:
+def test_a_lane_that_was_closed_over_a_job_is_opened_again(api: Api, db: TestDatabase, service_: Chore) -> None:
     api.configure(lanes=256)
     api.enqueue_many(5)
     highest = db.value("SELECT max(lane) % 256 + 1 FROM jobs")
     db.execute("UPDATE queues SET lanes = 1, group_lanes = 1 WHERE name = $1", api.queue)  # by somebody who could not see the jobs yet
-    chore()
+    service_()
     assert api.get(f"/queues/{api.queue}")["lanes"] == highest
-    chore()
+    service_()
     assert api.get(f"/queues/{api.queue}")["lanes"] == highest

@@ -29,8 +29,8 @@ def second(request: pytest.FixtureRequest, dsn: str) -> Iterator[RunningBroker]:
 
 def cached(broker: RunningBroker, name: str) -> Any:
     """The queue as that broker decides by it, or None."""
-    assert broker.house is not None
-    return next((queue for queue in broker.house.queues.known() if queue.name == name), None)
+    assert broker.broker_services is not None
+    return next((queue for queue in broker.broker_services.queues.known() if queue.name == name), None)
 
 
 def test_a_change_is_in_force_here_when_it_is_answered(broker: RunningBroker, api: Api) -> None:

@@ -92,6 +92,6 @@ def schedules(api: Api, db: TestDatabase) -> Iterator[Schedules]:
 
 
 @pytest.fixture
-def firing(house: Broker) -> PeriodicEnqueuer:
+def periodic_enqueuer(broker_services: Broker) -> PeriodicEnqueuer:
     """Of a broker that serves nobody and has no chores."""
-    return house.firing
+    return broker_services.periodic_enqueuer

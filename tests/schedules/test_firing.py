@@ -41,14 +41,14 @@ def test_a_cron_schedule_fires(schedules: Schedules) -> None:
 
 
 def test_brokers_that_look_at_once_fire_each_run_once(
-    schedules: Schedules, api: Api, firing: PeriodicEnqueuer, loop: Loop, dsn: str
+    schedules: Schedules, api: Api, periodic_enqueuer: PeriodicEnqueuer, loop: Loop, dsn: str
 ) -> None:
     names = [f"s{n}" for n in range(20)]
     for name in names:
         schedules.put(name, job={"tags": [name]})
 
     async def look() -> None:
-        await asyncio.gather(*[firing.run_once() for _ in range(3)])
+        await asyncio.gather(*[periodic_enqueuer.run_once() for _ in range(3)])
 
     with threaded_broker(QUICK, dsn):
         schedules.db.execute(
@@ -61,7 +61,7 @@ def test_brokers_that_look_at_once_fire_each_run_once(
 
 
 def test_a_run_whose_job_cannot_be_stored_stays_due_and_holds_up_no_other(
-    schedules: Schedules, db: TestDatabase, firing: PeriodicEnqueuer, loop: Loop
+    schedules: Schedules, db: TestDatabase, periodic_enqueuer: PeriodicEnqueuer, loop: Loop
 ) -> None:
     schedules.put("broken", misfire="once")
     schedules.put("sound")
@@ -69,7 +69,7 @@ def test_a_run_whose_job_cannot_be_stored_stays_due_and_holds_up_no_other(
         schedules.age(HOUR + 2, "broken")
         schedules.age(HOUR + 1, "sound")
         before = schedules.get("broken")
-        loop.run(firing.run_once())
+        loop.run(periodic_enqueuer.run_once())
         schedules.gone_on("sound")
         assert schedules.get("broken") == before
         assert [job["schedule"] for job in schedules.jobs()] == ["sound"]
@@ -195,14 +195,14 @@ def test_a_unique_key_that_rejects_skips_the_run(schedules: Schedules, api: Api)
     assert schedules.gone_on()["last_job_id"] != first["id"]
 
 
-def test_a_run_waits_while_its_queue_is_full(schedules: Schedules, api: Api, firing: PeriodicEnqueuer, loop: Loop) -> None:
+def test_a_run_waits_while_its_queue_is_full(schedules: Schedules, api: Api, periodic_enqueuer: PeriodicEnqueuer, loop: Loop) -> None:
     schedules.send("PUT", f"/queues/{api.queue}", {"max_waiting": 1}, status=200)
     schedules.put()
     schedules.post("run", status=201)
     assert schedules.post("run", status=429)["code"] == "queue_full"
     schedules.age(HOUR)
     due = schedules.get()
-    loop.run(firing.run_once())
+    loop.run(periodic_enqueuer.run_once())
     assert schedules.get() == due
     api.claim_one()
     schedules.gone_on()

@@ -8,9 +8,9 @@ from tests.api import Api
 
 @pytest.mark.parametrize("path", ["/jobs", "/stats", "/metrics", "/docs"])
 def test_no_other_origin_is_let_in(http: httpx.Client, path: str) -> None:
-    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    params = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     for method in ("GET", "OPTIONS"):
-        answer = http.request(method, path, headers=asked)
+        answer = http.request(method, path, headers=params)
         assert not [name for name in answer.headers if name.startswith("access-control-")]
 
 

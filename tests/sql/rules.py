@@ -15,10 +15,10 @@ ACROSS_LANES = {
     "jobs.next_due",
     "leases.expired_leases",
     "leases.live_tokens",
-    "leases.held_by",
+    "leases.count_leases_of_key",
     "leases.leases_of_worker",
     "leases.ready_lanes",
-    "dead_letters.too_old",
+    "dead_letters.expired_dead_letters",
     "jobs.count_waiting",
     "purging.count_purgeable",
     "purging.purgeable_jobs",
@@ -26,19 +26,19 @@ ACROSS_LANES = {
     "queues.revive_used",
     "queues.reopen_lanes",
     "queues.spread_groups",
-    "jobs.expiring_jobs",
-    "dependencies.ended_jobs",
-    "limits.lanes_with_parked",
-    "limits.all_rests",
-    "limits.leases_of_queues",
-    "keys.expired_keys",
-    "stats.unfolded_lanes",
-    "stats.add_times",
+    "jobs.past_start_deadline",
+    "dependencies.unresolved_parents",
+    "concurrency.lanes_with_pending",
+    "concurrency.all_cooldowns",
+    "concurrency.leases_of_queues",
+    "locks.expired_keys",
+    "stats.unaggregated_lanes",
+    "stats.add_durations",
     "stats.counts",
     "stats.rates",
-    "stats.times",
+    "stats.durations",
     "stats.oldest_ready",
-    "stats.oldest_parked",
+    "stats.oldest_pending",
     "stats.forget_rates",
     "stats.forget_times",
     "workers.list_workers",
@@ -77,8 +77,8 @@ def _unnested(statement: Named) -> list[str]:
 
 
 def is_the_same_on_every_node(statement: Named) -> str | None:
-    dice = re.search(r"\b(random|clock_timestamp|statement_timestamp|gen_random_uuid|uuidv7|nextval|timeofday)\(", statement.code)
-    return f"calls {dice[1]}" if dice else None
+    rng = re.search(r"\b(random|clock_timestamp|statement_timestamp|gen_random_uuid|uuidv7|nextval|timeofday)\(", statement.code)
+    return f"calls {rng[1]}" if rng else None
 
 
 def computes_no_time_from_a_column(statement: Named) -> str | None:

@@ -34,10 +34,10 @@ def noted(in_parts: TestDatabase) -> dict[str, list[Touched]]:
     in_parts.execute("INSERT INTO keys (lane, digest, expires_at) VALUES (7, gen_random_uuid(), now() - interval '1 day')")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.broker.Database", WatchedDatabase)
-        patch.setattr("app.leases.low_water_marks.DEAR", -1)  # so that floors are used though nothing is dead
+        patch.setattr("app.leases.low_water_marks.EXPENSIVE_BUFFERS", -1)  # so that floors are used though nothing is dead
         with threaded_broker(QUICK, in_parts.dsn) as broker:
             live(Api(broker.http, "life"), in_parts)
-            wait_until(lambda: {"fold", "forget_keys", "first_ready"} <= NOTES.keys())
+            wait_until(lambda: {"aggregate", "delete_keys", "first_ready"} <= NOTES.keys())
     return dict(NOTES)
 
 
@@ -63,11 +63,11 @@ def test_a_statement_of_one_lane_touches_one_part_of_each_table(noted: dict[str,
     [
         ("enqueue", {"jobs", "stat_deltas"}),
         ("claim", {"jobs", "stat_deltas"}),
-        ("put_back", {"jobs", "stat_deltas"}),
+        ("requeue", {"jobs", "stat_deltas"}),
         ("complete", {"jobs", "stat_deltas"}),
-        ("bury", {"jobs", "dead_letters", "stat_deltas"}),
+        ("move_to_dead_letters", {"jobs", "dead_letters", "stat_deltas"}),
         ("replay", {"jobs", "dead_letters", "stat_deltas"}),
-        ("fold", {"stat_deltas", "stat_totals", "stat_rates"}),
+        ("aggregate", {"stat_deltas", "stat_totals", "stat_rates"}),
     ],
 )
 def test_what_a_statement_writes_is_seen(noted: dict[str, list[Touched]], name: str, tables: set[str]) -> None:

@@ -119,7 +119,7 @@ class Asks:
 
 
 @pytest.fixture
-def asks(shop: Session, api: Api) -> Asks:
+def poll_history(shop: Session, api: Api) -> Asks:
     api.configure()
     return Asks(shop, api)
 

@@ -60,7 +60,7 @@ def test_two_that_make_the_same_queue_share_it(shop: Session, rival: Session, ap
     assert api.job(waits.result(20))["queue"] == api.queue
 
 
-def test_a_deleted_queue_hands_out_and_comes_back(shop: Session, api: Api, db: TestDatabase, house: Broker, loop: Loop) -> None:
+def test_a_deleted_queue_hands_out_and_comes_back(shop: Session, api: Api, db: TestDatabase, broker_services: Broker, loop: Loop) -> None:
     """It need not be back for that: a chore looks after it, and nobody waits for the caller's commit."""
     api.configure(max_waiting=1, lanes=2)
     number = db.value("SELECT id FROM queues WHERE name = $1", api.queue)
@@ -69,7 +69,7 @@ def test_a_deleted_queue_hands_out_and_comes_back(shop: Session, api: Api, db: T
         ids = {shop.enqueue() for _ in range(3)}
         api.get(f"/queues/{api.queue}", status=404)
     assert {job["id"] for job in api.claim(max_jobs=10)["jobs"]} == ids
-    loop.run(house.configuring.revive_used())
+    loop.run(broker_services.queue_service.revive_used())
     wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 200)
     assert db.value("SELECT id FROM queues WHERE name = $1", api.queue) == number
     assert "max_waiting" not in api.get(f"/queues/{api.queue}")

@@ -42,48 +42,48 @@ def stored(db: TestDatabase, job_id: str) -> Json:
 @pytest.mark.parametrize("after", [0, 3600], ids=["now", "later"])
 @pytest.mark.parametrize("past", [*PASTS, "scheduled", "blocked"])
 @pytest.mark.parametrize("config", [{}, {"max_running_per_group": 1}, {"fair": True}], ids=["plain", "strict", "fair"])
-def test_a_waiting_job_is_replaced_as_over_http(asks: Asks, db: TestDatabase, config: Json, past: str, after: int) -> None:
-    asks.api.configure(**config)
-    parent = asks.api.enqueue(delay_seconds=600)["id"]
+def test_a_waiting_job_is_replaced_as_over_http(poll_history: Asks, db: TestDatabase, config: Json, past: str, after: int) -> None:
+    poll_history.api.configure(**config)
+    parent = poll_history.api.enqueue(delay_seconds=600)["id"]
     waits: dict[str, Json] = {"scheduled": {"delay_seconds": 600}, "blocked": {"depends_on": [parent]}}
-    ids = {way: asks.http(way, job_type=way, group=way, payload=1, **waits.get(past, {}))["id"] for way in WAYS}
+    ids = {way: poll_history.http(way, job_type=way, group=way, payload=1, **waits.get(past, {}))["id"] for way in WAYS}
     for way in WAYS:
-        begun(asks.api, db, way, past)
-    assert asks.sql("sql", on_duplicate="replace", delay_seconds=after, payload="2", **BODY) == ids["sql"]
-    assert asks.http("http", on_duplicate="replace", delay_seconds=after, payload=2, **BODY)["id"] == ids["http"]
+        begun(poll_history.api, db, way, past)
+    assert poll_history.sql("sql", on_duplicate="replace", delay_seconds=after, payload="2", **BODY) == ids["sql"]
+    assert poll_history.http("http", on_duplicate="replace", delay_seconds=after, payload=2, **BODY)["id"] == ids["http"]
     wait_until(lambda: stored(db, ids["sql"]) == stored(db, ids["http"]))
     assert stored(db, ids["sql"])["payload"] == "2"
-    assert [asks.api.job(ids[way])["group"] for way in WAYS] == ["sql", "http"]
+    assert [poll_history.api.job(ids[way])["group"] for way in WAYS] == ["sql", "http"]
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 60), (60, 0), (60, 60)])
-def test_what_is_replaced_is_counted_in_its_new_state(asks: Asks, before: int, after: int) -> None:
-    asks.http(delay_seconds=before)
-    asks.sql(on_duplicate="replace", delay_seconds=after)
-    assert asks.api.counts() == {"scheduled" if after else "ready": 1}
+def test_what_is_replaced_is_counted_in_its_new_state(poll_history: Asks, before: int, after: int) -> None:
+    poll_history.http(delay_seconds=before)
+    poll_history.sql(on_duplicate="replace", delay_seconds=after)
+    assert poll_history.api.counts() == {"scheduled" if after else "ready": 1}
 
 
-def test_a_running_job_is_not_replaced(asks: Asks) -> None:
-    job_id = asks.http(payload=1)["id"]
-    held = asks.api.claim_one()
-    assert asks.sql(on_duplicate="replace", payload="2") == job_id
-    assert asks.api.job(job_id)["payload"] == 1
-    assert asks.api.complete(held)["state"] == "completed"
+def test_a_running_job_is_not_replaced(poll_history: Asks) -> None:
+    job_id = poll_history.http(payload=1)["id"]
+    held = poll_history.api.claim_one()
+    assert poll_history.sql(on_duplicate="replace", payload="2") == job_id
+    assert poll_history.api.job(job_id)["payload"] == 1
+    assert poll_history.api.complete(held)["state"] == "completed"
 
 
-def test_a_job_that_has_its_turn_and_is_put_off_gives_it_to_the_next(asks: Asks, db: TestDatabase) -> None:
-    asks.api.configure(max_running_per_group=1)
-    first = asks.http(group="g")["id"]
+def test_a_job_that_has_its_turn_and_is_put_off_gives_it_to_the_next(poll_history: Asks, db: TestDatabase) -> None:
+    poll_history.api.configure(max_running_per_group=1)
+    first = poll_history.http(group="g")["id"]
     wait_until(lambda: db.value("SELECT turn FROM jobs WHERE id = $1", first))
-    second = asks.api.enqueue(group="g")["id"]
-    assert asks.sql(on_duplicate="replace", delay_seconds=600, group_key="another") == first
-    assert asks.api.claim_one(wait_seconds=20)["id"] == second
-    assert asks.api.job(first)["group"] == "g"
+    second = poll_history.api.enqueue(group="g")["id"]
+    assert poll_history.sql(on_duplicate="replace", delay_seconds=600, group_key="another") == first
+    assert poll_history.api.claim_one(wait_seconds=20)["id"] == second
+    assert poll_history.api.job(first)["group"] == "g"
 
 
-def test_a_replacement_rolls_back_too(asks: Asks) -> None:
-    job_id = asks.http(payload=1)["id"]
-    with asks.shop.transaction("ROLLBACK"):
-        assert asks.sql(on_duplicate="replace", payload="2") == job_id
-        assert asks.api.claim()["jobs"] == []  # nobody begins it while it may change
-    assert asks.api.claim_one()["payload"] == 1
+def test_a_replacement_rolls_back_too(poll_history: Asks) -> None:
+    job_id = poll_history.http(payload=1)["id"]
+    with poll_history.shop.transaction("ROLLBACK"):
+        assert poll_history.sql(on_duplicate="replace", payload="2") == job_id
+        assert poll_history.api.claim()["jobs"] == []  # nobody begins it while it may change
+    assert poll_history.api.claim_one()["payload"] == 1

@@ -12,10 +12,10 @@ Fold = Callable[[], None]
 
 
 @pytest.fixture
-def fold(house: Broker, loop: Loop, db: TestDatabase) -> Iterator[Fold]:
+def fold(broker_services: Broker, loop: Loop, db: TestDatabase) -> Iterator[Fold]:
     """Folds now; and nobody else does while the test runs."""
     with db.led_here("fold"):
-        yield lambda: loop.run(house.reckoning.fold())
+        yield lambda: loop.run(broker_services.stats.aggregate())
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def cost(db: TestDatabase, lanes: list[int]) -> dict[str, int]:
         "counts": buffers(db, SQL.counts, lanes),
         "oldest_ready": buffers(db, SQL.oldest_ready, lanes),
         "rates": buffers(db, SQL.rates, lanes, *spans),
-        "times": buffers(db, SQL.times, lanes, spans[2]),
+        "times": buffers(db, SQL.durations, lanes, spans[2]),
         "workers_seen": buffers(db, SQL.workers_seen, spans[2]),
     }
 

@@ -36,22 +36,22 @@ def test_an_id_tells_when_it_was_minted_to_the_millisecond(lane: int, now: datet
 @given(st.lists(st.tuples(any_lane, st.integers(-5000, 5000)), min_size=2, max_size=30))
 def test_ids_grow_even_when_the_clock_goes_back(minted: list[tuple[int, int]]) -> None:
     clock = iter([NOON + timedelta(milliseconds=shift) for _, shift in minted])
-    mint = JobIdGenerator(lambda: next(clock))
-    ids = [mint(lane) for lane, _ in minted]
+    job_ids = JobIdGenerator(lambda: next(clock))
+    ids = [job_ids(lane) for lane, _ in minted]
     assert ids == sorted(set(ids))
 
 
 @given(st.lists(st.lists(any_lane, max_size=20), max_size=5))
 def test_ids_that_are_minted_together_are_in_the_order_of_their_lanes_and_grow(together: list[list[int]]) -> None:
-    mint = JobIdGenerator(lambda: NOON)
-    ids = [job_id for some in together for job_id in mint.several(some)]
+    job_ids = JobIdGenerator(lambda: NOON)
+    ids = [job_id for some in together for job_id in job_ids.several(some)]
     assert [lanes.lane_of(job_id) for job_id in ids] == [lane for some in together for lane in some]
     assert ids == sorted(set(ids))
 
 
 def test_more_ids_than_a_millisecond_has_room_for_still_grow() -> None:
-    mint = JobIdGenerator(lambda: NOON)
-    ids = [mint(0) for _ in range(5000)]
+    job_ids = JobIdGenerator(lambda: NOON)
+    ids = [job_ids(0) for _ in range(5000)]
     assert ids == sorted(set(ids))
     assert lanes.created_at(ids[-1]) - NOON == timedelta(milliseconds=1)
 
@@ -87,8 +87,8 @@ def test_keys_spread_over_all_lanes() -> None:
 
 @given(st.lists(any_lane, max_size=20))
 def test_locks_are_taken_in_the_order_of_lanes_and_ids(chosen: list[int]) -> None:
-    mint = JobIdGenerator(lambda: NOON)
-    grouped = lanes.by_lane([mint(lane) for lane in chosen], lambda job_id: job_id)
+    job_ids = JobIdGenerator(lambda: NOON)
+    grouped = lanes.by_lane([job_ids(lane) for lane in chosen], lambda job_id: job_id)
     assert list(grouped) == sorted(set(chosen))
     assert all(ids == sorted(ids) for ids in grouped.values())
     assert sum(len(ids) for ids in grouped.values()) == len(chosen)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.stats.histograms import BUCKET_BOUNDS, DurationHistogram
+from app.leases.duration_histogram import BUCKET_BOUNDS, DurationHistogram
 from app.stats.service import _percentile
 from app.stats.store import DurationRow
 
@@ -56,5 +56,5 @@ def test_what_was_taken_and_could_not_be_written_is_put_back() -> None:
     taken = times.take()
     assert times.take() == {}
     times.record(7, "wait", [0.0])
-    times.put_back(taken)
+    times.restore(taken)
     assert times.take() == {(7, "wait", 0): 2}

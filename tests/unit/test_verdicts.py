@@ -42,9 +42,9 @@ RUNNING = LeaseRow(
 BROKEN = JobError(message="it broke", error_type="Broken")
 
 
-def verdict(row: LeaseRow, outcome: LeaseOutcome, *, dice: float = 0, **ending: object) -> RetryDecision:
+def decision(row: LeaseRow, outcome: LeaseOutcome, *, rng: float = 0, **lease_end: object) -> RetryDecision:
     error = BROKEN if outcome in ("fail", "expire") else None
-    return decide(row, LeaseEnd(JOB, TOKEN, outcome, **{"error": error, **ending}), SETTINGS, NOW, dice)  # type: ignore[arg-type]
+    return decide(row, LeaseEnd(JOB, TOKEN, outcome, **{"error": error, **lease_end}), SETTINGS, NOW, rng)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -72,17 +72,17 @@ def verdict(row: LeaseRow, outcome: LeaseOutcome, *, dice: float = 0, **ending: 
 def test_each_ending_spends_its_own_budget(
     outcome: LeaseOutcome, was: dict[str, int], state: str, reason: str | None, attempt: int, crashes: int
 ) -> None:
-    judged = verdict(RUNNING._replace(**was), outcome)  # type: ignore[arg-type]
+    judged = decision(RUNNING._replace(**was), outcome)  # type: ignore[arg-type]
     assert (judged.next_state, judged.reason, judged.attempt, judged.crashes) == (state, reason, attempt, crashes)
 
 
 def test_what_cannot_be_retried_is_dead_at_once() -> None:
-    assert verdict(RUNNING, "fail", retryable=False).reason == "not_retryable"
+    assert decision(RUNNING, "fail", retryable=False).reason == "not_retryable"
 
 
 @pytest.mark.parametrize("outcome", ["fail", "snooze", "release", "expire"])
 def test_a_cancelled_job_ends_cancelled_whatever_its_worker_says(outcome: LeaseOutcome) -> None:
-    judged = verdict(RUNNING._replace(cancel_requested_at=NOW, attempt=5, deliveries=10), outcome)
+    judged = decision(RUNNING._replace(cancel_requested_at=NOW, attempt=5, deliveries=10), outcome)
     assert (judged.next_state, judged.reason) == ("cancelled", "cancelled_by_user")
 
 
@@ -90,31 +90,31 @@ def test_a_cancelled_job_ends_cancelled_whatever_its_worker_says(outcome: LeaseO
     ("outcome", "remembered"), [("fail", "fail"), ("snooze", "snooze"), ("release", "release"), ("undo", None), ("expire", None)]
 )
 def test_only_a_workers_word_can_be_repeated(outcome: LeaseOutcome, remembered: str | None) -> None:
-    assert verdict(RUNNING, outcome).settled_as == remembered
+    assert decision(RUNNING, outcome).settled_as == remembered
 
 
 def test_a_late_release_of_an_expired_lease_gives_back_no_attempt() -> None:
     """The expiry has been counted; what it cost stays spent."""
-    assert verdict(RUNNING._replace(state="ready", lease_expires_at=None), "release").attempt == 1
+    assert decision(RUNNING._replace(state="ready", lease_expires_at=None), "release").attempt == 1
 
 
 def test_a_retry_waits_longer_each_time_up_to_the_cap() -> None:
-    delays = [(verdict(RUNNING._replace(attempt=attempt), "fail").run_at - NOW).total_seconds() for attempt in (1, 2, 3, 4)]
+    delays = [(decision(RUNNING._replace(attempt=attempt), "fail").run_at - NOW).total_seconds() for attempt in (1, 2, 3, 4)]
     assert delays == [10, 30, 90, 100]
 
 
-@pytest.mark.parametrize(("dice", "seconds"), [(-1, 5), (0, 10), (1, 15)])
-def test_jitter_stretches_or_shortens_by_its_share(dice: float, seconds: float) -> None:
-    assert verdict(RUNNING, "fail", dice=dice).run_at - NOW == timedelta(seconds=seconds)
+@pytest.mark.parametrize(("rng", "seconds"), [(-1, 5), (0, 10), (1, 15)])
+def test_jitter_stretches_or_shortens_by_its_share(rng: float, seconds: float) -> None:
+    assert decision(RUNNING, "fail", rng=rng).run_at - NOW == timedelta(seconds=seconds)
 
 
 def test_the_jobs_own_policy_goes_before_the_settings() -> None:
     row = RUNNING._replace(attempt=3, retry='{"base_seconds": 1, "factor": 2, "jitter": 0}')
-    assert verdict(row, "fail", dice=1).run_at - NOW == timedelta(seconds=4)
+    assert decision(row, "fail", rng=1).run_at - NOW == timedelta(seconds=4)
 
 
 def test_a_worker_may_name_the_delay_and_it_has_no_jitter() -> None:
-    assert verdict(RUNNING, "fail", dice=1, delay_seconds=7.0).run_at - NOW == timedelta(seconds=7)
+    assert decision(RUNNING, "fail", rng=1, delay_seconds=7.0).run_at - NOW == timedelta(seconds=7)
 
 
 @given(st.integers(1, 10**6), st.floats(0, 366 * 86400), st.floats(1, 1000), st.floats(0, 366 * 86400))
@@ -129,7 +129,7 @@ def test_back_off_never_gets_shorter(attempt: int, base: float, factor: float) -
 
 
 def test_an_execution_that_counted_is_accounted_for() -> None:
-    entry = verdict(RUNNING, "fail").entry
+    entry = decision(RUNNING, "fail").entry
     assert entry is not None
     assert msgspec.json.decode(entry, type=Attempt) == Attempt(
         attempt=1, worker_id="w1", started_at=RUNNING.started_at, ended_at=NOW, outcome="fail", error=BROKEN
@@ -138,7 +138,7 @@ def test_an_execution_that_counted_is_accounted_for() -> None:
 
 @pytest.mark.parametrize("outcome", ["snooze", "release", "undo", "reclaim"])
 def test_one_that_did_not_count_is_not(outcome: LeaseOutcome) -> None:
-    assert verdict(RUNNING, outcome).entry is None
+    assert decision(RUNNING, outcome).entry is None
 
 
 @pytest.mark.parametrize(

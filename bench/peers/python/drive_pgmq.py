@@ -13,9 +13,9 @@ LEASE_SECONDS = 60
 
 
 class Driver:
-    async def open(self, asked: Asked) -> None:
-        self.asked = asked
-        self.pool = await asyncpg.create_pool(asked.at, min_size=asked.pool, max_size=asked.pool)
+    async def open(self, params: Asked) -> None:
+        self.params = params
+        self.pool = await asyncpg.create_pool(params.at, min_size=params.pool, max_size=params.pool)
 
     async def prepare(self) -> None:
         await self.pool.execute((resources.files("pgmq") / "sql" / "pgmq.sql").read_text())
@@ -31,13 +31,13 @@ class Driver:
         await self.pool.execute("SELECT pgmq.send_batch($1, $2::jsonb[])", QUEUE, [BODY] * count)
 
     async def work(self, handled: Callable[[], None]) -> None:
-        await asyncio.gather(*(self._worker(handled) for _ in range(self.asked.concurrency)))
+        await asyncio.gather(*(self._worker(handled) for _ in range(self.params.concurrency)))
 
     async def _worker(self, handled: Callable[[], None]) -> None:
         """Reads a batch, handles each message, deletes the batch; ends with the queue."""
         async with self.pool.acquire() as connection:
             while rows := await connection.fetch(
-                "SELECT msg_id, message FROM pgmq.read($1, $2, $3)", QUEUE, LEASE_SECONDS, self.asked.prefetch
+                "SELECT msg_id, message FROM pgmq.read($1, $2, $3)", QUEUE, LEASE_SECONDS, self.params.prefetch
             ):
                 for _ in rows:
                     handled()

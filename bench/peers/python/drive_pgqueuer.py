@@ -14,9 +14,9 @@ BODY = json.dumps(PAYLOAD).encode()
 
 
 class Driver:
-    async def open(self, asked: Asked) -> None:
-        self.asked = asked
-        self.pool = await asyncpg.create_pool(asked.at, min_size=asked.pool, max_size=asked.pool)
+    async def open(self, params: Asked) -> None:
+        self.params = params
+        self.pool = await asyncpg.create_pool(params.at, min_size=params.pool, max_size=params.pool)
         self.queries = Queries(AsyncpgPoolDriver(self.pool))
 
     async def prepare(self) -> None:
@@ -38,7 +38,7 @@ class Driver:
             handled()
 
         manager.entrypoint(QUEUE)(handle)
-        await manager.run(batch_size=self.asked.prefetch, max_concurrent_tasks=self.asked.concurrency or None)
+        await manager.run(batch_size=self.params.prefetch, max_concurrent_tasks=self.params.concurrency or None)
 
     async def left(self) -> int:
         count = await self.pool.fetchval("SELECT count(*) FROM pgqueuer")

@@ -10,10 +10,10 @@ EMPTY = "TRUNCATE procrastinate_jobs, procrastinate_events, procrastinate_worker
 
 
 class Driver:
-    async def open(self, asked: Asked) -> None:
-        self.asked = asked
+    async def open(self, params: Asked) -> None:
+        self.params = params
         self.handled: Callable[[], None] = lambda: None
-        self.connector = procrastinate.PsycopgConnector(conninfo=asked.at, min_size=asked.pool, max_size=asked.pool)
+        self.connector = procrastinate.PsycopgConnector(conninfo=params.at, min_size=params.pool, max_size=params.pool)
         self.app = procrastinate.App(connector=self.connector)
         self.task = self.app.task(queue=QUEUE, name=QUEUE)(self._handle)
         await self.app.open_async()
@@ -35,7 +35,7 @@ class Driver:
 
     async def work(self, handled: Callable[[], None]) -> None:
         self.handled = handled
-        await self.app.run_worker_async(concurrency=self.asked.concurrency, install_signal_handlers=False)
+        await self.app.run_worker_async(concurrency=self.params.concurrency, install_signal_handlers=False)
 
     async def left(self) -> int:
         return int((await self.connector.execute_query_one_async(LEFT))["left"])

@@ -40,7 +40,7 @@ class Asked:
 class Driver(Protocol):
     """What a peer's driver supplies."""
 
-    async def open(self, asked: Asked) -> None: ...
+    async def open(self, params: Asked) -> None: ...
     async def prepare(self) -> None: ...
     async def empty(self) -> None: ...
     async def send(self) -> None: ...
@@ -53,17 +53,17 @@ def play(driver: Driver) -> None:
     uvloop.run(_play(driver, Asked(**json.loads(sys.argv[1]))))
 
 
-async def _play(driver: Driver, asked: Asked) -> None:
-    await driver.open(asked)
-    match asked.action:
+async def _play(driver: Driver, params: Asked) -> None:
+    await driver.open(params)
+    match params.action:
         case "prepare":
             await driver.prepare()
         case "fill":
-            await _fill(driver, asked)
+            await _fill(driver, params)
         case "enqueue":
-            await _enqueue(driver, asked)
+            await _enqueue(driver, params)
         case "drain":
-            await _drain(driver, asked)
+            await _drain(driver, params)
 
 
 class Stopwatch:
@@ -77,11 +77,11 @@ class Stopwatch:
         _tell({"jobs": jobs, "seconds": time.perf_counter() - self._began, "cpu": time.process_time() - self._cpu})
 
 
-async def _fill(driver: Driver, asked: Asked) -> None:
+async def _fill(driver: Driver, params: Asked) -> None:
     await driver.empty()
-    for sent in range(0, asked.jobs, FILL_CALL):
-        await driver.send_many(min(FILL_CALL, asked.jobs - sent))
-    await _expect(driver, asked.jobs)
+    for sent in range(0, params.jobs, FILL_CALL):
+        await driver.send_many(min(FILL_CALL, params.jobs - sent))
+    await _expect(driver, params.jobs)
 
 
 @dataclass(slots=True)
@@ -97,15 +97,15 @@ class Sending:
             self.sent += batch
 
 
-async def _enqueue(driver: Driver, asked: Asked) -> None:
+async def _enqueue(driver: Driver, params: Asked) -> None:
     await driver.empty()
     sending = Sending()
     async with asyncio.TaskGroup() as callers:  # a caller's error ends the run
-        for _ in range(asked.callers):
-            callers.create_task(sending.call(driver, asked.batch))
-        await asyncio.sleep(asked.warm)
+        for _ in range(params.callers):
+            callers.create_task(sending.call(driver, params.batch))
+        await asyncio.sleep(params.warm)
         before, watch = sending.sent, Stopwatch()
-        await asyncio.sleep(asked.seconds)
+        await asyncio.sleep(params.seconds)
         watch.stop(sending.sent - before)
         sending.over = True
     await _expect(driver, sending.sent)
@@ -122,21 +122,21 @@ async def _expect(driver: Driver, count: int) -> None:
 class Draining:
     """Counts handled jobs; the stopwatch runs from the last one of the warm-up."""
 
-    asked: Asked
+    params: Asked
     handled: int = 0
     watch: Stopwatch | None = None
     last: asyncio.Event = field(default_factory=asyncio.Event)
 
     def count(self) -> None:
         self.handled += 1
-        if self.handled == self.asked.warmJobs:
+        if self.handled == self.params.warmJobs:
             self.watch = Stopwatch()
-        if self.handled == self.asked.jobs:
+        if self.handled == self.params.jobs:
             self.last.set()
 
 
-async def _drain(driver: Driver, asked: Asked) -> None:
-    draining = Draining(asked)
+async def _drain(driver: Driver, params: Asked) -> None:
+    draining = Draining(params)
     working = asyncio.create_task(driver.work(draining.count))
     last = asyncio.create_task(draining.last.wait())
     await asyncio.wait((working, last), return_when=asyncio.FIRST_COMPLETED)
@@ -144,9 +144,9 @@ async def _drain(driver: Driver, asked: Asked) -> None:
         working.result()  # its error, if that is why it ended
     while draining.last.is_set() and await driver.left() > 0:  # noqa: ASYNC110 - only the peer's tables know
         await asyncio.sleep(SETTLED_POLL_SECONDS)
-    if draining.watch is None or draining.handled != asked.jobs:
-        raise RuntimeError(f"{draining.handled} jobs were handled, {asked.jobs} were there")
-    draining.watch.stop(asked.jobs - asked.warmJobs)
+    if draining.watch is None or draining.handled != params.jobs:
+        raise RuntimeError(f"{draining.handled} jobs were handled, {params.jobs} were there")
+    draining.watch.stop(params.jobs - params.warmJobs)
     working.cancel()
 
 

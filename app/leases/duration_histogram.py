@@ -28,6 +28,6 @@ class DurationHistogram:
         taken, self._counts = self._counts, Counter()
         return taken
 
-    def put_back(self, counts: dict[tuple[int, Kind, int], int]) -> None:
+    def restore(self, counts: dict[tuple[int, Kind, int], int]) -> None:
         """They could not be written: once more next time."""
         self._counts.update(counts)
