@@ -100,7 +100,9 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
         app.include_router(room.router)
     for desk in (health, docs):
         app.include_router(desk.router)
-    app.state.methods = _methods([*app.routes, *(route for part in (*PACKAGES, health, docs) for route in part.router.routes)])
+    app.state.methods = _methods(
+        [*app.routes, *(route for part in (*PACKAGES, health, docs) for route in part.router.routes)]
+    )
     return app
 
 
@@ -188,4 +190,9 @@ def _checks(broker: Broker) -> dict[str, health.Probe]:
             raise Problem("draining")
         return "not draining"
 
-    return {"database": database, "durability": broker.infra.inspection.to_response, "schema": schema, "serving": serving}
+    return {
+        "database": database,
+        "durability": broker.infra.inspection.to_response,
+        "schema": schema,
+        "serving": serving,
+    }

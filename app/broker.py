@@ -90,7 +90,12 @@ class Broker:
 
 def build_broker(settings: Settings, dsn: str) -> Broker:
     infra = _infrastructure(settings, dsn)
-    queues, job_types, signals, times = QueueCache(infra), JobTypeCache(infra), Signals(infra.wakeups), DurationHistogram()
+    queues, job_types, signals, times = (
+        QueueCache(infra),
+        JobTypeCache(infra),
+        Signals(infra.wakeups),
+        DurationHistogram(),
+    )
     waiting, workers, poll_history, group_scheduler = (
         PollerRegistry(infra.metrics),
         WorkerRegistry(infra),
@@ -175,11 +180,19 @@ def _infrastructure(settings: Settings, dsn: str) -> Infrastructure:
 def start_services(broker: Broker, runner: ServiceRunner) -> None:
     """Whoever has work for a chore nudges it; the seconds are for what nobody has told us."""
     infra, settings = broker.infra, broker.infra.settings
-    promotion, releasing = JobScheduler(infra, broker.queues, broker.signals), DependencyResolver(infra, broker.queues, broker.signals)
-    expiry, lateness = LeaseRescuer(infra, broker.settlements), StartDeadlineEnforcer(infra, broker.queues, broker.signals)
+    promotion, releasing = (
+        JobScheduler(infra, broker.queues, broker.signals),
+        DependencyResolver(infra, broker.queues, broker.signals),
+    )
+    expiry, lateness = (
+        LeaseRescuer(infra, broker.settlements),
+        StartDeadlineEnforcer(infra, broker.queues, broker.signals),
+    )
     runner.start(PeriodicService("clock", lambda: infra.clock.refresh(infra.db), 1.0))
     runner.start(PeriodicService("inspection", infra.inspection.run_once, server_checks.SECONDS))
-    look_at_versions = runner.start(PeriodicService("versions", infra.versions.keep_fresh, config_versions.CHECK_SECONDS))
+    look_at_versions = runner.start(
+        PeriodicService("versions", infra.versions.keep_fresh, config_versions.CHECK_SECONDS)
+    )
     sweeps = {
         "turns": broker.group_scheduler.run_once,
         "releasing": releasing.run_once,
@@ -189,16 +202,25 @@ def start_services(broker: Broker, runner: ServiceRunner) -> None:
         "lateness": lateness.run_once,
     }
     wakes = {
-        name: runner.start(PeriodicService(name, sweep, settings.sweep_seconds * due_check.REGULARLY)) for name, sweep in sweeps.items()
+        name: runner.start(PeriodicService(name, sweep, settings.sweep_seconds * due_check.REGULARLY))
+        for name, sweep in sweeps.items()
     }
     broker.group_scheduler.wake, broker.signals.on_ended = wakes["turns"], wakes["releasing"]
     promotion.wake, broker.periodic_enqueuer.wake = wakes["promotion"], wakes["firing"]
     runner.start(
-        PeriodicService("rounds", DueCheck(infra, expiry, promotion, broker.periodic_enqueuer, wakes).run_once, settings.sweep_seconds)
+        PeriodicService(
+            "rounds",
+            DueCheck(infra, expiry, promotion, broker.periodic_enqueuer, wakes).run_once,
+            settings.sweep_seconds,
+        )
     )
-    broker.rule_changes.wake = runner.start(PeriodicService("sorting", broker.rule_changes.run_once, settings.sweep_seconds))
+    broker.rule_changes.wake = runner.start(
+        PeriodicService("sorting", broker.rule_changes.run_once, settings.sweep_seconds)
+    )
     broker.matcher.wake = runner.start(PeriodicService("hand-offs", broker.matcher.run_once, settings.sweep_seconds))
-    look = runner.start(PeriodicService("look", ReadyPoller(infra, broker.queues, broker.waiting).run_once, settings.poll_seconds))
+    look = runner.start(
+        PeriodicService("look", ReadyPoller(infra, broker.queues, broker.waiting).run_once, settings.poll_seconds)
+    )
     runner.start(PeriodicService("floors", broker.claims.floors.run_once, low_water_marks.SCAN_SECONDS))
     runner.start(PeriodicService("roster", broker.workers.sync, 1.0))
     runner.start(PeriodicService("key use", broker.authenticator.write_last_used, 5.0))
@@ -213,7 +235,10 @@ def start_services(broker: Broker, runner: ServiceRunner) -> None:
     broker.workers.on_directive = broker.waiting.wake_worker
 
     def on_ready(queue_id: int | None, job_types: Iterable[str | None]) -> None:
-        if queue_id in (None, config_versions.TOPIC):  # somebody has configured something, or we may have missed that somebody did
+        if queue_id in (
+            None,
+            config_versions.TOPIC,
+        ):  # somebody has configured something, or we may have missed that somebody did
             infra.versions.invalidate()
             look_at_versions()
         if queue_id == config_versions.TOPIC:

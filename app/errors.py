@@ -37,7 +37,13 @@ class Problem(Exception):
     headers: ClassVar[dict[str, str]] = {}
 
     def __init__(
-        self, detail: str, *, faults: Sequence[Fault] = (), fault_count: int = 0, retry_after: int | None = None, **members: str | int
+        self,
+        detail: str,
+        *,
+        faults: Sequence[Fault] = (),
+        fault_count: int = 0,
+        retry_after: int | None = None,
+        **members: str | int,
     ) -> None:
         super().__init__(detail)
         self.detail = detail
@@ -118,7 +124,9 @@ class LeaseLost(Problem):
     status, code, title = 409, "lease_lost", "The token is not the current lease"
 
     def __init__(self, job_id: UUID, state: str, attempt: int) -> None:
-        super().__init__(f"job {job_id} is {state}, attempt {attempt}", job_id=str(job_id), state=state, attempt=attempt)
+        super().__init__(
+            f"job {job_id} is {state}, attempt {attempt}", job_id=str(job_id), state=state, attempt=attempt
+        )
 
 
 class WrongState(Problem):

@@ -19,7 +19,10 @@ Seconds = Annotated[float, Field(ge=0, le=LONG)]
 WholeSeconds = Annotated[int, Field(ge=1, le=LONG)]
 Count = Annotated[int, Field(ge=1)]
 
-OF_WORKERS = ("URL", "KEY")  # LONGSHORE_URL and LONGSHORE_KEY are read by the example workers, which may share the broker's environment
+OF_WORKERS = (
+    "URL",
+    "KEY",
+)  # LONGSHORE_URL and LONGSHORE_KEY are read by the example workers, which may share the broker's environment
 
 
 def is_loopback(host: str) -> bool:
@@ -41,12 +44,16 @@ def misspelt_variables() -> list[str]:
 class Settings(BaseSettings):
     """Each field is read from `LONGSHORE_<NAME>`; its description is the README's settings table (a test joins the two)."""
 
-    model_config = SettingsConfigDict(env_prefix="LONGSHORE_", frozen=True, extra="forbid", populate_by_name=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix="LONGSHORE_", frozen=True, extra="forbid", populate_by_name=True, env_ignore_empty=True
+    )
 
     # Where we listen, where the data is
     host: str = Field("127.0.0.1", description="Address to serve on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to serve on; 0 takes a free one.")
-    data_dir: Path = Field(Path(".longshore"), description="Folder of the embedded Postgres, used when `DATABASE_URL` is not set.")
+    data_dir: Path = Field(
+        Path(".longshore"), description="Folder of the embedded Postgres, used when `DATABASE_URL` is not set."
+    )
     database_url: SecretStr | None = Field(
         None,
         validation_alias=AliasChoices("DATABASE_URL", "LONGSHORE_DATABASE_URL"),
@@ -58,24 +65,40 @@ class Settings(BaseSettings):
     )
     pool_size: int = Field(10, ge=2, le=1000, description="Database connections per broker process.")
     pool_reserved: int | None = Field(
-        None, ge=0, description="Of these, connections that only settlements and heartbeats may use; default: a fifth of them."
+        None,
+        ge=0,
+        description="Of these, connections that only settlements and heartbeats may use; default: a fifth of them.",
     )
     pool_reads: int | None = Field(
-        None, ge=1, description="Connections that lists, searches and statistics may use at once; default: half of those not reserved."
+        None,
+        ge=1,
+        description="Connections that lists, searches and statistics may use at once; default: half of those not reserved.",
     )
     read_timeout_seconds: Annotated[float, Field(gt=0, le=DAY)] = Field(
-        5.0, description="How long one statement of a list, a search or statistics may take before 503 with a hint to narrow the filter."
+        5.0,
+        description="How long one statement of a list, a search or statistics may take before 503 with a hint to narrow the filter.",
     )
-    acquire_timeout_seconds: Seconds = Field(5.0, description="How long a request waits for a free database connection before 503.")
+    acquire_timeout_seconds: Seconds = Field(
+        5.0, description="How long a request waits for a free database connection before 503."
+    )
     silent_seconds: float = Field(
-        4.0, ge=0.5, description="How long the database may answer nothing at all before what runs on it is given up as `unknown`."
+        4.0,
+        ge=0.5,
+        description="How long the database may answer nothing at all before what runs on it is given up as `unknown`.",
     )
     require_durable: bool = Field(
-        False, description="Refuse a Postgres that can lose what it has acknowledged (`fsync`, `full_page_writes`, `synchronous_commit`)."
+        False,
+        description="Refuse a Postgres that can lose what it has acknowledged (`fsync`, `full_page_writes`, `synchronous_commit`).",
     )
-    statement_cache: bool = Field(True, description="Keep prepared statements; turn off behind PgBouncer in transaction mode.")
-    notify: bool = Field(True, description="Wake other broker processes through LISTEN/NOTIFY; without it they find work by polling.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe log line that is written.")
+    statement_cache: bool = Field(
+        True, description="Keep prepared statements; turn off behind PgBouncer in transaction mode."
+    )
+    notify: bool = Field(
+        True, description="Wake other broker processes through LISTEN/NOTIFY; without it they find work by polling."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log line that is written."
+    )
 
     # Who may call
     allow_anonymous: bool = Field(
@@ -83,18 +106,25 @@ class Settings(BaseSettings):
         description="Serve without API keys on other addresses than loopback, as long as no key was ever made.",
     )
     key_pepper: SecretStr | None = Field(
-        None, description="Secret mixed into the stored hashes of API keys. The same for all processes; changing it ends all keys."
+        None,
+        description="Secret mixed into the stored hashes of API keys. The same for all processes; changing it ends all keys.",
     )
 
     # Limits, published at GET /limits
     max_payload_bytes: Count = Field(256 * KIB, description="Largest payload, result or checkpoint, each.")
     max_batch_jobs: Count = Field(1000, description="Most jobs in one `POST /jobs/batch`.")
-    max_batch_bytes: Count = Field(8 * MIB, description="Largest body of batch, settle and claim calls, and largest claim answer.")
+    max_batch_bytes: Count = Field(
+        8 * MIB, description="Largest body of batch, settle and claim calls, and largest claim answer."
+    )
     max_body_bytes: Count = Field(1 * MIB, description="Largest body of any other call.")
-    max_list_bytes: Count = Field(8 * MIB, description="Largest response of a list; a page ends before it, but has at least one item.")
+    max_list_bytes: Count = Field(
+        8 * MIB, description="Largest response of a list; a page ends before it, but has at least one item."
+    )
     max_claim_jobs: int = Field(1000, ge=1, le=1000, description="Most jobs handed out by one claim.")
     max_settlements: Count = Field(1000, description="Most settlements, or heartbeat leases, in one call.")
-    max_wait_seconds: int = Field(30, ge=0, le=60, description="Longest long poll; longer waits are clamped. At most 60.")
+    max_wait_seconds: int = Field(
+        30, ge=0, le=60, description="Longest long poll; longer waits are clamped. At most 60."
+    )
     min_lease_seconds: WholeSeconds = Field(1, description="Shortest lease.")
     max_lease_seconds: int = Field(DAY, ge=1, le=DAY, description="Longest lease.")
     max_queues: int = Field(10_000, ge=1, le=65_535, description="Most queues.")
@@ -109,13 +139,19 @@ class Settings(BaseSettings):
 
     # The HTTP edge: how much, and how slowly, a client may send before it is cut off
     header_seconds: Annotated[float, Field(gt=0, le=LONG)] = Field(
-        5.0, description="How long a new connection may say nothing, a request's head may take, and a refused client is heard out."
+        5.0,
+        description="How long a new connection may say nothing, a request's head may take, and a refused client is heard out.",
     )
     body_seconds: Annotated[float, Field(gt=0, le=LONG)] = Field(
-        10.0, description="How long a body, or the taking of an answer, may take; as long again for each `body_seconds` at the pace below."
+        10.0,
+        description="How long a body, or the taking of an answer, may take; as long again for each `body_seconds` at the pace below.",
     )
-    body_bytes_per_second: Count = Field(64 * KIB, description="Slowest pace at which large bodies and answers may move.")
-    keep_alive_seconds: Annotated[float, Field(gt=0, le=LONG)] = Field(5.0, description="How long a connection is kept between requests.")
+    body_bytes_per_second: Count = Field(
+        64 * KIB, description="Slowest pace at which large bodies and answers may move."
+    )
+    keep_alive_seconds: Annotated[float, Field(gt=0, le=LONG)] = Field(
+        5.0, description="How long a connection is kept between requests."
+    )
     max_header_bytes: Count = Field(32 * KIB, description="Largest request line and headers, together.")
     max_headers: Count = Field(100, description="Most headers of a request.")
     max_url_bytes: Count = Field(16 * KIB, description="Longest path and query.")
@@ -128,10 +164,14 @@ class Settings(BaseSettings):
     )
 
     # What a job gets when nobody says otherwise
-    default_max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="Executions before a failing job is dead.")
+    default_max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
+        5, description="Executions before a failing job is dead."
+    )
     default_lease_seconds: WholeSeconds = Field(60, description="Lease when neither the claim nor the job names one.")
     retry_base_seconds: Seconds = Field(5.0, description="Delay before the first retry.")
-    retry_factor: Annotated[float, Field(ge=1)] = Field(2.0, description="Each further delay is this many times longer.")
+    retry_factor: Annotated[float, Field(ge=1)] = Field(
+        2.0, description="Each further delay is this many times longer."
+    )
     retry_max_seconds: Seconds = Field(3600.0, description="Longest delay between retries.")
     retry_jitter: Annotated[float, Field(ge=0, le=1)] = Field(
         0.1, description="Random share by which a retry delay is stretched or shortened."

@@ -75,10 +75,16 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--rounds", type=int, help="how often each contender has its turn (3)")
     parser.add_argument("--seconds", type=float, help="of each measurement, about (2.5)")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="contenders, paths or probes, with commas between")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=[], help="contenders, paths or probes, with commas between"
+    )
     parser.add_argument("--no-peers", action="store_true", help="ours and the database alone")
-    parser.add_argument("--quick", action="store_true", help="one short round without peers, small probes; results go to .bench/quick")
-    parser.add_argument("--jobs", type=int, default=probes.Size().jobs, help="how many jobs the reads are measured with")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round without peers, small probes; results go to .bench/quick"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=probes.Size().jobs, help="how many jobs the reads are measured with"
+    )
     parser.add_argument("--results", type=Path, help="folder of the table, the JSON and the plot (bench/results)")
     parser.add_argument("--list", action="store_true", help="say what there is to measure, and end")
     return _completed(parser.parse_args(words))

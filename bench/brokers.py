@@ -36,7 +36,9 @@ class Brokers:
 
     def command(self, *words: str) -> str:
         """`python -m app ...` on the same database; what it prints."""
-        done = subprocess.run([sys.executable, "-m", "app", *words], env=self._environment, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "app", *words], env=self._environment, stdout=subprocess.PIPE, text=True, check=True
+        )
         return done.stdout.strip()
 
     def start(self, processes: int) -> None:

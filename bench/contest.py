@@ -17,7 +17,9 @@ Show = Callable[[str], None]
 class Contest:
     """Collects results by contender and path, and why some are missing. What is `ours` may not fail; a peer may."""
 
-    def __init__(self, dsn: str, *, ours: Sequence[Peer], peers: Sequence[Peer], only: Sequence[str], show: Show) -> None:
+    def __init__(
+        self, dsn: str, *, ours: Sequence[Peer], peers: Sequence[Peer], only: Sequence[str], show: Show
+    ) -> None:
         self._dsn = dsn
         self._ours = [peer for peer in ours if wanted(peer, only)]
         self._peers = [peer for peer in peers if wanted(peer, only)]
@@ -71,7 +73,9 @@ class Contest:
         await postgres.calm(self._dsn)
         result = await peer.run(path, seconds)
         self.results.setdefault((peer.name, path), []).append(result)
-        self._show(f"{when} · {peer.name} · {path}: {result.jobs:,} jobs in {result.seconds:.1f} s, {result.rate:,.0f}/s\n")
+        self._show(
+            f"{when} · {peer.name} · {path}: {result.jobs:,} jobs in {result.seconds:.1f} s, {result.rate:,.0f}/s\n"
+        )
 
     def _leave_out(self, peer: Peer, why: str) -> None:
         self.missing[peer.name] = " ".join(why.split())[:300]

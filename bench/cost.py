@@ -127,7 +127,9 @@ class Bench:
     async def complete(self, rows: Sequence[ClaimedRow]) -> None:
         now = datetime.now(UTC)
         for first in range(0, len(rows), BATCH):
-            sent: list[tuple[UUID, UUID, str | None]] = [(row.id, row.lease_token, None) for row in rows[first : first + BATCH]]
+            sent: list[tuple[UUID, UUID, str | None]] = [
+                (row.id, row.lease_token, None) for row in rows[first : first + BATCH]
+            ]
             done = await leases.complete(self._db, LANE, sent, now, now + timedelta(days=7), False)
             assert len(done) == len(sent)
 
@@ -143,7 +145,11 @@ class Bench:
             held.extend(await self.claim(batches))
 
         before = await self.full_pages()
-        enqueue, claimed, complete = await self.wal(self.enqueue(batches)), await self.wal(claim()), await self.wal(self.complete(held))
+        enqueue, claimed, complete = (
+            await self.wal(self.enqueue(batches)),
+            await self.wal(claim()),
+            await self.wal(self.complete(held)),
+        )
         total = batches * BATCH
         return Cost(enqueue / total, claimed / total, complete / total, await self.full_pages() - before)
 
@@ -195,12 +201,16 @@ async def pile_up(bench: Bench, wanted: argparse.Namespace) -> None:
 
 def report(wanted: argparse.Namespace, version: str, alone: tuple[Cost, float], behind: tuple[Cost, float]) -> None:
     backlog = f"{wanted.ready:,} ready, {wanted.future:,} future, {wanted.finished:,} finished"
-    print(f"Postgres {version}, {len(PAYLOAD)}-byte payload, batches of {BATCH}, {wanted.batches * BATCH:,} jobs measured")
+    print(
+        f"Postgres {version}, {len(PAYLOAD)}-byte payload, batches of {BATCH}, {wanted.batches * BATCH:,} jobs measured"
+    )
     print(f"{'per job':28}{'empty':>10}{'backlog':>10}   (backlog: {backlog})")
     for name in ("enqueue", "claim", "complete", "life"):
         print(f"{f'WAL bytes, {name}':28}{getattr(alone[0], name):10.0f}{getattr(behind[0], name):10.0f}")
     print(f"{'buffers, claim':28}{alone[1]:10.1f}{behind[1]:10.1f}")
-    print(f"{'full-page images, in all':28}{alone[0].images:10}{behind[0].images:10}   (the last checkpoint was before the warm-up)")
+    print(
+        f"{'full-page images, in all':28}{alone[0].images:10}{behind[0].images:10}   (the last checkpoint was before the warm-up)"
+    )
 
 
 def options() -> argparse.Namespace:

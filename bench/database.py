@@ -79,7 +79,9 @@ class Database:
         file = self._folder / "script.sql"
         file.write_text(script)
         used, load = cpu_of(self._postmaster), _cpu_of_children()
-        told = await self._told(["-n", "-M", "prepared", "-c", str(clients), "-j", "2", *how, "-D", f"payload={PAYLOAD}", "-f", str(file)])
+        told = await self._told(
+            ["-n", "-M", "prepared", "-c", str(clients), "-j", "2", *how, "-D", f"payload={PAYLOAD}", "-f", str(file)]
+        )
         done, rate = int(_only(_PROCESSED, told)), float(_only(_RATE, told))
         if int(_only(_FAILED, told)):
             raise LoadFailed(f"pgbench: some transactions failed\n{told}")

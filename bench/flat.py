@@ -51,7 +51,13 @@ class Crowd:
         return "all of these" if len(parts) > 1 else "".join(parts) or "nothing else"
 
 
-_TOLD = {"ready": "ready", "future": "future", "finished": "finished", "churned": "churned", "held": "churned under a held snapshot"}
+_TOLD = {
+    "ready": "ready",
+    "future": "future",
+    "finished": "finished",
+    "churned": "churned",
+    "held": "churned under a held snapshot",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,9 @@ class Crowded:
         for first in range(1, count + 1, CHUNK):
             show(f"churned: {first - 1:,} of {count:,}")
             last = min(first + CHUNK - 1, count)
-            await self._crowded.db.rows(_with_lane(BACKLOG, lane), lane, prefix, "ready", datetime.now(UTC), PAYLOAD, first, last)
+            await self._crowded.db.rows(
+                _with_lane(BACKLOG, lane), lane, prefix, "ready", datetime.now(UTC), PAYLOAD, first, last
+            )
             await self._crowded.db.rows(CLAIMED, lane)
             await self._crowded.db.rows(COMPLETED, lane)
 
@@ -108,7 +116,9 @@ class Crowded:
             show(f"claims of {n}: {call} of {warm_up + calls}")
             await self._crowded.claim_and_complete(QUEUE, n, crowded if call >= warm_up else Tally())
             await self._crowded.enqueue_many([job(QUEUE)] * n)
-            await self._reference.claim_and_complete(await self._new_queue(), n, reference if call >= warm_up else Tally())
+            await self._reference.claim_and_complete(
+                await self._new_queue(), n, reference if call >= warm_up else Tally()
+            )
         return Cost.of(crowded), Cost.of(reference)
 
     async def _new_queue(self) -> str:
@@ -138,7 +148,9 @@ async def crowded(dsn: str) -> AsyncIterator[tuple[Crowded, "Connection[Record]"
             await admin.execute(f"CREATE DATABASE {name} TEMPLATE {urlsplit(dsn).path[1:]}")
             stack.push_async_callback(admin.execute, f"DROP DATABASE {name}")
         size = Size(0, 0)
-        built = Crowded(*[await stack.enter_async_context(scene(_database(dsn, name), size)) for name in ("crowded", "reference")])
+        built = Crowded(
+            *[await stack.enter_async_context(scene(_database(dsn, name), size)) for name in ("crowded", "reference")]
+        )
         snapshots = await asyncpg.connect(_database(dsn, "crowded"))
         stack.push_async_callback(snapshots.close)
         yield built, snapshots
@@ -149,7 +161,9 @@ def _database(dsn: str, name: str) -> str:
 
 
 async def measure(dsn: str, crowds: Sequence[Crowd], wanted: argparse.Namespace) -> None:
-    print(f"{'beside 1,000 ready jobs':52}{'claims of':>10}{'buffers':>9}{'against':>9}{'ratio':>7}{'ms':>9}{'against':>9}{'ratio':>7}")
+    print(
+        f"{'beside 1,000 ready jobs':52}{'claims of':>10}{'buffers':>9}{'against':>9}{'ratio':>7}{'ms':>9}{'against':>9}{'ratio':>7}"
+    )
     for crowd in crowds:
         async with crowded(dsn) as (built, snapshots):
             await built.gather(crowd, snapshots)
@@ -168,11 +182,16 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=40, help="claims of 100 that are measured")
     parser.add_argument("--singles", type=int, default=100, help="claims of 1 that are measured")
     parser.add_argument(
-        "--warm-up", type=int, default=8, help="claims before them; Postgres plans a statement five times before it keeps a plan"
+        "--warm-up",
+        type=int,
+        default=8,
+        help="claims before them; Postgres plans a statement five times before it keeps a plan",
     )
     parser.add_argument("--share", type=float, default=1.0, help="of the sizes below, e.g. 0.01 for a look")
     for name, (count, told) in _SIZES.items():
-        parser.add_argument(f"--{name}", type=int, default=count, help=f"{told} (default {count:,}); 0 leaves the row out")
+        parser.add_argument(
+            f"--{name}", type=int, default=count, help=f"{told} (default {count:,}); 0 leaves the row out"
+        )
     return parser.parse_args()
 
 

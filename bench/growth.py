@@ -21,11 +21,17 @@ BEGIN, END = "<!-- begin: make bench-growth -->", "<!-- end: make bench-growth -
 RATES = (100, 1_000, 10_000, 100_000, 1_000_000)
 BUSY = 0.6  # how much of a core, a disk or a lane is planned with: the rest is for peaks, and for a neighbour that has died
 SMALL = 2  # cores of a small machine
-UPKEEP = 1.3  # database CPU with vacuum, checkpoints and statistics, over that of the few seconds that a measurement takes
+UPKEEP = (
+    1.3  # database CPU with vacuum, checkpoints and statistics, over that of the few seconds that a measurement takes
+)
 FULL_PAGES = 1.5  # WAL with the pages that are written whole after a checkpoint, over that of the statements alone
-STATEMENT_WAL = 200  # bytes of WAL of each statement beside its rows: a commit, a row of statistics (make bench-policies)
+STATEMENT_WAL = (
+    200  # bytes of WAL of each statement beside its rows: a commit, a row of statistics (make bench-policies)
+)
 PRIMARY_CORES = 32  # of the largest machine that we would give to one Postgres
-PRIMARY_WAL = 400e6  # bytes per second that its disk (a local NVMe, or a fast network disk) and its standby take in without end
+PRIMARY_WAL = (
+    400e6  # bytes per second that its disk (a local NVMe, or a fast network disk) and its standby take in without end
+)
 KEPT = 480  # bytes of a finished job on disk, with its index entry (make bench-cost)
 
 
@@ -88,12 +94,17 @@ def newest(folder: Path) -> Report:
         report = msgspec.json.decode(file.read_bytes(), type=Report)
         if all(_rows(report, path) for shape in SHAPES for path in shape.paths):
             return report
-    raise SystemExit(f"{folder.name} has no run with {', '.join(path for shape in SHAPES for path in shape.paths)}: make bench")
+    raise SystemExit(
+        f"{folder.name} has no run with {', '.join(path for shape in SHAPES for path in shape.paths)}: make bench"
+    )
 
 
 def _rows(report: Report, path: str) -> list[Row]:
     """Of ours, without keys; one process first."""
-    return sorted((row for row in report.rows if row.contender in ("ours-1", "ours-2") and row.path == path), key=lambda row: row.contender)
+    return sorted(
+        (row for row in report.rows if row.contender in ("ours-1", "ours-2") and row.path == path),
+        key=lambda row: row.contender,
+    )
 
 
 def per_life(text: str, what: str) -> float:
@@ -176,8 +187,16 @@ def _measured(report: Report, wal: float, buffers: float) -> str:
 
 
 def _small(costs: Iterable[tuple[Shape, Cost]]) -> str:
-    head = ["use", f"lives/s on {SMALL} cores, broker and Postgres together", "lives/s per broker process", "lives/s per database core"]
-    lines = [(shape.name, *map(_rounded, (carried(told), BUSY * 1e6 / told.server, BUSY * 1e6 / told.database))) for shape, told in costs]
+    head = [
+        "use",
+        f"lives/s on {SMALL} cores, broker and Postgres together",
+        "lives/s per broker process",
+        "lives/s per database core",
+    ]
+    lines = [
+        (shape.name, *map(_rounded, (carried(told), BUSY * 1e6 / told.server, BUSY * 1e6 / told.database)))
+        for shape, told in costs
+    ]
     return f"**Calculated: what a small machine, a process and a core carry**, {BUSY:.0%} busy:\n\n{table(head, lines)}"
 
 
@@ -187,14 +206,27 @@ def _rounded(value: float) -> str:
 
 
 def _needs(shape: Shape, needs: Iterable[Need]) -> str:
-    head = ["jobs/s", "broker cores", "processes", "connections", "database cores", "WAL MB/s", "network MB/s", "commits/s, at most"]
+    head = [
+        "jobs/s",
+        "broker cores",
+        "processes",
+        "connections",
+        "database cores",
+        "WAL MB/s",
+        "network MB/s",
+        "commits/s, at most",
+    ]
     head += ["history GB/day", "lanes, if one queue", "runs on"]
     return f"**Calculated: {shape.name}** ({' + '.join(shape.paths)}):\n\n{table(head, map(_need_line, needs))}"
 
 
 def _need_line(told: Need) -> list[str]:
     sizes = map(_rounded, (told.wal / 1e6, told.network / 1e6, told.commits, told.kept / 1e9))
-    lanes = f"{told.lanes}" if told.lanes <= LANES_PER_QUEUE else f"{told.lanes}: {ceil(told.lanes / LANES_PER_QUEUE)} queues"
+    lanes = (
+        f"{told.lanes}"
+        if told.lanes <= LANES_PER_QUEUE
+        else f"{told.lanes}: {ceil(told.lanes / LANES_PER_QUEUE)} queues"
+    )
     brokers = [_rounded(told.broker), f"{told.processes:,}", f"{told.connections:,}"]
     return [f"{told.rate:,}", *brokers, _rounded(told.database), *sizes, lanes, place(told)]
 
@@ -236,7 +268,9 @@ def replaced(page: str, part: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-growth", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the runs (bench/results)")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page of which a part is rewritten (docs/growth.md)")
+    parser.add_argument(
+        "--page", type=Path, default=PAGE, help="the page of which a part is rewritten (docs/growth.md)"
+    )
     options = parser.parse_args()
     told = (HERE / "README.md").read_text()
     part = written(newest(options.results), per_life(told, "WAL bytes, life"), per_life(told, "buffers, claim"))

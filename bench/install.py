@@ -50,7 +50,19 @@ def node_environment(packages: Sequence[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     missing = [package for package in packages if not _is_there(folder, package)]
     if missing:
-        _run(["npm", "install", "--prefix", str(folder), "--save-exact", "--no-audit", "--no-fund", "--loglevel=error", *missing])
+        _run(
+            [
+                "npm",
+                "install",
+                "--prefix",
+                str(folder),
+                "--save-exact",
+                "--no-audit",
+                "--no-fund",
+                "--loglevel=error",
+                *missing,
+            ]
+        )
     return folder
 
 
@@ -68,7 +80,13 @@ def debian(packages: Sequence[str]) -> str | None:
     if os.geteuid() == 0 and shutil.which("apt-get"):
         quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
-            subprocess.run(["apt-get", "-qq", *command], env=quiet, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                ["apt-get", "-qq", *command],
+                env=quiet,
+                check=False,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         missing = [package for package in missing if not _is_installed(package)]
     return f"Debian packages are missing: {' '.join(missing)}" if missing else None
 

@@ -83,7 +83,9 @@ class Others:
 
 def _busy() -> float:
     """CPU seconds of the whole machine but for idling, with what its host has taken away."""
-    user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    user, nice, system, _idle, _waiting, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
     return (user + nice + system + irq + softirq + steal) / TICKS
 
 

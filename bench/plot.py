@@ -30,7 +30,9 @@ def main(source: Path, target: Path) -> None:
         rows = sorted((row for row in report["rows"] if row["path"] in paths), key=lambda row: row["rate"])
         draw(axis, title, rows)
     machine = report["machine"]
-    figure.suptitle(f"Longshore, {report['date']}: jobs per second on {machine['cores']} cores, {machine['cpu']}, {machine['memory']}")
+    figure.suptitle(
+        f"Longshore, {report['date']}: jobs per second on {machine['cores']} cores, {machine['cpu']}, {machine['memory']}"
+    )
     figure.text(
         0.5,
         0.005,

@@ -53,7 +53,13 @@ class Row(NamedTuple):
     def written(self) -> str:
         trips, ms = self.path.per_call("round_trips") / self.n, self.path.per_call("seconds") * 1000 / self.n
         against = self.path.per_call("seconds") / self.beside.per_call("seconds")
-        figures = [f"{trips:.4g}", f"{self.path.per_job('buffers'):.1f}", f"{self.path.per_job('wal'):,.0f}", f"{ms:.3f}", f"{against:.2f}"]
+        figures = [
+            f"{trips:.4g}",
+            f"{self.path.per_job('buffers'):.1f}",
+            f"{self.path.per_job('wal'):,.0f}",
+            f"{ms:.3f}",
+            f"{against:.2f}",
+        ]
         off = (
             [f"{self.group_scheduler.per_job('round_trips'):.2f}", f"{self.group_scheduler.per_job('wal'):,.0f}"]
             if self.group_scheduler
@@ -108,7 +114,9 @@ async def _group_at_rest(on: Scene) -> None:
     """Its other jobs are ready when the first one fails; then they are parked."""
     await on.enqueue_many([job(group="tired") for _ in range(on.size.running)])
     (first,) = await on.claim(RULED, 1)
-    await on.settle([first], Outcome.FAIL, error=SentError(message="enough"), scope=Scope.GROUP, retry_after_seconds=HOUR)
+    await on.settle(
+        [first], Outcome.FAIL, error=SentError(message="enough"), scope=Scope.GROUP, retry_after_seconds=HOUR
+    )
     await on.look()
     await on.broker_services.rule_changes.run_once()
 
@@ -118,11 +126,18 @@ POLICIES = (
     Policy("max_running, few running", QueueConfig(max_running=1000)),
     Policy("max_running, 900 running", QueueConfig(max_running=1000), arrange=_many_running),
     Policy("1 per group, 100 groups", QueueConfig(max_running_per_group=1), _in_groups(100)),
-    Policy("the same behind 10,000 jobs of a busy group", QueueConfig(max_running_per_group=1), _in_groups(100), _busy_group),
+    Policy(
+        "the same behind 10,000 jobs of a busy group",
+        QueueConfig(max_running_per_group=1),
+        _in_groups(100),
+        _busy_group,
+    ),
     Policy("10 per group, 100 groups", QueueConfig(max_running_per_group=10), _in_groups(100)),
     Policy("fair, 10 groups", QueueConfig(fair=True), _in_groups(10)),
     Policy("rate per second", QueueConfig(rate=RateLimit(limit=MANY, per_seconds=1))),
-    Policy("rate per hour, a full span", QueueConfig(rate=RateLimit(limit=MANY, per_seconds=HOUR)), arrange=_many_passes),
+    Policy(
+        "rate per hour, a full span", QueueConfig(rate=RateLimit(limit=MANY, per_seconds=HOUR)), arrange=_many_passes
+    ),
     Policy("a group at rest", arrange=_group_at_rest),
     Policy("expires_at and timeout_seconds", fields=_with_deadlines),
     Policy("none, payload of 1,500 bytes", fields=_with_long_payload),
@@ -178,7 +193,9 @@ async def enqueues(on: Scene, entering: Entering, n: int) -> Row:
         await on.look()
         numbers = range(call * n, (call + 1) * n)
         await on.meter.measure(row.beside, n, partial(on.enqueue, [job(PLAIN) for _ in numbers]))
-        await on.meter.measure(row.path, n, partial(on.enqueue, [job(**entering.fields(number, parent)) for number in numbers]))
+        await on.meter.measure(
+            row.path, n, partial(on.enqueue, [job(**entering.fields(number, parent)) for number in numbers])
+        )
     return row.without(on.size.warm_up)
 
 
@@ -186,7 +203,11 @@ async def measure(dsn: str, size: Size) -> list[Row]:
     rows: list[Row] = []
     for case in (*POLICIES, *ENTERINGS):
         for n in (1, BATCH):
-            print(f"{'claim' if isinstance(case, Policy) else 'enqueue'}: {case.name}, calls of {n}", file=sys.stderr, flush=True)
+            print(
+                f"{'claim' if isinstance(case, Policy) else 'enqueue'}: {case.name}, calls of {n}",
+                file=sys.stderr,
+                flush=True,
+            )
             async with scene(dsn, size) as on:
                 rows.append(await (claims(on, case, n) if isinstance(case, Policy) else enqueues(on, case, n)))
     return rows

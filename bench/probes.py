@@ -58,7 +58,14 @@ class Stage:
 
     async def load(self, kind: str, *, connections: int = 1, jobs: int = 0, seconds: float = 0.0) -> Figures:
         return await load(
-            Order(kind=kind, ports=self.brokers.ports, connections=connections, jobs=jobs, seconds=seconds, server=self.brokers.pids)
+            Order(
+                kind=kind,
+                ports=self.brokers.ports,
+                connections=connections,
+                jobs=jobs,
+                seconds=seconds,
+                server=self.brokers.pids,
+            )
         )
 
 
@@ -127,7 +134,9 @@ async def reads(on: Stage) -> Figures:
             await connection.execute(FILL, QUEUE, min(CHUNK, on.size.jobs - first), "{}".ljust(200))
         await connection.execute("VACUUM ANALYZE jobs")
     many = await _read(on)
-    return {f"{name}_few": value for name, value in few.items()} | {f"{name}_many": value for name, value in many.items()}
+    return {f"{name}_few": value for name, value in few.items()} | {
+        f"{name}_many": value for name, value in many.items()
+    }
 
 
 async def _read(on: Stage) -> Figures:

@@ -30,16 +30,31 @@ class Profiled(Ours):
     async def _set_up(self, order: Order) -> None:
         await super()._set_up(order)
         assert self._brokers is not None
-        options = ["--rate", "500", "--duration", str(round(order.seconds + order.warm_up)), "--output", str(self.picture)]
+        options = [
+            "--rate",
+            "500",
+            "--duration",
+            str(round(order.seconds + order.warm_up)),
+            "--output",
+            str(self.picture),
+        ]
         self._recording = await asyncio.create_subprocess_exec(
-            str(self.spy), "record", "--pid", str(self._brokers.pids[0]), *options, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            str(self.spy),
+            "record",
+            "--pid",
+            str(self._brokers.pids[0]),
+            *options,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
 
     async def recorded(self) -> None:
         assert self._recording is not None
         _, complaints = await self._recording.communicate()
         if self._recording.returncode != 0:
-            raise SystemExit(f"py-spy could not record (it needs the right to trace processes): {complaints.decode().strip()}")
+            raise SystemExit(
+                f"py-spy could not record (it needs the right to trace processes): {complaints.decode().strip()}"
+            )
         here = f"{HOME.parent}/"  # py-spy writes its own command line into the picture
         self.picture.write_text(self.picture.read_text().replace(here, "").replace(sys.executable, "python"))
 

@@ -93,7 +93,9 @@ def _draw(file: Path) -> None:
     """By a Python of its own, which has matplotlib; without it there is no plot, and the figures stand."""
     try:
         python = python_environment([MATPLOTLIB])
-        subprocess.run([python, Path(__file__).parent / "plot.py", file.with_suffix(".json"), file.with_suffix(".png")], check=True)
+        subprocess.run(
+            [python, Path(__file__).parent / "plot.py", file.with_suffix(".json"), file.with_suffix(".png")], check=True
+        )
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
         print(f"There is no plot: {error}", file=sys.stderr)
 
@@ -128,7 +130,11 @@ def _rate_line(row: Row) -> str:
 
 
 def _probes(report: Report) -> str:
-    lines = [f"| {name} | {figure} | {value:,.3f} |" for name, told in report.probes.items() for figure, value in told.items()]
+    lines = [
+        f"| {name} | {figure} | {value:,.3f} |"
+        for name, told in report.probes.items()
+        for figure, value in told.items()
+    ]
     return "\n".join(["| probe | figure | value |", "|---|---|---|", *lines]) if lines else ""
 
 
@@ -142,7 +148,9 @@ def _versions(report: Report) -> str:
 
 def _goals(report: Report) -> str:
     head = "| path | goal | ours | reference | ratio | |\n|---|---|---|---|---|---|"
-    lines = [f"| {g.path} | {g.goal} | {g.ours} | {g.reference} | {_ratio(g.ratio)} | {g.decision} |" for g in report.goals]
+    lines = [
+        f"| {g.path} | {g.goal} | {g.ours} | {g.reference} | {_ratio(g.ratio)} | {g.decision} |" for g in report.goals
+    ]
     return "\n".join(["## Goals", "", head, *lines])
 
 

@@ -83,7 +83,9 @@ class Scene:
         return ids
 
     async def claim(self, queue: str, n: int) -> list[ClaimedJob]:
-        answer = await self._long_poll.claim(ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), FULL_ACCESS)
+        answer = await self._long_poll.claim(
+            ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), FULL_ACCESS
+        )
         assert len(answer.jobs) == n, f"{len(answer.jobs)} jobs, not {n}"
         return answer.jobs
 

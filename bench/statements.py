@@ -24,7 +24,17 @@ INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, pay
 SELECT {LANE}, uuidv7(), 'ready', now(), 0, 5, 'bench', $2 FROM generate_series(1, $1::int)
 """
 
-NO_OPTIONS = {"reason", "group_key", "lease_seconds", "retry", "tags", "metadata", "traceparent", "tracestate", "replayed_from"}
+NO_OPTIONS = {
+    "reason",
+    "group_key",
+    "lease_seconds",
+    "retry",
+    "tags",
+    "metadata",
+    "traceparent",
+    "tracestate",
+    "replayed_from",
+}
 
 _COMMENT = re.compile(r"--.*$|/\*.*?\*/", re.MULTILINE)
 _PLACE = re.compile(r"\$(\d+)(?:::(\w+)(\[\])?)?")
@@ -60,8 +70,12 @@ async def claim_and_complete(batch: int) -> str:
     claim, complete = Sent(), Sent()
     now = datetime.now(UTC)
     await leases.claim(claim, LANE, batch, ASKED, LanePolicy(), now)
-    await leases.complete(complete, LANE, [(UUID(int=0), UUID(int=1), None)] * batch, now, now + timedelta(days=7), False)
-    return f"{_gathered(_written(claim, {}))} \\gset\n{_written(complete, {2: ':ids::uuid[]', 3: ':tokens::uuid[]'})};\n"
+    await leases.complete(
+        complete, LANE, [(UUID(int=0), UUID(int=1), None)] * batch, now, now + timedelta(days=7), False
+    )
+    return (
+        f"{_gathered(_written(claim, {}))} \\gset\n{_written(complete, {2: ':ids::uuid[]', 3: ':tokens::uuid[]'})};\n"
+    )
 
 
 def _job(n: int, now: datetime) -> NewJob:

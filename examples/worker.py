@@ -71,7 +71,9 @@ def post(path, body, headers=None):
     """One call. Refused: do not repeat it. OSError and HTTPException: repeat it."""
     authorization = {"Authorization": f"Bearer {KEY}"} if KEY else {}
     data = json.dumps(body, allow_nan=False).encode()
-    request = urllib.request.Request(URL + path, data, {"Content-Type": "application/json", **authorization, **(headers or {})})
+    request = urllib.request.Request(
+        URL + path, data, {"Content-Type": "application/json", **authorization, **(headers or {})}
+    )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             return json.load(response)
@@ -105,7 +107,9 @@ def claim(shutdown):
         answer = post_until_answered("/claim", body, headers)
         shutdown.interruptible = False
         return answer
-    except Stopped:  # the interrupted claim may have got a job: repeating it returns that job, and does not wait for another
+    except (
+        Stopped
+    ):  # the interrupted claim may have got a job: repeating it returns that job, and does not wait for another
         return last_claim(body | {"wait_seconds": 0}, headers)
 
 

@@ -36,7 +36,9 @@ class Api:
 
     def _checked(self, response: httpx.Response, status: int) -> Any:
         assert response.status_code == status, response.text
-        kind = "application/problem+json" if status >= 400 and "/readyz" not in str(response.url) else "application/json"
+        kind = (
+            "application/problem+json" if status >= 400 and "/readyz" not in str(response.url) else "application/json"
+        )
         assert response.headers["content-type"] == kind
         return response.json()
 
@@ -151,7 +153,9 @@ class Api:
         return answer
 
     def _settle(self, verb: str, job: Json, status: int, fields: Json) -> Json:
-        answer: Json = self.post(f"/jobs/{job['id']}/{verb}", {"lease_token": job["lease_token"], **fields}, status=status)
+        answer: Json = self.post(
+            f"/jobs/{job['id']}/{verb}", {"lease_token": job["lease_token"], **fields}, status=status
+        )
         return answer
 
     def dead(self, error: Json | None = None, **fields: Any) -> Json:

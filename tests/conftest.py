@@ -43,7 +43,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--partitioned", action="store_true", help="run on a database whose laned tables are divided by lane")
+    parser.addoption(
+        "--partitioned", action="store_true", help="run on a database whose laned tables are divided by lane"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

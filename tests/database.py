@@ -20,7 +20,19 @@ T = TypeVar("T")
 
 # Queues stay: brokers cache them. Tests use queues of their own.
 EMPTIED = (
-    *("jobs", "finished_jobs", "dead_letters", "keys", "passes", "rests", "dependents", "endings", "schedules", "asks", "workers"),
+    *(
+        "jobs",
+        "finished_jobs",
+        "dead_letters",
+        "keys",
+        "passes",
+        "rests",
+        "dependents",
+        "endings",
+        "schedules",
+        "asks",
+        "workers",
+    ),
     *("stat_deltas", "stat_totals", "stat_rates", "stat_times"),
 )
 TABLES_WITH_ROWS = " UNION ALL ".join(f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for table in EMPTIED)
@@ -110,7 +122,9 @@ class TestDatabase:
     def lane_locked(self, queue: str) -> Iterator[None]:
         """Holds the lane lock, like a claim that does not end. The queue has one lane, and its lock row exists after the first claim under
         a limit."""
-        with self.uncommitted("SELECT FROM gates WHERE lane = (SELECT id * 256 FROM queues WHERE name = $1) FOR UPDATE", queue):
+        with self.uncommitted(
+            "SELECT FROM gates WHERE lane = (SELECT id * 256 FROM queues WHERE name = $1) FOR UPDATE", queue
+        ):
             yield
 
     @contextmanager
@@ -140,7 +154,13 @@ class TestDatabase:
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
     """A server for this run alone: nothing in it needs to survive, so nothing is flushed."""
-    quick = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off", "max_connections": "200"}
+    quick = {
+        "fsync": "off",
+        "synchronous_commit": "off",
+        "full_page_writes": "off",
+        "autovacuum": "off",
+        "max_connections": "200",
+    }
     with EmbeddedPostgres(folder, options=quick) as dsn:
         yield dsn
 

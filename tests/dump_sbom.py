@@ -20,7 +20,9 @@ def sbom() -> Json:
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": {"component": {"type": "application", "bom-ref": "longshore", "name": "longshore", "version": _own_version()}},
+        "metadata": {
+            "component": {"type": "application", "bom-ref": "longshore", "name": "longshore", "version": _own_version()}
+        },
         "components": [_component(name, version, rest) for name, version, rest in LOCKED.findall(lock)],
     }
 
@@ -45,7 +47,9 @@ def _licence(name: str) -> str | None:
         told = metadata.metadata(name)
     except metadata.PackageNotFoundError:
         return None
-    expressed, classified, free = (told.get_all(field) or [] for field in ("License-Expression", "Classifier", "License"))
+    expressed, classified, free = (
+        told.get_all(field) or [] for field in ("License-Expression", "Classifier", "License")
+    )
     said = [*expressed, *(line.split(" :: ")[-1] for line in classified if line.startswith("License ::")), *free]
     return next((text for text in said if FREE.match(text)), None)
 

@@ -18,7 +18,9 @@ def dump_of(dsn: str) -> str:
     """Without what depends on the version of the tool."""
     command = [str(find_binaries() / "pg_dump"), "--schema-only", "--no-owner", "--no-privileges", dsn]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return re.sub(r"^(--.*|SET .*|SELECT pg_catalog.*|\\(un)?restrict .*)?\n", "", text, flags=re.MULTILINE).replace(";\n", ";\n\n")
+    return re.sub(r"^(--.*|SET .*|SELECT pg_catalog.*|\\(un)?restrict .*)?\n", "", text, flags=re.MULTILINE).replace(
+        ";\n", ";\n\n"
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ _DATED_IN_PARTS = f"""EXECUTE format('CREATE TABLE %I (LIKE finished_jobs) PARTI
 def partitioned(script: str) -> str:
     """finished_jobs is partitioned by time already: each of its partitions is divided by lane once more."""
     script = _LANED.sub(
-        lambda table: _in_parts(table[0].removesuffix(";").removesuffix(table["options"] or ""), table[1], table["options"]), script
+        lambda table: _in_parts(
+            table[0].removesuffix(";").removesuffix(table["options"] or ""), table[1], table["options"]
+        ),
+        script,
     )
     script = _DEFAULT.sub(lambda table: _in_parts(table[0].removesuffix(";"), table[1], None), script)
     return script.replace(_DATED, _DATED_IN_PARTS).replace(" CONCURRENTLY", "")

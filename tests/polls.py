@@ -76,7 +76,9 @@ class RawClaim:
         self._socket = socket.create_connection((place.hostname, place.port or 80))
         data = json.dumps(body).encode()
         keyed = f"Idempotency-Key: {key}\r\n" if key else ""
-        self._socket.sendall(f"POST /claim HTTP/1.1\r\nHost: test\r\n{keyed}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        self._socket.sendall(
+            f"POST /claim HTTP/1.1\r\nHost: test\r\n{keyed}Content-Length: {len(data)}\r\n\r\n".encode() + data
+        )
 
     def cut(self) -> None:
         self._socket.close()

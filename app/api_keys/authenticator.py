@@ -36,7 +36,8 @@ class TokenBucket:
         self._at = now
         if self._left < 1:
             raise RateLimited(
-                f"this key may call {self.per_second:g} times a second", retry_after=math.ceil((1 - self._left) / self.per_second)
+                f"this key may call {self.per_second:g} times a second",
+                retry_after=math.ceil((1 - self._left) / self.per_second),
             )
         self._left -= 1
 
@@ -44,7 +45,9 @@ class TokenBucket:
 class CachedKey:
     """A key as the process caches it. Keys with the same name share the quotas."""
 
-    def __init__(self, row: KeyRow, max_leases: int | None, budget: TokenBucket | None, ended: Callable[[], bool]) -> None:
+    def __init__(
+        self, row: KeyRow, max_leases: int | None, budget: TokenBucket | None, ended: Callable[[], bool]
+    ) -> None:
         self.id = row.id
         self.mac = row.mac
         self.expires_at = row.expires_at
@@ -60,7 +63,9 @@ class ApiKeyAuthenticator:
         self._pepper = key_format.pepper(infra.settings.key_pepper)
         self._open = is_loopback(infra.settings.host) or infra.settings.allow_anonymous
         self._live: dict[str, CachedKey] | None = None  # until the database has been asked
-        self._revoked: dict[str, bytes] = {}  # MACs by id: only a caller with the right secret learns that its key was revoked
+        self._revoked: dict[
+            str, bytes
+        ] = {}  # MACs by id: only a caller with the right secret learns that its key was revoked
         self._any = True
         self._used: dict[str, datetime] = {}
         self._looked_at = 0.0
@@ -72,10 +77,15 @@ class ApiKeyAuthenticator:
         async with self._reading:
             rows = await store.all_keys(self._infra.db)
             live = [row for row in rows if row.revoked_at is None]
-            newest = {row.name: row for row in sorted(live, key=lambda row: row.created_at)}  # its quotas are the caller's
+            newest = {
+                row.name: row for row in sorted(live, key=lambda row: row.created_at)
+            }  # its quotas are the caller's
             budgets = self._budgets(newest.values())
             self._live = {
-                row.id: CachedKey(row, newest[row.name].max_leases, budgets.get(row.name), partial(self._has_ended, row.id)) for row in live
+                row.id: CachedKey(
+                    row, newest[row.name].max_leases, budgets.get(row.name), partial(self._has_ended, row.id)
+                )
+                for row in live
             }
             self._revoked = {row.id: row.mac for row in rows if row.revoked_at is not None}
             self._any = bool(rows)
@@ -88,10 +98,14 @@ class ApiKeyAuthenticator:
 
     async def admit(self, authorization: str | None) -> Caller:
         if not self._infra.versions.is_fresh():
-            with suppress(DatabaseUnavailable, TimeoutError):  # then it is by what we know: an operator can see what is wrong
+            with suppress(
+                DatabaseUnavailable, TimeoutError
+            ):  # then it is by what we know: an operator can see what is wrong
                 async with asyncio.timeout(PATIENCE):
                     await self._infra.versions.ensure_fresh()
-        if self._live is None:  # the schema is older than keys: a 503 that says so, and no 401, which clients take for the last word
+        if (
+            self._live is None
+        ):  # the schema is older than keys: a 503 that says so, and no 401, which clients take for the last word
             await self.refresh()
         if not self._any and self._open:
             return ANONYMOUS

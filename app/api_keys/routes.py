@@ -20,7 +20,16 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 
 @router.post(
     "/api-keys",
-    **operation(ApiKeyCreated, MalformedJson, ValidationFailed, TooManyKeys, takes=ApiKeyCreate, status=201, to=MANAGE, everywhere=True),
+    **operation(
+        ApiKeyCreated,
+        MalformedJson,
+        ValidationFailed,
+        TooManyKeys,
+        takes=ApiKeyCreate,
+        status=201,
+        to=MANAGE,
+        everywhere=True,
+    ),
 )
 async def create_api_key(wanted: Annotated[ApiKeyCreate, body(ApiKeyCreate)], api_keys: ApiKeyServiceDep) -> Response:
     """Creates a key, and returns its secret this once. From the first key on, every call needs one.

@@ -35,7 +35,12 @@ RequestsPerSecond = Annotated[
     ),
 ]
 MaxLeases = Annotated[
-    int, integer(ge=1, le=1_000_000, description="Quota of leases held at once, over all processes; beyond it 429 `rate_limited`.")
+    int,
+    integer(
+        ge=1,
+        le=1_000_000,
+        description="Quota of leases held at once, over all processes; beyond it 429 `rate_limited`.",
+    ),
 ]
 
 

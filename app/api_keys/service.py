@@ -29,7 +29,9 @@ class ApiKeyService:
         now, made = self._infra.now(), key_format.generate()
         self._check(wanted, now)
         async with self._infra.db.transaction() as transaction:
-            await self._infra.versions.bump(transaction, "api_keys")  # its lock makes two who create wait for each other
+            await self._infra.versions.bump(
+                transaction, "api_keys"
+            )  # its lock makes two who create wait for each other
             if await store.live_keys(transaction, wanted.name, now) >= LIVE_PER_NAME:
                 raise TooManyKeys(f"{wanted.name} has {LIVE_PER_NAME} live keys: revoke one first")
             row = await store.add_key(transaction, self._new(wanted, made, now))
@@ -86,7 +88,12 @@ class ApiKeyService:
 
     async def _warn_without_admin(self, row: KeyRow) -> None:
         if not await self.has_admin():
-            log.warning("no live administrator key", key_id=row.id, name=row.name, next_step="create one with `keys create --admin`")
+            log.warning(
+                "no live administrator key",
+                key_id=row.id,
+                name=row.name,
+                next_step="create one with `keys create --admin`",
+            )
 
     async def has_admin(self) -> bool:
         """Whether any live key is an administrator's."""

@@ -25,12 +25,19 @@ async def warn_without_admin(broker: "Broker") -> None:
 
 @cli.command("create")
 def create_key(
-    name: Annotated[str, typer.Option(help="Who the caller is. Two live keys may have the same name, so that one can take over.")],
+    name: Annotated[
+        str, typer.Option(help="Who the caller is. Two live keys may have the same name, so that one can take over.")
+    ],
     scope: Annotated[
-        list[str] | None, typer.Option(help="enqueue, work, read or manage, also `work:email.*`. Give it several times.")
+        list[str] | None,
+        typer.Option(help="enqueue, work, read or manage, also `work:email.*`. Give it several times."),
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="All four scopes for every queue: an administrator's key.")] = False,
-    days: Annotated[float | None, typer.Option(help="How long it lasts; default: until it is revoked.", min=0.001, max=36500)] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="All four scopes for every queue: an administrator's key.")
+    ] = False,
+    days: Annotated[
+        float | None, typer.Option(help="How long it lasts; default: until it is revoked.", min=0.001, max=36500)
+    ] = None,
     requests_per_second: Annotated[float | None, typer.Option(help="Quota of calls, in each process.")] = None,
     max_leases: Annotated[int | None, typer.Option(help="Quota of leases held at once.")] = None,
 ) -> None:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from app.settings import Settings
 
 cli = typer.Typer(
-    name="longshore", help="A durable job broker: REST in front, Postgres behind.", no_args_is_help=True, add_completion=False
+    name="longshore",
+    help="A durable job broker: REST in front, Postgres behind.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 cli.add_typer(api_keys.cli, name="keys")
@@ -45,7 +48,9 @@ cli.add_typer(api_keys.cli, name="keys")
 
 Host = Annotated[str | None, typer.Option(help="Address to serve on, instead of LONGSHORE_HOST.")]
 Port = Annotated[int | None, typer.Option(help="Port to serve on, instead of LONGSHORE_PORT.")]
-Migrate = Annotated[bool | None, typer.Option("--migrate/--no-migrate", help="Migrate first; by default only the embedded Postgres.")]
+Migrate = Annotated[
+    bool | None, typer.Option("--migrate/--no-migrate", help="Migrate first; by default only the embedded Postgres.")
+]
 
 
 @cli.command()
@@ -60,7 +65,12 @@ def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None
     log.configure(settings.log_level)
     log.capture_everything_else()
     exit_on_signals()
-    with exit_on_error(), bind(settings.host, settings.port) as listener, log_shutdown(listener), database(settings) as dsn:
+    with (
+        exit_on_error(),
+        bind(settings.host, settings.port) as listener,
+        log_shutdown(listener),
+        database(settings) as dsn,
+    ):
         if migrate or (migrate is None and settings.database_url is None):
             log_upgrade(upgrade(direct(settings, dsn)))
         require_keys_or_loopback(settings, dsn)
@@ -73,12 +83,18 @@ def migrate() -> None:
     settings = load_settings()
     with exit_on_error(), database(settings) as dsn:
         before, after = upgrade(direct(settings, dsn))
-        print(f"The schema is already at {after}." if before == after else f"Migrated the schema from {before or 'nothing'} to {after}.")
+        print(
+            f"The schema is already at {after}."
+            if before == after
+            else f"Migrated the schema from {before or 'nothing'} to {after}."
+        )
 
 
 @cli.command()
 def backup(
-    folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet; a restored broker uses it as LONGSHORE_DATA_DIR.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder that does not exist yet; a restored broker uses it as LONGSHORE_DATA_DIR.")
+    ],
 ) -> None:
     """Copy the embedded Postgres, with or without a broker running on it."""
     settings = load_settings()
@@ -94,7 +110,11 @@ def backup(
         check_target(target, settings.data_dir.absolute())
         with database(settings, shared=True, existing=True) as dsn:
             back_up(dsn, embedded_folder(settings), target)
-    print(f"{folder} is a backup of {settings.data_dir}. To restore it, stop the broker and run:", *restore_commands(target), sep="\n")
+    print(
+        f"{folder} is a backup of {settings.data_dir}. To restore it, stop the broker and run:",
+        *restore_commands(target),
+        sep="\n",
+    )
 
 
 @cli.command()
@@ -106,7 +126,11 @@ def restored() -> None:
 
     async def end(broker: "Broker") -> None:
         count = await end_leases(broker.infra, broker.settlements)
-        print("1 lease ended; its job is handed out again" if count == 1 else f"{count} leases ended; their jobs are handed out again")
+        print(
+            "1 lease ended; its job is handed out again"
+            if count == 1
+            else f"{count} leases ended; their jobs are handed out again"
+        )
 
     run_with_broker(end, shared=False)
 
@@ -136,7 +160,10 @@ def restore_commands(backup: Path) -> list[str]:
     """The commands of docs/backup.md. They use a copy, so that the backup can be restored again."""
     restored = f"{backup}.restored"
     setting = f"LONGSHORE_DATA_DIR={shlex.quote(restored)}"
-    return [shlex.join(["cp", "-a", str(backup), restored]), *(f"{setting} {command_line(name)}" for name in ("restored", "serve"))]
+    return [
+        shlex.join(["cp", "-a", str(backup), restored]),
+        *(f"{setting} {command_line(name)}" for name in ("restored", "serve")),
+    ]
 
 
 @contextmanager
@@ -146,7 +173,10 @@ def report_interruption(target: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        fail(f"interrupted: there is no backup in {target}; delete {target}.partial if it exists, and run the command again", FAILED)
+        fail(
+            f"interrupted: there is no backup in {target}; delete {target}.partial if it exists, and run the command again",
+            FAILED,
+        )
 
 
 def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
@@ -201,7 +231,12 @@ def run(settings: "Settings", dsn: str, listener: "socket") -> None:
 
     data = settings.database_url and redact(settings.database_url.get_secret_value())
     where = data or f"{embedded_folder(settings)} (embedded Postgres)"
-    server.serve(create_app(settings, dsn), settings, listener, on_listening=lambda _host, _port: print_banner(base_url(listener), where))
+    server.serve(
+        create_app(settings, dsn),
+        settings,
+        listener,
+        on_listening=lambda _host, _port: print_banner(base_url(listener), where),
+    )
 
 
 def print_banner(base: str, where: str) -> None:

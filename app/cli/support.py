@@ -45,7 +45,10 @@ def load_settings(**overrides: str | int | None) -> "Settings":
     try:
         settings = Settings(**given)
     except ValidationError as error:
-        problems = (f"{variable(str(item['loc'][0])) if item['loc'] else 'settings'}: {explain_setting(item)}" for item in error.errors())
+        problems = (
+            f"{variable(str(item['loc'][0])) if item['loc'] else 'settings'}: {explain_setting(item)}"
+            for item in error.errors()
+        )
         fail("; ".join(problems), WRONG_SETTINGS)
     check_hosts(settings)
     return settings
@@ -117,7 +120,10 @@ def database(settings: "Settings", *, shared: bool = False, existing: bool = Fal
 
     embedded = EmbeddedPostgres(embedded_folder(settings))
     if existing and not embedded.exists():
-        fail(f"there is no database in {settings.data_dir.absolute()}: set LONGSHORE_DATA_DIR to the folder of the broker", FAILED)
+        fail(
+            f"there is no database in {settings.data_dir.absolute()}: set LONGSHORE_DATA_DIR to the folder of the broker",
+            FAILED,
+        )
     running = embedded.running_dsn() if shared else None
     if running is not None:
         yield running
@@ -148,12 +154,17 @@ def run_with_broker(act: Callable[["Broker"], Awaitable[None]], *, shared: bool 
             await broker.infra.db.close()
 
     with exit_on_error(), database(settings, shared=shared, existing=existing) as dsn:
-        if settings.database_url is None and upgrade(dsn).before is None:  # as `serve` does: a new data folder has no schema yet
+        if (
+            settings.database_url is None and upgrade(dsn).before is None
+        ):  # as `serve` does: a new data folder has no schema yet
             print(f"longshore: created a new database in {settings.data_dir.absolute()}", file=sys.stderr)
         try:
             asyncio.run(run(dsn))
         except DatabaseUnavailable as problem:
-            fail(f"the database cannot be used ({problem.detail}): is it there, and migrated (`python -m app migrate`)?", FAILED)
+            fail(
+                f"the database cannot be used ({problem.detail}): is it there, and migrated (`python -m app migrate`)?",
+                FAILED,
+            )
         except Problem as problem:
             fail(problem.detail, FAILED)
 
@@ -219,7 +230,9 @@ def is_database_error(error: Exception) -> bool:
     state = str(getattr(getattr(error, "orig", error), "sqlstate", None))
     troubles = ("08", "28", "3D", "53", "57", "42501", "55P03")
     causes = (error, getattr(error, "orig", error).__cause__)  # SQLAlchemy wraps the driver's error
-    return state.startswith(troubles) or any(isinstance(cause, ClientConfigurationError | ArgumentError) for cause in causes)
+    return state.startswith(troubles) or any(
+        isinstance(cause, ClientConfigurationError | ArgumentError) for cause in causes
+    )
 
 
 def fail(message: str, status: int) -> NoReturn:

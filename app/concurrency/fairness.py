@@ -21,7 +21,13 @@ class GroupCapacity(NamedTuple):
 
 
 def capacity(
-    limit: int | None, held: GroupUsageRow | None, rest: CooldownRow | None, probe_state: str | None, now: datetime, *, fair: bool = False
+    limit: int | None,
+    held: GroupUsageRow | None,
+    rest: CooldownRow | None,
+    probe_state: str | None,
+    now: datetime,
+    *,
+    fair: bool = False,
 ) -> GroupCapacity:
     free = _free(limit, held, fair=fair)
     if rest is None:
@@ -48,7 +54,9 @@ def _begin_probe(free: int, held: GroupUsageRow | None) -> GroupCapacity:
     return GroupCapacity(min(1, free), probes=True)
 
 
-def assign_passes(waiting: Sequence[WaitingRow], rounds: Iterable[PassRow], served: Mapping[str, int]) -> list[tuple[UUID, int]]:
+def assign_passes(
+    waiting: Sequence[WaitingRow], rounds: Iterable[PassRow], served: Mapping[str, int]
+) -> list[tuple[UUID, int]]:
     """Turns of a fair queue. In each round every group has one job: a group's next job comes one round after its last, and a group that
     comes anew begins with the round that is being served. Rounds are counted by priority, which comes first. `served`: the rounds of
     jobs that have just ended, by group; where groups are limited there may be no other trace of them."""

@@ -151,7 +151,11 @@ class GroupScheduler:
     async def _let_older_ones_go_first(self, on: Executor, lane: int, groups: Sequence[str]) -> None:
         """A job that was replayed, or whose parents took long, comes before a younger one that nobody has begun."""
         held = await store.group_usage(on, lane, groups, strict=True)
-        unbegun = {group: row.first for group, row in held.items() if group and row.n == row.ready == 1 and row.first is not None}
+        unbegun = {
+            group: row.first
+            for group, row in held.items()
+            if group and row.n == row.ready == 1 and row.first is not None
+        }
         if unbegun:
             for row in await store.next_waiting(on, lane, [(group, 1) for group in unbegun], len(unbegun)):
                 if row.id < unbegun[row.group_key]:
@@ -166,7 +170,9 @@ class GroupScheduler:
         limit = queue.per_group
         held = await store.group_usage(on, lane, params, strict=limit == 1) if params else {}
         return {
-            group: fairness.capacity(limit if group else None, held.get(group), rest, _state(rest, states), now, fair=queue.fair)
+            group: fairness.capacity(
+                limit if group else None, held.get(group), rest, _state(rest, states), now, fair=queue.fair
+            )
             for group, rest in ((group, rests.get(group)) for group in groups)
         }
 
@@ -178,10 +184,16 @@ class GroupScheduler:
 
     async def _waiting(self, on: Executor, lane: int, plans: dict[str, GroupCapacity]) -> list[WaitingRow]:
         """Probes first: a rest after which nobody is found to go first is over."""
-        params = [(group, plan.most) for group, plan in sorted(plans.items(), key=lambda item: not item[1].probes) if plan.most]
+        params = [
+            (group, plan.most)
+            for group, plan in sorted(plans.items(), key=lambda item: not item[1].probes)
+            if plan.most
+        ]
         return await store.next_waiting(on, lane, params, ADMISSION_BATCH) if params else []
 
-    async def _keep_rests(self, on: Executor, lane: int, plans: dict[str, GroupCapacity], waiting: Sequence[WaitingRow]) -> bool:
+    async def _keep_rests(
+        self, on: Executor, lane: int, plans: dict[str, GroupCapacity], waiting: Sequence[WaitingRow]
+    ) -> bool:
         """Whether any rest is over: also one after which nobody is there to go first."""
         first = {row.group_key: row.id for row in sorted(waiting, reverse=True)}
         over = []
@@ -196,7 +208,9 @@ class GroupScheduler:
             await self._infra.versions.bump(on, "rests")
         return bool(over)
 
-    async def _give(self, on: Executor, queue: Queue, lane: int, waiting: Sequence[WaitingRow], served: Mapping[str, int]) -> list[str]:
+    async def _give(
+        self, on: Executor, queue: Queue, lane: int, waiting: Sequence[WaitingRow], served: Mapping[str, int]
+    ) -> list[str]:
         if not waiting:
             return []
         if not queue.fair:
@@ -205,7 +219,9 @@ class GroupScheduler:
         group_scheduler = fairness.assign_passes(waiting, await store.last_passes(on, lane, params), served)
         return await store.admit(on, lane, group_scheduler)
 
-    def _come_back_for_more(self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]) -> None:
+    def _come_back_for_more(
+        self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]
+    ) -> None:
         """After a portion; in a fair queue claims say when there is room for more."""
         counts = Counter(row.group_key for row in waiting)
         more = (

@@ -18,14 +18,19 @@ from app.locks import store as keys
 from app.queues.cache import Queue, QueueCache
 
 PAGE_SIZE = 2000  # jobs, in one statement
-ON_THEIR_WAY = (1.0, 10.0)  # seconds after which leases are counted again; a request may wait that long for a connection
+ON_THEIR_WAY = (
+    1.0,
+    10.0,
+)  # seconds after which leases are counted again; a request may wait that long for a connection
 RESTING_SECONDS, STRAYS_SECONDS = 1.0, 10.0
 _FIRST = UUID(int=0)
 _NO_RULES = (None, False, False)
 
 
 class RuleChanges:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals, group_scheduler: GroupScheduler) -> None:
+    def __init__(
+        self, infra: Infrastructure, queues: QueueCache, signals: Signals, group_scheduler: GroupScheduler
+    ) -> None:
         self._infra = infra
         self._queues = queues
         self._signals = signals
@@ -43,7 +48,11 @@ class RuleChanges:
         """Leases that run are counted before anybody asks how many there are. If that cannot be done now, as somebody has a row, it is
         done later: nobody else need wait for it."""
         async with self._hearing:
-            changed = {queue.id: queue for queue in self._queues.everything() if _rules(queue) != self._in_force.get(queue.id, _NO_RULES)}
+            changed = {
+                queue.id: queue
+                for queue in self._queues.everything()
+                if _rules(queue) != self._in_force.get(queue.id, _NO_RULES)
+            }
             try:
                 await self._count(changed.values())
             except DatabaseUnavailable:
@@ -71,7 +80,9 @@ class RuleChanges:
         for lane, ids in by_lane(running, lambda job_id: job_id).items():
             queue = rules[queue_id_of(lane)]
             slots = True if queue.max_running is not None else None
-            await store.count_running(self._infra.db, lane, ids, slots=slots, group_scheduler=queue.per_group is not None)
+            await store.count_running(
+                self._infra.db, lane, ids, slots=slots, group_scheduler=queue.per_group is not None
+            )
         for queue in rules.values():
             if queue.per_group is not None:
                 for lane in queue.all_lanes:

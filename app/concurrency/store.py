@@ -90,7 +90,9 @@ async def hold_back_head(on: Executor, lane: int, groups: Sequence[str], most: i
     await on.rows(SQL.hold_back_head, lane, groups, most)
 
 
-async def apply_rules_to_page(on: Executor, lane: int, after: UUID, held_groups: Sequence[str] | None, most: int) -> CheckedPage:
+async def apply_rules_to_page(
+    on: Executor, lane: int, after: UUID, held_groups: Sequence[str] | None, most: int
+) -> CheckedPage:
     row = await on.row(SQL.apply_rules_to_page, lane, after, held_groups, most)
     assert row is not None, "a SELECT without FROM has one row"
     return CheckedPage(*row)
@@ -100,7 +102,9 @@ async def leases_of_queues(on: Executor, queue_ids: Sequence[int]) -> list[UUID]
     return [row["id"] for row in await on.rows(SQL.leases_of_queues, queue_ids)]
 
 
-async def count_running(on: Executor, lane: int, ids: Sequence[UUID], *, slots: bool | None, group_scheduler: bool) -> None:
+async def count_running(
+    on: Executor, lane: int, ids: Sequence[UUID], *, slots: bool | None, group_scheduler: bool
+) -> None:
     await on.rows(SQL.count_running, lane, ids, slots, group_scheduler)
 
 

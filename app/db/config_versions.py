@@ -15,7 +15,9 @@ from app.db.pool import Database, Executor, uses_reserved_connections
 TOPIC = 0  # of wake-ups; queue ids start at 1
 CHECK_SECONDS = 0.15
 IDLE_CHECK_SECONDS = 2.0
-AWAKE_SECONDS = 5.0  # after the last call. Who comes later finds that nobody has looked, and looks himself: one round trip more
+AWAKE_SECONDS = (
+    5.0  # after the last call. Who comes later finds that nobody has looked, and looks himself: one round trip more
+)
 FRESH_SECONDS = 0.25  # API.md: a change is in force elsewhere within this
 
 Name = Literal["policies", "rests", "api_keys"]

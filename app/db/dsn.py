@@ -31,7 +31,9 @@ def hosts(dsn: str) -> list[Host]:
 
 def requires_tls(dsn: str) -> bool:
     """Whether the DSN leaves open how its connections are secured although one of them leaves this machine."""
-    return "sslmode" not in _parts(dsn)[1] and not all((place.host.startswith("/") or is_loopback(place.host)) for place in hosts(dsn))
+    return "sslmode" not in _parts(dsn)[1] and not all(
+        (place.host.startswith("/") or is_loopback(place.host)) for place in hosts(dsn)
+    )
 
 
 def options(dsn: str) -> Options:
@@ -46,7 +48,9 @@ def _parts(dsn: str) -> tuple[SplitResult, Options]:
         if "," in (hosts := _hosts(parts)) and "[" in hosts:
             raise ValueError
     except ValueError:  # its text may repeat the password
-        raise ValueError("not a valid URL: escape special characters in the password, and name IPv6 hosts alone") from None
+        raise ValueError(
+            "not a valid URL: escape special characters in the password, and name IPv6 hosts alone"
+        ) from None
     return parts, dict(parse_qsl(parts.query))
 
 

@@ -81,7 +81,9 @@ async def current_revision(db: "Executor") -> str | None:
 @cache
 def older_than_head() -> frozenset[str | None]:
     """Revisions with which this release cannot work; None stands for no schema at all."""
-    return frozenset({None, *(script.revision for script in ScriptDirectory.from_config(config("")).walk_revisions())} - {head()})
+    return frozenset(
+        {None, *(script.revision for script in ScriptDirectory.from_config(config("")).walk_revisions())} - {head()}
+    )
 
 
 def _with_retries(run: Callable[[], None]) -> None:

@@ -54,7 +54,9 @@ class Notifier:
         while self._enabled:
             try:
                 await self._run_connected()
-            except Exception as error:  # whatever it was: without this task other processes would be heard by polling only
+            except (
+                Exception
+            ) as error:  # whatever it was: without this task other processes would be heard by polling only
                 self._metrics.notify_failures.inc()
                 self._note_lost(error)
                 await asyncio.sleep(1)
@@ -86,7 +88,9 @@ class Notifier:
 
     async def _send_or_prove(self, connection: Connection) -> None:
         try:
-            async with asyncio.timeout(PROOF_SECONDS):  # not wait_for: until Python 3.12 it loses a cancel that comes with the event
+            async with asyncio.timeout(
+                PROOF_SECONDS
+            ):  # not wait_for: until Python 3.12 it loses a cancel that comes with the event
                 await self._any_pending.wait()
         except TimeoutError:
             await connection.execute("SELECT 1", timeout=PROOF_SECONDS)

@@ -83,7 +83,9 @@ class Database:
         self.dsn = dsn
         self._settings = settings
         self._metrics = metrics
-        self._servers = PrimaryConnector(dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3)
+        self._servers = PrimaryConnector(
+            dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3
+        )
         self._watchdog = Watchdog(self._servers, settings.silent_seconds)
         self._reader: asyncio.Task[None]
         self._connections = IdleConnections(self._connect, settings.pool_size, settings.connections_reserved)
@@ -266,4 +268,7 @@ async def for_each(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> lis
 def to_columns(rows: Sequence[Sequence[object]]) -> list[Sequence[object] | None]:
     """Rows, at least one, turned into the column arrays that `unnest` takes. Where all are NULL no array is sent: `unnest` fills up what
     is shorter with NULLs, and the driver takes 0.3 µs for each (of the 24 columns of a new job most are)."""
-    return [None if column[0] is None and column.count(None) == len(column) else column for column in zip(*rows, strict=True)]
+    return [
+        None if column[0] is None and column.count(None) == len(column) else column
+        for column in zip(*rows, strict=True)
+    ]

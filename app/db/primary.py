@@ -129,7 +129,9 @@ class PrimaryConnector:
         found = ServerIdentity(told["cluster"], int(told["timeline"], 16))
         highest = self._highest.get(found.cluster, 0)
         if found.timeline < highest:
-            raise ServerRefused(f"the server is an old primary: it writes timeline {found.timeline}, another has reached {highest}")
+            raise ServerRefused(
+                f"the server is an old primary: it writes timeline {found.timeline}, another has reached {highest}"
+            )
         self._highest[found.cluster] = found.timeline
         self.terminate(below=found)
         return found

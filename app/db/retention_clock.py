@@ -42,9 +42,13 @@ class _Sample(NamedTuple):
 class RetentionClock:
     """Without `wall` the first sample is the database's: a wrong clock of the broker's machine has no effect."""
 
-    def __init__(self, wall: Callable[[], float] | None = time.time, monotonic: Callable[[], float] = _since_boot) -> None:
+    def __init__(
+        self, wall: Callable[[], float] | None = time.time, monotonic: Callable[[], float] = _since_boot
+    ) -> None:
         self._monotonic = monotonic
-        self._samples: deque[_Sample] = deque()  # offsets rise from left to right: a later, smaller one removes those before it
+        self._samples: deque[_Sample] = (
+            deque()
+        )  # offsets rise from left to right: a later, smaller one removes those before it
         self._latest = 0.0
         if wall is not None:
             self.observe(wall())

@@ -36,7 +36,9 @@ async def explain(connection: Connection, error: asyncpg.PostgresError) -> str |
         return outdated
     if isinstance(error, asyncpg.UndefinedFunctionError) and revision == head():
         return None
-    newer = "" if revision == head() else f", and this release knows the schema up to {head()} only: run a newer release"
+    newer = (
+        "" if revision == head() else f", and this release knows the schema up to {head()} only: run a newer release"
+    )
     return f"the schema is at {revision} and yet {message}{newer}"
 
 

@@ -47,7 +47,9 @@ class ServerChecks:
         self._metrics.snapshot_age.set(row["snapshot_age"])
         lost = list(durability_failures(facts))
         connections = self._settings.pool_size + OWN_CONNECTIONS
-        self._note([*lost, *durability_warnings(facts, connections), *session_settings.missing_settings(row["session"])])
+        self._note(
+            [*lost, *durability_warnings(facts, connections), *session_settings.missing_settings(row["session"])]
+        )
         if lost and self._settings.require_durable:
             self._db.terminate()  # changed since they were opened; new ones are refused
 

@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 # sent are hashed (put_back of 1000: 27 ms; matched by array position 80). Without sorts, where an index has the order, a claim reads not
 # the whole lane by its primary key when most of it is parked (10 jobs behind 10,000 such: 450 buffers, by jobs_ready 80).
 # No plan_cache_mode: Citus needs custom plans.
-_PLANS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off", "enable_sort": "off", "jit": "off"}
+_PLANS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_nestloop": "off",
+    "enable_sort": "off",
+    "jit": "off",
+}
 
 # No statement_timeout: it would not end a wait for a standby, and a write must not be told as failed that may have been done.
 _GUARDS = {
@@ -18,7 +24,12 @@ _GUARDS = {
 }
 
 # The server notices soon that we are gone without a word, and gives our locks free. Sockets of the same machine need none.
-_KEEPALIVES = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "10s"}
+_KEEPALIVES = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10s",
+}
 
 _NAMED = {"application_name": "longshore", "timezone": "UTC"}  # what a pooler passes on
 

@@ -137,13 +137,29 @@ jobs = sa.Table(
     sa.Index("jobs_ready", "lane", sa.text("priority DESC"), "id", postgresql_where=sa.text("state = 'ready'")),
     sa.Index("jobs_due", "run_at", postgresql_where=sa.text("state = 'scheduled'")),
     sa.Index("jobs_leased", "lease_expires_at", "worker_id", postgresql_where=sa.text("lease_expires_at IS NOT NULL")),
-    sa.Index("jobs_parked", "lane", sa.text("coalesce(group_key, '')"), "id", postgresql_where=sa.text("state = 'parked'")),
-    sa.Index("jobs_turns", "lane", sa.text("coalesce(group_key, '')"), "priority", "turn", postgresql_where=sa.text("turn IS NOT NULL")),
     sa.Index(
-        "jobs_in_turn", "lane", sa.text("priority DESC"), "turn", "id", postgresql_where=sa.text("state = 'ready' AND turn IS NOT NULL")
+        "jobs_parked", "lane", sa.text("coalesce(group_key, '')"), "id", postgresql_where=sa.text("state = 'parked'")
+    ),
+    sa.Index(
+        "jobs_turns",
+        "lane",
+        sa.text("coalesce(group_key, '')"),
+        "priority",
+        "turn",
+        postgresql_where=sa.text("turn IS NOT NULL"),
+    ),
+    sa.Index(
+        "jobs_in_turn",
+        "lane",
+        sa.text("priority DESC"),
+        "turn",
+        "id",
+        postgresql_where=sa.text("state = 'ready' AND turn IS NOT NULL"),
     ),
     sa.Index("jobs_slots", "lane", postgresql_where=sa.text("slot")),
-    sa.Index("jobs_expiring", "expires_at", postgresql_where=sa.text("expires_at IS NOT NULL AND lease_expires_at IS NULL")),
+    sa.Index(
+        "jobs_expiring", "expires_at", postgresql_where=sa.text("expires_at IS NOT NULL AND lease_expires_at IS NULL")
+    ),
     sa.Index("jobs_held", "held_by", postgresql_where=sa.text("held_by IS NOT NULL AND lease_expires_at IS NOT NULL")),
 )
 

@@ -65,7 +65,13 @@ class Watchdog:
         try:
             async with asyncio.timeout(self._probe_seconds):
                 await self._probe()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        except (
+            OSError,
+            TimeoutError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+        ) as error:
             self._drop()
             if _has_spoken(error):
                 self._answered()

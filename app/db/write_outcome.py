@@ -17,7 +17,22 @@ from app.metrics import Metrics
 # A server that says one of these has ended our session; a commit may have been on its way (57P01 during a wait for a standby).
 _ENDED_MEANWHILE = ("57P01", "57P02", "57P05")
 # Refused before anything was done: starting up, no connection or lock to be had, disk or memory full or failing, read-only.
-_REFUSED = ("57P03", "53", "58", "55P03", "57014", "25006", "25P03", "40001", "40P01", "3D000", "28", "42P01", "42703", "42501")
+_REFUSED = (
+    "57P03",
+    "53",
+    "58",
+    "55P03",
+    "57014",
+    "25006",
+    "25P03",
+    "40001",
+    "40P01",
+    "3D000",
+    "28",
+    "42P01",
+    "42703",
+    "42501",
+)
 
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 # Whether this request (each is a task of its own) may have written anything: from then on no failure may say that nothing was done.
@@ -68,7 +83,9 @@ def translate_errors(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
     """Errors before anything was sent are `not_done`; afterwards only the server's own word makes them so."""
     try:
         yield
-    except asyncpg.PostgresConnectionError as error:  # the connection broke, although it looks like the server's word (08003)
+    except (
+        asyncpg.PostgresConnectionError
+    ) as error:  # the connection broke, although it looks like the server's word (08003)
         raise _unavailable(metrics, error, outcome) from error
     except asyncpg.PostgresError as error:
         state = error.sqlstate or ""

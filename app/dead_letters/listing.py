@@ -19,7 +19,11 @@ from app.jobs.store import JobRow
 
 MAX_GROUPS = 1000
 _QUEUE_ID = letters.c.lane // LANES_PER_QUEUE
-_GROUPED_BY = {GroupField.QUEUE: _QUEUE_ID, GroupField.JOB_TYPE: letters.c.job_type, GroupField.FINGERPRINT: letters.c.fingerprint}
+_GROUPED_BY = {
+    GroupField.QUEUE: _QUEUE_ID,
+    GroupField.JOB_TYPE: letters.c.job_type,
+    GroupField.FINGERPRINT: letters.c.fingerprint,
+}
 
 
 class DeadLetterRow(NamedTuple):
@@ -50,27 +54,40 @@ async def list_dead_letters(
     if after is not None:
         query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(after[0], after[1]))
     page = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(limit)
-    rows = await on.rows(*compile_query(within_bytes(page, max_bytes, lambda rows: [rows.c.dead_at.desc(), rows.c.id.desc()])))
+    rows = await on.rows(
+        *compile_query(within_bytes(page, max_bytes, lambda rows: [rows.c.dead_at.desc(), rows.c.id.desc()]))
+    )
     return DeadLetterPage([_letter(row[:-1]) for row in rows], rows[0]["total"] if rows else 0)
 
 
 async def get_dead_letter(on: Executor, lane: int, job_id: UUID) -> list[DeadLetterRow]:
-    query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(letters.c.lane == lane, letters.c.id == job_id)
+    query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(
+        letters.c.lane == lane, letters.c.id == job_id
+    )
     return [_letter(tuple(row)) for row in await on.rows(*compile_query(query))]
 
 
 async def matching_ids(on: Executor, wanted: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
     """Oldest first: who has waited longest is replayed first."""
-    query = sa.select(letters.c.id).where(*_conditions(wanted, queues)).order_by(letters.c.dead_at, letters.c.id).limit(limit)
+    query = (
+        sa.select(letters.c.id)
+        .where(*_conditions(wanted, queues))
+        .order_by(letters.c.dead_at, letters.c.id)
+        .limit(limit)
+    )
     return [row["id"] for row in await on.rows(*compile_query(query))]
 
 
 async def count(on: Executor, wanted: DeadLetterFilter, queues: Sequence[int] | None) -> int:
-    found: int = await on.value(*compile_query(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queues))))
+    found: int = await on.value(
+        *compile_query(sa.select(sa.func.count()).select_from(letters).where(*_conditions(wanted, queues)))
+    )
     return found
 
 
-async def group(on: Executor, by: Sequence[GroupField], wanted: DeadLetterFilter, queues: Sequence[int] | None) -> list[Record]:
+async def group(
+    on: Executor, by: Sequence[GroupField], wanted: DeadLetterFilter, queues: Sequence[int] | None
+) -> list[Record]:
     """One row per group: the fields grouped by, then count, first_at, last_at and the id of one."""
     keys = [_GROUPED_BY[field].label(field.value) for field in by]
     query = (

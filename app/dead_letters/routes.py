@@ -47,7 +47,9 @@ class DeadLetterFilterQuery(BaseModel):
     dead_before: QueryInstant | None = None
 
     def filter(self) -> DeadLetterFilter:
-        return DeadLetterFilter(**{name: unset_if_none(getattr(self, name)) for name in DeadLetterFilterQuery.model_fields})
+        return DeadLetterFilter(
+            **{name: unset_if_none(getattr(self, name)) for name in DeadLetterFilterQuery.model_fields}
+        )
 
 
 class DeadLetterQuery(DeadLetterFilterQuery, PageParams):
@@ -59,17 +61,23 @@ class DeadLetterQuery(DeadLetterFilterQuery, PageParams):
 class GroupQuery(DeadLetterFilterQuery):
     """The filters and the grouping of GET /dead-letters/groups."""
 
-    by: str = Field("queue,job_type,fingerprint", description="Comma-separated: queue, job_type, fingerprint. Default: all three.")
+    by: str = Field(
+        "queue,job_type,fingerprint", description="Comma-separated: queue, job_type, fingerprint. Default: all three."
+    )
 
     def fields(self) -> list[GroupField]:
         try:
             return list(dict.fromkeys(GroupField(name) for name in self.by.split(",")))
         except ValueError:
-            raise ValidationFailed.at("/query/by", "by must be a comma-separated list of queue, job_type, fingerprint") from None
+            raise ValidationFailed.at(
+                "/query/by", "by must be a comma-separated list of queue, job_type, fingerprint"
+            ) from None
 
 
 @router.get("/dead-letters", **operation(DeadLetterList, ValidationFailed, to=READ))
-async def list_dead_letters(dead_letters: DeadLetterServiceDep, query: Annotated[DeadLetterQuery, Query()], access: AccessDep) -> Response:
+async def list_dead_letters(
+    dead_letters: DeadLetterServiceDep, query: Annotated[DeadLetterQuery, Query()], access: AccessDep
+) -> Response:
     """Dead letters, latest first, filtered and page by page.
 
     A page ends early, with `next_cursor`, before its dead letters exceed `max_list_bytes` (see `/limits`).
@@ -78,12 +86,16 @@ async def list_dead_letters(dead_letters: DeadLetterServiceDep, query: Annotated
 
 
 @router.get("/dead-letters/groups", **operation(DeadLetterGroups, ValidationFailed, to=READ))
-async def group_dead_letters(dead_letters: DeadLetterServiceDep, query: Annotated[GroupQuery, Query()], access: AccessDep) -> Response:
+async def group_dead_letters(
+    dead_letters: DeadLetterServiceDep, query: Annotated[GroupQuery, Query()], access: AccessDep
+) -> Response:
     """What fails, how often and since when: dead letters grouped by queue, job type and fingerprint of the error."""
     return json_response(DeadLetterGroups(items=await dead_letters.groups(query.fields(), query.filter(), access)))
 
 
-@router.post("/dead-letters/replay", **operation(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters, to=MANAGE))
+@router.post(
+    "/dead-letters/replay", **operation(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters, to=MANAGE)
+)
 async def replay_dead_letters(
     replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], dead_letters: DeadLetterServiceDep, access: AccessDep
 ) -> Response:

@@ -85,7 +85,9 @@ class ReplayOverrides(RequestModel):
     queue: Name | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     max_attempts: MaxAttempts | UnsetType = UNSET
-    payload_merge: Annotated[dict[str, Raw], Meta(description="JSON merge patch (RFC 7396) for the payload.")] | UnsetType = UNSET
+    payload_merge: (
+        Annotated[dict[str, Raw], Meta(description="JSON merge patch (RFC 7396) for the payload.")] | UnsetType
+    ) = UNSET
 
 
 class ReplayDeadLetters(RequestModel):
@@ -96,9 +98,13 @@ class ReplayDeadLetters(RequestModel):
     ids: Ids | UnsetType = UNSET
     filter: DeadLetterFilter | UnsetType = UNSET
     all: All | UnsetType = UNSET
-    dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType = UNSET
+    dry_run: (
+        Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType
+    ) = UNSET
     limit: Annotated[int, integer(ge=1, le=10_000, description="Default 1000.")] | UnsetType = UNSET
-    spread_seconds: Annotated[int, integer(ge=0, le=86_400, description="Spread the jobs evenly over this time.")] | UnsetType = UNSET
+    spread_seconds: (
+        Annotated[int, integer(ge=0, le=86_400, description="Spread the jobs evenly over this time.")] | UnsetType
+    ) = UNSET
     overrides: ReplayOverrides | UnsetType = UNSET
 
 
@@ -120,7 +126,9 @@ class PurgeDeadLetters(RequestModel):
     ids: Ids | UnsetType = UNSET
     filter: DeadLetterFilter | UnsetType = UNSET
     all: All | UnsetType = UNSET
-    dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType = UNSET
+    dry_run: (
+        Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType
+    ) = UNSET
 
 
 class PurgeAnswer(ResponseModel):

@@ -61,17 +61,27 @@ class ReplayTime(NamedTuple):
 
 
 class DeadLetterService:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, signals: Signals, reader: JobReader) -> None:
+    def __init__(
+        self, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, signals: Signals, reader: JobReader
+    ) -> None:
         self._infra = infra
         self._queues = queues
         self._creator = creator
         self._signals = signals
         self._reader = reader
 
-    async def page(self, wanted: DeadLetterFilter, page: PageParams, access: Access, *, payload: bool) -> EncodedPage[DeadLetter]:
+    async def page(
+        self, wanted: DeadLetterFilter, page: PageParams, access: Access, *, payload: bool
+    ) -> EncodedPage[DeadLetter]:
         queues, max_bytes = await self._reached(wanted, access, "/query"), self._infra.settings.max_list_bytes
         letters, total = await listing.list_dead_letters(
-            self._infra.reads, wanted, queues, after=_after(page), limit=page.limit + 1, max_bytes=max_bytes, payload=payload
+            self._infra.reads,
+            wanted,
+            queues,
+            after=_after(page),
+            limit=page.limit + 1,
+            max_bytes=max_bytes,
+            payload=payload,
         )
         await self._queues.load({letter.job.lane for letter in letters})
         return await encode_page(
@@ -120,7 +130,9 @@ class DeadLetterService:
             return ReplayAnswer(matched=matched, replayed=0, remaining=matched, sample=ids[:SAMPLE], dry_run=True)
         revived = await self._replay(ids, request.overrides, spread_seconds=value_or(request.spread_seconds, 0))
         log.info("dead letters replayed", count=len(revived), matched=matched, caller=access.caller)
-        return ReplayAnswer(matched=matched, replayed=len(revived), remaining=max(0, matched - len(revived)), sample=revived[:SAMPLE])
+        return ReplayAnswer(
+            matched=matched, replayed=len(revived), remaining=max(0, matched - len(revived)), sample=revived[:SAMPLE]
+        )
 
     async def purge(self, request: PurgeDeadLetters, access: Access) -> PurgeAnswer:
         matched, ids = await self._matching(request, PURGE_BATCH, access)
@@ -129,12 +141,21 @@ class DeadLetterService:
         purged = 0
         while ids:
             purged += await self.remove(ids)
-            ids = [] if request.ids is not UNSET else await self._next_matching(value_or(request.filter, _NO_FILTER), access)
+            ids = (
+                []
+                if request.ids is not UNSET
+                else await self._next_matching(value_or(request.filter, _NO_FILTER), access)
+            )
         log.info("dead letters purged", count=purged, caller=access.caller)
         return PurgeAnswer(matched=matched, purged=purged)
 
     async def remove(self, ids: Sequence[UUID]) -> int:
-        return sum([await store.purge(self._infra.db, lane, some) for lane, some in by_lane(ids, lambda job_id: job_id).items()])
+        return sum(
+            [
+                await store.purge(self._infra.db, lane, some)
+                for lane, some in by_lane(ids, lambda job_id: job_id).items()
+            ]
+        )
 
     async def _reached(self, wanted: DeadLetterFilter, access: Access, at: str) -> list[int] | None:
         """The numbers of the queue that is asked for, or of those that the caller reaches; None: all there are."""
@@ -147,7 +168,9 @@ class DeadLetterService:
         await self._queues.refresh()
         return [queue.id for queue in self._queues.everything() if access.allows(queue.name)]
 
-    async def _matching(self, request: ReplayDeadLetters | PurgeDeadLetters, limit: int, access: Access) -> tuple[int, list[UUID]]:
+    async def _matching(
+        self, request: ReplayDeadLetters | PurgeDeadLetters, limit: int, access: Access
+    ) -> tuple[int, list[UUID]]:
         """How many match, and at most `limit` of them."""
         wanted = bulk_filter(request.ids, request.filter, request.all, _NO_FILTER)
         if wanted is None:
@@ -158,17 +181,23 @@ class DeadLetterService:
         return await listing.count(reads, wanted, queues), await listing.matching_ids(reads, wanted, queues, limit)
 
     async def _next_matching(self, chosen: DeadLetterFilter, access: Access) -> list[UUID]:
-        return await listing.matching_ids(self._infra.reads, chosen, await self._reached(chosen, access, "/filter"), PURGE_BATCH)
+        return await listing.matching_ids(
+            self._infra.reads, chosen, await self._reached(chosen, access, "/filter"), PURGE_BATCH
+        )
 
     async def _dead(self, ids: Sequence[UUID], access: Access) -> list[UUID]:
         """The ids of dead letters in queues that the caller may access, without duplicates, in the order of the request."""
         reached = await self._queues.visible_to(ids, access)
         visible = [job_id for job_id in dict.fromkeys(ids) if job_id in reached]
         lanes = by_lane(visible, lambda job_id: job_id)
-        dead = {job_id for lane, lane_ids in lanes.items() for job_id in await jobs.dead_ids(self._infra.db, lane, lane_ids)}
+        dead = {
+            job_id for lane, lane_ids in lanes.items() for job_id in await jobs.dead_ids(self._infra.db, lane, lane_ids)
+        }
         return [job_id for job_id in visible if job_id in dead]
 
-    async def _replay(self, ids: Sequence[UUID], sent: ReplayOverrides | UnsetType, *, spread_seconds: int) -> list[UUID]:
+    async def _replay(
+        self, ids: Sequence[UUID], sent: ReplayOverrides | UnsetType, *, spread_seconds: int
+    ) -> list[UUID]:
         overrides = value_or(sent, ReplayOverrides())
         now = self._infra.now()
         step = spread_seconds / len(ids) if ids else 0
@@ -180,7 +209,9 @@ class DeadLetterService:
                 revived += await act(lane, some[start : start + REPLAY_BATCH], due, overrides)
         return sorted(revived, key=lambda job_id: due[job_id].run_at if job_id in due else now)
 
-    async def _revive(self, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides) -> list[UUID]:
+    async def _revive(
+        self, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides
+    ) -> list[UUID]:
         payloads = await self._payloads(lane, ids, overrides.payload_merge)
         letters = [(job_id, due[job_id].state, due[job_id].run_at, payloads.get(job_id)) for job_id in ids]
         await self._queues.load([lane])
@@ -199,14 +230,19 @@ class DeadLetterService:
         """Merged here and not in SQL, so that what is not touched stays as it was sent. A dead letter's payload does not change."""
         if isinstance(patch, UnsetType):
             return {}
-        return {job_id: self._merged(payload, patch) for job_id, payload in (await store.payloads(self._infra.db, lane, ids)).items()}
+        return {
+            job_id: self._merged(payload, patch)
+            for job_id, payload in (await store.payloads(self._infra.db, lane, ids)).items()
+        }
 
     def _merged(self, payload: str, patch: dict[str, Raw]) -> str:
         text = merge_patch(payload, patch)
         check_user_data(Raw(text.encode()), self._infra.settings.max_payload_bytes, "/overrides/payload_merge")
         return text
 
-    async def _move(self, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides) -> list[UUID]:
+    async def _move(
+        self, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides
+    ) -> list[UUID]:
         """Into another queue: the letter goes and a new job comes, in one transaction."""
         name = value_or(overrides.queue, "default")
         try:
@@ -221,7 +257,8 @@ class DeadLetterService:
         async with self._infra.db.transaction() as transaction:
             letters = await store.remove(transaction, lane, ids)
             fresh = [
-                self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides) for letter in letters
+                self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides)
+                for letter in letters
             ]
             await self._creator.store(transaction, [queue] if fresh else [])
             for target, rows in by_lane(fresh, lambda row: row.id).items():
@@ -236,7 +273,9 @@ class DeadLetterService:
         patch = value_or(overrides.payload_merge, None)
         return NewJob(
             id=self._infra.job_ids(lane),
-            state="parked" if due.state == "ready" and self._queues.needs_admission(lane, letter.group_key) else due.state,
+            state="parked"
+            if due.state == "ready" and self._queues.needs_admission(lane, letter.group_key)
+            else due.state,
             reason=None,
             run_at=due.run_at,
             priority=value_or(overrides.priority, letter.priority),
@@ -256,7 +295,9 @@ class DeadLetterService:
 
 
 def _to_response(letter: DeadLetterRow, queue: str) -> DeadLetter:
-    return DeadLetter(**msgspec.structs.asdict(letter.job.to_response(queue)), dead_at=letter.dead_at, fingerprint=letter.fingerprint)
+    return DeadLetter(
+        **msgspec.structs.asdict(letter.job.to_response(queue)), dead_at=letter.dead_at, fingerprint=letter.fingerprint
+    )
 
 
 def _after(page: PageParams) -> tuple[datetime, UUID] | None:

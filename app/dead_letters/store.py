@@ -45,7 +45,10 @@ async def replay(
     held_groups: Sequence[str] | None,
 ) -> list[ReplayedRow]:
     """Letters are (id, state, run_at, payload or None), in the order of their ids."""
-    return [ReplayedRow(*row) for row in await on.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, held_groups)]
+    return [
+        ReplayedRow(*row)
+        for row in await on.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, held_groups)
+    ]
 
 
 async def payloads(on: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:

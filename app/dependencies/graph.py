@@ -10,7 +10,9 @@ MAX_SHOWN = 20  # names of one cycle
 
 def resolve(depends_on: Sequence[str], refs: Mapping[str, UUID], at: str) -> list[UUID]:
     """A parent is named by a `ref` of the same batch, or else by its id. Named twice, it is one."""
-    return list(dict.fromkeys(refs[name] if name in refs else _parsed(name, at, index) for index, name in enumerate(depends_on)))
+    return list(
+        dict.fromkeys(refs[name] if name in refs else _parsed(name, at, index) for index, name in enumerate(depends_on))
+    )
 
 
 def _parsed(name: str, at: str, index: int) -> UUID:
@@ -32,7 +34,9 @@ def cycle_problem(path: Sequence[str], at: str) -> ValidationFailed:
     thousand jobs each."""
     shown = path if len(path) <= MAX_SHOWN else [*path[: MAX_SHOWN - 2], f"... ({len(path) - 1} jobs)", path[-1]]
     cycle = " -> ".join(shown)
-    return ValidationFailed(f"jobs that wait for each other: {cycle}", faults=[Fault(f"{at}/depends_on", "cycle", cycle)])
+    return ValidationFailed(
+        f"jobs that wait for each other: {cycle}", faults=[Fault(f"{at}/depends_on", "cycle", cycle)]
+    )
 
 
 def find_cycles(parents: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:

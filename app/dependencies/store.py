@@ -63,7 +63,14 @@ async def children_of(on: Executor, lane: int, parents: Sequence[UUID], limit: i
 
 
 async def unblock(
-    on: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool, now: datetime, held_groups: Sequence[str] | None
+    on: Executor,
+    lane: int,
+    ids: Sequence[UUID],
+    parents: Sequence[UUID],
+    *,
+    failed: bool,
+    now: datetime,
+    held_groups: Sequence[str] | None,
 ) -> list[UnblockedRow]:
     return [UnblockedRow(*row) for row in await on.rows(SQL.unblock, lane, ids, parents, failed, now, held_groups)]
 

@@ -47,7 +47,9 @@ class JobDraft:
 
     @property
     def needs_transaction(self) -> bool:
-        return self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
+        return (
+            self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
+        )
 
 
 def new_rows(entries: Iterable[JobDraft]) -> list[NewJob]:

@@ -51,7 +51,10 @@ async def _follow(entries: Sequence[JobDraft]) -> None:
     places = {entry.row.id: entry.at for entry in entries if entry.accepted}
     if not places.keys().isdisjoint(elsewhere.values()):  # two refs have become one job: that can close a circle
         coming = [entry for entry in entries if entry.accepted]
-        named = {entry.at: [places[parent] for parent in entry.parents if parent in places] async for entry in in_slices(coming)}
+        named = {
+            entry.at: [places[parent] for parent in entry.parents if parent in places]
+            async for entry in in_slices(coming)
+        }
         await asyncio.to_thread(graph.check_no_cycle, named, {place: place for place in named})
 
 
@@ -67,7 +70,9 @@ async def _refuse(entries: Sequence[JobDraft], unknown: set[UUID]) -> None:
     while refused:
         for child in children.get(refused.pop().row.id, ()):
             if child.problem is None:
-                child.problem = ValidationFailed.at(f"{child.at}/depends_on", "a job that it depends on was refused", "refused_parent")
+                child.problem = ValidationFailed.at(
+                    f"{child.at}/depends_on", "a job that it depends on was refused", "refused_parent"
+                )
                 refused.append(child)
 
 

@@ -15,7 +15,17 @@ from app.dependencies import graph
 from app.enqueue import defaults
 from app.enqueue.defaults import JobDefaults, Now, Trace
 from app.enqueue.drafts import JobDraft
-from app.errors import MAX_FAULTS, BatchTooLarge, Fault, Forbidden, NotFound, Problem, QueueLimit, ValidationFailed, refuse
+from app.errors import (
+    MAX_FAULTS,
+    BatchTooLarge,
+    Fault,
+    Forbidden,
+    NotFound,
+    Problem,
+    QueueLimit,
+    ValidationFailed,
+    refuse,
+)
 from app.http.authorization import Access
 from app.http.body_decoder import BodyDecoder
 from app.http.request_body import LARGE
@@ -30,7 +40,9 @@ from app.slices import in_slices
 _batch_job = BodyDecoder(BatchJob)
 _batch_jobs = msgspec.json.Decoder(list[BatchJob])
 _EMPTY = Raw(b"{}")
-ParsedJob: TypeAlias = tuple[int | None, JobCreate, Queue, int]  # the place of a job in the batch, the job, its queue and its lane
+ParsedJob: TypeAlias = tuple[
+    int | None, JobCreate, Queue, int
+]  # the place of a job in the batch, the job, its queue and its lane
 WaitsForParents: TypeAlias = Callable[[int, str | None], bool]
 
 
@@ -39,7 +51,9 @@ class JobParser:
         self._infra = infra
         self._queues = queues
         self._job_types = job_types
-        self._rules = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=infra.settings))  # what is configured anew is a new object
+        self._rules = lru_cache(maxsize=1000)(
+            partial(JobDefaults.of, settings=infra.settings)
+        )  # what is configured anew is a new object
 
     def check(self, job: JobCreate, at: str = "") -> None:
         self._check(job, at, self._infra.now)
@@ -79,7 +93,9 @@ class JobParser:
             return problem
         return None
 
-    async def entries(self, jobs: Sequence[BatchJob | Problem], find: Find, trace: Trace, *, atomic: bool) -> list[JobDraft | Problem]:
+    async def entries(
+        self, jobs: Sequence[BatchJob | Problem], find: Find, trace: Trace, *, atomic: bool
+    ) -> list[JobDraft | Problem]:
         """In the order of the batch; a job may name one that stands behind it, so ids come first and parents second."""
         entries = self._entries(self._drafts(jobs, find), trace)
         if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
@@ -116,7 +132,9 @@ class JobParser:
         """With one look at the clock, and one at who waits for a turn in a lane."""
         now, waits = _stopped(self._infra.now()), cache(self._queues.needs_admission)
         ids = iter(self._infra.job_ids.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
-        return [self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts]
+        return [
+            self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts
+        ]
 
     def entry(self, job: JobCreate, find: Find, trace: Trace) -> JobDraft:
         """One that is alone, and can name no other by a ref."""
@@ -138,7 +156,9 @@ class JobParser:
     def _set_parents(self, entry: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:
         entry.parents = graph.resolve(value_or(job.depends_on, []), refs, entry.at)
         policy = value_or(job.on_parent_failure, OnParentFailure.CANCEL).value
-        entry.row = entry.row._replace(depends_on=to_array_text(entry.parents), on_parent_failure=policy if entry.parents else None)
+        entry.row = entry.row._replace(
+            depends_on=to_array_text(entry.parents), on_parent_failure=policy if entry.parents else None
+        )
 
 
 def _queue_or_problem(find: Find, name: str, at: str) -> Queue | Problem:
@@ -153,7 +173,9 @@ def _queue_or_problem(find: Find, name: str, at: str) -> Queue | Problem:
 def reject_inaccessible_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
     """Replaces each job for a queue that the caller may not access by its problem. Checks each queue name once, as most callers may
     access all of them."""
-    if access.everything or all(map(access.allows, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})):
+    if access.everything or all(
+        map(access.allows, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})
+    ):
         return jobs
     return [_refused(index, job, access) or job for index, job in enumerate(jobs)]
 
@@ -197,7 +219,9 @@ def _decoded_alone(raw: Raw, at: str, *, suggest: bool) -> BatchJob | Problem:
         return problem
 
 
-async def _refs(jobs: Sequence[BatchJob | Problem], entries: list[JobDraft | Problem], *, atomic: bool) -> dict[str, UUID]:
+async def _refs(
+    jobs: Sequence[BatchJob | Problem], entries: list[JobDraft | Problem], *, atomic: bool
+) -> dict[str, UUID]:
     """Maps each ref to its id. A duplicate ref is an error of the second job. A cycle is an error of the whole batch if it is atomic,
     otherwise of the first job of the cycle."""
     refs: dict[str, UUID] = {}
@@ -206,7 +230,9 @@ async def _refs(jobs: Sequence[BatchJob | Problem], entries: list[JobDraft | Pro
         if not isinstance(job, BatchJob) or not isinstance(entry, JobDraft) or job.ref is UNSET:
             continue
         if job.ref in refs:
-            entries[index] = ValidationFailed.at(f"{entry.at}/ref", f"{job.ref} stands for another job already", "duplicate_ref")
+            entries[index] = ValidationFailed.at(
+                f"{entry.at}/ref", f"{job.ref} stands for another job already", "duplicate_ref"
+            )
             continue
         refs[job.ref] = entry.row.id
         places[job.ref] = index

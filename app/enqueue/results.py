@@ -31,7 +31,9 @@ def check_all(items: Sequence[object]) -> None:
 
 def _all_of(refused: Sequence[Problem]) -> Problem:
     """One problem for the whole call, with a pointer for each bad item. Items that fail alike keep their own code."""
-    faults = [fault for problem in refused for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]]
+    faults = [
+        fault for problem in refused for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]
+    ]
     count = sum(max(1, problem.fault_count) for problem in refused)
     first = refused[0]
     if all(type(problem) is type(first) for problem in refused) and not isinstance(first, ValidationFailed):
@@ -39,7 +41,9 @@ def _all_of(refused: Sequence[Problem]) -> Problem:
         return first
     if len(refused) == 1:
         return first
-    return ValidationFailed(f"{len(refused)} of the jobs are invalid; nothing was stored", faults=faults, fault_count=count)
+    return ValidationFailed(
+        f"{len(refused)} of the jobs are invalid; nothing was stored", faults=faults, fault_count=count
+    )
 
 
 def result_of(item: JobDraft | Problem) -> EnqueueResult:
@@ -64,7 +68,9 @@ def replayed_job(index: int, text: str | None, item: JobDraft | Problem) -> Enqu
     if text is None and isinstance(item, Problem):
         return EnqueueResult(None, problem=item)
     if text is None:
-        return EnqueueResult(None, problem=ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used"))
+        return EnqueueResult(
+            None, problem=ValidationFailed.at(f"/jobs/{index}", "refused when this key was first used")
+        )
     return EnqueueResult(UUID(text.removesuffix(DUPLICATE)), duplicate=text.endswith(DUPLICATE))
 
 
@@ -77,6 +83,8 @@ def to_response(result_of: Sequence[EnqueueResult], request_id: str, *, atomic: 
 
 def _result(index: int, result_of: EnqueueResult, request_id: str) -> BatchResult:
     if result_of.job_id is not None:
-        return BatchResult(index=index, status="duplicate" if result_of.duplicate else "created", job_id=result_of.job_id)
+        return BatchResult(
+            index=index, status="duplicate" if result_of.duplicate else "created", job_id=result_of.job_id
+        )
     assert result_of.problem is not None
     return BatchResult(index=index, status="rejected", problem=details(result_of.problem, request_id))

@@ -60,14 +60,18 @@ class RequestKey:
 
 
 class EnqueueService:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, reading: JobParser, signals: Signals) -> None:
+    def __init__(
+        self, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, reading: JobParser, signals: Signals
+    ) -> None:
         self._infra = infra
         self._queues = queues
         self._creator = creator
         self._reading = reading
         self._signals = signals
         self.offer: MakeOffer = no_offer
-        self._arrivals = Batcher("enqueue", self._add_together, infra.settings.acquire_timeout_seconds, len, heaviest=MAX_SHARED_JOBS)
+        self._arrivals = Batcher(
+            "enqueue", self._add_together, infra.settings.acquire_timeout_seconds, len, heaviest=MAX_SHARED_JOBS
+        )
 
     @retry_after_deadlock
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
@@ -79,16 +83,22 @@ class EnqueueService:
         try:
             return await self._enqueue(job, trace, key, access, self._queues.existing)
         except MissingQueue:
-            return await self._creator.call([value_or(job.queue, "default")], partial(self._enqueue, job, trace, key, access))
+            return await self._creator.call(
+                [value_or(job.queue, "default")], partial(self._enqueue, job, trace, key, access)
+            )
 
-    async def _enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access, find: Find) -> tuple[Job, bool]:
+    async def _enqueue(
+        self, job: JobCreate, trace: Trace, key: str | None, access: Access, find: Find
+    ) -> tuple[Job, bool]:
         for tries_left in reversed(range(TRIES)):
             entry = self._reading.entry(job, find, trace)
             if key is None and not entry.needs_transaction:
                 await self._arrivals.add(entry.lane, [entry.row])
                 return defaults.to_response(entry.row, entry.queue.name), False
             await self._refuse_foreign_parents([entry], access)
-            (stored,) = await self._store([entry], RequestKey(key, "enqueue_job", access.caller, job) if key else None, atomic=True)
+            (stored,) = await self._store(
+                [entry], RequestKey(key, "enqueue_job", access.caller, job) if key else None, atomic=True
+            )
             assert stored.job_id is not None, "what is refused has been raised"
             if stored.job_id == entry.row.id and entry.row.state != "cancelled":
                 return defaults.to_response(entry.row, entry.queue.name), False
@@ -108,23 +118,38 @@ class EnqueueService:
         await self._arrivals.finish()
 
     @retry_after_deadlock
-    async def enqueue_batch(self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access) -> BatchAnswer:
+    async def enqueue_batch(
+        self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access
+    ) -> BatchAnswer:
         await self._infra.versions.ensure_fresh()
         atomic = value_or(batch.atomic, True)
         jobs = reject_inaccessible_queues(await self._read(batch), access)
         if atomic:
             results.check_all(jobs)
         store = partial(
-            self._store_batch, jobs, trace, RequestKey(key, "enqueue_jobs", access.caller, batch) if key else None, access, atomic
+            self._store_batch,
+            jobs,
+            trace,
+            RequestKey(key, "enqueue_jobs", access.caller, batch) if key else None,
+            access,
+            atomic,
         )
         try:
             stored = await store(self._queues.existing)
         except MissingQueue:
-            stored = await self._creator.call([value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)], store)
+            stored = await self._creator.call(
+                [value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)], store
+            )
         return results.to_response(stored, request_id, atomic=atomic)
 
     async def _store_batch(
-        self, jobs: Sequence[BatchJob | Problem], trace: Trace, key: RequestKey | None, access: Access, atomic: bool, find: Find
+        self,
+        jobs: Sequence[BatchJob | Problem],
+        trace: Trace,
+        key: RequestKey | None,
+        access: Access,
+        atomic: bool,
+        find: Find,
     ) -> list[EnqueueResult]:
         entries = await self._reading.entries(jobs, find, trace, atomic=atomic)
         if atomic:
@@ -161,7 +186,9 @@ class EnqueueService:
         except MissingQueue:
             return await self._creator.call([name], act)
 
-    async def place(self, on: Transaction, job: JobCreate, find: Find, *, schedule: str, count: int = 1) -> list[JobDraft]:
+    async def place(
+        self, on: Transaction, job: JobCreate, find: Find, *, schedule: str, count: int = 1
+    ) -> list[JobDraft]:
         """Its payload was checked when the schedule was made: a schema that has changed since breaks no work that is planned."""
         entries = [self._reading.entry(job, find, _NO_TRACE) for _ in range(count)]
         for entry in entries:
@@ -175,11 +202,17 @@ class EnqueueService:
             await self._queues.refresh()
         self._tell(entries)
 
-    async def _store(self, items: Sequence[JobDraft | Problem], key: RequestKey | None, *, atomic: bool) -> list[EnqueueResult]:
+    async def _store(
+        self, items: Sequence[JobDraft | Problem], key: RequestKey | None, *, atomic: bool
+    ) -> list[EnqueueResult]:
         """What became of each; for a repeated key what became of it the first time. One lane, without a key and without anything to ask
         before, is one statement in autocommit."""
         entries = [item for item in items if isinstance(item, JobDraft)]
-        if key is None and not any(entry.needs_transaction for entry in entries) and await self._stored_at_once(entries):
+        if (
+            key is None
+            and not any(entry.needs_transaction for entry in entries)
+            and await self._stored_at_once(entries)
+        ):
             return [results.result_of(item) for item in items]
         if key is not None or entries:
             known = await self._store_together(items, entries, key, atomic=atomic)
@@ -220,7 +253,10 @@ class EnqueueService:
             await self._write(transaction, entries, atomic=atomic)
             if key is not None and any(entry.needs_transaction for entry in entries):
                 await keys.write_claim_key(
-                    transaction, key.lane, key.digest, results.encode_results([results.result_of(item) for item in items])
+                    transaction,
+                    key.lane,
+                    key.digest,
+                    results.encode_results([results.result_of(item) for item in items]),
                 )
         return None
 
@@ -260,13 +296,17 @@ class EnqueueService:
         await uniqueness.assign_keys(on, entries, now)
         for lane, some in by_lane(doomed, lambda entry: entry.row.id).items():
             kept = self._queues.retention(lane, now)
-            await store.cancel_waiting(on, lane, [entry.row.id for entry in some], now=now, kept=kept, reason="dependency_failed")
+            await store.cancel_waiting(
+                on, lane, [entry.row.id for entry in some], now=now, kept=kept, reason="dependency_failed"
+            )
             for entry in some:
                 entry.row = entry.row._replace(state="cancelled")
 
     async def _refuse_what_does_not_fit(self, on: Executor, entries: Sequence[JobDraft]) -> None:
         """Who counts what waits adds to it alone."""
-        limited = {entry.queue.id: entry.queue for entry in entries if entry.queue.max_waiting is not None and entry.accepted}
+        limited = {
+            entry.queue.id: entry.queue for entry in entries if entry.queue.max_waiting is not None and entry.accepted
+        }
         for _, queue in sorted(limited.items(), reverse=True):  # in the order of their doors
             await keys.lock_lane(on, queue_lock_id(queue.id))
             assert queue.max_waiting is not None

@@ -19,12 +19,20 @@ from app.locks import store as keys
 from app.locks.store import UniqueRow
 from app.queues.cache import QueueCache
 
-RECHECK_AFTER = timedelta(days=1)  # a key that a living job holds is looked at after this long by the chore that forgets keys
+RECHECK_AFTER = timedelta(
+    days=1
+)  # a key that a living job holds is looked at after this long by the chore that forgets keys
 WINDOW, LIFE = "window", "life"
 
 
 async def find_duplicates(
-    on: Executor, entries: Sequence[JobDraft], queues: QueueCache, now: datetime, *, ended_by: datetime, kept_at: datetime
+    on: Executor,
+    entries: Sequence[JobDraft],
+    queues: QueueCache,
+    now: datetime,
+    *,
+    ended_by: datetime,
+    kept_at: datetime,
 ) -> None:
     """Marks each duplicate with the existing job, or rejects it if its `on_duplicate` says so. Keys whose `for_seconds` have ended by
     `ended_by` are free, and so are those of finished jobs that retention may remove at `kept_at`."""
@@ -46,7 +54,9 @@ async def replace(on: Executor, entries: Sequence[JobDraft], queues: QueueCache,
     params = [entry for entry in entries if entry.replaces]
     for lane, some in by_lane(params, lambda entry: entry.job_id).items():
         for entry in some:
-            entry.replaced = await store.replace_waiting(on, entry.job_id, entry.row, now=now, held_groups=queues.held_groups(lane))
+            entry.replaced = await store.replace_waiting(
+                on, entry.job_id, entry.row, now=now, held_groups=queues.held_groups(lane)
+            )
 
 
 def propagate_rejections(entries: Sequence[JobDraft]) -> None:
@@ -74,12 +84,20 @@ async def _lock(on: Executor, digests: Iterable[UUID], now: datetime) -> list[Un
     lanes: dict[int, list[UUID]] = {}
     for digest in sorted(digests):
         lanes.setdefault(lane_of_key(digest, KEY_LANES), []).append(digest)
-    return [row for lane, some in sorted(lanes.items()) for row in await keys.lock_unique_keys(on, lane, some, now + RECHECK_AFTER)]
+    return [
+        row
+        for lane, some in sorted(lanes.items())
+        for row in await keys.lock_unique_keys(on, lane, some, now + RECHECK_AFTER)
+    ]
 
 
 async def _holders(on: Executor, held: Sequence[UniqueRow], ended_by: datetime, kept_at: datetime) -> dict[UUID, UUID]:
     """The jobs that have these keys: within its window if it is kept anywhere at all, otherwise while it waits or runs."""
-    owners = {key.digest: key.job_id for key in held if key.job_id is not None and (key.answer == LIFE or key.expires_at > ended_by)}
+    owners = {
+        key.digest: key.job_id
+        for key in held
+        if key.job_id is not None and (key.answer == LIFE or key.expires_at > ended_by)
+    }
     windows = {key.job_id for key in held if key.answer == WINDOW and key.digest in owners}
     there = await _still_live(on, set(owners.values()), windows, kept_at)
     return {digest: job_id for digest, job_id in owners.items() if job_id in there}
@@ -112,8 +130,13 @@ def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -
         return
     second.existing = first.row.id
     if second.unique.on_duplicate is OnDuplicate.REPLACE:
-        keeps = {name: getattr(first.row, name) for name in ("id", "group_key", "schedule", "on_parent_failure", "depends_on")}
-        due = "parked" if queues.needs_admission(first.lane, first.row.group_key) else "ready"  # its own group counts, as it stays in it
+        keeps = {
+            name: getattr(first.row, name)
+            for name in ("id", "group_key", "schedule", "on_parent_failure", "depends_on")
+        }
+        due = (
+            "parked" if queues.needs_admission(first.lane, first.row.group_key) else "ready"
+        )  # its own group counts, as it stays in it
         first.row = second.row._replace(**keeps, state=due if second.row.state != "scheduled" else "scheduled")
 
 

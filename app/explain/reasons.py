@@ -23,7 +23,12 @@ POLLED_WITHIN = timedelta(minutes=5)
 
 class JobExplainer:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, reader: JobReader, poll_history: PollHistory, waiting: PollerRegistry
+        self,
+        infra: Infrastructure,
+        queues: QueueCache,
+        reader: JobReader,
+        poll_history: PollHistory,
+        waiting: PollerRegistry,
     ) -> None:
         self._infra = infra
         self._queues = queues
@@ -37,7 +42,11 @@ class JobExplainer:
         await self._poll_history.write()
         row = await self._reader.find(job_id)
         await self._queues.load([row.lane])
-        reasons = [_plain(row)] if row.state in (*FINISHED, "running") else [reason async for reason in self._held_back_by(row)]
+        reasons = (
+            [_plain(row)]
+            if row.state in (*FINISHED, "running")
+            else [reason async for reason in self._held_back_by(row)]
+        )
         return Explanation(state=public_state(row.state), reasons=reasons)
 
     async def _held_back_by(self, row: JobRow) -> AsyncIterator[Reason]:
@@ -52,11 +61,18 @@ class JobExplainer:
             detail = f"waits for {_counted(len(facts.awaits or []), 'job')}"
             yield Reason(code="waiting_for_jobs", detail=detail, job_ids=unset_if_none(facts.awaits))
         if row.state == "scheduled":
-            yield Reason(code="not_due", detail=f"not before {_told(row.run_at)}", until=row.run_at, reason=unset_if_none(row.state_reason))
+            yield Reason(
+                code="not_due",
+                detail=f"not before {_told(row.run_at)}",
+                until=row.run_at,
+                reason=unset_if_none(row.state_reason),
+            )
         if queue.paused:
             why = queue.row.paused_reason
             detail = f"{queue.name} is paused" + (f": {why}" if why else "")
-            yield Reason(code="queue_paused", detail=detail, since=unset_if_none(queue.row.paused_at), reason=unset_if_none(why))
+            yield Reason(
+                code="queue_paused", detail=detail, since=unset_if_none(queue.row.paused_at), reason=unset_if_none(why)
+            )
         if row.state in ("ready", "parked"):
             async for reason in self._of_group(row, queue, facts):
                 yield reason
@@ -84,9 +100,15 @@ class JobExplainer:
             return  # its turn has come since we looked
         if queue.per_group is not None and len(holders) >= min(queue.per_group, 20):
             detail = f"{queue.per_group} of group {group} may run at once, and as many have their turn; {ahead} wait before it"
-            yield Reason(code="group_at_limit", detail=detail, limit=queue.per_group, job_ids=holders, ahead=ahead, group=group)
+            yield Reason(
+                code="group_at_limit", detail=detail, limit=queue.per_group, job_ids=holders, ahead=ahead, group=group
+            )
         else:
-            yield Reason(code="waits_for_turn", detail=f"its turn comes after {_counted(ahead, 'other')} of its group", ahead=ahead)
+            yield Reason(
+                code="waits_for_turn",
+                detail=f"its turn comes after {_counted(ahead, 'other')} of its group",
+                ahead=ahead,
+            )
 
     async def _of_queue(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         if queue.max_running is not None:
@@ -102,7 +124,9 @@ class JobExplainer:
         ahead = await self._ahead(row, queue, facts) if row.state == "ready" else 0
         if ahead:
             many = "at least " if ahead == MAX_COUNTED else ""
-            yield Reason(code="jobs_ahead", detail=f"{many}{_counted(ahead, 'job')} will be handed out before it", ahead=ahead)
+            yield Reason(
+                code="jobs_ahead", detail=f"{many}{_counted(ahead, 'job')} will be handed out before it", ahead=ahead
+            )
 
     async def _ahead(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> int:
         if queue.fair and facts.turn is not None:
@@ -115,9 +139,13 @@ def _plain(row: JobRow) -> Reason:
     if row.state == "running":
         by = f" by {row.worker_id}" if row.worker_id else ""
         detail = f"it is being run{by}"
-        return Reason(code="running", detail=detail, since=unset_if_none(row.started_at), worker_id=unset_if_none(row.worker_id))
+        return Reason(
+            code="running", detail=detail, since=unset_if_none(row.started_at), worker_id=unset_if_none(row.worker_id)
+        )
     detail = f"it is {row.state}" + (f": {_reason(row)}" if row.state_reason else "")
-    return Reason(code=row.state, detail=detail, since=unset_if_none(row.finished_at), reason=unset_if_none(row.state_reason))
+    return Reason(
+        code=row.state, detail=detail, since=unset_if_none(row.finished_at), reason=unset_if_none(row.state_reason)
+    )
 
 
 def _reason(row: JobRow) -> str:

@@ -46,15 +46,23 @@ def require_scopes(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
 def _authorization(sent: Mapping[bytes, bytes], headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """One, or none: of two, a proxy before us may have looked at the other."""
     key = sent.get(b"authorization")
-    return str(key, "latin-1") if key is not None and sum(name == b"authorization" for name, _ in headers) == 1 else None
+    return (
+        str(key, "latin-1") if key is not None and sum(name == b"authorization" for name, _ in headers) == 1 else None
+    )
 
 
 def _refuse_other_origins(sent: Mapping[bytes, bytes], own_host: str) -> None:
     """Where nobody needs a key, a page of somewhere else, open in a browser on this machine, could call in its user's name; also under a
     name of its own that leads to us."""
     origin, host = sent.get(b"origin"), sent.get(b"host", b"")
-    if sent.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (None, b"http://" + host, b"https://" + host):
-        raise ForeignOrigin("the request comes from a page of another origin: create an API key, and send it with the request")
+    if sent.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (
+        None,
+        b"http://" + host,
+        b"https://" + host,
+    ):
+        raise ForeignOrigin(
+            "the request comes from a page of another origin: create an API key, and send it with the request"
+        )
     if is_loopback(own_host) and not is_loopback(_name(str(host, "latin-1"))):
         raise ForeignOrigin("the Host header is not a name of this machine: use localhost, or create an API key")
 

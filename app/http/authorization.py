@@ -69,7 +69,9 @@ class Access:
         return "*" in self.patterns
 
     def allows(self, queue: str) -> bool:
-        return self.everything or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)  # `_regex` remembers
+        return self.everything or any(
+            _regex(pattern).fullmatch(queue) for pattern in self.patterns
+        )  # `_regex` remembers
 
     def check(self, queue: str, pointer: str) -> None:
         if not self.allows(queue):
@@ -78,7 +80,11 @@ class Access:
     @property
     def regex(self) -> str | None:
         """For SQL: a name that matches is reached. None: every name is."""
-        return None if self.everything else "|".join(f"^{_escaped(pattern).replace('*', '.*')}$" for pattern in sorted(self.patterns))
+        return (
+            None
+            if self.everything
+            else "|".join(f"^{_escaped(pattern).replace('*', '.*')}$" for pattern in sorted(self.patterns))
+        )
 
 
 def _escaped(pattern: str) -> str:
@@ -116,7 +122,9 @@ class Caller:
         return Access(self.name, patterns, self.max_leases, self.ended) if patterns else None
 
 
-def caller_with(name: str, scopes: Iterable[str], max_leases: int | None = None, ended: Callable[[], bool] = _never) -> Caller:
+def caller_with(
+    name: str, scopes: Iterable[str], max_leases: int | None = None, ended: Callable[[], bool] = _never
+) -> Caller:
     return Caller(name, frozenset(map(Grant.parse, scopes)), max_leases, ended)
 
 

@@ -80,11 +80,19 @@ class BodyErrors:
         fields = {field.encode_name: field for field in kind.fields}
         for name in members:
             if name not in fields:
-                self._add(f"{pointer}/{escaped(name)}", "unknown_field", partial(unknown_field, name, fields if self._suggest else ()))
+                self._add(
+                    f"{pointer}/{escaped(name)}",
+                    "unknown_field",
+                    partial(unknown_field, name, fields if self._suggest else ()),
+                )
         for name, field in fields.items():
             if field.required and name not in members:
                 self._add(f"{pointer}/{name}", "missing", partial("required field {} is missing".format, name))
-        return {name: self.walk(fields[name].type, value, f"{pointer}/{name}") for name, value in members.items() if name in fields}
+        return {
+            name: self.walk(fields[name].type, value, f"{pointer}/{name}")
+            for name, value in members.items()
+            if name in fields
+        }
 
     def _list(self, kind: inspect.ListType, raw: bytes | Raw, pointer: str) -> Any:
         items = self._parts(_items, raw, pointer)
@@ -98,7 +106,9 @@ class BodyErrors:
         if members is None:
             return None
         self._check_size(kind, len(members), "member", pointer)
-        return {name: self.walk(kind.value_type, value, f"{pointer}/{escaped(name)}") for name, value in members.items()}
+        return {
+            name: self.walk(kind.value_type, value, f"{pointer}/{escaped(name)}") for name, value in members.items()
+        }
 
     def _check_size(self, kind: inspect.ListType | inspect.DictType, size: int, what: str, pointer: str) -> None:
         if not _fits(size, kind.min_length, kind.max_length):
@@ -160,7 +170,9 @@ def _refusal(kind: inspect.Type, value: object) -> str | None:
         case inspect.IntType():
             return _not_in_bounds(kind, value) if type(value) is int else f"must be an integer, not {_shown(value)}"
         case inspect.FloatType():
-            return _not_in_bounds(kind, value) if type(value) in (int, float) else f"must be a number, not {_shown(value)}"
+            return (
+                _not_in_bounds(kind, value) if type(value) in (int, float) else f"must be a number, not {_shown(value)}"
+            )
         case inspect.BoolType():
             return None if isinstance(value, bool) else f"must be true or false, not {_shown(value)}"
     if not isinstance(value, str):

@@ -36,7 +36,9 @@ class FastRoute(APIRoute):
         self._getters: list[Getter] = [one.get for one in params]
         self._finders: list[Finder] = [one.find for one in params]
         super().__init__(path, endpoint, **options)
-        self._door: list[Finder] = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
+        self._door: list[Finder] = [
+            depends.dependency for depends in self.dependencies if depends.dependency is not None
+        ]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         return self.handle_streaming
@@ -106,13 +108,17 @@ class FastRouter:
             response = self._envelope.failure(error, name)
         except asyncio.CancelledError:  # the server stops and waits for nobody any more
             response = render(errors.DatabaseUnavailable("the broker stops before this is done", "unknown"), name)
-        await cycle.send_response(response.status_code, [*response.raw_headers, *self._envelope.headers(name)], bytes(response.body))
+        await cycle.send_response(
+            response.status_code, [*response.raw_headers, *self._envelope.headers(name)], bytes(response.body)
+        )
         self._envelope.close(scope, route.name, response.status_code, time.perf_counter() - started)
 
 
 def _asked(parameter: inspect.Parameter, path: str) -> Resolver:
     name, kind = parameter.name, parameter.annotation
-    assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, f"a hot route is called by the order of its parameters: {name}"
+    assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, (
+        f"a hot route is called by the order of its parameters: {name}"
+    )
     if kind is Request:
         return resolver(identity)
     for fact in get_args(kind)[1:]:

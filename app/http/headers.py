@@ -14,7 +14,10 @@ KEY_RULE = "1 to 120 of the characters A-Z a-z 0-9 . _ : -"
 
 IdempotencyKey = Annotated[
     str | None,
-    Header(pattern=KEY_PATTERN, description="Repeat the call with the same key to get the same answer instead of a second effect."),
+    Header(
+        pattern=KEY_PATTERN,
+        description="Repeat the call with the same key to get the same answer instead of a second effect.",
+    ),
 ]
 
 _TRACE = frozenset([b"traceparent", b"tracestate"])
@@ -30,7 +33,11 @@ def sent_header(scope: Scope, name: bytes) -> str | None:
 
 def trace_of(request: Request) -> dict[str, str]:
     """W3C trace context, stored on the job and handed out on claim. What is too long to be one is left out."""
-    return {str(name, "latin-1"): str(value, "latin-1") for name, value in request.scope["headers"] if name in _TRACE and len(value) <= 512}
+    return {
+        str(name, "latin-1"): str(value, "latin-1")
+        for name, value in request.scope["headers"]
+        if name in _TRACE and len(value) <= 512
+    }
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
@@ -41,7 +48,9 @@ async def refuse_unknown_parameters(request: Request) -> None:
     names = [name for name, _ in request.query_params.multi_items()]
     route = request.scope.get("route")
     if isinstance(route, APIRoute) and not route.dependant.query_params:
-        raise ValidationFailed.at(f"/query/{next(iter(names), '')}", "this call takes no query parameters", "unknown_field")
+        raise ValidationFailed.at(
+            f"/query/{next(iter(names), '')}", "this call takes no query parameters", "unknown_field"
+        )
     _refuse_repeated(names)
 
 

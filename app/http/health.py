@@ -105,7 +105,9 @@ async def get_liveness() -> Response:
 async def get_readiness(health: HealthDep) -> Response:
     """Whether requests should be sent here: the database answers, the schema is this release's, we are not draining."""
     readiness = await health.readiness()
-    return json_response(readiness, status=200 if readiness.ready else 503, headers={} if readiness.ready else {"Retry-After": "1"})
+    return json_response(
+        readiness, status=200 if readiness.ready else 503, headers={} if readiness.ready else {"Retry-After": "1"}
+    )
 
 
 @router.get("/limits", **operation(Limits, to=OPEN))

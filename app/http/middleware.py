@@ -26,7 +26,9 @@ class RequestMiddleware:
         self.app = app
         self._metrics = metrics
         self._verbose = log.is_enabled_for(logging.DEBUG)
-        self._timers: dict[tuple[str, int], Histogram] = {}  # to look one up among the labels takes longer than to use it
+        self._timers: dict[
+            tuple[str, int], Histogram
+        ] = {}  # to look one up among the labels takes longer than to use it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -25,7 +25,9 @@ _BEARER = {
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags)
+    made = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
+    )
     _, shapes = msgspec.json.schema_components(tuple(MODELS.values()), ref_template="#/components/schemas/{name}")
     for shape in _descendants(RequestModel):
         if shape.__name__ in shapes:
@@ -49,7 +51,9 @@ def _descendants(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
 
 
 def _finish(operation: dict[str, Any]) -> None:
-    operation["responses"] = {code: given for code, given in operation["responses"].items() if "HTTPValidationError" not in str(given)}
+    operation["responses"] = {
+        code: given for code, given in operation["responses"].items() if "HTTPValidationError" not in str(given)
+    }
     for example in examples(operation["operationId"]):
         if "requestBody" in operation:
             operation["requestBody"]["content"]["application/json"].setdefault("example", example["request"]["body"])
@@ -72,7 +76,9 @@ def _tidied(value: Any) -> Any:
         return value
     if "anyOf" in value and {"type": "null"} in value["anyOf"]:
         value = {**_without_null(value["anyOf"]), **{name: item for name, item in value.items() if name != "anyOf"}}
-    tidy = {name: item if name == "example" else _tidied(item) for name, item in value.items() if not _unwanted(name, item)}
+    tidy = {
+        name: item if name == "example" else _tidied(item) for name, item in value.items() if not _unwanted(name, item)
+    }
     if "pattern" in tidy and isinstance(tidy["pattern"], str):
         tidy["pattern"] = tidy["pattern"].replace(r"\Z", "$")
     if tidy.get("type") in ("integer", "number"):
@@ -86,7 +92,9 @@ def _without_null(options: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _unwanted(name: str, item: Any) -> bool:
-    return (name == "title" and isinstance(item, str) and item != "Longshore") or (name == "default" and not isinstance(item, dict))
+    return (name == "title" and isinstance(item, str) and item != "Longshore") or (
+        name == "default" and not isinstance(item, dict)
+    )
 
 
 def install(app: FastAPI) -> None:

@@ -91,7 +91,9 @@ def _problem(error: type[errors.Problem]) -> dict[str, Any]:
     return {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}}
 
 
-OTHERWISE: dict[int | str, dict[str, Any]] = {"default": {"description": "Any other problem", "content": _problem(errors.Problem)}}
+OTHERWISE: dict[int | str, dict[str, Any]] = {
+    "default": {"description": "Any other problem", "content": _problem(errors.Problem)}
+}
 
 
 def _needs_body(shape: type) -> bool:

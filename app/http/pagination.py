@@ -24,7 +24,10 @@ class PageParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     limit: int = Field(
-        100, ge=1, le=1000, description="Most items of a page: 1 to 1000, default 100. Large items make it shorter: see `/limits`."
+        100,
+        ge=1,
+        le=1000,
+        description="Most items of a page: 1 to 1000, default 100. Large items make it shorter: see `/limits`.",
     )
     cursor: str | None = Field(None, max_length=1000, description="`next_cursor` of the page before.")
 

@@ -88,7 +88,9 @@ class _NoNul:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and b"%00" in scope["query_string"]:
-            refusal = render(ValidationFailed.at("/query", "a parameter must not contain a NUL character"), request_id(scope))
+            refusal = render(
+                ValidationFailed.at("/query", "a parameter must not contain a NUL character"), request_id(scope)
+            )
             await refusal(scope, receive, send)
         else:
             await self.app(scope, receive, send)

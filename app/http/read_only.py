@@ -70,4 +70,8 @@ def _comparable(value: Any) -> Any:
 
 
 def _fault(member: str) -> Fault:
-    return Fault(f"/{member}", "read_only", f"{member} is read-only and has another value now: leave it out, or send what GET returns now")
+    return Fault(
+        f"/{member}",
+        "read_only",
+        f"{member} is read-only and has another value now: leave it out, or send what GET returns now",
+    )

@@ -30,7 +30,11 @@ def body(kind: type[T], *, limit: Limit = "max_body_bytes", nul_in_text: bool = 
 
 
 def edited_body(
-    kind: type[msgspec.Struct], json_response: type[msgspec.Struct], *, moving: Collection[str] = (), by_pause: Collection[str] = ()
+    kind: type[msgspec.Struct],
+    json_response: type[msgspec.Struct],
+    *,
+    moving: Collection[str] = (),
+    by_pause: Collection[str] = (),
 ) -> Any:
     """A dependency that is the body of a PUT as `Edited`, which may have all members that GET returns (see `read_only`). An empty body is
     an error and not `{}`, because that would unset everything."""

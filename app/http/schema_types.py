@@ -50,7 +50,9 @@ class ResponseModel(Struct, metaclass=_Model):
 
 
 # `\Z`, because `$` also matches before a trailing newline; web.openapi writes it as `$`.
-Name = Annotated[str, Meta(pattern=NAME_PATTERN.replace("$", r"\Z"), min_length=1, max_length=NAME_LENGTH, extra={"rule": NAME_RULE})]
+Name = Annotated[
+    str, Meta(pattern=NAME_PATTERN.replace("$", r"\Z"), min_length=1, max_length=NAME_LENGTH, extra={"rule": NAME_RULE})
+]
 Tag = Annotated[str, Meta(min_length=1, max_length=120)]
 Instant = Annotated[datetime, Meta(tz=True, extra_json_schema={"format": "date-time"})]
 Int32 = Annotated[int, Meta(extra_json_schema={"format": "int32"})]

@@ -54,7 +54,9 @@ def check(decoded: str, *, max_nodes: int = MAX_NODES, nul_in_text: bool = False
     try:
         _scan(decoded, max_nodes, nul_in_text)
     except _Refused as refusal:
-        raise ValidationFailed(str(refusal), faults=[Fault(_locate(decoded, nul_in_text), "unsafe_json", str(refusal))]) from None
+        raise ValidationFailed(
+            str(refusal), faults=[Fault(_locate(decoded, nul_in_text), "unsafe_json", str(refusal))]
+        ) from None
     except json.JSONDecodeError as error:
         raise MalformedJson(f"{error.msg} (line {error.lineno}, column {error.colno})") from None
 
@@ -105,14 +107,21 @@ def _spellings(value: object, data: bytes) -> Iterator[bytes]:
 
 
 def _is_shallow(value: object, data: bytes) -> bool:
-    marks = data.translate(_ONE_KIND, _NO_MARKS).replace(b'""', b"")  # a pass through all is dear: one of this, or half of a count
+    marks = data.translate(_ONE_KIND, _NO_MARKS).replace(
+        b'""', b""
+    )  # a pass through all is dear: one of this, or half of a count
     if len(marks) <= MAX_DEPTH:
         return True
     if b'"' not in marks and b"\\" not in marks:  # no text has a bracket in it, or its quotes would be left
         return _are_shallow(marks)
     level: list[Any] = [[value]]
     for _ in range(MAX_DEPTH + 1):
-        level = [part for whole in level for part in (whole.values() if type(whole) is dict else whole) if type(part) in (dict, list)]
+        level = [
+            part
+            for whole in level
+            for part in (whole.values() if type(whole) is dict else whole)
+            if type(part) in (dict, list)
+        ]
     return not level
 
 
@@ -129,7 +138,9 @@ def _scan_fully(decoded: str, nul_in_text: bool) -> None:
     _check_depth(decoded)
     if "\\u" in decoded:
         _check_escapes(decoded, nul_in_text)
-    json.loads(decoded, object_pairs_hook=_unique, parse_int=_short, parse_float=_finite, parse_constant=_refuse_constant)
+    json.loads(
+        decoded, object_pairs_hook=_unique, parse_int=_short, parse_float=_finite, parse_constant=_refuse_constant
+    )
 
 
 def _check_nodes(decoded: str, max_nodes: int) -> None:

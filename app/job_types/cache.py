@@ -30,7 +30,9 @@ class JobType:
             return
         checker = self._checker
         if checker is None:
-            raise ValidationFailed.at(f"{at}/job_type", "the payload schema of this type is not one that this release takes: put it again")
+            raise ValidationFailed.at(
+                f"{at}/job_type", "the payload schema of this type is not one that this release takes: put it again"
+            )
         checker.check(b"{}" if isinstance(payload, UnsetType) else bytes(payload), at)
 
     @cached_property
@@ -46,7 +48,9 @@ class JobType:
 
 def _without_attempts(policy: TypeRetry) -> RetryPolicy | UnsetType:
     """As a job stores it; nothing if it says nothing."""
-    bare = RetryPolicy(base_seconds=policy.base_seconds, factor=policy.factor, max_seconds=policy.max_seconds, jitter=policy.jitter)
+    bare = RetryPolicy(
+        base_seconds=policy.base_seconds, factor=policy.factor, max_seconds=policy.max_seconds, jitter=policy.jitter
+    )
     return UNSET if bare == RetryPolicy() else bare
 
 

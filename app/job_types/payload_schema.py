@@ -86,14 +86,18 @@ def _check_form(schema: bytes) -> None:
     if schema[:1] not in (b"{", b"t", b"f"):
         raise ValidationFailed.at(AT, "payload_schema must be an object or a boolean")
     if len(schema) > MAX_SCHEMA_BYTES:
-        raise ValidationFailed.at(AT, f"payload_schema has {len(schema)} bytes; at most {MAX_SCHEMA_BYTES} are allowed", "too_large")
+        raise ValidationFailed.at(
+            AT, f"payload_schema has {len(schema)} bytes; at most {MAX_SCHEMA_BYTES} are allowed", "too_large"
+        )
     strict_json.check_nodes(schema, AT)
 
 
 def _compiled(schema: str) -> jsonschema_rs.Validator:
     """As the text that was sent: numbers in it keep all their digits."""
     try:
-        return jsonschema_rs.validator_for(schema, validate_formats=False, mask="the value", pattern_options=_PATTERNS, offline=True)
+        return jsonschema_rs.validator_for(
+            schema, validate_formats=False, mask="the value", pattern_options=_PATTERNS, offline=True
+        )
     except ValidationError as error:
         pointer = AT + "".join(f"/{escaped(step)}" for step in error.instance_path)
         raise ValidationFailed.at(pointer, _why_no_schema(error)) from None
@@ -118,7 +122,10 @@ def _faults_of(error: ValidationError, payload: Any, at: str) -> Iterator[Fault]
         case ValidationErrorKind.PropertyNames():
             yield Fault(f"{pointer}/{escaped(str(kind.error.instance))}", "invalid", detail)
         case _ if unexpected := _unexpected(error, payload):
-            yield from (Fault(f"{pointer}/{escaped(name)}", "unknown_field", "the schema knows no such property") for name in unexpected)
+            yield from (
+                Fault(f"{pointer}/{escaped(name)}", "unknown_field", "the schema knows no such property")
+                for name in unexpected
+            )
         case _:
             yield Fault(pointer, "invalid", detail)
 

@@ -34,7 +34,10 @@ async def get_job_type(name: TypeName, room: JobTypeServiceDep) -> Response:
     return json_response(await room.get(name))
 
 
-@router.put("/job-types/{name}", **operation(JobType, MalformedJson, ValidationFailed, takes=JobTypeConfig, to=MANAGE, everywhere=True))
+@router.put(
+    "/job-types/{name}",
+    **operation(JobType, MalformedJson, ValidationFailed, takes=JobTypeConfig, to=MANAGE, everywhere=True),
+)
 async def put_job_type(name: TypeName, room: JobTypeServiceDep, sent: EditedType) -> Response:
     """Says what holds for jobs of this type from now on: all of it, what is absent holds no longer.
 

@@ -47,7 +47,10 @@ class SchemaCost:
         self.plain = not self._back and not any(place.keywords.keys() & {"anyOf", "oneOf"} for place in used)
         self.cost = self._cost()
         if self.cost > MAX_COST:
-            raise schema_fault("", f"more than {MAX_COST} steps for each value of a payload: too many references, or too large patterns")
+            raise schema_fault(
+                "",
+                f"more than {MAX_COST} steps for each value of a payload: too many references, or too large patterns",
+            )
 
     def faults(self, depth: int) -> int:
         """How many errors each value of a payload of this depth can have. Nothing is remembered while they are collected."""
@@ -56,7 +59,9 @@ class SchemaCost:
     def _cost(self) -> int:
         """What is remembered was done once, for each value and each place that recursion comes back to."""
         once = self._round(_cost_of, 1).totals
-        return self._round(_cost_of, _LAPS).totals[""] + sum(once[target] for target in {target for _, target in self._back})
+        return self._round(_cost_of, _LAPS).totals[""] + sum(
+            once[target] for target in {target for _, target in self._back}
+        )
 
     def _round(self, own: Callable[[Subschema], int], laps: int) -> "_Lap":
         owns = {pointer: own(self._places[pointer]) for pointer in self._order}
@@ -81,7 +86,9 @@ class _Lap:
     def add(self, place: Subschema, own: int) -> None:
         """A child has one name: of the schemas for named children only the heaviest counts."""
         same = sum(self._total(place, pointer) for pointer in place.same)
-        named = max((sum(self._total(place, pointer) for pointer in group) for group in place.named.values()), default=0)
+        named = max(
+            (sum(self._total(place, pointer) for pointer in group) for group in place.named.values()), default=0
+        )
         any_child = sum(self._total(place, pointer) for pointer in place.any_child)
         marks = same + sum(self._mark(place, pointer) for pointer in place.same)
         self.marks[place.pointer] = marks
@@ -109,7 +116,9 @@ def _refuse_endless(found: Mapping[Pointer, Subschema]) -> None:
     except CycleError as error:
         raise schema_fault(error.args[1][0], "a reference that leads back to itself for the same value") from None
     if max(links.values()) > MAX_LINKS:
-        raise schema_fault(max(links, key=links.__getitem__), f"a chain of more than {MAX_LINKS} schemas for the same value")
+        raise schema_fault(
+            max(links, key=links.__getitem__), f"a chain of more than {MAX_LINKS} schemas for the same value"
+        )
 
 
 def _ordered(found: Mapping[Pointer, Subschema]) -> tuple[list[Pointer], Steps]:
@@ -138,7 +147,9 @@ def _check_patterns(used: list[Subschema]) -> None:
     patterns = {pattern for place in used for pattern in _patterns_of(place)}
     bulk = sum(regex_size(pattern) * (_PROPERTY_OF_UNICODE if r"\p" in pattern.lower() else 1) for pattern in patterns)
     if bulk > MAX_BULK:
-        raise schema_fault("", f"patterns that are longer than {MAX_BULK} characters when their repetitions are written out")
+        raise schema_fault(
+            "", f"patterns that are longer than {MAX_BULK} characters when their repetitions are written out"
+        )
 
 
 def _patterns_of(place: Subschema) -> list[str]:
@@ -149,7 +160,9 @@ def _patterns_of(place: Subschema) -> list[str]:
 def _faults_of(place: Subschema) -> int:
     """As many errors as a schema can have by itself, or more. Each comes with a copy of what was asked for: a thousand errors of an `enum`
     with 2,500 options took 400 MB."""
-    return _length(place) + sum(_size(place.keywords[name]) // 4 for name in ("enum", "const", "not") if name in place.keywords)
+    return _length(place) + sum(
+        _size(place.keywords[name]) // 4 for name in ("enum", "const", "not") if name in place.keywords
+    )
 
 
 def _size(value: object) -> int:
@@ -162,7 +175,11 @@ def _size(value: object) -> int:
 def _length(place: Subschema) -> int:
     """How many things a schema looks at."""
     keywords = place.keywords
-    lists = [keywords.get("required"), *_values(keywords.get("dependentRequired")), *_values(keywords.get("dependencies"))]
+    lists = [
+        keywords.get("required"),
+        *_values(keywords.get("dependentRequired")),
+        *_values(keywords.get("dependencies")),
+    ]
     return 1 + len(keywords) + sum(len(names) for names in lists if isinstance(names, list))
 
 

@@ -36,9 +36,13 @@ class _Sees(Enum):
 
 
 _INNER = {
-    **dict.fromkeys(("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"), _Sees.SAME),
+    **dict.fromkeys(
+        ("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"), _Sees.SAME
+    ),
     **dict.fromkeys(("properties", "prefixItems"), _Sees.NAMED_CHILD),
-    **dict.fromkeys(("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"), _Sees.ANY_CHILD),
+    **dict.fromkeys(
+        ("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"), _Sees.ANY_CHILD
+    ),
     **dict.fromkeys(("items", "additionalItems", "unevaluatedItems", "contains"), _Sees.ANY_CHILD),
     **dict.fromkeys(("$defs", "definitions", "contentSchema"), _Sees.NOTHING),
 }

@@ -21,7 +21,12 @@ class JobTypeService:
         max_bytes = self._infra.settings.max_list_bytes
         rows, total = await store.list_job_types(self._infra.reads, page.after("name"), page.limit + 1, max_bytes)
         return await encode_page(
-            rows, JobTypeRow.to_response, lambda job_type: {"name": job_type.name}, limit=page.limit, max_bytes=max_bytes, total=total
+            rows,
+            JobTypeRow.to_response,
+            lambda job_type: {"name": job_type.name},
+            limit=page.limit,
+            max_bytes=max_bytes,
+            total=total,
         )
 
     async def get(self, name: str) -> JobType:

@@ -9,7 +9,10 @@ from app.http.schema_types import value_or
 
 F = TypeVar("F", bound=Struct)
 
-All = Annotated[bool, Meta(description="Confirms an empty filter: everything in the queues that your key may access. Default false.")]
+All = Annotated[
+    bool,
+    Meta(description="Confirms an empty filter: everything in the queues that your key may access. Default false."),
+]
 
 
 def bulk_filter(ids: object, sent: F | UnsetType, everything: bool | UnsetType, empty: F) -> F | None:
@@ -17,11 +20,15 @@ def bulk_filter(ids: object, sent: F | UnsetType, everything: bool | UnsetType, 
     confirmed = value_or(everything, False)
     if ids is not UNSET:
         if sent is not UNSET or confirmed:
-            raise ValidationFailed.at("/all" if confirmed else "/filter", "ids already select the jobs: send either ids or a filter")
+            raise ValidationFailed.at(
+                "/all" if confirmed else "/filter", "ids already select the jobs: send either ids or a filter"
+            )
         return None
     if sent is UNSET and not confirmed:
         raise ValidationFailed.at("/filter", "send either ids or a filter", "missing")
     chosen = value_or(sent, empty)
     if chosen == empty and not confirmed:
-        raise ValidationFailed.at("/filter", "an empty filter matches everything: name at least a queue, or send `all: true`")
+        raise ValidationFailed.at(
+            "/filter", "an empty filter matches everything: name at least a queue, or send `all: true`"
+        )
     return chosen

@@ -33,7 +33,11 @@ _TABLE_OF = {
 _STORED_AS = {JobState.READY: ("ready", "parked")}
 ALL_TABLES: Sequence[sa.Table] = (jobs, finished_jobs, dead_letters)
 _RENAMED: dict[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
-    dead_letters: {"state": sa.literal("dead"), "state_reason": dead_letters.c.reason, "finished_at": dead_letters.c.dead_at},
+    dead_letters: {
+        "state": sa.literal("dead"),
+        "state_reason": dead_letters.c.reason,
+        "finished_at": dead_letters.c.dead_at,
+    },
 }
 
 
@@ -63,7 +67,10 @@ async def list_jobs(
     tables = _tables(ALL_TABLES, wanted)
     if not tables or not lanes:
         return JobPage([], 0)
-    parts = {table: sa.select(*job_columns(table, payload=payload)).where(*_conditions(table, wanted, kept_at)) for table in tables}
+    parts = {
+        table: sa.select(*job_columns(table, payload=payload)).where(*_conditions(table, wanted, kept_at))
+        for table in tables
+    }
     page = _merged(parts, lanes, after, order, limit)
     rows = await on.rows(*compile_query(within_bytes(page, max_bytes, lambda rows: [_by_age(rows.c.id, order)])))
     return JobPage(rows, rows[0]["total"] if rows else 0)
@@ -107,7 +114,9 @@ def within_bytes(page: Query, max_bytes: int, by: OrderBy) -> Query:
     )
     chosen_rows = chosen.where(sa.or_(measured.c.stored <= max_bytes, measured.c.place == 1)).subquery("chosen")
     fits = sa.or_(chosen_rows.c.bytes <= max_bytes, chosen_rows.c.place == 1)
-    return sa.select(*[chosen_rows.c[name] for name in (*rows.c.keys(), "total")]).where(fits).order_by(*by(chosen_rows))
+    return (
+        sa.select(*[chosen_rows.c[name] for name in (*rows.c.keys(), "total")]).where(fits).order_by(*by(chosen_rows))
+    )
 
 
 def _length(text: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -118,14 +127,20 @@ def _running_total(size: sa.ColumnElement[Any], by: Sequence[sa.ColumnElement[An
     return sa.func.sum(size).over(order_by=by, rows=(None, 0))
 
 
-def _merged(parts: Mapping[sa.Table, Query], lanes: Sequence[int], after: UUID | None, order: Order, limit: int) -> Query:
-    lane = sa.func.unnest(sa.bindparam("lanes", list(lanes), sa.ARRAY(sa.Integer))).table_valued("lane").render_derived()
+def _merged(
+    parts: Mapping[sa.Table, Query], lanes: Sequence[int], after: UUID | None, order: Order, limit: int
+) -> Query:
+    lane = (
+        sa.func.unnest(sa.bindparam("lanes", list(lanes), sa.ARRAY(sa.Integer))).table_valued("lane").render_derived()
+    )
     of_lane = [_of_one_lane(table, query, lane.c.lane, after, order, limit) for table, query in parts.items()]
     rows = sa.union_all(*[sa.select(part) for part in of_lane]).lateral("rows")
     return sa.select(rows).select_from(lane.join(rows, sa.true())).order_by(_by_age(rows.c.id, order)).limit(limit)
 
 
-def _of_one_lane(table: sa.Table, query: Query, lane: sa.ColumnElement[int], after: UUID | None, order: Order, limit: int) -> sa.Subquery:
+def _of_one_lane(
+    table: sa.Table, query: Query, lane: sa.ColumnElement[int], after: UUID | None, order: Order, limit: int
+) -> sa.Subquery:
     # The lane comes from outside: without the last word SQLAlchemy adds all lanes to the FROM, and each job comes once per lane.
     query = query.where(table.c.lane == lane).correlate_except(table)
     if after is not None:

@@ -81,7 +81,9 @@ class JobReader:
         finally:
             self._forget(job_id, event)
 
-    async def page(self, wanted: JobFilter, order: Order, page: PageParams, access: Access, *, payload: bool) -> EncodedPage[Job]:
+    async def page(
+        self, wanted: JobFilter, order: Order, page: PageParams, access: Access, *, payload: bool
+    ) -> EncodedPage[Job]:
         lanes, max_bytes = await self.lanes(wanted, access), self._infra.settings.max_list_bytes
         rows, total = await list_jobs(
             self._infra.reads,

@@ -93,7 +93,9 @@ class WaitQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    wait_seconds: float = Field(0, ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling.")
+    wait_seconds: float = Field(
+        0, ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling."
+    )
 
 
 @fast_route(
@@ -104,7 +106,12 @@ class WaitQuery(BaseModel):
         *_ENQUEUE,
         takes=JobCreate,
         status=201,
-        also={200: ("A job with this unique key is there already (`Job-Duplicate: true`); with `replace` it was changed.", Job)},
+        also={
+            200: (
+                "A job with this unique key is there already (`Job-Duplicate: true`); with `replace` it was changed.",
+                Job,
+            )
+        },
         to=ENQUEUE,
     ),
 )
@@ -157,7 +164,9 @@ async def enqueue_jobs(
 
 
 @router.get("/jobs", **operation(JobList, ValidationFailed, to=READ))
-async def list_jobs(reader: Annotated[JobReader, service(JobReader)], query: Annotated[JobQuery, Query()], access: AccessDep) -> Response:
+async def list_jobs(
+    reader: Annotated[JobReader, service(JobReader)], query: Annotated[JobQuery, Query()], access: AccessDep
+) -> Response:
     """Jobs in every state that is still kept, newest first, filtered and page by page.
 
     A page ends early, with `next_cursor`, before its jobs exceed `max_list_bytes` (see `/limits`).
@@ -167,7 +176,9 @@ async def list_jobs(reader: Annotated[JobReader, service(JobReader)], query: Ann
 
 @router.post("/jobs/cancel", **operation(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs, to=MANAGE))
 async def cancel_jobs(
-    request: Annotated[CancelJobs, body(CancelJobs)], updater: Annotated[JobUpdater, service(JobUpdater)], access: AccessDep
+    request: Annotated[CancelJobs, body(CancelJobs)],
+    updater: Annotated[JobUpdater, service(JobUpdater)],
+    access: AccessDep,
 ) -> Response:
     """Cancels many jobs, by ids or by filter: waiting ones at once, running ones by asking their workers.
 
@@ -192,7 +203,16 @@ async def get_job(
 
 @router.patch(
     "/jobs/{job_id}",
-    **operation(Job, NotFound, WrongState, MalformedJson, PayloadTooLarge, ValidationFailed, takes=JobPatch, to=ENQUEUE_OR_MANAGE),
+    **operation(
+        Job,
+        NotFound,
+        WrongState,
+        MalformedJson,
+        PayloadTooLarge,
+        ValidationFailed,
+        takes=JobPatch,
+        to=ENQUEUE_OR_MANAGE,
+    ),
 )
 async def update_job(
     job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], updater: Annotated[JobUpdater, service(JobUpdater)]

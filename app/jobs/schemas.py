@@ -74,7 +74,10 @@ class Unique(RequestModel):
     """At most one job of the queue has this key: while it waits or runs, or for a time from its creation."""
 
     key: Annotated[str, Meta(min_length=1, max_length=200)]
-    for_seconds: Annotated[int, integer(ge=1, description="From the creation of the job, for as long as it is kept.")] | UnsetType = UNSET
+    for_seconds: (
+        Annotated[int, integer(ge=1, description="From the creation of the job, for as long as it is kept.")]
+        | UnsetType
+    ) = UNSET
     on_duplicate: OnDuplicate | UnsetType = UNSET
 
 
@@ -90,16 +93,22 @@ class JobCreate(RequestModel):
     queue: Name | UnsetType = UNSET
     payload: Annotated[Raw, Meta(description="Any JSON, kept as sent. Absent means `{}`.")] | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
-    run_at: Annotated[Instant, Meta(description="Not before this instant. Not together with delay_seconds.")] | UnsetType = UNSET
+    run_at: (
+        Annotated[Instant, Meta(description="Not before this instant. Not together with delay_seconds.")] | UnsetType
+    ) = UNSET
     delay_seconds: DelaySeconds | UnsetType = UNSET
     group: Name | UnsetType = UNSET
     max_attempts: MaxAttempts | UnsetType = UNSET
     retry: RetryPolicy | UnsetType = UNSET
     lease_seconds: LeaseSeconds | UnsetType = UNSET
     timeout_seconds: TimeoutSeconds | UnsetType = UNSET
-    expires_at: Annotated[Instant, Meta(description="Dead, `expired`, if it has not been started by then.")] | UnsetType = UNSET
+    expires_at: (
+        Annotated[Instant, Meta(description="Dead, `expired`, if it has not been started by then.")] | UnsetType
+    ) = UNSET
     unique: Unique | UnsetType = UNSET
-    depends_on: Annotated[list[Name], Meta(max_length=1000, description="Ids of jobs, or refs of the same batch.")] | UnsetType = UNSET
+    depends_on: (
+        Annotated[list[Name], Meta(max_length=1000, description="Ids of jobs, or refs of the same batch.")] | UnsetType
+    ) = UNSET
     on_parent_failure: OnParentFailure | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
     metadata: Metadata | UnsetType = UNSET
@@ -153,7 +162,10 @@ class Job(ResponseModel, kw_only=True):
     id: UUID
     queue: str
     job_type: str
-    payload: Annotated[Raw, Meta(description="Any JSON, as it was sent. Absent only in lists with `payload=false`.")] | UnsetType = UNSET
+    payload: (
+        Annotated[Raw, Meta(description="Any JSON, as it was sent. Absent only in lists with `payload=false`.")]
+        | UnsetType
+    ) = UNSET
     state: str
     state_reason: str | UnsetType = UNSET
     priority: Int32
@@ -263,7 +275,9 @@ class CancelJobs(RequestModel):
     ids: Annotated[list[UUID], Meta(max_length=1000)] | UnsetType = UNSET
     filter: JobFilter | UnsetType = UNSET
     all: All | UnsetType = UNSET
-    dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType = UNSET
+    dry_run: (
+        Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default false.")] | UnsetType
+    ) = UNSET
     limit: Annotated[int, integer(ge=1, le=10_000, description="Default 1000.")] | UnsetType = UNSET
 
 

@@ -242,7 +242,16 @@ async def update_job(
 async def replace_waiting(
     on: Executor, job_id: UUID, job: NewJob, *, now: datetime, held_groups: Sequence[str] | None
 ) -> UpdatedRow | None:
-    body = (job.priority, job.max_attempts, job.job_type, job.lease_seconds, job.retry, job.tags, job.metadata, job.payload)
+    body = (
+        job.priority,
+        job.max_attempts,
+        job.job_type,
+        job.lease_seconds,
+        job.retry,
+        job.tags,
+        job.metadata,
+        job.payload,
+    )
     rest = (job.expires_at, job.timeout_seconds, job.traceparent, job.tracestate)
     row = await on.row(SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, held_groups, *body, *rest)
     return UpdatedRow(*row) if row else None
@@ -281,7 +290,9 @@ async def next_due(db: Database) -> datetime | None:
     return due
 
 
-async def schedule_due(db: Database, lane: int, ids: Sequence[UUID], now: datetime, held_groups: Sequence[str] | None) -> list[UpdatedRow]:
+async def schedule_due(
+    db: Database, lane: int, ids: Sequence[UUID], now: datetime, held_groups: Sequence[str] | None
+) -> list[UpdatedRow]:
     return [UpdatedRow(*row) for row in await db.rows(SQL.schedule_due, lane, ids, now, held_groups)]
 
 

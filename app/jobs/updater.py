@@ -21,7 +21,9 @@ from app.log import log
 from app.queues.cache import QueueCache
 
 SAMPLE = 20
-CANCEL_TRIES = 3  # a job may begin or end its run between the two statements: neither matches, and it is looked at again
+CANCEL_TRIES = (
+    3  # a job may begin or end its run between the two statements: neither matches, and it is looked at again
+)
 
 
 class JobUpdater:
@@ -46,7 +48,9 @@ class JobUpdater:
             encoded(patch.metadata),
         )
         lane = await self._known_lane(job_id)
-        changed = await store.update_job(self._infra.db, job_id, now=now, values=values, held_groups=self._queues.held_groups(lane))
+        changed = await store.update_job(
+            self._infra.db, job_id, now=now, values=values, held_groups=self._queues.held_groups(lane)
+        )
         if changed is None:
             raise WrongState(job_id, (await self._reader.find(job_id)).state)
         self._signals.back(lane, job_id)  # another priority is another place
@@ -122,7 +126,9 @@ class JobUpdater:
                 cancelled += await self._cancel_waiting(lane, some, now)
                 rest = sorted(set(some) - set(cancelled))
                 if rest:
-                    params |= {row["id"]: row["again"] for row in await store.request_cancel(self._infra.db, lane, rest, now)}
+                    params |= {
+                        row["id"]: row["again"] for row in await store.request_cancel(self._infra.db, lane, rest, now)
+                    }
             left = await self._living(set(left) - params.keys() - set(cancelled))
             if not left:
                 break

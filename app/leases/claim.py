@@ -60,7 +60,9 @@ class ClaimService:
         self._claims = Batcher("claim", self._take_together, infra.settings.acquire_timeout_seconds, attrgetter("most"))
         self._alarms: dict[str, asyncio.TimerHandle] = {}
         self.on_rate: Callable[[str], None] = lambda _queue: None
-        self.on_served: Callable[[int, Iterable[tuple[str | None, int | None]]], None] = lambda _lane, _group_scheduler: None
+        self.on_served: Callable[[int, Iterable[tuple[str | None, int | None]]], None] = (
+            lambda _lane, _group_scheduler: None
+        )
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
         """Those that hand out, as they are configured now."""
@@ -118,11 +120,15 @@ class ClaimService:
         return await self._take_in_transaction(queue, lane, most, params, wait=wait)
 
     @retry_after_deadlock
-    async def _take_in_transaction(self, queue: Queue, lane: int, most: int, params: ClaimParams, *, wait: bool) -> ClaimResult:
+    async def _take_in_transaction(
+        self, queue: Queue, lane: int, most: int, params: ClaimParams, *, wait: bool
+    ) -> ClaimResult:
         async with self._infra.db.transaction() as transaction:
             return await self._take_through_gate(transaction, queue, lane, most, params, wait=wait)
 
-    async def _take_ungated(self, on: Transaction | None, queue: Queue, lane: int, most: int, params: ClaimParams) -> ClaimResult:
+    async def _take_ungated(
+        self, on: Transaction | None, queue: Queue, lane: int, most: int, params: ClaimParams
+    ) -> ClaimResult:
         rules = LanePolicy(self._queues.held_groups(lane), in_turn=queue.fair)
         if on is not None:
             return ClaimResult(await self.floors.claim(on, lane, most, params, rules, self._infra.now()))
@@ -139,7 +145,9 @@ class ClaimService:
         shares = [PollSlice(most, params.worker_id, params.lease_seconds) for most, params in there]
         params = there[0].params._replace(shares=shares)
         async with self._infra.db.held() as connection:
-            rows = await self.floors.claim(connection, lane, sum(claim.most for claim in there), params, LanePolicy(), self._infra.now())
+            rows = await self.floors.claim(
+                connection, lane, sum(claim.most for claim in there), params, LanePolicy(), self._infra.now()
+            )
         taken: dict[int, list[ClaimedRow]] = {id(claim): [] for claim in claims}
         for row in rows:
             taken[id(there[row.share - 1])].append(row)
@@ -152,13 +160,19 @@ class ClaimService:
     async def finish(self) -> None:
         await self._claims.finish()
 
-    async def _take_through_gate(self, on: Executor, queue: Queue, lane: int, most: int, params: ClaimParams, *, wait: bool) -> ClaimResult:
+    async def _take_through_gate(
+        self, on: Executor, queue: Queue, lane: int, most: int, params: ClaimParams, *, wait: bool
+    ) -> ClaimResult:
         leave = await self._gate.acquire(on, queue, lane, most, wait=wait)
         if leave is None:
             return ClaimResult([], skipped=True)
         rows: list[ClaimedRow] = []
         if leave.most > 0:
-            rules = LanePolicy(self._queues.held_groups(lane), in_turn=queue.fair, counted=True if queue.max_running is not None else None)
+            rules = LanePolicy(
+                self._queues.held_groups(lane),
+                in_turn=queue.fair,
+                counted=True if queue.max_running is not None else None,
+            )
             rows = await self.floors.claim(on, lane, leave.most, params, rules, leave.now)
             await self._gate.note(on, queue, lane, len(rows), leave.now)
         if leave.retry_at is not None and len(rows) == leave.most < most:
@@ -189,7 +203,9 @@ class ClaimService:
             if queue.fair:
                 self.on_served(lane, [(row.group_key, row.turn) for row in own])
                 # There is room for more of their groups; with a limit only when they have ended.
-                self._signals.left(lane, [row.group_key for row in own if queue.per_group is None or row.group_key is None])
+                self._signals.left(
+                    lane, [row.group_key for row in own if queue.per_group is None or row.group_key is None]
+                )
 
 
 def clipped(rows: Sequence[ClaimedRow], most: int, max_bytes: int) -> bool:

@@ -22,7 +22,9 @@ class DurationHistogram:
     def record(self, lane: int, kind: Kind, seconds: Iterable[float]) -> None:
         """Those of a batch are often the same, one after the other."""
         for span, alike in groupby(seconds):
-            self._counts[lane, kind, min(bisect_left(BUCKET_BOUNDS, span * 1000), len(BUCKET_BOUNDS) - 1)] += sum(1 for _ in alike)
+            self._counts[lane, kind, min(bisect_left(BUCKET_BOUNDS, span * 1000), len(BUCKET_BOUNDS) - 1)] += sum(
+                1 for _ in alike
+            )
 
     def take(self) -> dict[tuple[int, Kind, int], int]:
         taken, self._counts = self._counts, Counter()

@@ -28,7 +28,9 @@ HEARTBEATS_PER_LEASE = 3  # one lost heartbeat must not cost the lease
 
 
 class HeartbeatService:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, settlements: SettlementService, workers: WorkerRegistry) -> None:
+    def __init__(
+        self, infra: Infrastructure, queues: QueueCache, settlements: SettlementService, workers: WorkerRegistry
+    ) -> None:
         self._infra = infra
         self._queues = queues
         self._settlements = settlements
@@ -42,7 +44,11 @@ class HeartbeatService:
         self._workers.record_seen(heartbeat.worker_id, access.caller)
         reached = await self._queues.visible_to((lease.job_id for lease in held), access)
         beats = await self._extend([lease for lease in held if lease.job_id in reached])
-        released = await self._reconcile(heartbeat.worker_id, held, begun, access) if value_or(heartbeat.holds_all, False) else []
+        released = (
+            await self._reconcile(heartbeat.worker_id, held, begun, access)
+            if value_or(heartbeat.holds_all, False)
+            else []
+        )
         return HeartbeatAnswer(
             directive=self._workers.directive(heartbeat.worker_id),
             next_heartbeat_ms=self._next_ms(beats.values()),
@@ -63,7 +69,9 @@ class HeartbeatService:
         refuse([self._fault(lease)])
         row = (await self._extend([lease])).get(_lease(lease))
         if row is None:
-            found = await store.settlement_records(self._infra.db, lane_of(job_id), [job_id], self._infra.retention_now())
+            found = await store.settlement_records(
+                self._infra.db, lane_of(job_id), [job_id], self._infra.retention_now()
+            )
             trace = found.get(job_id)
             if trace is None:
                 raise NotFound(f"no job {job_id}")
@@ -73,7 +81,9 @@ class HeartbeatService:
     def _check(self, held: Sequence[HeldLease]) -> None:
         settings = self._infra.settings
         if len(held) > settings.max_settlements:
-            raise BatchTooLarge(f"{len(held)} leases, at most {settings.max_settlements} are taken", settings.max_settlements)
+            raise BatchTooLarge(
+                f"{len(held)} leases, at most {settings.max_settlements} are taken", settings.max_settlements
+            )
         refuse(self._fault(lease, f"/leases/{index}") for index, lease in enumerate(held))
 
     def _fault(self, beat: LeaseBeat, at: str = "") -> Fault | None:
@@ -99,7 +109,9 @@ class HeartbeatService:
             beats |= {(row.id, row.lease_token): row for row in rows}
         return beats
 
-    async def _reconcile(self, worker_id: str, held: Sequence[HeldLease], begun: datetime, access: Access) -> list[UUID]:
+    async def _reconcile(
+        self, worker_id: str, held: Sequence[HeldLease], begun: datetime, access: Access
+    ) -> list[UUID]:
         """Layer 4: missing from this heartbeat and the one before means that the claim's answer never arrived. A worker's id is no
         secret: leases in queues that the caller does not reach stay."""
         listed = {_lease(lease) for lease in held}
@@ -108,8 +120,12 @@ class HeartbeatService:
         missing = [row for row in rows if row["id"] in reached and (row["id"], row["lease_token"]) not in listed]
         first_time = [row for row in missing if row["missing_since"] is None]
         for lane, some in by_lane(first_time, lambda row: row["id"]).items():
-            await store.mark_unreported(self._infra.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], begun)
-        again = [LeaseEnd(row["id"], row["lease_token"], "reclaim") for row in missing if row["missing_since"] is not None]
+            await store.mark_unreported(
+                self._infra.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], begun
+            )
+        again = [
+            LeaseEnd(row["id"], row["lease_token"], "reclaim") for row in missing if row["missing_since"] is not None
+        ]
         released = await self._settlements.end(again)
         self._infra.metrics.reconciled.inc(len(released))
         return [row.id for row in released]

@@ -36,7 +36,9 @@ from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
 
 BUSY_MS = 1000  # how long a refused poll should stay away
-IDLE_MS = 500  # poll_after_ms of an empty claim that did not wait: otherwise the worker would claim again at once, forever
+IDLE_MS = (
+    500  # poll_after_ms of an empty claim that did not wait: otherwise the worker would claim again at once, forever
+)
 JITTER = 0.1  # polls that began together must not end together
 
 
@@ -93,7 +95,9 @@ class LongPoll:
         self._check(request, names, access)
         worker_id = value_or(request.worker_id, None)
         self._workers.record_seen(worker_id, access.caller)
-        settled = await self._settlements.settle(request.settle, access, "/settle") if request.settle is not UNSET else []
+        settled = (
+            await self._settlements.settle(request.settle, access, "/settle") if request.settle is not UNSET else []
+        )
         patience = self._wait(request)
         wait = 0.0 if settled else patience
         types = value_or(request.job_types, None)
@@ -107,7 +111,9 @@ class LongPoll:
         client.on_disconnect(poll.wake_up)
         self._waiting.park(poll)
         try:
-            rows, retry_at, *_ = await self._poll(request, poll, wait, ClaimContext(key, access, raise_on_quota=not settled), client)
+            rows, retry_at, *_ = await self._poll(
+                request, poll, wait, ClaimContext(key, access, raise_on_quota=not settled), client
+            )
             away = 0 if rows else self._stay_away_ms(worker_id, retry_at, idle_ms=0 if patience else IDLE_MS)
         finally:
             self._waiting.leave(poll)
@@ -126,7 +132,9 @@ class LongPoll:
         for index, name in enumerate(names):
             access.check(name, f"/queues/{index}")
         many = value_or(request.max_jobs, 1) > settings.max_claim_jobs
-        too_many = Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}") if many else None
+        too_many = (
+            Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}") if many else None
+        )
         refuse([too_many, lease_fault(request.lease_seconds, settings, "/lease_seconds")])
 
     def _wait(self, request: ClaimJobs) -> float:
@@ -146,7 +154,9 @@ class LongPoll:
         full = self._waiting.parked > self._infra.settings.max_parked_polls
         return not self._waiting.draining and not full and self._workers.directive(worker_id) == "run"
 
-    async def _poll(self, request: ClaimJobs, poll: Poller, wait: float, by: ClaimContext, client: Client) -> ClaimResult:
+    async def _poll(
+        self, request: ClaimJobs, poll: Poller, wait: float, by: ClaimContext, client: Client
+    ) -> ClaimResult:
         """Layer 1: SQL runs only when there may be something, and only while the client is there."""
         until = time.monotonic() + wait
         retry_at: datetime | None = None
@@ -242,7 +252,9 @@ class LongPoll:
         await keys.lock_lane(on, caller_lock_id(by.access.caller))
         held = await store.count_leases_of_key(on, by.access.caller)
         if held >= by.access.max_leases and by.raise_on_quota:
-            raise RateLimited(f"this key holds {held} leases, at most {by.access.max_leases} are allowed", retry_after=1)
+            raise RateLimited(
+                f"this key holds {held} leases, at most {by.access.max_leases} are allowed", retry_after=1
+            )
         return min(most, by.access.max_leases - held)
 
     async def _handed_out_before(self, by: ClaimContext) -> list[ClaimedRow]:
@@ -258,7 +270,9 @@ class LongPoll:
         return [row for row in rows if access.allows(self._queues.name(row.lane))]
 
     @retry_after_deadlock
-    async def _take_with_key(self, queues: Sequence[Queue], most: int, params: ClaimParams, by: ClaimContext, *, wait: bool) -> ClaimResult:
+    async def _take_with_key(
+        self, queues: Sequence[Queue], most: int, params: ClaimParams, by: ClaimContext, *, wait: bool
+    ) -> ClaimResult:
         """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns.
         All is asked of this one connection: a second one could be held by somebody who waits for ours."""
         name = by.digest
@@ -286,7 +300,9 @@ class LongPoll:
         for lane, ids in by_lane(receipt.ids, lambda job_id: job_id).items():
             live |= {row.id: row for row in await store.leases_with_secret(on, lane, ids, receipt.secret)}
             traces = await store.settlement_records(on, lane, ids, self._infra.retention_now())
-            settled |= any(trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values())
+            settled |= any(
+                trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values()
+            )
         self._infra.metrics.replayed.inc(len(live))
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or settled else None
 
@@ -294,7 +310,9 @@ class LongPoll:
         """A full batch, or a full answer, may have left more behind."""
         all_there_were = len(rows) < most and not clipped(rows, most, self._infra.settings.max_batch_bytes)
         kinds = {(row.lane, row.job_type) for row in rows}
-        poll.claimed({WakeUp(self._queues.name(lane), job_type) for lane, job_type in kinds}, all_there_were=all_there_were)
+        poll.claimed(
+            {WakeUp(self._queues.name(lane), job_type) for lane, job_type in kinds}, all_there_were=all_there_were
+        )
 
     async def _parents(self, rows: Sequence[ClaimedRow]) -> dict[UUID, ParentResult]:
         """What has become of the jobs that these waited for."""

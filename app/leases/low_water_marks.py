@@ -25,7 +25,9 @@ EXPENSIVE_BUFFERS = 200  # buffers; without dead entries it takes about five for
 PAUSE = 50  # times what the looks took: 2 % of the time of one connection
 MAX_PAUSE = 5.0  # an older job is not kept waiting behind newer ones for longer
 MAX_LANES = 10_000
-MAX_PRIORITIES = 8  # each is a zone more, and so is what lies between two; other priorities are read from their beginning
+MAX_PRIORITIES = (
+    8  # each is a zone more, and so is what lies between two; other priorities are read from their beginning
+)
 
 
 class Scan:
@@ -104,7 +106,9 @@ class LowWaterMarks:
         self._lanes: dict[int, LaneMarks] = {}
         self._rests_until = 0.0
 
-    async def claim(self, on: Executor, lane: int, most: int, params: ClaimParams, rules: LanePolicy, now: datetime) -> list[ClaimedRow]:
+    async def claim(
+        self, on: Executor, lane: int, most: int, params: ClaimParams, rules: LanePolicy, now: datetime
+    ) -> list[ClaimedRow]:
         """Where turns are given they decide what is ready, and that is little: floors would be in the way."""
         if rules.held_groups is not None or rules.in_turn:
             return await store.claim(on, lane, most, params, rules, now)

@@ -82,23 +82,35 @@ async def settle_jobs(
     return json_response(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
 
 
-@fast_route(router, "/jobs/{job_id}/heartbeat", **operation(LeaseStatus, NotFound, LeaseLost, *_BAD, takes=LeaseBeat, to=WORK))
+@fast_route(
+    router, "/jobs/{job_id}/heartbeat", **operation(LeaseStatus, NotFound, LeaseLost, *_BAD, takes=LeaseBeat, to=WORK)
+)
 async def heartbeat_job(
-    job_id: UUID, beat: Annotated[LeaseBeat, body(LeaseBeat)], heartbeats: Annotated[HeartbeatService, service(HeartbeatService)]
+    job_id: UUID,
+    beat: Annotated[LeaseBeat, body(LeaseBeat)],
+    heartbeats: Annotated[HeartbeatService, service(HeartbeatService)],
 ) -> Response:
     """Extends one lease; keeps progress and checkpoint."""
     return json_response(await heartbeats.extend_one(job_id, beat))
 
 
-@fast_route(router, "/jobs/{job_id}/complete", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Complete, to=WORK))
-async def complete_job(job_id: UUID, settlement: Annotated[Complete, body(Complete)], settlements: SettlementServiceDep) -> Response:
+@fast_route(
+    router, "/jobs/{job_id}/complete", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Complete, to=WORK)
+)
+async def complete_job(
+    job_id: UUID, settlement: Annotated[Complete, body(Complete)], settlements: SettlementServiceDep
+) -> Response:
     """The work is done. Repeating the call is safe: the answer is then `already_settled`."""
-    item = Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.COMPLETE, result=settlement.result)
+    item = Settlement(
+        job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.COMPLETE, result=settlement.result
+    )
     return await _settled(settlements, item)
 
 
 @fast_route(router, "/jobs/{job_id}/fail", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Fail, to=WORK))
-async def fail_job(job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_text=True)], settlements: SettlementServiceDep) -> Response:
+async def fail_job(
+    job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_text=True)], settlements: SettlementServiceDep
+) -> Response:
     """The work failed: it is tried again after a back-off, or is dead when its attempts are used up or it is not retryable."""
     item = Settlement(
         job_id=job_id,
@@ -112,8 +124,12 @@ async def fail_job(job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_t
     return await _settled(settlements, item)
 
 
-@fast_route(router, "/jobs/{job_id}/snooze", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Snooze, to=WORK))
-async def snooze_job(job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], settlements: SettlementServiceDep) -> Response:
+@fast_route(
+    router, "/jobs/{job_id}/snooze", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Snooze, to=WORK)
+)
+async def snooze_job(
+    job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], settlements: SettlementServiceDep
+) -> Response:
     """Not now: again in `delay_seconds`. The attempt is given back."""
     item = Settlement(
         job_id=job_id,
@@ -125,10 +141,16 @@ async def snooze_job(job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], 
     return await _settled(settlements, item)
 
 
-@fast_route(router, "/jobs/{job_id}/release", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Release, to=WORK))
-async def release_job(job_id: UUID, settlement: Annotated[Release, body(Release)], settlements: SettlementServiceDep) -> Response:
+@fast_route(
+    router, "/jobs/{job_id}/release", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Release, to=WORK)
+)
+async def release_job(
+    job_id: UUID, settlement: Annotated[Release, body(Release)], settlements: SettlementServiceDep
+) -> Response:
     """Gives the job back: ready now, for anybody. The attempt is given back."""
-    return await _settled(settlements, Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.RELEASE))
+    return await _settled(
+        settlements, Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.RELEASE)
+    )
 
 
 async def _settled(settlements: SettlementService, item: Settlement) -> Response:

@@ -58,7 +58,9 @@ class Settlement(RequestModel):
     outcome: Outcome
     result: Annotated[Raw, Meta(description="complete: any JSON.")] | UnsetType = UNSET
     error: SentError | UnsetType = UNSET
-    retryable: Annotated[bool, Meta(description="fail: default true; false makes the job dead at once.")] | UnsetType = UNSET
+    retryable: (
+        Annotated[bool, Meta(description="fail: default true; false makes the job dead at once.")] | UnsetType
+    ) = UNSET
     retry_after_seconds: Seconds | UnsetType = UNSET
     scope: Scope | UnsetType = UNSET
     delay_seconds: Seconds | UnsetType = UNSET
@@ -124,15 +126,22 @@ class ClaimJobs(RequestModel):
     """What a worker asks for. Everything has a default."""
 
     queues: (
-        Annotated[list[Name], Meta(min_length=1, max_length=100, description='In order of preference. Default ["default"].')] | UnsetType
+        Annotated[
+            list[Name], Meta(min_length=1, max_length=100, description='In order of preference. Default ["default"].')
+        ]
+        | UnsetType
     ) = UNSET
     job_types: Annotated[list[Name], Meta(min_length=1, max_length=100, description="Only these.")] | UnsetType = UNSET
     max_jobs: Annotated[int, integer(ge=1, le=1000, description="Default 1.")] | UnsetType = UNSET
-    wait_seconds: Annotated[float, number(ge=0, description="Default 0. Clamped to the server's ceiling.")] | UnsetType = UNSET
+    wait_seconds: (
+        Annotated[float, number(ge=0, description="Default 0. Clamped to the server's ceiling.")] | UnsetType
+    ) = UNSET
     lease_seconds: LeaseSeconds | UnsetType = UNSET
     worker_id: Name | UnsetType = UNSET
     settle: list[Settlement] | UnsetType = UNSET
-    parent_results: Annotated[bool, Meta(description="Whether jobs come with the results of those they waited for.")] | UnsetType = UNSET
+    parent_results: (
+        Annotated[bool, Meta(description="Whether jobs come with the results of those they waited for.")] | UnsetType
+    ) = UNSET
 
 
 class ParentResult(ResponseModel):
@@ -159,7 +168,9 @@ class ClaimedJob(ResponseModel, kw_only=True):
     checkpoint: Raw | UnsetType = UNSET
     progress: Progress | UnsetType = UNSET
     group: str | UnsetType = UNSET
-    deadline_at: Annotated[Instant, Meta(description="The run must be over by then, however often it is extended.")] | UnsetType = UNSET
+    deadline_at: (
+        Annotated[Instant, Meta(description="The run must be over by then, however often it is extended.")] | UnsetType
+    ) = UNSET
     parent_results: list[ParentResult] | UnsetType = UNSET
     tags: list[str]
     metadata: dict[str, Raw]

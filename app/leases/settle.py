@@ -32,12 +32,19 @@ from app.queues.cache import QueueCache
 
 _NO_TOKEN = UUID(int=0)  # a token that was never given out
 _DECIDE_AGAIN = 3  # a cancel or a heartbeat may come between judging and writing
-GRACE = timedelta(seconds=1)  # after a run's deadline: a worker that asks within it hears that it should stop, and may still settle
+GRACE = timedelta(
+    seconds=1
+)  # after a run's deadline: a worker that asks within it hears that it should stop, and may still settle
 
 
 class SettlementService:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, signals: Signals, times: DurationHistogram, group_scheduler: GroupScheduler
+        self,
+        infra: Infrastructure,
+        queues: QueueCache,
+        signals: Signals,
+        times: DurationHistogram,
+        group_scheduler: GroupScheduler,
     ) -> None:
         self._infra = infra
         self._queues = queues
@@ -95,24 +102,37 @@ class SettlementService:
             for item in ended:
                 self._settled_as[item.outcome].inc(item.job_id.int in done)
         missed = sorted(item.job_id for item in items if item.job_id.int not in done) if len(done) < len(items) else ()
-        traces = await store.settlement_records(self._infra.db, lane, missed, self._infra.retention_now()) if missed else {}
+        traces = (
+            await store.settlement_records(self._infra.db, lane, missed, self._infra.retention_now()) if missed else {}
+        )
         return [
-            settle_result(row) if (row := done.get(item.job_id.int)) is not None else self._missed(item, traces.get(item.job_id))
+            settle_result(row)
+            if (row := done.get(item.job_id.int)) is not None
+            else self._missed(item, traces.get(item.job_id))
             for item in items
         ]
 
     @uses_reserved_connections
-    async def _complete_together(self, lane: int, calls: Sequence[Sequence[Settlement]]) -> Sequence[dict[int, SettledRow]]:
+    async def _complete_together(
+        self, lane: int, calls: Sequence[Sequence[Settlement]]
+    ) -> Sequence[dict[int, SettledRow]]:
         """To each what became of its own, by the number of the job. Of calls about the same job one comes first. Those with the same token
         are then about a job that is done; others may have the right one."""
         items = [item for call in calls for item in call]
         first = {item.job_id.int: item for item in reversed(items)}
         done = _by_number(await self._complete(lane, list(first.values())))
-        told = [{number: done[number] for item in call if first[number := item.job_id.int] is item and number in done} for call in calls]
+        told = [
+            {number: done[number] for item in call if first[number := item.job_id.int] is item and number in done}
+            for call in calls
+        ]
         if len(first) < len(items):
-            others = [[item for item in call if item.lease_token != first[item.job_id.int].lease_token] for call in calls]
+            others = [
+                [item for item in call if item.lease_token != first[item.job_id.int].lease_token] for call in calls
+            ]
             if any(others):
-                told = [some | more for some, more in zip(told, await self._complete_together(lane, others), strict=True)]
+                told = [
+                    some | more for some, more in zip(told, await self._complete_together(lane, others), strict=True)
+                ]
         return told
 
     async def finish(self) -> None:
@@ -173,9 +193,15 @@ class SettlementService:
             overdue = row.lease_expires_at is not None and row.lease_expires_at <= now
             if lease_end.outcome in ("undo", "reclaim", "expire") and row.state != "running":
                 continue
-            if (lease_end.outcome == "expire" and not overdue) or (lease_end.outcome == "reclaim" and row.missing_since is None):
+            if (lease_end.outcome == "expire" and not overdue) or (
+                lease_end.outcome == "reclaim" and row.missing_since is None
+            ):
                 continue  # a heartbeat came first
-            if lease_end.outcome == "expire" and row.deadline_at is not None and row.deadline_at == row.lease_expires_at:
+            if (
+                lease_end.outcome == "expire"
+                and row.deadline_at is not None
+                and row.deadline_at == row.lease_expires_at
+            ):
                 if now < row.deadline_at + GRACE:
                     continue
                 lease_end = replace(lease_end, outcome="timeout", error=TIMED_OUT)
@@ -223,7 +249,9 @@ class SettlementService:
         if trace.lease_token == token_of(item.lease_token) and used_for == item.outcome:
             return repeated_settle_result(trace)
         self._infra.metrics.lost.inc()
-        return SettleResult(job_id=item.job_id, status="lease_lost", state=public_state(trace.state), attempt=trace.attempt)
+        return SettleResult(
+            job_id=item.job_id, status="lease_lost", state=public_state(trace.state), attempt=trace.attempt
+        )
 
 
 def _by_number(rows: Iterable[SettledRow]) -> dict[int, SettledRow]:

@@ -148,7 +148,9 @@ async def count_leases_of_key(on: Executor, caller: str) -> int:
     return held
 
 
-async def claim(on: Executor, lane: int, limit: int, params: ClaimParams, rules: LanePolicy, now: datetime) -> list[ClaimedRow]:
+async def claim(
+    on: Executor, lane: int, limit: int, params: ClaimParams, rules: LanePolicy, now: datetime
+) -> list[ClaimedRow]:
     """In their order. With shares these say how many, not `limit`, and the first has the first jobs."""
     shares = params.shares or (PollSlice(limit, params.worker_id, params.lease_seconds),)
     most, worker_ids, lease_seconds = zip(*shares, strict=True)
@@ -197,12 +199,19 @@ async def heartbeat(
 ) -> list[HeartbeatRow]:
     """Beats are (id, token, lease_seconds, progress, checkpoint)."""
     ids, tokens, seconds, progress, checkpoints = to_columns(beats)
-    rows = await on.rows(SQL.heartbeat, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints)
+    rows = await on.rows(
+        SQL.heartbeat, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints
+    )
     return [*map(HeartbeatRow._make, rows)]
 
 
 async def complete(
-    on: Executor, lane: int, items: Sequence[tuple[UUID, UUID, str | None]], now: datetime, keep_until: datetime, archive: bool
+    on: Executor,
+    lane: int,
+    items: Sequence[tuple[UUID, UUID, str | None]],
+    now: datetime,
+    keep_until: datetime,
+    archive: bool,
 ) -> list[SettledRow]:
     """Items are (id, token, result)."""
     return [*map(SettledRow._make, await on.rows(SQL.complete, lane, *to_columns(items), now, keep_until, archive))]
@@ -221,20 +230,36 @@ async def requeue(
     held_groups: Sequence[str] | None,
     resting: Sequence[str] | None,
 ) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.requeue, lane, *to_columns(rows), KEPT_ATTEMPTS, strict, held_groups, resting))]
+    return [
+        *map(
+            SettledRow._make,
+            await on.rows(SQL.requeue, lane, *to_columns(rows), KEPT_ATTEMPTS, strict, held_groups, resting),
+        )
+    ]
 
 
-async def move_to_dead_letters(on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.move_to_dead_letters, lane, *to_columns(rows), KEPT_ATTEMPTS, now))]
+async def move_to_dead_letters(
+    on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime
+) -> list[SettledRow]:
+    return [
+        *map(SettledRow._make, await on.rows(SQL.move_to_dead_letters, lane, *to_columns(rows), KEPT_ATTEMPTS, now))
+    ]
 
 
 async def finish_cancelled(
     on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
 ) -> list[SettledRow]:
-    return [*map(SettledRow._make, await on.rows(SQL.finish_cancelled, lane, *to_columns(rows), KEPT_ATTEMPTS, now, keep_until, archive))]
+    return [
+        *map(
+            SettledRow._make,
+            await on.rows(SQL.finish_cancelled, lane, *to_columns(rows), KEPT_ATTEMPTS, now, keep_until, archive),
+        )
+    ]
 
 
-async def settlement_records(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, SettlementRecord]:
+async def settlement_records(
+    on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime
+) -> dict[UUID, SettlementRecord]:
     found = [*map(SettlementRecord._make, await on.rows(SQL.settlement_records, lane, ids, kept_at))]
     if any(trace.settled_as for trace in found):
         await wait_for_replication(on)

@@ -51,7 +51,11 @@ def not_found(item: Settlement) -> SettleResult:
 
 def settle_result(row: SettledRow) -> SettleResult:
     return SettleResult(
-        job_id=row.id, status="settled", state=public_state(row.state), attempt=row.attempt, run_at=unset_if_none(row.run_at)
+        job_id=row.id,
+        status="settled",
+        state=public_state(row.state),
+        attempt=row.attempt,
+        run_at=unset_if_none(row.run_at),
     )
 
 
@@ -59,4 +63,10 @@ def repeated_settle_result(trace: SettlementRecord) -> SettleResult:
     """The same answer as the first time: a retry that has become due since was `scheduled` when it was settled."""
     state = public_state(trace.state)
     state = "scheduled" if state == "ready" and trace.settled_as in ("fail", "snooze") else state
-    return SettleResult(job_id=trace.id, status="already_settled", state=state, attempt=trace.attempt, run_at=unset_if_none(trace.run_at))
+    return SettleResult(
+        job_id=trace.id,
+        status="already_settled",
+        state=state,
+        attempt=trace.attempt,
+        run_at=unset_if_none(trace.run_at),
+    )

@@ -13,7 +13,9 @@ from app.settings import Settings
 
 def check_all(items: Sequence[Settlement], settings: Settings, at: str) -> None:
     if len(items) > settings.max_settlements:
-        raise BatchTooLarge(f"{len(items)} settlements, at most {settings.max_settlements} are taken", settings.max_settlements)
+        raise BatchTooLarge(
+            f"{len(items)} settlements, at most {settings.max_settlements} are taken", settings.max_settlements
+        )
     faults: list[Fault | None] = []
     for index, item in enumerate(items):
         if not _is_bare(item):
@@ -25,7 +27,12 @@ def check_all(items: Sequence[Settlement], settings: Settings, at: str) -> None:
 def _is_bare(item: Settlement) -> bool:
     """A completion that brings nothing, as most do."""
     brings_data = item.result is not UNSET or item.checkpoint is not UNSET or item.error is not UNSET
-    return item.outcome is Outcome.COMPLETE and not brings_data and item.delay_seconds is UNSET and item.retry_after_seconds is UNSET
+    return (
+        item.outcome is Outcome.COMPLETE
+        and not brings_data
+        and item.delay_seconds is UNSET
+        and item.retry_after_seconds is UNSET
+    )
 
 
 def check(item: Settlement, settings: Settings) -> None:

@@ -34,7 +34,10 @@ async def acquire_idempotency_key(
 ) -> bool:
     """Acquires the key; a row that expired by `kept_at` is replaced."""
     try:
-        return await on.value(SQL.acquire_idempotency_key, lane, digest, fingerprint, answer, expires_at, kept_at) is not None
+        return (
+            await on.value(SQL.acquire_idempotency_key, lane, digest, fingerprint, answer, expires_at, kept_at)
+            is not None
+        )
     except LockNotAvailableError:
         raise IdempotencyKeyInUse("the first call with this key has not ended yet", retry_after=1) from None
 

@@ -53,7 +53,9 @@ class LeaseRescuer:
     async def run_once(self) -> None:
         until, after, expired = self._infra.now(), self.after, 0
         while rows := await leases.expired_leases(self._infra.db, after, until, BATCH):
-            ended = await self._settlements.end([LeaseEnd(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows])
+            ended = await self._settlements.end(
+                [LeaseEnd(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows]
+            )
             expired += len(ended)
             if len(rows) < BATCH or not ended:
                 break
@@ -164,7 +166,10 @@ class Cleaner:
 
     def _report_lag(self, seconds: float) -> None:
         if seconds and not self._held_back:
-            log.warning("retention held back: the database clock jumped ahead or disagrees with this machine's", seconds=round(seconds))
+            log.warning(
+                "retention held back: the database clock jumped ahead or disagrees with this machine's",
+                seconds=round(seconds),
+            )
         elif self._held_back and not seconds:
             log.info("retention follows the database clock again")
         self._held_back = bool(seconds)
@@ -203,9 +208,13 @@ class Partitions:
         """For what finishes from now on: the day on which it may go, and a few after that. And for what lies in the default one,
         which is never dropped: it would be kept for ever."""
         await self._queues.refresh()
-        kept = {self._queues.retention(lane, now) for lane in (0, *self._queues.lanes())}  # no queue has lane 0: as the settings say
+        kept = {
+            self._queues.retention(lane, now) for lane in (0, *self._queues.lanes())
+        }  # no queue has lane 0: as the settings say
         first = {(until.date(), archived) for until, archived in kept}
-        for day, archived in sorted({(day + timedelta(days=ahead), archived) for day, archived in first for ahead in range(DAYS_AHEAD)}):
+        for day, archived in sorted(
+            {(day + timedelta(days=ahead), archived) for day, archived in first for ahead in range(DAYS_AHEAD)}
+        ):
             await store.make_partition(self._infra.db, day, archived=archived)
         for archived, day in await store.stray_days(self._infra.db):
             await store.make_partition(self._infra.db, day, archived=archived)
@@ -214,5 +223,7 @@ class Partitions:
         """A partition holds what may go on its day: it goes when the day is over."""
         for name in await store.partitions(self._infra.db):
             day = datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=UTC)
-            if day + timedelta(days=1) <= now and await store.retire_partition(self._infra.db, name, archived="_archive_" in name):
+            if day + timedelta(days=1) <= now and await store.retire_partition(
+                self._infra.db, name, archived="_archive_" in name
+            ):
                 log.info("partition retired", partition=name)

@@ -49,7 +49,9 @@ class DependencyResolver:
 
     async def _release(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool) -> None:
         held_groups = self._queues.held_groups(lane)
-        rows = await store.unblock(self._infra.db, lane, ids, parents, failed=failed, now=self._infra.now(), held_groups=held_groups)
+        rows = await store.unblock(
+            self._infra.db, lane, ids, parents, failed=failed, now=self._infra.now(), held_groups=held_groups
+        )
         self._signals.moved(lane, [Move(*row) for row in rows])
 
     async def _cancel(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> None:

@@ -25,7 +25,9 @@ class DueCheck:
 
     async def run_once(self) -> None:
         now = self.infra.now()
-        unasked = Timer(self.infra.settings.sweep_seconds, self._nudge_all)  # while the look waits for a lock, or for the database
+        unasked = Timer(
+            self.infra.settings.sweep_seconds, self._nudge_all
+        )  # while the look waits for a lock, or for the database
         try:
             first = await store.overdue(self.infra.db, self.expiry.after, now)
         except Exception:

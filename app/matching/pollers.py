@@ -89,7 +89,11 @@ class Poller:
     def claimed(self, jobs: set[WakeUp], *, all_there_were: bool) -> None:
         """A word is used up by the job it was about; one without a type only when nothing was left behind."""
         queues = {job.queue for job in jobs}
-        used = {word for word in self._looked_for if word in jobs or (all_there_were and not word.job_type and word.queue in queues)}
+        used = {
+            word
+            for word in self._looked_for
+            if word in jobs or (all_there_were and not word.job_type and word.queue in queues)
+        }
         self._looked_for -= used
 
     def promise(self) -> Reservation:

@@ -24,7 +24,9 @@ from app.queues.cache import QueueCache
 
 
 class SyncMatcher:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, waiting: PollerRegistry, settlements: SettlementService) -> None:
+    def __init__(
+        self, infra: Infrastructure, queues: QueueCache, waiting: PollerRegistry, settlements: SettlementService
+    ) -> None:
         self._infra = infra
         self._queues = queues
         self._waiting = waiting
@@ -35,7 +37,12 @@ class SyncMatcher:
     def offer(self, lane: int, rows: Sequence[NewJob]) -> Offer:
         """In the moment in which the rows are sent: then the leases begin. From here on the polls may not leave."""
         queue = self._queues.by_lane(lane)
-        if not self._waiting.waiting(queue.name) or queue.paused or queue.is_limited or self._queues.held_groups(lane) is not None:
+        if (
+            not self._waiting.waiting(queue.name)
+            or queue.paused
+            or queue.is_limited
+            or self._queues.held_groups(lane) is not None
+        ):
             return no_offer(lane, rows)
         free = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
         pairs = self._waiting.match(queue.name, free)
@@ -106,7 +113,9 @@ class SyncMatch(Offer):
 
 def _undone(error: BaseException) -> bool:
     """An error of Postgres that was not made into one of ours is about the rows: it has refused them."""
-    return isinstance(error, asyncpg.PostgresError) or (isinstance(error, DatabaseUnavailable) and error.outcome == "not_done")
+    return isinstance(error, asyncpg.PostgresError) or (
+        isinstance(error, DatabaseUnavailable) and error.outcome == "not_done"
+    )
 
 
 def _claimed(lane: int, row: NewJob) -> ClaimedRow:

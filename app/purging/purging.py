@@ -17,13 +17,19 @@ BATCH = 1000
 SLACK = timedelta(seconds=1)  # ids are minted by several processes, whose clocks differ by some milliseconds
 
 _FIRST = UUID(int=0)
-_STORED = {WaitingState.SCHEDULED: ["scheduled"], WaitingState.BLOCKED: ["blocked"], WaitingState.READY: ["ready", "parked"]}
+_STORED = {
+    WaitingState.SCHEDULED: ["scheduled"],
+    WaitingState.BLOCKED: ["blocked"],
+    WaitingState.READY: ["ready", "parked"],
+}
 
 
 class QueuePurger:
     """After each batch others may have their turn (`look_at` the lane), and those that waited for a job that is gone have to hear of it."""
 
-    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals, look_at: Callable[[int], None]) -> None:
+    def __init__(
+        self, infra: Infrastructure, queues: QueueCache, signals: Signals, look_at: Callable[[int], None]
+    ) -> None:
         self._infra = infra
         self._queues = queues
         self._signals = signals
@@ -33,7 +39,9 @@ class QueuePurger:
         lanes = (await self._queues.get(name)).all_lanes
         states = [stored for state in set(value_or(request.states, [*WaitingState])) for stored in _STORED[state]]
         if value_or(request.dry_run, True):
-            return QueuePurged(matched=await store.count_purgeable(self._infra.reads, lanes, states), purged=0, dry_run=True)
+            return QueuePurged(
+                matched=await store.count_purgeable(self._infra.reads, lanes, states), purged=0, dry_run=True
+            )
         matched = purged = 0
         async for ids in self._batches(lanes, states):
             matched += len(ids)

@@ -16,7 +16,10 @@ from app.queues.schemas import PurgeQueue, QueuePurged
 router = APIRouter(tags=["queues"])
 
 
-@router.post("/queues/{name}/purge", **operation(QueuePurged, NotFound, MalformedJson, ValidationFailed, takes=PurgeQueue, to=MANAGE))
+@router.post(
+    "/queues/{name}/purge",
+    **operation(QueuePurged, NotFound, MalformedJson, ValidationFailed, takes=PurgeQueue, to=MANAGE),
+)
 async def purge_queue(
     name: Annotated[NameParameter, Path()],
     purge: Annotated[PurgeQueue, body(PurgeQueue)],

@@ -14,7 +14,9 @@ async def count_purgeable(on: Executor, lanes: range, states: Sequence[str]) -> 
     return count
 
 
-async def purgeable_jobs(on: Executor, after: tuple[int, UUID], end: int, before: UUID, states: Sequence[str], limit: int) -> list[UUID]:
+async def purgeable_jobs(
+    on: Executor, after: tuple[int, UUID], end: int, before: UUID, states: Sequence[str], limit: int
+) -> list[UUID]:
     return [row["id"] for row in await on.rows(SQL.purgeable_jobs, *after, end, before, states, limit)]
 
 

@@ -168,4 +168,6 @@ class QueueCache:
         queue = self._by_id.get(queue_id_of(lane))
         own = value_or(queue.config.retention, Retention()) if queue else Retention()
         mode = value_or(own.mode, RetentionMode(settings.finished_mode))
-        return now + timedelta(seconds=value_or(own.finished_seconds, settings.finished_seconds)), mode is RetentionMode.DETACH
+        return now + timedelta(
+            seconds=value_or(own.finished_seconds, settings.finished_seconds)
+        ), mode is RetentionMode.DETACH

@@ -43,14 +43,18 @@ class QueueCreator:
         for _ in range(TRIES):
             async with self._locked():
                 found = await self._existing(names)
-                drafts = self._drafts([name for name in names if name not in found], self._infra.settings.max_queues - len(found))
+                drafts = self._drafts(
+                    [name for name in names if name not in found], self._infra.settings.max_queues - len(found)
+                )
                 if drafts:
                     try:
                         return await act(partial(self._find, found | drafts))
                     except QueueTaken:
                         continue
             return await act(partial(self._find, found))
-        raise QueueLimit("the queue could not be created: other processes create queues at the same time", retry_after=1)
+        raise QueueLimit(
+            "the queue could not be created: other processes create queues at the same time", retry_after=1
+        )
 
     async def _existing(self, names: Iterable[str]) -> dict[str, Queue]:
         """All queues that exist. Reads the database only if the cache lacks one of these names."""
@@ -63,7 +67,9 @@ class QueueCreator:
     async def store(self, on: Executor, queues: Iterable[Queue]) -> None:
         """Inserts the drafts among the queues. Call it after every lock that the transaction waits for, because a queue's row is the last
         in the lock order. Refresh the cache after the commit."""
-        drafts = sorted({(queue.id, queue.name) for queue in queues if queue.is_draft})  # rivals start with the same number and wait
+        drafts = sorted(
+            {(queue.id, queue.name) for queue in queues if queue.is_draft}
+        )  # rivals start with the same number and wait
         if not drafts:
             return
         try:
@@ -72,7 +78,9 @@ class QueueCreator:
             raise QueueTaken from error
         if len(stored) < len(drafts):
             raise QueueTaken
-        if any(stored.values()):  # processes look up a new name when they need it, but have a deleted queue in their caches
+        if any(
+            stored.values()
+        ):  # processes look up a new name when they need it, but have a deleted queue in their caches
             await self._infra.versions.bump(on, "policies")
 
     def _drafts(self, names: Iterable[str], limit: int) -> dict[str, Queue]:

@@ -20,7 +20,9 @@ router = APIRouter(tags=["queues"])
 
 QueueServiceDep = Annotated[QueueService, service(QueueService)]
 QueueName = Annotated[NameParameter, Path()]
-Config = Annotated[QueueConfig, body(QueueConfig, null_hint="; PATCH removes no rule, but a PUT without the member does")]
+Config = Annotated[
+    QueueConfig, body(QueueConfig, null_hint="; PATCH removes no rule, but a PUT without the member does")
+]
 EditedQueue = Annotated[Edited[QueueConfig], edited_body(QueueConfig, Queue, by_pause=("paused_at", "paused_reason"))]
 _BAD = (MalformedJson, ValidationFailed)
 
@@ -68,7 +70,9 @@ async def delete_queue(name: QueueName, queue_service: QueueServiceDep, _: NoBod
 
 
 @router.post("/queues/{name}/pause", **operation(Queue, NotFound, *_BAD, takes=PauseQueue, to=MANAGE))
-async def pause_queue(name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], queue_service: QueueServiceDep) -> Response:
+async def pause_queue(
+    name: QueueName, pause: Annotated[PauseQueue, body(PauseQueue)], queue_service: QueueServiceDep
+) -> Response:
     """Hands out nothing from now on; jobs are still taken. Pausing again changes nothing, unless it gives another reason."""
     return json_response(await queue_service.pause(name, value_or(pause.reason, None)))
 

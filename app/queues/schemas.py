@@ -2,12 +2,26 @@
 
 from enum import StrEnum
 
-from app.http.schema_types import UNSET, Annotated, DryRun, Instant, Int32, Meta, RequestModel, ResponseModel, UnsetType, integer, number
+from app.http.schema_types import (
+    UNSET,
+    Annotated,
+    DryRun,
+    Instant,
+    Int32,
+    Meta,
+    RequestModel,
+    ResponseModel,
+    UnsetType,
+    integer,
+    number,
+)
 
 Priority = Annotated[int, integer(ge=-32768, le=32767, description="Higher goes first. Default 0.")]
 MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions before the job is dead.")]
 LeaseSeconds = Annotated[int, integer(ge=1, le=24 * 60 * 60, description="Lease in seconds.")]
-TimeoutSeconds = Annotated[int, integer(ge=1, le=30 * 24 * 60 * 60, description="Longest run, however often it is extended.")]
+TimeoutSeconds = Annotated[
+    int, integer(ge=1, le=30 * 24 * 60 * 60, description="Longest run, however often it is extended.")
+]
 BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
 MOST = 2**31 - 1
 
@@ -46,23 +60,41 @@ class HealthLimits(RequestModel):
     """Above a limit the verdict is critical, from 80 % of it on a warning."""
 
     max_depth: Annotated[int, integer(ge=0, le=MOST, description="Ready jobs.")] | UnsetType = UNSET
-    max_age_seconds: Annotated[int, integer(ge=0, le=MOST, description="Age of the oldest job that could run.")] | UnsetType = UNSET
-    max_dead_per_hour: Annotated[int, integer(ge=0, le=MOST, description="Jobs that died within the last hour.")] | UnsetType = UNSET
+    max_age_seconds: (
+        Annotated[int, integer(ge=0, le=MOST, description="Age of the oldest job that could run.")] | UnsetType
+    ) = UNSET
+    max_dead_per_hour: (
+        Annotated[int, integer(ge=0, le=MOST, description="Jobs that died within the last hour.")] | UnsetType
+    ) = UNSET
 
 
 class QueueConfig(RequestModel):
     """The rules of a queue. What is absent is not limited, or as the settings say."""
 
-    max_running: Annotated[int, integer(ge=1, le=1_000_000, description="Jobs that run at once. Needs one lane.")] | UnsetType = UNSET
+    max_running: (
+        Annotated[int, integer(ge=1, le=1_000_000, description="Jobs that run at once. Needs one lane.")] | UnsetType
+    ) = UNSET
     max_running_per_group: (
-        Annotated[int, integer(ge=1, le=100_000, description="Jobs of one group that run at once; 1 keeps their order.")] | UnsetType
+        Annotated[
+            int, integer(ge=1, le=100_000, description="Jobs of one group that run at once; 1 keeps their order.")
+        ]
+        | UnsetType
     ) = UNSET
     rate: Annotated[RateLimit, Meta(description="Needs one lane.")] | UnsetType = UNSET
-    max_waiting: Annotated[int, integer(ge=0, le=MOST, description="Jobs that may wait; more are refused with 429.")] | UnsetType = UNSET
+    max_waiting: (
+        Annotated[int, integer(ge=0, le=MOST, description="Jobs that may wait; more are refused with 429.")] | UnsetType
+    ) = UNSET
     fair: Annotated[bool, Meta(description="Groups take turns. Default false.")] | UnsetType = UNSET
-    lanes: Annotated[int, integer(ge=1, le=256, description="Default 1. With more, order holds in groups only.")] | UnsetType = UNSET
+    lanes: (
+        Annotated[int, integer(ge=1, le=256, description="Default 1. With more, order holds in groups only.")]
+        | UnsetType
+    ) = UNSET
     paused: (
-        Annotated[bool, Meta(description="Whether the queue is paused. Only pause and resume change it: another value is 422.")] | UnsetType
+        Annotated[
+            bool,
+            Meta(description="Whether the queue is paused. Only pause and resume change it: another value is 422."),
+        ]
+        | UnsetType
     ) = UNSET
     default_priority: Priority | UnsetType = UNSET
     default_lease_seconds: LeaseSeconds | UnsetType = UNSET
@@ -108,7 +140,9 @@ class PurgeQueue(RequestModel):
     """Which jobs to remove without a trace. Running ones and finished ones are never among them."""
 
     states: Annotated[list[WaitingState], Meta(min_length=1, description="Default: all three.")] | UnsetType = UNSET
-    dry_run: Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType = UNSET
+    dry_run: (
+        Annotated[bool, Meta(description="Only counts the matches and changes nothing. Default true.")] | UnsetType
+    ) = UNSET
 
 
 class QueuePurged(ResponseModel):

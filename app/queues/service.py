@@ -34,7 +34,11 @@ class QueueService:
     async def page(self, page: PageParams, access: Access) -> EncodedPage[Queue]:
         rows = await store.list_queues(self._infra.reads, page.after("name"), page.limit + 1, access.regex)
         return await encode_page(
-            rows, QueueRow.to_response, lambda queue: {"name": queue.name}, limit=page.limit, max_bytes=self._infra.settings.max_list_bytes
+            rows,
+            QueueRow.to_response,
+            lambda queue: {"name": queue.name},
+            limit=page.limit,
+            max_bytes=self._infra.settings.max_list_bytes,
         )
 
     async def get(self, name: str) -> Queue:
@@ -146,7 +150,9 @@ class QueueService:
         if not await store.is_used(on, row.id):
             return row._replace(lanes=lanes, group_lanes=lanes)
         if lanes < row.lanes:
-            raise ValidationFailed.at("/lanes", f"the queue has {row.lanes} lanes: there can be fewer only when no job is left in it")
+            raise ValidationFailed.at(
+                "/lanes", f"the queue has {row.lanes} lanes: there can be fewer only when no job is left in it"
+            )
         return row._replace(lanes=lanes)
 
 
@@ -160,7 +166,9 @@ def paused(row: QueueRow, reason: str | None, now: datetime) -> QueueRow:
 def merged(old: S, new: S) -> S:
     """Only what is given changes, within its objects too."""
     given_now = {name: value for name, value in msgspec.structs.asdict(new).items() if value is not UNSET}
-    return msgspec.structs.replace(old, **{name: _merged(getattr(old, name), value) for name, value in given_now.items()})
+    return msgspec.structs.replace(
+        old, **{name: _merged(getattr(old, name), value) for name, value in given_now.items()}
+    )
 
 
 def _merged(old: object, new: object) -> object:

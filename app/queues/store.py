@@ -36,7 +36,17 @@ class QueueRow(NamedTuple):
 
     @classmethod
     def new(cls, number: int, name: str, now: datetime) -> "QueueRow":
-        return cls(number, name, lanes=1, group_lanes=1, created_at=now, config="{}", paused_at=None, paused_reason=None, deleted_at=None)
+        return cls(
+            number,
+            name,
+            lanes=1,
+            group_lanes=1,
+            created_at=now,
+            config="{}",
+            paused_at=None,
+            paused_reason=None,
+            deleted_at=None,
+        )
 
     def rules(self) -> QueueConfig:
         """Two of them have columns of their own: what they were is needed when they change."""

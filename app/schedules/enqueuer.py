@@ -34,7 +34,9 @@ class PeriodicEnqueuer:
         self._infra = infra
         self._enqueuer = enqueuer
         self._reader = reader
-        self._failed: dict[str, datetime | None] = {}  # the run that could not be fired: told once, tried again and again
+        self._failed: dict[
+            str, datetime | None
+        ] = {}  # the run that could not be fired: told once, tried again and again
         self.wake: Callable[[], None] = lambda: None
 
     async def run_once(self) -> None:
@@ -104,7 +106,9 @@ class PeriodicEnqueuer:
                 raise
             return await self._fire_together(seen, now, most=1)
 
-    async def _fire_together(self, seen: ScheduleRow, now: datetime, *, skipped: bool = False, most: int = MAX_RUNS) -> bool:
+    async def _fire_together(
+        self, seen: ScheduleRow, now: datetime, *, skipped: bool = False, most: int = MAX_RUNS
+    ) -> bool:
         return await self._enqueuer.with_queue(seen.wanted.job, partial(self._fire_into, seen.name, now, skipped, most))
 
     @retry_after_deadlock
@@ -129,7 +133,9 @@ class PeriodicEnqueuer:
             jobs = 0
         return await self._enqueuer.place(transaction, wanted.job, find, schedule=row.name, count=jobs)
 
-    async def _advance(self, transaction: Transaction, row: ScheduleRow, next_run_at: datetime | None, placed: list[JobDraft]) -> None:
+    async def _advance(
+        self, transaction: Transaction, row: ScheduleRow, next_run_at: datetime | None, placed: list[JobDraft]
+    ) -> None:
         await store.advance_schedule(
             transaction,
             row.name,
@@ -148,7 +154,9 @@ class PeriodicEnqueuer:
 
 def _plan(row: ScheduleRow, now: datetime, most: int = MAX_RUNS) -> MisfirePlan:
     wanted = row.wanted
-    return plan(recurrence_of(wanted, row.created_at), row.next_run_at or now, now, value_or(wanted.misfire, Misfire.SKIP), most)
+    return plan(
+        recurrence_of(wanted, row.created_at), row.next_run_at or now, now, value_or(wanted.misfire, Misfire.SKIP), most
+    )
 
 
 def _tell(row: ScheduleRow, planned: MisfirePlan, jobs: int) -> None:

@@ -26,7 +26,9 @@ _BY_PAUSE = ("next_run_at", "upcoming")
 EditedSchedule = Annotated[Edited[SchedulePut], edited_body(SchedulePut, Schedule, moving=_MOVING, by_pause=_BY_PAUSE)]
 ScheduleName = Annotated[NameParameter, Path()]
 _BAD = (MalformedJson, ValidationFailed)
-_EXISTING: dict[int, tuple[str, type]] = {200: ("A job with its unique key is there already (`Job-Duplicate: true`).", Job)}
+_EXISTING: dict[int, tuple[str, type]] = {
+    200: ("A job with its unique key is there already (`Job-Duplicate: true`).", Job)
+}
 
 
 @router.get("/schedules", **operation(ScheduleList, ValidationFailed, to=READ))
@@ -36,7 +38,9 @@ async def list_schedules(schedules: ScheduleServiceDep, page: Page, access: Acce
 
 
 @router.post("/schedules/preview", **operation(ScheduleRuns, *_BAD, takes=SchedulePreview, to=READ))
-async def preview_schedule(preview: Annotated[SchedulePreview, body(SchedulePreview)], schedules: ScheduleServiceDep) -> Response:
+async def preview_schedule(
+    preview: Annotated[SchedulePreview, body(SchedulePreview)], schedules: ScheduleServiceDep
+) -> Response:
     """The next five runs that a schedule would have. Nothing is stored."""
     return json_response(schedules.preview(preview))
 
@@ -48,7 +52,9 @@ async def get_schedule(name: ScheduleName, schedules: ScheduleServiceDep, access
 
 
 @router.put("/schedules/{name}", **operation(Schedule, NotFound, PayloadTooLarge, *_BAD, takes=SchedulePut, to=MANAGE))
-async def put_schedule(name: ScheduleName, sent: EditedSchedule, schedules: ScheduleServiceDep, access: AccessDep) -> Response:
+async def put_schedule(
+    name: ScheduleName, sent: EditedSchedule, schedules: ScheduleServiceDep, access: AccessDep
+) -> Response:
     """Makes a schedule, or changes it to what is sent.
 
     Sending the same schedule again changes nothing. New times apply from now on; `last_run_at` and `last_job_id` are kept. If a schedule
@@ -68,16 +74,22 @@ async def delete_schedule(name: ScheduleName, schedules: ScheduleServiceDep, acc
 
 
 @router.post(
-    "/schedules/{name}/run", **operation(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING, to=MANAGE)
+    "/schedules/{name}/run",
+    **operation(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING, to=MANAGE),
 )
 async def run_schedule(
-    name: ScheduleName, periodic_enqueuer: Annotated[PeriodicEnqueuer, service(PeriodicEnqueuer)], _: NoBody, access: AccessDep
+    name: ScheduleName,
+    periodic_enqueuer: Annotated[PeriodicEnqueuer, service(PeriodicEnqueuer)],
+    _: NoBody,
+    access: AccessDep,
 ) -> Response:
     """Enqueues the schedule's job now, also while it is paused or its last job still runs. When it runs next does not change."""
     job, created = await periodic_enqueuer.run_now(name, access)
     location = {"Location": f"/jobs/{job.id}"}
     return (
-        json_response(job, status=201, headers=location) if created else json_response(job, headers={**location, "Job-Duplicate": "true"})
+        json_response(job, status=201, headers=location)
+        if created
+        else json_response(job, headers={**location, "Job-Duplicate": "true"})
     )
 
 

@@ -3,7 +3,18 @@
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from app.http.schema_types import UNSET, UUID, Annotated, Instant, Meta, RequestModel, ResponseModel, UnsetType, integer, not_both
+from app.http.schema_types import (
+    UNSET,
+    UUID,
+    Annotated,
+    Instant,
+    Meta,
+    RequestModel,
+    ResponseModel,
+    UnsetType,
+    integer,
+    not_both,
+)
 from app.jobs.schemas import JobCreate
 
 CronText = Annotated[
@@ -16,9 +27,14 @@ CronText = Annotated[
     ),
 ]
 EverySeconds = Annotated[
-    int, integer(ge=1, le=366 * 24 * 60 * 60, description="Counted from starts_at, or else from when the schedule was made.")
+    int,
+    integer(
+        ge=1, le=366 * 24 * 60 * 60, description="Counted from starts_at, or else from when the schedule was made."
+    ),
 ]
-TimeZone = Annotated[str, Meta(min_length=1, max_length=100, description="IANA name such as Europe/Berlin. Default UTC.")]
+TimeZone = Annotated[
+    str, Meta(min_length=1, max_length=100, description="IANA name such as Europe/Berlin. Default UTC.")
+]
 
 
 class Misfire(StrEnum):
@@ -53,9 +69,14 @@ class SchedulePut(SchedulePreview, kw_only=True):
     """When to run, and which job. Either cron or every_seconds."""
 
     job: Annotated[
-        JobCreate, Meta(description="Each run enqueues it. Without run_at, delay_seconds, expires_at and depends_on, which hold only once.")
+        JobCreate,
+        Meta(
+            description="Each run enqueues it. Without run_at, delay_seconds, expires_at and depends_on, which hold only once."
+        ),
     ]
-    misfire: Annotated[Misfire, Meta(description="For runs that come more than 60 seconds late. Default skip.")] | UnsetType = UNSET
+    misfire: (
+        Annotated[Misfire, Meta(description="For runs that come more than 60 seconds late. Default skip.")] | UnsetType
+    ) = UNSET
     overlap: Annotated[Overlap, Meta(description="Default allow.")] | UnsetType = UNSET
     paused: Annotated[bool, Meta(description="Default: as it is; false for a new schedule.")] | UnsetType = UNSET
     starts_at: Annotated[Instant, Meta(description="No run before.")] | UnsetType = UNSET

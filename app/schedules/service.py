@@ -49,15 +49,21 @@ class ScheduleService:
             paused = value_or(wanted.paused, old is not None and old.paused)
             next_run_at = None if paused else _next(old, wanted, now)
             known = old is not None
-            return await store.put_schedule(transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now, known=known)
+            return await store.put_schedule(
+                transaction, name, spec, paused=paused, next_run_at=next_run_at, now=now, known=known
+            )
 
     async def get(self, name: str, access: Access) -> Schedule:
         return _told(accessible(await store.get_schedule(self._infra.db, name), name, access))
 
     async def page(self, page: PageParams, access: Access) -> EncodedPage[Schedule]:
         max_bytes = self._infra.settings.max_list_bytes
-        rows, total = await store.list_schedules(self._infra.reads, page.after("name"), page.limit + 1, access.regex, max_bytes)
-        return await encode_page(rows, _told, lambda schedule: {"name": schedule.name}, limit=page.limit, max_bytes=max_bytes, total=total)
+        rows, total = await store.list_schedules(
+            self._infra.reads, page.after("name"), page.limit + 1, access.regex, max_bytes
+        )
+        return await encode_page(
+            rows, _told, lambda schedule: {"name": schedule.name}, limit=page.limit, max_bytes=max_bytes, total=total
+        )
 
     @retry_after_deadlock
     async def delete(self, name: str, access: Access) -> Schedule:

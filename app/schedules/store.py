@@ -56,7 +56,9 @@ async def get_schedule(on: Executor, name: str) -> ScheduleRow | None:
     return _row(await on.row(SQL.get_schedule, name))
 
 
-async def list_schedules(on: Executor, after: str, limit: int, queues: str | None, max_bytes: int) -> tuple[list[ScheduleRow], int]:
+async def list_schedules(
+    on: Executor, after: str, limit: int, queues: str | None, max_bytes: int
+) -> tuple[list[ScheduleRow], int]:
     """The schedules that fit into `max_bytes`, at least one, and the number of those within `limit`."""
     rows = await on.rows(SQL.list_schedules, after, limit, queues, max_bytes)
     return [ScheduleRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
@@ -77,7 +79,9 @@ async def delete_schedule(on: Executor, name: str) -> ScheduleRow | None:
     return _row(await on.row(SQL.delete_schedule, name))
 
 
-async def pause_or_resume(on: Executor, name: str, *, paused: bool, next_run_at: datetime | None, now: datetime) -> ScheduleRow:
+async def pause_or_resume(
+    on: Executor, name: str, *, paused: bool, next_run_at: datetime | None, now: datetime
+) -> ScheduleRow:
     """Of a schedule that the caller has locked."""
     (row,) = await on.rows(SQL.pause_or_resume, name, paused, next_run_at, now)
     return ScheduleRow(*row)

@@ -47,7 +47,9 @@ class HardenedConnection(HttpToolsProtocol):
         self._deaf = False  # whatever still comes is thrown away
         self._trouble: Problem | None = None  # found by a callback, which can only stop the parser
         self._refusal: Problem | None = None  # to be told when all before it are answered
-        self._keep_alive: bool | None = None  # of one that began at its head: what the cycle's will be when its body is complete
+        self._keep_alive: bool | None = (
+            None  # of one that began at its head: what the cycle's will be when its body is complete
+        )
         self._raw = 0  # bytes that came in this stage, at least
         self._hosts = self._length = 0  # told by the head; the length of a chunked body is "large"
         self._received = self._pieces = self._marked = 0  # of the body; how much there was of it at the last deadline
@@ -95,7 +97,9 @@ class HardenedConnection(HttpToolsProtocol):
     def _decline(self, rest: bytes) -> None:
         """The parser takes what follows an offer of another protocol for that protocol, and the body would be lost (Java's HttpClient
         offers h2c with every first request): so the head is read again without the offer."""
-        head = head_without(b"upgrade", self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
+        head = head_without(
+            b"upgrade", self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
+        )
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._raw = 0
@@ -166,7 +170,13 @@ class HardenedConnection(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def _check_head(self, version: str) -> None:
-        plain = self._hosts == 1 and version == "1.1" and self.url[:1] == b"/" and b"#" not in self.url and not self.parser.should_upgrade()
+        plain = (
+            self._hosts == 1
+            and version == "1.1"
+            and self.url[:1] == b"/"
+            and b"#" not in self.url
+            and not self.parser.should_upgrade()
+        )
         if plain and self._raw <= self.edge.max_header_bytes and len(self.url) <= self.edge.max_url_bytes:
             return
         fault = self.edge.check_head(self.parser.get_method(), version, self.url, self.headers)
@@ -178,7 +188,10 @@ class HardenedConnection(HttpToolsProtocol):
         self._pieces += 1
         if self._pieces > MAX_TINY_CHUNKS and self._received < 16 * self._pieces:
             self._stop(BadRequest("the chunks are too small"))
-        if self._received > (UNCOUNTED_BYTES if self._keep_alive is None else SMALL_BODY) and not self.cycle.response_complete:
+        if (
+            self._received > (UNCOUNTED_BYTES if self._keep_alive is None else SMALL_BODY)
+            and not self.cycle.response_complete
+        ):
             self._hold(len(body) if self._held else self._received)
         super().on_body(body)
 

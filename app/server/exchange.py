@@ -50,7 +50,12 @@ class Exchange(RequestResponseCycle):
     def _is_whole(self, head: HTTPResponseStartEvent, body: HTTPResponseBodyEvent) -> bool:
         """Nothing that uvicorn has to look at: all of the body, its length told, and no word about the connection."""
         names = {name for name, _ in head["headers"]}
-        return not body.get("more_body") and b"content-length" in names and _NOT_WHOLE.isdisjoint(names) and self.scope["method"] != "HEAD"
+        return (
+            not body.get("more_body")
+            and b"content-length" in names
+            and _NOT_WHOLE.isdisjoint(names)
+            and self.scope["method"] != "HEAD"
+        )
 
     async def send_response(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         if self.flow.write_paused and not self.disconnected:

@@ -19,9 +19,13 @@ from app.settings import KIB, Settings
 Headers = list[tuple[bytes, bytes]]
 
 SMALL_BODY = 64 * KIB  # a body up to here is nothing to speak of: uvicorn reads as much ahead by itself
-MAX_PIPELINED = 100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
+MAX_PIPELINED = (
+    100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
+)
 MAX_TINY_CHUNKS = 4096  # of less than 16 bytes each: 256 kB of such would keep everyone waiting for 40 ms
-UNCOUNTED_BYTES = 4 * KIB  # of a body whose caller is not known yet, as it is not there to its end: 20,000 of these are 80 MB
+UNCOUNTED_BYTES = (
+    4 * KIB
+)  # of a body whose caller is not known yet, as it is not there to its end: 20,000 of these are 80 MB
 TICK_SECONDS = 0.1
 
 
@@ -126,7 +130,9 @@ class ConnectionLimits:
         name = uuid4().hex
         self.metrics.refused.labels(problem.code).inc()
         log.debug("request refused", request_id=name, code=problem.code, detail=problem.detail)
-        answer = render(problem, name, {"Connection": "close", "X-Request-Id": name, "X-Content-Type-Options": "nosniff"})
+        answer = render(
+            problem, name, {"Connection": "close", "X-Request-Id": name, "X-Content-Type-Options": "nosniff"}
+        )
         headers = [b"%s: %s\r\n" % pair for pair in (*default_headers, *answer.raw_headers)]
         return b"".join([STATUS_LINE[problem.status], *headers, b"\r\n", bytes(answer.body)])
 

@@ -26,7 +26,9 @@ class Server(uvicorn.Server):
     """`timeout_graceful_shutdown` alone would reset every parked poll: they are woken before uvicorn starts to wait."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_listening: Listening) -> None:
-        self._edge = ConnectionLimits(settings, app.state.broker.infra.metrics, app.state.hot, _raise_file_limit(settings.max_connections))
+        self._edge = ConnectionLimits(
+            settings, app.state.broker.infra.metrics, app.state.hot, _raise_file_limit(settings.max_connections)
+        )
         super().__init__(_config(app, settings, self._edge))
         self._app = app
         self._on_listening = on_listening

@@ -20,7 +20,9 @@ WORKER_SECONDS = 60
 
 
 class StatsService:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, waiting: PollerRegistry, times: DurationHistogram) -> None:
+    def __init__(
+        self, infra: Infrastructure, queues: QueueCache, waiting: PollerRegistry, times: DurationHistogram
+    ) -> None:
         self._infra = infra
         self._queues = queues
         self._waiting = waiting
@@ -54,7 +56,9 @@ class StatsService:
         """The chore: of queues that have limits, for /metrics."""
         watched = {queue.name: queue for queue in self._queues.known() if queue.config.health is not UNSET}
         for queue in watched.values():
-            self._infra.metrics.queue_health.labels(queue.name).set(health.LEVELS.index((await self._of(queue)).decision))
+            self._infra.metrics.queue_health.labels(queue.name).set(
+                health.LEVELS.index((await self._of(queue)).decision)
+            )
         for name in self._watched - watched.keys():
             self._infra.metrics.queue_health.remove(name)
         self._watched = set(watched)
@@ -77,7 +81,11 @@ class StatsService:
     async def _stats(self, lanes: Sequence[int], name: str | UnsetType, polls: int, limits: HealthLimits) -> Stats:
         reads, now = self._infra.reads, self._infra.now()
         counts = _counts(await store.counts(reads, lanes))
-        heads = [head for head in (await store.oldest_ready(reads, lanes), await store.oldest_pending(reads, lanes)) if head is not None]
+        heads = [
+            head
+            for head in (await store.oldest_ready(reads, lanes), await store.oldest_pending(reads, lanes))
+            if head is not None
+        ]
         age = max(0, round((now - min(heads)).total_seconds())) if heads else None
         times = await store.durations(reads, lanes, now - timedelta(hours=1))
         rates = _rates(await store.rates(reads, lanes, now))

@@ -18,7 +18,9 @@ class WorkerRow(NamedTuple):
     leases: int
 
     def to_response(self) -> Worker:
-        return Worker(worker_id=self.id, directive=self.directive, last_seen_at=self.last_seen_at, held_leases=self.leases)
+        return Worker(
+            worker_id=self.id, directive=self.directive, last_seen_at=self.last_seen_at, held_leases=self.leases
+        )
 
 
 async def record_workers(on: Executor, ids: Sequence[str], now: datetime) -> None:

@@ -17,12 +17,16 @@ from bench.load.timing import Tally, for_a_time, to_the_end
 
 async def enqueue(order: Order) -> Figures:
     tally, requests = Tally(), Requests(order.key)
-    return await for_a_time(order, tally, await play(order, lambda: producer(tally, requests, order.batch), order.connections))
+    return await for_a_time(
+        order, tally, await play(order, lambda: producer(tally, requests, order.batch), order.connections)
+    )
 
 
 async def drain(order: Order, worker: Callable[[Tally, Requests, int], Script]) -> Figures:
     tally, requests = Tally(), Requests(order.key)
-    return await to_the_end(order, tally, await play(order, lambda: worker(tally, requests, order.batch), order.connections))
+    return await to_the_end(
+        order, tally, await play(order, lambda: worker(tally, requests, order.batch), order.connections)
+    )
 
 
 async def fill(order: Order) -> Figures:

@@ -48,7 +48,9 @@ async def like_drain(order: Order) -> Figures:
     async def work(client: Client) -> None:
         jobs: list[Work] = []
         while True:
-            answer = _claimed.decode((await client.send(requests.post("/claim", claim_body(order.batch, jobs)))).expect(200))
+            answer = _claimed.decode(
+                (await client.send(requests.post("/claim", claim_body(order.batch, jobs)))).expect(200)
+            )
             tally.add(settled_of(answer.settled, jobs))
             jobs = answer.jobs
             if not jobs:

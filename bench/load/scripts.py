@@ -63,7 +63,9 @@ def single_worker(tally: Tally, requests: Requests) -> Script:
     claim = requests.post("/claim", claim_body(1))
     while jobs := read((yield claim)).jobs:
         for job in jobs:
-            (yield requests.post(f"/jobs/{job.id}/complete", b'{"lease_token":"%b"}' % job.lease_token.encode())).expect(200)
+            (
+                yield requests.post(f"/jobs/{job.id}/complete", b'{"lease_token":"%b"}' % job.lease_token.encode())
+            ).expect(200)
             tally.add(1)
 
 
@@ -102,4 +104,6 @@ def claim_body(batch: int, settle: Sequence[Taken] = ()) -> bytes:
 
 
 def settlements(jobs: Sequence[Taken]) -> bytes:
-    return ",".join(f'{{"job_id":"{job.id}","lease_token":"{job.lease_token}","outcome":"complete"}}' for job in jobs).encode()
+    return ",".join(
+        f'{{"job_id":"{job.id}","lease_token":"{job.lease_token}","outcome":"complete"}}' for job in jobs
+    ).encode()

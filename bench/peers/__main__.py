@@ -47,7 +47,8 @@ async def _show(peer: Peer, path: PeerPath, seconds: float) -> None:
     server, database, load = (1e6 * cpu / done.jobs for cpu in (done.cpu_server, done.cpu_database, done.cpu_load))
     cost = f"µs per job: server {server:.0f}, database {database:.0f}, load {load:.0f}"
     print(
-        f"{peer.name:16} {path:15} {done.rate:9,.0f} jobs/s in {done.seconds:4.1f} s; {cost}; {done.settings} ({done.versions})", flush=True
+        f"{peer.name:16} {path:15} {done.rate:9,.0f} jobs/s in {done.seconds:4.1f} s; {cost}; {done.settings} ({done.versions})",
+        flush=True,
     )
 
 

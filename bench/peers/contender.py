@@ -41,7 +41,9 @@ class Contender:
     libraries: tuple[str, ...]
     settings: Mapping[PeerPath, Mapping[str, int]]
     server: Kind | None = None
-    rates: dict[PeerPath, float] = field(default_factory=dict)  # jobs per second of drains, as last seen: the next is sized by it
+    rates: dict[PeerPath, float] = field(
+        default_factory=dict
+    )  # jobs per second of drains, as last seen: the next is sized by it
     _dsn: str = ""
     _postmaster: int | None = None
     _running: Server | None = None
@@ -112,7 +114,9 @@ class Contender:
     async def _drive(self, params: Asked) -> Peak | None:
         """Runs the driver to its end; fails with what it says on stderr."""
         command = await asyncio.to_thread(self._command, params)
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
         try:
             async with asyncio.timeout(PATIENCE):
                 peak, said = await asyncio.gather(self._watch(_reader(process.stdout)), _reader(process.stderr).read())
@@ -131,11 +135,17 @@ class Contender:
         server, database = self._cpu()
         figures = await lines.readline()
         server_after, database_after = self._cpu()
-        return Peak(**json.loads(figures), cpu_server=server_after - server, cpu_database=database_after - database) if figures else None
+        return (
+            Peak(**json.loads(figures), cpu_server=server_after - server, cpu_database=database_after - database)
+            if figures
+            else None
+        )
 
     def _cpu(self) -> tuple[float, float]:
         """Of the broker and of Postgres; a peer has one of them."""
-        return cpu_of(self._running.pid) if self._running else 0.0, cpu_of(self._postmaster) if self._postmaster else 0.0
+        return cpu_of(self._running.pid) if self._running else 0.0, cpu_of(
+            self._postmaster
+        ) if self._postmaster else 0.0
 
     def _command(self, params: Asked) -> list[str]:
         at = self._running.port if self._running else self._dsn
@@ -145,7 +155,11 @@ class Contender:
         return [str(tools.python()), str(HERE / "python" / self.driver), json.dumps({**params, "at": at})]
 
     def _versions(self) -> str:
-        parts = [told(*self.libraries), f"node {NODE}" if self._on_node else "", self.server.version() if self.server else ""]
+        parts = [
+            told(*self.libraries),
+            f"node {NODE}" if self._on_node else "",
+            self.server.version() if self.server else "",
+        ]
         return ", ".join(filter(None, parts))
 
 

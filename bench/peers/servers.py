@@ -42,7 +42,9 @@ class Kind:
     def version(self) -> str:
         if self.package is None:
             return f"nats-server {NATS_SERVER}"
-        shown = subprocess.run(["dpkg-query", "-W", "-f=${Version}", self.package], capture_output=True, text=True, check=True)
+        shown = subprocess.run(
+            ["dpkg-query", "-W", "-f=${Version}", self.package], capture_output=True, text=True, check=True
+        )
         return f"{self.package} {shown.stdout}"
 
 

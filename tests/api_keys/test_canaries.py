@@ -59,10 +59,15 @@ def life_of_a_lease(api: Api) -> tuple[str, list[httpx.Response]]:
     late = {"lease_token": token, "error": {"message": "late"}}
     assert api.http.post(f"/jobs/{held['id']}/complete", json={"lease_token": token, "typo": 1}).status_code == 422
     api.complete(held)
-    return token, [api.http.post(f"/jobs/{held['id']}/fail", json=late), api.http.post("/jobs", json={"payload": PAYLOAD})]
+    return token, [
+        api.http.post(f"/jobs/{held['id']}/fail", json=late),
+        api.http.post("/jobs", json={"payload": PAYLOAD}),
+    ]
 
 
-def test_no_secret_shows_up_anywhere_else(logged: tuple[RunningBroker, Path], callers: Callers, eventually: Callable[..., Any]) -> None:
+def test_no_secret_shows_up_anywhere_else(
+    logged: tuple[RunningBroker, Path], callers: Callers, eventually: Callable[..., Any]
+) -> None:
     broker, file = logged
     key = callers.key()
     broker.http.headers["Authorization"] = f"Bearer {key.text}"
@@ -72,7 +77,12 @@ def test_no_secret_shows_up_anywhere_else(logged: tuple[RunningBroker, Path], ca
     metrics = broker.http.get("/metrics").text
     broker.http.get("/livez", headers={"X-Request-Id": "last-of-canaries"})
     assert lines(file, "last-of-canaries")[-1]["path"] == "/livez"
-    told = Told(file.read_text(), metrics, "\n".join(answer.text for answer in answers if answer.status_code >= 400), len(answers))
+    told = Told(
+        file.read_text(),
+        metrics,
+        "\n".join(answer.text for answer in answers if answer.status_code >= 400),
+        len(answers),
+    )
     assert told.calls > 250
     assert told.log.count("\n") >= told.calls, "these calls were logged"
     secrets = {"key": key.text.rpartition("_")[2], "unknown key": "a" * 64, "token": token, "payload": PAYLOAD}

@@ -32,7 +32,18 @@ def test_a_key_is_made_listed_and_revoked_beside_a_running_broker(
     callers: Callers, stored: TestDatabase, eventually: Callable[..., Any]
 ) -> None:
     database = {"DATABASE_URL": stored.dsn}
-    wanted = ["--name", "from-the-terminal", "--scope", "read:email.*", "--scope", "work", "--max-leases", "3", "--days", "1"]
+    wanted = [
+        "--name",
+        "from-the-terminal",
+        "--scope",
+        "read:email.*",
+        "--scope",
+        "work",
+        "--max-leases",
+        "3",
+        "--days",
+        "1",
+    ]
     made = run("keys", "create", *wanted, **database)
     key = made.stdout.strip()
     assert KEY.fullmatch(key), made.stderr
@@ -44,7 +55,9 @@ def test_a_key_is_made_listed_and_revoked_beside_a_running_broker(
     key_id = key.split("_")[1]
     assert all(word in line for word in (key_id, "read:email.*", "work"))
     assert key.split("_")[2] not in listed
-    expiry = stored.value("SELECT to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') FROM api_keys WHERE id = $1", key_id)
+    expiry = stored.value(
+        "SELECT to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') FROM api_keys WHERE id = $1", key_id
+    )
     assert line.endswith(f"  expires {expiry}")
     stored.execute("UPDATE api_keys SET expires_at = created_at WHERE id = $1", key_id)
     (line,) = [line for line in typed("list", **database).stdout.splitlines() if key_id in line]
@@ -78,11 +91,15 @@ def test_what_cannot_be_done_is_one_clear_line(arguments: list[str], word: str, 
 def test_a_third_key_of_one_name_is_one_clear_line(callers: Callers, stored: TestDatabase) -> None:
     for _ in range(2):
         callers.key(name="twice-already")
-    assert_one_line(typed("create", "--name", "twice-already", "--scope", "read", DATABASE_URL=stored.dsn), "twice-already")
+    assert_one_line(
+        typed("create", "--name", "twice-already", "--scope", "read", DATABASE_URL=stored.dsn), "twice-already"
+    )
 
 
 def test_a_database_that_is_not_there_or_not_migrated_is_one_clear_line(postgres: str) -> None:
-    assert_one_line(typed("list", DATABASE_URL="postgresql://nobody@127.0.0.1:1/nowhere"), "the database cannot be used")
+    assert_one_line(
+        typed("list", DATABASE_URL="postgresql://nobody@127.0.0.1:1/nowhere"), "the database cannot be used"
+    )
     assert_one_line(typed("list", DATABASE_URL=postgres), "python -m app migrate")
 
 

@@ -69,7 +69,9 @@ def test_no_spelling_of_an_id_gets_past(spelling: str, own: Api, theirs: Api) ->
         assert own.http.get(f"/jobs/{spelling.format(text)}").status_code in (404, 422)
 
 
-def test_a_lease_of_a_foreign_job_is_neither_settled_nor_extended_though_its_token_is_known(own: Api, theirs: Api) -> None:
+def test_a_lease_of_a_foreign_job_is_neither_settled_nor_extended_though_its_token_is_known(
+    own: Api, theirs: Api
+) -> None:
     theirs.enqueue()
     held = theirs.claim_one(worker_id="w")
     for verb, fields in {"complete": {}, "release": {}, "snooze": {"delay_seconds": 1}, "heartbeat": {}}.items():
@@ -188,7 +190,9 @@ def test_a_job_that_waits_for_a_foreign_one_is_refused_as_if_that_were_not_there
 
 def test_a_batch_that_is_not_atomic_leaves_out_what_waits_for_a_foreign_job(own: Api, theirs: Api) -> None:
     other = theirs.enqueue()["id"]
-    first, second, third = own.batch({"depends_on": [other], "ref": "a"}, {"depends_on": ["a"]}, {}, atomic=False, status=207)["results"]
+    first, second, third = own.batch(
+        {"depends_on": [other], "ref": "a"}, {"depends_on": ["a"]}, {}, atomic=False, status=207
+    )["results"]
     assert [result["status"] for result in (first, second, third)] == ["rejected", "rejected", "created"]
     assert first["problem"]["errors"][0]["code"] == "unknown_job"
     assert [job["id"] for job in own.get("/jobs")["items"]] == [third["job_id"]]
@@ -230,12 +234,17 @@ def schedule(theirs: Api) -> str:
     return name
 
 
-def test_a_foreign_schedule_is_answered_like_one_that_is_not_there(own: Api, schedule: str, stored: TestDatabase) -> None:
+def test_a_foreign_schedule_is_answered_like_one_that_is_not_there(
+    own: Api, schedule: str, stored: TestDatabase
+) -> None:
     before = stored.rows("SELECT * FROM schedules")
     calls: list[Callable[[str], Any]] = [
         lambda name: own.get(f"/schedules/{name}", status=404),
         lambda name: own.delete(f"/schedules/{name}", status=404),
-        *[lambda name, verb=verb: own.post(f"/schedules/{name}/{verb}", status=404) for verb in ("run", "pause", "resume")],
+        *[
+            lambda name, verb=verb: own.post(f"/schedules/{name}/{verb}", status=404)
+            for verb in ("run", "pause", "resume")
+        ],
     ]
     for call in calls:
         assert told(call(schedule), schedule) == told(call("missing"), "missing")
@@ -253,7 +262,9 @@ def test_all_matches_only_queues_of_the_key(own: Api, theirs: Api) -> None:
     assert [theirs.job(job["id"])["state"] for job in (waiting, dead)] == ["ready", "dead"]
 
 
-def test_a_schedule_is_neither_made_for_a_foreign_queue_nor_taken_from_one(own: Api, schedule: str, foreign: str) -> None:
+def test_a_schedule_is_neither_made_for_a_foreign_queue_nor_taken_from_one(
+    own: Api, schedule: str, foreign: str
+) -> None:
     there: Json = {"every_seconds": 60, "job": {"queue": foreign, "job_type": "test"}}
     assert own.put(f"/schedules/{own.queue}", there, status=403)["errors"][0]["pointer"] == "/job/queue"
     refused = own.put(f"/schedules/{schedule}", {**there, "job": {"queue": own.queue, "job_type": "test"}}, status=404)

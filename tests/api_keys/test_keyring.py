@@ -115,14 +115,20 @@ def test_the_secret_is_compared_in_constant_time_also_for_a_key_that_is_not_ther
     for sent in (key, key[:-64] + "0" * 64, f"lsk_{'0' * 16}_{'0' * 64}"):
         compared.clear()
         process.admits(sent)
-        assert {(len(one), len(other)) for one, other in compared} == {(32, 32)}, "macs, of the same length, whatever was sent"
+        assert {(len(one), len(other)) for one, other in compared} == {(32, 32)}, (
+            "macs, of the same length, whatever was sent"
+        )
 
 
 def test_of_a_secret_only_an_hmac_with_the_pepper_is_stored(process: Process, keys: TestDatabase) -> None:
     key = process.create("stored").key
     secret = key.rpartition("_")[2]
     assert keys.value("SELECT mac FROM api_keys") == hmac.digest(b"a pepper", secret.encode(), "sha256")
-    assert [table for table, text in dump(keys).items() if secret in text or hashlib.sha256(secret.encode()).hexdigest() in text] == []
+    assert [
+        table
+        for table, text in dump(keys).items()
+        if secret in text or hashlib.sha256(secret.encode()).hexdigest() in text
+    ] == []
 
 
 def dump(database: TestDatabase) -> dict[str, str]:

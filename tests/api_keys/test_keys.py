@@ -38,7 +38,9 @@ def test_the_scheme_may_be_spelt_as_one_likes(scheme: str, callers: Callers) -> 
     assert callers.holding(callers.key().text, scheme=scheme).http.get("/jobs").status_code == 200
 
 
-@pytest.mark.parametrize("scope", ["root", "", "work:", "work:a b", "work:a\n", "work\n", "Work", "work:é", "work:a,read", "work:(a|b)"])
+@pytest.mark.parametrize(
+    "scope", ["root", "", "work:", "work:a b", "work:a\n", "work\n", "Work", "work:é", "work:a,read", "work:(a|b)"]
+)
 def test_what_is_no_scope_is_refused(scope: str, admin: Api) -> None:
     problem = admin.post("/api-keys", {"name": "wrong", "scopes": ["read", scope]}, status=422)
     assert [fault["pointer"] for fault in problem["errors"]] == ["/scopes/1"]
@@ -47,8 +49,21 @@ def test_what_is_no_scope_is_refused(scope: str, admin: Api) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"scopes": []}, {"name": "a b"}, {"name": ""}, {"max_leases": 0}, {"requests_per_second": 0}, {"requests_per_second": -1}),
-        *({"expires_at": "2020-01-01T00:00:00Z"}, {"id": "0123456789abcdef"}, {"key": "mine"}, {"mac": ""}, {"revoked_at": None}),
+        *(
+            {"scopes": []},
+            {"name": "a b"},
+            {"name": ""},
+            {"max_leases": 0},
+            {"requests_per_second": 0},
+            {"requests_per_second": -1},
+        ),
+        *(
+            {"expires_at": "2020-01-01T00:00:00Z"},
+            {"id": "0123456789abcdef"},
+            {"key": "mine"},
+            {"mac": ""},
+            {"revoked_at": None},
+        ),
     ],
     ids=str,
 )
@@ -68,7 +83,9 @@ def test_keys_are_listed_newest_first_and_page_by_page(callers: Callers) -> None
 def test_a_name_has_two_live_keys_so_that_one_can_take_over(callers: Callers) -> None:
     old, new = callers.key(name="rotating"), callers.key(name="rotating")
     assert [key.api.http.get("/jobs").status_code for key in (old, new)] == [200, 200]
-    assert callers.admin.post("/api-keys", {"name": "rotating", "scopes": ["read"]}, status=409)["code"] == "too_many_keys"
+    assert (
+        callers.admin.post("/api-keys", {"name": "rotating", "scopes": ["read"]}, status=409)["code"] == "too_many_keys"
+    )
     callers.revoke(old)
     assert [key.api.http.get("/jobs").status_code for key in (old, new)] == [401, 200]
     assert callers.key(name="rotating").api.http.get("/jobs").status_code == 200
@@ -103,7 +120,11 @@ def test_only_the_right_secret_learns_that_its_key_has_ended(callers: Callers, e
     guessed = {f"guessed {reason}": f"{key.text[:-64]}{'0' * 64}" for reason, key in keys.items()}
     texts = {"revoked": keys["revoked"].text, "expired": keys["expired"].text, **guessed}
     details = {reason: callers.holding(text).get("/jobs", status=401)["detail"] for reason, text in texts.items()}
-    wrong = {reason: detail for reason, detail in details.items() if ("send a valid" if "guessed" in reason else reason) not in detail}
+    wrong = {
+        reason: detail
+        for reason, detail in details.items()
+        if ("send a valid" if "guessed" in reason else reason) not in detail
+    }
     assert wrong == {}
 
 
@@ -140,12 +161,17 @@ def test_admin_stands_for_all_four_scopes(admin: Api) -> None:
         ("admin:a.*",): ["enqueue:a.*", "work:a.*", "read:a.*", "manage:a.*"],
         ("read", "admin"): ["read", "enqueue", "work", "manage"],
     }
-    made = {sent: admin.post("/api-keys", {"name": f"admin-{number}", "scopes": sent}, status=201) for number, sent in enumerate(scopes)}
+    made = {
+        sent: admin.post("/api-keys", {"name": f"admin-{number}", "scopes": sent}, status=201)
+        for number, sent in enumerate(scopes)
+    }
     assert {sent: key["scopes"] for sent, key in made.items()} == scopes
 
 
 @pytest.mark.parametrize("instant", ["infinity", "9999-12-31T23:59:59.999999Z"])
-def test_stored_key_that_expires_at_the_end_of_the_calendar_works(callers: Callers, stored: TestDatabase, instant: str) -> None:
+def test_stored_key_that_expires_at_the_end_of_the_calendar_works(
+    callers: Callers, stored: TestDatabase, instant: str
+) -> None:
     key = callers.key()
     stored.execute(f"UPDATE api_keys SET expires_at = '{instant}' WHERE id = $1", key.id)
     callers.key()  # makes the broker read all keys anew

@@ -42,7 +42,9 @@ TELL_THEIR_OWN = {
     *("list_dead_letters", "group_dead_letters", "purge_dead_letters"),
 }
 
-DIRECTED = "(SELECT id, directive FROM workers WHERE directive <> 'run')"  # brokers note for themselves which workers they see
+DIRECTED = (
+    "(SELECT id, directive FROM workers WHERE directive <> 'run')"  # brokers note for themselves which workers they see
+)
 TABLES = ("jobs", "finished_jobs", "dead_letters", "schedules", "queues", "job_types", "keys", "api_keys", DIRECTED)
 
 
@@ -222,7 +224,9 @@ def test_the_document_names_the_scopes_of_every_guarded_operation() -> None:
     for operation in GUARDED:
         assert scopes_of(operation), operation.name
         assert {name for way in operation.spec["security"] for name in way} == scheme
-        assert {"401", "403", "429"} <= operation.spec["responses"].keys() or operation.name == "get_metrics", operation.name
+        assert {"401", "403", "429"} <= operation.spec["responses"].keys() or operation.name == "get_metrics", (
+            operation.name
+        )
 
 
 def test_no_page_of_another_origin_may_read_what_is_answered(admin: Api) -> None:

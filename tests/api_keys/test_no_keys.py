@@ -38,11 +38,15 @@ def called(http: httpx.Client, key: str | None = None) -> int:
 
 
 def make_key(broker: RunningBroker) -> str:
-    key: str = broker.http.post("/api-keys", json={"name": "first", "scopes": ["admin"]}).raise_for_status().json()["key"]
+    key: str = (
+        broker.http.post("/api-keys", json={"name": "first", "scopes": ["admin"]}).raise_for_status().json()["key"]
+    )
     return key
 
 
-def test_on_loopback_everybody_may_call_until_there_is_a_key(keyless: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_on_loopback_everybody_may_call_until_there_is_a_key(
+    keyless: TestDatabase, eventually: Callable[..., Any]
+) -> None:
     with threaded_broker(QUICK, keyless.dsn) as one, threaded_broker(QUICK, keyless.dsn) as other:
         assert (called(one.http), called(other.http)) == (200, 200)
         assert called(one.http, "whatever") == 200

@@ -17,7 +17,11 @@ from tests.polls import Background
 
 
 def test_a_parked_claim_gets_nothing_when_its_key_was_revoked(
-    callers: Callers, guarded: tuple[RunningBroker, str], background: Background, eventually: Callable[..., Any], queue: str
+    callers: Callers,
+    guarded: tuple[RunningBroker, str],
+    background: Background,
+    eventually: Callable[..., Any],
+    queue: str,
 ) -> None:
     key = callers.key("work")
     poll = background.submit(key.api.http.post, "/claim", json={"queues": [queue], "wait_seconds": 25})
@@ -42,7 +46,9 @@ def test_nor_where_nobody_has_called_for_a_while_and_no_word_comes(
     key = callers.key("work")
     with threaded_broker(QUICK.model_copy(update={"notify": False}), guarded_database.dsn) as deaf:
         claim = {"queues": [queue], "wait_seconds": 25}
-        poll = background.submit(httpx.post, f"{deaf.base}/claim", json=claim, headers={"Authorization": f"Bearer {key.text}"}, timeout=60)
+        poll = background.submit(
+            httpx.post, f"{deaf.base}/claim", json=claim, headers={"Authorization": f"Bearer {key.text}"}, timeout=60
+        )
         assert deaf.broker_services is not None
         waiting = deaf.broker_services.waiting
         eventually(lambda: waiting.waiting(queue) == 1)
@@ -55,7 +61,9 @@ def test_nor_where_nobody_has_called_for_a_while_and_no_word_comes(
         assert callers.admin.job(job["id"])["state"] == "ready"
 
 
-def test_who_waits_for_a_job_hears_nothing_of_it_when_its_key_was_revoked(callers: Callers, background: Background, admin: Api) -> None:
+def test_who_waits_for_a_job_hears_nothing_of_it_when_its_key_was_revoked(
+    callers: Callers, background: Background, admin: Api
+) -> None:
     key, job = callers.key("read"), admin.enqueue()
     answer = background.submit(key.api.http.get, f"/jobs/{job['id']}", params={"wait_seconds": 25})
     held = admin.claim_one()

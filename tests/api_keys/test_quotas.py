@@ -103,7 +103,11 @@ def test_a_caller_never_holds_more_than_its_quota_however_many_claim_at_once(
 
     for first in (0, 12, 24):
         numbers = range(first, first + 12)
-        jobs = [job for some in background.together(*[lambda number=number: claim(number) for number in numbers]) for job in some]
+        jobs = [
+            job
+            for some in background.together(*[lambda number=number: claim(number) for number in numbers])
+            for job in some
+        ]
         assert len({job["id"] for job in jobs}) == 5
         assert admin.counts()["running"] == 5
         for job in jobs:
@@ -140,7 +144,9 @@ def test_a_full_caller_is_put_off_until_it_settles(key: str | None, full: tuple[
     assert api.claim_one(key=key)["id"] != held["id"]
 
 
-def test_a_lease_that_ran_out_no_longer_counts(full: tuple[Key, Json], stored: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_a_lease_that_ran_out_no_longer_counts(
+    full: tuple[Key, Json], stored: TestDatabase, eventually: Callable[..., Any]
+) -> None:
     api, held = full[0].api, full[1]
     put_off(api)
     stored.age(held["id"], 61)
@@ -155,7 +161,9 @@ def test_a_claim_that_settles_makes_room_for_itself(full: tuple[Key, Json]) -> N
 
 
 @pytest.mark.parametrize("key", [None, "third"], ids=["without a key", "with a key"])
-def test_what_a_full_caller_settled_is_told_though_there_is_no_room_for_more(key: str | None, full: tuple[Key, Json]) -> None:
+def test_what_a_full_caller_settled_is_told_though_there_is_no_room_for_more(
+    key: str | None, full: tuple[Key, Json]
+) -> None:
     """An error would leave it in the dark about its settlements."""
     api, held = full[0].api, full[1]
     lost = {"job_id": held["id"], "lease_token": "not-the-token", "outcome": "complete"}

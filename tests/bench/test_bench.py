@@ -30,7 +30,9 @@ def report(postgres: str, loop: Loop) -> Report:
     contest = Contest(postgres, ours=contenders, peers=[], only=[], show=quiet)
     loop.run(contest.run(rounds=1, seconds=0.1))
     woken = loop.run(probes.run(postgres, "wake_across", TINY, quiet))
-    return reported(contest, date="today", machine={}, settings={}, rounds=1, seconds=0.1, probes={"wake_across": woken})
+    return reported(
+        contest, date="today", machine={}, settings={}, rounds=1, seconds=0.1, probes={"wake_across": woken}
+    )
 
 
 def test_every_path_of_every_contender_has_a_row_with_what_it_used(report: Report) -> None:

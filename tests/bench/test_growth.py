@@ -6,7 +6,19 @@ import msgspec
 import pytest
 
 from bench import growth
-from bench.growth import BEGIN, BUSY, END, FULL_PAGES, PAGE, PRIMARY_CORES, PRIMARY_WAL, STATEMENT_WAL, UPKEEP, Cost, Shape
+from bench.growth import (
+    BEGIN,
+    BUSY,
+    END,
+    FULL_PAGES,
+    PAGE,
+    PRIMARY_CORES,
+    PRIMARY_WAL,
+    STATEMENT_WAL,
+    UPKEEP,
+    Cost,
+    Shape,
+)
 from bench.report import Report, Row
 
 BATCHES = growth.SHAPES[1]
@@ -18,7 +30,9 @@ def row(path: str, contender: str = "ours-1", rate: float = 1_000, server: float
 
 
 def run(*rows: Row, date: str = "today") -> Report:
-    return Report(date=date, machine={"cores": "2"}, settings={}, rounds=1, seconds=1, rows=list(rows), probes={}, missing={})
+    return Report(
+        date=date, machine={"cores": "2"}, settings={}, rounds=1, seconds=1, rows=list(rows), probes={}, missing={}
+    )
 
 
 def whole(date: str = "today") -> Report:
@@ -44,7 +58,10 @@ def test_without_such_a_run_it_says_what_to_do(tmp_path: Path) -> None:
 def test_a_life_costs_the_sum_of_its_paths_in_one_process_and_a_lane_gives_the_slower_one() -> None:
     enqueue, claim = LIFE.paths
     report = run(
-        row(enqueue, "ours-2", rate=9_000, server=1), row(enqueue), row(claim, rate=400, server=30), row(claim, "ours-2", rate=500)
+        row(enqueue, "ours-2", rate=9_000, server=1),
+        row(enqueue),
+        row(claim, rate=400, server=30),
+        row(claim, "ours-2", rate=500),
     )
     told = growth.cost(report, LIFE, wal=1_000)
     assert told.server == 80
@@ -74,7 +91,10 @@ def test_a_primary_is_added_when_its_wal_or_its_cores_are_used_up() -> None:
 
 def test_it_runs_on_one_machine_then_on_one_postgres_then_on_citus() -> None:
     told = growth.cost(whole(), BATCHES, wal=1_000)
-    assert [growth.place(growth.need(rate, BATCHES, told)).partition(" of")[0] for rate in (100, 20_000)] == ["one machine", "one Postgres"]
+    assert [growth.place(growth.need(rate, BATCHES, told)).partition(" of")[0] for rate in (100, 20_000)] == [
+        "one machine",
+        "one Postgres",
+    ]
     assert growth.place(growth.need(1_000_000, BATCHES, told)).startswith("Citus, ")
     assert growth.carried(told) == pytest.approx(2 * BUSY * 1e6 / (100 + 40 * UPKEEP))
 
@@ -82,7 +102,10 @@ def test_it_runs_on_one_machine_then_on_one_postgres_then_on_citus() -> None:
 def test_what_is_told_has_a_line_for_every_rate_and_every_assumption() -> None:
     part = growth.written(whole(), wal=1_000, buffers=9)
     assert all(part.count(f"\n| {rate:,} | ") == len(growth.SHAPES) for rate in growth.RATES)
-    assert all(f"`{name}`" in part for name in ("BUSY", "UPKEEP", "FULL_PAGES", "STATEMENT_WAL", "PRIMARY_CORES", "PRIMARY_WAL", "KEPT"))
+    assert all(
+        f"`{name}`" in part
+        for name in ("BUSY", "UPKEEP", "FULL_PAGES", "STATEMENT_WAL", "PRIMARY_CORES", "PRIMARY_WAL", "KEPT")
+    )
 
 
 def test_the_table_of_costs_is_read_where_tables_are_fullest() -> None:

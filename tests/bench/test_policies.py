@@ -25,7 +25,9 @@ def least(calls: Tally) -> int:
 def test_every_policy_has_a_row_for_calls_of_one_job_and_of_many(rows: Rows) -> None:
     names = [f"claim: {policy.name}" for policy in POLICIES] + [f"enqueue: {entering.name}" for entering in ENTERINGS]
     assert list(rows) == [(name, n) for name in names for n in (1, 100)]
-    assert {row.written().count("|") for row in rows.values()} == {line.count("|") for line in HEAD.strip().splitlines()}
+    assert {row.written().count("|") for row in rows.values()} == {
+        line.count("|") for line in HEAD.strip().splitlines()
+    }
 
 
 @pytest.mark.parametrize("n", [1, 100])

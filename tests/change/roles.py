@@ -45,7 +45,9 @@ class ServerLog:
 
     def __init__(self, database: TestDatabase) -> None:
         told, pid = database.row("SELECT current_setting('data_directory'), pg_backend_pid()")
-        data = Path(told.replace("/proc/self", f"/proc/{pid}")).resolve()  # below root's home the server knows it by its working directory
+        data = Path(
+            told.replace("/proc/self", f"/proc/{pid}")
+        ).resolve()  # below root's home the server knows it by its working directory
         self._file = data.parent / "postgres.log"
         self._begin = self._file.stat().st_size
 

@@ -141,7 +141,9 @@ class Load:
         while True:
             over = all(producer.done() for producer in self._producers)
             wait = 0 if over else 3
-            jobs = client.call("/claim", {"queues": [QUEUE], "wait_seconds": wait, "lease_seconds": 60}, client.key()).get("jobs", [])
+            jobs = client.call(
+                "/claim", {"queues": [QUEUE], "wait_seconds": wait, "lease_seconds": 60}, client.key()
+            ).get("jobs", [])
             for job in jobs:
                 told = client.call(f"/jobs/{job['id']}/complete", {"lease_token": job["lease_token"]})
                 if told:
@@ -169,7 +171,12 @@ def slots(dsn: str, *trees: Path) -> Iterator[list[Slot]]:
 
 
 def roll(
-    dsn: str, trees: Sequence[Path], rounds: int, *, how: signal.Signals = signal.SIGTERM, told: Callable[[str], None] = print
+    dsn: str,
+    trees: Sequence[Path],
+    rounds: int,
+    *,
+    how: signal.Signals = signal.SIGTERM,
+    told: Callable[[str], None] = print,
 ) -> Seen:
     """Two brokers of the first release; then each in turn is replaced by the next release of the list, round and round."""
     seen, following = Seen(), itertools.cycle([*trees[1:], trees[0]])

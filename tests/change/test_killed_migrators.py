@@ -19,7 +19,9 @@ from tests.migrations.test_in_company import Session
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
-HOLDERS = "FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory' AND datname = current_database()"
+HOLDERS = (
+    "FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory' AND datname = current_database()"
+)
 HELD = f"SELECT count(*) {HOLDERS}"
 TERMINATED = f"SELECT pg_terminate_backend(pid) {HOLDERS}"
 INVALID = "SELECT indexrelid::regclass::text AS name FROM pg_index WHERE NOT indisvalid"
@@ -48,7 +50,11 @@ def revisions() -> list[str]:
 
 def besides() -> list[str]:
     files = (migrations.ROOT / "alembic" / "versions").glob("*.up.sql")
-    concurrently = [name for file in files for name in re.findall(r"CREATE INDEX CONCURRENTLY IF NOT EXISTS (\w+)", file.read_text())]
+    concurrently = [
+        name
+        for file in files
+        for name in re.findall(r"CREATE INDEX CONCURRENTLY IF NOT EXISTS (\w+)", file.read_text())
+    ]
     return [*concurrently, "alembic_version", "alembic_version_pkc"]
 
 
@@ -109,7 +115,9 @@ def test_killed_after_every_step_no_revision_is_there_by_half_and_the_next_goes_
     at, steps, kills = None, 1, 0
     while (ended := run_killed_after(steps, forked, empty.dsn)) != 0:
         assert ended == -signal.SIGKILL
-        eventually(lambda: empty.value(HELD) == 0)  # Postgres has done what it had heard of, and knows that nobody is there
+        eventually(
+            lambda: empty.value(HELD) == 0
+        )  # Postgres has done what it had heard of, and knows that nobody is there
         before, at = at, revision_of(empty)
         assert shape(empty) == shapes[at], (at, steps)
         kills, steps = kills + 1, steps + 1 if at == before else 1
@@ -118,7 +126,9 @@ def test_killed_after_every_step_no_revision_is_there_by_half_and_the_next_goes_
     assert dump_of(empty.dsn) == (migrations.ROOT / "alembic" / "schema.sql").read_text()
 
 
-def test_an_index_that_was_left_behind_unusable_is_made_anew(empty: TestDatabase, forked: Migrators, eventually: Eventually) -> None:
+def test_an_index_that_was_left_behind_unusable_is_made_anew(
+    empty: TestDatabase, forked: Migrators, eventually: Eventually
+) -> None:
     """An index waits for the transactions that are older than itself. Here an operator loses patience."""
     command.upgrade(migrations.config(empty.dsn), "0002")
     with old_reader(empty):

@@ -82,7 +82,9 @@ def test_policies_of_one_hold_on_the_other(one: Api, other: Api, eventually: Eve
     other.complete(one.claim_one(wait_seconds=20))
 
 
-def test_a_poll_on_one_hears_of_a_job_on_the_other(one: Api, other: Api, background: Background, eventually: Eventually) -> None:
+def test_a_poll_on_one_hears_of_a_job_on_the_other(
+    one: Api, other: Api, background: Background, eventually: Eventually
+) -> None:
     poll = background.claim(one)
     eventually(lambda: parked(one.http) == 1)
     job = other.enqueue()

@@ -70,12 +70,17 @@ async def run_what_is_rarely_run(dsn: str) -> None:
     await connection.close()
 
 
-def test_every_operation_and_every_statement_runs_with_what_the_role_was_granted(owned: TestDatabase, eventually: Eventually) -> None:
+def test_every_operation_and_every_statement_runs_with_what_the_role_was_granted(
+    owned: TestDatabase, eventually: Eventually
+) -> None:
     """From the first word of a broker process to its last; what chores do once in a while is there when it begins."""
     owned.execute(AN_OLD_DAY)
     owned.execute(AN_OLD_KEY)
     log = ServerLog(owned)
-    with broker_process(as_role(owned.dsn, SERVER), sweep_seconds="0.05", poll_seconds="0.2", log_level="error") as (broker, _):
+    with broker_process(as_role(owned.dsn, SERVER), sweep_seconds="0.05", poll_seconds="0.2", log_level="error") as (
+        broker,
+        _,
+    ):
         api = Api(broker.http, "life")
         assert api.get("/readyz")["ready"]
         live(api, owned)
@@ -113,7 +118,10 @@ def test_who_serves_reads_every_table_and_writes_where_it_must(owned: TestDataba
 
 
 def test_who_serves_may_call_the_two_functions_that_make_and_retire_partitions(owned: TestDatabase) -> None:
-    assert {row["proname"] for row in owned.rows(FUNCTIONS, SERVER)} == {"make_finished_partition", "retire_finished_partition"}
+    assert {row["proname"] for row in owned.rows(FUNCTIONS, SERVER)} == {
+        "make_finished_partition",
+        "retire_finished_partition",
+    }
 
 
 def test_everybody_else_may_call_none(owned: TestDatabase) -> None:
@@ -155,7 +163,9 @@ def test_who_serves_is_refused_everything_else(session: Callable[[str], Any], sq
         session(sql)
 
 
-def test_a_refusal_would_have_been_found_in_the_log(owned: TestDatabase, session: Callable[[str], Any], eventually: Eventually) -> None:
+def test_a_refusal_would_have_been_found_in_the_log(
+    owned: TestDatabase, session: Callable[[str], Any], eventually: Eventually
+) -> None:
     """The control of the first test."""
     log = ServerLog(owned)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -163,10 +173,14 @@ def test_a_refusal_would_have_been_found_in_the_log(owned: TestDatabase, session
     eventually(log.denied)
 
 
-def test_a_finished_day_can_be_read_and_changed_by_nobody_who_serves(owned: TestDatabase, session: Callable[[str], Any]) -> None:
+def test_a_finished_day_can_be_read_and_changed_by_nobody_who_serves(
+    owned: TestDatabase, session: Callable[[str], Any]
+) -> None:
     """But through the table that it is a part of."""
     session(AN_OLD_DAY)
-    assert not any(owned.value(MAY, SERVER, "finished_jobs_20200101", right) for right in ("SELECT", "INSERT", "UPDATE", "DELETE"))
+    assert not any(
+        owned.value(MAY, SERVER, "finished_jobs_20200101", right) for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
+    )
 
 
 def test_a_role_of_another_name_is_granted_the_same(owned: TestDatabase, loop: Loop) -> None:

@@ -12,7 +12,11 @@ PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 def test_every_line_of_the_lock_is_pinned_by_hash() -> None:
     packages = re.split(r"\n(?=[A-Za-z0-9])", LOCK.partition("\n#    make lock\n")[2])
     assert len(packages) > 30
-    assert [package for package in packages if not re.match(r"[A-Za-z0-9._-]+==", package) or "--hash=sha256:" not in package] == []
+    assert [
+        package
+        for package in packages
+        if not re.match(r"[A-Za-z0-9._-]+==", package) or "--hash=sha256:" not in package
+    ] == []
 
 
 def test_the_lock_names_no_host() -> None:
@@ -31,5 +35,7 @@ def test_references_of_the_sbom_are_unique() -> None:
 
 
 def test_the_licence_of_what_is_installed_is_told() -> None:
-    licences = {part["name"]: part["licenses"][0]["license"]["name"] for part in sbom()["components"] if "licenses" in part}
+    licences = {
+        part["name"]: part["licenses"][0]["license"]["name"] for part in sbom()["components"] if "licenses" in part
+    }
     assert {"fastapi", "asyncpg", "uvicorn", "sqlalchemy"} <= licences.keys()

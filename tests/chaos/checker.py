@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from tests.chaos import endings, liveness, queue_rules, safety, transition_rules, witness_answers, witness_calls, witness_limits
+from tests.chaos import (
+    endings,
+    liveness,
+    queue_rules,
+    safety,
+    transition_rules,
+    witness_answers,
+    witness_calls,
+    witness_limits,
+)
 from tests.chaos.facts import Facts
 
 Found = dict[str, list[str]]

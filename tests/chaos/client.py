@@ -38,7 +38,10 @@ class Answer:
     def again(self) -> bool:
         """Whether to ask again: nobody knows, or the server was not able to, or it sent us away (as it drains) without a look."""
         return (
-            self.sent_away or self.kind == "info" or self.status in (0, 401, 429, 503) or self.body.get("code") == "idempotency_key_in_use"
+            self.sent_away
+            or self.kind == "info"
+            or self.status in (0, 401, 429, 503)
+            or self.body.get("code") == "idempotency_key_in_use"
         )
 
 
@@ -86,11 +89,15 @@ class Client:
         self._keys = keys
         self._http = httpx.AsyncClient(timeout=TIMEOUT, limits=httpx.Limits(max_connections=200, keepalive_expiry=60))
 
-    async def call(self, f: str, path: str, body: Json, *, key: str = "", items: Sequence[Item] = (), read: Reader | None = None) -> Answer:
+    async def call(
+        self, f: str, path: str, body: Json, *, key: str = "", items: Sequence[Item] = (), read: Reader | None = None
+    ) -> Answer:
         """Items are what is asked for; `read` says what was told of each job, if it was done."""
         return await self.call_for([Part(f, items, read=read)], path, body, key=key)
 
-    async def call_for(self, parts: Sequence[Part], path: str, body: Json | None, *, key: str = "", method: str = "POST") -> Answer:
+    async def call_for(
+        self, parts: Sequence[Part], path: str, body: Json | None, *, key: str = "", method: str = "POST"
+    ) -> Answer:
         """A call with several parts, each of which is an operation of the history."""
         via, t0, (caller, token) = self._dice.randrange(len(self._bases)), now(), self._keys.choose()
         begun = [
@@ -119,12 +126,16 @@ class Client:
 
     def note(self, f: str, kind: Kind, items: Sequence[Item], *, told: Sequence[Item] = (), t0: float) -> None:
         """Records an operation that is no HTTP call, or that leaves something out of one."""
-        begun = Op(f=f, type="invoke", call=self._history.next_call(), proc=self._history.proc, t0=t0, items=list(items))
+        begun = Op(
+            f=f, type="invoke", call=self._history.next_call(), proc=self._history.proc, t0=t0, items=list(items)
+        )
         self._history.write(begun)
         self._history.write(msgspec.structs.replace(begun, type=kind, t1=now(), items=list(told)))
 
     async def _ask(self, method: str, url: str, body: Json | None, key: str, token: str) -> Answer:
-        headers = {"content-type": "application/json", "authorization": f"Bearer {token}"} | ({"idempotency-key": key} if key else {})
+        headers = {"content-type": "application/json", "authorization": f"Bearer {token}"} | (
+            {"idempotency-key": key} if key else {}
+        )
         try:
             content = None if body is None else msgspec.json.encode(body)
             response = await self._http.request(method, url, content=content, headers=headers)
@@ -141,7 +152,9 @@ class Client:
 def _ended(begun: Op, answer: Answer, told: list[Item]) -> Op:
     code = SENT_AWAY if answer.sent_away else str(answer.body.get("code", ""))
     at = instant(answer.body.get("server_time"))
-    return msgspec.structs.replace(begun, type=answer.kind, t1=now(), status=answer.status, code=code, db_at=at, items=told)
+    return msgspec.structs.replace(
+        begun, type=answer.kind, t1=now(), status=answer.status, code=code, db_at=at, items=told
+    )
 
 
 def _kind(status: int, told: Json) -> Kind:

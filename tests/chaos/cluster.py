@@ -94,7 +94,9 @@ class Cluster:
             folder = Path(self._sockets.name) / str(number)
             folder.mkdir()
             self.network.lead(f"db{number}", f"{folder}/.s.PGSQL.5432", self.postgres.socket)
-            self.network.lead(f"client{number}", str(self._ports[self.options.brokers + number]), str(self._ports[number]))
+            self.network.lead(
+                f"client{number}", str(self._ports[self.options.brokers + number]), str(self._ports[number])
+            )
         self.network.lead("sql", f"{self._sockets.name}/.s.PGSQL.5432", self.postgres.socket)
         self.brokers = [self._start_broker(number) for number in self.numbers]
         for number in self.numbers:
@@ -106,7 +108,10 @@ class Cluster:
             "LONGSHORE_PORT": str(self._ports[number]),
             "DATABASE_URL": self.postgres.dsn_through(Path(self._sockets.name) / str(number)),
         }
-        env |= {"CHAOS_MUTANT": self.options.mutant, "CHAOS_BUGGIFY": f"{self.options.buggify}:{self.options.seed}/{number}"}
+        env |= {
+            "CHAOS_MUTANT": self.options.mutant,
+            "CHAOS_BUGGIFY": f"{self.options.buggify}:{self.options.seed}/{number}",
+        }
         return self.nursery.bear("broker", log=self.folder / f"broker{number}.log", env=env)
 
     def restart_broker(self, number: int) -> None:
@@ -175,7 +180,9 @@ class Cluster:
         self.workers.start()
         if self.options.operator:
             doomed = ",".join(self._api_keys.doomed)
-            self.operators.append(self.nursery.bear("operator", options, history, bases, doomed, log=self.folder / "operators.log"))
+            self.operators.append(
+                self.nursery.bear("operator", options, history, bases, doomed, log=self.folder / "operators.log")
+            )
 
     def end_operators(self) -> None:
         """Operators leave no queue paused."""

@@ -10,7 +10,10 @@ from tests.chaos.transition_rules import MAX_CRASHES, MAX_DELIVERIES
 
 def i13_every_end_has_a_cause(facts: Facts) -> list[str]:
     dead = [
-        f"dead as {row.reason}, but {breach}: {row.id}" for row in facts.final.kept if row.state == "dead" for breach in _deaths(facts, row)
+        f"dead as {row.reason}, but {breach}: {row.id}"
+        for row in facts.final.kept
+        if row.state == "dead"
+        for breach in _deaths(facts, row)
     ]
     return [*dead, *_cancels(facts), *_results(facts)]
 

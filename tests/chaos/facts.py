@@ -60,7 +60,9 @@ class Lease:
     t0: float  # of the first answer that told of it
     t1: float
     proc: str
-    claims: set[str] = field(default_factory=set)  # the keys (or calls, for claims without one) that it was handed out to
+    claims: set[str] = field(
+        default_factory=set
+    )  # the keys (or calls, for claims without one) that it was handed out to
     words: list[Word] = field(default_factory=list)
 
     def settlements(self) -> list[Word]:
@@ -72,7 +74,9 @@ class Lease:
 
     def heard(self, *outcomes: str) -> list[Word]:
         """Settlements that were accepted, or whose outcome is unknown."""
-        return [word for word in self.settlements() if word.item.outcome in outcomes and (word.accepted or word.unknown)]
+        return [
+            word for word in self.settlements() if word.item.outcome in outcomes and (word.accepted or word.unknown)
+        ]
 
 
 class Facts:
@@ -92,13 +96,16 @@ class Facts:
         self.claims = self._by_key("claim")
         self.asked = {item.key: item for op, _ in self.calls if op.f == "enqueue" for item in op.items}
         self.cancels = self._asked_cancels()
-        self.acked: dict[str, Item] = {item.key: item for op in ops if op.f == "enqueue" and op.type == "ok" for item in op.items}
+        self.acked: dict[str, Item] = {
+            item.key: item for op in ops if op.f == "enqueue" and op.type == "ok" for item in op.items
+        }
         self.replayed = {item.id for op, _ in self.calls if op.f == "replay" for item in op.items}
         self.purged = {item.key for op, _ in self.calls if op.f == "purge" for item in op.items}
         self.purged_queues = {op.queue for op, _ in self.calls if op.f == "purge" and not op.items}
         self.moved = {row.replayed_from: row.id for row in final.kept if row.replayed_from}
         self.purges = {
-            queue: [call for call in self.calls if call[0].f == "purge" and call[0].queue == queue] for queue in self.purged_queues
+            queue: [call for call in self.calls if call[0].f == "purge" and call[0].queue == queue]
+            for queue in self.purged_queues
         }
         self.unsure = self._unsure()
         self._items_of: dict[str, dict[str, list[tuple[Op, Op | None]]]] = {}
@@ -213,7 +220,9 @@ class Facts:
     def jumped(self, since: float, until: float) -> bool:
         """Whether the database's clock was set in between: then its times of before and after say nothing about each other. Brokers
         ask for the time once a second."""
-        return any("clock" in fault.name and fault.began <= until and since <= fault.healed + GRACE for fault in self.faults)
+        return any(
+            "clock" in fault.name and fault.began <= until and since <= fault.healed + GRACE for fault in self.faults
+        )
 
     def troubled(self, since: float, until: float) -> bool:
         return any(fault.began <= until and since <= fault.healed + GRACE for fault in self.faults)

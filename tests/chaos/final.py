@@ -97,7 +97,10 @@ def end_schedules(cluster: Cluster) -> list[Ticks]:
             for _ in range(50):
                 if _status(http, f"/schedules/{name}/pause") == 200:
                     break
-    return [Ticks(row["name"], _runs(SCHEDULES[row["name"]], row["created_at"], row["next_run_at"]), row["jobs"]) for row in rows]
+    return [
+        Ticks(row["name"], _runs(SCHEDULES[row["name"]], row["created_at"], row["next_run_at"]), row["jobs"])
+        for row in rows
+    ]
 
 
 def _status(http: httpx.Client, path: str) -> int:
@@ -152,7 +155,9 @@ def final_read(cluster: Cluster, ticks: list[Ticks], *, drained: bool) -> Final:
 
 def _rules(cluster: Cluster) -> dict[int, Rules]:
     rows = cluster.postgres.rows("SELECT id, name, config FROM queues")
-    return {row["id"]: msgspec.convert(msgspec.json.decode(row["config"]) | {"name": row["name"]}, Rules) for row in rows}
+    return {
+        row["id"]: msgspec.convert(msgspec.json.decode(row["config"]) | {"name": row["name"]}, Rules) for row in rows
+    }
 
 
 def _key(payload: str) -> str:

@@ -41,7 +41,13 @@ class Life:
         return self.changed(at, state, **{"crashes": self.now["crashes"] + 1, "lease_until": 0.0, **fields})
 
     def settled(self, at: float, outcome: str, state: str, **fields: Any) -> "Life":
-        self.story.settle(at - 0.05, self.job, outcome, delivery=self.now["deliveries"], retryable=fields.get("reason") != "not_retryable")
+        self.story.settle(
+            at - 0.05,
+            self.job,
+            outcome,
+            delivery=self.now["deliveries"],
+            retryable=fields.get("reason") != "not_retryable",
+        )
         return self.changed(at, state, settled_as=outcome, lease_until=0.0, **fields)
 
     def moved(self, at: float, state: str, **fields: Any) -> "Life":
@@ -61,14 +67,18 @@ class Life:
     def replayed(self, at: float, **fields: Any) -> "Life":
         """The job is replayed in its queue, with its attempts and crashes at 0."""
         self.recorded(at, op="DELETE", place="dead_letters", **self.now)
-        return self.changed(at, "ready", op="INSERT", **{"attempt": 0, "crashes": 0, "settled_as": "", "reason": "", **fields})
+        return self.changed(
+            at, "ready", op="INSERT", **{"attempt": 0, "crashes": 0, "settled_as": "", "reason": "", **fields}
+        )
 
     def completed(self, at: float) -> "Life":
         self.story.settle(at - 0.05, self.job, delivery=self.now["deliveries"])
         return self.moved(at, "completed", settled_as="complete")
 
     def removed(self, at: float) -> "Life":
-        place = {"dead": "dead_letters", "completed": "finished_jobs", "cancelled": "finished_jobs"}.get(self.now["state"], "jobs")
+        place = {"dead": "dead_letters", "completed": "finished_jobs", "cancelled": "finished_jobs"}.get(
+            self.now["state"], "jobs"
+        )
         self.recorded(at, op="DELETE", place=place, **self.now)
         self.now = {**self.now, "state": ""}
         return self

@@ -38,7 +38,9 @@ def i8_order_is_kept(facts: Facts) -> list[str]:
 
 def _passed_over(facts: Facts, queue: str, patience: float) -> list[str]:
     """Goes through first hand-outs by time, with a heap of those that ought to have gone first."""
-    handed = {id: leases[0] for id, leases in facts.by_job.items() if leases[0].deliveries == 1 and leases[0].queue == queue}
+    handed = {
+        id: leases[0] for id, leases in facts.by_job.items() if leases[0].deliveries == 1 and leases[0].queue == queue
+    }
     known = {job.id: job for job in _waiting(facts, queue) if job.id in handed}
     todo = sorted(known.values(), key=lambda job: job.since, reverse=True)
     heap: list[Waiting] = []
@@ -48,7 +50,12 @@ def _passed_over(facts: Facts, queue: str, patience: float) -> list[str]:
             heapq.heappush(heap, todo.pop())
         while heap and handed[heap[0].id].t0 <= lease.t1:
             heapq.heappop(heap)
-        if heap and lease.job in known and heap[0].goes_before(known[lease.job], patience) and not facts.troubled(heap[0].since, lease.t1):
+        if (
+            heap
+            and lease.job in known
+            and heap[0].goes_before(known[lease.job], patience)
+            and not facts.troubled(heap[0].since, lease.t1)
+        ):
             found.append(f"passed over: {heap[0].id} for {lease.t0 - heap[0].since:.1f} s by {lease.job} in {queue}")
     return found
 
@@ -117,7 +124,9 @@ def _differs(facts: Facts, known: list[Lease], told: list[Lease], result: Op) ->
     if new:
         return []
     living = [
-        lease for lease in known if result.db_at < lease.until - SLACK and not any(word.t0 < result.t1 for word in lease.settlements())
+        lease
+        for lease in known
+        if result.db_at < lease.until - SLACK and not any(word.t0 < result.t1 for word in lease.settlements())
     ]
     return [f"repeated, and {lease.job} is missing" for lease in living if lease not in told]
 
@@ -125,10 +134,17 @@ def _differs(facts: Facts, known: list[Lease], told: list[Lease], result: Op) ->
 def _settlements_repeat(facts: Facts) -> list[str]:
     found = []
     for lease in facts.leases.values():
-        again = lease.job in facts.replayed or any(other.deliveries > lease.deliveries for other in facts.by_job[lease.job])
+        again = lease.job in facts.replayed or any(
+            other.deliveries > lease.deliveries for other in facts.by_job[lease.job]
+        )
         for outcome in sorted({word.item.outcome for word in lease.settlements()}):
-            words = sorted((word for word in lease.settlements() if word.item.outcome == outcome), key=lambda word: word.t0)
-            found += [f"{breach}: {outcome} of {lease.job} delivery {lease.deliveries}" for breach in _wavers(words, again=again)]
+            words = sorted(
+                (word for word in lease.settlements() if word.item.outcome == outcome), key=lambda word: word.t0
+            )
+            found += [
+                f"{breach}: {outcome} of {lease.job} delivery {lease.deliveries}"
+                for breach in _wavers(words, again=again)
+            ]
     return found
 
 
@@ -168,18 +184,29 @@ def _refused_and_there(facts: Facts) -> list[str]:
     sent = [(item.key, result) for op, result in facts.calls if op.f == "enqueue" and not op.key for item in op.items]
     open_ones = {key for key, result in sent if result is None or result.type != "fail"}
     kept = {row.key for row in facts.final.kept}
-    return sorted({f"reported as not done, but it was done: {key}" for key, _ in sent if key not in open_ones and key in kept})
+    return sorted(
+        {f"reported as not done, but it was done: {key}" for key, _ in sent if key not in open_ones and key in kept}
+    )
 
 
 def _refused_first(calls: list[tuple[Op, Op | None]]) -> list[Op]:
     """Answers that said that nothing was done, as long as there were only such."""
-    return [result for _, result in takewhile(lambda call: call[1] is not None and call[1].type == "fail", calls) if result is not None]
+    return [
+        result
+        for _, result in takewhile(lambda call: call[1] is not None and call[1].type == "fail", calls)
+        if result is not None
+    ]
 
 
 def i11_nothing_runs_early(facts: Facts) -> list[str]:
     """No job is handed out before its run_at, be it the producer's, a retry's or a snooze's; and one job per run of a schedule."""
     wanted = {told.id: facts.asked[key].run_at for key, told in facts.acked.items() if told.status == "created"}
-    sent = {item.id: invoke.t0 for invoke, result in reversed(facts.calls) if invoke.f == "enqueue" and result for item in result.items}
+    sent = {
+        item.id: invoke.t0
+        for invoke, result in reversed(facts.calls)
+        if invoke.f == "enqueue" and result
+        for item in result.items
+    }
     found = []
     for id, leases in facts.by_job.items():
         found += [
@@ -188,7 +215,9 @@ def i11_nothing_runs_early(facts: Facts) -> list[str]:
             if lease.told_at < wanted.get(id, 0) - SLACK and not facts.jumped(sent[id], lease.t1)
         ]
         found += _early_again(facts, leases)
-    return found + [f"{row.jobs} jobs of {row.runs} runs: {row.schedule}" for row in facts.final.ticks if row.jobs != row.runs]
+    return found + [
+        f"{row.jobs} jobs of {row.runs} runs: {row.schedule}" for row in facts.final.ticks if row.jobs != row.runs
+    ]
 
 
 def _early_again(facts: Facts, leases: list[Lease]) -> list[str]:
@@ -208,9 +237,19 @@ def _early_again(facts: Facts, leases: list[Lease]) -> list[str]:
 def i12_counts_agree(facts: Facts) -> list[str]:
     """As many jobs as were acknowledged, completed only by somebody's word; the API tells of each the same as the database."""
     done = {lease.job for lease in facts.leases.values() if lease.heard("complete")}
-    found = [f"completed without a completion: {row.id}" for row in facts.final.kept if row.state == "completed" and row.id not in done]
-    made = {told.id for told in facts.acked.values()} | {row.id for row in facts.final.kept if row.schedule or row.replayed_from}
-    found += [f"stored, but never reported: {row.id}" for row in facts.final.kept if row.id not in made and row.key not in facts.unsure]
+    found = [
+        f"completed without a completion: {row.id}"
+        for row in facts.final.kept
+        if row.state == "completed" and row.id not in done
+    ]
+    made = {told.id for told in facts.acked.values()} | {
+        row.id for row in facts.final.kept if row.schedule or row.replayed_from
+    }
+    found += [
+        f"stored, but never reported: {row.id}"
+        for row in facts.final.kept
+        if row.id not in made and row.key not in facts.unsure
+    ]
     kept = {row.id: row.state for row in facts.final.kept}
     if facts.final.told:
         found += [

@@ -77,7 +77,12 @@ MUTANTS = {
         "late workers",
         ("I5",),
         (
-            rewritten(leases.SQL, "expired_leases", "lease_expires_at <= $2", "lease_expires_at <= $2::timestamptz + interval '1 day'"),
+            rewritten(
+                leases.SQL,
+                "expired_leases",
+                "lease_expires_at <= $2",
+                "lease_expires_at <= $2::timestamptz + interval '1 day'",
+            ),
             rewritten(leases.SQL, "get_leases", "jobs.lease_expires_at,", "jobs.lease_expires_at - interval '1 day',"),
             *(no_check_of_the_lease(name) for name in ("requeue", "move_to_dead_letters", "finish_cancelled")),
         ),
@@ -101,9 +106,15 @@ MUTANTS = {
         ("I5",),
         (rewritten(leases.SQL, "claim", "FOR UPDATE SKIP LOCKED", ""),),
     ),
-    "clock_of_the_broker": Mutant("R11: leases by the broker's own clock, and one is wrong", "dead workers", ("I5",), (code.own_clock,)),
+    "clock_of_the_broker": Mutant(
+        "R11: leases by the broker's own clock, and one is wrong", "dead workers", ("I5",), (code.own_clock,)
+    ),
     "unordered_locks": Mutant(
-        "R12: leases are put back in the order as sent", "dead workers", ("I9",), (code.unordered_locks,), says="deadlocks"
+        "R12: leases are put back in the order as sent",
+        "dead workers",
+        ("I9",),
+        (code.unordered_locks,),
+        says="deadlocks",
     ),
     "attempt_not_counted": Mutant(
         "a delivery spends no attempt",
@@ -122,35 +133,76 @@ MUTANTS = {
         "R1: an Idempotency-Key is taken anew each time",
         "lost replies",
         ("I3",),
-        (rewritten(keys.SQL, "acquire_idempotency_key", "WHERE keys.expires_at <= $6", "WHERE $6::timestamptz IS NOT NULL"),),
+        (
+            rewritten(
+                keys.SQL, "acquire_idempotency_key", "WHERE keys.expires_at <= $6", "WHERE $6::timestamptz IS NOT NULL"
+            ),
+        ),
     ),
-    "token_rotated": Mutant("R2: a repeated claim gets new tokens", "lost replies", ("I5", "I10"), (code.token_rotated,)),
-    "released_and_replayed": Mutant("R3: undone on disconnect, although there is a key", "cut clients", ("I5",), (code.undone_with_a_key,)),
+    "token_rotated": Mutant(
+        "R2: a repeated claim gets new tokens", "lost replies", ("I5", "I10"), (code.token_rotated,)
+    ),
+    "released_and_replayed": Mutant(
+        "R3: undone on disconnect, although there is a key", "cut clients", ("I5",), (code.undone_with_a_key,)
+    ),
     # The database fails
-    "errors_swallowed": Mutant("a settlement that failed is told as done", "cut database", ("I4", "I10", "I12"), (code.errors_swallowed,)),
-    "unknown_as_not_done": Mutant("R7: whatever has failed was not done", "cut database", ("I10",), (code.unknown_as_not_done,)),
-    "fire_and_forget": Mutant("jobs are acknowledged before they are stored", "cut database", ("I1",), (code.fire_and_forget,)),
-    "batch_in_parts": Mutant("the key and the parts of a batch commit one by one", "cut database", ("I1", "I3"), (code.batch_in_parts,)),
+    "errors_swallowed": Mutant(
+        "a settlement that failed is told as done", "cut database", ("I4", "I10", "I12"), (code.errors_swallowed,)
+    ),
+    "unknown_as_not_done": Mutant(
+        "R7: whatever has failed was not done", "cut database", ("I10",), (code.unknown_as_not_done,)
+    ),
+    "fire_and_forget": Mutant(
+        "jobs are acknowledged before they are stored", "cut database", ("I1",), (code.fire_and_forget,)
+    ),
+    "batch_in_parts": Mutant(
+        "the key and the parts of a batch commit one by one", "cut database", ("I1", "I3"), (code.batch_in_parts,)
+    ),
     "keyless_batch_by_lane": Mutant(
-        "a batch over several lanes without a key is stored lane by lane", "keyless batches", ("I3", "W8"), (code.keyless_batch_by_lane,)
+        "a batch over several lanes without a key is stored lane by lane",
+        "keyless batches",
+        ("I3", "W8"),
+        (code.keyless_batch_by_lane,),
     ),
     "replay_in_two": Mutant(
-        "a replay into another queue takes two transactions", "replays", ("I1", "W8"), (code.replay_in_two_transactions,)
+        "a replay into another queue takes two transactions",
+        "replays",
+        ("I1", "W8"),
+        (code.replay_in_two_transactions,),
     ),
     "commits_not_flushed": Mutant(
-        "R19: sessions have synchronous_commit=off", "killed database", ("I1",), (code.commits_not_flushed,), says="lost"
+        "R19: sessions have synchronous_commit=off",
+        "killed database",
+        ("I1",),
+        (code.commits_not_flushed,),
+        says="lost",
     ),
     # False responses
-    "gives_up_at_once": Mutant("the first failure is the last", "late workers", ("I13", "W4"), (code.gives_up_at_once,)),
-    "cancel_not_done": Mutant("a waiting job is reported as cancelled, and runs", "cancels", ("I13", "W7"), (code.cancel_not_done,)),
-    "refused_and_done": Mutant("completions are reported as lost, and count", "lost replies", ("W7",), (code.refused_and_done,)),
+    "gives_up_at_once": Mutant(
+        "the first failure is the last", "late workers", ("I13", "W4"), (code.gives_up_at_once,)
+    ),
+    "cancel_not_done": Mutant(
+        "a waiting job is reported as cancelled, and runs", "cancels", ("I13", "W7"), (code.cancel_not_done,)
+    ),
+    "refused_and_done": Mutant(
+        "completions are reported as lost, and count", "lost replies", ("W7",), (code.refused_and_done,)
+    ),
     "result_lost": Mutant(
         "a completed job has no result",
         "lost replies",
         ("I13",),
-        (rewritten(leases.SQL, "complete", "'complete', result, cancel_requested_at", "'complete', NULL, cancel_requested_at"),),
+        (
+            rewritten(
+                leases.SQL,
+                "complete",
+                "'complete', result, cancel_requested_at",
+                "'complete', NULL, cancel_requested_at",
+            ),
+        ),
     ),
-    "deaf_to_sigterm": Mutant("R15: a broker does not end on SIGTERM", "rolling", ("I9",), (code.deaf_to_sigterm,), says="SIGTERM"),
+    "deaf_to_sigterm": Mutant(
+        "R15: a broker does not end on SIGTERM", "rolling", ("I9",), (code.deaf_to_sigterm,), says="SIGTERM"
+    ),
     # Maintenance, without a request
     "paused_not_swept": Mutant(
         "leases of paused queues are not taken back when they run out",
@@ -170,7 +222,11 @@ MUTANTS = {
         "scheduled jobs whose time came more than a minute ago stay scheduled",
         "long outage",
         ("I9",),
-        (rewritten(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1 AND run_at > $1::timestamptz - interval '60 s'"),),
+        (
+            rewritten(
+                jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1 AND run_at > $1::timestamptz - interval '60 s'"
+            ),
+        ),
         says="'scheduled'",
     ),
     # What is kept
@@ -203,7 +259,9 @@ MUTANTS = {
         says="stats say",
     ),
     # Rules of queues
-    "unique_unchecked": Mutant("nobody asks who has a unique key", "crowd", ("I3",), (code.unique_unchecked,), says="unique key"),
+    "unique_unchecked": Mutant(
+        "nobody asks who has a unique key", "crowd", ("I3",), (code.unique_unchecked,), says="unique key"
+    ),
     "limit_not_counted": Mutant(
         "max_running is taken for the most of one claim",
         "crowd",
@@ -211,7 +269,10 @@ MUTANTS = {
         (rewritten(limits.SQL, "running_slots", "count(*)", "0 * count(*)"),),
     ),
     "last_in_first_out": Mutant(
-        "the youngest goes first", "one line", ("I8",), (rewritten(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),)
+        "the youngest goes first",
+        "one line",
+        ("I8",),
+        (rewritten(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),),
     ),
     "early": Mutant(
         "jobs become ready three seconds before their time",

@@ -37,13 +37,26 @@ SITUATIONS = {
     "late workers": replace(_SMALL, nemeses=("worker_stop",), jobs=600, lease=1, faults=2, pause=0.25),
     "dead workers": replace(_SMALL, nemeses=("worker_kill",), jobs=1500, faults=2, brokers=3, workers=3, crash=0.08),
     "lost replies": replace(_SMALL, nemeses=("client_lost_replies",)),
-    "cut clients": replace(_SMALL, nemeses=("client_cut",), faults=8, fault_seconds=0.3, gap_seconds=0.6, workers=3, slots=8, pause=0.2),
+    "cut clients": replace(
+        _SMALL, nemeses=("client_cut",), faults=8, fault_seconds=0.3, gap_seconds=0.6, workers=3, slots=8, pause=0.2
+    ),
     "cut database": replace(_SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02),
     "crowd": replace(_SMALL, nemeses=("old_snapshot",), jobs=2000, faults=1, slots=8, lease=1, pause=0.3),
-    "one line": replace(_SMALL, nemeses=("old_snapshot",), jobs=400, quiet=6.0, faults=1, focus=LINE, pause=0.05, lease=1),
-    "keyless batches": replace(_SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02, focus=WIDE, keyless=0.8),
+    "one line": replace(
+        _SMALL, nemeses=("old_snapshot",), jobs=400, quiet=6.0, faults=1, focus=LINE, pause=0.05, lease=1
+    ),
+    "keyless batches": replace(
+        _SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02, focus=WIDE, keyless=0.8
+    ),
     "replays": replace(
-        _SMALL, nemeses=("db_cut", "broker_kill"), faults=10, fault_seconds=0.3, focus=WIDE, failures=10, operator=0.05, buggify=0.01
+        _SMALL,
+        nemeses=("db_cut", "broker_kill"),
+        faults=10,
+        fault_seconds=0.3,
+        focus=WIDE,
+        failures=10,
+        operator=0.05,
+        buggify=0.01,
     ),
     "killed database": replace(_SMALL, nemeses=("postgres_kill",), gap_seconds=1.2, sql=0),
     "paused queue": replace(
@@ -75,7 +88,10 @@ def try_one(name: str, situation: str, seed: int) -> Outcome:
     began = time.monotonic()
     report = run(replace(SITUATIONS[situation], mutant=name, seed=seed))
     told = [
-        f"{invariant}: {breach}" for invariant, breaches in report.found.items() for breach in breaches if _tells(name, invariant, breach)
+        f"{invariant}: {breach}"
+        for invariant, breaches in report.found.items()
+        for breach in breaches
+        if _tells(name, invariant, breach)
     ]
     outcome = Outcome(name, situation, seed, tuple(told), time.monotonic() - began)
     if outcome.right:
@@ -91,7 +107,9 @@ def everything(names: list[str]) -> list[tuple[str, str]]:
     """By situation, the sound broker first."""
     chosen = [(name, MUTANTS[name].situation) for name in MUTANTS if name in names or not names]
     return [
-        one for situation in dict.fromkeys(s for _, s in chosen) for one in [(SOUND, situation), *(c for c in chosen if c[1] == situation)]
+        one
+        for situation in dict.fromkeys(s for _, s in chosen)
+        for one in [(SOUND, situation), *(c for c in chosen if c[1] == situation)]
     ]
 
 
@@ -101,7 +119,14 @@ def line(outcomes: list[Outcome]) -> str:
     verdict = f"{'caught' if first.name else 'clean'} {sum(outcome.right for outcome in outcomes)} of {len(outcomes)}"
     seconds = "/".join(f"{outcome.seconds:.0f}" for outcome in outcomes)
     said = next((outcome.sentences[0] for outcome in outcomes if outcome.sentences), "")
-    columns = (first.name or "(sound)", ", ".join(SITUATIONS[first.situation].nemeses), invariants, verdict, seconds, said[:90])
+    columns = (
+        first.name or "(sound)",
+        ", ".join(SITUATIONS[first.situation].nemeses),
+        invariants,
+        verdict,
+        seconds,
+        said[:90],
+    )
     return COLUMNS.format(*columns)
 
 

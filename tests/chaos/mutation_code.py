@@ -128,9 +128,13 @@ def fire_and_forget() -> None:
 
 
 def batch_in_parts() -> None:
-    async def store_together(self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *rest: Any, atomic: bool) -> Any:
+    async def store_together(
+        self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *rest: Any, atomic: bool
+    ) -> Any:
         on: Any = self._infra.db
-        known = await self._known(on, key, [EnqueueResult(entry.row.id) for entry in entries]) if key is not None else None
+        known = (
+            await self._known(on, key, [EnqueueResult(entry.row.id) for entry in entries]) if key is not None else None
+        )
         if known is None:
             await self._write(on, entries, atomic=atomic)
         return known
@@ -141,7 +145,9 @@ def batch_in_parts() -> None:
 def keyless_batch_by_lane() -> None:
     sound = EnqueueService._store_together
 
-    async def store_together(self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *, atomic: bool) -> Any:
+    async def store_together(
+        self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *, atomic: bool
+    ) -> Any:
         if key is not None or any(entry.needs_transaction for entry in entries):
             return await sound(self, items, entries, key, atomic=atomic)
         await self._write(self._infra.db, entries, atomic=atomic)
@@ -154,11 +160,19 @@ def replay_in_two_transactions() -> None:
     """In a replay into another queue, the dead letter is removed before the job is stored."""
 
     async def move(
-        self: DeadLetterService, queue: Queue, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: Any
+        self: DeadLetterService,
+        queue: Queue,
+        lane: int,
+        ids: Sequence[UUID],
+        due: dict[UUID, ReplayTime],
+        overrides: Any,
     ) -> list[UUID]:
         letters = await dead_letters.remove(self._infra.db, lane, ids)
         await asyncio.sleep(SLOW)
-        fresh = [self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides) for letter in letters]
+        fresh = [
+            self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides)
+            for letter in letters
+        ]
         for target, rows in by_lane(fresh, lambda row: row.id).items():
             await jobs.enqueue(self._infra.db, target, rows)
         return [row.id for row in fresh]
@@ -195,7 +209,10 @@ def refused_and_done() -> None:
     async def settle_lane(self: SettlementService, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         results = await sound(self, lane, items)
         refused = [result.status == "settled" and next(group_scheduler) % 10 == 0 for result in results]
-        return [msgspec.structs.replace(result, status="lease_lost") if no else result for result, no in zip(results, refused, strict=True)]
+        return [
+            msgspec.structs.replace(result, status="lease_lost") if no else result
+            for result, no in zip(results, refused, strict=True)
+        ]
 
     SettlementService._settle_lane = settle_lane  # type: ignore[method-assign]
 

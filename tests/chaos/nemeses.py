@@ -214,7 +214,15 @@ FULL: dict[str, Nemesis] = SHORT | {
     "failover": failover,
 }
 
-NEEDS_POSTGRES = {"postgres_terminate", "old_snapshot", "pool_starvation", "connections_taken", "clock_jump", "migration", "failover"}
+NEEDS_POSTGRES = {
+    "postgres_terminate",
+    "old_snapshot",
+    "pool_starvation",
+    "connections_taken",
+    "clock_jump",
+    "migration",
+    "failover",
+}
 WHOLE = {"long_outage_clock"}  # comes alone
 
 

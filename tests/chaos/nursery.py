@@ -63,7 +63,9 @@ class Nursery:
         with log.open("ab") as said:
             command = [sys.executable, "-m", "tests.chaos.nursery"]
             env = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
-            self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
+            self._process = subprocess.Popen(
+                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+            )
         self._one_at_a_time = threading.Lock()
 
     def bear(self, role: str, *args: str, log: Path, env: dict[str, str] | None = None) -> Child:

@@ -20,7 +20,9 @@ REVOKES_AT = 0.4  # share of the time in which jobs are sent
 
 
 class Operator:
-    def __init__(self, options: Options, client: Client, doomed: list[str], dice: random.Random, stopping: asyncio.Event) -> None:
+    def __init__(
+        self, options: Options, client: Client, doomed: list[str], dice: random.Random, stopping: asyncio.Event
+    ) -> None:
         self.options = options
         self._client = client
         self._doomed = doomed  # ids of API keys to revoke
@@ -31,7 +33,14 @@ class Operator:
         """Ends with no queue paused."""
         revoke_at = now() + self.options.load_seconds * REVOKES_AT
         halts = asyncio.create_task(self._pause_and_resume())
-        actions: list[Callable[[], Awaitable[object]]] = [self._purge, self._replay, self._move, self._forget, self._look, self._look]
+        actions: list[Callable[[], Awaitable[object]]] = [
+            self._purge,
+            self._replay,
+            self._move,
+            self._forget,
+            self._look,
+            self._look,
+        ]
         while not self._stopping.is_set():
             await self._dice.choice(actions)()
             if self._doomed and now() > revoke_at:
@@ -79,9 +88,14 @@ class Operator:
             await self._call(Part("purge", [letter]), "/dead-letters/purge", {"ids": [letter.id], "dry_run": False})
 
     async def _letters(self, queue: str) -> list[Item]:
-        answer = await self._client.call_for([Part("letters")], f"/dead-letters?queue={queue}&limit={LETTERS}", None, method="GET")
+        answer = await self._client.call_for(
+            [Part("letters")], f"/dead-letters?queue={queue}&limit={LETTERS}", None, method="GET"
+        )
         return (
-            [Item(key=letter["payload"].get("key", ""), id=letter["id"], queue=queue) for letter in answer.body["items"]]
+            [
+                Item(key=letter["payload"].get("key", ""), id=letter["id"], queue=queue)
+                for letter in answer.body["items"]
+            ]
             if answer.ok
             else []
         )
@@ -90,7 +104,9 @@ class Operator:
 
     async def _look(self) -> None:
         """Lists the leases and when each ends: the broker must end an expired one soon, even in a paused queue."""
-        await self._client.call_for([Part("leases", read=_leases)], "/jobs?state=running&order=asc&limit=1000", None, method="GET")
+        await self._client.call_for(
+            [Part("leases", read=_leases)], "/jobs?state=running&order=asc&limit=1000", None, method="GET"
+        )
 
     async def _revoke(self, key_id: str) -> None:
         await self._call(Part("revoke", [Item(id=key_id)]), f"/api-keys/{key_id}", None, method="DELETE")
@@ -110,7 +126,10 @@ def _moved(letter: Item, body: Json) -> list[Item]:
 def _leases(body: Json) -> list[Item]:
     jobs = [job for job in body["items"] if "lease_expires_at" in job]
     return [
-        Item(id=job["id"], queue=job["queue"], deliveries=job["deliveries"], lease_until=instant(job["lease_expires_at"])) for job in jobs
+        Item(
+            id=job["id"], queue=job["queue"], deliveries=job["deliveries"], lease_until=instant(job["lease_expires_at"])
+        )
+        for job in jobs
     ]
 
 

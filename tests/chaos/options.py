@@ -57,7 +57,9 @@ HELP = {
 
 
 def parse(arguments: list[str] | None = None) -> Options:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     for field in fields(Options):
         name, text = f"--{field.name.replace('_', '-')}", HELP.get(field.name, field.name.replace("_", " "))
         if isinstance(field.default, bool):

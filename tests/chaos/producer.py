@@ -60,7 +60,9 @@ class Producer:
         path, body = ("/jobs", jobs[0]) if len(jobs) == 1 else ("/jobs/batch", {"jobs": jobs})
         tries = 0
         while True:
-            answer = await self._client.call("enqueue", path, body, key=key, items=items, read=lambda told: read(told, items))
+            answer = await self._client.call(
+                "enqueue", path, body, key=key, items=items, read=lambda told: read(told, items)
+            )
             if not answer.again or (answer.kind == "info" and not key):
                 return answer
             tries += 1
@@ -79,7 +81,8 @@ def read(body: Json, asked: list[Item]) -> list[Item]:
     """Ids, and whether the job is a new one. A single answer says that in a header; of a repeated call whose payload it has does."""
     if "results" in body:
         return [
-            Item(key=item.key, id=result["job_id"], status=result["status"]) for item, result in zip(asked, body["results"], strict=True)
+            Item(key=item.key, id=result["job_id"], status=result["status"])
+            for item, result in zip(asked, body["results"], strict=True)
         ]
     own = body["payload"]["key"] == asked[0].key and "duplicate" not in body
     return [Item(key=asked[0].key, id=body["id"], status="created" if own else "duplicate")]

@@ -48,7 +48,9 @@ def report(facts: Facts, folder: Path, found: Found, *, seconds: float) -> Repor
         "double-accepted": str(count(found, "I4", "completed by two", "accepted as new")),
         "overlapping leases": str(count(found, "I5", "overlap", "one ")),
         "duplicates": str(count(found, "I3")),
-        "other breaches": str(sum(map(len, found.values())) - sum(count(found, name) for name in ("I1", "I3", "I4", "I5"))),
+        "other breaches": str(
+            sum(map(len, found.values())) - sum(count(found, name) for name in ("I1", "I3", "I4", "I5"))
+        ),
         "redelivered": f"{sum(why.values()):,} times ({listed(why)})",
         "unknown outcomes": f"{sum(op.type == 'info' for op in ops):,} of {sum(op.type != 'invoke' for op in ops):,} calls",
         "recovery": f"p50 {percentile(back, 50):.2f} s, p99 {percentile(back, 99):.2f} s, max {percentile(back, 100):.2f} s",

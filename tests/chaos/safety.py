@@ -31,7 +31,11 @@ def i1_nothing_acknowledged_is_lost(facts: Facts) -> list[str]:
 def _lost_a_parent(facts: Facts, key: str, row: Kept) -> bool:
     """Whether one of its parents has failed or was cancelled, also if it was replayed later."""
     parents = [facts.acked[parent].id for parent in facts.asked[key].depends_on if parent in facts.acked]
-    failed = [id for id in parents if facts.kept.get(id, [None])[0] is None or facts.kept[id][0].state in ("dead", "cancelled")]
+    failed = [
+        id
+        for id in parents
+        if facts.kept.get(id, [None])[0] is None or facts.kept[id][0].state in ("dead", "cancelled")
+    ]
     return row.reason == "dependency_failed" and bool(failed or facts.replayed.intersection(parents))
 
 
@@ -39,7 +43,9 @@ def i2_nothing_comes_from_nowhere(facts: Facts) -> list[str]:
     """Every job that is handed out or kept was sent by somebody, as it is."""
     ticks = {row.id for row in facts.final.kept if row.schedule}
     found = [
-        f"kept, but never sent: {row.id} key {row.key!r}" for row in facts.final.kept if row.key not in facts.asked and not row.schedule
+        f"kept, but never sent: {row.id} key {row.key!r}"
+        for row in facts.final.kept
+        if row.key not in facts.asked and not row.schedule
     ]
     for op in facts.ops:
         if op.f != "claim" or op.type != "ok":
@@ -57,7 +63,9 @@ def i3_one_job_per_key(facts: Facts) -> list[str]:
     """All answers to one Idempotency-Key name the same jobs; no job is there twice; a batch is stored whole or not at all."""
     found = []
     for key, calls in facts.enqueues.items():
-        answers = {tuple(item.id for item in result.items) for _, result in calls if result is not None and result.type == "ok"}
+        answers = {
+            tuple(item.id for item in result.items) for _, result in calls if result is not None and result.type == "ok"
+        }
         if len(answers) > 1:
             found.append(f"one key, several answers: {key} {sorted(answers)[:2]}")
     copies = Counter(row.key for row in facts.final.kept if row.key)
@@ -74,13 +82,17 @@ def _half_batches(facts: Facts, copies: Counter[str]) -> list[str]:
             sent = [item.key for item in op.items if not item.unique and not facts.may_be_gone(item.key)]
             stored = sum(key in copies for key in sent)
             if 0 < stored < len(sent):
-                found[sent[0]] = f"half a batch: {stored} of {len(sent)} jobs of {op.key or 'a call without a key: ' + sent[0]}"
+                found[sent[0]] = (
+                    f"half a batch: {stored} of {len(sent)} jobs of {op.key or 'a call without a key: ' + sent[0]}"
+                )
     return list(found.values())
 
 
 def _unique_twice(facts: Facts) -> list[str]:
     """A second job with a unique key, made while the first was surely still there: acknowledged, and nobody had begun to end it."""
-    holders: dict[str, list[tuple[float, float, str]]] = defaultdict(list)  # key -> (acknowledged, first word of an end, id)
+    holders: dict[str, list[tuple[float, float, str]]] = defaultdict(
+        list
+    )  # key -> (acknowledged, first word of an end, id)
     found = []
     for invoke, result in facts.calls:
         if invoke.f != "enqueue" or result is None or result.type != "ok":
@@ -98,28 +110,45 @@ def _unique_twice(facts: Facts) -> list[str]:
 
 def _made_by(facts: Facts, key: str, t0: float) -> bool:
     """Whether the call that began then can be the one that made the job: no earlier one with its Idempotency-Key had begun."""
-    return not any(op.t0 < t0 and any(item.key == key for item in op.items) for op, _ in facts.enqueues.get(key.rpartition("-")[0], []))
+    return not any(
+        op.t0 < t0 and any(item.key == key for item in op.items)
+        for op, _ in facts.enqueues.get(key.rpartition("-")[0], [])
+    )
 
 
 def _first_end(facts: Facts, id: str) -> float:
     """Cancelled at an unknown time counts as at once; a dead worker's job may have been completed or buried by expiry from its lease on."""
     if id in facts.cancels:
         return 0.0
-    return min((min([lease.over, *(word.t0 for word in lease.settlements())]) for lease in facts.by_job.get(id, [])), default=0.0)
+    return min(
+        (min([lease.over, *(word.t0 for word in lease.settlements())]) for lease in facts.by_job.get(id, [])),
+        default=0.0,
+    )
 
 
 def i4_one_completion(facts: Facts) -> list[str]:
     """At most one completion is accepted, it stands, and nothing is handed out after it; a lease ends in one way."""
-    found = [f"settled in two ways: {lease.job}, {ways}" for lease in facts.leases.values() if len(ways := _ways(lease)) > 1]
+    found = [
+        f"settled in two ways: {lease.job}, {ways}" for lease in facts.leases.values() if len(ways := _ways(lease)) > 1
+    ]
     for id, leases in facts.by_job.items():
-        done = [(lease, word) for lease in leases for word in lease.settlements() if word.accepted and word.item.outcome == "complete"]
+        done = [
+            (lease, word)
+            for lease in leases
+            for word in lease.settlements()
+            if word.accepted and word.item.outcome == "complete"
+        ]
         if len({lease.token for lease, _ in done}) > 1:
-            found.append(f"completed by two holders: {id}, deliveries {sorted({lease.deliveries for lease, _ in done})}")
+            found.append(
+                f"completed by two holders: {id}, deliveries {sorted({lease.deliveries for lease, _ in done})}"
+            )
         if sum(word.item.status == "settled" for _, word in done) > 1:
             found.append(f"accepted as new more than once: {id}")
         if done and facts.kept.get(id, [None])[0] is not None and facts.kept[id][0].state != "completed":
             found.append(f"completion accepted, but {id} is {facts.kept[id][0].state}")
-        after = [lease.deliveries for lease in leases if done and lease.deliveries > min(held.deliveries for held, _ in done)]
+        after = [
+            lease.deliveries for lease in leases if done and lease.deliveries > min(held.deliveries for held, _ in done)
+        ]
         found += [f"handed out after completion: {id}, delivery {delivery}" for delivery in after]
     return found
 
@@ -133,7 +162,9 @@ def i5_one_holder(facts: Facts) -> list[str]:
     found = []
     for id, leases in facts.by_job.items():
         found += [
-            f"one lease, two claims: {id} delivery {lease.deliveries} {sorted(lease.claims)}" for lease in leases if len(lease.claims) > 1
+            f"one lease, two claims: {id} delivery {lease.deliveries} {sorted(lease.claims)}"
+            for lease in leases
+            if len(lease.claims) > 1
         ]
         for earlier, later in pairwise(leases):
             if earlier.deliveries == later.deliveries:

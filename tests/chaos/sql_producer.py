@@ -80,5 +80,8 @@ def _arguments(job: Json) -> Json:
     if "group" in job:
         named["group_key"] = job["group"]
     if "unique" in job:
-        named |= {"unique_key": job["unique"]["key"], "on_duplicate": job["unique"].get("on_duplicate", "return_existing")}
+        named |= {
+            "unique_key": job["unique"]["key"],
+            "on_duplicate": job["unique"].get("on_duplicate", "return_existing"),
+        }
     return named

@@ -29,34 +29,53 @@ class Story:
         self._ahead = 0.0  # the database's clock
         self._calls = count(1)
 
-    def enqueue(self, at: float, *jobs: str, key: str = "k", kind: Kind = "ok", ids: dict[str, str] | None = None, **fields: Any) -> None:
+    def enqueue(
+        self, at: float, *jobs: str, key: str = "k", kind: Kind = "ok", ids: dict[str, str] | None = None, **fields: Any
+    ) -> None:
         """A job's id is its key with `id-` before it, unless `ids` says otherwise."""
         told = fields.pop("told", "created")
         asked = [Item(**{"key": job, "queue": WORK, "payload": "h", **fields}) for job in jobs]
         heard = [Item(key=job, id=(ids or {}).get(job, f"id-{job}"), status=told) for job in jobs]
         self._call("enqueue", at, key, kind, asked, heard if kind == "ok" else [])
 
-    def claim(self, at: float, job: str, *, delivery: int = 1, token: str = "", key: str = "", by: str = "w", **fields: Any) -> None:
+    def claim(
+        self, at: float, job: str, *, delivery: int = 1, token: str = "", key: str = "", by: str = "w", **fields: Any
+    ) -> None:
         facts = {"queue": WORK, "payload": "h", "attempt": delivery, "max_attempts": 5, "deliveries": delivery}
-        times = {"db_at": BEGIN + at + self._ahead, "lease_until": BEGIN + at + self._ahead + LEASE, "token": token or f"t{delivery}"}
+        times = {
+            "db_at": BEGIN + at + self._ahead,
+            "lease_until": BEGIN + at + self._ahead + LEASE,
+            "token": token or f"t{delivery}",
+        }
         item = Item(**{"key": job, "id": f"id-{job}", **facts, **times, **fields})
         self._call("claim", at, key, "ok", [], [item], by=by)
 
     def claim_nothing(self, at: float, *, key: str) -> None:
         self._call("claim", at, key, "ok", [], [])
 
-    def settle(self, at: float, job: str, outcome: str = "complete", *, delivery: int = 1, kind: Kind = "ok", **fields: Any) -> None:
+    def settle(
+        self, at: float, job: str, outcome: str = "complete", *, delivery: int = 1, kind: Kind = "ok", **fields: Any
+    ) -> None:
         code = fields.pop("code", "")
         said = {name: fields[name] for name in ("result", "retryable") if name in fields}
         asked = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, outcome=outcome, **said)
         told = Item(
-            **{"id": f"id-{job}", "token": f"t{delivery}", "deliveries": delivery, "outcome": outcome, "status": "settled", **fields}
+            **{
+                "id": f"id-{job}",
+                "token": f"t{delivery}",
+                "deliveries": delivery,
+                "outcome": outcome,
+                "status": "settled",
+                **fields,
+            }
         )
         self._call("settle", at, "", kind, [asked], [told] if kind == "ok" else [], code=code)
 
     def cancel(self, at: float, job: str, state: str = "cancelled", *, kind: Kind = "ok") -> None:
         """`state` is the job's in the answer."""
-        self._call("cancel", at, "", kind, [Item(id=f"id-{job}")], [Item(id=f"id-{job}", state=state)] if kind == "ok" else [])
+        self._call(
+            "cancel", at, "", kind, [Item(id=f"id-{job}")], [Item(id=f"id-{job}", state=state)] if kind == "ok" else []
+        )
 
     def jump(self, at: float, by: float) -> None:
         """From then on the database's clock is `by` seconds ahead of the machine's."""
@@ -64,18 +83,29 @@ class Story:
         self.faults.append(Fault("clock_jump", BEGIN + at, BEGIN + at + 0.1, []))
         self.rows.append(Row(n=len(self.rows) + 1, at=BEGIN + at, xid=0, place="clock", by=by))
 
-    def change(self, at: float, job: str, state: str, *, old: str = "", op: str = "UPDATE", place: str = "jobs", **fields: Any) -> None:
+    def change(
+        self, at: float, job: str, state: str, *, old: str = "", op: str = "UPDATE", place: str = "jobs", **fields: Any
+    ) -> None:
         """A row of the witness. Changes in the same tenth of a second are one transaction."""
         row = {"id": f"id-{job}", "state": state, "old_state": old, "max_attempts": 5, **fields}
         self.rows.append(Row(n=len(self.rows) + 1, at=BEGIN + at, xid=round(at * 10) + 1, op=op, place=place, **row))
 
     def beat(self, at: float, job: str, *, delivery: int = 1, status: str = "extended") -> None:
         asked = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery)
-        told = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, status=status, lease_until=BEGIN + at + LEASE)
+        told = Item(
+            id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, status=status, lease_until=BEGIN + at + LEASE
+        )
         self._call("heartbeat", at, "", "ok", [asked], [told])
 
     def act(
-        self, at: float, f: str, *items: Item, told: tuple[Item, ...] = (), queue: str = "", kind: Kind = "ok", caller: str = ""
+        self,
+        at: float,
+        f: str,
+        *items: Item,
+        told: tuple[Item, ...] = (),
+        queue: str = "",
+        kind: Kind = "ok",
+        caller: str = "",
     ) -> None:
         """A call of an operator."""
         self._call(f, at, "", kind, list(items), list(told), by="operator", queue=queue, caller=caller)
@@ -97,7 +127,17 @@ class Story:
         return check(self.facts(**final))
 
     def _call(
-        self, f: str, at: float, key: str, kind: Kind, asked: list[Item], told: list[Item], *, by: str = "w", code: str = "", **fields: str
+        self,
+        f: str,
+        at: float,
+        key: str,
+        kind: Kind,
+        asked: list[Item],
+        told: list[Item],
+        *,
+        by: str = "w",
+        code: str = "",
+        **fields: str,
     ) -> None:
         t0, t1 = BEGIN + at, BEGIN + at + 0.1
         begun = Op(f=f, type="invoke", call=f"{by}#{next(self._calls)}", proc=by, t0=t0, key=key, items=asked, **fields)  # type: ignore[arg-type]

@@ -44,7 +44,10 @@ async def deadlock(dsn: str) -> None:
     sessions = [await asyncpg.connect(dsn) for _ in range(2)]
     for session, lane in zip(sessions, (1, 2), strict=True):
         await session.execute(f"BEGIN; SELECT FROM gates WHERE lane = {lane} FOR UPDATE")
-    waits = [session.execute(f"SELECT FROM gates WHERE lane = {lane} FOR UPDATE") for session, lane in zip(sessions, (2, 1), strict=True)]
+    waits = [
+        session.execute(f"SELECT FROM gates WHERE lane = {lane} FOR UPDATE")
+        for session, lane in zip(sessions, (2, 1), strict=True)
+    ]
     ends = await asyncio.gather(*waits, return_exceptions=True)
     assert [type(end) for end in ends].count(asyncpg.DeadlockDetectedError) == 1
     for session in sessions:

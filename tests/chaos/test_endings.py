@@ -33,7 +33,12 @@ def silent(story: Story, count: int) -> float:
 
 @pytest.mark.parametrize(
     ("failed", "attempt", "found"),
-    [(1, 1, "1 of 3 attempts were spent"), (1, 3, "1 of 3 attempts were spent"), (2, 2, "2 of 3 attempts were spent"), (3, 3, "")],
+    [
+        (1, 1, "1 of 3 attempts were spent"),
+        (1, 3, "1 of 3 attempts were spent"),
+        (2, 2, "2 of 3 attempts were spent"),
+        (3, 3, ""),
+    ],
 )
 def test_attempts_exhausted_needs_as_many_failures(story: Story, failed: int, attempt: int, found: str) -> None:
     failures(story, failed)
@@ -88,7 +93,9 @@ def test_poison_before_the_last_lease_has_run_out(story: Story) -> None:
     ("expires_at", "ended", "found"),
     [(0, 5, "it has no expires_at"), (8, 5, "3.000 s before expires_at"), (4, 5, "")],
 )
-def test_expired_needs_a_start_deadline_that_has_passed(story: Story, expires_at: float, ended: float, found: str) -> None:
+def test_expired_needs_a_start_deadline_that_has_passed(
+    story: Story, expires_at: float, ended: float, found: str
+) -> None:
     story.enqueue(0, "a", expires_at=BEGIN + expires_at if expires_at else 0)
     dead(story, "expired", ended=BEGIN + ended)
     assert story.verdict().get("I13", []) == ([f"dead as expired, but {found}: id-a"] if found else [])

@@ -31,5 +31,7 @@ def test_every_bug_has_somewhere_to_go() -> None:
 
 def test_there_are_at_least_sixteen_and_each_has_a_sound_twin() -> None:
     assert len(MUTANTS) >= 16
-    assert {situation for name, situation in everything([]) if name == SOUND} == {mutant.situation for mutant in MUTANTS.values()}
+    assert {situation for name, situation in everything([]) if name == SOUND} == {
+        mutant.situation for mutant in MUTANTS.values()
+    }
     assert {mutant.situation for mutant in MUTANTS.values()} == SITUATIONS.keys()

@@ -71,7 +71,9 @@ def ask(client: socket.socket) -> bytes:
     return client.recv(100)
 
 
-def test_with_lost_replies_the_request_arrives_and_the_answer_does_not(client: socket.socket, echo: Echo, network: Network) -> None:
+def test_with_lost_replies_the_request_arrives_and_the_answer_does_not(
+    client: socket.socket, echo: Echo, network: Network
+) -> None:
     network.set_mode(["leg"], "lost_replies")
     client.sendall(b"hello")
     assert echo.heard.wait(20)

@@ -29,7 +29,9 @@ def test_move_to_another_queue_is_one_transaction(story: Story) -> None:
 # Removals and replays need a request
 
 
-@pytest.mark.parametrize(("asked", "kind", "found"), [(0.95, "ok", 0), (0.5, "info", 0), (0.95, "fail", 1), (1.5, "ok", 1), (0.5, "ok", 1)])
+@pytest.mark.parametrize(
+    ("asked", "kind", "found"), [(0.95, "ok", 0), (0.5, "info", 0), (0.95, "fail", 1), (1.5, "ok", 1), (0.5, "ok", 1)]
+)
 def test_waiting_jobs_are_removed_by_a_purge_only(story: Story, asked: float, kind: Kind, found: int) -> None:
     story.act(asked, "purge", queue="work", kind=kind)
     assert len(Life(story).made().removed(1).kept().get("W8", [])) == found
@@ -63,11 +65,15 @@ def test_child_waits_for_its_parent(story: Story, at: float, *, found: bool) -> 
     parent.completed(2)
     if not found:
         child.changed(at, "ready")
-    assert child.kept().get("W8", []) == (["ready before the jobs that it depends on were over: id-child"] if found else [])
+    assert child.kept().get("W8", []) == (
+        ["ready before the jobs that it depends on were over: id-child"] if found else []
+    )
 
 
 @pytest.mark.parametrize(("sent", "found"), [({}, True), ({"on_parent_failure": "run"}, False)])
-def test_child_of_a_failed_parent_runs_only_with_on_parent_failure_run(story: Story, sent: dict[str, str], *, found: bool) -> None:
+def test_child_of_a_failed_parent_runs_only_with_on_parent_failure_run(
+    story: Story, sent: dict[str, str], *, found: bool
+) -> None:
     parent, child = parent_and_child(story, **sent)
     parent.claimed(1).died(2)
     assert bool(child.changed(3, "ready").kept().get("W8")) is found
@@ -78,7 +84,9 @@ def test_child_is_cancelled_with_a_failed_parent_only(story: Story, *, dies: boo
     parent, child = parent_and_child(story)
     (parent.claimed(1).died if dies else parent.claimed(1).completed)(2)
     child.moved(3, "cancelled", reason="dependency_failed")
-    assert child.kept().get("W8", []) == ([] if dies else ["cancelled, but no job that it depends on has failed: id-child"])
+    assert child.kept().get("W8", []) == (
+        [] if dies else ["cancelled, but no job that it depends on has failed: id-child"]
+    )
 
 
 # Rates
@@ -95,7 +103,9 @@ def test_queue_delivers_no_more_than_its_rate(story: Story, last: float, *, foun
 # Pauses and API keys
 
 
-@pytest.mark.parametrize(("claimed", "resumed", "found"), [(2, 3, True), (1.2, 3, False), (2, 2.05, False), (4, 3, False)])
+@pytest.mark.parametrize(
+    ("claimed", "resumed", "found"), [(2, 3, True), (1.2, 3, False), (2, 2.05, False), (4, 3, False)]
+)
 def test_paused_queue_delivers_nothing(enqueued: Story, claimed: float, resumed: float, *, found: bool) -> None:
     enqueued.act(1, "pause", queue=PAUSED)
     enqueued.act(resumed, "resume", queue=PAUSED)

@@ -17,7 +17,9 @@ def life(story: Story) -> Life:
 
 def test_valid_record_passes(life: Life) -> None:
     life.made(state="scheduled", run_at=BEGIN + 1).changed(1.5, "ready").claimed(2).put_back(13).claimed(14)
-    life.settled(15, "release", "ready", attempt=1).claimed(16).settled(17, "fail", "scheduled", run_at=BEGIN + 18).changed(18.5, "ready")
+    life.settled(15, "release", "ready", attempt=1).claimed(16).settled(
+        17, "fail", "scheduled", run_at=BEGIN + 18
+    ).changed(18.5, "ready")
     life.claimed(19).completed(20)
     assert life.kept() == {}
 
@@ -27,7 +29,13 @@ def test_valid_record_passes(life: Life) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("scheduled", "running"), ("parked", "running"), ("blocked", "running"), ("ready", "blocked"), ("running", "blocked")],
+    [
+        ("scheduled", "running"),
+        ("parked", "running"),
+        ("blocked", "running"),
+        ("ready", "blocked"),
+        ("running", "blocked"),
+    ],
 )
 def test_transition_that_is_not_in_the_state_machine(life: Life, old: str, new: str) -> None:
     if old == "running":
@@ -97,7 +105,8 @@ def test_lease_whose_token_changes_while_it_runs(life: Life) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "attempt", "found"), [("release", 1, True), ("release", 0, False), ("fail", 0, True), ("fail", 1, False)]
+    ("outcome", "attempt", "found"),
+    [("release", 1, True), ("release", 0, False), ("fail", 0, True), ("fail", 1, False)],
 )
 def test_only_release_and_snooze_give_an_attempt_back(life: Life, outcome: str, attempt: int, *, found: bool) -> None:
     life.made().claimed(1).settled(2, outcome, "ready", attempt=attempt)
@@ -187,7 +196,9 @@ def test_job_is_not_made_ready_before_its_time(life: Life, at: float, *, found: 
 
 def test_job_that_is_stored_running_before_its_time(life: Life) -> None:
     life.story.enqueue(0, "a")
-    life.changed(0.05, "running", op="INSERT", run_at=BEGIN + 5, deliveries=1, attempt=1, token="t1", lease_until=BEGIN + LEASE)
+    life.changed(
+        0.05, "running", op="INSERT", run_at=BEGIN + 5, deliveries=1, attempt=1, token="t1", lease_until=BEGIN + LEASE
+    )
     assert life.kept()["W5"] == ["4.950 s early: id-a nothing -> running"]
 
 
@@ -200,7 +211,9 @@ def test_queue_runs_at_most_max_running_jobs(story: Story, jobs: int, *, found: 
     for life in lives:
         life.claimed(1)
     kept = lives[0].kept()
-    assert [told for told in kept.get("W6", []) if told.startswith("3 run at once in limited , where 2 may: id-j2")] == kept.get("W6", [])
+    assert [
+        told for told in kept.get("W6", []) if told.startswith("3 run at once in limited , where 2 may: id-j2")
+    ] == kept.get("W6", [])
     assert ("W6" in kept) is found
 
 
@@ -257,7 +270,9 @@ def test_refused_settlement_that_counts(life: Life, kind: str, *, found: bool) -
     life.made().claimed(1)
     life.story.settle(1.95, "a", kind=kind, code="lease_lost")  # type: ignore[arg-type]
     life.moved(2, "completed", settled_as="complete")
-    assert life.kept() == ({"W7": ["nobody asked for it, or it was refused: complete of id-a delivery 1"]} if found else {})
+    assert life.kept() == (
+        {"W7": ["nobody asked for it, or it was refused: complete of id-a delivery 1"]} if found else {}
+    )
 
 
 @pytest.mark.parametrize(("told", "found"), [("dead", True), ("scheduled", False)])

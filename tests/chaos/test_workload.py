@@ -7,7 +7,17 @@ from tests.chaos.options import Options
 from tests.chaos.workload import FEATURES, MOVED, jobs_of, sizes, way_of
 
 INSTANTS = ("run_at", "expires_at")
-SENT = {"group", "unique", "priority", "max_attempts", "depends_on", "on_parent_failure", "timeout_seconds", "delay_seconds", *INSTANTS}
+SENT = {
+    "group",
+    "unique",
+    "priority",
+    "max_attempts",
+    "depends_on",
+    "on_parent_failure",
+    "timeout_seconds",
+    "delay_seconds",
+    *INSTANTS,
+}
 
 
 def sent_by(options: Options) -> list[list[Json]]:
@@ -30,7 +40,9 @@ def test_every_feature_has_a_small_share_of_the_jobs() -> None:
     fields = Counter(name for job in jobs for name in job)
     queues = Counter(job["queue"] for job in jobs)
     replaced = sum(job.get("unique", {}).get("on_duplicate") == "replace" for job in jobs)
-    shares = {name: fields[name] / len(jobs) for name in SENT} | {name: queues[name] / len(jobs) for name in FEATURES if name != MOVED}
+    shares = {name: fields[name] / len(jobs) for name in SENT} | {
+        name: queues[name] / len(jobs) for name in FEATURES if name != MOVED
+    }
     assert {name: share for name, share in shares.items() if not 0.0005 < share < 0.2} == {}
     assert replaced
 

@@ -42,8 +42,12 @@ def w1_transitions_are_legal(facts: Facts) -> list[str]:
     """Every change is a transition of the state machine, no job leaves completed or cancelled, and the witness has every change."""
     found = []
     for step in each(facts):
-        if step.new not in LEGAL[step.old] or (step.before and step.after and step.before.place == step.after.place != "jobs"):
-            found.append(f"illegal: {step.row.id} {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}")
+        if step.new not in LEGAL[step.old] or (
+            step.before and step.after and step.before.place == step.after.place != "jobs"
+        ):
+            found.append(
+                f"illegal: {step.row.id} {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}"
+            )
         if step.after and step.after.op == "UPDATE" and step.after.old_state != step.old:
             found.append(f"unseen change: {step.row.id} was {step.old}, then {step.after.old_state}")
         if step.before and step.after and step.before.cancelling and step.old == "running" and step.new not in MAY_STOP:
@@ -61,7 +65,11 @@ def _last_states(facts: Facts) -> list[str]:
         if last.get(row.id) != row.state
     ]
     kept = {row.id for row in facts.final.kept}
-    return found + [f"{id} is not there in the end, last witnessed as {state}" for id, state in last.items() if state and id not in kept]
+    return found + [
+        f"{id} is not there in the end, last witnessed as {state}"
+        for id, state in last.items()
+        if state and id not in kept
+    ]
 
 
 def w2_attempts_are_counted(facts: Facts) -> list[str]:
@@ -98,9 +106,17 @@ def _count_breach(step: Transition) -> str:
     if before.deliveries != after.deliveries:
         return f"delivery {before.deliveries} -> {after.deliveries}"
     if step.old == "dead":
-        return "" if after.attempt == after.crashes == 0 else f"replayed with attempt {after.attempt} and {after.crashes} crashes"
+        return (
+            ""
+            if after.attempt == after.crashes == 0
+            else f"replayed with attempt {after.attempt} and {after.crashes} crashes"
+        )
     change = (after.attempt - before.attempt, after.crashes - before.crashes)
-    return "" if change in _allowed(step) else f"attempt {before.attempt} -> {after.attempt}, crashes {before.crashes} -> {after.crashes}"
+    return (
+        ""
+        if change in _allowed(step)
+        else f"attempt {before.attempt} -> {after.attempt}, crashes {before.crashes} -> {after.crashes}"
+    )
 
 
 def _allowed(step: Transition) -> set[tuple[int, int]]:
@@ -124,7 +140,9 @@ def w3_leases_end_for_a_reason(facts: Facts) -> list[str]:
             continue  # not delivered, or given up by its worker's heartbeat
         end = before.lease_until if after.crashes > before.crashes else before.deadline
         if not end or _is_before(facts, after, end):
-            found.append(f"lease ended {end - facts.database_time(after.at):.3f} s early: {after.id} delivery {after.deliveries}")
+            found.append(
+                f"lease ended {end - facts.database_time(after.at):.3f} s early: {after.id} delivery {after.deliveries}"
+            )
     return found
 
 
@@ -136,7 +154,9 @@ def _is_before(facts: Facts, row: Row, instant: float) -> bool:
 
 def w4_deaths_have_a_cause(facts: Facts) -> list[str]:
     dead = [step for step in each(facts) if step.new == "dead"]
-    return [f"dead as {step.row.reason}, but {breach}: {step.row.id}" for step in dead if (breach := _no_cause(facts, step))]
+    return [
+        f"dead as {step.row.reason}, but {breach}: {step.row.id}" for step in dead if (breach := _no_cause(facts, step))
+    ]
 
 
 def _no_cause(facts: Facts, step: Transition) -> str:
@@ -145,14 +165,20 @@ def _no_cause(facts: Facts, step: Transition) -> str:
     assert after is not None
     if after.reason == "attempts_exhausted":
         spent = step.settles == "fail" or (step.old == "running" and not step.settles)
-        return "" if spent and after.attempt >= after.max_attempts else f"after attempt {after.attempt} of {after.max_attempts}"
+        return (
+            ""
+            if spent and after.attempt >= after.max_attempts
+            else f"after attempt {after.attempt} of {after.max_attempts}"
+        )
     if after.reason == "poison":
         crashed = after.crashes > before.crashes and after.crashes >= MAX_CRASHES
         return "" if crashed else f"{after.crashes} leases ran out"
     if after.reason == "not_retryable":
         return "" if step.settles == "fail" else "its worker has not said so"
     if after.reason == "expired":
-        due = before.expires_at and step.old in (*WAITING, "blocked") and not _is_before(facts, after, before.expires_at)
+        due = (
+            before.expires_at and step.old in (*WAITING, "blocked") and not _is_before(facts, after, before.expires_at)
+        )
         return "" if due else f"it was {step.old} and expires_at {before.expires_at:.3f}"
     if after.reason == "undeliverable":
         return "" if after.deliveries >= MAX_DELIVERIES else f"it was delivered {after.deliveries} times"

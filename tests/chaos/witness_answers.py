@@ -31,7 +31,9 @@ def _stored(facts: Facts) -> Iterator[str]:
 
 
 def _leases(facts: Facts) -> Iterator[str]:
-    begun = {step.row.id + step.row.token: step.row for steps in facts.transitions.values() for step in steps if step.claims}
+    begun = {
+        step.row.id + step.row.token: step.row for steps in facts.transitions.values() for step in steps if step.claims
+    }
     until = _lease_ends(facts)
     for key, lease in facts.leases.items():
         row = begun.get(key)
@@ -59,7 +61,9 @@ def _extended(ends: list[tuple[float, float]], word: Word) -> bool:
 
 
 def _settlements(facts: Facts) -> Iterator[str]:
-    settled = {step.row.id + step.row.token: step for steps in facts.transitions.values() for step in steps if step.settles}
+    settled = {
+        step.row.id + step.row.token: step for steps in facts.transitions.values() for step in steps if step.settles
+    }
     for key, lease in facts.leases.items():
         for word in lease.settlements():
             step = settled.get(key)
@@ -67,7 +71,11 @@ def _settlements(facts: Facts) -> Iterator[str]:
                 continue
             if step is None or not _stands(step, word):
                 yield f"told that it was {word.item.status}, and it was not: {word.item.outcome} of {lease.job} delivery {lease.deliveries}"
-            elif word.item.state and word.item.status == "settled" and word.item.state != step.new.replace("parked", "ready"):
+            elif (
+                word.item.state
+                and word.item.status == "settled"
+                and word.item.state != step.new.replace("parked", "ready")
+            ):
                 yield f"told {word.item.state}, stored {step.new}: {lease.job} delivery {lease.deliveries}"
 
 
@@ -87,7 +95,9 @@ def _unasked(facts: Facts) -> Iterator[str]:
 
 def _was_asked(lease: Lease | None, step: Transition) -> bool:
     words = [word for word in lease.settlements() if word.item.outcome == step.settles] if lease else []
-    return any(word.t0 <= step.row.at <= (inf if word.unknown else word.t1) for word in words if word.unknown or word.accepted)
+    return any(
+        word.t0 <= step.row.at <= (inf if word.unknown else word.t1) for word in words if word.unknown or word.accepted
+    )
 
 
 def _cancels(facts: Facts) -> Iterator[str]:
@@ -102,7 +112,11 @@ def _cancels(facts: Facts) -> Iterator[str]:
                 if not any(step.row.at <= result.t1 for step in stopped.get(item.id, [])):
                     yield f"told that it was cancelled, and it was not: {item.id}"
     for id, steps in facts.transitions.items():
-        if steps[-1].new == "cancelled" and steps[-1].row.reason == "cancelled_by_user" and not _asked_to_cancel(facts, steps[-1]):
+        if (
+            steps[-1].new == "cancelled"
+            and steps[-1].row.reason == "cancelled_by_user"
+            and not _asked_to_cancel(facts, steps[-1])
+        ):
             yield f"cancelled before anybody asked: {id}"
 
 

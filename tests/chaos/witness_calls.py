@@ -74,7 +74,9 @@ def _too_soon(asked: Item, freed: Transition, parents: list[list[Transition]]) -
     before = [[end for end in ends if end.row.n < freed.row.n] for ends in parents]
     if freed.new == "cancelled" and freed.row.reason == "dependency_failed":
         failed = any(end.new != "completed" for ends in before for end in ends)
-        return "" if failed and asked.on_parent_failure != "run" else "cancelled, but no job that it depends on has failed"
+        return (
+            "" if failed and asked.on_parent_failure != "run" else "cancelled, but no job that it depends on has failed"
+        )
     if freed.new in ("cancelled", "dead", GONE):
         return ""
     over = [any(asked.on_parent_failure == "run" or end.new == "completed" for end in ends) for ends in before]

@@ -25,17 +25,29 @@ def _rates(facts: Facts) -> list[str]:
     for queue, rules in facts.final.queues.items():
         if rules.rate is None:
             continue
-        begun = [step.row for steps in facts.transitions.values() for step in steps if step.claims and step.row.queue == queue]
+        begun = [
+            step.row
+            for steps in facts.transitions.values()
+            for step in steps
+            if step.claims and step.row.queue == queue
+        ]
         begun.sort(key=lambda row: row.started_at)
         for first, row in zip(begun, begun[rules.rate.limit :], strict=False):
             if row.started_at - first.started_at < rules.rate.per_seconds:
-                found.append(f"more than {rules.rate.limit} in {rules.rate.per_seconds} s in {rules.name}: {row.id}, change {row.n}")
+                found.append(
+                    f"more than {rules.rate.limit} in {rules.rate.per_seconds} s in {rules.name}: {row.id}, change {row.n}"
+                )
     return found
 
 
 def _unique(facts: Facts) -> list[str]:
     """No job is inserted while another one with its unique key is live. Replayed jobs do not count: another may have their key by then."""
-    changes = [(step.before or step.row, change) for steps in facts.transitions.values() for step in steps if (change := _life(step))]
+    changes = [
+        (step.before or step.row, change)
+        for steps in facts.transitions.values()
+        for step in steps
+        if (change := _life(step))
+    ]
     living: dict[tuple[int, str], set[str]] = defaultdict(set)
     found = []
     for row, change in sorted((pair for pair in changes if pair[0].unique_key), key=lambda pair: pair[0].n):
@@ -61,7 +73,9 @@ def _running(facts: Facts) -> list[str]:
             running[place] += change
             if change > 0 and running[place] > most:
                 name = facts.final.queues[row.queue].name
-                found.append(f"{running[place]} run at once in {name} {place[1]}, where {most} may: {row.id}, change {row.n}")
+                found.append(
+                    f"{running[place]} run at once in {name} {place[1]}, where {most} may: {row.id}, change {row.n}"
+                )
     return found
 
 

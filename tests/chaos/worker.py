@@ -79,10 +79,17 @@ class Slot:
 
     def _wish(self) -> Json:
         queues = self._queues()
-        wish = {"worker_id": self._name, "lease_seconds": self.options.lease, "wait_seconds": self._dice.choice((0, 0.5, 1.5))}
+        wish = {
+            "worker_id": self._name,
+            "lease_seconds": self.options.lease,
+            "wait_seconds": self._dice.choice((0, 0.5, 1.5)),
+        }
         if self._alone:
             return wish | {"queues": [LINE], "max_jobs": 5}
-        return wish | {"queues": queues, "max_jobs": self._dice.choice((1, 5, 20, max(20, min(200, self.options.jobs // 5000))))}
+        return wish | {
+            "queues": queues,
+            "max_jobs": self._dice.choice((1, 5, 20, max(20, min(200, self.options.jobs // 5000)))),
+        }
 
     async def _ask(self, body: Json, key: str) -> Answer:
         parts = [Part("claim", read=_handed_out)]
@@ -119,7 +126,10 @@ class Slot:
         if self._dice.random() < CARRIED:
             self._carried = settlements
         elif settlements and self._dice.random() < RIVALS:
-            await asyncio.gather(self._settle(settlements), self._settle([self._settlement(jobs[0], other_than=settlements[0][1].outcome)]))
+            await asyncio.gather(
+                self._settle(settlements),
+                self._settle([self._settlement(jobs[0], other_than=settlements[0][1].outcome)]),
+            )
         else:
             await self._settle(settlements)
 
@@ -137,11 +147,18 @@ class Slot:
 
     async def _beat(self, jobs: list[Json], *, holds_all: bool = False) -> None:
         """With `holds_all` the worker releases all other leases; the outcome of that is unknown."""
-        leases = [{"job_id": job["id"], "lease_token": job["lease_token"], "lease_seconds": self.options.lease} for job in jobs]
+        leases = [
+            {"job_id": job["id"], "lease_token": job["lease_token"], "lease_seconds": self.options.lease}
+            for job in jobs
+        ]
         items = _held(jobs)
         if holds_all:
             listed = {item.token for item in items}
-            omitted = [msgspec.structs.replace(item, outcome="release") for token, item in self._open.items() if token not in listed]
+            omitted = [
+                msgspec.structs.replace(item, outcome="release")
+                for token, item in self._open.items()
+                if token not in listed
+            ]
             self._client.note("settle", "info", omitted, t0=now())
         await self._client.call(
             "heartbeat",
@@ -157,10 +174,16 @@ class Slot:
     def _settlement(self, job: Json, *, other_than: str = "") -> tuple[Json, Item]:
         more = {outcome: OUTCOMES[outcome] * self.options.failures for outcome in ("fail", "bury")}
         outcomes = {
-            outcome: weight for outcome, weight in (OUTCOMES | more).items() if other_than not in (outcome, outcome.replace("bury", "fail"))
+            outcome: weight
+            for outcome, weight in (OUTCOMES | more).items()
+            if other_than not in (outcome, outcome.replace("bury", "fail"))
         }
         outcome = self._dice.choices(list(outcomes), list(outcomes.values()))[0]
-        body: Json = {"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "fail" if outcome == "bury" else outcome}
+        body: Json = {
+            "job_id": job["id"],
+            "lease_token": job["lease_token"],
+            "outcome": "fail" if outcome == "bury" else outcome,
+        }
         if outcome in ("fail", "bury"):
             body |= {"error": {"message": "dice"}, "retryable": outcome == "fail"}
         if outcome == "snooze":
@@ -237,12 +260,20 @@ def _held(jobs: list[Json]) -> list[Item]:
 
 def _told(results: list[Json], asked: list[Item]) -> list[Item]:
     return [
-        _with(item, status=told["status"], state=told.get("state", ""), attempt=told.get("attempt", 0), run_at=instant(told.get("run_at")))
+        _with(
+            item,
+            status=told["status"],
+            state=told.get("state", ""),
+            attempt=told.get("attempt", 0),
+            run_at=instant(told.get("run_at")),
+        )
         for item, told in zip(asked, results, strict=True)
     ]
 
 
-def _with(item: Item, *, status: str, state: str = "", attempt: int = 0, run_at: float = 0, lease_until: float = 0) -> Item:
+def _with(
+    item: Item, *, status: str, state: str = "", attempt: int = 0, run_at: float = 0, lease_until: float = 0
+) -> Item:
     return Item(
         id=item.id,
         token=item.token,

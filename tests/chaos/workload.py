@@ -70,7 +70,11 @@ def _job(dice: random.Random, key: str, focus: str) -> Json:
     queue = dice.choices(list(_SHARES), list(_SHARES.values()))[0]
     if focus and dice.random() < 0.6:
         queue = focus
-    job: Json = {"queue": queue, "job_type": "chaos", "payload": {"key": key, "n": dice.randint(0, 10**12), "é": [None, 1.5, "x" * 20]}}
+    job: Json = {
+        "queue": queue,
+        "job_type": "chaos",
+        "payload": {"key": key, "n": dice.randint(0, 10**12), "é": [None, 1.5, "x" * 20]},
+    }
     if queue == GROUPED:
         return job | {"group": f"g{dice.randrange(GROUPS)}"}
     if queue in FEATURES:

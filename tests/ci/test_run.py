@@ -47,5 +47,7 @@ def run_ci(folder: Path, tests: str) -> tuple[bool, list[str]]:
     ],
     ids=["all pass", "flaky", "flaky and broken", "broken", "cannot be imported"],
 )
-def test_ci_lists_flaky_tests_and_fails_for_broken_ones(tmp_path: Path, tests: str, passes: bool, flaky: list[str]) -> None:
+def test_ci_lists_flaky_tests_and_fails_for_broken_ones(
+    tmp_path: Path, tests: str, passes: bool, flaky: list[str]
+) -> None:
     assert run_ci(tmp_path, tests) == (passes, flaky)

@@ -20,7 +20,9 @@ from tests.cli.test_serve import serving, started, stop
 from tests.conftest import wait_until
 from tests.db.test_embedded import postmaster
 
-BACKUP, RESTORE = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs" / "backup.md").read_text(), re.DOTALL | re.MULTILINE)
+BACKUP, RESTORE = re.findall(
+    r"^```bash\n(.*?)^```$", (ROOT / "docs" / "backup.md").read_text(), re.DOTALL | re.MULTILINE
+)
 
 
 @pytest.fixture
@@ -32,7 +34,9 @@ def place() -> Iterator[Path]:
 
 
 def shell(script: str, **given: str) -> str:
-    done = subprocess.run(["bash", "-euc", script], cwd=ROOT, env=environment(**given), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=ROOT, env=environment(**given), capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -60,7 +64,10 @@ def test_backup_of_a_serving_broker_is_restored_as_documented(place: Path) -> No
         assert [(job["id"], job["attempt"]) for job in again] == [(running["id"], 1), (waiting["id"], 1)]
         stop(process, signal.SIGTERM, restored)
     refused = run("backup", str(copy), LONGSHORE_DATA_DIR=str(restored))
-    assert (refused.returncode, refused.stderr) == (1, f"longshore: {copy} exists already: a backup needs a new folder\n")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        f"longshore: {copy} exists already: a backup needs a new folder\n",
+    )
 
 
 def test_restored_refuses_a_folder_that_a_broker_serves(place: Path) -> None:
@@ -79,10 +86,17 @@ def test_restored_refuses_a_folder_that_a_broker_serves(place: Path) -> None:
 
 def test_commands_that_need_a_database_refuse_a_folder_without_one(place: Path) -> None:
     mistyped = place / "dtaa"
-    commands = (["backup", str(place / "backup")], ["restored"], ["keys", "list"], ["keys", "revoke", "0123456789abcdef"])
+    commands = (
+        ["backup", str(place / "backup")],
+        ["restored"],
+        ["keys", "list"],
+        ["keys", "revoke", "0123456789abcdef"],
+    )
     found = {" ".join(command): run(*command, LONGSHORE_DATA_DIR=str(mistyped)) for command in commands}
     expected = f"longshore: there is no database in {mistyped}: set LONGSHORE_DATA_DIR to the folder of the broker\n"
-    assert {name: (done.returncode, done.stdout, done.stderr) for name, done in found.items()} == dict.fromkeys(found, (1, "", expected))
+    assert {name: (done.returncode, done.stdout, done.stderr) for name, done in found.items()} == dict.fromkeys(
+        found, (1, "", expected)
+    )
     assert list(place.iterdir()) == []
 
 

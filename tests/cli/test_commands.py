@@ -28,7 +28,9 @@ def test_config_shows_every_setting_and_no_secret() -> None:
     shown = run("config", LONGSHORE_PORT="9999", **SECRETS)
     assert shown.returncode == 0
     names = [line.partition("=")[0] for line in shown.stdout.splitlines()]
-    assert names == ["DATABASE_URL" if name == "database_url" else f"LONGSHORE_{name.upper()}" for name in Settings.model_fields]
+    assert names == [
+        "DATABASE_URL" if name == "database_url" else f"LONGSHORE_{name.upper()}" for name in Settings.model_fields
+    ]
     assert "LONGSHORE_PORT=9999" in shown.stdout
     assert "hunter" not in shown.stdout + shown.stderr
     assert "DATABASE_URL=postgresql://longshore:***@db.example/longshore" in shown.stdout
@@ -81,7 +83,9 @@ def test_texts_of_wrong_settings() -> None:
 
 def typed(*arguments: str, **given: str) -> Result:
     """The command without a process of its own, which takes seconds to start."""
-    unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("LONGSHORE_") or name == "DATABASE_URL"}
+    unset: dict[str, str | None] = {
+        name: None for name in os.environ if name.startswith("LONGSHORE_") or name == "DATABASE_URL"
+    }
     return CliRunner().invoke(cli, arguments, env=unset | given, catch_exceptions=False)
 
 

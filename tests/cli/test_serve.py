@@ -83,7 +83,9 @@ def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path)
         wait_until(lambda: not alive(pid))
         wait_until(lambda: httpx.get(f"{base}/readyz", timeout=60).status_code == 200, seconds=60)
         lines = lines_until(process, "wake-up connection restored")
-        poll = threading.Thread(target=httpx.post, args=[f"{base}/claim"], kwargs={"json": {"wait_seconds": 30}, "timeout": 60})
+        poll = threading.Thread(
+            target=httpx.post, args=[f"{base}/claim"], kwargs={"json": {"wait_seconds": 30}, "timeout": 60}
+        )
         poll.start()
         wait_until(lambda: httpx.get(f"{base}/stats", timeout=60).json()["waiting_polls"] == 1)
         lines += stop(process, signal.SIGTERM, folder)
@@ -110,7 +112,9 @@ def test_terminal_gets_a_banner_with_commands_that_work(folder: Path) -> None:
         assert shown[0].startswith("Longshore listens on http://127.0.0.2:")
         assert str(folder) in shown[1]
         assert [line.split()[0] for line in shown[3:]] == ["curl"] * 3
-        tried = [subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stdout for line in shown[3:]]
+        tried = [
+            subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stdout for line in shown[3:]
+        ]
         assert [answer.startswith("{") for answer in tried] == [True] * 3
         stop(process, signal.SIGTERM, folder)
 
@@ -140,12 +144,18 @@ def test_serve_without_its_database_says_where_and_why() -> None:
 def start_without_database(host: str) -> tuple[str, str, str]:
     """The cause as the log, `/readyz` and a caller get it; only the log names the host. No line has the password or calls the database
     silent."""
-    given = environment(LONGSHORE_PORT="0", LONGSHORE_SILENT_SECONDS="0.5", DATABASE_URL=f"postgresql://u:hunter2@{host}/x?sslmode=disable")
+    given = environment(
+        LONGSHORE_PORT="0",
+        LONGSHORE_SILENT_SECONDS="0.5",
+        DATABASE_URL=f"postgresql://u:hunter2@{host}/x?sslmode=disable",
+    )
     command = [sys.executable, "-m", "app", "serve"]
     with subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines: list[Json] = []
-        while not {"broker started", "database unreachable, connections terminated"} <= {line["event"] for line in lines}:
+        while not {"broker started", "database unreachable, connections terminated"} <= {
+            line["event"] for line in lines
+        }:
             lines.append(json.loads(process.stderr.readline()))
         base = next(line["address"] for line in lines if line["event"] == "broker started")
         ready = httpx.get(f"{base}/readyz", timeout=60).json()["checks"][0]["detail"]

@@ -38,7 +38,12 @@ CONFIGURED = "invoices"
 
 # What the examples call the API key that they are about.
 API_KEY = "3f1c9a7d5b2e8046"
-KEYED = {"create_api_key", "list_api_keys", "get_api_key", "revoke_api_key"}  # tried on a broker of their own: see conftest.py
+KEYED = {
+    "create_api_key",
+    "list_api_keys",
+    "get_api_key",
+    "revoke_api_key",
+}  # tried on a broker of their own: see conftest.py
 
 Names = dict[str, str]
 Arrangement = Callable[[Api], Names]

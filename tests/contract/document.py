@@ -50,7 +50,11 @@ def openapi() -> dict[str, Any]:
 
 @cache
 def operations() -> list[Operation]:
-    return [Operation(method.upper(), path, spec) for path, methods in openapi()["paths"].items() for method, spec in methods.items()]
+    return [
+        Operation(method.upper(), path, spec)
+        for path, methods in openapi()["paths"].items()
+        for method, spec in methods.items()
+    ]
 
 
 def operation(name: str) -> Operation:

@@ -145,7 +145,12 @@ NAMES = {
 }
 
 # The range of instants that are accepted, in UTC and in other zones, and the nearest that are refused.
-FIRST_AND_LAST = ["1970-01-01T00:00:00Z", "1970-01-01T14:00:00+14:00", "9999-12-30T23:59:59.999999Z", "9999-12-31T13:59:59+14:00"]
+FIRST_AND_LAST = [
+    "1970-01-01T00:00:00Z",
+    "1970-01-01T14:00:00+14:00",
+    "9999-12-30T23:59:59.999999Z",
+    "9999-12-31T13:59:59+14:00",
+]
 OUT_OF_RANGE = [
     "0001-01-01T00:00:00Z",
     "0001-01-01T00:00:00+23:59",

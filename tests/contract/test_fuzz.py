@@ -40,16 +40,27 @@ def status_is_listed(_context: CheckContext, response: Response, case: Case[Any]
     """Stricter than schemathesis, for which `default` in the document stands for every status."""
     listed = case.operation.definition.raw["responses"].keys()
     if str(response.status_code) not in listed:
-        raise AssertionError(f"{response.status_code} is not in the document, only {', '.join(listed)}: {response.text[:300]}")
+        raise AssertionError(
+            f"{response.status_code} is not in the document, only {', '.join(listed)}: {response.text[:300]}"
+        )
 
 
-CHECKS = [not_a_server_error, status_is_listed, content_type_conformance, response_headers_conformance, response_schema_conformance]
+CHECKS = [
+    not_a_server_error,
+    status_is_listed,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
 
 
 @pytest.fixture(scope="module")
 def broker(postgres: str, loop: Loop) -> Iterator[RunningBroker]:
     """Has a database of its own and an administrator's key, because the first key that a request creates would lock the others out."""
-    with broker_process(create_database(postgres, loop, "fuzz"), max_wait_seconds="0", log_level="error") as (broker, _):
+    with broker_process(create_database(postgres, loop, "fuzz"), max_wait_seconds="0", log_level="error") as (
+        broker,
+        _,
+    ):
         made = broker.http.post("/api-keys", json={"name": "fuzz", "scopes": ["manage", "read", "work", "enqueue"]})
         broker.http.headers["Authorization"] = f"Bearer {made.raise_for_status().json()['key']}"
         yield broker
@@ -99,7 +110,9 @@ def requests(operation: Any) -> st.SearchStrategy[Case[Any]]:
 
 
 @pytest.mark.parametrize("name", [operation.name for operation in operations()])
-def test_responses_conform_to_the_openapi_document(broker: RunningBroker, known: dict[str, list[str]], name: str) -> None:
+def test_responses_conform_to_the_openapi_document(
+    broker: RunningBroker, known: dict[str, list[str]], name: str
+) -> None:
     schema = schemathesis.openapi.from_dict(with_known_values(openapi(), known))
 
     @EFFORT

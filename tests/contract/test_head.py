@@ -41,8 +41,12 @@ def test_head_of_other_paths_has_the_status_and_headers_of_get(http: httpx.Clien
 
 def mismatches_between_head_and_get(http: httpx.Client, path: str) -> list[str]:
     head, get = http.head(path), http.get(path)
-    ignored = VARYING | ({"content-length"} if "content-length" in head.headers and path in ("/metrics", "/readyz") else set())
-    mine, theirs = ({name: value for name, value in answer.headers.items() if name not in ignored} for answer in (head, get))
+    ignored = VARYING | (
+        {"content-length"} if "content-length" in head.headers and path in ("/metrics", "/readyz") else set()
+    )
+    mine, theirs = (
+        {name: value for name, value in answer.headers.items() if name not in ignored} for answer in (head, get)
+    )
     if (head.status_code, mine, head.content) == (get.status_code, theirs, b""):
         return []
     return [f"{path}: {head.status_code} {mine} {head.content!r}, GET {get.status_code} {theirs}"]
@@ -77,5 +81,7 @@ def test_head_is_counted_under_the_operation_of_get(api: Api) -> None:
 def limits_requests(api: Api) -> float:
     families = text_string_to_metric_families(api.http.get("/metrics").text)
     labels = {"operation": "get_limits", "status": "2xx"}
-    samples = [sample for family in families for sample in family.samples if sample.name == "longshore_request_seconds_count"]
+    samples = [
+        sample for family in families for sample in family.samples if sample.name == "longshore_request_seconds_count"
+    ]
     return sum(sample.value for sample in samples if sample.labels == labels)

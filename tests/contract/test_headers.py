@@ -33,7 +33,9 @@ def test_a_created_job_has_a_location(api: Api) -> None:
     assert api.get(response.headers["location"])["id"] == response.json()["id"]
 
 
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "application/json; charset=utf-8", "nonsense"])
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "text/plain", "application/json; charset=utf-8", "nonsense"]
+)
 def test_json_is_taken_whatever_it_is_called(kind: str, http: httpx.Client) -> None:
     assert http.post("/jobs", content=JOB, headers={"Content-Type": kind}).status_code == 201
 

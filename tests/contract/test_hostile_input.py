@@ -68,7 +68,9 @@ class Sender:
     def send(self, what: str, content: bytes, status: int | None = None) -> httpx.Response:
         response = self.http.request(self.operation.method, self.path, content=content)
         if response.status_code >= 500 or (status is not None and response.status_code != status):
-            self.wrong.append(f"{self.operation.name}: {what}: {response.status_code}, not {status or 'below 500'}: {response.text[:150]}")
+            self.wrong.append(
+                f"{self.operation.name}: {what}: {response.status_code}, not {status or 'below 500'}: {response.text[:150]}"
+            )
         if response.status_code == 422 and LIBRARY_WORDING.search(response.text):
             self.wrong.append(f"{self.operation.name}: {what}: in the words of a library: {response.text[:300]}")
         return response
@@ -126,7 +128,9 @@ def test_bad_values_are_refused_and_good_ones_break_nothing(reader: Sender) -> N
             reader.send(f"{case.row} at {place}", reader.with_text(place, case.text), expected(case, name, place))
 
 
-@pytest.mark.parametrize("case", [case for case in VALUES if case.row.startswith(("D13", "D14"))], ids=lambda case: case.row)
+@pytest.mark.parametrize(
+    "case", [case for case in VALUES if case.row.startswith(("D13", "D14"))], ids=lambda case: case.row
+)
 def test_what_is_merged_into_a_payload_has_its_caps(case: Case, api: Api) -> None:
     job = api.dead()
     merge = b'{"ids": ["%s"], "overrides": {"payload_merge": {"x": %s}}}' % (job["id"].encode(), case.text)
@@ -160,7 +164,10 @@ def test_what_is_taken_is_kept_value_for_value(case: Case, api: Api) -> None:
     assert job()["payload"] == sent
     again = call("/claim", {"queues": [api.queue]})["jobs"][0]
     assert (again["payload"], again["checkpoint"]) == (sent, sent)
-    call("/settle", {"items": [{"job_id": job_id, "lease_token": again["lease_token"], "outcome": "complete", "result": HERE}]})
+    call(
+        "/settle",
+        {"items": [{"job_id": job_id, "lease_token": again["lease_token"], "outcome": "complete", "result": HERE}]},
+    )
     assert job()["result"] == sent
 
 
@@ -215,8 +222,20 @@ def queried_instants(found: Operation) -> list[str]:
 
 def test_instants_are_found_in_the_document() -> None:
     bodies = {found.name for found in TAKING if instants_of(found)}
-    assert bodies >= {"enqueue_job", "enqueue_jobs", "update_job", "cancel_jobs", "put_schedule", "create_api_key", "purge_dead_letters"}
-    assert {found.name for found in operations() if queried_instants(found)} >= {"list_jobs", "list_dead_letters", "group_dead_letters"}
+    assert bodies >= {
+        "enqueue_job",
+        "enqueue_jobs",
+        "update_job",
+        "cancel_jobs",
+        "put_schedule",
+        "create_api_key",
+        "purge_dead_letters",
+    }
+    assert {found.name for found in operations() if queried_instants(found)} >= {
+        "list_jobs",
+        "list_dead_letters",
+        "group_dead_letters",
+    }
 
 
 def test_instants_outside_the_range_are_refused_in_every_body(reader: Sender) -> None:
@@ -228,7 +247,9 @@ def test_instants_outside_the_range_are_refused_in_every_body(reader: Sender) ->
         tried.add(tuple(place))
         for instant in INSTANTS:
             response = reader.send(f"{place}: {instant}", json.dumps(reader.with_value(place, instant)).encode(), 422)
-            if response.status_code == 422 and "/" + "/".join(map(str, place)) not in [one["pointer"] for one in response.json()["errors"]]:
+            if response.status_code == 422 and "/" + "/".join(map(str, place)) not in [
+                one["pointer"] for one in response.json()["errors"]
+            ]:
                 reader.wrong.append(f"{reader.operation.name}: {place}: {instant}: {response.text}")
         for instant in FIRST_AND_LAST:
             response = reader.send(f"{place}: {instant}", json.dumps(reader.with_value(place, instant)).encode())
@@ -237,7 +258,9 @@ def test_instants_outside_the_range_are_refused_in_every_body(reader: Sender) ->
     assert tried == instants_of(reader.operation)
 
 
-@pytest.mark.parametrize("found", [found for found in operations() if queried_instants(found)], ids=lambda found: found.name)
+@pytest.mark.parametrize(
+    "found", [found for found in operations() if queried_instants(found)], ids=lambda found: found.name
+)
 def test_instants_outside_the_range_are_refused_in_every_query(found: Operation, serving: Served) -> None:
     api = serving(found.name)
     wrong = []
@@ -251,7 +274,9 @@ def test_instants_outside_the_range_are_refused_in_every_query(found: Operation,
     assert wrong == []
 
 
-@pytest.mark.parametrize("found", [found for found in operations() if found.method == "GET"], ids=lambda found: found.name)
+@pytest.mark.parametrize(
+    "found", [found for found in operations() if found.method == "GET"], ids=lambda found: found.name
+)
 def test_bad_parameters_are_no_error_of_ours(found: Operation, serving: Served) -> None:
     api = serving(found.name)
     names = ARRANGED[found.name](api)
@@ -266,8 +291,14 @@ def test_bad_parameters_are_no_error_of_ours(found: Operation, serving: Served) 
 
 HUGE = {
     "enqueue_jobs": (["jobs"], {"job_type": "test"}),
-    "settle_jobs": (["items"], {"job_id": "01a1e24b-7875-7000-8000-4007af56e171", "lease_token": "x", "outcome": "release"}),
-    "claim_jobs": (["settle"], {"job_id": "01a1e24b-7875-7000-8000-4007af56e171", "lease_token": "x", "outcome": "release"}),
+    "settle_jobs": (
+        ["items"],
+        {"job_id": "01a1e24b-7875-7000-8000-4007af56e171", "lease_token": "x", "outcome": "release"},
+    ),
+    "claim_jobs": (
+        ["settle"],
+        {"job_id": "01a1e24b-7875-7000-8000-4007af56e171", "lease_token": "x", "outcome": "release"},
+    ),
     "heartbeat_leases": (["leases"], {"job_id": "01a1e24b-7875-7000-8000-4007af56e171", "lease_token": "x"}),
 }
 
@@ -276,7 +307,9 @@ HUGE = {
 def test_a_huge_batch_is_refused_as_such(name: str, api: Api) -> None:
     sender, (place, item) = Sender(api, operation(name)), HUGE[name]
     for count in (1001, 20_000):
-        response = sender.send(f"{count} items", json.dumps(sender.with_value(list(place), [item] * count)).encode(), 413)
+        response = sender.send(
+            f"{count} items", json.dumps(sender.with_value(list(place), [item] * count)).encode(), 413
+        )
         assert (response.json()["code"], response.json()["limit"]) == ("batch_too_large", 1000)
     assert sender.wrong == []
 

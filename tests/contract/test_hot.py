@@ -58,7 +58,12 @@ def test_other_methods_are_refused_as_everywhere(http: httpx.Client, method: str
 
 @pytest.mark.parametrize(
     ("path", "allowed"),
-    [("/jobs", "GET, HEAD, POST"), ("/claim", "POST"), ("/queues/q", "DELETE, GET, HEAD, PATCH, PUT"), ("/docs", "GET, HEAD")],
+    [
+        ("/jobs", "GET, HEAD, POST"),
+        ("/claim", "POST"),
+        ("/queues/q", "DELETE, GET, HEAD, PATCH, PUT"),
+        ("/docs", "GET, HEAD"),
+    ],
 )
 def test_a_wrong_method_is_told_all_that_are_right(http: httpx.Client, path: str, allowed: str) -> None:
     answer = http.request("TRACE", path)

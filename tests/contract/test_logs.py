@@ -21,7 +21,10 @@ FORGED = '\r\n{"event": "forged", "level": "info"}\r\n\x1b[31m'
 @contextmanager
 def logging_broker(dsn: str, file: Path) -> Iterator[RunningBroker]:
     """A broker whose log goes to a file."""
-    with broker_process(dsn, "sh", "-c", f'exec "$@" 2> {shlex.quote(str(file))}', "sh", log_level="debug") as (broker, _):
+    with broker_process(dsn, "sh", "-c", f'exec "$@" 2> {shlex.quote(str(file))}', "sh", log_level="debug") as (
+        broker,
+        _,
+    ):
         yield broker
 
 
@@ -41,7 +44,9 @@ def lines(file: Path, last: str) -> list[Json]:
 def test_no_name_path_or_header_can_forge_a_line(logged: tuple[RunningBroker, Path]) -> None:
     broker, file = logged
     assert broker.http.get("/livez", headers={b"X-Request-Id": b"forged\x1b[31m"}).status_code == 400
-    broker.http.get(f"/jobs/{quote(FORGED)}", headers={"X-Request-Id": "forged\tforged", "traceparent": "forged\tforged"})
+    broker.http.get(
+        f"/jobs/{quote(FORGED)}", headers={"X-Request-Id": "forged\tforged", "traceparent": "forged\tforged"}
+    )
     broker.http.post("/jobs", json={"job_type": FORGED})
     broker.http.post("/claim", json={"queues": [FORGED], "worker_id": FORGED})
     job = broker.http.post("/jobs", json={"job_type": "test", "queue": "logs"}).json()

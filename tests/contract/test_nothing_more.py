@@ -6,7 +6,12 @@ import pytest
 from tests.api import Api, Json
 from tests.contract.document import Operation, operations
 
-PLACES = {"{job_id}": "01a1e24b-7875-7000-8000-4007af56e171", "{worker_id}": "w", "{name}": "mail", "{key_id}": "3f1c9a7d5b2e8046"}
+PLACES = {
+    "{job_id}": "01a1e24b-7875-7000-8000-4007af56e171",
+    "{worker_id}": "w",
+    "{name}": "mail",
+    "{key_id}": "3f1c9a7d5b2e8046",
+}
 
 
 def path_of(operation: Operation) -> str:
@@ -17,10 +22,14 @@ def path_of(operation: Operation) -> str:
 
 
 @pytest.mark.parametrize(
-    "operation", [one for one in operations() if one.spec["tags"] != ["operations"]], ids=lambda operation: operation.name
+    "operation",
+    [one for one in operations() if one.spec["tags"] != ["operations"]],
+    ids=lambda operation: operation.name,
 )
 def test_no_call_takes_a_parameter_that_it_does_not_know(operation: Operation, http: httpx.Client) -> None:
-    response = http.request(operation.method, path_of(operation), params={"no_such": "true"}, json={} if operation.takes else None)
+    response = http.request(
+        operation.method, path_of(operation), params={"no_such": "true"}, json={} if operation.takes else None
+    )
     assert response.status_code == 422, response.text
     assert [fault["pointer"] for fault in response.json()["errors"]] == ["/query/no_such"]
 

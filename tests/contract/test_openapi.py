@@ -79,7 +79,11 @@ def test_an_operation_is_described(operation: Operation) -> None:
 
 
 def test_every_put_requires_a_body() -> None:
-    required = {operation.name: operation.spec["requestBody"]["required"] for operation in operations() if operation.method == "PUT"}
+    required = {
+        operation.name: operation.spec["requestBody"]["required"]
+        for operation in operations()
+        if operation.method == "PUT"
+    }
     assert required == dict.fromkeys(required, True)
 
 
@@ -115,7 +119,9 @@ def test_fields_that_exclude_each_other_are_refused_together(api: Api) -> None:
     components = openapi()["components"]["schemas"]
     assert {name for name, schema in components.items() if "not" in schema} == set(calls)
     for name, (method, path, body) in calls.items():
-        assert not validator({**components[name], "components": openapi()["components"]}).is_valid(body.get("jobs", [body])[0]), name
+        assert not validator({**components[name], "components": openapi()["components"]}).is_valid(
+            body.get("jobs", [body])[0]
+        ), name
         assert api.http.request(method, path, json=body).status_code == 422, name
 
 
@@ -139,7 +145,9 @@ def validator(schema: dict[str, object]) -> Draft202012Validator:
 
 def test_no_schema_offers_a_choice() -> None:
     """No anyOf with null, no oneOf, no discriminator: generators make unions of them, or give up."""
-    chosen = [place for place, schema in schemas() if schema.keys() & {"anyOf", "oneOf", "allOf", "discriminator", "nullable"}]
+    chosen = [
+        place for place, schema in schemas() if schema.keys() & {"anyOf", "oneOf", "allOf", "discriminator", "nullable"}
+    ]
     assert chosen == []
 
 
@@ -153,15 +161,23 @@ def test_no_schema_has_a_default() -> None:
 
 def test_every_number_has_a_format() -> None:
     formats = {"integer": {"int32", "int64"}, "number": {"double"}}
-    odd = [place for place, schema in schemas() if schema.get("type") in formats and schema.get("format") not in formats[schema["type"]]]
+    odd = [
+        place
+        for place, schema in schemas()
+        if schema.get("type") in formats and schema.get("format") not in formats[schema["type"]]
+    ]
     assert odd == []
 
 
 def test_objects_and_enums_have_names() -> None:
     """Free maps, whose keys are the user's, are the only objects that stand where they are used."""
     named = set(openapi()["components"]["schemas"])
-    inline = [place for place, schema in schemas() if place not in named and ("properties" in schema or "enum" in schema)]
-    maps = {place.rsplit(".", 1)[1] for place, schema in schemas() if place not in named and schema.get("type") == "object"}
+    inline = [
+        place for place, schema in schemas() if place not in named and ("properties" in schema or "enum" in schema)
+    ]
+    maps = {
+        place.rsplit(".", 1)[1] for place, schema in schemas() if place not in named and schema.get("type") == "object"
+    }
     assert (inline, maps) == ([], FREE_MAPS)
 
 
@@ -174,7 +190,11 @@ def test_free_json_says_nothing_of_itself() -> None:
 
 
 def test_what_is_sent_is_strict_and_what_is_told_may_grow() -> None:
-    strict = {name for name, schema in openapi()["components"]["schemas"].items() if schema.get("additionalProperties") is False}
+    strict = {
+        name
+        for name, schema in openapi()["components"]["schemas"].items()
+        if schema.get("additionalProperties") is False
+    }
     sent = {name for name in request_components() if "properties" in openapi()["components"]["schemas"][name]}
     assert strict == sent
 

@@ -13,7 +13,12 @@ from tests.conftest import QUICK
 from tests.contract.arrangements import example
 from tests.contract.test_examples import NOT_READY, shape
 
-LAYERS = ["longshore_claims_parked_left", "longshore_claims_undone", "longshore_claims_replayed", "longshore_claims_reconciled"]
+LAYERS = [
+    "longshore_claims_parked_left",
+    "longshore_claims_undone",
+    "longshore_claims_replayed",
+    "longshore_claims_reconciled",
+]
 
 
 def metrics(api: Api) -> dict[str, float]:
@@ -43,7 +48,11 @@ def test_a_broker_without_a_database_is_alive_but_not_ready() -> None:
         assert broker.http.get("/livez").status_code == 200
         response = broker.http.get("/readyz")
         enqueued = broker.http.post("/jobs", json={"job_type": "test"})
-    assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["database", "durability", "schema"]
+    assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == [
+        "database",
+        "durability",
+        "schema",
+    ]
     assert (enqueued.status_code, enqueued.json()["code"]) == (503, "database_unavailable")
     assert (enqueued.json()["outcome"], enqueued.headers["retry-after"]) == ("not_done", "1")
 
@@ -64,7 +73,13 @@ def test_limits_are_the_settings(api: Api) -> None:
 
 
 def test_every_limit_in_the_settings_is_published(api: Api) -> None:
-    own = {"max_parked_polls", "max_crashes", "max_deliveries", "max_connections", "max_held_bytes"}  # of what happens, not of what is sent
+    own = {
+        "max_parked_polls",
+        "max_crashes",
+        "max_deliveries",
+        "max_connections",
+        "max_held_bytes",
+    }  # of what happens, not of what is sent
     own |= {"max_header_bytes", "max_headers", "max_url_bytes"}  # far beyond what any client sends
     named = {name for name in Settings.model_fields if name.startswith(("max_", "min_"))}
     assert api.get("/limits").keys() - {"max_list_items"} == named - own
@@ -111,7 +126,8 @@ def test_the_docs_run_scripts_of_this_server_only(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asset", "kind"), [("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css"), ("start.js", "text/javascript")]
+    ("asset", "kind"),
+    [("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css"), ("start.js", "text/javascript")],
 )
 def test_an_asset_has_its_type(asset: str, kind: str, http: httpx.Client) -> None:
     assert http.get(f"/docs/{asset}").headers["content-type"].startswith(kind)

@@ -53,12 +53,26 @@ BAD = [
     Bad("POST", "/jobs", '{"job_type": "a", "delay_second": 5}', 422, "validation_failed", "/delay_second"),
     Bad("POST", "/jobs", '{"job_type": "a", "priority": 32768}', 422, "validation_failed", "/priority"),
     Bad("POST", "/jobs", '{"job_type": "a", "retry": {"jitter": 2}}', 422, "validation_failed", "/retry/jitter"),
-    Bad("POST", "/jobs", '{"job_type": "a", "payload": {"a/b": [0, NaN]}}', 422, "validation_failed", "/payload/a~1b/1"),
     Bad(
-        "POST", "/jobs/batch", '{"jobs": [{"job_type": "a"}, {"job_type": "a", "queue": "b c"}]}', 422, "validation_failed", "/jobs/1/queue"
+        "POST", "/jobs", '{"job_type": "a", "payload": {"a/b": [0, NaN]}}', 422, "validation_failed", "/payload/a~1b/1"
+    ),
+    Bad(
+        "POST",
+        "/jobs/batch",
+        '{"jobs": [{"job_type": "a"}, {"job_type": "a", "queue": "b c"}]}',
+        422,
+        "validation_failed",
+        "/jobs/1/queue",
     ),
     Bad("POST", "/jobs/batch", '{"jobs": []}', 422, "validation_failed", "/jobs"),
-    Bad("POST", "/settle", '{"items": [{"lease_token": "x", "outcome": "release"}]}', 422, "validation_failed", "/items/0/job_id"),
+    Bad(
+        "POST",
+        "/settle",
+        '{"items": [{"lease_token": "x", "outcome": "release"}]}',
+        422,
+        "validation_failed",
+        "/items/0/job_id",
+    ),
     Bad("POST", f"/jobs/{UNKNOWN}/complete", '{"lease_token": "x"}', 404, "not_found"),
     Bad("POST", "/jobs/cancel", "{}", 422, "validation_failed", "/filter"),
     Bad("PATCH", f"/jobs/{UNKNOWN}", '{"priority": 1}', 404, "not_found"),
@@ -160,16 +174,28 @@ def test_a_put_without_a_body_changes_nothing(api: Api) -> None:
 def test_a_forged_cursor_is_refused_by_every_list(api: Api) -> None:
     """Every member of the cursor contains a NUL, which Postgres does not store."""
     forged = urlsafe_b64encode(json.dumps(dict.fromkeys(("id", "name", "at", "worker_id"), "\0")).encode()).decode()
-    lists = [found for found in operations() if any(parameter["name"] == "cursor" for parameter in found.spec.get("parameters", []))]
+    lists = [
+        found
+        for found in operations()
+        if any(parameter["name"] == "cursor" for parameter in found.spec.get("parameters", []))
+    ]
     assert len(lists) >= 7
-    statuses = {found.path: api.http.get(found.path.replace("{job_id}", UNKNOWN), params={"cursor": forged}).status_code for found in lists}
+    statuses = {
+        found.path: api.http.get(found.path.replace("{job_id}", UNKNOWN), params={"cursor": forged}).status_code
+        for found in lists
+    }
     assert {path for path, status in statuses.items() if status not in (404, 422)} == set(), statuses
 
 
 def test_a_lost_lease_tells_where_the_job_is(api: Api) -> None:
     job = api.enqueue()
     problem = api.post(f"/jobs/{job['id']}/complete", {"lease_token": "not-mine"}, status=409)
-    assert (problem["code"], problem["job_id"], problem["state"], problem["attempt"]) == ("lease_lost", job["id"], "ready", 0)
+    assert (problem["code"], problem["job_id"], problem["state"], problem["attempt"]) == (
+        "lease_lost",
+        job["id"],
+        "ready",
+        0,
+    )
 
 
 def test_a_wrong_state_is_named(api: Api) -> None:
@@ -193,6 +219,8 @@ def test_an_unknown_uuid_of_any_version_is_not_found(job_id: UUID, http: httpx.C
     params = [found for found in operations() if "{job_id}" in found.path]
     for found in params:
         body = {"lease_token": "x", **bodies[found.name]} if found.name in bodies else {}
-        response = http.request(found.method, found.path.replace("{job_id}", str(job_id)), json=body if found.takes else None)
+        response = http.request(
+            found.method, found.path.replace("{job_id}", str(job_id)), json=body if found.takes else None
+        )
         assert (response.status_code, response.json()["code"]) == (404, "not_found"), found.name
     assert len(params) > 10

@@ -55,13 +55,17 @@ def test_encoded_body_is_refused_by_every_operation(sender: Sender, encoding: st
 
 def test_large_encoded_body_is_refused(api: Api) -> None:
     """The body arrives in pieces, so that the broker checks the headers before it has the rest."""
-    response = api.http.post("/jobs", content=iter([gzip.compress(b"x") * 10_000]), headers={"Content-Encoding": "gzip"})
+    response = api.http.post(
+        "/jobs", content=iter([gzip.compress(b"x") * 10_000]), headers={"Content-Encoding": "gzip"}
+    )
     assert response.json()["code"] == "unsupported_media_type"
 
 
 @pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
 def test_content_encoding_identity_is_accepted(api: Api, encoding: str) -> None:
-    response = api.http.post("/jobs", json={"job_type": "test", "queue": api.queue}, headers={"Content-Encoding": encoding})
+    response = api.http.post(
+        "/jobs", json={"job_type": "test", "queue": api.queue}, headers={"Content-Encoding": encoding}
+    )
     assert response.status_code == 201, response.text
 
 
@@ -85,7 +89,17 @@ ALL_WRONG: Json = {
     "tags": ["", 7],
     "run_at": "0001-01-01T00:00:00Z",
 }
-WRONG_POINTERS = {"/job_type", "/queue", "/priority", "/delay_second", "/retry/factor", "/retry/jitter", "/tags/0", "/tags/1", "/run_at"}
+WRONG_POINTERS = {
+    "/job_type",
+    "/queue",
+    "/priority",
+    "/delay_second",
+    "/retry/factor",
+    "/retry/jitter",
+    "/tags/0",
+    "/tags/1",
+    "/run_at",
+}
 
 
 def test_all_errors_of_a_body_are_reported(api: Api) -> None:
@@ -103,15 +117,28 @@ def test_all_errors_of_each_job_of_a_batch_are_reported(api: Api) -> None:
 
 def test_all_errors_that_a_schema_cannot_express_are_reported(api: Api) -> None:
     far = 10**9
-    problem = api.enqueue(delay_seconds=far, unique={"key": "a", "for_seconds": far}, on_parent_failure="run", status=422)
+    problem = api.enqueue(
+        delay_seconds=far, unique={"key": "a", "for_seconds": far}, on_parent_failure="run", status=422
+    )
     assert set(pointers(problem)) == {"/delay_seconds", "/unique/for_seconds", "/on_parent_failure"}
-    settled = [{"job_id": "01a1e24b-7875-7000-8000-4007af56e171", "lease_token": "x", "outcome": outcome} for outcome in ("fail", "snooze")]
+    settled = [
+        {"job_id": "01a1e24b-7875-7000-8000-4007af56e171", "lease_token": "x", "outcome": outcome}
+        for outcome in ("fail", "snooze")
+    ]
     assert pointers(api.post("/settle", {"items": settled}, status=422)) == ["/items/0/error", "/items/1/delay_seconds"]
     schedule = {
         "cron": "x",
-        "job": {"job_type": "test", "queue": api.queue, "delay_seconds": 1, "lease_seconds": 86_400, "run_at": "2030-01-01T00:00:00Z"},
+        "job": {
+            "job_type": "test",
+            "queue": api.queue,
+            "delay_seconds": 1,
+            "lease_seconds": 86_400,
+            "run_at": "2030-01-01T00:00:00Z",
+        },
     }
-    assert {"/cron", "/job/run_at", "/job/delay_seconds"} <= set(pointers(api.put("/schedules/all-wrong", schedule, status=422)))
+    assert {"/cron", "/job/run_at", "/job/delay_seconds"} <= set(
+        pointers(api.put("/schedules/all-wrong", schedule, status=422))
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +171,11 @@ def test_body_with_too_many_values_to_explain_is_refused(api: Api) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "details"),
     [
-        ("enqueue_job", {"job_type": "a", "delay_second": 1}, ["unknown field delay_second; did you mean delay_seconds?"]),
+        (
+            "enqueue_job",
+            {"job_type": "a", "delay_second": 1},
+            ["unknown field delay_second; did you mean delay_seconds?"],
+        ),
         ("enqueue_job", {"job_type": "a", "zzz": 1}, ["unknown field zzz"]),
         ("enqueue_job", {}, ["required field job_type is missing"]),
         ("enqueue_job", [], ["the body must be an object, not a list"]),
@@ -154,8 +185,16 @@ def test_body_with_too_many_values_to_explain_is_refused(api: Api) -> None:
         ("enqueue_job", {"job_type": "a", "max_attempts": 0}, ["max_attempts must be from 1 to 1000"]),
         ("enqueue_job", {"job_type": "a", "delay_seconds": -1}, ["delay_seconds must be at least 0"]),
         ("enqueue_job", {"job_type": "a", "tags": ["x"] * 33}, ["tags must have at most 32 items; it has 33"]),
-        ("enqueue_job", {"job_type": "a", "unique": {"key": ""}}, ["unique.key must have 1 to 200 characters; it has 0"]),
-        ("enqueue_job", {"job_type": "a", "run_at": "now"}, ["run_at must be an instant with a time zone, such as 2030-01-31T12:00:00Z"]),
+        (
+            "enqueue_job",
+            {"job_type": "a", "unique": {"key": ""}},
+            ["unique.key must have 1 to 200 characters; it has 0"],
+        ),
+        (
+            "enqueue_job",
+            {"job_type": "a", "run_at": "now"},
+            ["run_at must be an instant with a time zone, such as 2030-01-31T12:00:00Z"],
+        ),
         ("enqueue_job", {"job_type": "a", "run_at": "2026-02-30T00:00:00Z"}, [f"run_at {NO_SUCH_DAY}"]),
         ("enqueue_job", {"job_type": "a", "depends_on": ["self"]}, ["self is not the id of a job"]),
         (
@@ -170,11 +209,19 @@ def test_body_with_too_many_values_to_explain_is_refused(api: Api) -> None:
         ),
         ("enqueue_jobs", {"jobs": []}, ["jobs must have at least one job"]),
         ("preview_schedule", {}, ["send either cron or every_seconds"]),
-        ("preview_schedule", {"cron": "* * * * *", "every_seconds": 1}, ["send either cron or every_seconds, not both"]),
+        (
+            "preview_schedule",
+            {"cron": "* * * * *", "every_seconds": 1},
+            ["send either cron or every_seconds, not both"],
+        ),
         ("preview_schedule", {"cron": "60 * * * *"}, [f"cron: the minute must be 0 to 59, {CRON_FORMS}"]),
         ("preview_schedule", {"cron": "0 0 30 2 *"}, ["cron never fires: no date matches it"]),
         ("preview_schedule", {"every_seconds": 1, "timezone": "Mars"}, [f"timezone must be {TIME_ZONE}"]),
-        ("create_api_key", {"name": "a", "scopes": ["admin"], "expires_at": "2020-01-01T00:00:00Z"}, ["expires_at must be in the future"]),
+        (
+            "create_api_key",
+            {"name": "a", "scopes": ["admin"], "expires_at": "2020-01-01T00:00:00Z"},
+            ["expires_at must be in the future"],
+        ),
         ("enqueue_job", {"job_type": "a", "on_parent_failure": "x"}, ["on_parent_failure must be one of cancel, run"]),
         ("enqueue_jobs", {"jobs": [{"job_type": 1}]}, ["jobs[0].job_type must be a string, not a number"]),
         ("claim_jobs", {"parent_results": 1}, ["parent_results must be true or false, not a number"]),
@@ -206,7 +253,10 @@ def test_errors_of_queues_and_job_types_are_plain_sentences(api: Api) -> None:
         ("PUT", job_type, {"payload_schema": {"properties": {"a": {"type": ["string", "banana"]}}}}, types),
         ("PUT", job_type, {"payload_schema": 1}, "payload_schema must be an object or a boolean"),
     ]
-    found = [api.http.request(method, path, json=body).json().get("errors", [{}])[0].get("detail") for method, path, body, _ in cases]
+    found = [
+        api.http.request(method, path, json=body).json().get("errors", [{}])[0].get("detail")
+        for method, path, body, _ in cases
+    ]
     assert [(case[:3], detail) for case, detail in zip(cases, found, strict=True) if detail != case[3]] == []
 
 
@@ -225,7 +275,10 @@ def test_duplicate_key_is_named(api: Api) -> None:
         ("state=sleeping", "state must be one of scheduled, blocked, ready, running, completed, dead, cancelled"),
         ("queue=..", "queue must be 1 to 120 of the characters A-Z a-z 0-9 . _ : - and neither . nor .."),
         ("created_after=2026-01-01", "created_after must be an instant with a time zone, such as 2030-01-31T12:00:00Z"),
-        ("created_after=0001-01-01T00:00:00Z", "created_after must be from 1970-01-01T00:00:00Z to 9999-12-30T23:59:59.999999Z"),
+        (
+            "created_after=0001-01-01T00:00:00Z",
+            "created_after must be from 1970-01-01T00:00:00Z to 9999-12-30T23:59:59.999999Z",
+        ),
     ],
 )
 def test_errors_of_parameters_are_plain_sentences(api: Api, query: str, detail: str) -> None:

@@ -11,10 +11,19 @@ from tests.database import TestDatabase
 CONFIGS: dict[str, Json] = {
     "queues": {"max_running": 5, "default_retry": {"base_seconds": 1.5}, "health": {"max_depth": 3}},
     "job-types": {"max_attempts": 4, "payload_schema": {"type": "object", "minProperties": 0.0}},
-    "schedules": {"every_seconds": 3600, "job": {"job_type": "test", "payload": {"n": 1.0}}, "starts_at": "2026-01-01T02:00:00+02:00"},
+    "schedules": {
+        "every_seconds": 3600,
+        "job": {"job_type": "test", "payload": {"n": 1.0}},
+        "starts_at": "2026-01-01T02:00:00+02:00",
+    },
 }
 CHANGED: dict[str, Json] = {
-    "queues": {"name": "other", "created_at": "2026-01-01T00:00:00Z", "paused_at": "2026-01-01T00:00:00Z", "paused_reason": "tired"},
+    "queues": {
+        "name": "other",
+        "created_at": "2026-01-01T00:00:00Z",
+        "paused_at": "2026-01-01T00:00:00Z",
+        "paused_reason": "tired",
+    },
     "job-types": {"name": "other", "created_at": "2026-01-01T00:00:00Z", "updated_at": "2200-01-01T00:00:00Z"},
     "schedules": {
         "name": "other",

@@ -86,7 +86,9 @@ def empty() -> Iterator[Path]:
 
 @pytest.fixture
 def owner(cluster: Path) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-c", OWNER, cluster], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, cluster], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("postgresql://")
         yield process
@@ -120,7 +122,9 @@ def test_a_second_start_names_the_owner(cluster: Path) -> None:
         start(cluster).start()
 
 
-def test_a_killed_owner_leaves_no_postgres_and_the_next_start_has_its_data(cluster: Path, owner: subprocess.Popen[str]) -> None:
+def test_a_killed_owner_leaves_no_postgres_and_the_next_start_has_its_data(
+    cluster: Path, owner: subprocess.Popen[str]
+) -> None:
     pid = postmaster(cluster)
     owner.kill()
     owner.wait()
@@ -203,7 +207,9 @@ def test_a_server_that_cannot_start_shows_its_log(cluster: Path) -> None:
 
 
 def test_an_interrupted_initdb_leaves_nothing_in_the_way(empty: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", OWNER, empty], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, empty], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         until(lambda: any(empty.glob("data.new-*/*")))
         process.kill()
     assert not (empty / "data").exists()
@@ -223,7 +229,9 @@ def test_a_long_path_below_a_closed_folder_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes user")
-def test_binaries_below_a_closed_folder_are_run_from_a_copy(cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binaries_below_a_closed_folder_are_run_from_a_copy(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if find_binaries().parent.parent.name != binaries.PACKAGE:
         pytest.skip("the system's binaries are open to all")
     (closed := tmp_path / "closed").mkdir()
@@ -241,7 +249,9 @@ def test_without_binaries_the_message_says_what_to_do(monkeypatch: pytest.Monkey
         find_binaries()
 
 
-def test_uid_without_passwd_entry_is_reported_before_anything_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uid_without_passwd_entry_is_reported_before_anything_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nameless = next(uid for uid in range(54321, 2**31) if not has_passwd_entry(uid))
     monkeypatch.setattr(os, "geteuid", lambda: nameless)
     with pytest.raises(EmbeddedError, match=f"uid {nameless} has no entry in /etc/passwd.*useradd.*DATABASE_URL"):

@@ -103,13 +103,21 @@ REFUSED = {
         "/nowhere/ca.pem, which sslrootcert in the database URL",
     ),
     "no root file, require": ("localhost", "sslmode=require&sslrootcert=/nowhere/ca.pem", "No such file or directory"),
-    "a root file without certificates": ("localhost", f"sslmode=verify-ca&sslrootcert={__file__}", "no usable certificate"),
+    "a root file without certificates": (
+        "localhost",
+        f"sslmode=verify-ca&sslrootcert={__file__}",
+        "no usable certificate",
+    ),
     "no client certificate": (
         "localhost",
         "sslmode=require&sslcert=/nowhere/c.pem&sslkey=/nowhere/k.pem",
         "which sslcert in the database URL",
     ),
-    "a client certificate without its key": ("localhost", f"sslmode=verify-full&sslcert={CERTIFICATE}", "no usable certificate or key"),
+    "a client certificate without its key": (
+        "localhost",
+        f"sslmode=verify-full&sslcert={CERTIFICATE}",
+        "no usable certificate or key",
+    ),
     "no such mode": ("localhost", "sslmode=verify", "sslmode is verify, and must be one of"),
 }
 
@@ -141,11 +149,17 @@ def test_a_certificate_that_the_system_does_not_trust_is_a_503_that_says_so(serv
     assert "certificate verify failed" in loop.run(refusal(dsn))
     with threaded_broker(QUICK, dsn) as broker:
         problem = Api(broker.http, "tls").enqueue(status=503)
-    assert problem["detail"] == "the certificate of the database server cannot be verified: check the host and sslrootcert in DATABASE_URL"
+    assert (
+        problem["detail"]
+        == "the certificate of the database server cannot be verified: check the host and sslrootcert in DATABASE_URL"
+    )
 
 
 COMMANDS = {
-    ("serve", "sslmode=verify-full&sslrootcert=/nowhere/ca.pem"): "/nowhere/ca.pem, which sslrootcert in the database URL",
+    (
+        "serve",
+        "sslmode=verify-full&sslrootcert=/nowhere/ca.pem",
+    ): "/nowhere/ca.pem, which sslrootcert in the database URL",
     ("migrate", "sslmode=verify"): "sslmode is verify",
     ("migrate", "target_session_attrs=some"): "target_session_attrs",
 }

@@ -55,7 +55,11 @@ def test_many_who_come_after_a_while_share_a_look(broker_services: Broker, loop:
         broker_services.infra.versions.invalidate()
         broker_services.infra.versions._numbers["policies"] = -1
         broker_services.infra.versions._heard["policies"] = [fail]
-        return [*await asyncio.gather(*[broker_services.infra.versions.ensure_fresh() for _ in range(20)], return_exceptions=True)]
+        return [
+            *await asyncio.gather(
+                *[broker_services.infra.versions.ensure_fresh() for _ in range(20)], return_exceptions=True
+            )
+        ]
 
     failures: list[int] = []
     assert {type(answer) for answer in loop.run(query())} == {DatabaseUnavailable}

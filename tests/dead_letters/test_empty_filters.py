@@ -2,7 +2,11 @@
 
 from tests.api import Api, Json
 
-ACTIONS = {"/jobs/cancel": {"cancelled": 2}, "/dead-letters/replay": {"replayed": 2}, "/dead-letters/purge": {"purged": 2}}
+ACTIONS = {
+    "/jobs/cancel": {"cancelled": 2},
+    "/dead-letters/replay": {"replayed": 2},
+    "/dead-letters/purge": {"purged": 2},
+}
 REFUSED: dict[str, tuple[Json, str]] = {
     "nothing": ({}, "/filter"),
     "an empty filter": ({"filter": {}}, "/filter"),

@@ -16,8 +16,15 @@ def groups(api: Api, **params: Any) -> list[Json]:
 @pytest.fixture
 def letters(api: Api) -> list[Json]:
     """Three of queue a (mail twice, push once) and one of queue b; three of them failed alike."""
-    fields = [("a", "mail", "user 1 gone"), ("a", "mail", "user 22 gone"), ("a", "push", "no route"), ("b", "mail", "user 3 gone")]
-    return [api.dead({"message": text}, queue=f"{api.queue}-{queue}", job_type=job_type) for queue, job_type, text in fields]
+    fields = [
+        ("a", "mail", "user 1 gone"),
+        ("a", "mail", "user 22 gone"),
+        ("a", "push", "no route"),
+        ("b", "mail", "user 3 gone"),
+    ]
+    return [
+        api.dead({"message": text}, queue=f"{api.queue}-{queue}", job_type=job_type) for queue, job_type, text in fields
+    ]
 
 
 def test_groups_are_by_queue_type_and_fingerprint_largest_first(api: Api, letters: list[Json]) -> None:
@@ -44,7 +51,10 @@ def test_groups_by_one_field(api: Api, letters: list[Json], by: str, expected: l
 
 
 def test_groups_by_queue(api: Api, letters: list[Json]) -> None:
-    assert [(group["queue"], group["count"]) for group in groups(api, by="queue")] == [(f"{api.queue}-a", 3), (f"{api.queue}-b", 1)]
+    assert [(group["queue"], group["count"]) for group in groups(api, by="queue")] == [
+        (f"{api.queue}-a", 3),
+        (f"{api.queue}-b", 1),
+    ]
 
 
 def test_a_queue_of_several_lanes_is_one_group(api: Api, db: TestDatabase) -> None:

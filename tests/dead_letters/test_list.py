@@ -41,7 +41,13 @@ def test_each_filter_leaves_only_what_fulfils_it(api: Api, name: str) -> None:
     wanted = api.dead({"message": "a 1", "error_type": "Net"}, queue=f"{api.queue}-a", job_type="mail")
     other = api.enqueue(max_attempts=1)
     api.fail(api.claim_one(), error={"message": "b", "error_type": "Disk"})
-    values = {"queue": wanted["queue"], "job_type": "mail", "reason": "not_retryable", "error_type": "Net", "fingerprint": "Net: a #"}
+    values = {
+        "queue": wanted["queue"],
+        "job_type": "mail",
+        "reason": "not_retryable",
+        "error_type": "Net",
+        "fingerprint": "Net: a #",
+    }
     assert ids(api.get("/dead-letters", **{name: values[name]})["items"]) == [wanted["id"]]
     assert len(api.get("/dead-letters")["items"]) == 2
     assert api.get(f"/dead-letters/{other['id']}")["state_reason"] == "attempts_exhausted"

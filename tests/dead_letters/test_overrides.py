@@ -29,7 +29,9 @@ def test_what_is_not_overridden_stays(api: Api) -> None:
 
 
 def test_another_queue_makes_a_new_job_that_names_the_old(api: Api) -> None:
-    job = api.dead(payload={"a": 1}, tags=["t"], metadata={"m": 1}, priority=4, max_attempts=3, group="g", lease_seconds=7)
+    job = api.dead(
+        payload={"a": 1}, tags=["t"], metadata={"m": 1}, priority=4, max_attempts=3, group="g", lease_seconds=7
+    )
     fresh = replayed(api, job, queue=f"{api.queue}-b")
     assert (fresh["queue"], fresh["replayed_from"]) == (f"{api.queue}-b", job["id"])
     assert fresh["id"] != job["id"]

@@ -18,7 +18,10 @@ def test_a_purge_only_counts_unless_it_is_told_otherwise(api: Api) -> None:
 
 def test_purged_letters_are_gone(api: Api) -> None:
     job, kept = api.dead(), api.dead()
-    assert api.post("/dead-letters/purge", {"ids": [job["id"], str(uuid4())], "dry_run": False}) == {"matched": 1, "purged": 1}
+    assert api.post("/dead-letters/purge", {"ids": [job["id"], str(uuid4())], "dry_run": False}) == {
+        "matched": 1,
+        "purged": 1,
+    }
     api.get(f"/dead-letters/{job['id']}", status=404)
     api.get(f"/jobs/{job['id']}", status=404)
     assert api.job(kept["id"])["state"] == "dead"
@@ -29,7 +32,10 @@ def test_a_filter_purges_only_what_fulfils_it(api: Api) -> None:
     for queue in ("a", "b"):
         for _ in range(2):
             api.dead(queue=f"{api.queue}-{queue}")
-    assert api.post("/dead-letters/purge", {"filter": {"queue": f"{api.queue}-a"}, "dry_run": False}) == {"matched": 2, "purged": 2}
+    assert api.post("/dead-letters/purge", {"filter": {"queue": f"{api.queue}-a"}, "dry_run": False}) == {
+        "matched": 2,
+        "purged": 2,
+    }
     assert {letter["queue"] for letter in api.get("/dead-letters")["items"]} == {f"{api.queue}-b"}
 
 
@@ -44,7 +50,12 @@ def test_a_purge_leaves_live_and_finished_jobs_alone(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("body", "pointer"),
-    [({}, "/filter"), ({"ids": [], "filter": {}}, "/filter"), ({"all": True, "limit": 1}, "/limit"), ({"ids": ["42"]}, "/ids/0")],
+    [
+        ({}, "/filter"),
+        ({"ids": [], "filter": {}}, "/filter"),
+        ({"all": True, "limit": 1}, "/limit"),
+        ({"ids": ["42"]}, "/ids/0"),
+    ],
 )
 def test_a_bad_request_is_pointed_at(api: Api, body: Any, pointer: str) -> None:
     assert api.post("/dead-letters/purge", {**body, "dry_run": False}, status=422)["errors"][0]["pointer"] == pointer

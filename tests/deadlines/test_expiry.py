@@ -57,7 +57,9 @@ def test_a_blocked_job_expires(api: Api, db: TestDatabase) -> None:
     assert family.state("child") == "dead"
 
 
-@pytest.mark.parametrize("rules", [{"max_running_per_group": 1}, {"fair": True, "max_running_per_group": 1}], ids=["limited", "fair"])
+@pytest.mark.parametrize(
+    "rules", [{"max_running_per_group": 1}, {"fair": True, "max_running_per_group": 1}], ids=["limited", "fair"]
+)
 def test_a_job_that_waits_for_its_turn_expires(api: Api, db: TestDatabase, rules: Json) -> None:
     api.configure(**rules)
     api.enqueue(group="g")
@@ -105,7 +107,9 @@ def test_a_job_that_was_begun_in_time_is_past_it(api: Api, db: TestDatabase) -> 
     assert api.complete(held)["state"] == "completed"
 
 
-def test_a_retry_of_a_job_that_was_begun_in_time_is_past_it_too(drowsy: Api, drowsy_db: TestDatabase, sweep_at: SweepAt) -> None:
+def test_a_retry_of_a_job_that_was_begun_in_time_is_past_it_too(
+    drowsy: Api, drowsy_db: TestDatabase, sweep_at: SweepAt
+) -> None:
     job = drowsy.enqueue(expires_at=drowsy_db.instant(600))
     drowsy.fail(drowsy.claim_one(), retry_after_seconds=60)
     sweep_at(when(job["created_at"]) + timedelta(days=1))
@@ -114,7 +118,9 @@ def test_a_retry_of_a_job_that_was_begun_in_time_is_past_it_too(drowsy: Api, dro
     assert drowsy.claim_one()["attempt"] == 2
 
 
-def test_a_job_is_not_handed_out_once_it_is_past_even_if_nobody_has_swept(drowsy: Api, drowsy_db: TestDatabase, sweep_at: SweepAt) -> None:
+def test_a_job_is_not_handed_out_once_it_is_past_even_if_nobody_has_swept(
+    drowsy: Api, drowsy_db: TestDatabase, sweep_at: SweepAt
+) -> None:
     late = drowsy.enqueue(expires_at=drowsy_db.instant(600), priority=5)
     other = drowsy.enqueue(expires_at=drowsy_db.instant(600))
     wanted_earlier(drowsy_db, late)
@@ -125,7 +131,9 @@ def test_a_job_is_not_handed_out_once_it_is_past_even_if_nobody_has_swept(drowsy
     assert drowsy.counts() == {"running": 1, "dead": 1}
 
 
-@pytest.mark.parametrize("rules", [{"max_running": 5}, {"rate": {"limit": 5, "per_seconds": 60}}], ids=["max_running", "rate"])
+@pytest.mark.parametrize(
+    "rules", [{"max_running": 5}, {"rate": {"limit": 5, "per_seconds": 60}}], ids=["max_running", "rate"]
+)
 def test_nor_through_a_gate(drowsy: Api, drowsy_db: TestDatabase, rules: Json) -> None:
     drowsy.configure(**rules)
     late = drowsy.enqueue(expires_at=drowsy_db.instant(600))
@@ -155,7 +163,9 @@ def test_an_expired_job_can_be_replayed_and_runs(api: Api, db: TestDatabase) -> 
 def test_expired_jobs_can_be_replayed_into_another_queue(api: Api, db: TestDatabase) -> None:
     expired(api, api.enqueue(expires_at=db.instant(-1), timeout_seconds=30))
     other = f"{api.queue}-other"
-    api.post("/dead-letters/replay", {"filter": {"queue": api.queue, "reason": "expired"}, "overrides": {"queue": other}})
+    api.post(
+        "/dead-letters/replay", {"filter": {"queue": api.queue, "reason": "expired"}, "overrides": {"queue": other}}
+    )
     assert "deadline_at" in api.claim_one(queues=[other])
 
 

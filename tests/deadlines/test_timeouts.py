@@ -80,7 +80,9 @@ def test_a_heartbeat_after_the_deadline_hears_that_it_should_stop(drowsy: Api, d
     assert "cancel_requested_at" not in drowsy.job(held["id"])
 
 
-def test_within_the_grace_a_run_is_left_alone_and_its_completion_stands(drowsy: Api, drowsy_db: TestDatabase, sweep_at: SweepAt) -> None:
+def test_within_the_grace_a_run_is_left_alone_and_its_completion_stands(
+    drowsy: Api, drowsy_db: TestDatabase, sweep_at: SweepAt
+) -> None:
     drowsy.enqueue(timeout_seconds=60)
     held = drowsy.claim_one()
     sweep_at(when(held["deadline_at"]) + GRACE - timedelta(milliseconds=1))
@@ -101,7 +103,12 @@ def test_a_run_that_takes_too_long_is_a_failure_that_spends_an_attempt_and_no_cr
     job = api.enqueue(timeout_seconds=30, retry={"base_seconds": 100, "jitter": 0})
     held = run_too_long(api, db, worker_id="w")
     seen = api.job(job["id"])
-    assert (seen["state"], seen["state_reason"], seen["attempt"], seen["crashes"]) == ("scheduled", "retry_backoff", 1, 0)
+    assert (seen["state"], seen["state_reason"], seen["attempt"], seen["crashes"]) == (
+        "scheduled",
+        "retry_backoff",
+        1,
+        0,
+    )
     (attempt,) = api.attempts(job)
     assert (attempt["outcome"], attempt["error"]["error_type"], attempt["worker_id"]) == ("fail", "timeout", "w")
     assert seconds_between(attempt["ended_at"], seen["run_at"]) == 100
@@ -116,7 +123,9 @@ def test_timeouts_are_no_poison_and_kill_with_the_last_attempt(api: Api, db: Tes
     letter = api.get(f"/dead-letters/{job['id']}")
     assert (letter["state_reason"], letter["attempt"], letter["crashes"]) == ("attempts_exhausted", 5, 0)
     assert letter["error"]["error_type"] == "timeout"
-    assert [one["id"] for one in api.get("/dead-letters", queue=api.queue, error_type="timeout")["items"]] == [job["id"]]
+    assert [one["id"] for one in api.get("/dead-letters", queue=api.queue, error_type="timeout")["items"]] == [
+        job["id"]
+    ]
     assert {attempt["outcome"] for attempt in api.attempts(job)} == {"fail"}
 
 
@@ -126,12 +135,22 @@ def test_a_lease_that_runs_out_before_the_deadline_is_a_crash(api: Api, db: Test
     begun_earlier(db, held, 11)
     wait_until(lambda: api.job(job["id"])["state"] != "running")
     seen = api.job(job["id"])
-    assert (seen["state"], seen["attempt"], seen["crashes"], seen["error"]["error_type"]) == ("ready", 1, 1, "lease_expired")
+    assert (seen["state"], seen["attempt"], seen["crashes"], seen["error"]["error_type"]) == (
+        "ready",
+        1,
+        1,
+        "lease_expired",
+    )
 
 
 def test_every_run_has_a_deadline_of_its_own(api: Api, db: TestDatabase) -> None:
     api.enqueue(timeout_seconds=40, retry={"base_seconds": 0})
-    for end in (lambda held: api.fail(held), lambda held: api.release(held), lambda held: api.snooze(held, 0), lambda _: None):
+    for end in (
+        lambda held: api.fail(held),
+        lambda held: api.release(held),
+        lambda held: api.snooze(held, 0),
+        lambda _: None,
+    ):
         held = api.claim_one(wait_seconds=20)
         assert seconds_between(started(api, held), held["deadline_at"]) == 40
         end(held)
@@ -151,7 +170,9 @@ def test_a_run_that_takes_too_long_and_was_asked_to_stop_is_cancelled(api: Api, 
     assert api.counts() == {"cancelled": 1}
 
 
-def test_a_late_word_about_a_run_that_took_too_long_is_taken_while_nobody_else_runs_it(api: Api, db: TestDatabase) -> None:
+def test_a_late_word_about_a_run_that_took_too_long_is_taken_while_nobody_else_runs_it(
+    api: Api, db: TestDatabase
+) -> None:
     api.enqueue(timeout_seconds=30)
     held = run_too_long(api, db)
     assert api.complete(held, result=1)["status"] == "settled"
@@ -189,7 +210,9 @@ def test_the_timeout_of_the_job_type_holds_if_the_job_has_none(api: Api) -> None
     api.put(f"/job-types/{job_type}", {"timeout_seconds": 45})
     api.batch({"job_type": job_type}, {"job_type": job_type, "timeout_seconds": 20}, {})
     held = api.claim(max_jobs=3)["jobs"]
-    assert [seconds_between(started(api, job), job["deadline_at"]) if "deadline_at" in job else None for job in held] == [
+    assert [
+        seconds_between(started(api, job), job["deadline_at"]) if "deadline_at" in job else None for job in held
+    ] == [
         45,
         20,
         None,

@@ -46,10 +46,18 @@ class Family:
         return self.api.cancel(self.job(name), status=status)
 
 
-def born(api: Api, parents: Mapping[str, Sequence[str]], together: Mapping[str, Any] | None = None, **own: Json) -> Family:
+def born(
+    api: Api, parents: Mapping[str, Sequence[str]], together: Mapping[str, Any] | None = None, **own: Json
+) -> Family:
     """One batch. `parents` by name, `together` fields of all, others fields of one."""
     jobs = [
-        {"ref": name, "job_type": name, **({"depends_on": list(awaited)} if awaited else {}), **(together or {}), **own.get(name, {})}
+        {
+            "ref": name,
+            "job_type": name,
+            **({"depends_on": list(awaited)} if awaited else {}),
+            **(together or {}),
+            **own.get(name, {}),
+        }
         for name, awaited in parents.items()
     ]
     answer = api.batch(*jobs)

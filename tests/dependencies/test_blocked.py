@@ -8,10 +8,19 @@ from tests.dependencies.family import born, pair
 
 def test_a_blocked_job_can_be_changed_and_stays_blocked(api: Api, db: TestDatabase) -> None:
     family = pair(api)
-    change = {"priority": 5, "payload": [1], "run_at": db.instant(3600), "max_attempts": 2, "tags": ["t"], "metadata": {"a": 1}}
+    change = {
+        "priority": 5,
+        "payload": [1],
+        "run_at": db.instant(3600),
+        "max_attempts": 2,
+        "tags": ["t"],
+        "metadata": {"a": 1},
+    }
     changed = api.patch(f"/jobs/{family.ids['child']}", change)
     assert (changed["state"], changed["state_reason"]) == ("blocked", "waiting_for_jobs")
-    assert {name: changed[name] for name in change if name != "run_at"} == {name: change[name] for name in change if name != "run_at"}
+    assert {name: changed[name] for name in change if name != "run_at"} == {
+        name: change[name] for name in change if name != "run_at"
+    }
     assert when(changed["run_at"]) == when(str(change["run_at"]))
     assert api.counts() == {"ready": 1, "blocked": 1}
     family.complete("parent")

@@ -42,13 +42,19 @@ ENDS: dict[str, End] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_child_is_cancelled_with_its_parent_and_its_own_children_with_it(api: Api, db: TestDatabase, end: str) -> None:
+def test_a_child_is_cancelled_with_its_parent_and_its_own_children_with_it(
+    api: Api, db: TestDatabase, end: str
+) -> None:
     family = born(api, {"parent": [], "child": ["parent"], "grandchild": ["child"], "last": ["grandchild"]})
     ENDS[end](family, db)
     family.become(child="cancelled", grandchild="cancelled", last="cancelled")
     for name in ("child", "grandchild", "last"):
         job = family.job(name)
-        assert (job["state_reason"], "finished_at" in job, "cancel_requested_at" in job) == ("dependency_failed", True, False)
+        assert (job["state_reason"], "finished_at" in job, "cancel_requested_at" in job) == (
+            "dependency_failed",
+            True,
+            False,
+        )
     assert api.counts().get("blocked") is None
     assert api.counts()["cancelled"] == 3 + (family_state(api, family) == "cancelled")
 

@@ -11,7 +11,9 @@ from tests.conftest import wait_until
 from tests.dependencies.family import Family, born
 
 # The broker lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 Parents = dict[str, list[str]]
 
@@ -26,7 +28,9 @@ def outcome(job: Json, bad: frozenset[str]) -> Json:
 
 def rounds(api: Api, bad: frozenset[str] = frozenset()) -> Iterator[list[str]]:
     """Works until nothing waits any more, and tells who ran in which hand-out."""
-    while wait_until(lambda: not api.counts().keys() & {"blocked"} or api.counts().get("ready")) and api.counts().get("ready"):
+    while wait_until(lambda: not api.counts().keys() & {"blocked"} or api.counts().get("ready")) and api.counts().get(
+        "ready"
+    ):
         jobs = api.claim(max_jobs=1000)["jobs"]
         yield [job["job_type"] for job in jobs]
         api.settle(*[outcome(job, bad) for job in jobs])
@@ -66,7 +70,9 @@ def test_a_diamond_with_a_bad_side(api: Api) -> None:
 
 
 def test_a_lattice(api: Api) -> None:
-    parents: Parents = {f"j{row}{n}": [f"j{row - 1}{m}" for m in range(5)] if row else [] for row in range(6) for n in range(5)}
+    parents: Parents = {
+        f"j{row}{n}": [f"j{row - 1}{m}" for m in range(5)] if row else [] for row in range(6) for n in range(5)
+    }
     family = born(api, parents)
     check(api, family, parents, worked(api))
 
@@ -90,7 +96,9 @@ def test_a_thousand_children_are_cancelled_with_one_parent(api: Api) -> None:
 def test_a_thousand_parents_of_one_child(api: Api) -> None:
     *parents, child = [
         result["job_id"]
-        for result in api.batch(*[{"ref": f"p{n}"} for n in range(999)], {"depends_on": [f"p{n}" for n in range(999)]})["results"]
+        for result in api.batch(*[{"ref": f"p{n}"} for n in range(999)], {"depends_on": [f"p{n}" for n in range(999)]})[
+            "results"
+        ]
     ]
     assert api.job(child)["depends_on"] == parents
     api.settle(*[outcome(job, frozenset()) for job in api.claim(max_jobs=1000)["jobs"]])
@@ -122,7 +130,9 @@ def test_half_a_million_edges_are_checked_in_no_time_worth_speaking_of(api: Api)
 def graphs(draw: st.DrawFn) -> tuple[Parents, frozenset[str]]:
     """Any graph without circles: each job waits for some of those before it."""
     names = [f"j{n}" for n in range(draw(st.integers(1, 12)))]
-    parents = {name: sorted(draw(st.sets(st.sampled_from(names[:n]), max_size=4))) if n else [] for n, name in enumerate(names)}
+    parents = {
+        name: sorted(draw(st.sets(st.sampled_from(names[:n]), max_size=4))) if n else [] for n, name in enumerate(names)
+    }
     return parents, frozenset(draw(st.sets(st.sampled_from(names), max_size=2)))
 
 

@@ -48,7 +48,9 @@ def test_a_unique_parent_that_ended_within_its_window_counts_as_it_ended(api: Ap
 def test_a_unique_parent_in_another_queue_is_waited_for(api: Api) -> None:
     queue = f"{api.queue}-other"
     first = api.enqueue(queue=queue, **has())
-    answer = api.batch({"ref": "p", "queue": queue, **has()}, {"ref": "c", "depends_on": ["p"]}, {"depends_on": ["c", "p"]})
+    answer = api.batch(
+        {"ref": "p", "queue": queue, **has()}, {"ref": "c", "depends_on": ["p"]}, {"depends_on": ["c", "p"]}
+    )
     _, child, last = [result["job_id"] for result in answer["results"]]
     assert (api.job(child)["depends_on"], api.job(last)["depends_on"]) == ([first["id"]], [child, first["id"]])
     api.complete(api.claim_one(queues=[queue]))
@@ -59,7 +61,9 @@ def test_a_unique_parent_in_another_queue_is_waited_for(api: Api) -> None:
 
 
 def test_a_first_that_is_replaced_in_its_batch_keeps_its_parents(api: Api) -> None:
-    answer = api.batch({"ref": "p", "job_type": "p"}, {"depends_on": ["p"], **has()}, has(payload=2, on_duplicate="replace"))
+    answer = api.batch(
+        {"ref": "p", "job_type": "p"}, {"depends_on": ["p"], **has()}, has(payload=2, on_duplicate="replace")
+    )
     child = answer["results"][1]["job_id"]
     assert answer["results"][2] == {"index": 2, "status": "duplicate", "job_id": child}
     assert (api.job(child)["state"], api.job(child)["payload"]) == ("blocked", 2)

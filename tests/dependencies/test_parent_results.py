@@ -88,7 +88,9 @@ def test_a_repeated_claim_tells_the_same(api: Api) -> None:
 
 
 def test_results_of_parents_in_other_queues_are_told(api: Api) -> None:
-    family = born(api, {"a": [], "b": [], "child": ["a", "b"]}, a={"queue": f"{api.queue}-a"}, b={"queue": f"{api.queue}-b"})
+    family = born(
+        api, {"a": [], "b": [], "child": ["a", "b"]}, a={"queue": f"{api.queue}-a"}, b={"queue": f"{api.queue}-b"}
+    )
     family.complete("a", result="A")
     family.complete("b", result="B")
     assert [one["result"] for one in results(family)] == ["A", "B"]

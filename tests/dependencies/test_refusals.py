@@ -21,7 +21,9 @@ def statuses(answer: Json) -> list[str]:
 def test_a_name_that_is_neither_an_id_nor_a_ref_is_refused(api: Api, db: TestDatabase) -> None:
     parent = api.enqueue()
     assert faults(api.enqueue(status=422, depends_on=[parent["id"], "a"])) == [("/depends_on/1", "unknown_ref")]
-    assert faults(api.batch({"ref": "a"}, {"depends_on": ["a", "b"]}, status=422)) == [("/jobs/1/depends_on/1", "unknown_ref")]
+    assert faults(api.batch({"ref": "a"}, {"depends_on": ["a", "b"]}, status=422)) == [
+        ("/jobs/1/depends_on/1", "unknown_ref")
+    ]
     assert count_jobs(db) == 1
 
 
@@ -56,7 +58,9 @@ def test_a_parent_that_was_purged_or_is_no_longer_kept_is_nobody(api: Api, db: T
     ],
     ids=["self", "two", "three", "behind a tail"],
 )
-def test_a_circle_is_told_all_the_way_round(api: Api, db: TestDatabase, parents: dict[str, list[str]], told: str) -> None:
+def test_a_circle_is_told_all_the_way_round(
+    api: Api, db: TestDatabase, parents: dict[str, list[str]], told: str
+) -> None:
     jobs = [{"ref": name, "depends_on": awaited} for name, awaited in parents.items()]
     problem = api.batch(*jobs, status=422)
     assert faults(problem) == [(f"/jobs/{list(parents).index('a')}/depends_on", "cycle")]
@@ -81,7 +85,9 @@ def test_a_circle_of_a_thousand_is_found(api: Api, db: TestDatabase) -> None:
 def test_the_response_to_a_thousand_cycles_is_not_much_larger_than_the_request(api: Api) -> None:
     """Each job depends on the next, and the last on all others: each is the first of a cycle."""
     refs = [f"{n:04}{'x' * 110}" for n in range(1000)]
-    jobs: list[Json] = [{"queue": api.queue, "job_type": "test", "ref": ref, "depends_on": [after]} for ref, after in pairwise(refs)]
+    jobs: list[Json] = [
+        {"queue": api.queue, "job_type": "test", "ref": ref, "depends_on": [after]} for ref, after in pairwise(refs)
+    ]
     jobs.append({"queue": api.queue, "job_type": "test", "ref": refs[-1], "depends_on": refs[:-1]})
     answer = api.http.post("/jobs/batch", json={"jobs": jobs, "atomic": False})
     assert set(statuses(answer.json())) == {"rejected"}
@@ -120,19 +126,27 @@ def test_what_is_no_dependency_is_refused(api: Api, fields: Json, pointer: str) 
     assert [error["pointer"] for error in api.enqueue(status=422, **fields)["errors"]] == [pointer]
 
 
-def test_without_atomic_the_descendants_of_a_bad_job_are_refused_and_the_others_stored(api: Api, db: TestDatabase) -> None:
+def test_without_atomic_the_descendants_of_a_bad_job_are_refused_and_the_others_stored(
+    api: Api, db: TestDatabase
+) -> None:
     jobs: list[Json] = [
         {"ref": "bad", "job_type": "a b"},
         *[{"ref": f"r{n}", "depends_on": [f"r{n - 1}" if n else "bad"]} for n in range(4)],
     ]
-    answer = api.batch(*jobs, {"ref": "good"}, {"depends_on": ["good"]}, {"depends_on": ["good", "r3"]}, atomic=False, status=207)
+    answer = api.batch(
+        *jobs, {"ref": "good"}, {"depends_on": ["good"]}, {"depends_on": ["good", "r3"]}, atomic=False, status=207
+    )
     assert statuses(answer) == ["rejected"] * 5 + ["created", "created", "rejected"]
     assert (answer["created"], answer["rejected"]) == (2, 6)
     assert api.counts() == {"ready": 1, "blocked": 1}
 
 
 def test_without_atomic_the_descendants_of_an_orphan_are_refused(api: Api, db: TestDatabase) -> None:
-    jobs = [{"ref": "r2", "depends_on": ["r1"]}, {"ref": "r1", "depends_on": ["r0"]}, {"ref": "r0", "depends_on": [NOBODY]}]
+    jobs = [
+        {"ref": "r2", "depends_on": ["r1"]},
+        {"ref": "r1", "depends_on": ["r0"]},
+        {"ref": "r0", "depends_on": [NOBODY]},
+    ]
     answer = api.batch(*jobs, atomic=False, status=207)
     assert statuses(answer) == ["rejected"] * 3
     codes = [result["problem"]["errors"][0]["code"] for result in answer["results"]]
@@ -142,7 +156,12 @@ def test_without_atomic_the_descendants_of_an_orphan_are_refused(api: Api, db: T
 
 def test_without_atomic_the_children_of_a_rejected_duplicate_are_refused(api: Api) -> None:
     api.enqueue(**has())
-    jobs: list[Json] = [{"ref": "p", **has(on_duplicate="reject")}, {"ref": "c", "depends_on": ["p"]}, {"depends_on": ["c"]}, {}]
+    jobs: list[Json] = [
+        {"ref": "p", **has(on_duplicate="reject")},
+        {"ref": "c", "depends_on": ["p"]},
+        {"depends_on": ["c"]},
+        {},
+    ]
     answer = api.batch(*jobs, atomic=False, status=207)
     assert statuses(answer) == ["rejected", "rejected", "rejected", "created"]
     assert answer["results"][1]["problem"]["errors"] == [
@@ -160,6 +179,11 @@ def test_without_atomic_the_children_of_one_that_finds_no_room_are_refused(api: 
 
 def test_a_batch_with_a_family_that_finds_no_room_is_told_to_come_again(api: Api, db: TestDatabase) -> None:
     api.configure(max_waiting=2)
-    jobs: list[Json] = [{"ref": "a"}, {"ref": "b", "depends_on": ["a"]}, {"ref": "c", "depends_on": ["b"]}, {"depends_on": ["c"]}]
+    jobs: list[Json] = [
+        {"ref": "a"},
+        {"ref": "b", "depends_on": ["a"]},
+        {"ref": "c", "depends_on": ["b"]},
+        {"depends_on": ["c"]},
+    ]
     assert api.batch(*jobs, status=429)["code"] == "queue_full"
     assert count_jobs(db) == 0

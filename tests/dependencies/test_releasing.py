@@ -35,20 +35,27 @@ def deserted(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 def settle_and_die(broker_services: Broker, loop: Loop, held: Json, outcome: Outcome = Outcome.COMPLETE) -> None:
     """As a broker that has settled a job and not told its children: this house has no chores."""
     error = SentError(message="it broke") if outcome is Outcome.FAIL else UNSET
-    item = Settlement(job_id=UUID(held["id"]), lease_token=held["lease_token"], outcome=outcome, error=error, retryable=False)
+    item = Settlement(
+        job_id=UUID(held["id"]), lease_token=held["lease_token"], outcome=outcome, error=error, retryable=False
+    )
     loop.run(broker_services.settlements.settle([item], FULL_ACCESS))
 
 
 def release_at_once(broker_services: Broker, loop: Loop, count: int) -> None:
     async def together() -> None:
         await asyncio.gather(
-            *[DependencyResolver(broker_services.infra, broker_services.queues, broker_services.signals).run_once() for _ in range(count)]
+            *[
+                DependencyResolver(broker_services.infra, broker_services.queues, broker_services.signals).run_once()
+                for _ in range(count)
+            ]
         )
 
     loop.run(together())
 
 
-def test_children_hear_of_an_end_that_another_broker_has_not_told(api: Api, broker_services: Broker, loop: Loop) -> None:
+def test_children_hear_of_an_end_that_another_broker_has_not_told(
+    api: Api, broker_services: Broker, loop: Loop
+) -> None:
     family = pair(api)
     settle_and_die(broker_services, loop, family.claim("parent"))
     family.complete("child")
@@ -59,7 +66,8 @@ def test_children_hear_of_an_end_that_was_only_written_down(api: Api, db: TestDa
     family = born(api, {"parent": [], "a": ["parent"], "b": ["parent"]}, b={"on_parent_failure": "run"})
     parent = family.ids["parent"]
     db.execute(
-        "WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING lane, id) INSERT INTO endings SELECT lane, id, 'dead' FROM gone", parent
+        "WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING lane, id) INSERT INTO endings SELECT lane, id, 'dead' FROM gone",
+        parent,
     )
     family.api.job(family.ids["a"], wait_seconds=20)
     family.become(a="cancelled", b="ready")
@@ -69,7 +77,9 @@ def test_an_end_that_is_told_twice_changes_nothing(api: Api, db: TestDatabase) -
     family = born(api, {"a": [], "b": [], "child": ["a", "b"]})
     family.complete("a")
     wait_until(lambda: db.value("SELECT cardinality(awaits) FROM jobs WHERE id = $1", family.ids["child"]) == 1)
-    wait_until(lambda: db.value("SELECT count(*) FROM endings") == 0)  # the broker forgets the end after it has changed the child
+    wait_until(
+        lambda: db.value("SELECT count(*) FROM endings") == 0
+    )  # the broker forgets the end after it has changed the child
     for table, columns in (("dependents", "lane, id, $2"), ("endings", "lane, id, 'completed'")):
         db.execute(
             f"INSERT INTO {table} SELECT {columns} FROM finished_jobs WHERE id = $1 AND $2::uuid IS NOT NULL",
@@ -96,8 +106,12 @@ def test_brokers_that_tell_the_same_children_at_once_release_each_once(
     assert {job["deliveries"] for job in held_jobs} == {1}
 
 
-def test_brokers_that_tell_the_same_children_at_once_cancel_each_once(api: Api, broker_services: Broker, loop: Loop) -> None:
-    api.batch({"ref": "p"}, *[{"depends_on": ["p"]}] * 50, {"ref": "c", "depends_on": ["p"]}, *[{"depends_on": ["c"]}] * 50)
+def test_brokers_that_tell_the_same_children_at_once_cancel_each_once(
+    api: Api, broker_services: Broker, loop: Loop
+) -> None:
+    api.batch(
+        {"ref": "p"}, *[{"depends_on": ["p"]}] * 50, {"ref": "c", "depends_on": ["p"]}, *[{"depends_on": ["c"]}] * 50
+    )
     settle_and_die(broker_services, loop, api.claim_one(), Outcome.FAIL)
     release_at_once(broker_services, loop, 4)
     wait_until(lambda: api.counts() == {"dead": 1, "cancelled": 101})
@@ -158,12 +172,16 @@ def test_a_broker_that_was_held_up_in_an_old_ending_does_not_take_a_new_one_away
     assert api.claim_one(job_types=["new"], wait_seconds=20)["id"] == new["id"]
 
 
-def test_a_broker_that_is_killed_between_the_settlement_and_the_release_leaves_nobody_behind(deserted: TestDatabase, queue: str) -> None:
+def test_a_broker_that_is_killed_between_the_settlement_and_the_release_leaves_nobody_behind(
+    deserted: TestDatabase, queue: str
+) -> None:
     with broker_process(deserted.dsn, log_level="error") as (broker, process):
         api = Api(broker.http, queue)
         family = pair(api)
         held = family.claim("parent")
-        with deserted.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", family.ids["child"]):  # the release has to wait
+        with deserted.uncommitted(
+            "SELECT FROM jobs WHERE id = $1 FOR UPDATE", family.ids["child"]
+        ):  # the release has to wait
             api.complete(held)
             process.kill()
             wait_until(lambda: deserted.value(SESSIONS) == 0)  # what it had begun has been given up by the server too

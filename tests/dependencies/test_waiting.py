@@ -12,7 +12,11 @@ from tests.polls import Background
 def test_a_job_waits_for_another_by_its_id(api: Api) -> None:
     parent = api.enqueue(job_type="parent")
     child = api.enqueue(job_type="child", depends_on=[parent["id"]])
-    assert (child["state"], child["state_reason"], child["depends_on"]) == ("blocked", "waiting_for_jobs", [parent["id"]])
+    assert (child["state"], child["state_reason"], child["depends_on"]) == (
+        "blocked",
+        "waiting_for_jobs",
+        [parent["id"]],
+    )
     assert api.job(child["id"]) == child
     assert api.counts() == {"ready": 1, "blocked": 1}
     assert "depends_on" not in parent
@@ -114,7 +118,9 @@ def test_a_child_whose_time_has_come_meanwhile_is_ready(api: Api, db: TestDataba
     family.become(child="ready")
 
 
-def test_the_time_that_a_child_waits_for_its_parents_is_no_time_that_it_waits_for_a_worker(api: Api, db: TestDatabase) -> None:
+def test_the_time_that_a_child_waits_for_its_parents_is_no_time_that_it_waits_for_a_worker(
+    api: Api, db: TestDatabase
+) -> None:
     family = pair(api)
     db.age(family.ids["child"], 3600)
     family.complete("parent")
@@ -131,7 +137,9 @@ def test_children_are_handed_out_by_priority(api: Api) -> None:
     assert [job["job_type"] for job in api.claim(max_jobs=2)["jobs"]] == ["high", "low"]
 
 
-@pytest.mark.parametrize("rules", [{"max_running_per_group": 1}, {"fair": True}, {"fair": True, "max_running_per_group": 1}])
+@pytest.mark.parametrize(
+    "rules", [{"max_running_per_group": 1}, {"fair": True}, {"fair": True, "max_running_per_group": 1}]
+)
 def test_children_of_a_group_wait_for_their_turn(api: Api, rules: Json) -> None:
     api.configure(**rules)
     family = born(api, {"parent": [], "a": ["parent"], "b": ["parent"]}, a={"group": "g"}, b={"group": "g"})

@@ -11,7 +11,13 @@ from tests.edge.raw import Raw
 
 # A second: on a busy machine a test may need most of it between connecting and sending.
 HASTY = {"header_seconds": 1.0, "body_seconds": 1.0, "keep_alive_seconds": 1.0, "body_bytes_per_second": 1000}
-NARROW = {"max_connections": 10, "max_held_bytes": 1, "max_batch_bytes": 1024 * 1024, "header_seconds": 60.0, "body_seconds": 60.0}
+NARROW = {
+    "max_connections": 10,
+    "max_held_bytes": 1,
+    "max_batch_bytes": 1024 * 1024,
+    "header_seconds": 60.0,
+    "body_seconds": 60.0,
+}
 
 Connect = Callable[[], Raw]
 

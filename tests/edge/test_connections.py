@@ -15,7 +15,9 @@ from tests.polls import counted, parked
 Eventually = Callable[[Callable[[], Any]], Any]
 
 
-def test_one_connection_too_many_is_told_so_and_room_that_is_left_is_used(narrow_broker: RunningBroker, eventually: Eventually) -> None:
+def test_one_connection_too_many_is_told_so_and_room_that_is_left_is_used(
+    narrow_broker: RunningBroker, eventually: Eventually
+) -> None:
     narrow_broker.http.close()  # it would be one of the ten
     with connections(narrow_broker.base) as connect:
         first, *_ = [connect() for _ in range(10)]
@@ -54,7 +56,9 @@ def test_the_poll_of_a_client_that_left_is_released_though_another_request_follo
 
 
 @pytest.mark.parametrize("ahead", [70_000, 250_000])
-def test_a_job_is_not_lost_on_a_client_that_left_with_much_unread(api: Api, connect: Connect, eventually: Eventually, ahead: int) -> None:
+def test_a_job_is_not_lost_on_a_client_that_left_with_much_unread(
+    api: Api, connect: Connect, eventually: Eventually, ahead: int
+) -> None:
     """We do not read on while that much has been sent ahead, and hear nothing of its end."""
     raw = connect()
     raw.send(post("/claim", b'{"queues": ["%s"], "wait_seconds": 25, "lease_seconds": 30}' % api.queue.encode()))
@@ -66,14 +70,18 @@ def test_a_job_is_not_lost_on_a_client_that_left_with_much_unread(api: Api, conn
     assert api.job(job["id"])["crashes"] == 0
 
 
-def test_a_request_that_comes_late_does_not_disturb_the_answer_before_it(hasty_broker: RunningBroker, hasty: Connect) -> None:
+def test_a_request_that_comes_late_does_not_disturb_the_answer_before_it(
+    hasty_broker: RunningBroker, hasty: Connect
+) -> None:
     raw = hasty()
     raw.send(post("/claim", b'{"queues": ["nobody-fills-this"], "wait_seconds": 2}') + GET[:20])
     claimed, late = raw.answers()
     assert (claimed.status, late.status) == (200, 408)
 
 
-def test_half_closed_clients_have_left(broker: RunningBroker, api: Api, connect: Connect, eventually: Eventually) -> None:
+def test_half_closed_clients_have_left(
+    broker: RunningBroker, api: Api, connect: Connect, eventually: Eventually
+) -> None:
     """What they asked for may be done all the same."""
     raw = connect()
     before = counted(api.http, "connections")

@@ -45,7 +45,9 @@ def test_it_makes_no_difference_on_a_connection_that_was_good(name: str, hasty: 
     check_refusal(late)
 
 
-@pytest.mark.parametrize("start", [b"GET /livez HTTP/1.1\r\nX-Drop: ", chunked("/jobs") + b"fffff\r\n"], ids=["head", "body"])
+@pytest.mark.parametrize(
+    "start", [b"GET /livez HTTP/1.1\r\nX-Drop: ", chunked("/jobs") + b"fffff\r\n"], ids=["head", "body"]
+)
 def test_a_byte_now_and_then_is_not_enough(start: bytes, hasty_broker: RunningBroker, hasty: Connect) -> None:
     before = counted(hasty_broker.http, 'edge_refusals_total{code="request_timeout"}')
     raw = hasty()
@@ -61,7 +63,9 @@ def drip_for_ever(sock: socket.socket) -> None:
         time.sleep(0.02)  # this is the behaviour that is tried, nothing waits for it
 
 
-def test_a_slow_body_that_moves_is_heard_to_its_end(hasty_broker: RunningBroker, hasty: Connect, eventually: Eventually) -> None:
+def test_a_slow_body_that_moves_is_heard_to_its_end(
+    hasty_broker: RunningBroker, hasty: Connect, eventually: Eventually
+) -> None:
     """It takes many times `body_seconds`, at more than the slowest pace."""
     raw = hasty()
     raw.send(b"POST /jobs/cancel HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n" + b'{"ids": []}')
@@ -101,7 +105,9 @@ def test_a_request_that_we_keep_waiting_is_not_late(hasty_broker: RunningBroker,
     assert [answer.status for answer in raw.answers()] == [200]
 
 
-def test_an_answer_that_nobody_takes_is_thrown_away(hasty_broker: RunningBroker, hasty: Connect, eventually: Eventually, api: Api) -> None:
+def test_an_answer_that_nobody_takes_is_thrown_away(
+    hasty_broker: RunningBroker, hasty: Connect, eventually: Eventually, api: Api
+) -> None:
     """4 MB are more than the system's buffers hold; each client asks for them and does not read."""
     jobs = [{"job_type": "test", "queue": api.queue, "payload": "x" * 100_000}] * 40
     api.post("/jobs/batch", {"jobs": jobs}, status=201)
@@ -114,7 +120,10 @@ def test_an_answer_that_nobody_takes_is_thrown_away(hasty_broker: RunningBroker,
 
 
 def test_a_thousand_slow_clients_hurt_nobody(dsn: str) -> None:
-    with threaded_broker(QUICK.model_copy(update={"header_seconds": 60.0}), dsn) as broker, connections(broker.base) as connect:
+    with (
+        threaded_broker(QUICK.model_copy(update={"header_seconds": 60.0}), dsn) as broker,
+        connections(broker.base) as connect,
+    ):
         for start in list(SLOW.values())[:4] * 250:
             connect().send(start)
         assert [broker.http.get("/livez").status_code for _ in range(200)] == [200] * 200

@@ -11,7 +11,9 @@ def heavy() -> bytes:
     return b'{"jobs": [' + b",".join([job] * 250) + b'], "atomic": true, "atomic": true}'
 
 
-def test_others_are_served_while_a_large_body_is_checked(broker: RunningBroker, api: Api, background: Background) -> None:
+def test_others_are_served_while_a_large_body_is_checked(
+    broker: RunningBroker, api: Api, background: Background
+) -> None:
     checked = background.submit(broker.http.post, "/jobs/batch", content=heavy())
     served = 0
     while not checked.done():

@@ -49,7 +49,9 @@ class Probes:
         began = time.monotonic()
         request()
         ended = time.monotonic()
-        wait_until(lambda: self._calls and self._calls[-1][0] > ended)  # every call that began before has been printed then
+        wait_until(
+            lambda: self._calls and self._calls[-1][0] > ended
+        )  # every call that began before has been printed then
         return max((call[1] - call[0] for call in self._calls if call[1] > began and call[0] < ended), default=0.0)
 
 
@@ -73,7 +75,9 @@ def alone(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 def related(jobs: int, parents: int) -> list[Json]:
     """Jobs that each depend on those before them."""
-    return [{"ref": f"r{n}", "depends_on": [f"r{before}" for before in range(max(0, n - parents), n)]} for n in range(jobs)]
+    return [
+        {"ref": f"r{n}", "depends_on": [f"r{before}" for before in range(max(0, n - parents), n)]} for n in range(jobs)
+    ]
 
 
 def cycles(jobs: int) -> list[Json]:
@@ -125,6 +129,8 @@ def test_livez_stays_fast_while_large_requests_run(alone: TestDatabase, queue: s
         killed(api, 30_000)
         api.enqueue_many(1000)
         idle = [probes.slowest(lambda: time.sleep(IDLE_SECONDS)) for _ in range(REPEATS)]
-        slowest = {name: min(probes.slowest(request) for _ in range(REPEATS)) for name, request in requests(api).items()}
+        slowest = {
+            name: min(probes.slowest(request) for _ in range(REPEATS)) for name, request in requests(api).items()
+        }
         idle += [probes.slowest(lambda: time.sleep(IDLE_SECONDS)) for _ in range(REPEATS)]
     assert {name: f"{took / max(idle):.1f} times" for name, took in slowest.items() if took > TIMES * max(idle)} == {}

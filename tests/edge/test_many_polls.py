@@ -31,7 +31,9 @@ def memory_kib(pid: int) -> int:
 def test_thousands_wait_without_a_database_connection_and_one_more_is_sent_away(
     database: TestDatabase, eventually: Callable[..., Any]
 ) -> None:
-    with broker_process(database.dsn, max_parked_polls=str(MOST), max_wait_seconds="60", pool_size="4", log_level="error") as (
+    with broker_process(
+        database.dsn, max_parked_polls=str(MOST), max_wait_seconds="60", pool_size="4", log_level="error"
+    ) as (
         broker,
         process,
     ):

@@ -46,7 +46,9 @@ def measured(dsn: str) -> Iterator[tuple[RunningBroker, Memory]]:
 @pytest.mark.parametrize(
     ("head", "piece"), [(DECLARED, b" " * MB), (chunked("/jobs/batch"), chunk(b" " * MB))], ids=["declared", "chunked"]
 )
-def test_a_hundred_large_uploads_at_once_take_little_memory(head: bytes, piece: bytes, measured: tuple[RunningBroker, Memory]) -> None:
+def test_a_hundred_large_uploads_at_once_take_little_memory(
+    head: bytes, piece: bytes, measured: tuple[RunningBroker, Memory]
+) -> None:
     broker, memory = measured
     memory.forget_peak()
     before = memory.now()

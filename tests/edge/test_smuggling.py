@@ -62,7 +62,11 @@ def test_a_bad_body_behind_a_good_request_is_refused_after_the_answer(connect: C
 def test_a_trailer_does_not_pass_for_a_header(connect: Connect, api: Api) -> None:
     raw = connect()
     body = b'{"job_type": "test", "queue": "%s"}' % api.queue.encode()
-    raw.send(chunked("/jobs", b"Connection: close") + chunk(body) + b"0\r\nX-Request-Id: from-a-trailer\r\nIdempotency-Key: k\r\n\r\n")
+    raw.send(
+        chunked("/jobs", b"Connection: close")
+        + chunk(body)
+        + b"0\r\nX-Request-Id: from-a-trailer\r\nIdempotency-Key: k\r\n\r\n"
+    )
     (answer,) = raw.answers()
     assert answer.status == 201
     assert answer.headers["x-request-id"] != "from-a-trailer"

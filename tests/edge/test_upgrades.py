@@ -6,8 +6,17 @@ from tests.api import Api
 from tests.edge.conftest import Connect
 from tests.edge.raw import GET, chunk, chunked, post
 
-H2C = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA")
-WEBSOCKET = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+H2C = (
+    b"Connection: Upgrade, HTTP2-Settings",
+    b"Upgrade: h2c",
+    b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+)
+WEBSOCKET = (
+    b"Connection: Upgrade",
+    b"Upgrade: websocket",
+    b"Sec-WebSocket-Version: 13",
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
 
 
 def enqueue(api: Api, *headers: bytes) -> bytes:

@@ -36,7 +36,9 @@ class Deployment:
         self._stack = stack
         self._brokers = ExitStack()
         self._stack.enter_context(self._brokers)
-        self._stack.callback(lambda: self.let_finish(*[path.stem for path in folder.glob("*.begun")]))  # also if the test fails
+        self._stack.callback(
+            lambda: self.let_finish(*[path.stem for path in folder.glob("*.begun")])
+        )  # also if the test fails
         self._admin = make_key(dsn, "enqueue", "work", "read", "manage")
         self._worker = make_key(dsn, "work:mail")
         self.start_broker()
@@ -59,7 +61,10 @@ class Deployment:
 
     def begin(self, *names: str, lease_seconds: int = 60) -> list[Json]:
         """Jobs that run until `let_finish`, each in a worker of its own."""
-        jobs = [self.api.enqueue(job_type="wait", payload=str(self._folder / name), lease_seconds=lease_seconds) for name in names]
+        jobs = [
+            self.api.enqueue(job_type="wait", payload=str(self._folder / name), lease_seconds=lease_seconds)
+            for name in names
+        ]
         eventually(lambda: all((self._folder / f"{name}.begun").exists() for name in names))
         return [self.api.job(job["id"]) for job in jobs]
 
@@ -95,7 +100,9 @@ def deployment(example: Example, postgres: str, loop: Loop, tmp_path: Path) -> I
         yield Deployment(dsn, stack.enter_context(reserved_port()), tmp_path, stack)
 
 
-def test_worker_survives_long_jobs_broker_restarts_cancels_and_sigterm(example: Example, deployment: Deployment, tmp_path: Path) -> None:
+def test_worker_survives_long_jobs_broker_restarts_cancels_and_sigterm(
+    example: Example, deployment: Deployment, tmp_path: Path
+) -> None:
     command = example.command(tmp_path)
     workers = [deployment.start_worker(command) for _ in range(2)]
     check_long_jobs_on_both_copies(deployment)
@@ -109,7 +116,9 @@ def test_worker_survives_long_jobs_broker_restarts_cancels_and_sigterm(example: 
 def check_long_jobs_on_both_copies(deployment: Deployment) -> None:
     """Two jobs run at the same time, for longer than their leases: heartbeats extend them. Each copy has an id of its own."""
     jobs = deployment.begin("long-1", "long-2", lease_seconds=LEASE)
-    eventually(lambda: all(lease_end(deployment, job) - when(job["lease_expires_at"]).timestamp() > LEASE for job in jobs))
+    eventually(
+        lambda: all(lease_end(deployment, job) - when(job["lease_expires_at"]).timestamp() > LEASE for job in jobs)
+    )
     assert len({worker["worker_id"] for worker in deployment.api.get("/workers")["items"]}) == 2
     deployment.let_finish("long-1", "long-2")
     assert [job["state"] for job in deployment.ended(jobs)] == ["completed"] * 2
@@ -122,7 +131,10 @@ def lease_end(deployment: Deployment, job: Json) -> float:
 def check_settlement_while_the_broker_is_away(deployment: Deployment) -> None:
     """Two jobs finish while there is no broker. Others wait: good ones, one that fails, one whose result has no JSON form."""
     running = deployment.begin("cut-1", "cut-2")
-    echoes = [deployment.api.enqueue(job_type="echo", payload={"number": number, "text": 'ä "$(x)" \n'}) for number in range(4)]
+    echoes = [
+        deployment.api.enqueue(job_type="echo", payload={"number": number, "text": 'ä "$(x)" \n'})
+        for number in range(4)
+    ]
     fails = deployment.api.enqueue(job_type="fail", max_attempts=1)
     not_json = deployment.api.enqueue(job_type="not_json", max_attempts=1)
     deployment.kill_broker()

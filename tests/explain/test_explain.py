@@ -38,7 +38,10 @@ def params(api: Api) -> Api:
 
 def test_a_job_that_nothing_holds_back_is_claimable(params: Api) -> None:
     job = params.enqueue()
-    assert explain(params, job) == {"state": "ready", "reasons": [{"code": "claimable", "detail": "the next worker that asks gets it"}]}
+    assert explain(params, job) == {
+        "state": "ready",
+        "reasons": [{"code": "claimable", "detail": "the next worker that asks gets it"}],
+    }
 
 
 def test_a_job_that_is_not_due_tells_when_it_is(params: Api) -> None:

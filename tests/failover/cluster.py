@@ -81,7 +81,9 @@ class Pair:
 
     def waiting(self) -> list[int]:
         """Processes of the primary that wait for the standby's word."""
-        return [row["pid"] for row in self.on_primary.rows("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")]
+        return [
+            row["pid"] for row in self.on_primary.rows("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        ]
 
     def fail_over(self) -> TestDatabase:
         """The primary is gone from one moment to the next, the standby takes its place."""
@@ -102,7 +104,9 @@ def pair(template: Server, loop: Loop, options: dict[str, str]) -> Iterator[Pair
         stack.callback(standby.stop)
         standby.mark("standby.signal")
         # Once promoted it has no standby itself, and waits for none.
-        standby.start(ASYNCHRONOUS | {"primary_conninfo": _conninfo(link.folder), "wal_retrieve_retry_interval": "100ms"})
+        standby.start(
+            ASYNCHRONOUS | {"primary_conninfo": _conninfo(link.folder), "wal_retrieve_retry_interval": "100ms"}
+        )
         made = Pair(primary, standby, link, loop)
         wait_until(made.streams)
         yield made

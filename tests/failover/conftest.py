@@ -14,7 +14,9 @@ from tests.failover.disk import AT_HAND
 from tests.failover.server import Account, Server
 
 WITH_PATRONI = "PATRONI" in os.environ
-collect_ignore = ([] if AT_HAND else ["test_power_cut.py", "test_full_disk.py"]) + ([] if WITH_PATRONI else ["test_patroni.py"])
+collect_ignore = ([] if AT_HAND else ["test_power_cut.py", "test_full_disk.py"]) + (
+    [] if WITH_PATRONI else ["test_patroni.py"]
+)
 
 
 @pytest.fixture(scope="package")

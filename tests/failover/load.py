@@ -13,7 +13,9 @@ from tests.conftest import wait_until
 from tests.database import TestDatabase
 from tests.polls import Background
 
-EVERYTHING = "SELECT id::text FROM jobs UNION SELECT id::text FROM finished_jobs UNION SELECT id::text FROM dead_letters"
+EVERYTHING = (
+    "SELECT id::text FROM jobs UNION SELECT id::text FROM finished_jobs UNION SELECT id::text FROM dead_letters"
+)
 COMPLETED = "SELECT id::text FROM finished_jobs WHERE state = 'completed'"
 
 
@@ -46,7 +48,9 @@ class Load:
     def work(self, name: int) -> None:
         with httpx.Client(base_url=self._base, timeout=60) as http:
             for number in itertools.count():
-                claim = self._answered(http, "/claim", {"queues": ["load"], "max_jobs": 5, "wait_seconds": 1}, f"{name}-{number}")
+                claim = self._answered(
+                    http, "/claim", {"queues": ["load"], "max_jobs": 5, "wait_seconds": 1}, f"{name}-{number}"
+                )
                 if claim is None:
                     return
                 for job in claim.json()["jobs"]:
@@ -79,7 +83,9 @@ class Load:
     def lost(self, database: TestDatabase) -> tuple[list[str], list[str]]:
         """Jobs and settlements that were acknowledged and are not there."""
         there, completed = ({row["id"] for row in database.rows(sql)} for sql in (EVERYTHING, COMPLETED))
-        return [job for job in self.enqueued.values() if job not in there], [job for job in self.settled if job not in completed]
+        return [job for job in self.enqueued.values() if job not in there], [
+            job for job in self.settled if job not in completed
+        ]
 
 
 @contextmanager

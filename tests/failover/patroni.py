@@ -24,7 +24,10 @@ DYNAMIC = {
     "retry_timeout": 5,
     "synchronous_mode": True,
     "synchronous_mode_strict": True,
-    "postgresql": {"use_pg_rewind": True, "parameters": {"shared_buffers": "16MB", "max_connections": 60, "wal_log_hints": "on"}},
+    "postgresql": {
+        "use_pg_rewind": True,
+        "parameters": {"shared_buffers": "16MB", "max_connections": 60, "wal_log_hints": "on"},
+    },
 }
 
 
@@ -71,7 +74,10 @@ class Node:
                 "pgpass": str(self.folder / "pgpass"),
                 "authentication": {role: {"username": name, "password": PASSWORD} for role, name in accounts.items()},
                 "parameters": {"unix_socket_directories": str(self.folder)},
-                "pg_hba": ["host all all 127.0.0.1/32 scram-sha-256", "host replication replicator 127.0.0.1/32 scram-sha-256"],
+                "pg_hba": [
+                    "host all all 127.0.0.1/32 scram-sha-256",
+                    "host replication replicator 127.0.0.1/32 scram-sha-256",
+                ],
             },
         }
 
@@ -152,6 +158,11 @@ def start_etcd(account: Account, port: int) -> "subprocess.Popen[bytes]":
     folder: Path = account.make_folder(account.folder / "etcd")
     address, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"
     where = {"listen-client-urls": address, "advertise-client-urls": address, "listen-peer-urls": peers}
-    named = {**where, "initial-advertise-peer-urls": peers, "initial-cluster": f"default={peers}", "data-dir": str(folder)}
+    named = {
+        **where,
+        "initial-advertise-peer-urls": peers,
+        "initial-cluster": f"default={peers}",
+        "data-dir": str(folder),
+    }
     with (account.folder / "etcd.log").open("ab") as log:
         return account.start([program("etcd"), *(f"--{name}={value}" for name, value in named.items())], log)

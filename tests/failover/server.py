@@ -20,7 +20,13 @@ from tests.database import Loop, TestDatabase, in_database
 PORT = 5432
 _numbers = itertools.count(1)  # a name may be used more than once
 # A process may be killed without fsync: what it has written is the kernel's. Tests that cut the power switch it on.
-QUICK = {"fsync": "off", "shared_buffers": "16MB", "max_connections": "60", "autovacuum": "off", "wal_receiver_timeout": "2s"}
+QUICK = {
+    "fsync": "off",
+    "shared_buffers": "16MB",
+    "max_connections": "60",
+    "autovacuum": "off",
+    "wal_receiver_timeout": "2s",
+}
 
 
 class ServerEnded(Exception):
@@ -95,7 +101,16 @@ class Server:
     def create(self) -> None:
         # Small files: copies are quick, and a file of the log is soon full.
         self.account.run(
-            "initdb", "-D", self.data, "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--wal-segsize=1", "-k", "-N"
+            "initdb",
+            "-D",
+            self.data,
+            "--username=postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--wal-segsize=1",
+            "-k",
+            "-N",
         )
 
     def copy(self, name: str, data: Path | None = None) -> "Server":
@@ -124,7 +139,11 @@ class Server:
             raise ServerEnded(self.log.read_text()[-2000:])
         with suppress(OSError, IndexError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
-            return self._process is not None and lines[0] == str(self._process.pid) and lines[7].strip() in ("ready", "standby")
+            return (
+                self._process is not None
+                and lines[0] == str(self._process.pid)
+                and lines[7].strip() in ("ready", "standby")
+            )
         return False
 
     @property

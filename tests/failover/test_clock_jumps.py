@@ -29,7 +29,9 @@ def api(jumpy: SettableClock, queue: str) -> Iterator[Api]:
         yield Api(broker.http, queue)
 
 
-def test_an_hour_ahead_every_lease_ends_and_no_job_is_settled_twice(api: Api, jumpy: SettableClock, eventually: Eventually) -> None:
+def test_an_hour_ahead_every_lease_ends_and_no_job_is_settled_twice(
+    api: Api, jumpy: SettableClock, eventually: Eventually
+) -> None:
     api.enqueue_many(50)
     held = api.claim(max_jobs=50)["jobs"]
     jumpy.jump("1 hour")
@@ -39,14 +41,17 @@ def test_an_hour_ahead_every_lease_ends_and_no_job_is_settled_twice(api: Api, ju
     # Whom the job was taken from is refused; who lost his lease to nobody may still settle.
     taken = {job["id"] for job in again}
     answers = {
-        job["id"]: api.http.post(f"/jobs/{job['id']}/complete", json={"lease_token": job["lease_token"]}).status_code for job in held
+        job["id"]: api.http.post(f"/jobs/{job['id']}/complete", json={"lease_token": job["lease_token"]}).status_code
+        for job in held
     }
     assert answers == {job: 409 if job in taken else 200 for job in answers}
     assert all(api.complete(job)["status"] == "settled" for job in again)
     assert api.counts() == {"completed": 50}
 
 
-def test_an_hour_back_leases_last_longer_and_ids_stay_unique(api: Api, jumpy: SettableClock, eventually: Eventually) -> None:
+def test_an_hour_back_leases_last_longer_and_ids_stay_unique(
+    api: Api, jumpy: SettableClock, eventually: Eventually
+) -> None:
     before = api.enqueue_many(20)
     held = api.claim(max_jobs=10)["jobs"]
     heard_at = told_time(api)

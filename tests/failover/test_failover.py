@@ -14,7 +14,9 @@ from tests.polls import Background
 Eventually = Callable[[Callable[[], Any]], Any]
 
 
-def fail_over_under_load(pair: Pair, background: Background, once_cut: Callable[[Load], object]) -> tuple[Load, TestDatabase]:
+def fail_over_under_load(
+    pair: Pair, background: Background, once_cut: Callable[[Load], object]
+) -> tuple[Load, TestDatabase]:
     """`once_cut` returns when enough has happened between the cut of the link and the primary's end."""
     with broker_process(pair.dsn, log_level="error") as (broker, _), load(broker.base, background) as clients:
         clients.more(200, 50)
@@ -28,7 +30,9 @@ def fail_over_under_load(pair: Pair, background: Background, once_cut: Callable[
 def test_with_a_synchronous_standby_nothing_that_was_acknowledged_is_lost(
     synchronous: Pair, background: Background, eventually: Eventually
 ) -> None:
-    clients, survivor = fail_over_under_load(synchronous, background, lambda _: eventually(lambda: len(synchronous.waiting()) >= 3))
+    clients, survivor = fail_over_under_load(
+        synchronous, background, lambda _: eventually(lambda: len(synchronous.waiting()) >= 3)
+    )
     assert clients.lost(survivor) == ([], [])
     assert clients.unanswered > 0  # some were under way when the primary died, and found out by asking again
     assert len(set(clients.enqueued.values())) == len(clients.enqueued)
@@ -53,7 +57,10 @@ def test_after_an_asynchronous_failover_old_tokens_are_stale_and_jobs_come_again
         taken = api.claim_one()
         lost = api.enqueue(key="k")
         asynchronous.fail_over()
-        assert repeated(api, f"/jobs/{taken['id']}/complete", {"lease_token": taken["lease_token"]})["code"] == "lease_lost"
+        assert (
+            repeated(api, f"/jobs/{taken['id']}/complete", {"lease_token": taken["lease_token"]})["code"]
+            == "lease_lost"
+        )
         assert api.job(done["id"])["state"] == "running"
         assert api.complete(done)["status"] == "settled"
         assert api.http.get(f"/jobs/{lost['id']}").status_code == 404

@@ -60,7 +60,10 @@ def is_ready(api: Api, server: Server) -> bool:
 
 # Without room for its log the whole server gives up, in the middle of whatever it was doing.
 @pytest.mark.parametrize(
-    ("broken", "outcomes"), [("tables", {"not_done"}), ("log", {"not_done", "unknown"})], indirect=["broken"], ids=["tables", "log"]
+    ("broken", "outcomes"),
+    [("tables", {"not_done"}), ("log", {"not_done", "unknown"})],
+    indirect=["broken"],
+    ids=["tables", "log"],
 )
 def test_a_full_disk_is_told_and_leaves_no_half_batch(
     api: Api, broken: Server, outcomes: set[str], small_disk: Disk, loop: Loop, eventually: Eventually

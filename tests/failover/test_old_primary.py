@@ -43,7 +43,9 @@ def acknowledged(api: Api, count: int) -> set[str]:
     """With keys, repeated until they are answered with a job."""
     ids: set[str] = set()
     while len(ids) < count:
-        answer = api.http.post("/jobs", json={"queue": api.queue, "job_type": "test"}, headers={"Idempotency-Key": f"k{len(ids)}"})
+        answer = api.http.post(
+            "/jobs", json={"queue": api.queue, "job_type": "test"}, headers={"Idempotency-Key": f"k{len(ids)}"}
+        )
         ids |= {answer.json()["id"]} if answer.status_code == 201 else set()
     return ids
 
@@ -61,7 +63,9 @@ def test_without_the_check_the_old_primary_acknowledges(
 ) -> None:
     """The control: the driver takes the first host that takes writes."""
 
-    async def connect(servers: PrimaryConnector, _dsn: str | None = None, **options: Any) -> "asyncpg.Connection[asyncpg.Record]":
+    async def connect(
+        servers: PrimaryConnector, _dsn: str | None = None, **options: Any
+    ) -> "asyncpg.Connection[asyncpg.Record]":
         return await asyncpg.connect(servers.dsn, **options)
 
     monkeypatch.setattr(PrimaryConnector, "connect", connect)
@@ -72,14 +76,18 @@ def test_without_the_check_the_old_primary_acknowledges(
         assert acknowledged(api, 20) <= {row["id"] for row in asynchronous.on_primary.rows(IDS)}
 
 
-def test_a_broker_that_starts_beside_both_finds_the_right_one(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
+def test_a_broker_that_starts_beside_both_finds_the_right_one(
+    asynchronous: Pair, api: Api, eventually: Eventually
+) -> None:
     replaced(asynchronous, api, eventually)
     with threaded_broker(QUICK, asynchronous.dsn) as another:
         ids = acknowledged(Api(another.http, "orders"), 5)
     assert ids <= {row["id"] for row in asynchronous.on_standby.rows(IDS)}
 
 
-def test_an_old_primary_is_refused_even_if_there_is_no_other(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
+def test_an_old_primary_is_refused_even_if_there_is_no_other(
+    asynchronous: Pair, api: Api, eventually: Eventually
+) -> None:
     replaced(asynchronous, api, eventually)
     asynchronous.standby.kill()
     eventually(lambda: api.http.get("/readyz").status_code == 503)
@@ -90,7 +98,9 @@ def test_an_old_primary_is_refused_even_if_there_is_no_other(asynchronous: Pair,
     assert api.enqueue()["state"] == "ready"
 
 
-def test_a_standby_reached_by_mistake_is_given_nothing_until_it_is_promoted(asynchronous: Pair, eventually: Eventually) -> None:
+def test_a_standby_reached_by_mistake_is_given_nothing_until_it_is_promoted(
+    asynchronous: Pair, eventually: Eventually
+) -> None:
     with threaded_broker(QUICK, asynchronous.standby.dsn) as mistaken:
         api = Api(mistaken.http, "orders")
         assert api.post("/jobs", {"queue": "orders", "job_type": "test"}, status=503)["outcome"] == "not_done"

@@ -36,4 +36,6 @@ def test_switchover_and_crash_lose_nothing_that_was_acknowledged(
     assert clients.lost(survivor) == ([], [])
     survivor.close()
     with capsys.disabled():
-        print(f"\nPatroni: {len(clients.enqueued)} jobs, 0 lost; paused {switched:.1f} s by a switchover, {clients.pause:.1f} s by a crash")
+        print(
+            f"\nPatroni: {len(clients.enqueued)} jobs, 0 lost; paused {switched:.1f} s by a switchover, {clients.pause:.1f} s by a crash"
+        )

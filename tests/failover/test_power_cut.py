@@ -40,7 +40,9 @@ def cut_under_load(server: Server, plug: Disk, background: Background, options: 
     return clients
 
 
-def test_a_power_cut_loses_nothing_that_was_acknowledged(on_disk: Server, small_disk: Disk, background: Background, loop: Loop) -> None:
+def test_a_power_cut_loses_nothing_that_was_acknowledged(
+    on_disk: Server, small_disk: Disk, background: Background, loop: Loop
+) -> None:
     clients = cut_under_load(on_disk, small_disk, background, DURABLE)
     on_disk.start()
     assert clients.lost(on_disk.open(loop)) == ([], [])

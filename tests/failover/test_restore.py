@@ -29,7 +29,9 @@ def server(template: Server) -> Iterator[Server]:
 @pytest.fixture
 def backup(server: Server) -> Path:
     folder = server.account.make_folder(server.account.folder / f"{server.name}-backup")
-    server.account.run("pg_basebackup", "-D", folder, "-h", server.sockets, "-U", "postgres", "-X", "none", "-c", "fast", "--no-sync")
+    server.account.run(
+        "pg_basebackup", "-D", folder, "-h", server.sockets, "-U", "postgres", "-X", "none", "-c", "fast", "--no-sync"
+    )
     return folder
 
 

@@ -95,7 +95,9 @@ def test_a_settlement_whose_wait_was_cancelled_is_unknown_until_the_standby_has_
     synchronous.mend_link()
     assert call().json()["status"] == "already_settled"
     synchronous.caught_up()
-    assert synchronous.on_standby.value("SELECT count(*) FROM jobs WHERE id = $1 AND state = 'running'", held["id"]) == 0
+    assert (
+        synchronous.on_standby.value("SELECT count(*) FROM jobs WHERE id = $1 AND state = 'running'", held["id"]) == 0
+    )
 
 
 def test_a_claim_whose_wait_was_cancelled_is_unknown_until_the_standby_has_it(
@@ -129,5 +131,7 @@ def test_writes_wait_for_a_lost_standby_and_the_broker_says_so(
 
 
 def durability(api: Api) -> str:
-    detail: str = next(check["detail"] for check in api.http.get("/readyz").json()["checks"] if check["name"] == "durability")
+    detail: str = next(
+        check["detail"] for check in api.http.get("/readyz").json()["checks"] if check["name"] == "durability"
+    )
     return detail

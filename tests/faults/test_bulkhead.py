@@ -27,7 +27,9 @@ def watched(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database.close()
 
 
-def starved(watched: TestDatabase, background: Background, eventually: Eventually, queue: str, reserved: int) -> list[httpx.Response]:
+def starved(
+    watched: TestDatabase, background: Background, eventually: Eventually, queue: str, reserved: int
+) -> list[httpx.Response]:
     """What a claim, a heartbeat and a settlement hear while claims have every connection that they may have."""
     settings = settings_with(pool_size=POOL, pool_reserved=reserved, acquire_timeout_seconds=1.0, notify=False)
     claims = ClaimStatements(watched)
@@ -68,7 +70,9 @@ def test_claims_cannot_starve_heartbeats_and_settlements(
     assert settled.json()["status"] == "settled"
 
 
-def test_without_a_reserve_they_starve(watched: TestDatabase, background: Background, eventually: Eventually, queue: str) -> None:
+def test_without_a_reserve_they_starve(
+    watched: TestDatabase, background: Background, eventually: Eventually, queue: str
+) -> None:
     """The control."""
     answers = starved(watched, background, eventually, queue, reserved=0)
     assert [outcome(answer) for answer in answers] == ["not_done"] * 3

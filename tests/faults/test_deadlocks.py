@@ -49,7 +49,9 @@ CALLS: dict[str, Callable[[Api], Json]] = {
     "batch with a key": lambda api: api.batch({}, {"unique": {"key": "v"}}, key="many"),
     "claim with a key": lambda api: api.claim(key="claim"),
     "failure of a group": fail_group,
-    "schedule": lambda api: api.put("/schedules/daily", {"every_seconds": 3600, "job": {"queue": NAME, "job_type": "t"}}),
+    "schedule": lambda api: api.put(
+        "/schedules/daily", {"every_seconds": 3600, "job": {"queue": NAME, "job_type": "t"}}
+    ),
     "job type": lambda api: api.put("/job-types/t", {"max_attempts": 3}),
     "queue": lambda api: api.configure(max_running=7),
 }
@@ -61,7 +63,9 @@ def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, NAME), loop)
     database.execute(LOCKS)
     for table in TABLES:
-        database.execute(f"CREATE TRIGGER deadlock BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION lock_both()")
+        database.execute(
+            f"CREATE TRIGGER deadlock BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION lock_both()"
+        )
     database.execute(f"ALTER DATABASE {NAME} SET deadlock_timeout = '100ms'")
     yield database
     database.close()
@@ -78,7 +82,11 @@ def api(database: TestDatabase) -> Iterator[Api]:
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_victim_of_a_deadlock_is_repeated(
-    api: Api, database: TestDatabase, background: Background, eventually: Callable[..., Any], call: Callable[[Api], Json]
+    api: Api,
+    database: TestDatabase,
+    background: Background,
+    eventually: Callable[..., Any],
+    call: Callable[[Api], Json],
 ) -> None:
     with database.uncommitted("SET LOCAL deadlock_timeout = '1min'; SELECT pg_advisory_xact_lock(2)") as other:
         database.execute("SELECT setval('tries', 1, false)")

@@ -20,7 +20,9 @@ DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
 
 
 def told(api: Api, status: int = 200) -> str:
-    detail: str = next(check["detail"] for check in api.get("/readyz", status=status)["checks"] if check["name"] == "durability")
+    detail: str = next(
+        check["detail"] for check in api.get("/readyz", status=status)["checks"] if check["name"] == "durability"
+    )
     return detail
 
 
@@ -53,16 +55,24 @@ def test_a_server_that_is_changed_meanwhile_is_refused_from_the_next_look_on(sta
         loop.run(inspection.run_once())
         assert loop.run(db.value("SELECT 1")) == 1
         server.open(loop).execute("ALTER DATABASE postgres SET synchronous_commit = 'off'")
-        loop.run(db.rows("SET synchronous_commit = 'off'"))  # a reload of the configuration would reach open sessions too
+        loop.run(
+            db.rows("SET synchronous_commit = 'off'")
+        )  # a reload of the configuration would reach open sessions too
         loop.run(inspection.run_once())
         with pytest.raises(DatabaseUnavailable, match="not durable: synchronous_commit is off"):
             loop.run(db.value("SELECT 1"))
 
 
-def test_more_connections_than_the_server_takes_are_told(start: Start, loop: Loop, eventually: Callable[..., Any]) -> None:
+def test_more_connections_than_the_server_takes_are_told(
+    start: Start, loop: Loop, eventually: Callable[..., Any]
+) -> None:
     with opened(start(fsync="on").dsn, loop) as db:
         inspection = ServerChecks(db, settings_with(pool_size=100), db._metrics)
-        eventually(lambda: loop.run(looked(inspection)).startswith("degraded: 1 broker processes may open 102 connections each"))
+        eventually(
+            lambda: loop.run(looked(inspection)).startswith(
+                "degraded: 1 broker processes may open 102 connections each"
+            )
+        )
 
 
 async def looked(inspection: ServerChecks) -> str:

@@ -122,7 +122,9 @@ def readiness(api: Api) -> str:
     return next(str(check["detail"]) for check in api.get("/readyz")["checks"] if check["name"] == "durability")
 
 
-def test_nothing_of_ours_is_left_in_a_session_and_what_the_role_lacks_is_told(server: Server, pooled: str, loop: Loop) -> None:
+def test_nothing_of_ours_is_left_in_a_session_and_what_the_role_lacks_is_told(
+    server: Server, pooled: str, loop: Loop
+) -> None:
     with threaded_broker(settings(server), pooled) as broker:
         api = Api(broker.http, "q")
         api.enqueue_many(10)

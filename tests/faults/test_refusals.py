@@ -59,7 +59,9 @@ def test_if_it_fails_twice_nothing_was_done(db: Database, failing: None, loop: L
     assert refusal.value.outcome == "not_done"
 
 
-def test_a_session_that_is_idle_in_its_transaction_is_ended_by_the_server(db: Database, database: TestDatabase, loop: Loop) -> None:
+def test_a_session_that_is_idle_in_its_transaction_is_ended_by_the_server(
+    db: Database, database: TestDatabase, loop: Loop
+) -> None:
     """A broker that was stopped in the middle keeps its locks for ten seconds at most."""
 
     async def linger() -> None:
@@ -96,7 +98,10 @@ def killed(server: Server, _loop: Loop) -> None:
 
 def crashed(server: Server, loop: Loop) -> None:
     """One backend is killed: the server ends all others and recovers by itself."""
-    os.kill(server.open(loop).value("SELECT pid FROM pg_stat_activity WHERE application_name = 'longshore' LIMIT 1"), signal.SIGKILL)
+    os.kill(
+        server.open(loop).value("SELECT pid FROM pg_stat_activity WHERE application_name = 'longshore' LIMIT 1"),
+        signal.SIGKILL,
+    )
 
 
 def restarted(server: Server, _loop: Loop) -> None:
@@ -115,5 +120,8 @@ def test_what_was_acknowledged_outlives_the_server_and_the_pool_recovers_by_itse
         happen(server, loop)
         eventually(lambda: api.http.get("/readyz").status_code == 200)
         assert {
-            job["id"] for job in eventually(lambda: api.http.post("/claim", json={"queues": ["q"], "max_jobs": 100}).json().get("jobs"))
+            job["id"]
+            for job in eventually(
+                lambda: api.http.post("/claim", json={"queues": ["q"], "max_jobs": 100}).json().get("jobs")
+            )
         } == ids

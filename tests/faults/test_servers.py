@@ -65,13 +65,17 @@ def test_a_standby_is_refused_and_readiness_says_so(start: Start) -> None:
         assert api.get("/livez")["status"] == "alive"
 
 
-def test_an_old_primary_is_refused_by_who_has_seen_a_newer_one(rivals: Rivals, address: Callable[[Server], str], loop: Loop) -> None:
+def test_an_old_primary_is_refused_by_who_has_seen_a_newer_one(
+    rivals: Rivals, address: Callable[[Server], str], loop: Loop
+) -> None:
     with opened(address(rivals.new), loop) as db:
         loop.run(db.rows(WRITE, "on the new one"))
         address(rivals.old)
         db.terminate()
         for _ in range(3):
-            with pytest.raises(DatabaseUnavailable, match="old primary: it writes timeline 1, another has reached 2") as refusal:
+            with pytest.raises(
+                DatabaseUnavailable, match="old primary: it writes timeline 1, another has reached 2"
+            ) as refusal:
                 loop.run(db.rows(WRITE, "on the old one"))
         assert refusal.value.outcome == "not_done"
         address(rivals.new)
@@ -79,14 +83,18 @@ def test_an_old_primary_is_refused_by_who_has_seen_a_newer_one(rivals: Rivals, a
     assert rivals.old.open(loop).value(WRITTEN) is None
 
 
-def test_who_has_seen_nothing_newer_takes_the_old_primary(rivals: Rivals, address: Callable[[Server], str], loop: Loop) -> None:
+def test_who_has_seen_nothing_newer_takes_the_old_primary(
+    rivals: Rivals, address: Callable[[Server], str], loop: Loop
+) -> None:
     """The control: nothing else keeps it away."""
     with opened(address(rivals.old), loop) as db:
         loop.run(db.rows(WRITE, "on the old one"))
     assert rivals.old.open(loop).value(WRITTEN) == ["on the old one"]
 
 
-def test_of_several_hosts_the_newest_primary_is_taken_wherever_it_stands_in_the_list(rivals: Rivals, loop: Loop) -> None:
+def test_of_several_hosts_the_newest_primary_is_taken_wherever_it_stands_in_the_list(
+    rivals: Rivals, loop: Loop
+) -> None:
     with opened(both(rivals.old, rivals.new), loop) as db:
         loop.run(db.rows(WRITE, "x"))
     assert (rivals.old.open(loop).value(WRITTEN), rivals.new.open(loop).value(WRITTEN)) == (None, ["x"])
@@ -104,7 +112,9 @@ def test_of_several_hosts_those_that_are_away_are_passed_over(start: Start, loop
         eventually(lambda: _timeline(db, loop) == "00000001")
 
 
-def test_a_promotion_elsewhere_ends_the_connections_to_the_old_primary(start: Start, loop: Loop, eventually: Eventually) -> None:
+def test_a_promotion_elsewhere_ends_the_connections_to_the_old_primary(
+    start: Start, loop: Loop, eventually: Eventually
+) -> None:
     """It does not know that it was replaced: its standby's host tells."""
     old, new = start(), start(standby=True)
     with opened(both(old, new), loop) as db:

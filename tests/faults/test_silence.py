@@ -67,7 +67,9 @@ def test_a_black_hole_is_noticed_and_what_was_under_way_is_unknown(
     behind.enqueue()
 
 
-def test_a_lost_reply_is_found_out_by_repeating_the_call(behind: Api, proxy: Proxy, watched: TestDatabase, eventually: Eventually) -> None:
+def test_a_lost_reply_is_found_out_by_repeating_the_call(
+    behind: Api, proxy: Proxy, watched: TestDatabase, eventually: Eventually
+) -> None:
     """The statement arrives and commits; nobody hears of it."""
     behind.enqueue()
     proxy.swallow("replies")
@@ -99,11 +101,15 @@ def test_a_server_that_hangs_is_noticed_and_used_again_when_it_goes_on(
     start: Start, background: Background, eventually: Eventually
 ) -> None:
     server = start()
-    with threaded_broker(settings_with(notify=False, silent_seconds=3.0, acquire_timeout_seconds=1.0), server.dsn) as broker:
+    with threaded_broker(
+        settings_with(notify=False, silent_seconds=3.0, acquire_timeout_seconds=1.0), server.dsn
+    ) as broker:
         api = Api(broker.http, "q")
         api.enqueue()
         with stopped(server):
-            calls = [background.submit(api.http.post, "/jobs", json={"queue": "q", "job_type": "test"}) for _ in range(30)]
+            calls = [
+                background.submit(api.http.post, "/jobs", json={"queue": "q", "job_type": "test"}) for _ in range(30)
+            ]
             assert {outcome(call.result(30)) for call in calls} <= {"unknown", "not_done"}
             eventually(lambda: readiness(api)["database"] == "the database does not answer")
         eventually(lambda: api.http.get("/readyz").status_code == 200)
@@ -155,5 +161,7 @@ async def cancel_many(db: Database, count: int) -> list[int]:
 
 async def all_at_once(db: Database, count: int) -> list[int]:
     """As many as the pool has: a connection that was lost would make one wait in vain."""
-    answers: list[int] = await asyncio.gather(*(db.value("SELECT $1::int FROM pg_sleep(0.01)", number) for number in range(count)))
+    answers: list[int] = await asyncio.gather(
+        *(db.value("SELECT $1::int FROM pg_sleep(0.01)", number) for number in range(count))
+    )
     return answers

@@ -47,7 +47,11 @@ class SlowReads:
         self._db = db
 
     def running(self) -> int:
-        return int(self._db.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"))
+        return int(
+            self._db.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+            )
+        )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -71,7 +75,9 @@ def test_a_search_ends_after_the_time_limit(slow: TestDatabase, queue: str, even
     with threaded_broker(settings_with(read_timeout_seconds=0.2, sweep_seconds=1.0), slow.dsn) as broker:
         Api(broker.http, queue).enqueue()
         with reads.held():
-            slow_answers = {name: broker.http.request(method, path, json=body) for name, (method, path, body) in SEARCHES.items()}
+            slow_answers = {
+                name: broker.http.request(method, path, json=body) for name, (method, path, body) in SEARCHES.items()
+            }
             assert reads.running() == 0, "the server ends them too"
         for method, path, body in SEARCHES.values():
             eventually(partial(succeeds, broker, method, path, body))
@@ -85,10 +91,14 @@ def succeeds(broker: RunningBroker, method: str, path: str, body: Any) -> bool:
     return broker.http.request(method, path, json=body).status_code == 200
 
 
-def saturated(slow: TestDatabase, background: Background, eventually: Eventually, queue: str, share: int) -> list[httpx.Response]:
+def saturated(
+    slow: TestDatabase, background: Background, eventually: Eventually, queue: str, share: int
+) -> list[httpx.Response]:
     """The responses to an enqueue, a claim and one more search, while searches use every connection that they may use."""
     reads = SlowReads(slow)
-    settings = settings_with(pool_size=5, pool_reserved=1, pool_reads=share, acquire_timeout_seconds=1.0, sweep_seconds=1.0, notify=False)
+    settings = settings_with(
+        pool_size=5, pool_reserved=1, pool_reads=share, acquire_timeout_seconds=1.0, sweep_seconds=1.0, notify=False
+    )
     with threaded_broker(settings, slow.dsn) as broker:
         api = Api(broker.http, queue)
         api.enqueue()

@@ -55,7 +55,8 @@ async def commit_waits(dsn: str) -> bool:
     cancelled = None
     while not commit.done() and cancelled is None:
         cancelled = await watcher.fetchval(
-            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", writer.get_server_pid()
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'",
+            writer.get_server_pid(),
         )
     await commit
     await asyncio.gather(writer.close(), watcher.close())
@@ -152,7 +153,9 @@ async def alone(db: Database) -> None:
 
 async def in_a_transaction(db: Database) -> None:
     async with db.transaction() as transaction:
-        await transaction.rows("INSERT INTO leaders (chore, holder, held_until) VALUES ('together', gen_random_uuid(), now())")
+        await transaction.rows(
+            "INSERT INTO leaders (chore, holder, held_until) VALUES ('together', gen_random_uuid(), now())"
+        )
 
 
 async def started_and_cancelled(db: Database, run: Callable[[Database], Any], primary: TestDatabase) -> None:
@@ -173,7 +176,9 @@ def test_a_broker_that_stops_meanwhile_says_that_the_outcome_is_unknown(
         api = Api(broker.http, "q")
         api.enqueue()
         without_standby(primary)
-        called = background.submit(httpx.post, f"{broker.base}/jobs", json={"queue": "q", "job_type": "new"}, timeout=60)
+        called = background.submit(
+            httpx.post, f"{broker.base}/jobs", json={"queue": "q", "job_type": "new"}, timeout=60
+        )
         eventually(lambda: primary.rows(WAITING, "%INSERT INTO jobs%"))
     problem = called.result(60).json()
     assert (problem["status"], problem["outcome"]) == (503, "unknown")

@@ -44,7 +44,9 @@ def test_a_listener_that_hears_nothing_any_more_finds_out_and_listens_anew(
     common: TestDatabase, way_to_hear: Proxy, background: Background, eventually: Eventually, queue: str
 ) -> None:
     """It does not poll: what it gets it was told, or found when it looked everywhere after the loss."""
-    deaf = settings_with(listen_url=Settings.model_validate({"listen_url": way_to_hear.dsn}).listen_url, poll_seconds=3600.0)
+    deaf = settings_with(
+        listen_url=Settings.model_validate({"listen_url": way_to_hear.dsn}).listen_url, poll_seconds=3600.0
+    )
     with threaded_broker(deaf, common.dsn) as one, threaded_broker(settings_with(), common.dsn) as other:
         here, elsewhere = Api(one.http, queue), Api(other.http, queue)
         poll = background.claim(here)

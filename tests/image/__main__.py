@@ -30,7 +30,9 @@ TOOLS = ("buildah", "debootstrap", "unshare", "setpriv")
 def main() -> int:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
-        print(f"missing: {', '.join(missing)}. On Debian: apt-get install buildah debootstrap util-linux", file=sys.stderr)
+        print(
+            f"missing: {', '.join(missing)}. On Debian: apt-get install buildah debootstrap util-linux", file=sys.stderr
+        )
         return 2
     with tempfile.TemporaryDirectory(prefix="image-check-") as name:
         folder = Path(name)
@@ -65,7 +67,9 @@ def postgres(folder: Path) -> Iterator[tuple[str, Path]]:
 def check(container: Container, dsn: str) -> None:
     say(f"added to the base: {container.size('/opt/venv', '/srv') // 2**20} MiB")
     say(f"migrate: {container.run('migrate', DATABASE_URL=dsn)}")
-    key = container.run("keys", "create", "--name=check", "--scope=enqueue", "--scope=work", "--scope=read", DATABASE_URL=dsn)
+    key = container.run(
+        "keys", "create", "--name=check", "--scope=enqueue", "--scope=work", "--scope=read", DATABASE_URL=dsn
+    )
     environment = {"DATABASE_URL": dsn, "LONGSHORE_PORT": str(free_port())}
     broker = container.start(**environment)
     try:

@@ -61,7 +61,9 @@ def _environment() -> list[str]:
 
 
 def _configured_index() -> str:
-    found = subprocess.run(["python3", "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["python3", "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False
+    )
     return found.stdout.strip()
 
 

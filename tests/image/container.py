@@ -63,7 +63,10 @@ class Container:
         place = [str(self._root), self._config["User"], self._config["WorkingDir"], str(self._sockets)]
         enter = ["unshare", "--mount", "sh", "-c", ENTER, "enter", *place]
         return subprocess.Popen(
-            [*enter, "--ignore-environment", *variables, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*enter, "--ignore-environment", *variables, *command],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
     @staticmethod

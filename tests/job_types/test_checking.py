@@ -16,7 +16,11 @@ FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
     "names with slashes": ({"properties": {"a/b": {"required": ["~"]}}}, {"a/b": {}}, [("/a~1b/~0", "missing")]),
     "an empty name": ({"required": [""]}, {}, [("/", "missing")]),
     "what must come with another": ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, [("/b", "missing")]),
-    "what is not wanted": ({"additionalProperties": False}, {"a": 1, "b/c": 2}, [("/a", "unknown_field"), ("/b~1c", "unknown_field")]),
+    "what is not wanted": (
+        {"additionalProperties": False},
+        {"a": 1, "b/c": 2},
+        [("/a", "unknown_field"), ("/b~1c", "unknown_field")],
+    ),
     "what is not wanted beside others": (
         {"properties": {"a": {"properties": {"b": {}}, "additionalProperties": False}}},
         {"a": {"b": 1, "c": 2}},
@@ -26,7 +30,11 @@ FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
     "what nobody knows": ({"unevaluatedProperties": False}, {"a": 1}, [("/a", "unknown_field")]),
     "a bad name": ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, [("/ab", "invalid")]),
     "several": ({"required": ["a", "b"]}, {}, [("/a", "missing"), ("/b", "missing")]),
-    "no alternative": ({"properties": {"a": {"anyOf": [{"type": "string"}, {"minimum": 5}]}}}, {"a": 1}, [("/a", "invalid")]),
+    "no alternative": (
+        {"properties": {"a": {"anyOf": [{"type": "string"}, {"minimum": 5}]}}},
+        {"a": 1},
+        [("/a", "invalid")],
+    ),
     "forbidden": ({"properties": {"a": False}}, {"a": 1}, [("/a", "invalid")]),
 }
 

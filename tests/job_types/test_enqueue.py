@@ -37,7 +37,9 @@ def test_a_payload_that_fits_is_taken(api: Api, checked: str) -> None:
 
 def test_one_point_zero_is_an_integer(api: Api, checked: str) -> None:
     api.enqueue(job_type=checked, payload={**GOOD, "copies": 1.0})
-    assert faults(api.enqueue(job_type=checked, payload={**GOOD, "copies": 1.5}, status=422)) == [("/payload/copies", "invalid")]
+    assert faults(api.enqueue(job_type=checked, payload={**GOOD, "copies": 1.5}, status=422)) == [
+        ("/payload/copies", "invalid")
+    ]
 
 
 def test_every_fault_is_pointed_at_and_nothing_is_stored(api: Api, checked: str) -> None:
@@ -91,7 +93,9 @@ def test_ten_errors_of_a_payload_are_listed_and_all_are_counted(api: Api, put: P
 
 def test_one_bad_payload_refuses_the_batch(api: Api, checked: str) -> None:
     good: Json = {"job_type": checked, "payload": GOOD}
-    problem = api.batch(good, good, good, {"job_type": checked, "payload": {}}, {"job_type": checked, "payload": 7}, status=422)
+    problem = api.batch(
+        good, good, good, {"job_type": checked, "payload": {}}, {"job_type": checked, "payload": 7}, status=422
+    )
     assert ("/jobs/3/payload/to", "missing") in faults(problem)
     assert api.claim(max_jobs=10)["jobs"] == []
 

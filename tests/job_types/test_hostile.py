@@ -143,6 +143,11 @@ def test_the_process_lives_through(name: str, tmp_path: Path) -> None:
     script = tmp_path / "attack.py"
     script.write_text(PRELUDE + ATTACKS[name] + "\nprint('alive')\n")
     ran = subprocess.run(
-        [sys.executable, script], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=LONG_ENOUGH
+        [sys.executable, script],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LONG_ENOUGH,
     )
     assert (ran.returncode, ran.stdout) == (0, "alive\n"), ran.stderr[-2000:]

@@ -66,12 +66,26 @@ GOOD: dict[str, Any] = {
     "a tree": {"properties": {"left": {REF: "#"}, "right": {REF: "#"}}},
     "recursion, dynamically": {"$dynamicAnchor": "node", "items": {"$dynamicRef": "#node"}},
     "recursion of 2019": {"$schema": "https://json-schema.org/draft/2019-09/schema", "items": {"$recursiveRef": "#"}},
-    "expressions": {"oneOf": [{"type": "object", "properties": {name: {"items": {REF: "#"}}}} for name in ("and", "or", "not", "if")]},
+    "expressions": {
+        "oneOf": [
+            {"type": "object", "properties": {name: {"items": {REF: "#"}}}} for name in ("and", "or", "not", "if")
+        ]
+    },
     "an id": {"$id": "https://example.com/mail.json", "items": {REF: "#/$defs/x"}, "$defs": {"x": True}},
-    "properties called like keywords": {"properties": {"$ref": {"type": "string"}, "$id": {}, "id": {}, "$schema": {}, "allOf": {}}},
-    "data like keywords": {"const": {"$id": "x", REF: "http://x"}, "examples": [{"id": "1"}], "default": {REF: "#/nowhere"}},
+    "properties called like keywords": {
+        "properties": {"$ref": {"type": "string"}, "$id": {}, "id": {}, "$schema": {}, "allOf": {}}
+    },
+    "data like keywords": {
+        "const": {"$id": "x", REF: "http://x"},
+        "examples": [{"id": "1"}],
+        "default": {REF: "#/nowhere"},
+    },
     "unused definitions": {"$defs": {"a": {"type": "string"}}},
-    "draft 7": {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{}], "dependencies": {"a": ["b"], "c": {}}},
+    "draft 7": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "items": [{}],
+        "dependencies": {"a": ["b"], "c": {}},
+    },
     "draft 4": {"$schema": DRAFT_4, "minimum": 1, "exclusiveMinimum": True},
     "names of people": {"pattern": r"^[\p{L} '-]{1,64}$"},
     "usual patterns": {"items": {"anyOf": [{"pattern": "^.{1,255}$"}, {"pattern": r"^[\w.+-]+@[\w-]+\.[\w.-]+$"}]}},
@@ -98,7 +112,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "the id of a draft": ({"$id": "http://json-schema.org/draft-07/schema#"}, "/$id"),
     "itself": ({REF: "#"}, ""),
     "itself, among others": ({"type": "object", "allOf": [{"anyOf": [{REF: "#"}]}]}, ""),
-    "each other": ({REF: "#/$defs/a", "$defs": {"a": {REF: "#/$defs/b"}, "b": {"not": {REF: "#/$defs/a"}}}}, "/$defs/a"),
+    "each other": (
+        {REF: "#/$defs/a", "$defs": {"a": {REF: "#/$defs/b"}, "b": {"not": {REF: "#/$defs/a"}}}},
+        "/$defs/a",
+    ),
     "itself, dynamically": ({"$dynamicAnchor": "x", "if": {"$dynamicRef": "#x"}}, ""),
     "a chain": (chain(40), "/items"),
     "what is no type": ({"properties": {"a": {"type": "text"}}}, "/properties/a/type"),

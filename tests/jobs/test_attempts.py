@@ -19,7 +19,12 @@ def test_a_running_job_has_the_one_that_goes_on(api: Api) -> None:
     job = api.enqueue()
     api.claim_one(worker_id="w1")
     (attempt,) = api.attempts(job)
-    assert attempt == {"attempt": 1, "worker_id": "w1", "started_at": api.job(job["id"])["started_at"], "outcome": "running"}
+    assert attempt == {
+        "attempt": 1,
+        "worker_id": "w1",
+        "started_at": api.job(job["id"])["started_at"],
+        "outcome": "running",
+    }
 
 
 def test_every_attempt_is_told_oldest_first(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
@@ -81,7 +86,9 @@ def test_release_and_snooze_give_the_attempt_back_but_not_the_delivery(api: Api)
     assert api.attempts(job) == []
 
 
-def test_a_lease_that_runs_out_spends_an_attempt_and_a_crash(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_a_lease_that_runs_out_spends_an_attempt_and_a_crash(
+    api: Api, db: TestDatabase, eventually: Callable[..., Any]
+) -> None:
     job = api.enqueue()
     api.claim_one()
     db.age(job["id"], 61)

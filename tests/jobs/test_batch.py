@@ -71,7 +71,11 @@ def test_one_bad_job_and_nothing_is_stored(api: Api, db: TestDatabase) -> None:
 
 def test_every_bad_job_is_pointed_at(api: Api) -> None:
     problem = api.batch(BAD, {}, {"delay_second": 1}, {"run_at": "2026-01-01T00:00:00"}, status=422)
-    assert [error["pointer"] for error in problem["errors"]] == ["/jobs/0/job_type", "/jobs/2/delay_second", "/jobs/3/run_at"]
+    assert [error["pointer"] for error in problem["errors"]] == [
+        "/jobs/0/job_type",
+        "/jobs/2/delay_second",
+        "/jobs/3/run_at",
+    ]
 
 
 def test_without_atomic_the_good_ones_are_stored_and_the_bad_ones_say_why(api: Api) -> None:

@@ -50,7 +50,9 @@ def test_a_reason_is_taken(api: Api) -> None:
     assert api.post(f"/jobs/{job['id']}/cancel", {"reason": "no longer needed"})["state"] == "cancelled"
 
 
-@pytest.mark.parametrize(("body", "pointer"), [({"why": "x"}, "/why"), ({"reason": 3}, "/reason"), ({"reason": "x" * 501}, "/reason")])
+@pytest.mark.parametrize(
+    ("body", "pointer"), [({"why": "x"}, "/why"), ({"reason": 3}, "/reason"), ({"reason": "x" * 501}, "/reason")]
+)
 def test_a_bad_body_is_pointed_at_and_cancels_nothing(api: Api, body: Any, pointer: str) -> None:
     job = api.enqueue()
     assert api.post(f"/jobs/{job['id']}/cancel", body, status=422)["errors"][0]["pointer"] == pointer
@@ -84,7 +86,9 @@ def test_a_job_that_completes_all_the_same_stays_completed(api: Api, asked_to_st
 
 
 @pytest.mark.parametrize("fields", [{}, {"retryable": False}, {"retry_after_seconds": 0}])
-def test_a_job_that_fails_after_it_was_asked_is_cancelled(api: Api, asked_to_stop: Json, fields: dict[str, Any]) -> None:
+def test_a_job_that_fails_after_it_was_asked_is_cancelled(
+    api: Api, asked_to_stop: Json, fields: dict[str, Any]
+) -> None:
     assert api.fail(asked_to_stop, "stopped", **fields)["state"] == "cancelled"
     job = api.job(asked_to_stop["id"])
     assert (job["state"], job["state_reason"], job["error"]["message"]) == ("cancelled", "cancelled_by_user", "stopped")

@@ -48,7 +48,14 @@ def test_a_dry_run_only_counts(api: Api) -> None:
 def test_a_filter_cancels_what_fulfils_it(api: Api, name: str) -> None:
     kept = api.enqueue(queue=f"{api.queue}-kept")
     wanted = api.enqueue(job_type="mail", group="g", tags=["t"], delay_seconds=60)
-    values = {"queue": api.queue, "job_type": "mail", "group": "g", "tag": "t", "state": "scheduled", "created_after": wanted["created_at"]}
+    values = {
+        "queue": api.queue,
+        "job_type": "mail",
+        "group": "g",
+        "tag": "t",
+        "state": "scheduled",
+        "created_after": wanted["created_at"],
+    }
     assert when(wanted["created_at"]) > when(kept["created_at"])
     answer = cancel(api, filter={name: values[name]})
     assert (counts_of(answer), answer["sample"]) == ((1, 1, 0), [wanted["id"]])

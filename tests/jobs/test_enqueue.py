@@ -24,7 +24,10 @@ def test_a_job_needs_only_a_type(api: Api) -> None:
 def test_what_a_job_does_not_have_is_absent(api: Api) -> None:
     job = api.enqueue()
     assert None not in job.values()
-    assert not {"started_at", "finished_at", "result", "error", "group", "worker_id", "state_reason", "lease_token"} & job.keys()
+    assert (
+        not {"started_at", "finished_at", "result", "error", "group", "worker_id", "state_reason", "lease_token"}
+        & job.keys()
+    )
 
 
 def test_the_location_leads_to_the_job(http: httpx.Client) -> None:
@@ -52,7 +55,9 @@ def test_a_null_payload_stays_null(http: httpx.Client) -> None:
 
 
 def test_a_payload_is_kept_as_it_was_sent(http: httpx.Client) -> None:
-    job = http.post("/jobs", content=b'{"job_type": "test", "payload": {"z": 1.50, "a": 12345678901234567890, "e": 1E5}}').json()
+    job = http.post(
+        "/jobs", content=b'{"job_type": "test", "payload": {"z": 1.50, "a": 12345678901234567890, "e": 1E5}}'
+    ).json()
     assert '{"z": 1.50, "a": 12345678901234567890, "e": 1E5}' in http.get(f"/jobs/{job['id']}").text
 
 

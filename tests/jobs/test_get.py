@@ -52,7 +52,9 @@ def test_a_null_result_is_a_result(api: Api) -> None:
 
 def test_a_failed_job_tells_its_last_error(api: Api) -> None:
     job = api.enqueue()
-    api.fail(api.claim_one(), error={"message": "no route", "error_type": "Net", "stack": "at x", "details": {"host": None}})
+    api.fail(
+        api.claim_one(), error={"message": "no route", "error_type": "Net", "stack": "at x", "details": {"host": None}}
+    )
     seen = api.job(job["id"])
     assert (seen["state"], seen["state_reason"]) == ("scheduled", "retry_backoff")
     assert seen["error"] == {"message": "no route", "error_type": "Net", "stack": "at x", "details": {"host": None}}
@@ -106,7 +108,9 @@ def test_waiting_answers_when_the_job_is_cancelled(api: Api, background: Backgro
     assert waiter.result()["state"] == "cancelled"
 
 
-def test_waiting_answers_when_another_broker_completes_the_job(api: Api, broker: RunningBroker, dsn: str, background: Background) -> None:
+def test_waiting_answers_when_another_broker_completes_the_job(
+    api: Api, broker: RunningBroker, dsn: str, background: Background
+) -> None:
     job = api.enqueue()
     with broker_process(dsn) as (other, _process):
         waiter = background.submit(Api(other.http, api.queue).job, job["id"], wait_seconds=30)

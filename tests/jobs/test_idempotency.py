@@ -91,7 +91,9 @@ def test_a_repeated_batch_that_is_not_atomic_gives_the_same_answer(api: Api) -> 
     jobs: list[Json] = [{}, {"job_type": "a b"}, {}]
     first = api.batch(*jobs, key="k", atomic=False, status=207)
     again = api.batch(*jobs, key="k", atomic=False, status=207)
-    assert first["results"][1]["problem"].pop("instance") != again["results"][1]["problem"].pop("instance")  # they are two requests
+    assert first["results"][1]["problem"].pop("instance") != again["results"][1]["problem"].pop(
+        "instance"
+    )  # they are two requests
     assert again == first
     assert api.counts() == {"ready": 2}
 

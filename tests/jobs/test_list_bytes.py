@@ -34,10 +34,15 @@ def fill(api: Api) -> dict[str, tuple[str, Json]]:
     for _ in range(6):
         api.dead({"message": "no", "details": "x" * 6 * KIB}, queue=f"{api.queue}.dead")
     for number in range(6):
-        api.put(f"/schedules/{api.queue}-{number}", {"every_seconds": 3600, "job": {"job_type": "test", "payload": "x" * 6 * KIB}})
+        api.put(
+            f"/schedules/{api.queue}-{number}",
+            {"every_seconds": 3600, "job": {"job_type": "test", "payload": "x" * 6 * KIB}},
+        )
         api.put(f"/job-types/{api.queue}-{number}", schema(number))
     for number in range(160):
-        api.put(f"/queues/{api.queue}-{number:03}", {"max_running": 1, "health": {"max_depth": 1, "max_age_seconds": 1}})
+        api.put(
+            f"/queues/{api.queue}-{number:03}", {"max_running": 1, "health": {"max_depth": 1, "max_age_seconds": 1}}
+        )
     many = api.enqueue(queue=f"{api.queue}.many", max_attempts=10, retry={"base_seconds": 0})
     for _ in range(6):
         claimed = api.claim_one(queues=[f"{api.queue}.many"], wait_seconds=10)
@@ -75,7 +80,11 @@ def test_every_list_stops_at_the_limit_and_goes_on_with_its_cursor(api: Api, sho
     for name, (path, params) in fill(api).items():
         whole = [item for _, items in pages(api, path, params) for item in items]
         parts = pages(short, path, params)
-        if len(parts) < 2 or max(size for size, _ in parts) > CAP + 200 or [item for _, items in parts for item in items] != whole:
+        if (
+            len(parts) < 2
+            or max(size for size, _ in parts) > CAP + 200
+            or [item for _, items in parts for item in items] != whole
+        ):
             wrong[name] = [(size, [key(item) for item in items]) for size, items in parts], len(whole)
     assert wrong == {}
 
@@ -92,7 +101,9 @@ def test_payloads_can_be_left_out(api: Api, short: Api) -> None:
     letters = [api.dead(queue=f"{api.queue}.dead", payload="x" * CAP) for _ in range(3)]
     (listed,) = [items for _, items in pages(short, "/jobs", {"queue": api.queue, "payload": "false"})]
     (dead,) = [items for _, items in pages(short, "/dead-letters", {"payload": "false"})]
-    assert listed == [{name: value for name, value in api.job(job["id"]).items() if name != "payload"} for job in reversed(jobs)]
+    assert listed == [
+        {name: value for name, value in api.job(job["id"]).items() if name != "payload"} for job in reversed(jobs)
+    ]
     assert [letter["id"] for letter in dead] == [letter["id"] for letter in reversed(letters)]
     assert [letter for letter in dead if "payload" in letter] == []
     assert [job for job in api.get("/jobs", payload="true")["items"] if "payload" not in job] == []

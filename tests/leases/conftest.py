@@ -41,7 +41,11 @@ class ClaimStatements:
         self._db.execute("DELETE FROM claim_statements")
 
     def running(self) -> int:
-        return int(self._db.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"))
+        return int(
+            self._db.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+            )
+        )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -73,7 +77,9 @@ def quiet_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 @pytest.fixture(scope="package")
 def quiet_broker(quiet_database: TestDatabase) -> Iterator[RunningBroker]:
-    settings = QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False, "pool_size": 4, "max_parked_polls": 60})
+    settings = QUICK.model_copy(
+        update={"poll_seconds": 3600.0, "notify": False, "pool_size": 4, "max_parked_polls": 60}
+    )
     with threaded_broker(settings, quiet_database.dsn) as broker:
         yield broker
 

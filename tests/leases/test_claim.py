@@ -108,7 +108,9 @@ def test_a_queue_that_does_not_exist_gives_nothing_and_does_not_come_into_being(
 def test_the_answer_says_all_a_worker_needs(api: Api) -> None:
     sent = {"tags": ["red"], "metadata": {"tenant": "t1"}, "group": "g1", "max_attempts": 9, "payload": [1, None, "ä"]}
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    job = api.http.post("/jobs", json={"queue": api.queue, "job_type": "t", **sent}, headers={"traceparent": trace}).json()
+    job = api.http.post(
+        "/jobs", json={"queue": api.queue, "job_type": "t", **sent}, headers={"traceparent": trace}
+    ).json()
     claimed = api.claim_one()
     assert {name: claimed[name] for name in sent} == sent
     assert claimed["traceparent"] == trace
@@ -148,14 +150,17 @@ def test_an_answer_with_tokens_is_not_to_be_stored(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "claim", "expected"), [({}, {}, 60), ({"lease_seconds": 30}, {}, 30), ({"lease_seconds": 30}, {"lease_seconds": 5}, 5)]
+    ("job", "claim", "expected"),
+    [({}, {}, 60), ({"lease_seconds": 30}, {}, 30), ({"lease_seconds": 30}, {"lease_seconds": 5}, 5)],
 )
 def test_the_lease_is_as_long_as_the_claim_says_or_else_the_job_or_else_the_settings(
     api: Api, db: TestDatabase, job: Json, claim: Json, expected: int
 ) -> None:
     api.enqueue(**job)
     claimed = api.claim_one(**claim)
-    row = db.row("SELECT lease_expires_at - started_at AS lease, lease_expires_at FROM jobs WHERE id = $1", claimed["id"])
+    row = db.row(
+        "SELECT lease_expires_at - started_at AS lease, lease_expires_at FROM jobs WHERE id = $1", claimed["id"]
+    )
     assert claimed["lease_seconds"] == expected
     assert row["lease"] == timedelta(seconds=expected)
     assert datetime.fromisoformat(claimed["lease_expires_at"]) == row["lease_expires_at"]

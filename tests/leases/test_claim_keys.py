@@ -110,7 +110,9 @@ def test_after_it_had_got_nothing_it_claims_anew(api: Api) -> None:
     assert api.claim_one(key="k")["id"] == job["id"]
 
 
-def test_a_claim_with_a_key_waits_and_is_woken_like_any_other(quiet: Api, background: Background, eventually: Eventually) -> None:
+def test_a_claim_with_a_key_waits_and_is_woken_like_any_other(
+    quiet: Api, background: Background, eventually: Eventually
+) -> None:
     poll = background.claim(quiet, key="k")
     eventually(lambda: parked(quiet.http) == 1)
     job = quiet.enqueue()
@@ -127,7 +129,9 @@ def test_concurrent_claims_with_one_key_get_one_set(api: Api, background: Backgr
         assert answers == [answers[0]] * 8
 
 
-def test_concurrent_parked_polls_with_one_key_share_one_lease(quiet: Api, background: Background, eventually: Eventually) -> None:
+def test_concurrent_parked_polls_with_one_key_share_one_lease(
+    quiet: Api, background: Background, eventually: Eventually
+) -> None:
     polls = background.claims(3, quiet, key="k")
     eventually(lambda: parked(quiet.http) == 3)
     quiet.post("/jobs/batch", {"jobs": [{"queue": quiet.queue, "job_type": "t"}] * 3}, status=201)

@@ -61,7 +61,9 @@ def test_a_wait_above_the_ceiling_is_clamped_and_not_refused(api: Api, brief: Ap
 @pytest.fixture
 def brief(db: TestDatabase, queue: str) -> Iterator[Api]:
     """A broker with low ceilings."""
-    settings = QUICK.model_copy(update={"max_wait_seconds": 0.05, "max_batch_bytes": 8000, "max_claim_jobs": 5, "max_settlements": 3})
+    settings = QUICK.model_copy(
+        update={"max_wait_seconds": 0.05, "max_batch_bytes": 8000, "max_claim_jobs": 5, "max_settlements": 3}
+    )
     with threaded_broker(settings, db.dsn) as broker:
         yield Api(broker.http, queue)
 
@@ -81,7 +83,12 @@ def test_a_job_larger_than_the_answer_may_be_is_handed_out_alone(api: Api, brief
 
 
 def test_the_answer_stops_at_its_cap_whatever_fills_it(api: Api, brief: Api) -> None:
-    for fields in ({"payload": "ä" * 1000}, {"metadata": {"note": "x" * 2000}}, {"tags": ["x" * 100] * 20}, {"payload": "x" * 2000}):
+    for fields in (
+        {"payload": "ä" * 1000},
+        {"metadata": {"note": "x" * 2000}},
+        {"tags": ["x" * 100] * 20},
+        {"payload": "x" * 2000},
+    ):
         api.enqueue(**fields)
     response = brief.http.post("/claim", json={"queues": [api.queue], "max_jobs": 5})
     assert 1 <= len(response.json()["jobs"]) < 4
@@ -106,17 +113,33 @@ def test_a_claim_of_many_large_jobs_answers_at_most_eight_mebibytes(api: Api) ->
     assert len(response.content) <= 8 * 1024 * 1024
 
 
-def test_what_does_not_fit_into_the_answer_of_one_poll_is_not_taken_from_another(broker_services: Broker, api: Api, loop: Loop) -> None:
+def test_what_does_not_fit_into_the_answer_of_one_poll_is_not_taken_from_another(
+    broker_services: Broker, api: Api, loop: Loop
+) -> None:
     """Three claims of three jobs each, in answers that hold two of them; for the second the first alone is too large."""
     payloads = ["small", "small", "small", "x" * 4000, "small", "small", "small", "small", "small"]
     ids = [result["job_id"] for result in api.batch(*({"payload": payload} for payload in payloads))["results"]]
-    params = ASKED._replace(shares=[PollSlice(3, f"worker-{n}", None) for n in range(3)], max_bytes=2 * ENVELOPE_BYTES + 100)
-    rows = loop.run(store.claim(broker_services.infra.db, lane_of(UUID(ids[0])), 9, params, LanePolicy(), broker_services.infra.now()))
-    assert [(str(row.id), row.share) for row in rows] == [(ids[0], 1), (ids[1], 1), (ids[3], 2), (ids[6], 3), (ids[7], 3)]
+    params = ASKED._replace(
+        shares=[PollSlice(3, f"worker-{n}", None) for n in range(3)], max_bytes=2 * ENVELOPE_BYTES + 100
+    )
+    rows = loop.run(
+        store.claim(
+            broker_services.infra.db, lane_of(UUID(ids[0])), 9, params, LanePolicy(), broker_services.infra.now()
+        )
+    )
+    assert [(str(row.id), row.share) for row in rows] == [
+        (ids[0], 1),
+        (ids[1], 1),
+        (ids[3], 2),
+        (ids[6], 3),
+        (ids[7], 3),
+    ]
     assert api.counts() == {"ready": 4, "running": 5}
 
 
-def test_who_shares_a_claim_with_one_whose_answer_is_full_gets_what_did_not_fit(broker_services: Broker, api: Api, loop: Loop) -> None:
+def test_who_shares_a_claim_with_one_whose_answer_is_full_gets_what_did_not_fit(
+    broker_services: Broker, api: Api, loop: Loop
+) -> None:
     ids = api.enqueue_many(4)
     lane = lane_of(UUID(ids[0]))
     loop.run(broker_services.queues.refresh())

@@ -15,10 +15,18 @@ Eventually = Callable[[Callable[[], Any]], Any]
 
 
 def test_nothing_is_claimed_for_polls_that_were_cut_while_parked(
-    quiet: Api, quiet_broker: RunningBroker, quiet_db: TestDatabase, claim_statements: ClaimStatements, eventually: Eventually
+    quiet: Api,
+    quiet_broker: RunningBroker,
+    quiet_db: TestDatabase,
+    claim_statements: ClaimStatements,
+    eventually: Eventually,
 ) -> None:
     before = counted(quiet.http, "claims_parked_left_total")
-    params = {"queues": [quiet.queue], "job_types": ["t"], "wait_seconds": 25}  # who asks for a type has a statement of its own
+    params = {
+        "queues": [quiet.queue],
+        "job_types": ["t"],
+        "wait_seconds": 25,
+    }  # who asks for a type has a statement of its own
     polls = [RawClaim(quiet_broker.base, params) for _ in range(40)]
     eventually(lambda: parked(quiet.http) == claim_statements.count() == 40)
     for poll in polls:
@@ -70,7 +78,11 @@ def test_a_lease_whose_client_left_during_the_statement_is_undone_at_no_cost(
 
 
 def test_an_undone_lease_wakes_a_poll(
-    quiet: Api, quiet_broker: RunningBroker, background: Background, claim_statements: ClaimStatements, eventually: Eventually
+    quiet: Api,
+    quiet_broker: RunningBroker,
+    background: Background,
+    claim_statements: ClaimStatements,
+    eventually: Eventually,
 ) -> None:
     job = quiet.enqueue()
     with claim_statements.held():

@@ -22,20 +22,37 @@ def held(api: Api) -> Json:
 
 
 def settle_one(api: Api, job: Json, outcome: str, status: int = 200) -> Json:
-    answer: Json = api.post(f"/jobs/{job['id']}/{outcome}", {"lease_token": job["lease_token"], **NEEDED.get(outcome, {})}, status=status)
+    answer: Json = api.post(
+        f"/jobs/{job['id']}/{outcome}", {"lease_token": job["lease_token"], **NEEDED.get(outcome, {})}, status=status
+    )
     return answer
 
 
 @pytest.mark.parametrize(
     "token",
-    ["", " ", "garbage", "0", "x" * 5000, "5b7b9a88-a14a-4e74-8b43-018ef2aec98f", "00000000-0000-0000-0000-000000000000", "{}", "ä☃"],
+    [
+        "",
+        " ",
+        "garbage",
+        "0",
+        "x" * 5000,
+        "5b7b9a88-a14a-4e74-8b43-018ef2aec98f",
+        "00000000-0000-0000-0000-000000000000",
+        "{}",
+        "ä☃",
+    ],
 )
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_wrong_token_is_lost_and_never_invalid(api: Api, held: Json, outcome: str, token: str) -> None:
     lost = counted(api.http, "settlements_lost_total")
     wrong = {**held, "lease_token": token}
     problem = settle_one(api, wrong, outcome, status=409)
-    assert (problem["code"], problem["job_id"], problem["state"], problem["attempt"]) == ("lease_lost", held["id"], "running", 1)
+    assert (problem["code"], problem["job_id"], problem["state"], problem["attempt"]) == (
+        "lease_lost",
+        held["id"],
+        "running",
+        1,
+    )
     (result,) = api.settle(item(wrong, outcome))["results"]
     assert result == {"job_id": held["id"], "status": "lease_lost", "state": "running", "attempt": 1}
     assert counted(api.http, "settlements_lost_total") == lost + 2
@@ -106,7 +123,9 @@ def test_a_repeated_settlement_has_the_same_answer_when_the_job_has_become_due_s
 
 
 @pytest.mark.parametrize("outcome", ["fail", "snooze", "release"])
-def test_after_the_next_hand_out_the_old_token_is_lost(api: Api, held: Json, outcome: str, eventually: Eventually) -> None:
+def test_after_the_next_hand_out_the_old_token_is_lost(
+    api: Api, held: Json, outcome: str, eventually: Eventually
+) -> None:
     api.settle(item(held, outcome, retry_after_seconds=0, delay_seconds=0))
     eventually(lambda: api.job(held["id"])["state"] == "ready")
     api.claim_one()

@@ -39,7 +39,9 @@ class Process:
         self.floors = LowWaterMarks(broker_services.infra.db, dear=-1)  # so that they are always used
 
     def claim(self, most: int, *, lane: int = LANE, on: Executor | None = None) -> list[int]:
-        rows = self.floors.claim(on or self._broker_services.infra.db, lane, most, ASKED, LanePolicy(), self._broker_services.infra.now())
+        rows = self.floors.claim(
+            on or self._broker_services.infra.db, lane, most, ASKED, LanePolicy(), self._broker_services.infra.now()
+        )
         return [row.id.int for row in self._loop.run(rows)]
 
     def pages(self, most: int, lane: int = LANE) -> int:
@@ -71,7 +73,9 @@ def churn(db: TestDatabase) -> None:
     db.execute("DELETE FROM jobs WHERE lane = $1", LANE)
 
 
-def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: TestDatabase, broker_services: Broker, loop: Loop) -> None:
+def test_a_claim_does_not_read_past_what_was_taken_before(
+    process: Process, db: TestDatabase, broker_services: Broker, loop: Loop
+) -> None:
     with db.uncommitted(NOT_ENDING):  # so that nothing that dies from here on can be cleaned up
         churn(db)
         for lane in (LANE, OTHER_LANE):
@@ -84,19 +88,25 @@ def test_a_claim_does_not_read_past_what_was_taken_before(process: Process, db: 
         )
 
 
-def test_after_a_look_claims_of_some_types_do_not_either(process: Process, db: TestDatabase, broker_services: Broker, loop: Loop) -> None:
+def test_after_a_look_claims_of_some_types_do_not_either(
+    process: Process, db: TestDatabase, broker_services: Broker, loop: Loop
+) -> None:
     some = ASKED._replace(job_types=["test"])
     with db.uncommitted(NOT_ENDING):
         churn(db)
         add(db, range(CHURNED + 1, CHURNED + 101))
-        loop.run(process.floors.claim(broker_services.infra.db, LANE, 10, some, LanePolicy(), broker_services.infra.now()))
+        loop.run(
+            process.floors.claim(broker_services.infra.db, LANE, 10, some, LanePolicy(), broker_services.infra.now())
+        )
         before = process.pages(10)
         process.look()
         assert process.pages(10) < before / 3
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_gets_less_than_he_asked_for_has_got_everything(broker_services: Broker, loop: Loop, db: TestDatabase, seed: int) -> None:
+def test_whoever_gets_less_than_he_asked_for_has_got_everything(
+    broker_services: Broker, loop: Loop, db: TestDatabase, seed: int
+) -> None:
     """Three processes enqueue in any order, put back what others took, and tell each other nothing."""
     rng, numbers = random.Random(seed), list(range(1, 401))
     rng.shuffle(numbers)
@@ -128,7 +138,9 @@ def test_what_did_not_fit_into_the_answer_of_one_of_many_goes_first_afterwards(
 ) -> None:
     add(db, range(1, 8))
     full = ASKED._replace(shares=[PollSlice(3, None, None)] * 2, max_bytes=2 * ENVELOPE_BYTES + 100)
-    rows = loop.run(process.floors.claim(broker_services.infra.db, LANE, 6, full, LanePolicy(), broker_services.infra.now()))
+    rows = loop.run(
+        process.floors.claim(broker_services.infra.db, LANE, 6, full, LanePolicy(), broker_services.infra.now())
+    )
     assert [row.id.int for row in rows] == [1, 2, 4, 5]
     assert process.claim(3) == [3, 6, 7]
 
@@ -160,8 +172,12 @@ def test_floors_are_used_where_the_way_to_the_first_job_is_long_and_only_there(
     assert process.claim(2) == [3, 12], "the order is exact, though nobody has told"
     with db.uncommitted(NOT_ENDING):
         add(db, range(1000, 1000 + CHURNED))
-        db.execute("UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id >= $2", LANE, UUID(int=1000))
-        db.execute("UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id < $2", LANE, UUID(int=1000))
+        db.execute(
+            "UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id >= $2", LANE, UUID(int=1000)
+        )
+        db.execute(
+            "UPDATE jobs SET state = 'running' WHERE lane = $1 AND state = 'ready' AND id < $2", LANE, UUID(int=1000)
+        )
         add(db, range(5000, 5010))
         dear = process.pages(1)
         process.look()
@@ -233,7 +249,9 @@ def test_what_others_take_while_a_claim_is_on_its_way_is_not_taken_again(
     with claim_statements.held():
         claim = background.claim(quiet)
         wait_until(claim_statements.running)
-        quiet_db.execute("UPDATE jobs SET state = 'running', lease_expires_at = now() + interval '1 hour' WHERE id = $1", first)
+        quiet_db.execute(
+            "UPDATE jobs SET state = 'running', lease_expires_at = now() + interval '1 hour' WHERE id = $1", first
+        )
     assert [job["id"] for job in claim.result()["jobs"]] == [second]
 
 

@@ -84,7 +84,11 @@ def inserts_held(db: TestDatabase) -> Iterator[None]:
 
 
 def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
-    quiet: Api, quiet_broker: RunningBroker, background: Background, claim_statements: ClaimStatements, eventually: Eventually
+    quiet: Api,
+    quiet_broker: RunningBroker,
+    background: Background,
+    claim_statements: ClaimStatements,
+    eventually: Eventually,
 ) -> None:
     before = matched(quiet)
     poll = background.claim(quiet, worker_id="first", lease_seconds=30)
@@ -95,7 +99,11 @@ def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
     assert (got["id"], got["attempt"], got["deliveries"], got["lease_seconds"]) == (job["id"], 1, 1, 30)
     assert (got["payload"], got["tags"], got["metadata"]) == ({"n": 1}, ["a"], {"b": 2})
     running = quiet.job(job["id"])
-    assert (running["state"], running["worker_id"], running["lease_expires_at"]) == ("running", "first", got["lease_expires_at"])
+    assert (running["state"], running["worker_id"], running["lease_expires_at"]) == (
+        "running",
+        "first",
+        got["lease_expires_at"],
+    )
     assert quiet.counts() == {"running": 1}
     assert quiet.complete(got)["status"] == "settled"
     assert quiet.counts() == {"completed": 1}
@@ -104,7 +112,14 @@ def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
 def test_what_is_handed_over_is_told_as_a_claim_tells_it(
     quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
-    fields: Json = {"payload": [1], "timeout_seconds": 20, "lease_seconds": 40, "tags": ["x"], "metadata": {"y": None}, "max_attempts": 2}
+    fields: Json = {
+        "payload": [1],
+        "timeout_seconds": 20,
+        "lease_seconds": 40,
+        "tags": ["x"],
+        "metadata": {"y": None},
+        "max_attempts": 2,
+    }
     poll = background.claim(quiet)
     eventually(lambda: asleep(quiet_broker) == 1)
     quiet.enqueue(**fields)
@@ -163,10 +178,25 @@ def test_each_job_goes_to_a_poll_that_takes_its_type(
         ({}, {}, {"expires_at": (datetime.now(UTC) + timedelta(days=1)).isoformat()}),
         ({}, {}, {"unique": {"key": "u"}}),
     ],
-    ids=["a poll with a key", "a limit", "a rate", "strict groups", "a fair queue", "a group", "an expiry", "a unique key"],
+    ids=[
+        "a poll with a key",
+        "a limit",
+        "a rate",
+        "strict groups",
+        "a fair queue",
+        "a group",
+        "an expiry",
+        "a unique key",
+    ],
 )
 def test_where_more_decides_than_who_came_first_the_poll_claims(
-    quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually, config: Json, claim: Json, job: Json
+    quiet: Api,
+    quiet_broker: RunningBroker,
+    background: Background,
+    eventually: Eventually,
+    config: Json,
+    claim: Json,
+    job: Json,
 ) -> None:
     before = matched(quiet)
     quiet.configure(**config)
@@ -177,7 +207,9 @@ def test_where_more_decides_than_who_came_first_the_poll_claims(
     assert matched(quiet) == before
 
 
-def test_a_paused_queue_hands_nothing_over(quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually) -> None:
+def test_a_paused_queue_hands_nothing_over(
+    quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
+) -> None:
     quiet.pause()
     poll = background.claim(quiet)
     eventually(lambda: asleep(quiet_broker) == 1)
@@ -245,7 +277,12 @@ def test_a_poll_does_not_wait_for_ever_for_what_it_was_promised(
 
 
 def test_a_job_that_may_be_stored_does_not_wait_for_a_lease_that_nobody_has(
-    slow: Api, held_broker: RunningBroker, proxy: Proxy, holding: TestDatabase, background: Background, eventually: Eventually
+    slow: Api,
+    held_broker: RunningBroker,
+    proxy: Proxy,
+    holding: TestDatabase,
+    background: Background,
+    eventually: Eventually,
 ) -> None:
     """The connection is cut in mid-statement: nobody knows, and Postgres commits."""
     poll = background.claim(slow)

@@ -75,7 +75,15 @@ def test_answers_keep_the_order_and_one_lost_lease_fails_nothing(api: Api) -> No
     beats = [d, b, {**a, "lease_token": c["lease_token"]}, stranger, a, c, {**c, "lease_token": ""}]
     answer = api.heartbeat("w", *beats)
     assert [lease["job_id"] for lease in answer["leases"]] == [beat["id"] for beat in beats]
-    assert [lease["status"] for lease in answer["leases"]] == ["extended", "lost", "lost", "lost", "extended", "extended", "lost"]
+    assert [lease["status"] for lease in answer["leases"]] == [
+        "extended",
+        "lost",
+        "lost",
+        "lost",
+        "extended",
+        "extended",
+        "lost",
+    ]
     assert [lease["action"] for lease in answer["leases"]][:3] == ["continue", "abandon", "abandon"]
     assert "lease_expires_at" not in answer["leases"][1]
 
@@ -85,7 +93,12 @@ def test_a_wrong_token_is_a_lost_lease_and_touches_nothing(api: Api, db: TestDat
     before = ends(db, held)
     wrong = {**held, "lease_token": token}
     problem = api.heartbeat_one(wrong, status=409, progress={"percent": 1}, checkpoint=1)
-    assert (problem["code"], problem["job_id"], problem["state"], problem["attempt"]) == ("lease_lost", held["id"], "running", 1)
+    assert (problem["code"], problem["job_id"], problem["state"], problem["attempt"]) == (
+        "lease_lost",
+        held["id"],
+        "running",
+        1,
+    )
     assert api.heartbeat("w", wrong)["leases"][0]["status"] == "lost"
     assert ends(db, held) == before
     assert not {"progress", "checkpoint"} & api.job(held["id"]).keys()
@@ -97,7 +110,9 @@ def test_the_token_of_an_earlier_hand_out_is_lost(api: Api, held: Json) -> None:
     assert api.heartbeat_one(held, status=409)["code"] == "lease_lost"
 
 
-def test_a_lease_that_expiry_took_back_cannot_be_extended_though_nobody_claimed_it(api: Api, held: Json, expire: Expire) -> None:
+def test_a_lease_that_expiry_took_back_cannot_be_extended_though_nobody_claimed_it(
+    api: Api, held: Json, expire: Expire
+) -> None:
     expire(held)
     assert api.heartbeat_one(held, status=409)["state"] == "ready"
     assert api.heartbeat("w", held)["leases"][0]["status"] == "lost"
@@ -106,7 +121,13 @@ def test_a_lease_that_expiry_took_back_cannot_be_extended_though_nobody_claimed_
 
 @pytest.mark.parametrize("verb", ["complete", "fail", "snooze", "release"])
 def test_a_settled_lease_cannot_be_extended(api: Api, held: Json, verb: str) -> None:
-    item = {"job_id": held["id"], "lease_token": held["lease_token"], "outcome": verb, "error": {"message": "m"}, "delay_seconds": 5}
+    item = {
+        "job_id": held["id"],
+        "lease_token": held["lease_token"],
+        "outcome": verb,
+        "error": {"message": "m"},
+        "delay_seconds": 5,
+    }
     api.settle(item)
     assert api.heartbeat_one(held, status=409)["code"] == "lease_lost"
 
@@ -169,7 +190,9 @@ def test_progress_and_checkpoint_are_kept_until_the_next_ones(api: Api, held: Js
     ],
     ids=["checkpoint too large", "percent above 100", "misspelt progress", "misspelt field"],
 )
-def test_a_heartbeat_that_is_not_what_we_take_is_refused(api: Api, held: Json, field: dict[str, Any], status: int, pointer: str) -> None:
+def test_a_heartbeat_that_is_not_what_we_take_is_refused(
+    api: Api, held: Json, field: dict[str, Any], status: int, pointer: str
+) -> None:
     beat = {"job_id": held["id"], "lease_token": held["lease_token"], **field}
     problem = api.post("/heartbeat", {"worker_id": "w", "leases": [beat]}, status=status)
     assert problem["errors"][0]["pointer"] == pointer

@@ -68,7 +68,9 @@ def test_a_late_settlement_of_a_job_that_was_put_off_keeps_the_counts_right(
     assert api.counts() == {state: 1}
 
 
-def test_a_late_settlement_of_a_job_that_was_taken_over_is_refused_even_when_it_is_free_again(api: Api, expired: Json) -> None:
+def test_a_late_settlement_of_a_job_that_was_taken_over_is_refused_even_when_it_is_free_again(
+    api: Api, expired: Json
+) -> None:
     renewed = api.claim_one()
     api.release(renewed)
     assert api.complete(expired, status=409)["state"] == "ready"

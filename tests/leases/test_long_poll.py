@@ -25,7 +25,9 @@ def looked_at(quiet: Api) -> Api:
     return quiet
 
 
-def _parked_in_turn(queues: list[list[str]], api: Api, background: Background, eventually: Eventually) -> "list[Future[Json]]":
+def _parked_in_turn(
+    queues: list[list[str]], api: Api, background: Background, eventually: Eventually
+) -> "list[Future[Json]]":
     polls: list[Future[Json]] = []
     for names in queues:
         polls.append(background.claim(api, queues=names, job_types=["t"]))
@@ -129,23 +131,32 @@ def test_a_word_that_its_poll_did_not_need_goes_to_one_that_does(
 ) -> None:
     """The poll of both queues is called for the second one's job, and half the time comes home with the first one's."""
     second = f"{quiet.queue}-second"
-    job: Json = {"job_type": "t", "group": "g"}  # jobs of groups are not handed over, and who asks for a type has a statement of its own
+    job: Json = {
+        "job_type": "t",
+        "group": "g",
+    }  # jobs of groups are not handed over, and who asks for a type has a statement of its own
     for _ in range(10):
         polls = _parked_in_turn([[quiet.queue], [quiet.queue, second], [second]], quiet, background, eventually)
         with claim_statements.held():
-            quiet.post("/jobs/batch", {"jobs": [{"queue": queue, **job} for queue in (quiet.queue, second)]}, status=201)
+            quiet.post(
+                "/jobs/batch", {"jobs": [{"queue": queue, **job} for queue in (quiet.queue, second)]}, status=201
+            )
             eventually(lambda: claim_statements.running() == 2)
         eventually(partial(_answered, polls, 2))
         quiet.enqueue(queue=second if polls[0].done() else quiet.queue, **job)
         assert all(len(poll.result(20)["jobs"]) == 1 for poll in polls)
 
 
-def test_parked_polls_hold_no_connection(quiet: Api, quiet_db: TestDatabase, background: Background, eventually: Eventually) -> None:
+def test_parked_polls_hold_no_connection(
+    quiet: Api, quiet_db: TestDatabase, background: Background, eventually: Eventually
+) -> None:
     """The pool has four connections: fifty parked polls that held one each would stop the broker."""
     polls = background.claims(50, quiet)
     eventually(lambda: parked(quiet.http) == 50)
     assert quiet.claim(queues=["another"])["jobs"] == []
-    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'longshore'"
+    sessions = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'longshore'"
+    )
     assert quiet_db.value(sessions) <= 4
     eventually(lambda: quiet_db.value(f"{sessions} AND state <> 'idle'") == 0)
     quiet.post("/jobs/batch", {"jobs": [{"queue": quiet.queue, "job_type": "t"}] * 50}, status=201)

@@ -44,7 +44,13 @@ def test_what_the_job_does_not_say_comes_from_the_settings(api: Api, db: TestDat
 
 @pytest.fixture
 def other_settings(db: TestDatabase, queue: str) -> Iterator[Api]:
-    update = {"retry_base_seconds": 7.0, "retry_factor": 10.0, "retry_max_seconds": 100.0, "retry_jitter": 0.0, "default_max_attempts": 4}
+    update = {
+        "retry_base_seconds": 7.0,
+        "retry_factor": 10.0,
+        "retry_max_seconds": 100.0,
+        "retry_jitter": 0.0,
+        "default_max_attempts": 4,
+    }
     with threaded_broker(QUICK.model_copy(update=update), db.dsn) as broker:
         yield Api(broker.http, queue)
 

@@ -9,13 +9,29 @@ import pytest
 from tests.api import Api, Json
 from tests.database import TestDatabase
 
-VALUES: list[Any] = [None, False, 0, "", [], {}, 12345678901234567890, -0.0001, {"a": [1, {"ä☃": None}], "b": '\\u0041 " \\'}]
+VALUES: list[Any] = [
+    None,
+    False,
+    0,
+    "",
+    [],
+    {},
+    12345678901234567890,
+    -0.0001,
+    {"a": [1, {"ä☃": None}], "b": '\\u0041 " \\'},
+]
 
 NEEDED: dict[str, Json] = {"fail": {"error": {"message": "m"}}, "snooze": {"delay_seconds": 60}}
 
 
 def item(job: Json, outcome: str, **fields: Any) -> Json:
-    return {"job_id": job["id"], "lease_token": job["lease_token"], "outcome": outcome, **NEEDED.get(outcome, {}), **fields}
+    return {
+        "job_id": job["id"],
+        "lease_token": job["lease_token"],
+        "outcome": outcome,
+        **NEEDED.get(outcome, {}),
+        **fields,
+    }
 
 
 @pytest.fixture
@@ -64,7 +80,12 @@ def test_fail_sends_the_job_to_its_back_off_with_its_error(api: Api, held: Json)
     assert (job["state"], job["state_reason"], job["run_at"]) == ("scheduled", "retry_backoff", result["run_at"])
     assert job["error"] == {"message": "no route", "error_type": "Net", "stack": "at x", "details": {"code": 7}}
     (attempt,) = api.get(f"/jobs/{held['id']}/attempts")["items"]
-    assert (attempt["attempt"], attempt["outcome"], attempt["worker_id"], attempt["error"]["message"]) == (1, "fail", "w", "no route")
+    assert (attempt["attempt"], attempt["outcome"], attempt["worker_id"], attempt["error"]["message"]) == (
+        1,
+        "fail",
+        "w",
+        "no route",
+    )
 
 
 def test_snooze_puts_the_job_off_and_gives_the_attempt_back(api: Api, held: Json) -> None:
@@ -146,14 +167,18 @@ def test_a_job_that_does_not_exist_is_not_found(api: Api, verb: str) -> None:
     ],
     ids=str,
 )
-def test_one_malformed_settlement_refuses_the_call_and_settles_nothing(api: Api, held: Json, sent: Json, pointer: str) -> None:
+def test_one_malformed_settlement_refuses_the_call_and_settles_nothing(
+    api: Api, held: Json, sent: Json, pointer: str
+) -> None:
     problem = api.post("/settle", {"items": [item(held, "complete"), {**item(held, "release"), **sent}]}, status=422)
     assert problem["errors"][0]["pointer"] == pointer
     assert api.job(held["id"])["state"] == "running"
 
 
 @pytest.mark.parametrize(("outcome", "missing"), [("fail", "error"), ("snooze", "delay_seconds")])
-def test_what_an_outcome_needs_is_asked_for_wherever_it_is_sent(api: Api, held: Json, outcome: str, missing: str) -> None:
+def test_what_an_outcome_needs_is_asked_for_wherever_it_is_sent(
+    api: Api, held: Json, outcome: str, missing: str
+) -> None:
     sent = {"job_id": held["id"], "lease_token": held["lease_token"], "outcome": outcome}
     assert api.post("/settle", {"items": [sent]}, status=422)["errors"][0]["pointer"] == f"/items/0/{missing}"
     assert api.post("/claim", {"settle": [sent]}, status=422)["errors"][0]["pointer"] == f"/settle/0/{missing}"
@@ -179,9 +204,17 @@ def test_a_thousand_jobs_are_settled_in_one_call(api: Api, db: TestDatabase) -> 
 
 @pytest.mark.parametrize(("field", "verb"), [("result", "complete"), ("checkpoint", "snooze")])
 def test_user_data_beyond_its_cap_is_refused_and_the_lease_lives(api: Api, held: Json, field: str, verb: str) -> None:
-    body = {"lease_token": held["lease_token"], field: "x" * 256 * 1024, **({"delay_seconds": 1} if verb == "snooze" else {})}
+    body = {
+        "lease_token": held["lease_token"],
+        field: "x" * 256 * 1024,
+        **({"delay_seconds": 1} if verb == "snooze" else {}),
+    }
     problem = api.post(f"/jobs/{held['id']}/{verb}", body, status=413)
-    assert (problem["code"], problem["limit"], problem["errors"][0]["pointer"]) == ("payload_too_large", 256 * 1024, f"/{field}")
+    assert (problem["code"], problem["limit"], problem["errors"][0]["pointer"]) == (
+        "payload_too_large",
+        256 * 1024,
+        f"/{field}",
+    )
     assert api.heartbeat_one(held)["status"] == "extended"
 
 

@@ -49,10 +49,15 @@ def reconcile(api: Api, db: TestDatabase, job: Json) -> None:
     ("before", "waker"),
     [
         (enqueued, lambda api, db, job: api.enqueue()),
-        (enqueued, lambda api, db, job: api.post("/jobs/batch", {"jobs": [{"queue": api.queue, "job_type": "t"}]}, status=201)),
         (
             enqueued,
-            lambda api, db, job: api.http.post("/jobs", json={"queue": api.queue, "job_type": "t"}, headers={"Idempotency-Key": "k"}),
+            lambda api, db, job: api.post("/jobs/batch", {"jobs": [{"queue": api.queue, "job_type": "t"}]}, status=201),
+        ),
+        (
+            enqueued,
+            lambda api, db, job: api.http.post(
+                "/jobs", json={"queue": api.queue, "job_type": "t"}, headers={"Idempotency-Key": "k"}
+            ),
         ),
         (enqueued, lambda api, db, job: api.enqueue(delay_seconds=1)),
         (scheduled, come_due),
@@ -84,7 +89,12 @@ def reconcile(api: Api, db: TestDatabase, job: Json) -> None:
     ],
 )
 def test_a_poll_is_woken_by(
-    quiet: Api, quiet_db: TestDatabase, background: Background, eventually: Eventually, before: Callable[[Api], Json], waker: Waker
+    quiet: Api,
+    quiet_db: TestDatabase,
+    background: Background,
+    eventually: Eventually,
+    before: Callable[[Api], Json],
+    waker: Waker,
 ) -> None:
     job = before(quiet)
     poll = background.claim(quiet)
@@ -112,7 +122,9 @@ def test_a_poll_of_several_queues_is_woken_by_each(quiet: Api, background: Backg
         assert poll.result(20)["jobs"][0]["queue"] == queue
 
 
-def test_a_directive_ends_the_polls_of_its_worker_and_of_no_other(quiet: Api, background: Background, eventually: Eventually) -> None:
+def test_a_directive_ends_the_polls_of_its_worker_and_of_no_other(
+    quiet: Api, background: Background, eventually: Eventually
+) -> None:
     told = background.claim(quiet, worker_id="told")
     other = background.claim(quiet, worker_id="other")
     eventually(lambda: parked(quiet.http) == 2)

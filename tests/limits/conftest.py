@@ -96,7 +96,9 @@ def lone_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 @pytest.fixture(scope="package")
 def lone_broker(lone_database: TestDatabase) -> Iterator[RunningBroker]:
-    with threaded_broker(QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False}), lone_database.dsn) as broker:
+    with threaded_broker(
+        QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False}), lone_database.dsn
+    ) as broker:
         yield broker
 
 

@@ -94,7 +94,10 @@ def test_a_job_without_a_group_speaks_for_itself(api: Api) -> None:
 def test_the_longest_rest_that_was_asked_for_counts(api: Api, db: TestDatabase) -> None:
     api.enqueue_many(5, group="a")
     held = api.claim(max_jobs=3)["jobs"]
-    longest = [api.fail(job, scope="group", retry_after_seconds=seconds) for job, seconds in zip(held, (60, HOUR, 1), strict=True)][1]
+    longest = [
+        api.fail(job, scope="group", retry_after_seconds=seconds)
+        for job, seconds in zip(held, (60, HOUR, 1), strict=True)
+    ][1]
     assert db.value("SELECT max(until) FROM rests WHERE group_key = 'a' AND until > now()") == when(longest["run_at"])
 
 

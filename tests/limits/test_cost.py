@@ -19,7 +19,13 @@ from tests.database import Loop, TestDatabase
 OTHERS = 60
 BUSY = 10_000
 ASKED = ClaimParams(
-    worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None
+    worker_id="w",
+    secret="s",
+    lease_seconds=None,
+    default_lease_seconds=60,
+    max_bytes=2**30,
+    at_least_one=True,
+    job_types=None,
 )
 
 
@@ -32,7 +38,9 @@ class Watched:
         self.answered = 0
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        plan: Json = json.loads(await self._on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *args))[0]["Plan"]
+        plan: Json = json.loads(await self._on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *args))[0][
+            "Plan"
+        ]
         self.pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
         self.answered += round(plan["Actual Rows"])
         return []
@@ -93,7 +101,12 @@ def resting(api: Api, db: TestDatabase, queue: str) -> None:
     ids=["strict", "fair", "at rest"],
 )
 def test_claims_of_others_cost_the_same(
-    api: Api, db: TestDatabase, broker_services: Broker, loop: Loop, config: Json, arrange: Callable[[Api, TestDatabase, str], None]
+    api: Api,
+    db: TestDatabase,
+    broker_services: Broker,
+    loop: Loop,
+    config: Json,
+    arrange: Callable[[Api, TestDatabase, str], None],
 ) -> None:
     pages = {}
     for queue, busy in ((f"{api.queue}-quiet", 1), (f"{api.queue}-busy", BUSY)):
@@ -110,13 +123,20 @@ async def claimed(broker_services: Broker, lane: int, *, fair: bool) -> float:
     watched = Watched(broker_services.infra.db)
     for _ in range(OTHERS // 10):
         await store.claim(
-            watched, lane, 10, ASKED, LanePolicy(broker_services.queues.held_groups(lane), in_turn=fair), broker_services.infra.now()
+            watched,
+            lane,
+            10,
+            ASKED,
+            LanePolicy(broker_services.queues.held_groups(lane), in_turn=fair),
+            broker_services.infra.now(),
         )
     assert watched.answered == OTHERS
     return watched.pages / OTHERS
 
 
-def test_deciding_whose_turn_it_is_costs_the_same(api: Api, db: TestDatabase, broker_services: Broker, loop: Loop) -> None:
+def test_deciding_whose_turn_it_is_costs_the_same(
+    api: Api, db: TestDatabase, broker_services: Broker, loop: Loop
+) -> None:
     pages = {}
     for queue, busy in ((f"{api.queue}-quiet", 1), (f"{api.queue}-busy", BUSY)):
         api.put(f"/queues/{queue}", {"max_running_per_group": 1})

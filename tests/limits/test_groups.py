@@ -65,7 +65,9 @@ def test_a_job_that_comes_back_at_once_keeps_its_place(api: Api, worker: Worker,
     assert worker.gets_nothing()
 
 
-def test_workers_of_two_brokers_never_exceed_it(api: Api, second: Api, background: Background, db: TestDatabase) -> None:
+def test_workers_of_two_brokers_never_exceed_it(
+    api: Api, second: Api, background: Background, db: TestDatabase
+) -> None:
     api.configure(max_running_per_group=2)
     api.batch(*[{"group": f"g{number % 3}"} for number in range(60)])
     done: list[str] = []
@@ -73,7 +75,9 @@ def test_workers_of_two_brokers_never_exceed_it(api: Api, second: Api, backgroun
     def work(at: Api) -> None:
         while len(done) < 60:
             taken = at.claim(max_jobs=2, wait_seconds=0.2)["jobs"]
-            assert not db.rows("SELECT group_key FROM jobs WHERE state = 'running' GROUP BY group_key HAVING count(*) > 2")
+            assert not db.rows(
+                "SELECT group_key FROM jobs WHERE state = 'running' GROUP BY group_key HAVING count(*) > 2"
+            )
             for number, job in enumerate(taken):
                 at.release(job) if number and len(done) % 5 == 0 else at.complete(job)
             done.extend(job["id"] for number, job in enumerate(taken) if api.job(job["id"])["state"] == "completed")
@@ -112,7 +116,9 @@ def test_jobs_that_ran_before_it_was_put_on_do_not_run_together_again(api: Api, 
     assert ids(take_all(api)) == jobs[:1]
 
 
-def test_one_that_ran_before_it_was_put_on_keeps_its_turn_over_a_retry(api: Api, worker: Worker, db: TestDatabase) -> None:
+def test_one_that_ran_before_it_was_put_on_keeps_its_turn_over_a_retry(
+    api: Api, worker: Worker, db: TestDatabase
+) -> None:
     jobs = api.enqueue_many(3, group="a")
     held = api.claim_one()
     api.configure(max_running_per_group=1)
@@ -122,7 +128,9 @@ def test_one_that_ran_before_it_was_put_on_keeps_its_turn_over_a_retry(api: Api,
     worker.does(*jobs)
 
 
-@pytest.mark.parametrize("before", [{"max_running_per_group": 3}, {"fair": True}, {"fair": True, "max_running_per_group": 2}], ids=str)
+@pytest.mark.parametrize(
+    "before", [{"max_running_per_group": 3}, {"fair": True}, {"fair": True, "max_running_per_group": 2}], ids=str
+)
 def test_lowered_it_holds_for_those_that_could_have_begun(api: Api, before: Json) -> None:
     api.configure(**before)
     jobs = {group: api.enqueue_many(4, group=group) for group in "ab"}
@@ -167,7 +175,9 @@ def test_removed_everybody_who_waited_may_begin(lone: Api, background: Backgroun
     assert sorted(ids(taken)) == jobs[1:]
 
 
-def test_put_on_while_producers_and_workers_are_busy_nothing_is_stuck_or_doubled(api: Api, second: Api, background: Background) -> None:
+def test_put_on_while_producers_and_workers_are_busy_nothing_is_stuck_or_doubled(
+    api: Api, second: Api, background: Background
+) -> None:
     done: list[str] = []
 
     def produce(at: Api) -> None:
@@ -181,14 +191,23 @@ def test_put_on_while_producers_and_workers_are_busy_nothing_is_stuck_or_doubled
                 done.append(job["id"])
 
     def configure() -> None:
-        for config in ({"max_running_per_group": 1}, {"fair": True}, {}, {"max_running": 2, "max_running_per_group": 1}) * 3:
+        for config in (
+            {"max_running_per_group": 1},
+            {"fair": True},
+            {},
+            {"max_running": 2, "max_running_per_group": 1},
+        ) * 3:
             api.configure(**config)
 
-    background.together(partial(produce, api), partial(produce, second), partial(work, api), partial(work, second), configure)
+    background.together(
+        partial(produce, api), partial(produce, second), partial(work, api), partial(work, second), configure
+    )
     assert len(set(done)) == len(done) == 50
 
 
-def test_a_job_that_was_on_its_way_when_it_was_put_on_is_not_forgotten(api: Api, db: TestDatabase, background: Background) -> None:
+def test_a_job_that_was_on_its_way_when_it_was_put_on_is_not_forgotten(
+    api: Api, db: TestDatabase, background: Background
+) -> None:
     """Its producer had decided that it need not wait, and could not store it yet."""
     api.enqueue(job_type="other")
     with db.uncommitted("LOCK TABLE keys IN EXCLUSIVE MODE"):

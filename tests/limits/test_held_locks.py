@@ -23,7 +23,9 @@ def queues(api: Api) -> list[str]:
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
-def test_claims_from_the_other_queue_when_the_lock_of_the_first_is_held(api: Api, db: TestDatabase, queues: list[str], claim: Json) -> None:
+def test_claims_from_the_other_queue_when_the_lock_of_the_first_is_held(
+    api: Api, db: TestDatabase, queues: list[str], claim: Json
+) -> None:
     api.enqueue()
     other = api.enqueue(queue=queues[1])
     with db.lane_locked(queues[0]):

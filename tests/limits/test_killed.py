@@ -30,8 +30,12 @@ def settle_and_die(db: TestDatabase, api: Api, held: Json, settle: Settle) -> No
         process.wait(30)
 
 
-@pytest.mark.parametrize("settle", [Api.complete, lambda api, job: api.fail(job, retryable=False)], ids=["complete", "death"])
-def test_the_next_job_of_the_group_still_gets_its_turn(api: Api, db: TestDatabase, worker: Worker, settle: Settle) -> None:
+@pytest.mark.parametrize(
+    "settle", [Api.complete, lambda api, job: api.fail(job, retryable=False)], ids=["complete", "death"]
+)
+def test_the_next_job_of_the_group_still_gets_its_turn(
+    api: Api, db: TestDatabase, worker: Worker, settle: Settle
+) -> None:
     api.configure(max_running_per_group=1)
     first, second = api.enqueue_many(2, group="a")
     settle_and_die(db, api, worker.takes(first), settle)

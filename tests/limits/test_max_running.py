@@ -39,7 +39,9 @@ def test_no_more_run_than_may(api: Api, max_jobs: int) -> None:
     assert api.counts() == {"running": 3, "ready": 5}
 
 
-def test_claimers_at_once_on_two_brokers_never_exceed_it(api: Api, second: Api, background: Background, db: TestDatabase) -> None:
+def test_claimers_at_once_on_two_brokers_never_exceed_it(
+    api: Api, second: Api, background: Background, db: TestDatabase
+) -> None:
     api.configure(max_running=5)
     api.enqueue_many(60)
     done: list[str] = []
@@ -57,7 +59,9 @@ def test_claimers_at_once_on_two_brokers_never_exceed_it(api: Api, second: Api, 
 
 
 @pytest.mark.parametrize("lease_end", ENDINGS.values(), ids=ENDINGS)
-def test_whatever_ends_a_lease_frees_its_slot_and_wakes_a_poll(lone: Api, background: Background, lease_end: Ending) -> None:
+def test_whatever_ends_a_lease_frees_its_slot_and_wakes_a_poll(
+    lone: Api, background: Background, lease_end: Ending
+) -> None:
     lone.configure(max_running=2)
     lone.enqueue_many(4)
     first, other = lone.claim(max_jobs=2)["jobs"]

@@ -85,7 +85,9 @@ def test_if_it_comes_back_one_goes_first_again(
     ],
     ids=["death", "a retry of its own", "cancel"],
 )
-def test_if_it_ends_otherwise_the_others_go_on(cool: Cooling, db: TestDatabase, end: Callable[[Api, Json], object]) -> None:
+def test_if_it_ends_otherwise_the_others_go_on(
+    cool: Cooling, db: TestDatabase, end: Callable[[Api, Json], object]
+) -> None:
     rest_over(db)
     end(cool.api, cool.probe())
     assert cool.strict or cool.all_done()  # in a strict group they wait for the retry anyway

@@ -71,7 +71,9 @@ def test_a_job_that_is_put_off_can_be_hurried(api: Api, worker: Worker, expire: 
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_the_next_one_wakes_a_poll_when_the_last_has_ended(lone: Api, background: Background, expire: Expire, end: BackAgain) -> None:
+def test_the_next_one_wakes_a_poll_when_the_last_has_ended(
+    lone: Api, background: Background, expire: Expire, end: BackAgain
+) -> None:
     lone.configure(max_running_per_group=1)
     first, second = lone.enqueue_many(2, group="a")
     held = Worker(lone).takes(first)
@@ -110,7 +112,9 @@ def test_when_the_one_whose_turn_it_is_is_cancelled_the_next_has_it(api: Api, wo
     worker.does(jobs[3])
 
 
-def test_when_the_one_whose_turn_it_is_expires_unbegun_the_next_has_it(api: Api, db: TestDatabase, worker: Worker) -> None:
+def test_when_the_one_whose_turn_it_is_expires_unbegun_the_next_has_it(
+    api: Api, db: TestDatabase, worker: Worker
+) -> None:
     first = api.enqueue(group="a", expires_at=db.instant(3600))
     second = api.enqueue(group="a")
     settled(api)
@@ -153,7 +157,9 @@ def test_a_retry_that_is_changed_to_now_is_next(api: Api, db: TestDatabase, work
     worker.does(first, second)
 
 
-def test_a_retry_that_is_put_off_by_hand_still_holds_back_those_behind_it(api: Api, db: TestDatabase, worker: Worker) -> None:
+def test_a_retry_that_is_put_off_by_hand_still_holds_back_those_behind_it(
+    api: Api, db: TestDatabase, worker: Worker
+) -> None:
     first, second = api.enqueue_many(2, group="a")
     api.fail(worker.takes(first), retry_after_seconds=3600)
     api.change({"id": first}, run_at=db.instant(7200))

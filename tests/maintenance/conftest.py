@@ -63,4 +63,9 @@ def make_partition(db: TestDatabase, days: int, *, archive: bool = False) -> str
 
 def keep_until(db: TestDatabase, job_id: str, days: int, *, archive: bool = False) -> None:
     """As if a finished job might go on that day."""
-    db.execute("UPDATE finished_jobs SET keep_until = now() + make_interval(days => $2), archive = $3 WHERE id = $1", job_id, days, archive)
+    db.execute(
+        "UPDATE finished_jobs SET keep_until = now() + make_interval(days => $2), archive = $3 WHERE id = $1",
+        job_id,
+        days,
+        archive,
+    )

@@ -107,7 +107,9 @@ def test_while_the_clock_is_ahead_keys_still_deduplicate_and_results_are_still_f
     assert float(lag[1]) > 90 * 24 * 60 * 60
 
 
-def test_a_settlement_is_repeatable_while_the_clock_is_ahead(api: Api, database: SettableClock, eventually: Callable[..., Any]) -> None:
+def test_a_settlement_is_repeatable_while_the_clock_is_ahead(
+    api: Api, database: SettableClock, eventually: Callable[..., Any]
+) -> None:
     api.enqueue()
     held = api.claim_one()
     api.complete(held)

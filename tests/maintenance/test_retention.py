@@ -51,7 +51,9 @@ def test_what_lies_in_the_default_partition_is_moved(db: TestDatabase, retain: R
     assert home_of(db, done) == day_of(db, 50)
 
 
-def test_what_lies_there_from_other_settings_is_moved_too_and_goes_in_time(api: Api, db: TestDatabase, retain: Retain, done: Json) -> None:
+def test_what_lies_there_from_other_settings_is_moved_too_and_goes_in_time(
+    api: Api, db: TestDatabase, retain: Retain, done: Json
+) -> None:
     other = api.enqueue()
     api.cancel(other)
     keep_until(db, done["id"], 40)
@@ -69,7 +71,9 @@ def test_only_days_that_are_over_are_dropped(db: TestDatabase, retain: Retain) -
     assert [days for days, name in names.items() if name in left] == [0, 1]
 
 
-def test_what_is_past_its_time_is_gone_for_readers_before_its_partition_goes(api: Api, db: TestDatabase, done: Json) -> None:
+def test_what_is_past_its_time_is_gone_for_readers_before_its_partition_goes(
+    api: Api, db: TestDatabase, done: Json
+) -> None:
     db.execute("UPDATE finished_jobs SET keep_until = now() - interval '1 minute' WHERE id = $1", done["id"])
     api.get(f"/jobs/{done['id']}", status=404)
     api.get(f"/jobs/{done['id']}/attempts", status=404)
@@ -90,7 +94,9 @@ def test_retained_counts_follow_a_dropped_partition(api: Api, db: TestDatabase, 
     assert api.stats()["rates"]["completed"]["last_1m"] == 2
 
 
-def test_a_partition_of_the_archive_is_detached_and_keeps_its_jobs(api: Api, db: TestDatabase, retain: Retain, done: Json) -> None:
+def test_a_partition_of_the_archive_is_detached_and_keeps_its_jobs(
+    api: Api, db: TestDatabase, retain: Retain, done: Json
+) -> None:
     name = make_partition(db, -2, archive=True)
     keep_until(db, done["id"], -2, archive=True)
     retain()
@@ -100,13 +106,18 @@ def test_a_partition_of_the_archive_is_detached_and_keeps_its_jobs(api: Api, db:
     assert api.counts() == {}
 
 
-def test_a_broker_that_detaches_marks_its_finished_jobs_for_the_archive(api: Api, dsn: str, db: TestDatabase, retain: Retain) -> None:
+def test_a_broker_that_detaches_marks_its_finished_jobs_for_the_archive(
+    api: Api, dsn: str, db: TestDatabase, retain: Retain
+) -> None:
     with threaded_broker(QUICK.model_copy(update={"finished_mode": "detach"}), dsn) as broker:
         other = Api(broker.http, api.queue)
         done, cancelled = other.enqueue(), other.enqueue()
         other.complete(other.claim_one())
         other.cancel(cancelled)
-    assert {str(row["id"]) for row in db.rows("SELECT id FROM finished_jobs WHERE archive")} == {done["id"], cancelled["id"]}
+    assert {str(row["id"]) for row in db.rows("SELECT id FROM finished_jobs WHERE archive")} == {
+        done["id"],
+        cancelled["id"],
+    }
 
 
 def test_queued_work_is_never_removed(api: Api, db: TestDatabase, retain: Retain) -> None:
@@ -147,7 +158,9 @@ def test_keys_are_forgotten_when_their_time_is_over(api: Api, db: TestDatabase, 
     assert api.batch({}, key="new") == first
 
 
-def test_workers_are_forgotten_and_later_those_that_were_told_something(api: Api, db: TestDatabase, retain: Retain) -> None:
+def test_workers_are_forgotten_and_later_those_that_were_told_something(
+    api: Api, db: TestDatabase, retain: Retain
+) -> None:
     names = [f"{api.queue}-{name}" for name in ("gone", "drained", "drained-long-gone", "here")]
     gone, drained, long_gone, here = names
     for name in names:

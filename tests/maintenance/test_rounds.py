@@ -42,7 +42,9 @@ class Looker:
         try:
             await infra.clock.refresh(infra.db)
             promotion = JobScheduler(infra, self._broker_services.queues, self._broker_services.signals)
-            await DueCheck(infra, self.expiry, promotion, self._broker_services.periodic_enqueuer, self._nudges).run_once()
+            await DueCheck(
+                infra, self.expiry, promotion, self._broker_services.periodic_enqueuer, self._nudges
+            ).run_once()
         finally:
             await infra.db.close()
 
@@ -53,12 +55,16 @@ def drowsy_house(drowsy_db: TestDatabase, loop: Loop) -> Broker:
 
 
 @pytest.mark.parametrize("sweep", AFTERWARDS)
-def test_only_who_has_something_to_do_is_nudged(drowsy: Api, drowsy_db: TestDatabase, drowsy_house: Broker, loop: Loop, sweep: str) -> None:
+def test_only_who_has_something_to_do_is_nudged(
+    drowsy: Api, drowsy_db: TestDatabase, drowsy_house: Broker, loop: Loop, sweep: str
+) -> None:
     """Beside jobs, leases and schedules whose time has not come."""
     drowsy.enqueue_many(2)
     drowsy.claim_one()
     drowsy.enqueue(delay_seconds=3600)
-    drowsy.http.put(f"/schedules/{drowsy.queue}", json={"every_seconds": 3600, "job": {"job_type": "t"}}).raise_for_status()
+    drowsy.http.put(
+        f"/schedules/{drowsy.queue}", json={"every_seconds": 3600, "job": {"job_type": "t"}}
+    ).raise_for_status()
     drowsy_db.execute(AFTERWARDS[sweep])
 
     looker = Looker(drowsy_house)
@@ -81,7 +87,9 @@ def test_who_cannot_look_sweeps_unasked(drowsy_db: TestDatabase, drowsy_house: B
     assert set(looker.woken) == {*SWEEPS}
 
 
-def test_what_is_due_in_a_moment_needs_no_other_round(drowsy: Api, drowsy_db: TestDatabase, drowsy_house: Broker, loop: Loop) -> None:
+def test_what_is_due_in_a_moment_needs_no_other_round(
+    drowsy: Api, drowsy_db: TestDatabase, drowsy_house: Broker, loop: Loop
+) -> None:
     drowsy.enqueue(delay_seconds=3600)
     drowsy_db.execute("UPDATE jobs SET run_at = now() + interval '20 milliseconds' WHERE state = 'scheduled'")
 
@@ -92,7 +100,9 @@ def test_what_is_due_in_a_moment_needs_no_other_round(drowsy: Api, drowsy_db: Te
         promotion, came = JobScheduler(infra, drowsy_house.queues, drowsy_house.signals), asyncio.Event()
         promotion.wake = came.set
         wakes = dict.fromkeys(SWEEPS, came.set)
-        await DueCheck(infra, LeaseRescuer(infra, drowsy_house.settlements), promotion, drowsy_house.periodic_enqueuer, wakes).run_once()
+        await DueCheck(
+            infra, LeaseRescuer(infra, drowsy_house.settlements), promotion, drowsy_house.periodic_enqueuer, wakes
+        ).run_once()
         async with asyncio.timeout(20):
             await came.wait()
         await infra.db.close()

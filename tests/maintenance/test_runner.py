@@ -26,7 +26,9 @@ class Office:
         self._runners: dict[str, ServiceRunner] = {}
         self.ran: Counter[str] = Counter()
 
-    def start(self, name: str, *, leader_only: bool = False, seconds: float = 0.01, failing: int = 0) -> Callable[[], None]:
+    def start(
+        self, name: str, *, leader_only: bool = False, seconds: float = 0.01, failing: int = 0
+    ) -> Callable[[], None]:
         async def run_once() -> None:
             self.ran[name] += 1
             if self.ran[name] <= failing:
@@ -103,7 +105,9 @@ def test_when_the_leader_stops_the_other_leads(office: Office, eventually: Calla
     eventually(lambda: office.ran["b"])
 
 
-def test_a_leader_that_died_is_followed_when_its_lease_is_over(office: Office, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_a_leader_that_died_is_followed_when_its_lease_is_over(
+    office: Office, db: TestDatabase, eventually: Callable[..., Any]
+) -> None:
     db.execute("INSERT INTO leaders VALUES ('probe', $1, now() + interval '1 hour')", uuid4())
     office.start("a", leader_only=True)
     office.start("clock")
@@ -113,13 +117,17 @@ def test_a_leader_that_died_is_followed_when_its_lease_is_over(office: Office, d
     eventually(lambda: office.ran["a"])
 
 
-def test_a_leader_leads_on_as_long_as_it_renews(office: Office, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_a_leader_leads_on_as_long_as_it_renews(
+    office: Office, db: TestDatabase, eventually: Callable[..., Any]
+) -> None:
     office.start("a", leader_only=True)
     before = eventually(lambda: db.value("SELECT held_until FROM leaders WHERE chore = 'probe'"))
     eventually(lambda: db.value("SELECT held_until > $1 FROM leaders WHERE chore = 'probe'", before))
 
 
-def test_a_broker_makes_its_partitions_when_it_starts(postgres: str, loop: Loop, eventually: Callable[..., Any]) -> None:
+def test_a_broker_makes_its_partitions_when_it_starts(
+    postgres: str, loop: Loop, eventually: Callable[..., Any]
+) -> None:
     dsn = create_database(postgres, loop, "fresh")
     fresh = TestDatabase(dsn, loop)
     with threaded_broker(QUICK, dsn):

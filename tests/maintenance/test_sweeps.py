@@ -65,9 +65,13 @@ def test_a_lease_that_ended_long_before_the_last_sweep_is_found_in_the_end(
 def test_sweeps_at_once_make_each_due_job_ready_once(
     api: Api, db: TestDatabase, broker_services: Broker, loop: Loop, eventually: Callable[..., Any]
 ) -> None:
-    api.batch(*[{"delay_seconds": 60, "queue": f"{api.queue}-{n % 3}"} for n in range(90)], *[{"delay_seconds": 3600}] * 5)
+    api.batch(
+        *[{"delay_seconds": 60, "queue": f"{api.queue}-{n % 3}"} for n in range(90)], *[{"delay_seconds": 3600}] * 5
+    )
     db.execute("UPDATE jobs SET run_at = run_at - interval '1 minute'")
-    sweep_at_once(loop, *[JobScheduler(broker_services.infra, broker_services.queues, broker_services.signals) for _ in range(4)])
+    sweep_at_once(
+        loop, *[JobScheduler(broker_services.infra, broker_services.queues, broker_services.signals) for _ in range(4)]
+    )
     counts = eventually(lambda: (counts := api.get("/stats")["counts"])["ready"] == 90 and counts)
     assert counts["scheduled"] == 5
 
@@ -104,7 +108,9 @@ def test_promotion_does_not_run_again_and_again_for_a_job_that_another_session_h
         promotion.wake = runner.start(PeriodicService("promotion", promote, 3600))
         runner.start(PeriodicService("tick", tick, 0.01))
 
-    with db.uncommitted("SELECT FROM jobs WHERE id = $1 FOR KEY SHARE", job["id"]):  # in the way of promotion, not of this test
+    with db.uncommitted(
+        "SELECT FROM jobs WHERE id = $1 FOR KEY SHARE", job["id"]
+    ):  # in the way of promotion, not of this test
         db.age(job["id"], 3601)
         loop.run(start())
         eventually(lambda: ran["promotion"] and ran["tick"] > 20)

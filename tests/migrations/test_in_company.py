@@ -19,7 +19,9 @@ A_LIMIT = "SET statement_timeout = '30s'"  # only ends a test that would hang
 
 
 def migrator(dsn: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-m", "app", "migrate"], env=os.environ | {"DATABASE_URL": dsn}, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-m", "app", "migrate"], env=os.environ | {"DATABASE_URL": dsn}, stdout=subprocess.DEVNULL
+    )
 
 
 class Session:
@@ -52,7 +54,9 @@ def test_a_migrator_behind_a_long_reader_lets_claims_through_and_succeeds_in_the
         migrating = background.submit(migrations.downgrade, blank.dsn, "base")
         wait_until(lambda: blank.value(WAITING) == 1)
         worker.execute(A_LIMIT)
-        worker.execute("SELECT id FROM jobs FOR UPDATE SKIP LOCKED")  # in the queue behind the migrator, which gives up its place
+        worker.execute(
+            "SELECT id FROM jobs FOR UPDATE SKIP LOCKED"
+        )  # in the queue behind the migrator, which gives up its place
         assert not migrating.done()
         reader.execute("COMMIT")
         migrating.result(120)
@@ -63,7 +67,9 @@ def test_a_migrator_behind_a_long_reader_lets_claims_through_and_succeeds_in_the
 
 def test_a_migrator_killed_half_way_leaves_nothing_in_the_way_of_the_next(blank: TestDatabase) -> None:
     other = Session(blank.dsn, blank.loop)
-    other.execute("BEGIN; CREATE TABLE stat_times (lane int)")  # the last table: the migrator has made all others when it comes here
+    other.execute(
+        "BEGIN; CREATE TABLE stat_times (lane int)"
+    )  # the last table: the migrator has made all others when it comes here
     killed = migrator(blank.dsn)
     wait_until(lambda: blank.value(WAITING) == 1)
     killed.kill()

@@ -29,7 +29,11 @@ def details(dsn: str) -> dict[str, str]:
         for name, (method, path, body) in REFUSED.items():
             answer = broker.http.request(method, path, json=body)
             problem = answer.json()
-            assert (answer.status_code, problem["code"], problem["outcome"]) == (503, "database_unavailable", "not_done"), answer.text
+            assert (answer.status_code, problem["code"], problem["outcome"]) == (
+                503,
+                "database_unavailable",
+                "not_done",
+            ), answer.text
             found[name] = problem["detail"]
     return found
 
@@ -37,7 +41,9 @@ def details(dsn: str) -> dict[str, str]:
 def test_every_operation_on_an_unmigrated_database_says_what_readyz_says(blank: TestDatabase) -> None:
     with threaded_broker(QUICK, blank.dsn) as broker:
         api = Api(broker.http, "mail")
-        (expected,) = [check["detail"] for check in api.get("/readyz", status=503)["checks"] if check["name"] == "schema"]
+        (expected,) = [
+            check["detail"] for check in api.get("/readyz", status=503)["checks"] if check["name"] == "schema"
+        ]
         found: dict[str, tuple[int, str]] = {}
         for operation in operations():
             path = re.sub(r"\{\w+\}", "00000000-0000-7000-8000-000000000000", operation.path)
@@ -51,7 +57,9 @@ def test_every_operation_on_an_unmigrated_database_says_what_readyz_says(blank: 
 
 def test_a_missing_column_or_table_is_named(blank: TestDatabase) -> None:
     migrations.upgrade(blank.dsn)
-    blank.execute("ALTER TABLE dead_letters DROP COLUMN reason; DROP FUNCTION make_finished_partition; ALTER TABLE jobs RENAME TO gone")
+    blank.execute(
+        "ALTER TABLE dead_letters DROP COLUMN reason; DROP FUNCTION make_finished_partition; ALTER TABLE jobs RENAME TO gone"
+    )
     found = details(blank.dsn)
     assert set(found.values()) == {f'the schema is at {migrations.head()} and yet relation "jobs" does not exist'}
 
@@ -62,7 +70,8 @@ def test_a_newer_schema_without_a_needed_column_asks_for_a_newer_release(blank: 
     found = details(blank.dsn)
     assert {detail.partition(" and yet column ")[0] for detail in found.values()} == {"the schema is at 9999"}
     assert all(
-        detail.endswith(f"this release knows the schema up to {migrations.head()} only: run a newer release") for detail in found.values()
+        detail.endswith(f"this release knows the schema up to {migrations.head()} only: run a newer release")
+        for detail in found.values()
     )
 
 
@@ -71,7 +80,9 @@ def test_missing_privileges_name_the_role_and_the_grant(postgres: str, loop: Loo
     database.execute("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM longshore_broker")
     found = details(as_role(database.dsn, SERVER))
     grant = f"its owner must run SELECT grant_to_broker('{SERVER}')"
-    assert {detail.partition(" (")[0] for detail in found.values()} == {f"the database role {SERVER} may not use the schema"}
+    assert {detail.partition(" (")[0] for detail in found.values()} == {
+        f"the database role {SERVER} may not use the schema"
+    }
     assert all("permission denied for table" in detail and detail.endswith(grant) for detail in found.values())
     database.execute(f"SELECT grant_to_broker('{SERVER}')")
     with threaded_broker(QUICK, as_role(database.dsn, SERVER)) as broker:
@@ -81,7 +92,9 @@ def test_missing_privileges_name_the_role_and_the_grant(postgres: str, loop: Loo
 
 def test_the_log_at_start_and_the_commands_name_the_needed_revision_too(blank: TestDatabase) -> None:
     given = environment(DATABASE_URL=blank.dsn, LONGSHORE_PORT="0")
-    with subprocess.Popen([sys.executable, "-m", "app", "serve"], env=given, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "app", "serve"], env=given, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         lines: list[Json] = []
         for line in process.stderr:
@@ -89,7 +102,9 @@ def test_the_log_at_start_and_the_commands_name_the_needed_revision_too(blank: T
             if lines[-1]["event"] == "broker started":
                 break
         process.terminate()
-    warnings = [line["detail"] for line in lines if line["level"] == "warning" and line["event"] == "database not ready"]
+    warnings = [
+        line["detail"] for line in lines if line["level"] == "warning" and line["event"] == "database not ready"
+    ]
     assert warnings == [f"the database has no schema yet, {MIGRATE}"]
     listed = run("keys", "list", DATABASE_URL=blank.dsn)
     assert (listed.returncode, warnings[0] in listed.stderr) == (1, True), listed.stderr

@@ -20,7 +20,9 @@ def test_a_broker_on_an_empty_database_says_which_revision_is_missing_and_does_n
         assert (refused["code"], refused["outcome"]) == ("database_unavailable", "not_done")
 
 
-def test_a_broker_on_the_schema_of_the_release_before_says_so_and_serves_once_it_is_migrated(blank: TestDatabase) -> None:
+def test_a_broker_on_the_schema_of_the_release_before_says_so_and_serves_once_it_is_migrated(
+    blank: TestDatabase,
+) -> None:
     """503 and no 401, though there is no table of keys: clients would take that for the last word."""
     command.upgrade(migrations.config(blank.dsn), "0004")
     with threaded_broker(QUICK, blank.dsn) as broker:

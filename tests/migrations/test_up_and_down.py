@@ -8,9 +8,7 @@ from app.db import migrations
 from tests.database import TestDatabase
 from tests.dump_schema import dump_of
 
-TABLES = (
-    "SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'"
-)
+TABLES = "SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'"
 
 
 def test_the_metadata_tells_what_the_migrations_make(blank: TestDatabase) -> None:
@@ -62,4 +60,6 @@ def test_every_revision_has_a_way_up_and_a_way_down() -> None:
     revisions = {file.stem for file in versions.glob("*.py")}
     assert revisions
     for direction in ("up", "down"):
-        assert {file.name.removesuffix(f".{direction}.sql") for file in versions.glob(f"*.{direction}.sql")} == revisions
+        assert {
+            file.name.removesuffix(f".{direction}.sql") for file in versions.glob(f"*.{direction}.sql")
+        } == revisions

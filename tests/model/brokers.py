@@ -54,7 +54,11 @@ class Broker:
             patch.setattr(broker_module, "DatabaseClock", lambda: clock)
             self.broker_services = broker_module.build_broker(settings, dsn)
         self.infra = self.broker_services.infra
-        self.enqueuer, self.updater, self.long_poll = self._room(EnqueueService), self._room(JobUpdater), self._room(LongPoll)
+        self.enqueuer, self.updater, self.long_poll = (
+            self._room(EnqueueService),
+            self._room(JobUpdater),
+            self._room(LongPoll),
+        )
         self.settlements, self.heartbeats, self.dead_letters = (
             self._room(SettlementService),
             self._room(HeartbeatService),

@@ -15,7 +15,20 @@ from app.leases.schemas import Outcome
 from tests.model.brokers import Table
 from tests.model.clock import TICK
 from tests.model.protocol import Protocol
-from tests.model.steps import Beat, Cancel, Claim, ClaimUnheard, Enqueue, Expire, Promote, Replay, Settle, Step, Ticket, Word
+from tests.model.steps import (
+    Beat,
+    Cancel,
+    Claim,
+    ClaimUnheard,
+    Enqueue,
+    Expire,
+    Promote,
+    Replay,
+    Settle,
+    Step,
+    Ticket,
+    Word,
+)
 
 NUMBERS = st.integers(0, 30)
 WORKERS = st.sampled_from(["ada", "bob"])
@@ -97,7 +110,11 @@ class Leases(RuleBasedStateMachine):
 
     # Producers
 
-    @rule(jobs=st.lists(st.tuples(st.integers(-1, 1), st.integers(1, 4), st.sampled_from([0, 0, 0, 5, 100])), min_size=1, max_size=3))
+    @rule(
+        jobs=st.lists(
+            st.tuples(st.integers(-1, 1), st.integers(1, 4), st.sampled_from([0, 0, 0, 5, 100])), min_size=1, max_size=3
+        )
+    )
     def produce(self, jobs: list[tuple[int, int, int]]) -> None:
         for priority, max_attempts, delay in jobs:
             self.do(Enqueue(self.queue, priority, max_attempts, delay))
@@ -138,7 +155,11 @@ class Leases(RuleBasedStateMachine):
         for _ in range(times):
             self.do(step)
 
-    @rule(worker=WORKERS, numbers=st.lists(st.tuples(NUMBERS, TICKETS), max_size=3), seconds=st.sampled_from([None, None, 1, 100]))
+    @rule(
+        worker=WORKERS,
+        numbers=st.lists(st.tuples(NUMBERS, TICKETS), max_size=3),
+        seconds=st.sampled_from([None, None, 1, 100]),
+    )
     def extend(self, worker: str, numbers: list[tuple[int, str]], seconds: int | None) -> None:
         tickets = dict.fromkeys(self.ticket(number, kind) for number, kind in numbers)
         self.do(Beat(worker, tuple(tickets), seconds, holds_all=False))

@@ -169,7 +169,11 @@ class Protocol:
 
     def reconcile(self, worker: str, listed: Iterable[tuple[UUID, str]]) -> set[UUID]:
         """What goes back, as it was missing last time too."""
-        held = [job for job in self.those("running") if job.worker == worker and job.began and job.began <= self.now - SETTLED_IN]
+        held = [
+            job
+            for job in self.those("running")
+            if job.worker == worker and job.began and job.began <= self.now - SETTLED_IN
+        ]
         missing = [job for job in held if (job.id, job.token) not in set(listed)]
         again = [job for job in missing if job.missing]
         for job in missing:
@@ -214,7 +218,9 @@ class Protocol:
             return "dead", "attempts_exhausted"
         if job.deliveries >= MAX_DELIVERIES:
             return "dead", "undeliverable"
-        return {"fail": ("scheduled", "retry_backoff"), "snooze": ("scheduled", "snoozed")}.get(outcome, ("ready", None))
+        return {"fail": ("scheduled", "retry_backoff"), "snooze": ("scheduled", "snoozed")}.get(
+            outcome, ("ready", None)
+        )
 
     def _put_off(self, job: Tracked, seconds: int) -> None:
         job.run_at = self.now + timedelta(seconds=seconds)

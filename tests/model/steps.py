@@ -37,7 +37,11 @@ class Enqueue:
 
     async def call(self, broker: Broker) -> object:
         job = JobCreate(
-            job_type="model", queue=self.queue, priority=self.priority, max_attempts=self.max_attempts, delay_seconds=self.delay
+            job_type="model",
+            queue=self.queue,
+            priority=self.priority,
+            max_attempts=self.max_attempts,
+            delay_seconds=self.delay,
         )
         told, _ = await broker.enqueuer.enqueue(job, {}, f"{self.queue} {self.key}" if self.key else None, FULL_ACCESS)
         return told.id, told.state, told.attempt, told.deliveries, told.run_at
@@ -70,8 +74,12 @@ class Claim:
         if self.cut:
             client.left()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.most, lease_seconds=self.seconds, worker_id=self.worker)
-        answer = await broker.long_poll.claim(request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS)
-        return [(job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in answer.jobs]
+        answer = await broker.long_poll.claim(
+            request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS
+        )
+        return [
+            (job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in answer.jobs
+        ]
 
     def foretell(self, model: Protocol, told: object) -> object:
         assert isinstance(told, list)
@@ -166,7 +174,9 @@ class Beat:
     async def call(self, broker: Broker) -> object:
         seconds = UNSET if self.seconds is None else self.seconds
         leases = [HeldLease(job_id=job_id, lease_token=token, lease_seconds=seconds) for job_id, token in self.tickets]
-        answer = await broker.heartbeats.extend(Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), FULL_ACCESS)
+        answer = await broker.heartbeats.extend(
+            Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), FULL_ACCESS
+        )
         beats = [(lease.status, lease.action, value_or(lease.lease_expires_at, None)) for lease in answer.leases]
         return beats, set(answer.released)
 

@@ -53,12 +53,16 @@ def undoes_what_has_a_key(patch: pytest.MonkeyPatch) -> None:
 NO_LOCK = "SELECT answer FROM keys WHERE lane = $1 AND digest = $2 AND $3::timestamptz IS NOT NULL"
 
 BUGS = {
-    "a stale token completes": rewritten(store.SQL, "complete", " AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL", ""),
+    "a stale token completes": rewritten(
+        store.SQL, "complete", " AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL", ""
+    ),
     "a stale token extends": rewritten(store.SQL, "heartbeat", " AND jobs.lease_token = sent.token", ""),
     "expiry does not count": rewritten(store.SQL, "requeue", "crashes = locked.crashes", "crashes = jobs.crashes"),
     "leases of a repeated claim are forgotten": claims_anew,
     "undone and replayed": undoes_what_has_a_key,
-    "claims with one key do not wait for each other": rewritten(keys.SQL, "lock_claim_key", keys.SQL.lock_claim_key, NO_LOCK),
+    "claims with one key do not wait for each other": rewritten(
+        keys.SQL, "lock_claim_key", keys.SQL.lock_claim_key, NO_LOCK
+    ),
 }
 
 

@@ -24,7 +24,10 @@ def common_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 def told_brokers(common_database: TestDatabase) -> Iterator[tuple[RunningBroker, RunningBroker]]:
     """Two that hear of each other's jobs through NOTIFY and nothing else: they do not poll."""
     dsn = common_database.dsn
-    with broker_process(dsn, poll_seconds="3600", **QUICK) as (one, _), broker_process(dsn, poll_seconds="3600", **QUICK) as (two, _):
+    with (
+        broker_process(dsn, poll_seconds="3600", **QUICK) as (one, _),
+        broker_process(dsn, poll_seconds="3600", **QUICK) as (two, _),
+    ):
         yield one, two
 
 

@@ -22,7 +22,9 @@ def broken(poll: "Future[Any]") -> bool:
     return isinstance(poll.exception(20), httpx.TransportError)
 
 
-def test_a_killed_broker_takes_nothing_with_it(one: Api, common: TestDatabase, background: Background, eventually: Eventually) -> None:
+def test_a_killed_broker_takes_nothing_with_it(
+    one: Api, common: TestDatabase, background: Background, eventually: Eventually
+) -> None:
     with broker_process(common.dsn) as (broker, process):
         victim = Api(broker.http, one.queue)
         ids = {victim.enqueue()["id"] for _ in range(20)}
@@ -49,12 +51,19 @@ def test_a_terminated_broker_answers_its_parked_polls_and_goes(
         answers = [poll.result(20) for poll in polls]
         assert process.wait(30) == 0
     assert all(answer.json()["jobs"] == [] and answer.json()["poll_after_ms"] > 0 for answer in answers)
-    assert {answer.headers.get("connection") for answer in answers} == {"close"}, "who keeps connections must not use these again"
+    assert {answer.headers.get("connection") for answer in answers} == {"close"}, (
+        "who keeps connections must not use these again"
+    )
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_claim_that_runs_when_the_broker_is_terminated_is_answered(
-    one: Api, common: TestDatabase, background: Background, claim_statements: ClaimStatements, eventually: Eventually, sign: signal.Signals
+    one: Api,
+    common: TestDatabase,
+    background: Background,
+    claim_statements: ClaimStatements,
+    eventually: Eventually,
+    sign: signal.Signals,
 ) -> None:
     job = one.enqueue()
     with broker_process(common.dsn, shutdown_seconds="60") as (broker, process):

@@ -27,7 +27,9 @@ def test_a_claim_is_repeated_on_another_process(one: Api, two: Api) -> None:
     assert two.claim(key="k", max_jobs=3)["jobs"] == first["jobs"]
 
 
-def test_claims_with_one_key_on_three_processes_get_one_set(one: Api, two: Api, three: Api, background: Background) -> None:
+def test_claims_with_one_key_on_three_processes_get_one_set(
+    one: Api, two: Api, three: Api, background: Background
+) -> None:
     for turn in range(10):
         for _ in range(6):
             one.enqueue()
@@ -44,17 +46,25 @@ def test_an_enqueue_key_on_two_processes_makes_one_job(one: Api, two: Api, backg
         assert len({job["id"] for job in background.together(*calls)}) == 1
 
 
-def test_claimers_on_several_processes_never_share_a_job(one: Api, two: Api, three: Api, background: Background) -> None:
+def test_claimers_on_several_processes_never_share_a_job(
+    one: Api, two: Api, three: Api, background: Background
+) -> None:
     one.post("/jobs/batch", {"jobs": [{"queue": one.queue, "job_type": "t"}] * 600}, status=201)
 
     def take_all(api: Api) -> list[str]:
         taken: list[str] = []
         while jobs := api.claim(max_jobs=7)["jobs"]:
             taken += [job["id"] for job in jobs]
-            api.settle(*[{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in jobs])
+            api.settle(
+                *[{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in jobs]
+            )
         return taken
 
-    hands = Counter(job for taken in background.together(*[partial(take_all, api) for api in (one, two, three)] * 2) for job in taken)
+    hands = Counter(
+        job
+        for taken in background.together(*[partial(take_all, api) for api in (one, two, three)] * 2)
+        for job in taken
+    )
     hands.update(take_all(one))
     assert len(hands) == 600
     assert set(hands.values()) == {1}

@@ -37,19 +37,25 @@ class WakeUps:
         waker(one, common, held)
         assert poll.result(20)["jobs"][0]["id"] == held["id"]
 
-    def test_a_queue_that_comes_into_being_elsewhere(self, one: Api, there: Api, background: Background, eventually: Eventually) -> None:
+    def test_a_queue_that_comes_into_being_elsewhere(
+        self, one: Api, there: Api, background: Background, eventually: Eventually
+    ) -> None:
         poll = background.claim(there)
         eventually(lambda: parked(there.http) == 1)
         job = one.enqueue()
         assert poll.result(20)["jobs"][0]["id"] == job["id"]
 
-    def test_many_jobs_wake_many_polls(self, one: Api, there: Api, background: Background, eventually: Eventually) -> None:
+    def test_many_jobs_wake_many_polls(
+        self, one: Api, there: Api, background: Background, eventually: Eventually
+    ) -> None:
         polls = background.claims(10, there)
         eventually(lambda: parked(there.http) == 10)
         one.post("/jobs/batch", {"jobs": [{"queue": one.queue, "job_type": "t"}] * 10}, status=201)
         assert len({poll.result(20)["jobs"][0]["id"] for poll in polls}) == 10
 
-    def test_the_poll_that_takes_the_type_is_woken(self, one: Api, there: Api, background: Background, eventually: Eventually) -> None:
+    def test_the_poll_that_takes_the_type_is_woken(
+        self, one: Api, there: Api, background: Background, eventually: Eventually
+    ) -> None:
         """Word from elsewhere does not say which type: a poll for another one must not keep it to itself."""
         wrong = background.claims(2, there, job_types=["b"])
         eventually(lambda: parked(there.http) == 2)

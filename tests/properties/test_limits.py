@@ -14,7 +14,9 @@ from tests.conftest import wait_until
 from tests.properties.conftest import World
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 _numbers = itertools.count(1)
 
@@ -157,7 +159,11 @@ class Limits(RuleBasedStateMachine):
         rivals = [other for other in self.those("waiting") if other.group == job.group and other.epoch == job.epoch]
         return [other for other in rivals if other.number < job.number and other.id < job.id]
 
-    @rule(at=BROKERS, number=JOBS, way=st.sampled_from(["complete", "complete", "fail", "release", "snooze", "expire", "die"]))
+    @rule(
+        at=BROKERS,
+        number=JOBS,
+        way=st.sampled_from(["complete", "complete", "fail", "release", "snooze", "expire", "die"]),
+    )
     def end(self, at: int, number: int, way: str) -> None:
         job = self.chosen("running", number)
         if job is not None:
@@ -241,7 +247,9 @@ class Limits(RuleBasedStateMachine):
 
     @invariant()
     def every_job_is_where_it_should_be(self) -> None:
-        counts = self.db.rows("SELECT state, count(*) AS n FROM jobs WHERE id = ANY($1::uuid[]) GROUP BY state", list(self.jobs))
+        counts = self.db.rows(
+            "SELECT state, count(*) AS n FROM jobs WHERE id = ANY($1::uuid[]) GROUP BY state", list(self.jobs)
+        )
         told = {row["state"]: row["n"] for row in counts}
         assert told.get("running", 0) == len(self.those("running"))
         assert told.get("ready", 0) + told.get("parked", 0) == len(self.those("waiting"))

@@ -78,7 +78,9 @@ def test_what_others_wait_for_is_written_down_as_purged(quiet: Broker, alone: Te
     answer, _ = purge(quiet, loop)
     assert answer.purged == 10
     endings = alone.rows("SELECT lane, id, state FROM endings ORDER BY lane, id")
-    assert [(row["lane"], str(row["id"]), row["state"]) for row in endings] == [(lane_of(UUID(id_)), id_, "purged") for id_ in awaited]
+    assert [(row["lane"], str(row["id"]), row["state"]) for row in endings] == [
+        (lane_of(UUID(id_)), id_, "purged") for id_ in awaited
+    ]
 
 
 def test_an_ending_that_was_written_before_stays(quiet: Broker, alone: TestDatabase, loop: Loop) -> None:

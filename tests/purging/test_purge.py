@@ -61,7 +61,10 @@ def test_only_jobs_in_these_states_go(api: Api, states: list[str], left: dict[st
 
 def test_who_waits_for_a_purged_job_is_told_that_it_did_not_complete(api: Api) -> None:
     parent = api.enqueue(delay_seconds=60)
-    child, stubborn = api.enqueue(depends_on=[parent["id"]]), api.enqueue(depends_on=[parent["id"]], on_parent_failure="run")
+    child, stubborn = (
+        api.enqueue(depends_on=[parent["id"]]),
+        api.enqueue(depends_on=[parent["id"]], on_parent_failure="run"),
+    )
     assert purge(api, "scheduled") == (1, 1)
     assert api.job(child["id"], wait_seconds=20)["state_reason"] == "dependency_failed"
     assert api.claim_one(wait_seconds=20)["id"] == stubborn["id"]

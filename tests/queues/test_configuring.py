@@ -59,7 +59,9 @@ def test_what_was_set_is_told(api: Api) -> None:
     assert told(queue) == {**EVERYTHING, "lanes": 1, "paused": False}
     assert queue["name"] == api.queue
     assert api.get(f"/queues/{api.queue}") == queue
-    assert [found for page in api.pages("/queues", limit=100) for found in page if found["name"] == api.queue] == [queue]
+    assert [found for page in api.pages("/queues", limit=100) for found in page if found["name"] == api.queue] == [
+        queue
+    ]
 
 
 def test_a_queue_that_nobody_configured_has_its_defaults(api: Api) -> None:
@@ -97,7 +99,11 @@ def test_a_put_makes_no_more_queues_than_allowed(api: Api, dsn: str, db: TestDat
     most = db.value("SELECT count(*) FROM queues WHERE deleted_at IS NULL")
     with threaded_broker(QUICK.model_copy(update={"max_queues": most}), dsn) as broker:
         answer = broker.http.put(f"/queues/{api.queue}-a", json={})
-        assert (answer.status_code, answer.json()["code"], "Retry-After" in answer.headers) == (429, "queue_limit", True)
+        assert (answer.status_code, answer.json()["code"], "Retry-After" in answer.headers) == (
+            429,
+            "queue_limit",
+            True,
+        )
         assert Api(broker.http, api.queue).configure(fair=True)["fair"]
     api.get(f"/queues/{api.queue}-a", status=404)
 
@@ -134,7 +140,9 @@ def test_an_empty_patch_changes_nothing(api: Api) -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 @pytest.mark.parametrize(("config", "pointer", "code"), BAD, ids=lambda value: str(value)[:50])
-def test_a_bad_configuration_is_pointed_at_and_changes_nothing(api: Api, method: str, config: Json, pointer: str, code: str) -> None:
+def test_a_bad_configuration_is_pointed_at_and_changes_nothing(
+    api: Api, method: str, config: Json, pointer: str, code: str
+) -> None:
     before = api.configure(max_waiting=5)
     response = api.http.request(method, f"/queues/{api.queue}", content=json.dumps(config))
     assert response.status_code == 422, response.text
@@ -142,7 +150,9 @@ def test_a_bad_configuration_is_pointed_at_and_changes_nothing(api: Api, method:
     assert api.get(f"/queues/{api.queue}") == before
 
 
-@pytest.mark.parametrize("config", [{"max_runing": 5}, {"max_running": 5, "lanes": 2}, {"default_lease_seconds": 0}], ids=str)
+@pytest.mark.parametrize(
+    "config", [{"max_runing": 5}, {"max_running": 5, "lanes": 2}, {"default_lease_seconds": 0}], ids=str
+)
 def test_a_refused_put_makes_no_queue(api: Api, config: Json) -> None:
     api.configure(**config, status=422)
     api.get(f"/queues/{api.queue}", status=404)

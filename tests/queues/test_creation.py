@@ -49,7 +49,9 @@ def refusals(api: Api) -> dict[str, Callable[[str], Any]]:
         "used key of a batch": reuse_batch,
         "used key of a job": reuse,
         "unknown parent of a job": lambda new: api.enqueue(queue=new, depends_on=[NOWHERE], status=422),
-        "unknown parent, not atomic": lambda new: api.batch({"queue": new, "depends_on": [NOWHERE]}, atomic=False, status=207),
+        "unknown parent, not atomic": lambda new: api.batch(
+            {"queue": new, "depends_on": [NOWHERE]}, atomic=False, status=207
+        ),
         "payload of a replay": replay,
     }
 
@@ -69,7 +71,10 @@ def test_new_queues_of_a_batch_are_created_by_one_statement(api: Api, db: TestDa
     jobs = [{"queue": f"{api.queue}-{number}"} for number in range(200)]
     assert api.batch(*jobs)["created"] == 200
     assert len(names(api)) == 200
-    assert db.value("SELECT count(DISTINCT (xmin::text, cmin::text)) FROM queues WHERE name LIKE $1", f"{api.queue}-%") == 1
+    assert (
+        db.value("SELECT count(DISTINCT (xmin::text, cmin::text)) FROM queues WHERE name LIKE $1", f"{api.queue}-%")
+        == 1
+    )
     assert api.claim(queues=[f"{api.queue}-199"])["jobs"] != []
 
 
@@ -96,14 +101,20 @@ def test_batches_that_name_new_queues_in_opposite_orders_do_not_block_each_other
             ascending = [{"queue": f"up-{turn}-{number:02}"} for number in range(90)]
             descending = [{"queue": f"down-{turn}-{number:02}"} for number in reversed(range(90))]
             answers = background.together(
-                partial(one.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in ascending]}),
-                partial(other.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in descending]}),
+                partial(
+                    one.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in ascending]}
+                ),
+                partial(
+                    other.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in descending]}
+                ),
             )
             refused += [answer.text for answer in answers if answer.status_code != 201]
     assert refused == []
 
 
-def test_jobs_that_wait_for_one_new_queue_are_stored_together(broker_services: Broker, loop: Loop, db: TestDatabase, queue: str) -> None:
+def test_jobs_that_wait_for_one_new_queue_are_stored_together(
+    broker_services: Broker, loop: Loop, db: TestDatabase, queue: str
+) -> None:
     """After the first of them, as if the queue had existed before."""
 
     async def enqueue_all() -> None:

@@ -38,7 +38,9 @@ def test_a_deleted_queue_is_told_as_it_was_and_is_gone(api: Api) -> None:
     assert not exists(api)
 
 
-@pytest.mark.parametrize(("method", "path"), [("DELETE", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume"), ("GET", "/stats")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("DELETE", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume"), ("GET", "/stats")]
+)
 def test_a_deleted_queue_is_not_found(api: Api, method: str, path: str) -> None:
     api.configure()
     delete(api)
@@ -82,7 +84,12 @@ def test_a_job_brings_a_queue_back_with_a_clean_configuration(api: Api) -> None:
     api.pause()
     delete(api)
     job = api.enqueue()
-    assert api.get(f"/queues/{api.queue}") == {"name": api.queue, "created_at": first["created_at"], "lanes": 1, "paused": False}
+    assert api.get(f"/queues/{api.queue}") == {
+        "name": api.queue,
+        "created_at": first["created_at"],
+        "lanes": 1,
+        "paused": False,
+    }
     assert api.claim_one()["id"] == job["id"]
 
 
@@ -117,9 +124,13 @@ def test_a_queue_that_another_broker_brought_back_is_known_here_too(api: Api, ds
         wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 200)
 
 
-def test_a_deleted_queue_with_a_job_in_it_comes_back_and_every_process_hears_of_it(api: Api, db: TestDatabase, revive: Revive) -> None:
+def test_a_deleted_queue_with_a_job_in_it_comes_back_and_every_process_hears_of_it(
+    api: Api, db: TestDatabase, revive: Revive
+) -> None:
     job = api.enqueue()
-    db.execute("UPDATE queues SET deleted_at = now() WHERE name = $1", api.queue)  # by somebody who could not see the job yet
+    db.execute(
+        "UPDATE queues SET deleted_at = now() WHERE name = $1", api.queue
+    )  # by somebody who could not see the job yet
     db.execute("UPDATE versions SET number = number + 1")
     is_back = "SELECT deleted_at IS NULL FROM queues WHERE name = $1"  # by the chore of the broker that all tests share
     wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 404 or db.value(is_back, api.queue))
@@ -146,7 +157,9 @@ def test_an_empty_deleted_queue_stays_deleted(api: Api, db: TestDatabase, revive
     assert db.value("SELECT number FROM versions") == before
 
 
-def test_no_job_is_forgotten_when_its_queue_is_deleted_meanwhile(api: Api, dsn: str, revive: Revive, background: Background) -> None:
+def test_no_job_is_forgotten_when_its_queue_is_deleted_meanwhile(
+    api: Api, dsn: str, revive: Revive, background: Background
+) -> None:
     with threaded_broker(QUICK, dsn) as broker:
         other = Api(broker.http, api.queue)
         for _ in range(10):

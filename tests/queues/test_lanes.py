@@ -72,7 +72,9 @@ def test_groups_of_an_empty_queue_are_spread_among_all_lanes_at_once(api: Api, d
 
 
 @pytest.mark.parametrize("state", ["ready", "dead"])
-def test_groups_follow_the_lanes_when_no_job_of_a_group_is_left(api: Api, db: TestDatabase, service_: Chore, state: str) -> None:
+def test_groups_follow_the_lanes_when_no_job_of_a_group_is_left(
+    api: Api, db: TestDatabase, service_: Chore, state: str
+) -> None:
     job = api.dead(group="a") if state == "dead" else api.enqueue(group="a")
     api.configure(lanes=4)
     service_()
@@ -90,7 +92,9 @@ def test_a_lane_that_was_closed_over_a_job_is_opened_again(api: Api, db: TestDat
     api.configure(lanes=256)
     api.enqueue_many(5)
     highest = db.value("SELECT max(lane) % 256 + 1 FROM jobs")
-    db.execute("UPDATE queues SET lanes = 1, group_lanes = 1 WHERE name = $1", api.queue)  # by somebody who could not see the jobs yet
+    db.execute(
+        "UPDATE queues SET lanes = 1, group_lanes = 1 WHERE name = $1", api.queue
+    )  # by somebody who could not see the jobs yet
     service_()
     assert api.get(f"/queues/{api.queue}")["lanes"] == highest
     service_()

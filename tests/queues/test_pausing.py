@@ -22,7 +22,12 @@ def configured(api: Api) -> Json:
 
 def test_a_pause_is_told_with_its_reason(api: Api, configured: Json) -> None:
     paused = pause(api, reason="the mail server is down")
-    assert paused == {**configured, "paused": True, "paused_at": paused["paused_at"], "paused_reason": "the mail server is down"}
+    assert paused == {
+        **configured,
+        "paused": True,
+        "paused_at": paused["paused_at"],
+        "paused_reason": "the mail server is down",
+    }
     assert api.get(f"/queues/{api.queue}") == paused
 
 

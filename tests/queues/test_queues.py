@@ -21,16 +21,22 @@ def strict(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
 
 def names(api: Api) -> list[str]:
     """Of this test's queues."""
-    return [queue["name"] for page in api.pages("/queues") for queue in page if queue["name"].startswith(f"{api.queue}-")]
+    return [
+        queue["name"] for page in api.pages("/queues") for queue in page if queue["name"].startswith(f"{api.queue}-")
+    ]
 
 
 def test_a_queue_comes_into_being_with_its_first_job(api: Api) -> None:
     assert names(api) == []
     api.enqueue(queue=f"{api.queue}-a")
     assert names(api) == [f"{api.queue}-a"]
-    created = next(queue for page in api.pages("/queues") for queue in page if queue["name"] == f"{api.queue}-a")["created_at"]
+    created = next(queue for page in api.pages("/queues") for queue in page if queue["name"] == f"{api.queue}-a")[
+        "created_at"
+    ]
     api.enqueue(queue=f"{api.queue}-a")
-    assert next(q for page in api.pages("/queues") for q in page if q["name"] == f"{api.queue}-a")["created_at"] == created
+    assert (
+        next(q for page in api.pages("/queues") for q in page if q["name"] == f"{api.queue}-a")["created_at"] == created
+    )
 
 
 def test_a_claim_makes_no_queue(api: Api) -> None:

@@ -74,8 +74,13 @@ def test_changes_of_different_fields_at_once_all_stand(api: Api, second: Running
 def test_puts_of_new_queues_at_once_all_stand(api: Api, second: RunningBroker, background: Background) -> None:
     apis = [api, Api(second.http, api.queue)]
     names = [f"{api.queue}-{number % 3}" for number in range(12)]
-    calls = [lambda name=name, at=apis[number // 3 % 2]: at.put(f"/queues/{name}", {"max_waiting": 5}) for number, name in enumerate(names)]
-    assert [(queue["name"], queue["max_waiting"]) for queue in background.together(*calls)] == [(name, 5) for name in names]
+    calls = [
+        lambda name=name, at=apis[number // 3 % 2]: at.put(f"/queues/{name}", {"max_waiting": 5})
+        for number, name in enumerate(names)
+    ]
+    assert [(queue["name"], queue["max_waiting"]) for queue in background.together(*calls)] == [
+        (name, 5) for name in names
+    ]
     assert len({api.enqueue(queue=name)["queue"] for name in names}) == 3
 
 
@@ -84,6 +89,9 @@ def test_an_enqueue_and_a_put_at_once_make_one_queue(api: Api, second: RunningBr
     other = Api(second.http, api.queue)
     for number in range(6):
         name = f"{api.queue}-{number}"
-        background.together(lambda name=name: api.enqueue(queue=name), lambda name=name: other.put(f"/queues/{name}", {"max_waiting": 5}))  # type: ignore[misc]
+        background.together(
+            lambda name=name: api.enqueue(queue=name),
+            lambda name=name: other.put(f"/queues/{name}", {"max_waiting": 5}),
+        )  # type: ignore[misc]
         assert api.get(f"/queues/{name}")["max_waiting"] == 5
         assert api.claim_one(queues=[name])["queue"] == name

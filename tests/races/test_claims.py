@@ -13,7 +13,10 @@ from tests.polls import Background, RawClaim
 
 def fill(api: Api, count: int) -> None:
     for start in range(0, count, 500):
-        jobs = [{"queue": api.queue, "job_type": "t", "priority": number % 3} for number in range(start, min(count, start + 500))]
+        jobs = [
+            {"queue": api.queue, "job_type": "t", "priority": number % 3}
+            for number in range(start, min(count, start + 500))
+        ]
         api.post("/jobs/batch", {"jobs": jobs}, status=201)
 
 
@@ -45,7 +48,9 @@ def test_parked_polls_and_producers_lose_nothing(api: Api, background: Backgroun
     assert len(set(taken + rest)) == len(taken + rest) == 60
 
 
-def test_a_repeated_claim_and_its_cut_original_get_one_lease(api: Api, broker: RunningBroker, background: Background) -> None:
+def test_a_repeated_claim_and_its_cut_original_get_one_lease(
+    api: Api, broker: RunningBroker, background: Background
+) -> None:
     for turn in range(30):
         job, key = api.enqueue(), f"key-{turn}"
         original = RawClaim(broker.base, {"queues": [api.queue]}, key=key)
@@ -69,7 +74,8 @@ def test_a_claim_and_a_cancel_of_a_waiting_job(api: Api, background: Background)
     for _ in range(30):
         job = api.enqueue()
         claim, cancel = background.together(
-            partial(api.http.post, "/claim", json={"queues": [api.queue]}), partial(api.http.post, f"/jobs/{job['id']}/cancel")
+            partial(api.http.post, "/claim", json={"queues": [api.queue]}),
+            partial(api.http.post, f"/jobs/{job['id']}/cancel"),
         )
         claimed = claim.json()["jobs"]
         assert (len(claimed), cancel.status_code) in [(0, 200), (1, 202)]

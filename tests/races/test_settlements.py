@@ -75,7 +75,9 @@ def test_a_cancel_stands_whenever_the_failure_comes(api: Api, background: Backgr
         assert api.job(job["id"])["state"] == "cancelled"
 
 
-def test_late_completions_against_the_sweep_and_the_next_claimer(api: Api, db: TestDatabase, background: Background) -> None:
+def test_late_completions_against_the_sweep_and_the_next_claimer(
+    api: Api, db: TestDatabase, background: Background
+) -> None:
     """A job is completed by its late holder or handed out again: one of the two, never both, never neither."""
     for _ in range(4):
         for _ in range(20):
@@ -92,7 +94,9 @@ def test_late_completions_against_the_sweep_and_the_next_claimer(api: Api, db: T
         db.empty()
 
 
-def test_a_heartbeat_wins_or_loses_against_the_sweep_but_not_both(api: Api, db: TestDatabase, background: Background) -> None:
+def test_a_heartbeat_wins_or_loses_against_the_sweep_but_not_both(
+    api: Api, db: TestDatabase, background: Background
+) -> None:
     for _ in range(4):
         for _ in range(20):
             api.enqueue()

@@ -91,7 +91,9 @@ def came_in(api: Api) -> None:
         assert api.http.get("/livez").status_code == 200
 
 
-def test_single_enqueues_share_a_statement(api: Api, watched: TestDatabase, background: Background, eventually: Eventually) -> None:
+def test_single_enqueues_share_a_statement(
+    api: Api, watched: TestDatabase, background: Background, eventually: Eventually
+) -> None:
     with crowd(watched, eventually) as first_is_under_way:
         calls = [background.submit(api.enqueue, payload=0)]
         first_is_under_way()
@@ -126,7 +128,9 @@ def test_claims_of_one_job_share_a_statement_and_no_job(
     with crowd(watched, eventually) as first_is_under_way:
         calls = [background.submit(api.claim, worker_id="worker-0", lease_seconds=10)]
         first_is_under_way()
-        calls += [background.submit(api.claim, worker_id=f"worker-{n}", lease_seconds=10 + n) for n in range(1, CALLERS)]
+        calls += [
+            background.submit(api.claim, worker_id=f"worker-{n}", lease_seconds=10 + n) for n in range(1, CALLERS)
+        ]
         came_in(api)
     got = {n: jobs[0] for n, jobs in enumerate(call.result(20)["jobs"] for call in calls) if jobs}
     assert sorted(job["id"] for job in got.values()) == sorted(ids)
@@ -144,14 +148,19 @@ def test_claims_of_many_share_a_statement_each_with_its_own_measure(
     with crowd(watched, eventually) as first_is_under_way:
         calls = [background.submit(api.claim, worker_id="worker-0", lease_seconds=10)]
         first_is_under_way()
-        calls += [background.submit(api.claim, worker_id=f"worker-{n}", lease_seconds=10 + n, max_jobs=n) for n in range(1, CALLERS)]
+        calls += [
+            background.submit(api.claim, worker_id=f"worker-{n}", lease_seconds=10 + n, max_jobs=n)
+            for n in range(1, CALLERS)
+        ]
         came_in(api)
     got = [call.result(20)["jobs"] for call in calls]
     assert [len(jobs) for jobs in got] == [1, *range(1, CALLERS)]
     assert sorted(job["id"] for jobs in got for job in jobs) == ids
     assert all([job["id"] for job in jobs] == sorted(job["id"] for job in jobs) for jobs in got)
     assert [{job["lease_seconds"] for job in jobs} for jobs in got] == [{10}, *({10 + n} for n in range(1, CALLERS))]
-    stored = [{(api.job(job["id"])["worker_id"], api.job(job["id"])["lease_expires_at"]) for job in jobs} for jobs in got]
+    stored = [
+        {(api.job(job["id"])["worker_id"], api.job(job["id"])["lease_expires_at"]) for job in jobs} for jobs in got
+    ]
     assert stored == [{(f"worker-{n}", job["lease_expires_at"]) for job in jobs} for n, jobs in enumerate(got)]
     assert statements(watched, "UPDATE") < CALLERS
     assert api.counts() == {"running": len(ids)}
@@ -175,7 +184,9 @@ def test_settlements_of_many_share_a_statement_and_of_calls_about_one_job_the_ri
     assert (wrong.result(20)["lost"], {result["status"] for result in wrong.result()["results"]}) == (3, {"lease_lost"})
     assert [result["status"] for result in right[0].result(20)["results"]] == ["settled"] * 3
     assert [result["status"] for result in right[1].result(20)["results"]] == ["settled"] * 3 + ["already_settled"]
-    assert [result["job_id"] for result in right[1].result()["results"]] == [item["job_id"] for item in (*done[4:], done[4])]
+    assert [result["job_id"] for result in right[1].result()["results"]] == [
+        item["job_id"] for item in (*done[4:], done[4])
+    ]
     assert statements(watched, "DELETE") < 6
     assert api.counts() == {"completed": 7}
 
@@ -205,7 +216,9 @@ def test_completions_share_a_statement_and_each_hears_of_its_own(
     stale = {**jobs[1], "lease_token": jobs[2]["lease_token"]}
 
     def send(job: Json) -> tuple[int, str]:
-        answer = api.http.post(f"/jobs/{job['id']}/complete", json={"lease_token": job["lease_token"], "result": job["id"]})
+        answer = api.http.post(
+            f"/jobs/{job['id']}/complete", json={"lease_token": job["lease_token"], "result": job["id"]}
+        )
         return answer.status_code, answer.json().get("status")
 
     with crowd(watched, eventually) as first_is_under_way:

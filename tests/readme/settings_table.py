@@ -6,7 +6,10 @@ from app.settings import Settings
 
 
 def rows() -> list[str]:
-    return [f"| `{_variable(name)}` | {_default(field.default)} | {field.description} |" for name, field in Settings.model_fields.items()]
+    return [
+        f"| `{_variable(name)}` | {_default(field.default)} | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
 
 
 def _variable(name: str) -> str:

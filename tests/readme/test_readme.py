@@ -30,7 +30,9 @@ def tour(base: str, *blocks: str, **variables: str) -> str:
     """What these blocks print. A status of 400 or more ends them, as an error; so does any other failure."""
     strict = 'set -eu -o pipefail\ncurl() { command curl --fail-with-body -w "\\n" "$@"; }\n'
     script = strict + "\n".join(blocks)
-    done = subprocess.run(["bash", "-c", script], env=environment(API=base, **variables), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment(API=base, **variables), capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -75,7 +77,9 @@ def test_every_command_about_keys_works_and_does_what_it_says(postgres: str, loo
 
 
 def test_the_tour_needs_nothing_but_curl_and_python() -> None:
-    commands = re.findall(r"(?:^|\$\(|\| )([a-z]\w*)\b(?!\()", "\n".join(code("Five minutes with curl", "bash")), re.MULTILINE)
+    commands = re.findall(
+        r"(?:^|\$\(|\| )([a-z]\w*)\b(?!\()", "\n".join(code("Five minutes with curl", "bash")), re.MULTILINE
+    )
     assert set(commands) <= {"curl", "echo", "field", "for", "print"}
 
 

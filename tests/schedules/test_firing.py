@@ -23,7 +23,13 @@ def test_a_due_schedule_enqueues_its_job_and_goes_on(schedules: Schedules, db: T
     schedules.age(HOUR, "report")
     after = schedules.gone_on("report")
     (job,) = schedules.jobs()
-    assert (job["schedule"], job["state"], job["payload"], job["tags"], job["priority"]) == ("report", "ready", {"n": 1}, ["hourly"], 7)
+    assert (job["schedule"], job["state"], job["payload"], job["tags"], job["priority"]) == (
+        "report",
+        "ready",
+        {"n": 1},
+        ["hourly"],
+        7,
+    )
     assert (after["last_job_id"], after["updated_at"]) == (job["id"], made["updated_at"])
     assert when(made["created_at"]) < when(after["last_run_at"]) < when(db.instant(0)) < when(after["next_run_at"])
 
@@ -99,7 +105,9 @@ def test_a_broken_schedule_that_skips_what_is_late_goes_on(schedules: Schedules,
         ("all", 250, 90, 250),  # more than fit into one transaction
     ],
 )
-def test_what_was_missed_is_skipped_or_made_up_for(schedules: Schedules, misfire: str, hours: int, seconds_late: int, jobs: int) -> None:
+def test_what_was_missed_is_skipped_or_made_up_for(
+    schedules: Schedules, misfire: str, hours: int, seconds_late: int, jobs: int
+) -> None:
     schedules.put(misfire=misfire)
     schedules.age(hours * HOUR + seconds_late)
     after = schedules.gone_on()
@@ -195,7 +203,9 @@ def test_a_unique_key_that_rejects_skips_the_run(schedules: Schedules, api: Api)
     assert schedules.gone_on()["last_job_id"] != first["id"]
 
 
-def test_a_run_waits_while_its_queue_is_full(schedules: Schedules, api: Api, periodic_enqueuer: PeriodicEnqueuer, loop: Loop) -> None:
+def test_a_run_waits_while_its_queue_is_full(
+    schedules: Schedules, api: Api, periodic_enqueuer: PeriodicEnqueuer, loop: Loop
+) -> None:
     schedules.send("PUT", f"/queues/{api.queue}", {"max_waiting": 1}, status=200)
     schedules.put()
     schedules.post("run", status=201)

@@ -38,11 +38,14 @@ def test_of_many_missed_runs_the_last_stands_for_all(misfire: Misfire) -> None:
 
 
 def test_where_there_is_little_room_one_fires_and_the_rest_stays_due() -> None:
-    assert plan(every(SECOND), NOW - 5 * SECOND, NOW, Misfire.ALL, most=1) == MisfirePlan(1, NOW - 4 * SECOND, more=True)
+    assert plan(every(SECOND), NOW - 5 * SECOND, NOW, Misfire.ALL, most=1) == MisfirePlan(
+        1, NOW - 4 * SECOND, more=True
+    )
 
 
 @pytest.mark.parametrize(
-    ("runs", "jobs", "ahead"), [(MAX_RUNS, MAX_RUNS, 1), (MAX_RUNS + 1, MAX_RUNS, 0), (10**5, MAX_RUNS, MAX_RUNS + 1 - 10**5)]
+    ("runs", "jobs", "ahead"),
+    [(MAX_RUNS, MAX_RUNS, 1), (MAX_RUNS + 1, MAX_RUNS, 0), (10**5, MAX_RUNS, MAX_RUNS + 1 - 10**5)],
 )
 def test_what_does_not_fit_into_one_transaction_stays_due(runs: int, jobs: int, ahead: int) -> None:
     planned = plan(every(SECOND), NOW - (runs - 1) * SECOND, NOW, Misfire.ALL)

@@ -201,7 +201,9 @@ def test_what_is_not_there_cannot_be_told_anything(schedules: Schedules, api: Ap
         ("/job/on_parent_failure", {"cron": "@daily", "job": {"on_parent_failure": "run"}}),
     ],
 )
-def test_what_is_wrong_with_a_schedule_is_pointed_at(schedules: Schedules, api: Api, pointer: str, fields: Json) -> None:
+def test_what_is_wrong_with_a_schedule_is_pointed_at(
+    schedules: Schedules, api: Api, pointer: str, fields: Json
+) -> None:
     body = schedules.body(**fields)
     assert schedules.send("PUT", "/schedules/s", body, status=422)["errors"][0]["pointer"] == pointer
     assert api.get("/schedules") == {"items": []}
@@ -217,7 +219,10 @@ def test_a_payload_that_is_too_large_is_refused(schedules: Schedules) -> None:
 
 
 def test_a_preview_tells_the_next_five_runs(api: Api, schedules: Schedules, db: TestDatabase) -> None:
-    runs = [when(run) for run in api.post("/schedules/preview", {"cron": "*/10 * * * *", "timezone": "Asia/Kolkata"})["runs"]]
+    runs = [
+        when(run)
+        for run in api.post("/schedules/preview", {"cron": "*/10 * * * *", "timezone": "Asia/Kolkata"})["runs"]
+    ]
     assert timedelta(0) < runs[0] - when(db.instant(0)) <= timedelta(minutes=10)
     assert [later - run for run, later in pairwise(runs)] == [timedelta(minutes=10)] * 4
     every = [when(run) for run in api.post("/schedules/preview", {"every_seconds": 7})["runs"]]

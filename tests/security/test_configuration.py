@@ -21,7 +21,10 @@ def test_without_keys_a_page_of_another_origin_gets_nothing_done(api: Api) -> No
     assert (refused.status_code, refused.json()["code"]) == (403, "foreign_origin")
     assert "origin" in refused.json()["title"]
     assert "API key does not" not in refused.text, "there is no key that could"
-    assert api.http.post("/jobs", content=stored, headers={"Origin": str(api.http.base_url).rstrip("/")}).status_code == 201
+    assert (
+        api.http.post("/jobs", content=stored, headers={"Origin": str(api.http.base_url).rstrip("/")}).status_code
+        == 201
+    )
 
 
 @pytest.mark.parametrize("name", ["evil.example", "evil.example:8080", "[fe80::1]:8080"])

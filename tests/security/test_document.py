@@ -22,7 +22,11 @@ def text_of(name: str) -> str:
 def test_the_tests_it_names_exist(name: str) -> None:
     named = re.findall(r"`(tests/[\w/.]+\.py)(?:::(\w+))?`", text_of(name))
     assert named
-    missing = [(path, test) for path, test in named if not (ROOT / path).exists() or (test and f"def {test}(" not in text_of(path))]
+    missing = [
+        (path, test)
+        for path, test in named
+        if not (ROOT / path).exists() or (test and f"def {test}(" not in text_of(path))
+    ]
     assert missing == []
 
 
@@ -46,7 +50,12 @@ def test_the_metrics_that_operators_are_told_of_exist(http: httpx.Client) -> Non
 
 def test_every_document_gives_the_same_time_for_a_revoked_key() -> None:
     """The time is the maximum age of a broker's configuration."""
-    sources = ["README.md", "SECURITY.md", "openapi/openapi.json", *(str(path.relative_to(ROOT)) for path in (ROOT / "app").rglob("*.py"))]
+    sources = [
+        "README.md",
+        "SECURITY.md",
+        "openapi/openapi.json",
+        *(str(path.relative_to(ROOT)) for path in (ROOT / "app").rglob("*.py")),
+    ]
     given = {name: re.findall(r"(?i)revo[^.|]*?within (a second|[\d.]+ \w+)", text_of(name)) for name in sources}
     assert {time for times in given.values() for time in times} == {f"{FRESH_SECONDS * 1000:.0f} ms"}
     assert all(given[name] for name in ("README.md", "SECURITY.md", "openapi/openapi.json", "app/key_commands.py"))

@@ -7,8 +7,26 @@ import pytest
 
 APP = Path(__file__).parents[2] / "app"
 # What can open a connection, and the files that may use it: to Postgres, and to listen.
-WAYS_OUT = {"httpx", "requests", "urllib.request", "urllib3", "http.client", "aiohttp", "ftplib", "smtplib", "telnetlib", "xmlrpc"}
-CALLS_OUT = {"create_connection", "open_connection", "open_unix_connection", "create_datagram_endpoint", "urlopen", "getaddrinfo"}
+WAYS_OUT = {
+    "httpx",
+    "requests",
+    "urllib.request",
+    "urllib3",
+    "http.client",
+    "aiohttp",
+    "ftplib",
+    "smtplib",
+    "telnetlib",
+    "xmlrpc",
+}
+CALLS_OUT = {
+    "create_connection",
+    "open_connection",
+    "open_unix_connection",
+    "create_datagram_endpoint",
+    "urlopen",
+    "getaddrinfo",
+}
 CONNECTING = {"connect"}  # asyncpg.connect: only below app/db, and one question of the command line
 
 

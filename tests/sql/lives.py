@@ -21,7 +21,10 @@ def live(api: Api, database: TestDatabase) -> None:
 
 def change_and_cancel(api: Api, database: TestDatabase) -> None:
     later = api.post("/jobs", {"queue": api.queue, "job_type": "test", "delay_seconds": 60}, status=201, key="key-1")
-    assert api.post("/jobs", {"queue": api.queue, "job_type": "test", "delay_seconds": 60}, status=201, key="key-1") == later
+    assert (
+        api.post("/jobs", {"queue": api.queue, "job_type": "test", "delay_seconds": 60}, status=201, key="key-1")
+        == later
+    )
     api.patch(f"/jobs/{later['id']}", {"priority": 1})
     api.post(f"/jobs/{later['id']}/run-now", {})
     assert api.post(f"/jobs/{later['id']}/cancel", {})["state"] == "cancelled"
@@ -111,7 +114,9 @@ def have_keys(api: Api, database: TestDatabase) -> None:
     database.execute("UPDATE keys SET expires_at = now() - interval '1 hour'")
     body = {"queue": api.queue, "job_type": "test", "payload": 1, "unique": {"key": "k", "on_duplicate": "replace"}}
     assert api.post("/jobs", body)["id"] == job["id"]
-    api.put("/schedules/lives", {"every_seconds": 3600, "job": {"job_type": "test", "queue": api.queue}, "overlap": "skip"})
+    api.put(
+        "/schedules/lives", {"every_seconds": 3600, "job": {"job_type": "test", "queue": api.queue}, "overlap": "skip"}
+    )
     for _ in range(2):
         api.post("/schedules/lives/run", status=201)
         database.execute("UPDATE schedules SET next_run_at = now()")

@@ -26,7 +26,11 @@ class Scan:
 async def explain(connection: Connection, statement: Named, *, custom: bool) -> list[Scan]:
     """The plan that serves every call (no value is known), or a plan made for one (1000 ids are sent)."""
     told = await (_custom if custom else _generic)(connection, statement)
-    return [_scan(node) for node in _nodes(json.loads(told)[0]["Plan"]) if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
+    return [
+        _scan(node)
+        for node in _nodes(json.loads(told)[0]["Plan"])
+        if "Relation Name" in node and node["Node Type"] != "ModifyTable"
+    ]
 
 
 async def _generic(connection: Connection, statement: Named) -> str:
@@ -41,7 +45,11 @@ async def _generic(connection: Connection, statement: Named) -> str:
 
 async def _custom(connection: Connection, statement: Named) -> str:
     parameters = (await connection.prepare(statement.text)).get_parameters()
-    return str(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {statement.text}", *[_sent(parameter.name) for parameter in parameters]))
+    return str(
+        await connection.fetchval(
+            f"EXPLAIN (FORMAT JSON) {statement.text}", *[_sent(parameter.name) for parameter in parameters]
+        )
+    )
 
 
 def _sent(kind: str) -> object:

@@ -49,7 +49,9 @@ _TABLE = "|".join(LANED)
 _READS = re.compile(rf"\b(?:FROM|UPDATE|JOIN|USING)\s+(?:{_TABLE})\b(?!\s*\()")
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:{_TABLE})\b")
 _MOVES = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:jobs|finished_jobs|dead_letters)\b")
-_FILLED = re.compile(rf"INSERT INTO (?:{_TABLE})\b(?: AS \w+)? \(\s*(\w+).*?\)\s*(?:SELECT\s+|VALUES \()(\S+?)[,)]", re.DOTALL)
+_FILLED = re.compile(
+    rf"INSERT INTO (?:{_TABLE})\b(?: AS \w+)? \(\s*(\w+).*?\)\s*(?:SELECT\s+|VALUES \()(\S+?)[,)]", re.DOTALL
+)
 _STAR = re.compile(r"(?<![(\'])(?:(\w+)\.)?\*(?!\')")
 _PARAMETERS_ONLY = r"make_interval\(\w+ => \$\d+\)"
 
@@ -77,7 +79,9 @@ def _unnested(statement: Named) -> list[str]:
 
 
 def is_the_same_on_every_node(statement: Named) -> str | None:
-    rng = re.search(r"\b(random|clock_timestamp|statement_timestamp|gen_random_uuid|uuidv7|nextval|timeofday)\(", statement.code)
+    rng = re.search(
+        r"\b(random|clock_timestamp|statement_timestamp|gen_random_uuid|uuidv7|nextval|timeofday)\(", statement.code
+    )
     return f"calls {rng[1]}" if rng else None
 
 
@@ -101,7 +105,9 @@ def stays_in_its_lane(statement: Named) -> str | None:
     reads, bounds = len(_READS.findall(statement.code)), len(re.findall(r"\blane = \$1(?!\d)", statement.code))
     if reads > bounds:
         return f"touches laned tables {reads} times and says `lane = $1` {bounds} times"
-    strays = [value for column, value in _FILLED.findall(statement.code) if column != "lane" or value not in ("$1", "lane")]
+    strays = [
+        value for column, value in _FILLED.findall(statement.code) if column != "lane" or value not in ("$1", "lane")
+    ]
     written = len(re.findall(rf"INSERT INTO (?:{_TABLE})\b", statement.code))
     if strays or written != len(_FILLED.findall(statement.code)):
         return f"writes rows whose lane is not plain to see: {strays}"

@@ -41,7 +41,14 @@ def test_every_primary_key_and_unique_index_of_a_laned_table_starts_with_the_lan
     WHERE index.indisunique AND index.indrelid::regclass::text IN ({LANED_TABLES})
     """
     found = {row["name"]: row["attname"] for row in database.rows(unique)}
-    assert {"jobs_pkey", "dead_letters_pkey", "keys_pkey", "stat_totals_pkey", "stat_rates_pkey", "stat_times_pkey"} <= found.keys()
+    assert {
+        "jobs_pkey",
+        "dead_letters_pkey",
+        "keys_pkey",
+        "stat_totals_pkey",
+        "stat_rates_pkey",
+        "stat_times_pkey",
+    } <= found.keys()
     assert set(found.values()) == {"lane"}, found
 
 
@@ -51,7 +58,10 @@ def test_every_primary_key_and_unique_index_of_a_laned_table_starts_with_the_lan
         ("foreign keys", "SELECT conname AS name FROM pg_constraint WHERE contype = 'f'"),
         ("triggers", "SELECT tgname AS name FROM pg_trigger WHERE NOT tgisinternal"),
         ("rules", "SELECT rulename AS name FROM pg_rules WHERE schemaname = 'public'"),
-        ("sequences", "SELECT relname AS name FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"),
+        (
+            "sequences",
+            "SELECT relname AS name FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace",
+        ),
         ("identity columns", "SELECT attname AS name FROM pg_attribute WHERE attidentity <> ''"),
         ("enum types", "SELECT enumlabel AS name FROM pg_enum"),
         (

@@ -23,7 +23,11 @@ BAD = {
         "UPDATE keys SET expires_at = now() + make_interval(secs => ttl) WHERE lane = $1",
         "DELETE FROM keys WHERE lane = $1 AND expires_at - now() < $2",
     ],
-    "wakes_nobody_and_takes_no_session_lock": ["NOTIFY ready", "SELECT pg_notify($1, $2)", "SELECT pg_try_advisory_lock($1)"],
+    "wakes_nobody_and_takes_no_session_lock": [
+        "NOTIFY ready",
+        "SELECT pg_notify($1, $2)",
+        "SELECT pg_try_advisory_lock($1)",
+    ],
     "stays_in_its_lane": [
         "SELECT id FROM jobs WHERE id = $1",
         "SELECT id FROM jobs WHERE lane = $12",

@@ -31,10 +31,14 @@ def in_parts(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 @pytest.fixture(scope="module")
 def noted(in_parts: TestDatabase) -> dict[str, list[Touched]]:
     """By statement: which parts of which tables were touched while a few jobs lived through everything there is."""
-    in_parts.execute("INSERT INTO keys (lane, digest, expires_at) VALUES (7, gen_random_uuid(), now() - interval '1 day')")
+    in_parts.execute(
+        "INSERT INTO keys (lane, digest, expires_at) VALUES (7, gen_random_uuid(), now() - interval '1 day')"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.broker.Database", WatchedDatabase)
-        patch.setattr("app.leases.low_water_marks.EXPENSIVE_BUFFERS", -1)  # so that floors are used though nothing is dead
+        patch.setattr(
+            "app.leases.low_water_marks.EXPENSIVE_BUFFERS", -1
+        )  # so that floors are used though nothing is dead
         with threaded_broker(QUICK, in_parts.dsn) as broker:
             live(Api(broker.http, "life"), in_parts)
             wait_until(lambda: {"aggregate", "delete_keys", "first_ready"} <= NOTES.keys())
@@ -46,8 +50,12 @@ def names(database: TestDatabase, query: str) -> set[str]:
 
 
 def test_every_laned_table_is_divided_by_lane(in_parts: TestDatabase) -> None:
-    divided = names(in_parts, "SELECT partrelid::regclass::text AS name FROM pg_partitioned_table WHERE partstrat = 'h'")
-    by_time = names(in_parts, "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'finished_jobs'::regclass")
+    divided = names(
+        in_parts, "SELECT partrelid::regclass::text AS name FROM pg_partitioned_table WHERE partstrat = 'h'"
+    )
+    by_time = names(
+        in_parts, "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'finished_jobs'::regclass"
+    )
     assert len(by_time) > 0
     assert divided == {*LANED, *by_time} - {"finished_jobs"}
 
@@ -55,7 +63,9 @@ def test_every_laned_table_is_divided_by_lane(in_parts: TestDatabase) -> None:
 def test_a_statement_of_one_lane_touches_one_part_of_each_table(noted: dict[str, list[Touched]]) -> None:
     assert noted.keys() >= ONE_LANE, "the lives leave some out"
     seen = [(name, touched) for name in ONE_LANE for touched in noted[name]]
-    assert [(name, touched) for name, touched in seen if not touched or any(len(parts) != 1 for parts in touched.values())] == []
+    assert [
+        (name, touched) for name, touched in seen if not touched or any(len(parts) != 1 for parts in touched.values())
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,13 @@ from tests.sql.plans import Scan, explain
 from tests.sql.statements import ALL, LANED, Named, named
 
 ASKED = ClaimParams(
-    worker_id="w", secret="s", lease_seconds=None, default_lease_seconds=60, max_bytes=2**30, at_least_one=True, job_types=None
+    worker_id="w",
+    secret="s",
+    lease_seconds=None,
+    default_lease_seconds=60,
+    max_bytes=2**30,
+    at_least_one=True,
+    job_types=None,
 )
 JOBS = """
 INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
@@ -182,7 +188,9 @@ def test_a_statement_reads_by_its_index(loop: Loop, known: Database, name: str, 
     found = [scan for scan in scans(loop, known, named(name), custom=custom) if scan.table.startswith(LANED)]
     assert {of_parent(scan.index) for scan in found} == INDEXES[name], found
     by_id = [scan for scan in found if scan.index.startswith(_BY_ID)]
-    assert name in WHOLE_LANE or [scan for scan in by_id if not re.search(r"\b(id|digest) = ", scan.bound)] == [], "reads the whole lane"
+    assert name in WHOLE_LANE or [scan for scan in by_id if not re.search(r"\b(id|digest) = ", scan.bound)] == [], (
+        "reads the whole lane"
+    )
     assert {scan.kind for scan in found} <= {"Index Scan", "Index Only Scan"}
 
 
@@ -195,12 +203,18 @@ def test_claims_are_not_planned_anew_each_time(loop: Loop, known: Database, most
             await connection.execute("DISCARD PLANS")
             for _ in range(10):
                 await claim(AutocommitConnection(connection), 256, most, ASKED, LanePolicy(), datetime.now(UTC))
-            count: int = await connection.fetchval("SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '/* claim */%'")
+            count: int = await connection.fetchval(
+                "SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '/* claim */%'"
+            )
             return count
 
     assert loop.run(kept()) > 0
 
 
 def test_every_statement_that_names_a_lane_has_its_index_named_here() -> None:
-    written_only = {"acquire_idempotency_key", "lock_claim_key", "lock_unique_keys"}  # an upsert's way in is its conflict target
+    written_only = {
+        "acquire_idempotency_key",
+        "lock_claim_key",
+        "lock_unique_keys",
+    }  # an upsert's way in is its conflict target
     assert {statement.name for statement in ALL if "lane = $1" in statement.code} <= INDEXES.keys() | written_only

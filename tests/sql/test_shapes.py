@@ -44,7 +44,9 @@ def prepared(database: TestDatabase, text: str) -> dict[str, str]:
 
 def fields(shape: Any) -> dict[str, object]:
     """In their order, without the None that a column may be."""
-    names = [field.name for field in dataclasses.fields(shape)] if dataclasses.is_dataclass(shape) else list(shape._fields)
+    names = (
+        [field.name for field in dataclasses.fields(shape)] if dataclasses.is_dataclass(shape) else list(shape._fields)
+    )
     hints = get_type_hints(shape)
     return {name: without_none(hints[name]) for name in names}
 
@@ -60,7 +62,9 @@ def misfits(columns: Mapping[str, str], shape: Any) -> list[str]:
     wanted = fields(shape)
     if list(columns) != list(wanted):
         return [f"columns {list(columns)} do not fill {list(wanted)}"]
-    return [f"{name}: {columns[name]} is no {hint}" for name, hint in wanted.items() if columns[name] not in TYPES[hint]]
+    return [
+        f"{name}: {columns[name]} is no {hint}" for name, hint in wanted.items() if columns[name] not in TYPES[hint]
+    ]
 
 
 @pytest.mark.parametrize("statement", ALL, ids=str)

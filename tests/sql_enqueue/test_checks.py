@@ -21,7 +21,9 @@ from tests.database import TestDatabase
 from tests.sql_enqueue.conftest import Session
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 LIMITS = Settings.model_construct()
 AHEAD = LIMITS.max_delay_seconds
@@ -29,7 +31,9 @@ A_JOB = {"depends_on": [uuid4()]}
 FAR = datetime.now(UTC) + timedelta(seconds=AHEAD, hours=1)
 BAD_NAMES = [name for name in NAMES.values() if "\x00" not in name]
 JSON_TEXT = st.text(alphabet='[]{}":,\\u0dDcC8a1e-. \nNtrufalsn', max_size=60)
-ESCAPES = st.lists(st.sampled_from(["\\\\", "\\u0000", "\\ud83d", "\\ude00", "\\n", "u0000", "ud83d", "\\u003a", "x"]), max_size=8)
+ESCAPES = st.lists(
+    st.sampled_from(["\\\\", "\\u0000", "\\ud83d", "\\ude00", "\\n", "u0000", "ud83d", "\\u003a", "x"]), max_size=8
+)
 
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("job_type", {"job_type": None}),
@@ -45,14 +49,26 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     *[("on_duplicate", {"unique_key": "a", "on_duplicate": bad}) for bad in ("", "REJECT", "ignore")],
     ("on_duplicate", {"unique_key": "a", "on_duplicate": "replace", "depends_on": []}),
     *[("max_attempts", {"max_attempts": bad}) for bad in (0, -1, 1001)],
-    *[("lease_seconds", {"lease_seconds": bad}) for bad in (LIMITS.min_lease_seconds - 1, LIMITS.max_lease_seconds + 1)],
+    *[
+        ("lease_seconds", {"lease_seconds": bad})
+        for bad in (LIMITS.min_lease_seconds - 1, LIMITS.max_lease_seconds + 1)
+    ],
     *[("timeout_seconds", {"timeout_seconds": bad}) for bad in (0, 30 * 24 * 60 * 60 + 1)],
     ("expires_at", {"expires_at": FAR}),
     *[("tags", {"tags": bad}) for bad in (["a"] * 33, [""], ["a", None], ["x" * 121], [["a"], ["b"]])],
-    *[("metadata", {"metadata": bad}) for bad in ("[]", '"a"', "null", '{"a": 1, "a": 2}', f'{{"a": "{"x" * MAX_METADATA_BYTES}"}}')],
+    *[
+        ("metadata", {"metadata": bad})
+        for bad in ("[]", '"a"', "null", '{"a": 1, "a": 2}', f'{{"a": "{"x" * MAX_METADATA_BYTES}"}}')
+    ],
     ("metadata", {"metadata": json.dumps({str(number): 0 for number in range(65)})}),
-    *[("retry", {"retry": bad}) for bad in ("[]", "null", '{"base": 1}', '{"max_attempts": 3}', '{"factor": 2, "factor": 3}')],
-    *[("retry", {"retry": f'{{"base_seconds": {bad}}}'}) for bad in ("-0.1", '"1"', "null", "31622401", "1e308", "[1]")],
+    *[
+        ("retry", {"retry": bad})
+        for bad in ("[]", "null", '{"base": 1}', '{"max_attempts": 3}', '{"factor": 2, "factor": 3}')
+    ],
+    *[
+        ("retry", {"retry": f'{{"base_seconds": {bad}}}'})
+        for bad in ("-0.1", '"1"', "null", "31622401", "1e308", "[1]")
+    ],
     *[("retry", {"retry": f'{{"max_seconds": {bad}}}'}) for bad in ("-1", "31622401")],
     *[("retry", {"retry": f'{{"factor": {bad}}}'}) for bad in ("0.9", "1001")],
     *[("retry", {"retry": f'{{"jitter": {bad}}}'}) for bad in ("-0.1", "1.1")],
@@ -83,8 +99,12 @@ def taken(shop: Session, text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("parameter", "fields"), BAD, ids=[f"{number} {parameter}" for number, (parameter, _) in enumerate(BAD)])
-def test_what_is_not_allowed_is_refused_by_name(shop: Session, db: TestDatabase, parameter: str, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("parameter", "fields"), BAD, ids=[f"{number} {parameter}" for number, (parameter, _) in enumerate(BAD)]
+)
+def test_what_is_not_allowed_is_refused_by_name(
+    shop: Session, db: TestDatabase, parameter: str, fields: dict[str, Any]
+) -> None:
     refused = shop.refused(**fields)
     assert (refused.sqlstate, getattr(refused, "column_name", None)) == ("22023", parameter)
     assert str(refused).startswith(f"{parameter}: ")
@@ -92,7 +112,9 @@ def test_what_is_not_allowed_is_refused_by_name(shop: Session, db: TestDatabase,
     assert db.value("SELECT count(*) FROM queues WHERE name = $1", shop.queue) == 0
 
 
-@pytest.mark.parametrize("instant", ["infinity", "-infinity", "0001-12-31 BC", "0001-01-01 00:00:00+00", "1969-12-31 23:59:59.999999+00"])
+@pytest.mark.parametrize(
+    "instant", ["infinity", "-infinity", "0001-12-31 BC", "0001-01-01 00:00:00+00", "1969-12-31 23:59:59.999999+00"]
+)
 @pytest.mark.parametrize("name", ["run_at", "expires_at"])
 def test_an_instant_that_is_none_is_refused(shop: Session, name: str, instant: str) -> None:
     with pytest.raises(asyncpg.InvalidParameterValueError, match=f"^{name}: "):

@@ -73,24 +73,34 @@ def test_a_job_over_http_waits_for_one_that_came_by_sql(shop: Session, api: Api)
 
 @pytest.mark.parametrize("policy", [None, "cancel", "run"])
 @pytest.mark.parametrize("how", ["completed", "dead", "cancelled"])
-def test_a_parent_that_has_ended_already(shop: Session, api: Api, db: TestDatabase, how: str, policy: str | None) -> None:
+def test_a_parent_that_has_ended_already(
+    shop: Session, api: Api, db: TestDatabase, how: str, policy: str | None
+) -> None:
     api.configure(retention={"finished_seconds": 5000, "mode": "detach"})
     parent = ended(api, how)
     before = api.counts()
-    mine = api.job(shop.enqueue(depends_on=[parent], on_parent_failure=policy, unique_key="mine", group_key="g", tags=["a"]))
+    mine = api.job(
+        shop.enqueue(depends_on=[parent], on_parent_failure=policy, unique_key="mine", group_key="g", tags=["a"])
+    )
     after = api.counts()
     same: Json = {"depends_on": [parent], "unique": {"key": "theirs"}, "group": "g", "tags": ["a"]}
     theirs = api.enqueue(**same | ({"on_parent_failure": policy} if policy else {}))
-    assert told(mine) == (("ready", None) if how == "completed" or policy == "run" else ("cancelled", "dependency_failed"))
+    assert told(mine) == (
+        ("ready", None) if how == "completed" or policy == "run" else ("cancelled", "dependency_failed")
+    )
     unlike = {"unique_key", "finished_at"}
     assert {k: v for k, v in without_times(mine).items() if k not in unlike} == {
         k: v for k, v in without_times(api.job(theirs["id"])).items() if k not in unlike
     }
-    assert {state: count - before.get(state, 0) for state, count in after.items() if count != before.get(state, 0)} == {mine["state"]: 1}
+    assert {state: count - before.get(state, 0) for state, count in after.items() if count != before.get(state, 0)} == {
+        mine["state"]: 1
+    }
     assert [dict(row) for row in db.rows(KEPT, mine["id"])] == [dict(row) for row in db.rows(KEPT, theirs["id"])]
 
 
-def test_one_that_is_cancelled_is_kept_as_long_as_the_settings_say_by_default(shop: Session, api: Api, db: TestDatabase) -> None:
+def test_one_that_is_cancelled_is_kept_as_long_as_the_settings_say_by_default(
+    shop: Session, api: Api, db: TestDatabase
+) -> None:
     parent = ended(api, "dead")
     mine, theirs = shop.enqueue(depends_on=[parent]), api.enqueue(depends_on=[parent])["id"]
     assert dict(db.row(KEPT, mine)) == dict(db.row(KEPT, theirs))
@@ -113,7 +123,9 @@ def test_a_parent_that_fails_later(shop: Session, api: Api, policy: str, state: 
     wait_until(lambda: api.job(child)["state"] == state)
 
 
-def test_a_parent_cannot_end_before_its_child_is_stored(shop: Session, api: Api, db: TestDatabase, background: Background) -> None:
+def test_a_parent_cannot_end_before_its_child_is_stored(
+    shop: Session, api: Api, db: TestDatabase, background: Background
+) -> None:
     api.enqueue()
     held = api.claim_one()
     with shop.transaction():

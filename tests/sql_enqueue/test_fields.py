@@ -121,10 +121,14 @@ def test_a_job_that_nobody_has_begun_in_time_is_dead(shop: Session, api: Api, db
 @pytest.mark.parametrize(
     "own", [{}, {"priority": 7, "max_attempts": 2, "lease_seconds": 5, "timeout_seconds": 6}], ids=["theirs", "its own"]
 )
-def test_what_it_does_not_say_its_type_says_and_then_its_queue(shop: Session, api: Api, db: TestDatabase, own: Json) -> None:
+def test_what_it_does_not_say_its_type_says_and_then_its_queue(
+    shop: Session, api: Api, db: TestDatabase, own: Json
+) -> None:
     queue_retry, type_retry, own_retry = POLICIES
     api.configure(default_priority=3, default_max_attempts=9, default_lease_seconds=90, default_retry=queue_retry)
-    api.put(f"/job-types/{api.queue}", {"max_attempts": 8, "lease_seconds": 80, "timeout_seconds": 800, "retry": type_retry})
+    api.put(
+        f"/job-types/{api.queue}", {"max_attempts": 8, "lease_seconds": 80, "timeout_seconds": 800, "retry": type_retry}
+    )
     for job_type in ("test", api.queue):
         for fields in (own, own | {"retry": own_retry}):
             mine, theirs = both(shop, api, job_type=job_type, **fields)
@@ -132,7 +136,9 @@ def test_what_it_does_not_say_its_type_says_and_then_its_queue(shop: Session, ap
     assert row(db, mine)["retry"] == queue_retry | type_retry | own_retry
 
 
-@pytest.mark.parametrize("config", [{"retry": {"max_attempts": 7}}, {"retry": {"max_attempts": 7}, "max_attempts": 6}], ids=str)
+@pytest.mark.parametrize(
+    "config", [{"retry": {"max_attempts": 7}}, {"retry": {"max_attempts": 7}, "max_attempts": 6}], ids=str
+)
 def test_a_type_may_say_in_its_retry_how_often(shop: Session, api: Api, db: TestDatabase, config: Json) -> None:
     api.put(f"/job-types/{api.queue}", config)
     mine, theirs = both(shop, api, job_type=api.queue)
@@ -160,7 +166,13 @@ def test_the_schema_of_a_type_is_not_applied(shop: Session, api: Api) -> None:
 )
 def test_how_the_session_is_set_changes_nothing(shop: Session, api: Api, db: TestDatabase, setting: str) -> None:
     shop.execute(f"SET {setting}")
-    fields = {"payload": {"a\\b": 'c"d'}, "delay_seconds": 3600, "group_key": "g", "retry": {"factor": 1.1}, "tags": ["a\\"]}
+    fields = {
+        "payload": {"a\\b": 'c"d'},
+        "delay_seconds": 3600,
+        "group_key": "g",
+        "retry": {"factor": 1.1},
+        "tags": ["a\\"],
+    }
     mine, theirs = both(shop, api, **fields)
     assert row(db, mine) == row(db, theirs)
     assert abs(when(api.job(mine)["run_at"]) - when(api.job(theirs)["run_at"])) < HOUR

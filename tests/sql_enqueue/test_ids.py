@@ -13,7 +13,9 @@ from tests.database import TestDatabase
 from tests.sql_enqueue.conftest import Session
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 unhurried = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
@@ -57,7 +59,9 @@ def test_jobs_without_a_group_go_to_every_lane_of_their_queue(shop: Session, api
 @given(groups, st.integers(1, 256))
 @example("a", 1)
 @example("a", 256)
-def test_a_group_is_in_the_same_lane_by_both_ways(shop: Session, api: Api, db: TestDatabase, group: str, count: int) -> None:
+def test_a_group_is_in_the_same_lane_by_both_ways(
+    shop: Session, api: Api, db: TestDatabase, group: str, count: int
+) -> None:
     db.execute("DELETE FROM jobs")
     api.configure(lanes=count)
     assert lane(shop.enqueue(group_key=group)) == lane(api.enqueue(group=group)["id"])

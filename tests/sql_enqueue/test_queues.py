@@ -51,7 +51,9 @@ def test_two_that_make_queues_at_once_get_different_numbers(
     assert len(numbers) == 2
 
 
-def test_two_that_make_the_same_queue_share_it(shop: Session, rival: Session, api: Api, db: TestDatabase, background: Background) -> None:
+def test_two_that_make_the_same_queue_share_it(
+    shop: Session, rival: Session, api: Api, db: TestDatabase, background: Background
+) -> None:
     with shop.transaction():
         first = shop.enqueue()
         waits = background.submit(rival.enqueue)
@@ -60,7 +62,9 @@ def test_two_that_make_the_same_queue_share_it(shop: Session, rival: Session, ap
     assert api.job(waits.result(20))["queue"] == api.queue
 
 
-def test_a_deleted_queue_hands_out_and_comes_back(shop: Session, api: Api, db: TestDatabase, broker_services: Broker, loop: Loop) -> None:
+def test_a_deleted_queue_hands_out_and_comes_back(
+    shop: Session, api: Api, db: TestDatabase, broker_services: Broker, loop: Loop
+) -> None:
     """It need not be back for that: a chore looks after it, and nobody waits for the caller's commit."""
     api.configure(max_waiting=1, lanes=2)
     number = db.value("SELECT id FROM queues WHERE name = $1", api.queue)
@@ -127,7 +131,9 @@ def test_many_at_once_do_not_overfill_it(shop: Session, rival: Session, api: Api
         return sum(took(session) for _ in range(4))
 
     def over_http() -> int:
-        return sum(api.http.post("/jobs", json={"queue": api.queue, "job_type": "test"}).status_code == 201 for _ in range(4))
+        return sum(
+            api.http.post("/jobs", json={"queue": api.queue, "job_type": "test"}).status_code == 201 for _ in range(4)
+        )
 
     assert sum(background.together(lambda: by_sql(shop), lambda: by_sql(rival), over_http, lambda: over_http())) == 7
     assert api.counts() == {"ready": 7}

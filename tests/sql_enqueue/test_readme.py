@@ -17,7 +17,11 @@ def test_the_order_and_its_job_commit_or_roll_back_together(shop: Session, api: 
     assert (shop.value("SELECT count(*) FROM orders"), shipping.claim()["jobs"]) == (0, [])
     shop.execute(example)
     job = shipping.claim_one()
-    assert (shop.value("SELECT count(*) FROM orders"), job["job_type"], job["payload"]) == (1, "order.ship", {"order_id": 17})
+    assert (shop.value("SELECT count(*) FROM orders"), job["job_type"], job["payload"]) == (
+        1,
+        "order.ship",
+        {"order_id": 17},
+    )
     shop.execute("DROP TABLE shop.orders")
 
 

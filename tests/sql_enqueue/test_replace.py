@@ -12,7 +12,14 @@ from tests.sql_enqueue.conftest import Asks
 
 WAYS = ("sql", "http")
 OWN = {"id", "lane", "unique_key", "group_key", "run_at", "started_at", "attempts", "depends_on", "awaits"}
-BODY: Json = {"job_type": "other", "priority": 9, "max_attempts": 2, "lease_seconds": 7, "timeout_seconds": 70, "tags": ["a"]}
+BODY: Json = {
+    "job_type": "other",
+    "priority": 9,
+    "max_attempts": 2,
+    "lease_seconds": 7,
+    "timeout_seconds": 70,
+    "tags": ["a"],
+}
 
 Past = Callable[[Api, TestDatabase, Json], Any]
 PASTS: dict[str, Past] = {
@@ -36,13 +43,17 @@ def begun(api: Api, db: TestDatabase, way: str, past: str) -> None:
 def stored(db: TestDatabase, job_id: str) -> Json:
     """But for what is the job's own."""
     row = dict(db.row("SELECT * FROM jobs WHERE id = $1", job_id))
-    return {name: value for name, value in row.items() if name not in OWN} | {"lease_token": row["lease_token"] is not None}
+    return {name: value for name, value in row.items() if name not in OWN} | {
+        "lease_token": row["lease_token"] is not None
+    }
 
 
 @pytest.mark.parametrize("after", [0, 3600], ids=["now", "later"])
 @pytest.mark.parametrize("past", [*PASTS, "scheduled", "blocked"])
 @pytest.mark.parametrize("config", [{}, {"max_running_per_group": 1}, {"fair": True}], ids=["plain", "strict", "fair"])
-def test_a_waiting_job_is_replaced_as_over_http(poll_history: Asks, db: TestDatabase, config: Json, past: str, after: int) -> None:
+def test_a_waiting_job_is_replaced_as_over_http(
+    poll_history: Asks, db: TestDatabase, config: Json, past: str, after: int
+) -> None:
     poll_history.api.configure(**config)
     parent = poll_history.api.enqueue(delay_seconds=600)["id"]
     waits: dict[str, Json] = {"scheduled": {"delay_seconds": 600}, "blocked": {"depends_on": [parent]}}
@@ -50,7 +61,9 @@ def test_a_waiting_job_is_replaced_as_over_http(poll_history: Asks, db: TestData
     for way in WAYS:
         begun(poll_history.api, db, way, past)
     assert poll_history.sql("sql", on_duplicate="replace", delay_seconds=after, payload="2", **BODY) == ids["sql"]
-    assert poll_history.http("http", on_duplicate="replace", delay_seconds=after, payload=2, **BODY)["id"] == ids["http"]
+    assert (
+        poll_history.http("http", on_duplicate="replace", delay_seconds=after, payload=2, **BODY)["id"] == ids["http"]
+    )
     wait_until(lambda: stored(db, ids["sql"]) == stored(db, ids["http"]))
     assert stored(db, ids["sql"])["payload"] == "2"
     assert [poll_history.api.job(ids[way])["group"] for way in WAYS] == ["sql", "http"]

@@ -127,12 +127,17 @@ def test_the_role_cannot_log_in_and_is_nothing_special(shared: TestDatabase) -> 
 
 
 def test_every_function_that_runs_as_its_owner_has_a_fixed_search_path(shared: TestDatabase) -> None:
-    paths = {row["proname"]: [setting for setting in row["proconfig"] if "search_path" in setting] for row in shared.rows(DEFINERS)}
+    paths = {
+        row["proname"]: [setting for setting in row["proconfig"] if "search_path" in setting]
+        for row in shared.rows(DEFINERS)
+    }
     assert "longshore_enqueue_v1" in paths
     assert {tuple(path) for path in paths.values()} == {("search_path=public, pg_temp",)}
 
 
-def test_tables_functions_and_operators_of_the_caller_do_not_fool_it(traps: Session, api: Api, db: TestDatabase) -> None:
+def test_tables_functions_and_operators_of_the_caller_do_not_fool_it(
+    traps: Session, api: Api, db: TestDatabase
+) -> None:
     with pytest.raises(asyncpg.RaiseError, match="fooled"):
         traps.execute("SELECT clock_timestamp()")  # the traps are armed
     job_id = traps.enqueue(**EVERYTHING)

@@ -35,7 +35,9 @@ def put_to_rest(api: Api, db: TestDatabase, group: str) -> None:
     ],
     ids=str,
 )
-def test_who_waits_for_a_turn(shop: Session, owner: Session, api: Api, config: Json, group: str | None, state: str) -> None:
+def test_who_waits_for_a_turn(
+    shop: Session, owner: Session, api: Api, config: Json, group: str | None, state: str
+) -> None:
     api.configure(**config)
     assert stored_state(owner, group) == state
     job_id = shop.enqueue(group_key=group)
@@ -68,7 +70,11 @@ def test_a_strict_group_keeps_its_order_whichever_way_its_jobs_come(shop: Sessio
 def test_a_group_at_rest_rests_for_both_ways(shop: Session, owner: Session, api: Api, db: TestDatabase) -> None:
     api.configure()
     put_to_rest(api, db, "tired")
-    assert (stored_state(owner, "tired"), stored_state(owner, "awake"), stored_state(owner)) == ("parked", "ready", "ready")
+    assert (stored_state(owner, "tired"), stored_state(owner, "awake"), stored_state(owner)) == (
+        "parked",
+        "ready",
+        "ready",
+    )
     shop.enqueue(group_key="tired")
     awake = shop.enqueue(group_key="awake")
     assert [job["id"] for job in api.claim(max_jobs=10)["jobs"]] == [awake]

@@ -50,7 +50,11 @@ def test_keys_belong_to_a_queue(poll_history: Asks, way: str) -> None:
 def test_one_that_is_rejected_says_which_job_has_the_key(poll_history: Asks) -> None:
     job_id = poll_history.http()["id"]
     refused: Any = poll_history.shop.refused(unique_key="k", on_duplicate="reject")
-    assert (refused.sqlstate, refused.constraint_name, refused.column_name) == ("23505", "longshore_unique_key", "unique_key")
+    assert (refused.sqlstate, refused.constraint_name, refused.column_name) == (
+        "23505",
+        "longshore_unique_key",
+        "unique_key",
+    )
     assert (refused.message, refused.detail) == (f"job {job_id} has the unique_key", job_id)
 
 
@@ -95,7 +99,9 @@ def test_in_a_snapshot_of_before_the_first_the_second_has_to_be_repeated(poll_hi
     poll_history.shop.execute("ROLLBACK")
 
 
-def test_of_many_at_once_one_comes_in(poll_history: Asks, rival: Session, db: TestDatabase, background: Background) -> None:
+def test_of_many_at_once_one_comes_in(
+    poll_history: Asks, rival: Session, db: TestDatabase, background: Background
+) -> None:
     for key in map(str, range(20)):
         ids = background.together(
             lambda key=key: poll_history.sql(key),  # type: ignore[misc]

@@ -67,7 +67,12 @@ def chain(session: Session, _: TestDatabase) -> str:
     ids=["ready", "lanes", "fair", "in a group", "limited", "rated", "due later"],
 )
 def test_a_parked_poll_gets_the_job(
-    silent: Api, producer: Session, silent_database: TestDatabase, background: Background, config: dict[str, Any], enqueue: Enqueue
+    silent: Api,
+    producer: Session,
+    silent_database: TestDatabase,
+    background: Background,
+    config: dict[str, Any],
+    enqueue: Enqueue,
 ) -> None:
     silent.configure(**config)
     poll = background.claim(silent)
@@ -76,7 +81,9 @@ def test_a_parked_poll_gets_the_job(
     assert [job["id"] for job in poll.result(30)["jobs"]] == [job_id]
 
 
-def test_a_poll_that_was_there_before_the_queue_gets_the_job(silent: Api, producer: Session, background: Background) -> None:
+def test_a_poll_that_was_there_before_the_queue_gets_the_job(
+    silent: Api, producer: Session, background: Background
+) -> None:
     poll = background.claim(silent)
     wait_until(lambda: parked(silent.http) == 1)
     job_id = producer.enqueue()

@@ -138,7 +138,9 @@ def test_an_unknown_queue_has_no_stats(api: Api) -> None:
     assert api.get("/queues/no-such-queue/stats", status=404)["code"] == "not_found"
 
 
-def test_counts_stay_exact_while_they_are_folded(api: Api, counted: Counted, fold: Fold, background: Background) -> None:
+def test_counts_stay_exact_while_they_are_folded(
+    api: Api, counted: Counted, fold: Fold, background: Background
+) -> None:
     def live(_: int) -> None:
         api.enqueue_many(2)
         for job in api.claim(max_jobs=2)["jobs"]:

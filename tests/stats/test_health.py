@@ -61,12 +61,17 @@ def test_a_job_that_waits_for_its_turn_is_as_old_as_any_other(api: Api, db: Test
     assert api.stats()["verdict"] == "critical"
 
 
-def test_metrics_tell_the_verdict_of_queues_with_limits(api: Api, eventually: Callable[[Callable[[], Any]], Any]) -> None:
+def test_metrics_tell_the_verdict_of_queues_with_limits(
+    api: Api, eventually: Callable[[Callable[[], Any]], Any]
+) -> None:
     api.configure(health={"max_depth": 0})
     api.enqueue()
 
     def line() -> str:
-        return next((line for line in api.http.get("/metrics").text.splitlines() if f'health{{queue="{api.queue}"}}' in line), "")
+        return next(
+            (line for line in api.http.get("/metrics").text.splitlines() if f'health{{queue="{api.queue}"}}' in line),
+            "",
+        )
 
     wait_until(lambda: line().endswith(" 2.0"))
     api.configure()

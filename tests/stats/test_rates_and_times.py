@@ -73,7 +73,9 @@ def test_deltas_that_were_not_folded_for_long_are_in_their_own_time(api: Api, db
     assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 1, 1]
 
 
-def test_wait_and_run_times_are_told_within_a_quarter(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_wait_and_run_times_are_told_within_a_quarter(
+    api: Api, db: TestDatabase, eventually: Callable[..., Any]
+) -> None:
     job = api.enqueue()
     db.age(job["id"], 50)
     claimed = api.claim_one(lease_seconds=3600)
@@ -102,7 +104,9 @@ def test_without_runs_there_are_no_times(api: Api) -> None:
     assert not {"wait_time", "run_time"} & api.stats().keys()
 
 
-def test_waiting_polls_are_counted_where_they_wait(api: Api, background: Background, eventually: Callable[..., Any]) -> None:
+def test_waiting_polls_are_counted_where_they_wait(
+    api: Api, background: Background, eventually: Callable[..., Any]
+) -> None:
     api.enqueue(queue=f"{api.queue}-b")
     job = api.enqueue()
     api.claim_one()

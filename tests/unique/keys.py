@@ -19,4 +19,8 @@ def window_over(db: TestDatabase) -> None:
 
 def count_jobs(db: TestDatabase) -> int:
     """In every state."""
-    return int(db.value("SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM finished_jobs) + (SELECT count(*) FROM dead_letters)"))
+    return int(
+        db.value(
+            "SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM finished_jobs) + (SELECT count(*) FROM dead_letters)"
+        )
+    )

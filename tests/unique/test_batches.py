@@ -44,7 +44,9 @@ def test_one_that_is_rejected_rejects_the_whole_batch(api: Api, db: TestDatabase
     first = api.enqueue(**has("taken"))
     problem = api.batch({}, has("free"), {}, has("taken", on_duplicate="reject"), {}, status=409)
     assert (problem["code"], problem["existing_job_id"]) == ("duplicate_job", first["id"])
-    assert [(error["pointer"], error["code"]) for error in problem["errors"]] == [("/jobs/3/unique/key", "duplicate_job")]
+    assert [(error["pointer"], error["code"]) for error in problem["errors"]] == [
+        ("/jobs/3/unique/key", "duplicate_job")
+    ]
     assert count_jobs(db) == 1
     assert statuses(api.batch(has("free"))) == ["created"]
 
@@ -70,7 +72,13 @@ def test_a_rejected_job_rejects_the_batch_with_409_also_if_others_depend_on_it(a
 
 def test_without_atomic_the_others_are_stored(api: Api) -> None:
     first = api.enqueue(**has("taken"))
-    jobs = [{}, has("taken", on_duplicate="reject"), has("taken"), {"job_type": "a b"}, has("free", on_duplicate="reject")]
+    jobs = [
+        {},
+        has("taken", on_duplicate="reject"),
+        has("taken"),
+        {"job_type": "a b"},
+        has("free", on_duplicate="reject"),
+    ]
     answer = api.batch(*jobs, atomic=False, status=207)
     assert statuses(answer) == ["created", "rejected", "duplicate", "rejected", "created"]
     assert (answer["created"], answer["duplicates"], answer["rejected"]) == (2, 1, 2)
@@ -106,14 +114,18 @@ def test_the_second_of_a_batch_replaces(api: Api) -> None:
     assert api.counts() == {"ready": 1}
 
 
-@pytest.mark.parametrize(("first", "second", "state"), [(0, 60, "scheduled"), (60, 0, "ready")], ids=["put off", "hurried"])
+@pytest.mark.parametrize(
+    ("first", "second", "state"), [(0, 60, "scheduled"), (60, 0, "ready")], ids=["put off", "hurried"]
+)
 def test_the_second_of_a_batch_sets_the_time(api: Api, first: int, second: int, state: str) -> None:
     api.batch(has(delay_seconds=first), has(delay_seconds=second, on_duplicate="replace"))
     assert api.counts() == {state: 1}
 
 
 @pytest.mark.parametrize("rules", [{"max_running_per_group": 1}, {"fair": True}], ids=["limited", "fair"])
-@pytest.mark.parametrize(("first", "second"), [({"group": "g"}, {}), ({}, {"group": "g"})], ids=["group first", "group second"])
+@pytest.mark.parametrize(
+    ("first", "second"), [({"group": "g"}, {}), ({}, {"group": "g"})], ids=["group first", "group second"]
+)
 def test_one_that_was_replaced_in_its_batch_gets_its_turn(api: Api, rules: Json, first: Json, second: Json) -> None:
     api.configure(**rules)
     answer = api.batch(has(**first), has(payload=2, on_duplicate="replace", **second))
@@ -123,7 +135,9 @@ def test_one_that_was_replaced_in_its_batch_gets_its_turn(api: Api, rules: Json,
 
 def test_a_job_that_is_there_is_replaced_by_a_batch(api: Api) -> None:
     first = api.enqueue(**has(payload=1, delay_seconds=60))
-    answer = api.batch(has(payload=2, delay_seconds=60, on_duplicate="replace"), {}, has(payload=3, on_duplicate="replace"))
+    answer = api.batch(
+        has(payload=2, delay_seconds=60, on_duplicate="replace"), {}, has(payload=3, on_duplicate="replace")
+    )
     assert statuses(answer) == ["duplicate", "created", "duplicate"]
     job = api.job(first["id"])
     assert (job["payload"], job["state"]) == (3, "ready")

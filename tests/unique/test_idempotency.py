@@ -57,7 +57,12 @@ def test_a_repeated_batch_gives_the_same_answer(api: Api) -> None:
     api.enqueue(**has("taken"))
     jobs: list[Json] = [has("a"), has("taken"), has("a"), {}, has("b", on_duplicate="replace")]
     first = api.batch(*jobs, key="i")
-    api.settle(*[{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in api.claim(max_jobs=9)["jobs"]])
+    api.settle(
+        *[
+            {"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"}
+            for job in api.claim(max_jobs=9)["jobs"]
+        ]
+    )
     assert api.batch(*jobs, key="i") == first
     assert api.counts() == {"completed": 4}
 

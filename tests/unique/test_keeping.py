@@ -15,7 +15,9 @@ def count_keys(db: TestDatabase) -> int:
     return int(db.value("SELECT count(*) FROM keys"))
 
 
-def test_a_job_that_waits_or_runs_keeps_its_key_however_long_that_takes(api: Api, db: TestDatabase, retain: Retain) -> None:
+def test_a_job_that_waits_or_runs_keeps_its_key_however_long_that_takes(
+    api: Api, db: TestDatabase, retain: Retain
+) -> None:
     running = api.enqueue(**has("running"))
     api.claim_one()
     waiting = [api.enqueue(**has("ready")), api.enqueue(**has("delayed", delay_seconds=3600))]
@@ -46,7 +48,9 @@ def test_a_key_is_not_looked_at_before_its_time(api: Api, db: TestDatabase, reta
     assert api.enqueue(status=200, **has())["id"] == first["id"]
 
 
-def test_a_window_that_is_over_is_not_prolonged_because_its_job_still_waits(api: Api, db: TestDatabase, retain: Retain) -> None:
+def test_a_window_that_is_over_is_not_prolonged_because_its_job_still_waits(
+    api: Api, db: TestDatabase, retain: Retain
+) -> None:
     first = api.enqueue(**has(for_seconds=60))
     window_over(db)
     retain()

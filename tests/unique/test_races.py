@@ -30,14 +30,19 @@ def test_thirty_at_once_that_reject_make_one_job(api: Api, db: TestDatabase, bac
 
 def test_those_that_replace_at_once_leave_one_job_with_one_of_their_bodies(api: Api, background: Background) -> None:
     first = api.enqueue(**has(payload=0, delay_seconds=60))
-    calls = [partial(api.enqueue, status=200, **has(payload=n, delay_seconds=n % 2 * 60, on_duplicate="replace")) for n in range(1, 21)]
+    calls = [
+        partial(api.enqueue, status=200, **has(payload=n, delay_seconds=n % 2 * 60, on_duplicate="replace"))
+        for n in range(1, 21)
+    ]
     assert {job["id"] for job in background.together(*calls)} == {first["id"]}
     job = api.job(first["id"])
     assert api.counts() == {job["state"]: 1}
     assert job["state"] == ("scheduled" if job["payload"] % 2 else "ready")
 
 
-def test_batches_with_the_same_keys_in_different_orders_do_not_deadlock(api: Api, db: TestDatabase, background: Background) -> None:
+def test_batches_with_the_same_keys_in_different_orders_do_not_deadlock(
+    api: Api, db: TestDatabase, background: Background
+) -> None:
     keys = [f"k{n}" for n in range(60)]
 
     def shuffled(seed: int) -> list[Json]:
@@ -45,14 +50,22 @@ def test_batches_with_the_same_keys_in_different_orders_do_not_deadlock(api: Api
         return [has(key, on_duplicate="replace" if seed % 2 else "return_existing") for key in order]
 
     answers = background.together(*[partial(api.batch, *shuffled(seed)) for seed in range(16)])
-    assert sum(answer["created"] for answer in answers) == len({job["unique_key"] for job in api.get("/jobs", limit=1000)["items"]}) == 60
+    assert (
+        sum(answer["created"] for answer in answers)
+        == len({job["unique_key"] for job in api.get("/jobs", limit=1000)["items"]})
+        == 60
+    )
     assert count_jobs(db) == 60
 
 
-def test_batches_that_replace_do_not_deadlock_with_those_who_cancel_the_same_jobs(api: Api, background: Background) -> None:
+def test_batches_that_replace_do_not_deadlock_with_those_who_cancel_the_same_jobs(
+    api: Api, background: Background
+) -> None:
     """Whoever locks several jobs does it in the order of their ids."""
     for _ in range(3):
-        made = [result["job_id"] for result in api.batch(*[has(f"k{n}", delay_seconds=60) for n in range(40)])["results"]]
+        made = [
+            result["job_id"] for result in api.batch(*[has(f"k{n}", delay_seconds=60) for n in range(40)])["results"]
+        ]
         replacing = [has(f"k{n}", payload=2, delay_seconds=60, on_duplicate="replace") for n in range(40)]
         calls = [partial(api.batch, *replacing[:: 1 if n % 2 else -1]) for n in range(4)]
         background.together(*calls, *[partial(api.post, "/jobs/cancel", {"ids": made[n::2]}) for n in range(2)])
@@ -64,7 +77,8 @@ def test_a_claim_and_a_replace_at_once_agree_on_the_body(api: Api, background: B
     for turn in range(10):
         api.enqueue(**has(payload="old"))
         claim, replaced = background.together(
-            partial(api.claim, wait_seconds=20), partial(api.enqueue, status=200, **has(payload="new", on_duplicate="replace"))
+            partial(api.claim, wait_seconds=20),
+            partial(api.enqueue, status=200, **has(payload="new", on_duplicate="replace")),
         )
         (held,) = claim["jobs"]
         assert api.job(held["id"])["payload"] == held["payload"] == replaced["payload"], turn
@@ -83,7 +97,9 @@ def test_an_end_and_an_enqueue_at_once_leave_a_job_or_a_duplicate(api: Api, back
         api.post(f"/queues/{api.queue}/purge", {"dry_run": False})
 
 
-def test_two_brokers_keep_one_key(broker: RunningBroker, api: Api, dsn: str, db: TestDatabase, background: Background) -> None:
+def test_two_brokers_keep_one_key(
+    broker: RunningBroker, api: Api, dsn: str, db: TestDatabase, background: Background
+) -> None:
     with threaded_broker(QUICK, dsn) as second:
         other = Api(second.http, api.queue)
         for turn in range(10):

@@ -47,7 +47,13 @@ def test_the_new_body_is_what_runs(api: Api) -> None:
 def test_what_the_new_one_does_not_say_falls_back_to_the_defaults(api: Api) -> None:
     api.enqueue(**has(**BODY, lease_seconds=10, timeout_seconds=100))
     again = replace(api)
-    assert (again["payload"], again["priority"], again["max_attempts"], again["tags"], again["metadata"]) == ({}, 0, 5, [], {})
+    assert (again["payload"], again["priority"], again["max_attempts"], again["tags"], again["metadata"]) == (
+        {},
+        0,
+        5,
+        [],
+        {},
+    )
     assert "deadline_at" not in api.claim_one()
 
 
@@ -59,7 +65,11 @@ def test_if_nobody_has_the_key_the_job_is_created(api: Api) -> None:
 def test_the_trace_of_the_new_producer_goes_with_the_new_body(api: Api) -> None:
     first, second = (f"00-{digit * 32}-{digit * 16}-01" for digit in "12")
     for trace in (first, second):
-        api.http.post("/jobs", json={"queue": api.queue, "job_type": "test", **has(on_duplicate="replace")}, headers={"traceparent": trace})
+        api.http.post(
+            "/jobs",
+            json={"queue": api.queue, "job_type": "test", **has(on_duplicate="replace")},
+            headers={"traceparent": trace},
+        )
     assert api.claim_one()["traceparent"] == second
 
 

@@ -28,7 +28,9 @@ def test_within_the_window_a_job_has_its_key_whatever_becomes_of_it(api: Api, st
 
 
 @pytest.mark.parametrize("state", ENDS)
-def test_when_the_window_is_over_the_key_is_free_whatever_became_of_the_job(api: Api, db: TestDatabase, state: str) -> None:
+def test_when_the_window_is_over_the_key_is_free_whatever_became_of_the_job(
+    api: Api, db: TestDatabase, state: str
+) -> None:
     first = api.enqueue(**has(for_seconds=60))
     ENDS[state](api, first)
     window_over(db)

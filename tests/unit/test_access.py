@@ -10,7 +10,9 @@ from app.http.authorization import ANONYMOUS, Access, Grant, Scope, caller_with
 from tests.database import TestDatabase
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 # Few letters, so that much matches; and the characters of names that mean something elsewhere.
 names = st.text("ab.:-_", min_size=1, max_size=12)

@@ -112,7 +112,9 @@ def test_who_is_as_heavy_as_a_statement_may_be_waits_for_nobody() -> None:
 def test_one_bad_row_fails_no_neighbour() -> None:
     async def scenario() -> None:
         statements = Statements()
-        answers = await asyncio.gather(*(statements.batcher.add("a", number) for number in (1, -1, 2)), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(statements.batcher.add("a", number) for number in (1, -1, 2)), return_exceptions=True
+        )
         assert [answers[0], type(answers[1]), answers[2]] == [10, asyncpg.DataError, 20]
         assert await statements.batcher.add("a", 3) == 30
 
@@ -143,7 +145,9 @@ def test_all_who_shared_a_statement_hear_what_became_of_it(outcome: Outcome, lat
     async def scenario() -> None:
         statements = Statements()
         statements.failure = DatabaseUnavailable("gone", outcome)
-        answers = await asyncio.gather(*(statements.batcher.add("a", number) for number in range(3)), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(statements.batcher.add("a", number) for number in range(3)), return_exceptions=True
+        )
         assert [getattr(answer, "outcome", None) for answer in answers] == [outcome] * 3
         assert await asyncio.gather(*(_marked(statements) for _ in range(2))) == [later == "unknown"] * 2
 

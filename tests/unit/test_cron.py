@@ -52,7 +52,10 @@ def test_the_first_run_after_new_year(expression: str, first: str) -> None:
 
 
 def test_every_macro_is_an_expression() -> None:
-    assert all(next_five(macro, "2026-01-01 00:00") == next_five(fields, "2026-01-01 00:00") for macro, fields in MACROS.items())
+    assert all(
+        next_five(macro, "2026-01-01 00:00") == next_five(fields, "2026-01-01 00:00")
+        for macro, fields in MACROS.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,13 +88,16 @@ def test_what_is_no_expression_or_never_fires_is_refused(expression: str, why: s
         Cron(expression, ZoneInfo("UTC"))
 
 
-@pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Africa/Casablanca", "Etc/GMT+5", "America/Argentina/Ushuaia"])
+@pytest.mark.parametrize(
+    "name", ["UTC", "Europe/Berlin", "Africa/Casablanca", "Etc/GMT+5", "America/Argentina/Ushuaia"]
+)
 def test_a_zone_has_a_name_that_iana_knows(name: str) -> None:
     assert zone_named(name) == ZoneInfo(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Mars/Olympus", "europe/berlin", "Europe", "localtime", "../UTC", "/etc/localtime", "UTC\x00", "+02:00"]
+    "name",
+    ["", "Mars/Olympus", "europe/berlin", "Europe", "localtime", "../UTC", "/etc/localtime", "UTC\x00", "+02:00"],
 )
 def test_any_other_name_is_no_zone(name: str) -> None:
     assert zone_named(name) is None
@@ -122,12 +128,24 @@ def test_a_year_of_runs_is_in_the_zone_of_the_schedule() -> None:
         (BERLIN, "0 2,3 * * *", "2026-03-29", "2026-03-30", ["29 03:00 +0200"]),
         (BERLIN, "*/20 2 * * *", "2026-03-29", "2026-03-30", ["29 03:00 +0200"]),
         (BERLIN, "30 2 29 3 *", "2026-01-01", "2027-01-01", ["29 03:00 +0200"]),
-        (BERLIN, "0 */6 * * *", "2026-03-29", "2026-03-30", ["29 00:00 +0100", "29 06:00 +0200", "29 12:00 +0200", "29 18:00 +0200"]),
+        (
+            BERLIN,
+            "0 */6 * * *",
+            "2026-03-29",
+            "2026-03-30",
+            ["29 00:00 +0100", "29 06:00 +0200", "29 12:00 +0200", "29 18:00 +0200"],
+        ),
         (NEW_YORK, "30 2 * * *", "2026-03-07", "2026-03-10", ["07 02:30 -0500", "08 03:00 -0400", "09 02:30 -0400"]),
         (LORD_HOWE, "15 2 * * *", "2026-10-03", "2026-10-06", ["03 02:15 +1030", "04 02:30 +1100", "05 02:15 +1100"]),
         (LORD_HOWE, "45 2 * * *", "2026-10-03", "2026-10-06", ["03 02:45 +1030", "04 02:45 +1100", "05 02:45 +1100"]),
         (SAO_PAULO, "0 0 * * *", "2018-11-03", "2018-11-06", ["03 00:00 -0300", "04 01:00 -0200", "05 00:00 -0200"]),
-        ("Pacific/Apia", "0 12 * * *", "2011-12-29", "2012-01-01", ["29 12:00 -1000", "31 00:00 +1400", "31 12:00 +1400"]),
+        (
+            "Pacific/Apia",
+            "0 12 * * *",
+            "2011-12-29",
+            "2012-01-01",
+            ["29 12:00 -1000", "31 00:00 +1400", "31 12:00 +1400"],
+        ),
     ],
 )
 def test_a_fixed_time_that_does_not_exist_fires_at_the_jump(
@@ -139,14 +157,40 @@ def test_a_fixed_time_that_does_not_exist_fires_at_the_jump(
 @pytest.mark.parametrize(
     ("zone", "expression", "first", "until", "expected"),
     [
-        (BERLIN, "30 * * * *", "2026-03-29T01:00", "2026-03-29T05:00", ["29 01:30 +0100", "29 03:30 +0200", "29 04:30 +0200"]),
-        (BERLIN, "*/30 */1 * * *", "2026-03-29T01:30", "2026-03-29T04:00", ["29 01:30 +0100", "29 03:00 +0200", "29 03:30 +0200"]),
-        (NEW_YORK, "@hourly", "2026-03-08T01:00", "2026-03-08T05:00", ["08 01:00 -0500", "08 03:00 -0400", "08 04:00 -0400"]),
+        (
+            BERLIN,
+            "30 * * * *",
+            "2026-03-29T01:00",
+            "2026-03-29T05:00",
+            ["29 01:30 +0100", "29 03:30 +0200", "29 04:30 +0200"],
+        ),
+        (
+            BERLIN,
+            "*/30 */1 * * *",
+            "2026-03-29T01:30",
+            "2026-03-29T04:00",
+            ["29 01:30 +0100", "29 03:00 +0200", "29 03:30 +0200"],
+        ),
+        (
+            NEW_YORK,
+            "@hourly",
+            "2026-03-08T01:00",
+            "2026-03-08T05:00",
+            ["08 01:00 -0500", "08 03:00 -0400", "08 04:00 -0400"],
+        ),
         # Its hour from two to three has 30 minutes only.
-        (LORD_HOWE, "*/15 * * * *", "2026-10-04T01:45", "2026-10-04T03:00", ["04 01:45 +1030", "04 02:30 +1100", "04 02:45 +1100"]),
+        (
+            LORD_HOWE,
+            "*/15 * * * *",
+            "2026-10-04T01:45",
+            "2026-10-04T03:00",
+            ["04 01:45 +1030", "04 02:30 +1100", "04 02:45 +1100"],
+        ),
     ],
 )
-def test_what_runs_every_hour_keeps_its_pace_over_the_jump(zone: str, expression: str, first: str, until: str, expected: list[str]) -> None:
+def test_what_runs_every_hour_keeps_its_pace_over_the_jump(
+    zone: str, expression: str, first: str, until: str, expected: list[str]
+) -> None:
     assert runs(expression, zone, first, until) == expected
 
 
@@ -162,10 +206,18 @@ def test_what_runs_every_hour_keeps_its_pace_over_the_jump(zone: str, expression
         (NEW_YORK, "*/30 1 * * *", "2026-11-01", "2026-11-02", ["01 01:00 -0400", "01 01:30 -0400"]),
         (LORD_HOWE, "45 1 * * *", "2026-04-04", "2026-04-07", ["04 01:45 +1100", "05 01:45 +1100", "06 01:45 +1030"]),
         (SAO_PAULO, "30 23 * * *", "2018-02-16", "2018-02-19", ["16 23:30 -0200", "17 23:30 -0200", "18 23:30 -0300"]),
-        ("Africa/Casablanca", "30 2 * * *", "2026-02-14", "2026-02-17", ["14 02:30 +0100", "15 02:30 +0100", "16 02:30 +0000"]),
+        (
+            "Africa/Casablanca",
+            "30 2 * * *",
+            "2026-02-14",
+            "2026-02-17",
+            ["14 02:30 +0100", "15 02:30 +0100", "16 02:30 +0000"],
+        ),
     ],
 )
-def test_a_fixed_time_that_comes_twice_fires_once(zone: str, expression: str, first: str, until: str, expected: list[str]) -> None:
+def test_a_fixed_time_that_comes_twice_fires_once(
+    zone: str, expression: str, first: str, until: str, expected: list[str]
+) -> None:
     assert runs(expression, zone, first, until) == expected
 
 
@@ -179,7 +231,13 @@ def test_a_fixed_time_that_comes_twice_fires_once(zone: str, expression: str, fi
             "2026-10-25T03:30",
             ["25 02:00 +0200", "25 02:30 +0200", "25 02:00 +0100", "25 02:30 +0100", "25 03:00 +0100"],
         ),
-        (NEW_YORK, "15 * * * *", "2026-11-01T01:00", "2026-11-01T03:00", ["01 01:15 -0400", "01 01:15 -0500", "01 02:15 -0500"]),
+        (
+            NEW_YORK,
+            "15 * * * *",
+            "2026-11-01T01:00",
+            "2026-11-01T03:00",
+            ["01 01:15 -0400", "01 01:15 -0500", "01 02:15 -0500"],
+        ),
         (
             LORD_HOWE,
             "*/15 * * * *",
@@ -189,7 +247,9 @@ def test_a_fixed_time_that_comes_twice_fires_once(zone: str, expression: str, fi
         ),
     ],
 )
-def test_what_runs_every_hour_runs_in_both_passes(zone: str, expression: str, first: str, until: str, expected: list[str]) -> None:
+def test_what_runs_every_hour_runs_in_both_passes(
+    zone: str, expression: str, first: str, until: str, expected: list[str]
+) -> None:
     assert runs(expression, zone, first, until) == expected
 
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from app.schedules.cron import Cron
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 MINUTE = timedelta(minutes=1)
 ALL_HOURS = frozenset(range(24))

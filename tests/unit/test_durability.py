@@ -68,5 +68,6 @@ def test_a_session_that_lacks_a_setting_is_told_which() -> None:
 def test_the_readme_gives_the_role_what_a_pooler_keeps_us_from_sending() -> None:
     (told,) = code("Your own Postgres", "sql")
     assert told.strip().splitlines() == [
-        f"ALTER ROLE longshore IN DATABASE longshore SET {name} = '{value}';" for name, value in session_settings.NEEDED.items()
+        f"ALTER ROLE longshore IN DATABASE longshore SET {name} = '{value}';"
+        for name, value in session_settings.NEEDED.items()
     ]

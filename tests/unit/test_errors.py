@@ -39,7 +39,11 @@ CONTRACT = {
 
 
 def problems() -> list[type[Problem]]:
-    return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Problem) and kind is not Problem]
+    return [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, Problem) and kind is not Problem
+    ]
 
 
 def test_codes_and_statuses_are_those_of_the_contract() -> None:

@@ -10,11 +10,17 @@ from app.db.failure_causes import describe
 DSN = "postgresql://user:hunter2@db.example:6432,other.example/x"
 BOTH = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call failed ('127.0.0.1', 1)"
 CASES: list[tuple[Exception, str]] = [
-    (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('10.0.0.1', 5432)"), "the database refuses connections"),
+    (
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('10.0.0.1', 5432)"),
+        "the database refuses connections",
+    ),
     (OSError(BOTH), "the database refuses connections"),
     (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "the connection to the database broke"),
     (ConnectionError("unexpected connection_lost() call"), "the connection to the database broke"),
-    (OSError(errno.EHOSTUNREACH, "Connect call failed ('10.0.0.1', 5432)"), "the database cannot be reached: No route to host"),
+    (
+        OSError(errno.EHOSTUNREACH, "Connect call failed ('10.0.0.1', 5432)"),
+        "the database cannot be reached: No route to host",
+    ),
     (socket.gaierror(-2, "Name or service not known"), "the host name of the database is unknown"),
     (TimeoutError(), "the database did not answer in time, or all connections to it were in use"),
     (asyncpg.CannotConnectNowError("the database system is starting up"), "the database is starting or shutting down"),

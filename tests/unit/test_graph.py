@@ -13,7 +13,9 @@ from app.errors import ValidationFailed
 A, B = UUID("6f1c2a54-0234-4c5e-a310-f1a80f6ef701"), UUID("6f1c2a54-0234-4c5e-a310-f1a80f6ef702")
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 
 def way_round(parents: dict[str, list[str]]) -> list[str]:

@@ -11,7 +11,9 @@ from app.db import lanes
 from app.db.lanes import JobIdGenerator
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 LAST_LANE = 2**24 - 1
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

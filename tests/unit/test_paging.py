@@ -13,7 +13,9 @@ from app.errors import ValidationFailed
 from app.http.pagination import EncodedPage, PageParams, encode_page
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 
 def place(item: str) -> dict[str, str]:
@@ -43,7 +45,11 @@ def test_a_page_ends_at_its_limit_or_where_its_bytes_would_be_too_many() -> None
         "the only one does not fit": (page(["a"], max_bytes=1), ["a"], False),
         "the database found more": (page(["a"], total=2), ["a"], True),
     }
-    wrong = {name: page for name, (page, items, more) in cases.items() if (page.items, page.next_cursor is not UNSET) != (items, more)}
+    wrong = {
+        name: page
+        for name, (page, items, more) in cases.items()
+        if (page.items, page.next_cursor is not UNSET) != (items, more)
+    }
     assert wrong == {}
 
 

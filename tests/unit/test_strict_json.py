@@ -11,7 +11,9 @@ from app.http import strict_json
 from tests.contract.hostile import BODIES, VALUES, Case
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 numbers = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
@@ -116,7 +118,18 @@ def test_commas_and_brackets_in_strings_are_not_counted() -> None:
 
 
 # The corpus, and numbers and escapes that are spelt in an odd way or stand at a border; put together in any order.
-odd = ["1.00", "1E+5", "1e16", "1e+16", "2.5e-324", "9" * 63, "-" + "9" * 63, "-" + "9" * 64, "3." + "1" * 62, "3." + "1" * 63]
+odd = [
+    "1.00",
+    "1E+5",
+    "1e16",
+    "1e+16",
+    "2.5e-324",
+    "9" * 63,
+    "-" + "9" * 63,
+    "-" + "9" * 64,
+    "3." + "1" * 62,
+    "3." + "1" * 63,
+]
 odd += [r'"\u00e9"', r'"\u00E9"', r'"\/"', '"[[{,"', "[" * 63 + "]" * 63, "[" * 64 + "]" * 64, '"' + "9" * 65 + '"']
 corpus = [case.text.decode() for case in VALUES if len(case.text) < 5000 and case.row[:2] != "D4"]
 atoms = st.sampled_from(corpus) | st.sampled_from(odd) | st.builds(json.dumps, texts, ensure_ascii=st.booleans())
@@ -146,7 +159,12 @@ def test_a_look_finds_nothing_good_that_a_full_scan_refuses(text: str) -> None:
 @pytest.mark.parametrize("ascii_only", [True, False])
 @pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
 def test_a_batch_as_clients_send_it_needs_no_full_scan(ascii_only: bool, separators: tuple[str, str]) -> None:
-    batch = {"jobs": [{"job_type": "test", "payload": {"text": "x" * 200, "n": n, "half": 0.5, "more": [None, True]}} for n in range(1000)]}
+    batch = {
+        "jobs": [
+            {"job_type": "test", "payload": {"text": "x" * 200, "n": n, "half": 0.5, "more": [None, True]}}
+            for n in range(1000)
+        ]
+    }
     assert strict_json._is_plain(json.dumps(batch, ensure_ascii=ascii_only, separators=separators))
 
 
@@ -154,7 +172,9 @@ def test_a_batch_of_python_in_another_language_needs_no_full_scan() -> None:
     assert strict_json._is_plain(json.dumps({"jobs": [{"job_type": "test", "payload": "schön 🙂"}] * 1000}))
 
 
-@pytest.mark.parametrize("deepest", ["[" * 64 + "]" * 64, '{"a":' * 63 + "{}" + "}" * 63, "[[]," * 63 + "[]" + "]" * 63])
+@pytest.mark.parametrize(
+    "deepest", ["[" * 64 + "]" * 64, '{"a":' * 63 + "{}" + "}" * 63, "[[]," * 63 + "[]" + "]" * 63]
+)
 def test_a_look_sees_how_deep_a_text_is(deepest: str) -> None:
     assert strict_json._is_plain(deepest)
     assert not strict_json._is_plain(f"[{deepest}]")

@@ -11,7 +11,9 @@ from app.stats.service import _percentile
 from app.stats.store import DurationRow
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 spans = st.lists(st.integers(1, 10**8), min_size=1, max_size=50)
 

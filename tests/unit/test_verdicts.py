@@ -9,18 +9,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.jobs.schemas import Attempt, JobError
-from app.leases.retry_decision import MAX_TEXT, LeaseEnd, LeaseOutcome, RetryDecision, backoff, decide, fingerprint, stored_error
+from app.leases.retry_decision import (
+    MAX_TEXT,
+    LeaseEnd,
+    LeaseOutcome,
+    RetryDecision,
+    backoff,
+    decide,
+    fingerprint,
+    stored_error,
+)
 from app.leases.schemas import SentError
 from app.leases.store import LeaseRow
 from app.settings import Settings
 
 # The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
-pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 JOB, TOKEN = UUID(int=1), UUID(int=2)
 SETTINGS = Settings.model_construct(
-    max_crashes=3, max_deliveries=10, retry_base_seconds=10.0, retry_factor=3.0, retry_max_seconds=100.0, retry_jitter=0.5
+    max_crashes=3,
+    max_deliveries=10,
+    retry_base_seconds=10.0,
+    retry_factor=3.0,
+    retry_max_seconds=100.0,
+    retry_jitter=0.5,
 )
 RUNNING = LeaseRow(
     id=JOB,
@@ -87,7 +103,8 @@ def test_a_cancelled_job_ends_cancelled_whatever_its_worker_says(outcome: LeaseO
 
 
 @pytest.mark.parametrize(
-    ("outcome", "remembered"), [("fail", "fail"), ("snooze", "snooze"), ("release", "release"), ("undo", None), ("expire", None)]
+    ("outcome", "remembered"),
+    [("fail", "fail"), ("snooze", "snooze"), ("release", "release"), ("undo", None), ("expire", None)],
 )
 def test_only_a_workers_word_can_be_repeated(outcome: LeaseOutcome, remembered: str | None) -> None:
     assert decision(RUNNING, outcome).settled_as == remembered
@@ -99,7 +116,9 @@ def test_a_late_release_of_an_expired_lease_gives_back_no_attempt() -> None:
 
 
 def test_a_retry_waits_longer_each_time_up_to_the_cap() -> None:
-    delays = [(decision(RUNNING._replace(attempt=attempt), "fail").run_at - NOW).total_seconds() for attempt in (1, 2, 3, 4)]
+    delays = [
+        (decision(RUNNING._replace(attempt=attempt), "fail").run_at - NOW).total_seconds() for attempt in (1, 2, 3, 4)
+    ]
     assert delays == [10, 30, 90, 100]
 
 
@@ -118,8 +137,12 @@ def test_a_worker_may_name_the_delay_and_it_has_no_jitter() -> None:
 
 
 @given(st.integers(1, 10**6), st.floats(0, 366 * 86400), st.floats(1, 1000), st.floats(0, 366 * 86400))
-def test_back_off_never_overflows_and_never_exceeds_its_cap(attempt: int, base: float, factor: float, most: float) -> None:
-    if base > 0 and factor > 1.01:  # slower growth than that takes as many steps as attempts, of which there are 1000 at most
+def test_back_off_never_overflows_and_never_exceeds_its_cap(
+    attempt: int, base: float, factor: float, most: float
+) -> None:
+    if (
+        base > 0 and factor > 1.01
+    ):  # slower growth than that takes as many steps as attempts, of which there are 1000 at most
         assert 0 <= backoff(attempt, base, factor, most) <= most
 
 

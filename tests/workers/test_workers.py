@@ -96,7 +96,11 @@ def test_a_heartbeat_tells_the_directive_and_still_extends(api: Api, w1: str, di
     told = api.post(f"/workers/{w1}/{directive}")
     assert told["held_leases"] == 1
     answer = api.heartbeat(w1, job)
-    assert (answer["directive"], answer["leases"][0]["status"], answer["leases"][0]["action"]) == (directive, "extended", "continue")
+    assert (answer["directive"], answer["leases"][0]["status"], answer["leases"][0]["action"]) == (
+        directive,
+        "extended",
+        "continue",
+    )
     assert api.complete(job)["status"] == "settled"
 
 
@@ -165,7 +169,9 @@ def test_worker_ids_beyond_the_limit_of_a_key_are_served_but_not_listed(db: Test
         held = [api.claim_one(worker_id=f"{queue}-{number}") for number in range(5)]
         api.heartbeat(f"{queue}-5", held[4])
         api.heartbeat(f"{queue}-0", held[0])
-        assert [found["worker_id"] for found in api.get("/workers")["items"]] == [f"{queue}-{number}" for number in range(3)]
+        assert [found["worker_id"] for found in api.get("/workers")["items"]] == [
+            f"{queue}-{number}" for number in range(3)
+        ]
         assert "longshore_workers_not_listed_total 3.0" in api.http.get("/metrics").text
         assert api.claim(worker_id=f"{queue}-new")["directive"] == "run"
         api.post(f"/workers/{queue}-4/drain", status=404)

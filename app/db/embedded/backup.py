@@ -14,7 +14,9 @@ def check_target(target: Path, data_dir: Path) -> None:
     if target.exists():
         raise EmbeddedError(f"{target} exists already: a backup needs a new folder")
     if target.resolve().is_relative_to(data_dir.resolve()):
-        raise EmbeddedError(f"{target} is inside the data folder {data_dir}: choose a folder outside it, best on another disk")
+        raise EmbeddedError(
+            f"{target} is inside the data folder {data_dir}: choose a folder outside it, best on another disk"
+        )
 
 
 def back_up(dsn: str, source: Path, target: Path) -> None:
@@ -33,7 +35,9 @@ def _run(program: str, *arguments: str) -> None:
     path = find_binaries() / program
     if not path.is_file():
         raise EmbeddedError(f"{path} is missing: install all of Postgres's client programs")
-    done = subprocess.run([path, *arguments], env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [path, *arguments], env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise EmbeddedError(f"{program} failed: {done.stderr.strip()[-2000:]}")
 

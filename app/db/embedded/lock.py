@@ -41,7 +41,11 @@ class Ownership:
         fcntl.flock(self._pin, fcntl.LOCK_SH)
 
     def _note(self, runtime: str | None) -> None:
-        owner = {"pid": os.getpid(), "since": datetime.now(UTC).isoformat(timespec="seconds"), "command": shlex.join(sys.orig_argv)}
+        owner = {
+            "pid": os.getpid(),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(sys.orig_argv),
+        }
         self._file.seek(0)
         self._file.truncate()
         self._file.write(json.dumps(owner | ({"runtime": runtime} if runtime else {})))
@@ -62,7 +66,9 @@ def _open(path: Path) -> IO[str]:
     try:
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
     except PermissionError as error:
-        raise EmbeddedError(f"cannot write {path}: it belongs to another user; start as that user, or set LONGSHORE_DATA_DIR") from error
+        raise EmbeddedError(
+            f"cannot write {path}: it belongs to another user; start as that user, or set LONGSHORE_DATA_DIR"
+        ) from error
 
 
 def _read(file: IO[str]) -> dict[str, str]:
@@ -73,5 +79,9 @@ def _read(file: IO[str]) -> dict[str, str]:
 
 
 def _describe(folder: Path, owner: Mapping[str, str]) -> str:
-    who = f"process {owner['pid']} (since {owner['since']}: {owner['command']})" if "pid" in owner else "another process that is starting"
+    who = (
+        f"process {owner['pid']} (since {owner['since']}: {owner['command']})"
+        if "pid" in owner
+        else "another process that is starting"
+    )
     return f"{folder} is in use by {who}; stop it, or set LONGSHORE_DATA_DIR to another folder"

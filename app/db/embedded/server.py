@@ -56,7 +56,9 @@ class EmbeddedPostgres:
     def __enter__(self) -> str:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def start(self) -> str:
@@ -144,7 +146,9 @@ class EmbeddedPostgres:
                 return os.path.samefile(f"/proc/{pid}/cwd", self.data)
             return False
         else:  # noqa: RET505 - mypy skips the other platform's branch, not what follows it
-            shown = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+            shown = subprocess.run(
+                ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+            ).stdout
             return "postgres" in shown and str(self.data) in shown
 
     def _sweep(self, leftover: Path | None) -> None:
@@ -170,7 +174,9 @@ class EmbeddedPostgres:
             if self._may("-x", binaries / "postgres"):
                 return runtime, binaries
             shutil.rmtree(runtime)  # no program runs from a noexec mount
-        raise EmbeddedError(f"{self._user_name} may not run {found}: install Postgres where all users can reach it, or set DATABASE_URL")
+        raise EmbeddedError(
+            f"{self._user_name} may not run {found}: install Postgres where all users can reach it, or set DATABASE_URL"
+        )
 
     def _make_runtime(self, base: str) -> Path:
         runtime = Path(tempfile.mkdtemp(prefix="longshore-", dir=base))
@@ -197,7 +203,10 @@ class EmbeddedPostgres:
         builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if version >= 17 else []
         auth = ["--username=postgres", "--auth-local=trust", "--auth-host=reject"]  # the socket's folder is the guard
         where = self._address(new, version)
-        made = self._run([f"{binaries}/initdb", "-D", where, "--encoding=UTF8", "--locale=C", *builtin, *auth, "--data-checksums"], new)
+        made = self._run(
+            [f"{binaries}/initdb", "-D", where, "--encoding=UTF8", "--locale=C", *builtin, *auth, "--data-checksums"],
+            new,
+        )
         if made.returncode != 0:
             raise EmbeddedError(f"initdb failed: {made.stdout.decode(errors='replace')[-2000:].strip()}")
         new.rename(self.data)
@@ -229,7 +238,9 @@ class EmbeddedPostgres:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as log:
             begins = log.tell()  # asked before the start: Postgres writes through the same file offset
-            self._process = self._spawn([f"{binaries}/postgres", "-D", self._address(self.data, version), *settings], self.data, log)
+            self._process = self._spawn(
+                [f"{binaries}/postgres", "-D", self._address(self.data, version), *settings], self.data, log
+            )
             return self._process, begins
 
     def _await_ready(self, process: subprocess.Popen[bytes], offset: int) -> None:
