@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import by_lane
+from app.db.lanes import group_by_lane
 from app.db.pool import for_each
 from app.dependencies import store
 from app.dependencies.store import DependentRow
@@ -29,7 +29,7 @@ class DependencyResolver:
 
     async def run_once(self) -> None:
         while ended := await store.unresolved_parents(self._infra.db, ENDINGS):
-            lanes = by_lane([row["id"] for row in ended], lambda job_id: job_id)
+            lanes = group_by_lane([row["id"] for row in ended], lambda job_id: job_id)
             await for_each(lanes.items(), lambda item: self._tell_children(*item))
 
     async def _tell_children(self, lane: int, parents: Sequence[UUID]) -> None:
@@ -41,7 +41,7 @@ class DependencyResolver:
 
     async def _tell(self, told: Sequence[DependentRow], *, failed: bool) -> None:
         parents = sorted({row.parent for row in told})
-        for lane, ids in by_lane({row.child for row in told}, lambda job_id: job_id).items():
+        for lane, ids in group_by_lane({row.child for row in told}, lambda job_id: job_id).items():
             await self._queues.load([lane])
             if failed:
                 await self._cancel(lane, ids, parents)

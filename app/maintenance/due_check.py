@@ -4,13 +4,14 @@ nothing to do asked 16 times a second."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.db.every import Timer
+from app.db.repeating_timer import RepeatingTimer
 from app.db.infrastructure import Infrastructure
 from app.maintenance import store
-from app.maintenance.chores import JobScheduler, LeaseRescuer
+from app.maintenance.job_scheduler import JobScheduler
+from app.maintenance.lease_rescuer import LeaseRescuer
 from app.schedules.enqueuer import PeriodicEnqueuer
 
-REGULARLY = 20  # rounds after which a sweep is made unasked
+SAFETY_RUN_EVERY = 20  # rounds after which a sweep is made unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class DueCheck:
 
     async def run_once(self) -> None:
         now = self.infra.now()
-        unasked = Timer(
+        unasked = RepeatingTimer(
             self.infra.settings.sweep_seconds, self._nudge_all
         )  # while the look waits for a lock, or for the database
         try:

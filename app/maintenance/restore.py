@@ -18,7 +18,7 @@ async def end_leases(infra: Infrastructure, settlements: SettlementService) -> i
     that had run out could still settle late, so they go too. Safe to repeat, and beside brokers that serve."""
     after, ended = _FIRST, 0
     while rows := await store.live_tokens(infra.db, after, BATCH):
-        ended += len(await settlements.end([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows]))
+        ended += len(await settlements.end_leases([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows]))
         after = (rows[-1]["lane"], rows[-1]["id"])
     log.info("leases ended after a restore", count=ended)
     return ended

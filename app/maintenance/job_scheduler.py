@@ -1,0 +1,56 @@
+"""Makes scheduled jobs claimable when their `run_at` has come.
+
+    scheduled -> ready     the job can be claimed now
+    scheduled -> pending   the job waits for an admission (app/concurrency); the state is stored as `parked`
+
+Every broker runs a scheduler; no leader is needed. The scheduler also sets a timer for the next due
+job, so that a short delay does not wait for the next scan.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from app.db.infrastructure import Infrastructure
+from app.db.lanes import by_lane
+from app.jobs import store as jobs
+from app.jobs.signals import Move, Signals
+from app.queues.cache import QueueCache
+
+BATCH_SIZE = 500  # jobs per statement
+
+
+class JobScheduler:
+    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+        self._infra = infra
+        self._queues = queues
+        self._signals = signals
+        self.wake: Callable[[], None] = lambda: None
+        signals.on_due = self.set_alarm
+
+    async def run_once(self) -> None:
+        now = self._infra.now()
+        while due := await jobs.due_jobs(self._infra.db, now, BATCH_SIZE):
+            lanes = by_lane(due, lambda job_id: job_id)
+            moved = sum([await self._schedule(lane, ids, now) for lane, ids in lanes.items()])
+            if not moved:
+                break  # other sessions have locked or moved the jobs
+        next_due = await jobs.next_due(self._infra.db)
+        # An overdue job is locked by another session. A timer for it would run at once, again and
+        # again; the next scan picks the job up.
+        if next_due is not None and next_due > now:
+            self.set_alarm(next_due)
+
+    async def _schedule(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
+        await self._queues.load([lane])
+        moved = await jobs.schedule_due(self._infra.db, lane, ids, now, self._queues.held_groups(lane))
+        self._infra.metrics.promoted.inc(len(moved))
+        self._signals.moved(lane, [Move(*row) for row in moved], since=min(ids))
+        return len(moved)
+
+    def set_alarm(self, instant: datetime) -> None:
+        """Wakes the scheduler at `instant`. Alarms further away than the scan interval are left to the next scan."""
+        seconds = (instant - self._infra.now()).total_seconds()
+        if seconds < self._infra.settings.sweep_seconds:
+            asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.wake)

@@ -1,0 +1,64 @@
+"""Rescues jobs whose lease has expired: their worker has crashed, hangs, or has lost its connection.
+
+    running -> ready | pending   the job has attempts left
+    running -> scheduled         the run reached its timeout; the job is retried after a back-off
+    running -> dead              attempts exhausted, or it has crashed its workers too often (`poison`)
+    running -> cancelled         a cancellation had been requested
+
+Every broker runs a rescuer; no leader is needed. If two of them find the same lease, the lease token
+makes sure that only one update matches.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from app.db.infrastructure import Infrastructure
+from app.leases import store as leases
+from app.leases.retry_decision import EXPIRED, LeaseEnd
+from app.leases.settle import SettlementService
+from app.log import log
+
+BATCH_SIZE = 500  # leases per statement
+FULL_SCAN_EVERY = 20  # runs
+SCAN_OVERLAP = timedelta(seconds=5)  # how far before the end of the last scan the next one begins
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LeaseRescuer:
+    def __init__(self, infra: Infrastructure, settlements: SettlementService) -> None:
+        self._infra = infra
+        self._settlements = settlements
+        self._scanned_until = _BEGINNING
+        self._runs = 0
+
+    @property
+    def scan_from(self) -> datetime:
+        """The lease expiry from which the next scan reads.
+
+        It skips the range that earlier runs have scanned, because the start of the index is full of
+        dead entries of jobs that were settled in time. Every 20th run is a full scan: a slow commit
+        can write a lease whose expiry has already been scanned past.
+        """
+        is_full_scan = self._runs % FULL_SCAN_EVERY == 0
+        return _BEGINNING if is_full_scan else self._scanned_until - SCAN_OVERLAP
+
+    def mark_scanned(self, until: datetime) -> None:
+        """Records that no lease that expired by `until` is left.
+
+        `DueCheck` calls this, too, when its query has found no expired lease.
+        """
+        self._scanned_until = until
+        self._runs += 1
+
+    async def run_once(self) -> None:
+        now, scan_from, rescued = self._infra.now(), self.scan_from, 0
+        while rows := await leases.expired_leases(self._infra.db, scan_from, now, BATCH_SIZE):
+            ended = await self._settlements.end(
+                [LeaseEnd(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows]
+            )
+            rescued += len(ended)
+            if len(rows) < BATCH_SIZE or not ended:  # `not ended`: other brokers were faster
+                break
+        self.mark_scanned(now)
+        if rescued:
+            self._infra.metrics.expired.inc(rescued)
+            log.info("leases expired", count=rescued)

@@ -1,0 +1,53 @@
+"""Creates the daily partitions of finished jobs ahead of time, and retires those whose day is over.
+
+    completed | cancelled -> deleted    the partition is dropped
+    completed | cancelled -> archived   the partition is detached (`retention.mode: detach`)
+
+A partition holds the jobs that may be deleted on its day. One broker at a time, the leader, runs this.
+It is a service of its own because it may have to wait for a table lock, and no other service should.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from app.db.infrastructure import Infrastructure
+from app.log import log
+from app.maintenance import store
+from app.queues.cache import QueueCache
+
+DAYS_AHEAD = 3
+_SETTINGS_LANE = 0  # belongs to no queue: its retention is the one of the settings
+
+
+class Partitions:
+    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+        self._infra = infra
+        self._queues = queues
+
+    async def run_once(self) -> None:
+        await self._create(self._infra.now())
+        await self._retire(self._infra.retention_now())
+
+    async def _create(self, now: datetime) -> None:
+        """Creates the partitions for jobs that finish from now on: the day on which they may go, and a few more.
+
+        It also creates those for jobs in the default partition, which is never dropped: the jobs
+        would be kept forever.
+        """
+        await self._queues.refresh()
+        retentions = {self._queues.retention(lane, now) for lane in (_SETTINGS_LANE, *self._queues.lanes())}
+        first_days = {(until.date(), archived) for until, archived in retentions}
+        for day, archived in sorted(
+            {(day + timedelta(days=ahead), archived) for day, archived in first_days for ahead in range(DAYS_AHEAD)}
+        ):
+            await store.make_partition(self._infra.db, day, archived=archived)
+        for archived, day in await store.stray_days(self._infra.db):
+            await store.make_partition(self._infra.db, day, archived=archived)
+
+    async def _retire(self, now: datetime) -> None:
+        """Drops or detaches the partitions whose day is over."""
+        for name in await store.partitions(self._infra.db):
+            day = datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=UTC)
+            if day + timedelta(days=1) <= now and await store.retire_partition(
+                self._infra.db, name, archived="_archive_" in name
+            ):
+                log.info("partition retired", partition=name)

@@ -1,0 +1,46 @@
+"""Moves jobs to the dead letters that no worker has started before their `expires_at`.
+
+    scheduled | blocked | ready | pending -> dead   (reason `expired`)
+
+Every broker runs the enforcer; no leader is needed. A job that a worker starts in the meantime no
+longer matches the statement.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from app.db.infrastructure import Infrastructure
+from app.db.lanes import by_lane
+from app.db.pool import for_each
+from app.jobs import store as jobs
+from app.jobs.signals import Signals
+from app.log import log
+from app.queues.cache import QueueCache
+
+BATCH_SIZE = 500  # jobs per statement
+
+
+class StartDeadlineEnforcer:
+    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+        self._infra = infra
+        self._queues = queues
+        self._signals = signals
+
+    async def run_once(self) -> None:
+        now = self._infra.now()
+        while overdue := await jobs.past_start_deadline(self._infra.db, now, BATCH_SIZE):
+            lanes = by_lane(overdue, lambda job_id: job_id)
+            moved = sum(await for_each(lanes.items(), lambda item: self._move_to_dead_letters(*item, now)))
+            if not moved:
+                break  # workers have just started them
+
+    async def _move_to_dead_letters(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
+        rows = await jobs.kill_unstarted(self._infra.db, lane, ids, now)
+        self._signals.left(lane, {row.group_key for row in rows})
+        self._signals.finished(row.id for row in rows)
+        if any(row.awaited for row in rows):
+            self._signals.ended()
+        if rows:
+            log.info("jobs missed their start deadline", queue=await self._queues.name_of(lane), count=len(rows))
+        return len(rows)
