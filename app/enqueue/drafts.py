@@ -1,4 +1,4 @@
-"""A job on its way in: what was asked for, the row it would be, and what became of it."""
+"""A job on its way into the database: the request, the row it becomes, and the outcome."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,17 @@ from app.queues.cache import Queue
 
 @dataclass(slots=True)
 class JobDraft:
-    """`row` is what would be stored. With `existing` it is not: its unique key belongs to that job already, which takes the row's body
-    if it `replaces`; `replaced` is what it has become then."""
+    """One requested job, from the parsed request to the outcome.
 
-    index: int | None  # in a batch
+    A draft is inserted, is a duplicate, or is rejected:
+
+    * Inserted: `row` is stored.
+    * Duplicate: `existing` is the job that has the unique key. `row` is not stored. If `replaces`,
+      the existing job takes the body of `row`, and `replaced` describes the job afterwards.
+    * Rejected: `problem` says why.
+    """
+
+    index: int | None  # position in a batch
     queue: Queue
     lane: int
     row: NewJob
@@ -28,8 +35,8 @@ class JobDraft:
     problem: Problem | None = None
 
     @property
-    def at(self) -> str:
-        """The pointer to it."""
+    def pointer(self) -> str:
+        """JSON pointer to the job in the request."""
         return "" if self.index is None else f"/jobs/{self.index}"
 
     @property
@@ -38,6 +45,7 @@ class JobDraft:
 
     @property
     def accepted(self) -> bool:
+        """Whether the row will be inserted."""
         return self.existing is None and self.problem is None
 
     @property
@@ -52,5 +60,5 @@ class JobDraft:
         )
 
 
-def new_rows(entries: Iterable[JobDraft]) -> list[NewJob]:
-    return [entry.row for entry in entries if entry.accepted]
+def new_rows(drafts: Iterable[JobDraft]) -> list[NewJob]:
+    return [draft.row for draft in drafts if draft.accepted]

@@ -1,4 +1,7 @@
-"""What a job that comes in can be to somebody who waits for one. Who waits is known to app/leases alone."""
+"""What an enqueue offers to waiting pollers.
+
+Only app/matching knows the pollers, so it overrides this interface.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -7,16 +10,24 @@ from app.jobs.store import NewJob
 
 
 class Offer:
-    """Jobs on their way into the database, with `rows` as they are to be stored. This one is made to nobody."""
+    """New jobs before their INSERT, with `rows` as they will be stored. This class matches no
+    poller.
+
+    created -> committed   the INSERT has been committed
+    created -> aborted     the INSERT has failed, or its outcome is unknown
+    """
 
     def __init__(self, rows: Sequence[NewJob]) -> None:
         self.rows = rows
 
-    def stored(self) -> None:
-        """They are committed."""
+    def committed(self) -> None:
+        """Called after the commit."""
 
-    def failed(self, error: BaseException) -> None:
-        """They are not; or, if `error` says so, nobody knows."""
+    def aborted(self, error: BaseException) -> None:
+        """Called when the INSERT raises.
+
+        If `error` says `unknown`, the rows may be stored all the same.
+        """
 
 
 MakeOffer: TypeAlias = Callable[[int, Sequence[NewJob]], Offer]

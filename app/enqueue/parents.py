@@ -1,4 +1,10 @@
-"""Jobs that wait for other jobs: their parents are marked as waited for, and what has ended already is taken as it ended."""
+"""Dependencies of new jobs: marks live parents, and applies the outcome of finished ones.
+
+no parent left             -> ready | parked | scheduled
+a parent is live           -> blocked, until the dependency resolver unblocks the job
+a parent died or cancelled -> cancelled, or as if it had completed with `on_parent_failure: run`
+a parent is unknown        -> rejected, and so are the jobs of the call that depend on it
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -6,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 from uuid import UUID
 
-from app.db.lanes import by_lane
+from app.db.lanes import group_by_lane
 from app.db.pool import Executor
 from app.dependencies import graph, store
 from app.enqueue.drafts import JobDraft
@@ -14,94 +20,109 @@ from app.errors import ValidationFailed
 from app.jobs.store import NewJob, to_array_text
 from app.slices import in_slices
 
-WAITING = "waiting_for_jobs"
-PAIRS = 5000  # pairs of parent and child per statement: the driver takes a few milliseconds to encode them
+WAITING_REASON = "waiting_for_jobs"
+# Pairs of parent and child per statement: the driver encodes them in a few milliseconds
+MAX_PAIRS = 5000
 CHUNK_BYTES = 2 * 1024 * 1024
 
 
-async def resolve_parents(on: Executor, entries: Sequence[JobDraft], kept_at: datetime) -> list[JobDraft]:
-    """Resolves the parents before the jobs are stored. Returns the jobs that cannot run, because a parent has died or was cancelled.
-    Finished parents whose retention has ended by `kept_at` count as removed."""
-    await _follow(entries)
-    stored = await _parents(entries) - {entry.row.id for entry in entries}
-    living, ended = await _look(on, stored, kept_at)
-    await _refuse(entries, stored - living - ended.keys())
-    doomed = [entry async for entry in in_slices(entries) if entry.accepted and _wait(entry, ended)]
-    awaited = await _parents(entries)
-    for entry in entries:
-        if entry.row.id in awaited:
-            entry.row = entry.row._replace(awaited=True)
-    return doomed
+async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], kept_at: datetime) -> list[JobDraft]:
+    """Resolves the parents before the jobs are inserted.
+
+    Returns the jobs that must be cancelled, because a parent has died or was cancelled. Finished
+    parents whose retention has ended by `kept_at` count as removed.
+    """
+    await _redirect_to_existing(drafts)
+    stored = await _parent_ids(drafts) - {draft.row.id for draft in drafts}
+    live, finished = await _lock_parents(db, stored, kept_at)
+    await _reject_unknown_parents(drafts, stored - live - finished.keys())
+    to_cancel = [draft async for draft in in_slices(drafts) if draft.accepted and _is_blocked_forever(draft, finished)]
+    awaited = await _parent_ids(drafts)
+    for draft in drafts:
+        if draft.row.id in awaited:
+            draft.row = draft.row._replace(awaited=True)
+    return to_cancel
 
 
-async def _parents(entries: Sequence[JobDraft]) -> set[UUID]:
+async def _parent_ids(drafts: Sequence[JobDraft]) -> set[UUID]:
     """The parents of all jobs that will be inserted."""
-    return {parent async for entry in in_slices(entries) if entry.accepted for parent in entry.parents}
+    return {parent async for draft in in_slices(drafts) if draft.accepted for parent in draft.parents}
 
 
-async def _follow(entries: Sequence[JobDraft]) -> None:
-    """A parent of the same call may have found its unique key taken: then the job that has it is the parent."""
-    elsewhere = {entry.row.id: entry.existing for entry in entries if entry.existing is not None}
-    if not elsewhere:
+async def _redirect_to_existing(drafts: Sequence[JobDraft]) -> None:
+    """A parent in the same call may be a duplicate: then the job that has its unique key is the
+    parent.
+    """
+    existing = {draft.row.id: draft.existing for draft in drafts if draft.existing is not None}
+    if not existing:
         return
-    async for entry in in_slices(entries):
-        if not elsewhere.keys().isdisjoint(entry.parents):
-            entry.parents = list(dict.fromkeys(elsewhere.get(parent) or parent for parent in entry.parents))
-            entry.row = entry.row._replace(depends_on=to_array_text(entry.parents))
-    places = {entry.row.id: entry.at for entry in entries if entry.accepted}
-    if not places.keys().isdisjoint(elsewhere.values()):  # two refs have become one job: that can close a circle
-        coming = [entry for entry in entries if entry.accepted]
-        named = {
-            entry.at: [places[parent] for parent in entry.parents if parent in places]
-            async for entry in in_slices(coming)
+    async for draft in in_slices(drafts):
+        if not existing.keys().isdisjoint(draft.parents):
+            draft.parents = list(dict.fromkeys(existing.get(parent) or parent for parent in draft.parents))
+            draft.row = draft.row._replace(depends_on=to_array_text(draft.parents))
+    pointers = {draft.row.id: draft.pointer for draft in drafts if draft.accepted}
+    # Two refs are one job now, which can close a cycle
+    if not pointers.keys().isdisjoint(existing.values()):
+        inserted = [draft for draft in drafts if draft.accepted]
+        parents = {
+            draft.pointer: [pointers[parent] for parent in draft.parents if parent in pointers]
+            async for draft in in_slices(inserted)
         }
-        await asyncio.to_thread(graph.check_no_cycle, named, {place: place for place in named})
+        await asyncio.to_thread(graph.check_no_cycle, parents, {pointer: pointer for pointer in parents})
 
 
-async def _refuse(entries: Sequence[JobDraft], unknown: set[UUID]) -> None:
-    """Who waits for a job that is not there is refused; and who waits for one that was refused, and so on."""
+async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]) -> None:
+    """Rejects jobs whose parent does not exist, then the jobs that depend on rejected ones, and so
+    on.
+    """
     children: dict[UUID, list[JobDraft]] = {}
-    async for entry in in_slices(entries):
-        if entry.accepted:
-            entry.problem = unknown_parent(entry, unknown)
-            for parent in entry.parents:
-                children.setdefault(parent, []).append(entry)
-    refused = [entry for entry in entries if entry.problem is not None]
-    while refused:
-        for child in children.get(refused.pop().row.id, ()):
+    async for draft in in_slices(drafts):
+        if draft.accepted:
+            draft.problem = unknown_parent(draft, unknown)
+            for parent in draft.parents:
+                children.setdefault(parent, []).append(draft)
+    rejected = [draft for draft in drafts if draft.problem is not None]
+    while rejected:
+        for child in children.get(rejected.pop().row.id, ()):
             if child.problem is None:
                 child.problem = ValidationFailed.at(
-                    f"{child.at}/depends_on", "a job that it depends on was refused", "refused_parent"
+                    f"{child.pointer}/depends_on", "a job that it depends on was rejected", "refused_parent"
                 )
-                refused.append(child)
+                rejected.append(child)
 
 
-def _wait(entry: JobDraft, ended: dict[UUID, str]) -> bool:
-    """For those that have not ended yet. True: for nobody, as it is to be cancelled with one that has."""
-    if entry.parents and ended.keys().isdisjoint(entry.parents):
-        entry.row = entry.row._replace(state="blocked", reason=WAITING, awaits=entry.row.depends_on)
+def _is_blocked_forever(draft: JobDraft, finished: dict[UUID, str]) -> bool:
+    """Blocks the job on its live parents.
+
+    True if a finished parent failed, so that the job must be cancelled.
+    """
+    if draft.parents and finished.keys().isdisjoint(draft.parents):
+        draft.row = draft.row._replace(state="blocked", reason=WAITING_REASON, awaits=draft.row.depends_on)
         return False
-    failed = any(ended.get(parent) in ("dead", "cancelled") for parent in entry.parents)
-    entry.parents = [parent for parent in entry.parents if parent not in ended]
-    entry.row = _waiting(entry.row, entry.parents)
-    return failed and entry.row.on_parent_failure == "cancel"
+    failed = any(finished.get(parent) in ("dead", "cancelled") for parent in draft.parents)
+    draft.parents = [parent for parent in draft.parents if parent not in finished]
+    draft.row = _blocked(draft.row, draft.parents)
+    return failed and draft.row.on_parent_failure == "cancel"
 
 
-async def insert_dependents(on: Executor, entries: Sequence[JobDraft]) -> None:
-    """After the jobs are stored."""
+async def insert_dependents(db: Executor, drafts: Sequence[JobDraft]) -> None:
+    """Stores which child depends on which parent. Call it after the jobs are inserted."""
     children: dict[UUID, list[UUID]] = {}
-    async for entry in in_slices(entries):
-        for parent in entry.parents if entry.accepted else ():
-            children.setdefault(parent, []).append(entry.row.id)
-    for lane, parents in by_lane(children, lambda parent: parent).items():
+    async for draft in in_slices(drafts):
+        for parent in draft.parents if draft.accepted else ():
+            children.setdefault(parent, []).append(draft.row.id)
+    for lane, parents in group_by_lane(children, lambda parent: parent).items():
         pairs = ((parent, child) for parent in parents for child in children[parent])
-        while portion := list(islice(pairs, PAIRS)):
-            await store.add_dependents(on, lane, [parent for parent, _ in portion], [child for _, child in portion])
+        while chunk := list(islice(pairs, MAX_PAIRS)):
+            await store.add_dependents(db, lane, [parent for parent, _ in chunk], [child for _, child in chunk])
 
 
 def chunks(rows: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
-    """Splits rows into statements of bounded size, because the driver encodes a statement in one go. A job may name a thousand parents,
-    and its row has them twice."""
+    """Splits rows into statements of bounded size, because the driver encodes a statement in one
+    go.
+
+    A job may have a thousand parents, and its row contains them twice.
+    """
     if not any(row.depends_on for row in rows):
         yield rows
         return
@@ -110,26 +131,29 @@ def chunks(rows: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
         yield rows[start : start + step]
 
 
-async def _look(on: Executor, ids: set[UUID], kept_at: datetime) -> tuple[set[UUID], dict[UUID, str]]:
-    """Those that live, which cannot end before our commit; and how the others have ended."""
-    living: set[UUID] = set()
-    ended: dict[UUID, str] = {}
-    for lane, some in by_lane(ids, lambda job_id: job_id).items():
-        living |= set(await store.mark_parents(on, lane, some))
-        others = [job_id for job_id in some if job_id not in living]
-        ended |= await store.finished_parents(on, lane, others, kept_at) if others else {}
-    return living, ended
+async def _lock_parents(db: Executor, ids: set[UUID], kept_at: datetime) -> tuple[set[UUID], dict[UUID, str]]:
+    """The live parents, and the states of the finished ones.
+
+    Row locks keep live parents live until our commit.
+    """
+    live: set[UUID] = set()
+    finished: dict[UUID, str] = {}
+    for lane, parents in group_by_lane(ids, lambda job_id: job_id).items():
+        live |= set(await store.mark_parents(db, lane, parents))
+        others = [job_id for job_id in parents if job_id not in live]
+        finished |= await store.finished_parents(db, lane, others, kept_at) if others else {}
+    return live, finished
 
 
-def unknown_parent(entry: JobDraft, unknown: set[UUID]) -> ValidationFailed | None:
-    for parent in entry.parents:
+def unknown_parent(draft: JobDraft, unknown: set[UUID]) -> ValidationFailed | None:
+    for parent in draft.parents:
         if parent in unknown:
-            return ValidationFailed.at(f"{entry.at}/depends_on", f"there is no job {parent}", "unknown_job")
+            return ValidationFailed.at(f"{draft.pointer}/depends_on", f"there is no job {parent}", "unknown_job")
     return None
 
 
-def _waiting(row: NewJob, parents: Sequence[UUID]) -> NewJob:
-    """When the last parent has completed, its own time counts."""
+def _blocked(row: NewJob, parents: Sequence[UUID]) -> NewJob:
+    """Keeps `run_at`: once the last parent has completed, the job is scheduled for it."""
     if not parents:
         return row
-    return row._replace(state="blocked", reason=WAITING, awaits=to_array_text(parents))
+    return row._replace(state="blocked", reason=WAITING_REASON, awaits=to_array_text(parents))

@@ -1,4 +1,7 @@
-"""Turns requested jobs into entries: decodes and checks each job and builds its row, or returns its problem. Stores nothing."""
+"""Turns requested jobs into drafts: decodes and checks each job, and builds its row or its problem.
+
+The parser writes nothing.
+"""
 
 import asyncio
 from collections.abc import Callable, Container, Sequence
@@ -24,26 +27,25 @@ from app.errors import (
     Problem,
     QueueLimit,
     ValidationFailed,
-    refuse,
+    raise_for_faults,
 )
 from app.http.authorization import Access
 from app.http.body_decoder import BodyDecoder
-from app.http.request_body import LARGE
+from app.http.request_body import LARGE_BODY_BYTES
 from app.http.schema_types import UNSET, Raw, value_or
 from app.job_types.cache import JobTypeCache
 from app.jobs.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
 from app.jobs.store import to_array_text
 from app.queues.cache import Queue, QueueCache
-from app.queues.creator import Find
+from app.queues.creator import FindQueue
 from app.slices import in_slices
 
 _batch_job = BodyDecoder(BatchJob)
 _batch_jobs = msgspec.json.Decoder(list[BatchJob])
 _EMPTY = Raw(b"{}")
-ParsedJob: TypeAlias = tuple[
-    int | None, JobCreate, Queue, int
-]  # the place of a job in the batch, the job, its queue and its lane
-WaitsForParents: TypeAlias = Callable[[int, str | None], bool]
+# Position in the batch, job, queue, lane
+PlacedJob: TypeAlias = tuple[int | None, JobCreate, Queue, int]
+NeedsAdmission: TypeAlias = Callable[[int, str | None], bool]
 
 
 class JobParser:
@@ -51,198 +53,217 @@ class JobParser:
         self._infra = infra
         self._queues = queues
         self._job_types = job_types
-        self._rules = lru_cache(maxsize=1000)(
-            partial(JobDefaults.of, settings=infra.settings)
-        )  # what is configured anew is a new object
+        # Needs no invalidation: a changed queue or job type is a new object.
+        self._defaults = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=infra.settings))
 
-    def check(self, job: JobCreate, at: str = "") -> None:
-        self._check(job, at, self._infra.now)
+    def check(self, job: JobCreate, pointer: str = "") -> None:
+        self._check(job, pointer, self._infra.now)
 
-    def _check(self, job: JobCreate, at: str, now: Now) -> None:
+    def _check(self, job: JobCreate, pointer: str, now: Now) -> None:
         settings = self._infra.settings
         if job.payload is not UNSET:
-            defaults.check_payload(job.payload, settings, at)
-        faults, more = defaults.faults_of(job, settings, now, at), 0
+            defaults.check_payload(job.payload, settings, pointer)
+        faults, more = defaults.find_faults(job, settings, now, pointer), 0
         job_type = self._job_types.find(job.job_type)
         if job_type is not None:
             try:
-                job_type.check(value_or(job.payload, _EMPTY), at)
-            except ValidationFailed as refusal:
-                faults += refusal.faults
-                more = refusal.fault_count - len(refusal.faults)
+                job_type.check(value_or(job.payload, _EMPTY), pointer)
+            except ValidationFailed as problem:
+                faults += problem.faults
+                more = problem.fault_count - len(problem.faults)
         if faults:
-            refuse(faults, more)
+            raise_for_faults(faults, more)
 
     def read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
-        """Each job, or what is wrong with it. Nothing is written before all have been read, not even a queue."""
-        most = self._infra.settings.max_batch_jobs
-        if len(batch.jobs) > most:
-            raise BatchTooLarge(f"{len(batch.jobs)} jobs, at most {most} are taken", most)
+        """Each job or its problem.
+
+        The caller writes nothing, not even a queue, before all jobs are parsed.
+        """
+        limit = self._infra.settings.max_batch_jobs
+        if len(batch.jobs) > limit:
+            raise BatchTooLarge(f"the batch has {len(batch.jobs)} jobs, at most {limit} are accepted", limit)
         if not batch.jobs:
-            raise ValidationFailed.at("/jobs", "jobs must have at least one job")
-        now, jobs = _stopped(self._infra.now()), _decoded(batch.jobs)
+            raise ValidationFailed.at("/jobs", "jobs must contain at least one job")
+        now, jobs = _fixed_clock(self._infra.now()), _decode_jobs(batch.jobs)
         for index, job in enumerate(jobs):
-            if not isinstance(job, Problem) and self._refusal(job, "", now):
-                jobs[index] = self._refusal(job, f"/jobs/{index}", now) or job  # the others need no pointer
+            # Builds the pointer only for a job with a problem: the others do not need it.
+            if not isinstance(job, Problem) and self._find_problem(job, "", now):
+                jobs[index] = self._find_problem(job, f"/jobs/{index}", now) or job
         return jobs
 
-    def _refusal(self, job: BatchJob, at: str, now: Now) -> Problem | None:
+    def _find_problem(self, job: BatchJob, pointer: str, now: Now) -> Problem | None:
         try:
-            self._check(job, at, now)
+            self._check(job, pointer, now)
         except Problem as problem:
             return problem
         return None
 
-    async def entries(
-        self, jobs: Sequence[BatchJob | Problem], find: Find, trace: Trace, *, atomic: bool
+    async def drafts(
+        self, jobs: Sequence[BatchJob | Problem], find: FindQueue, trace: Trace, *, atomic: bool
     ) -> list[JobDraft | Problem]:
-        """In the order of the batch; a job may name one that stands behind it, so ids come first and parents second."""
-        entries = self._entries(self._drafts(jobs, find), trace)
-        if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
-            return entries
-        refs = await _refs(jobs, entries, atomic=atomic)
-        async for index, (job, entry) in in_slices(enumerate(zip(jobs, [*entries], strict=True))):
-            if isinstance(entry, JobDraft) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
-                try:
-                    self._set_parents(entry, job, refs)
-                except Problem as problem:
-                    entries[index] = problem
-        return entries
+        """The drafts in the order of the batch, or their problems.
 
-    def _drafts(self, jobs: Sequence[BatchJob | Problem], find: Find) -> list[ParsedJob | Problem]:
-        """Each queue is asked for once, and its jobs that are in no group go to one lane together."""
-        known: dict[str, tuple[Queue, int]] = {}
-        drafts: list[ParsedJob | Problem] = []
-        for index, job in enumerate(jobs):
-            if isinstance(job, Problem):
-                drafts.append(job)
-                continue
-            name = "default" if job.queue is UNSET else job.queue
-            if name not in known:
-                queue = _queue_or_problem(find, name, f"/jobs/{index}")
-                if isinstance(queue, Problem):
-                    drafts.append(queue)
-                    continue
-                known[name] = queue, defaults.choose_lane(queue, UNSET)
-            queue, lane = known[name]
-            drafts.append((index, job, queue, lane if job.group is UNSET else defaults.choose_lane(queue, job.group)))
+        Assigns all ids before any parents, because a job may depend on a later one.
+        """
+        drafts = self._build_drafts(self._place_jobs(jobs, find), trace)
+        if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
+            return drafts
+        refs = await _map_refs(jobs, drafts, atomic=atomic)
+        async for index, (job, draft) in in_slices(enumerate(zip(jobs, [*drafts], strict=True))):
+            if isinstance(draft, JobDraft) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
+                try:
+                    self._set_parents(draft, job, refs)
+                except Problem as problem:
+                    drafts[index] = problem
         return drafts
 
-    def _entries(self, drafts: Sequence[ParsedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
-        """With one look at the clock, and one at who waits for a turn in a lane."""
-        now, waits = _stopped(self._infra.now()), cache(self._queues.needs_admission)
-        ids = iter(self._infra.job_ids.several([draft[3] for draft in drafts if isinstance(draft, tuple)]))
+    def _place_jobs(self, jobs: Sequence[BatchJob | Problem], find: FindQueue) -> list[PlacedJob | Problem]:
+        """Finds each queue once. The jobs of a queue that have no group share one lane."""
+        found: dict[str, tuple[Queue, int]] = {}
+        placed: list[PlacedJob | Problem] = []
+        for index, job in enumerate(jobs):
+            if isinstance(job, Problem):
+                placed.append(job)
+                continue
+            name = "default" if job.queue is UNSET else job.queue
+            if name not in found:
+                queue = _queue_or_problem(find, name, f"/jobs/{index}")
+                if isinstance(queue, Problem):
+                    placed.append(queue)
+                    continue
+                found[name] = queue, defaults.choose_lane(queue, UNSET)
+            queue, lane = found[name]
+            placed.append((index, job, queue, lane if job.group is UNSET else defaults.choose_lane(queue, job.group)))
+        return placed
+
+    def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
+        """Reads the clock once, and the admission rule once for each lane and group."""
+        now, needs_admission = _fixed_clock(self._infra.now()), cache(self._queues.needs_admission)
+        ids = iter(self._infra.job_ids.several([job[3] for job in placed if isinstance(job, tuple)]))
         return [
-            self._entry(draft, next(ids), now, trace, waits) if isinstance(draft, tuple) else draft for draft in drafts
+            self._build_draft(job, next(ids), now, trace, needs_admission) if isinstance(job, tuple) else job
+            for job in placed
         ]
 
-    def entry(self, job: JobCreate, find: Find, trace: Trace) -> JobDraft:
-        """One that is alone, and can name no other by a ref."""
+    def draft(self, job: JobCreate, find: FindQueue, trace: Trace) -> JobDraft:
+        """The draft of a single job, whose parents are ids: it has no batch whose refs it could
+        use.
+        """
         queue = find(value_or(job.queue, "default"))
         lane = defaults.choose_lane(queue, job.group)
-        draft, job_id = (None, job, queue, lane), self._infra.job_ids(lane)
-        entry = self._entry(draft, job_id, self._infra.now, trace, self._queues.needs_admission)
+        placed, job_id = (None, job, queue, lane), self._infra.job_ids(lane)
+        draft = self._build_draft(placed, job_id, self._infra.now, trace, self._queues.needs_admission)
         if job.depends_on is not UNSET:
-            self._set_parents(entry, job, {})
-        return entry
+            self._set_parents(draft, job, {})
+        return draft
 
-    def _entry(self, draft: ParsedJob, job_id: UUID, now: Now, trace: Trace, waits: WaitsForParents) -> JobDraft:
-        index, job, queue, lane = draft
-        row = defaults.new_job(job, job_id, self._rules(queue, self._job_types.find(job.job_type)), now, trace)
-        if row.state == "ready" and waits(lane, row.group_key):
+    def _build_draft(
+        self, placed: PlacedJob, job_id: UUID, now: Now, trace: Trace, needs_admission: NeedsAdmission
+    ) -> JobDraft:
+        index, job, queue, lane = placed
+        row = defaults.new_job(job, job_id, self._defaults(queue, self._job_types.find(job.job_type)), now, trace)
+        if row.state == "ready" and needs_admission(lane, row.group_key):
             row = row._replace(state="parked")
         return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 
-    def _set_parents(self, entry: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:
-        entry.parents = graph.resolve(value_or(job.depends_on, []), refs, entry.at)
+    def _set_parents(self, draft: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:
+        draft.parents = graph.resolve(value_or(job.depends_on, []), refs, draft.pointer)
         policy = value_or(job.on_parent_failure, OnParentFailure.CANCEL).value
-        entry.row = entry.row._replace(
-            depends_on=to_array_text(entry.parents), on_parent_failure=policy if entry.parents else None
+        draft.row = draft.row._replace(
+            depends_on=to_array_text(draft.parents), on_parent_failure=policy if draft.parents else None
         )
 
 
-def _queue_or_problem(find: Find, name: str, at: str) -> Queue | Problem:
+def _queue_or_problem(find: FindQueue, name: str, pointer: str) -> Queue | Problem:
     """If a queue does not exist and cannot be created, only the jobs of that queue fail."""
     try:
         return find(name)
     except (NotFound, QueueLimit) as problem:
-        problem.set_faults([Fault(f"{at}/queue", problem.code, problem.detail)])
+        problem.set_faults([Fault(f"{pointer}/queue", problem.code, problem.detail)])
         return problem
 
 
 def reject_inaccessible_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
-    """Replaces each job for a queue that the caller may not access by its problem. Checks each queue name once, as most callers may
-    access all of them."""
-    if access.everything or all(
+    """Replaces each job for a queue that the caller may not access by its problem.
+
+    Checks each queue name once first, because most callers may access all of them.
+    """
+    if access.all_queues or all(
         map(access.allows, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})
     ):
         return jobs
-    return [_refused(index, job, access) or job for index, job in enumerate(jobs)]
+    return [_access_problem(index, job, access) or job for index, job in enumerate(jobs)]
 
 
-def _refused(index: int, job: BatchJob | Problem, access: Access) -> Problem | None:
+def _access_problem(index: int, job: BatchJob | Problem, access: Access) -> Problem | None:
     if isinstance(job, Problem):
         return job
     try:
         access.check(value_or(job.queue, "default"), f"/jobs/{index}/queue")
-    except Forbidden as refusal:
-        return refusal
+    except Forbidden as problem:
+        return problem
     return None
 
 
-def _stopped(instant: datetime) -> Now:
-    """For all jobs of a batch it is the same time."""
+def _fixed_clock(instant: datetime) -> Now:
+    """A clock that stands still, so that all jobs of a batch have the same time."""
     return lambda: instant
 
 
-def _decoded(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
-    """Decodes the jobs in portions, because the decoder lets no other thread run in the meantime. If a job is invalid, decodes them one by
-    one to find out which."""
-    step = max(1, LARGE * len(jobs) // max(LARGE, len(b"".join(jobs))))
-    portions = (jobs[start : start + step] for start in range(0, len(jobs), step))
+def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
+    """Decodes the jobs in chunks, because the decoder holds the GIL: no other thread runs in the
+    meantime.
+
+    If a job is invalid, decodes them one by one to find out which.
+    """
+    step = max(1, LARGE_BODY_BYTES * len(jobs) // max(LARGE_BODY_BYTES, len(b"".join(jobs))))
+    chunks = (jobs[start : start + step] for start in range(0, len(jobs), step))
     try:
-        return [job for portion in portions for job in _batch_jobs.decode(b"[%b]" % b",".join(portion))]
+        return [job for chunk in chunks for job in _batch_jobs.decode(b"[%b]" % b",".join(chunk))]
     except msgspec.ValidationError:
         decoded: list[BatchJob | Problem] = []
-        refused = 0
+        invalid = 0
         for index, raw in enumerate(jobs):
-            job = _decoded_alone(raw, f"/jobs/{index}", suggest=refused < MAX_FAULTS)
-            refused += isinstance(job, Problem)
+            job = _decode_job(raw, f"/jobs/{index}", suggest=invalid < MAX_FAULTS)
+            invalid += isinstance(job, Problem)
             decoded.append(job)
         return decoded
 
 
-def _decoded_alone(raw: Raw, at: str, *, suggest: bool) -> BatchJob | Problem:
+def _decode_job(raw: Raw, pointer: str, *, suggest: bool) -> BatchJob | Problem:
     try:
-        return _batch_job.decode(raw, at, suggest=suggest)
+        return _batch_job.decode(raw, pointer, suggest=suggest)
     except Problem as problem:
         return problem
 
 
-async def _refs(
-    jobs: Sequence[BatchJob | Problem], entries: list[JobDraft | Problem], *, atomic: bool
+async def _map_refs(
+    jobs: Sequence[BatchJob | Problem], drafts: list[JobDraft | Problem], *, atomic: bool
 ) -> dict[str, UUID]:
-    """Maps each ref to its id. A duplicate ref is an error of the second job. A cycle is an error of the whole batch if it is atomic,
-    otherwise of the first job of the cycle."""
+    """Maps each ref to its id. A duplicate ref is a problem of the second job that uses it.
+
+    A cycle is a problem of the whole batch if it is atomic, otherwise of the first job of the
+    cycle.
+    """
     refs: dict[str, UUID] = {}
-    places: dict[str, int] = {}
-    for index, (job, entry) in enumerate(zip(jobs, entries, strict=True)):
-        if not isinstance(job, BatchJob) or not isinstance(entry, JobDraft) or job.ref is UNSET:
+    positions: dict[str, int] = {}
+    for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
+        if not isinstance(job, BatchJob) or not isinstance(draft, JobDraft) or job.ref is UNSET:
             continue
         if job.ref in refs:
-            entries[index] = ValidationFailed.at(
-                f"{entry.at}/ref", f"{job.ref} stands for another job already", "duplicate_ref"
+            drafts[index] = ValidationFailed.at(
+                f"{draft.pointer}/ref", f"another job of the batch has the ref {job.ref}", "duplicate_ref"
             )
             continue
-        refs[job.ref] = entry.row.id
-        places[job.ref] = index
-    parents = {ref: _parents_among(refs, jobs[index]) async for ref, index in in_slices(places.items())}
-    found = await asyncio.to_thread(lambda: list(islice(graph.find_cycles(parents), 1 if atomic else None)))
-    async for path in in_slices(found):
-        problem = graph.cycle_problem(path, f"/jobs/{places[path[0]]}")
+        refs[job.ref] = draft.row.id
+        positions[job.ref] = index
+    parents = {ref: _parents_among(refs, jobs[index]) async for ref, index in in_slices(positions.items())}
+    cycles = await asyncio.to_thread(lambda: list(islice(graph.find_cycles(parents), 1 if atomic else None)))
+    async for path in in_slices(cycles):
+        problem = graph.cycle_problem(path, f"/jobs/{positions[path[0]]}")
         if atomic:
             raise problem
-        entries[places[path[0]]] = problem
+        drafts[positions[path[0]]] = problem
         del refs[path[0]]
     return refs
 
