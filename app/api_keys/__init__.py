@@ -1,1 +1,1 @@
-"""API keys: who may call, for what, and how much."""
+"""API keys: which callers may call, for which operations and queues, and how often."""

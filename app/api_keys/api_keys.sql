@@ -1,8 +1,10 @@
--- API keys: few, cached in every process, checked from the cache. Who writes here makes the version `api_keys` grow.
--- Rows stay when a key is revoked: a broker for which keys were made never becomes open again.
+-- API keys. There are few; every process caches them and authenticates from its cache.
+-- Every write bumps the configuration version `api_keys` in the same transaction.
+-- A revoked key keeps its row: a broker that ever had a key never accepts anonymous callers again.
 
--- Earlier releases accepted 9999-12-31T23:59:59.999999Z, which is stored as `infinity` and read as a datetime without a time zone. Such a
--- key does not expire.
+-- Earlier releases accepted 9999-12-31T23:59:59.999999Z. Postgres stores it as `infinity`, which
+-- asyncpg
+-- returns as a datetime without a time zone. Such a key does not expire.
 
 -- name: all_keys
 -- fills: KeyRow
@@ -40,7 +42,7 @@ RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, nu
 
 -- name: revoke_key
 -- fills: KeyRow
--- Again changes nothing.
+-- Revoking a revoked key changes nothing.
 UPDATE api_keys
 SET revoked_at = coalesce(revoked_at, $2)
 WHERE id = $1

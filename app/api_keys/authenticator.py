@@ -1,4 +1,7 @@
-"""The keys as this process knows them: every request is checked from here, and asks the database only if nobody has for a while."""
+"""Authenticates API keys from a cache in this process.
+
+A request reads the database only if the cache may be older than 250 ms.
+"""
 
 import asyncio
 import hmac
@@ -13,149 +16,170 @@ from app.api_keys import key_format, store
 from app.api_keys.store import KeyRow
 from app.db.infrastructure import Infrastructure
 from app.errors import DatabaseUnavailable, RateLimited, Unauthenticated
-from app.http.authorization import ANONYMOUS, Caller, caller_with
+from app.http.authorization import ANONYMOUS, Caller, make_caller
 from app.settings import is_loopback
 
-LOOK_SECONDS = 0.05
-PATIENCE = 1.0  # with a database that does not answer
-_NO_MAC = bytes(32)  # of a key that is not there: found out in the same time as a wrong secret
+RELOAD_INTERVAL_SECONDS = 0.05
+RELOAD_TIMEOUT_SECONDS = 1.0  # if the database does not answer
+# Compared for an unknown id, so that it takes as long to reject as a wrong secret.
+_NO_MAC = bytes(32)
 
 
 class TokenBucket:
-    """A bucket that fills at the key's rate and holds a second's worth, at least one call."""
+    """Token bucket of a key: refills at the key's rate and holds one second's worth, at least one
+    call.
+    """
 
     def __init__(self, per_second: float) -> None:
         self.per_second = per_second
-        self._most = max(1.0, per_second)
-        self._left = self._most
-        self._at = time.monotonic()
+        self._capacity = max(1.0, per_second)
+        self._tokens = self._capacity
+        self._filled_at = time.monotonic()
 
     def take_token(self) -> None:
         now = time.monotonic()
-        self._left = min(self._most, self._left + (now - self._at) * self.per_second)
-        self._at = now
-        if self._left < 1:
+        self._tokens = min(self._capacity, self._tokens + (now - self._filled_at) * self.per_second)
+        self._filled_at = now
+        if self._tokens < 1:
             raise RateLimited(
-                f"this key may call {self.per_second:g} times a second",
-                retry_after=math.ceil((1 - self._left) / self.per_second),
+                f"this API key may make {self.per_second:g} calls a second",
+                retry_after=math.ceil((1 - self._tokens) / self.per_second),
             )
-        self._left -= 1
+        self._tokens -= 1
 
 
 class CachedKey:
-    """A key as the process caches it. Keys with the same name share the quotas."""
+    """A key in the cache of this process. Keys with the same name share their quotas."""
 
     def __init__(
-        self, row: KeyRow, max_leases: int | None, budget: TokenBucket | None, ended: Callable[[], bool]
+        self, row: KeyRow, max_leases: int | None, bucket: TokenBucket | None, has_ended: Callable[[], bool]
     ) -> None:
         self.id = row.id
         self.mac = row.mac
         self.expires_at = row.expires_at
-        self.caller: Caller = caller_with(row.name, row.scopes, max_leases, ended)
-        self.budget = budget
+        self.caller: Caller = make_caller(row.name, row.scopes, max_leases, has_ended)
+        self.bucket = bucket
 
 
 class ApiKeyAuthenticator:
-    """Revoking makes the version of the keys grow: every process hears of it within 250 ms, or gets no answer from the database."""
+    """Authenticates every request with the cached keys.
+
+    Revoking a key bumps the version of `api_keys`. Every process reloads its cache within 250 ms,
+    unless the database does not answer.
+    """
 
     def __init__(self, infra: Infrastructure) -> None:
         self._infra = infra
         self._pepper = key_format.pepper(infra.settings.key_pepper)
-        self._open = is_loopback(infra.settings.host) or infra.settings.allow_anonymous
-        self._live: dict[str, CachedKey] | None = None  # until the database has been asked
-        self._revoked: dict[
-            str, bytes
-        ] = {}  # MACs by id: only a caller with the right secret learns that its key was revoked
-        self._any = True
+        self._allows_anonymous = is_loopback(infra.settings.host) or infra.settings.allow_anonymous
+        self._live: dict[str, CachedKey] | None = None  # None until the first load
+        # MACs of revoked keys by id: only a caller with the right secret learns that its key was
+        # revoked.
+        self._revoked: dict[str, bytes] = {}
+        self._has_any_key = True
         self._used: dict[str, datetime] = {}
-        self._looked_at = 0.0
-        self._looking = asyncio.Lock()
-        self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
-        infra.versions.hear("api_keys", self.refresh)
+        self._reloaded_at = 0.0
+        self._reload_lock = asyncio.Lock()
+        # Otherwise a slow read could overwrite the result of a newer one.
+        self._refresh_lock = asyncio.Lock()
+        infra.config_versions.hear("api_keys", self.refresh)
 
     async def refresh(self) -> None:
-        async with self._reading:
+        async with self._refresh_lock:
             rows = await store.all_keys(self._infra.db)
             live = [row for row in rows if row.revoked_at is None]
-            newest = {
-                row.name: row for row in sorted(live, key=lambda row: row.created_at)
-            }  # its quotas are the caller's
-            budgets = self._budgets(newest.values())
+            # Of several keys with one name, the quotas of the newest apply.
+            newest = {row.name: row for row in sorted(live, key=lambda row: row.created_at)}
+            buckets = self._buckets(newest.values())
             self._live = {
                 row.id: CachedKey(
-                    row, newest[row.name].max_leases, budgets.get(row.name), partial(self._has_ended, row.id)
+                    row, newest[row.name].max_leases, buckets.get(row.name), partial(self._has_ended, row.id)
                 )
                 for row in live
             }
             self._revoked = {row.id: row.mac for row in rows if row.revoked_at is not None}
-            self._any = bool(rows)
+            self._has_any_key = bool(rows)
 
-    def _budgets(self, rows: Iterable[KeyRow]) -> dict[str, TokenBucket]:
-        """What has been spent stays spent."""
+    def _buckets(self, rows: Iterable[KeyRow]) -> dict[str, TokenBucket]:
+        """A bucket whose rate is unchanged is kept: reloading the keys refills no bucket."""
         rates = {row.name: row.requests_per_second for row in rows if row.requests_per_second is not None}
-        spent = {known.caller.name: known.budget for known in (self._live or {}).values() if known.budget is not None}
-        return {name: _same(spent.get(name), rate) or TokenBucket(rate) for name, rate in rates.items()}
+        keys = (self._live or {}).values()
+        old_buckets = {cached.caller.name: cached.bucket for cached in keys if cached.bucket is not None}
+        return {name: _reuse(old_buckets.get(name), rate) or TokenBucket(rate) for name, rate in rates.items()}
 
-    async def admit(self, authorization: str | None) -> Caller:
-        if not self._infra.versions.is_fresh():
-            with suppress(
-                DatabaseUnavailable, TimeoutError
-            ):  # then it is by what we know: an operator can see what is wrong
-                async with asyncio.timeout(PATIENCE):
-                    await self._infra.versions.ensure_fresh()
-        if (
-            self._live is None
-        ):  # the schema is older than keys: a 503 that says so, and no 401, which clients take for the last word
+    async def authenticate(self, authorization: str | None) -> Caller:
+        """Returns the caller, or raises Unauthenticated or RateLimited.
+
+        While the database does not answer, the cached keys apply, so that an operator can still see
+        what is wrong.
+        """
+        if not self._infra.config_versions.is_fresh():
+            with suppress(DatabaseUnavailable, TimeoutError):
+                async with asyncio.timeout(RELOAD_TIMEOUT_SECONDS):
+                    await self._infra.config_versions.ensure_fresh()
+        if self._live is None:
+            # The schema has no api_keys table yet. Answer 503: clients treat 401 as permanent.
             await self.refresh()
-        if not self._any and self._open:
+        if not self._has_any_key and self._allows_anonymous:
             return ANONYMOUS
-        known = self._check(authorization)
-        if known is None:  # perhaps another process has made it just now
-            await self._look_again()
-            known = self._check(authorization)
-        if known is None:
-            raise Unauthenticated(self._refusal(authorization))
-        self._used[known.id] = self._infra.now()
-        if known.budget is not None:
-            known.budget.take_token()
-        return known.caller
+        cached = self._check(authorization)
+        if cached is None:  # another process may have created the key a moment ago
+            await self._reload()
+            cached = self._check(authorization)
+        if cached is None:
+            raise Unauthenticated(self._rejection_detail(authorization))
+        self._used[cached.id] = self._infra.now()
+        if cached.bucket is not None:
+            cached.bucket.take_token()
+        return cached.caller
 
-    async def _look_again(self) -> None:
-        """Not for every wrong key: whoever sends many of them must not keep the database busy."""
-        async with self._looking:
-            if time.monotonic() - self._looked_at >= LOOK_SECONDS:
-                self._looked_at = time.monotonic()
-                await self._infra.versions.run_once()
+    async def _reload(self) -> None:
+        """Reloads the keys, at most once per interval: a caller with many wrong keys must not load
+        the database.
+        """
+        async with self._reload_lock:
+            if time.monotonic() - self._reloaded_at >= RELOAD_INTERVAL_SECONDS:
+                self._reloaded_at = time.monotonic()
+                await self._infra.config_versions.run_once()
 
     def _check(self, authorization: str | None) -> CachedKey | None:
-        """By the public part of the key; the secret part is compared in constant time, also when there is no such key."""
-        sent = _sent(authorization)
-        if sent is None:
-            return None
-        known = (self._live or {}).get(sent.id)
-        if not self._is_secret(sent, known.mac if known else None) or known is None:
-            return None
-        return None if self._has_ended(known.id) else known
+        """Finds the key by its public id.
 
-    def _is_secret(self, sent: key_format.Secret, mac: bytes | None) -> bool:
-        return hmac.compare_digest(sent.mac(self._pepper), mac or _NO_MAC)
+        The secret is compared in constant time, even if the id is unknown.
+        """
+        key = _parse_header(authorization)
+        if key is None:
+            return None
+        cached = (self._live or {}).get(key.id)
+        if not self._matches(key, cached.mac if cached else None) or cached is None:
+            return None
+        return None if self._has_ended(cached.id) else cached
 
-    def _refusal(self, authorization: str | None) -> str:
-        """Why the key is refused. Only a caller with the right secret learns that its key was revoked or has expired."""
-        sent = _sent(authorization)
-        known = (self._live or {}).get(sent.id) if sent else None
-        if sent and self._is_secret(sent, self._revoked.get(sent.id)):
-            return "the key has been revoked: ask an administrator for another one"
-        if sent and self._is_secret(sent, known.mac if known else None):
-            return "the key has expired: ask an administrator for another one"
-        return "send a valid key: `Authorization: Bearer lsk_…`"
+    def _matches(self, key: key_format.ParsedKey, mac: bytes | None) -> bool:
+        return hmac.compare_digest(key.mac(self._pepper), mac or _NO_MAC)
+
+    def _rejection_detail(self, authorization: str | None) -> str:
+        """Why the key is rejected.
+
+        Only a caller with the right secret learns that its key was revoked or expired.
+        """
+        key = _parse_header(authorization)
+        cached = (self._live or {}).get(key.id) if key else None
+        if key and self._matches(key, self._revoked.get(key.id)):
+            return "the API key has been revoked: ask an administrator for a new one"
+        if key and self._matches(key, cached.mac if cached else None):
+            return "the API key has expired: ask an administrator for a new one"
+        return "send a valid API key: `Authorization: Bearer lsk_…`"
 
     def _has_ended(self, key_id: str) -> bool:
-        known = (self._live or {}).get(key_id)
-        return known is None or (known.expires_at is not None and known.expires_at <= self._infra.now())
+        cached = (self._live or {}).get(key_id)
+        return cached is None or (cached.expires_at is not None and cached.expires_at <= self._infra.now())
 
     async def write_last_used(self) -> None:
-        """The chore."""
+        """Writes `last_used_at` of the keys used since the last run.
+
+        A maintenance service calls it periodically.
+        """
         used, self._used = self._used, {}
         if not used:
             return
@@ -166,10 +190,10 @@ class ApiKeyAuthenticator:
             raise
 
 
-def _sent(authorization: str | None) -> key_format.Secret | None:
+def _parse_header(authorization: str | None) -> key_format.ParsedKey | None:
     scheme, _, text = (authorization or "").partition(" ")
     return key_format.parse(text.strip()) if scheme.lower() == "bearer" else None
 
 
-def _same(budget: TokenBucket | None, per_second: float) -> TokenBucket | None:
-    return budget if budget is not None and budget.per_second == per_second else None
+def _reuse(bucket: TokenBucket | None, per_second: float) -> TokenBucket | None:
+    return bucket if bucket is not None and bucket.per_second == per_second else None

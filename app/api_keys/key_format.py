@@ -1,6 +1,7 @@
-"""The text of a key, `lsk_<id>_<secret>`, and what is stored of it: an HMAC.
+"""The format of a key, `lsk_<id>_<secret>`, and its stored form: an HMAC of the secret.
 
-A fast hash is right for 256 random bits: there is nothing to guess, and argon2 would cost 206 ms a request (this: about 2 µs).
+A fast hash is enough for 256 random bits, because they cannot be guessed. It takes about 2 µs a
+request; argon2 would take 206 ms.
 """
 
 import hmac
@@ -13,7 +14,7 @@ from pydantic import SecretStr
 _KEY = re.compile(r"lsk_([0-9a-f]{16})_([0-9a-f]{64})")
 
 
-class Secret(NamedTuple):
+class ParsedKey(NamedTuple):
     id: str
     secret: str
 
@@ -28,10 +29,10 @@ def pepper(setting: SecretStr | None) -> bytes:
     return setting.get_secret_value().encode() if setting else b""
 
 
-def generate() -> Secret:
-    return Secret(secrets.token_hex(8), secrets.token_hex(32))
+def generate() -> ParsedKey:
+    return ParsedKey(secrets.token_hex(8), secrets.token_hex(32))
 
 
-def parse(text: str) -> Secret | None:
+def parse(text: str) -> ParsedKey | None:
     found = _KEY.fullmatch(text)
-    return Secret(*found.groups()) if found else None
+    return ParsedKey(*found.groups()) if found else None

@@ -1,4 +1,4 @@
-"""How administrators make and revoke API keys."""
+"""HTTP routes of API keys."""
 
 from typing import Annotated
 
@@ -25,40 +25,45 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
         MalformedJson,
         ValidationFailed,
         TooManyKeys,
-        takes=ApiKeyCreate,
+        body=ApiKeyCreate,
         status=201,
-        to=MANAGE,
-        everywhere=True,
+        scopes=MANAGE,
+        all_queues=True,
     ),
 )
-async def create_api_key(wanted: Annotated[ApiKeyCreate, body(ApiKeyCreate)], api_keys: ApiKeyServiceDep) -> Response:
-    """Creates a key, and returns its secret this once. From the first key on, every call needs one.
+async def create_api_key(request: Annotated[ApiKeyCreate, body(ApiKeyCreate)], api_keys: ApiKeyServiceDep) -> Response:
+    """Creates an API key and returns its secret, which is never shown again.
 
-    Make the first key an administrator's (scope `admin`, or `manage` for every queue). Otherwise only the command line can make others.
+    Once the first key exists, every call needs one. Create an administrator key first (scope
+    `admin`, or `manage` for every queue). Otherwise only the command line can create further keys.
 
-    A name may have two live keys: make the new one, hand it out, revoke the old one. If the answer was lost, revoke that key and make
-    another.
+    A name may have two live keys. To rotate a key, create the new one, distribute it, and revoke
+    the old one. If the response was lost, revoke that key and create another.
     """
-    key = await api_keys.create(wanted)
+    key = await api_keys.create(request)
     return json_response(key, status=201, headers={"Location": f"/api-keys/{key.id}", "Cache-Control": "no-store"})
 
 
-@router.get("/api-keys", **operation(ApiKeyList, ValidationFailed, to=MANAGE, everywhere=True))
+@router.get("/api-keys", **operation(ApiKeyList, ValidationFailed, scopes=MANAGE, all_queues=True))
 async def list_api_keys(api_keys: ApiKeyServiceDep, page: Page) -> Response:
-    """All keys, newest first, without their secrets; revoked ones too."""
+    """Lists all API keys, including revoked ones, newest first, without their secrets."""
     return (await api_keys.page(page)).response()
 
 
-@router.get("/api-keys/{key_id}", **operation(ApiKey, NotFound, to=MANAGE, everywhere=True))
+@router.get("/api-keys/{key_id}", **operation(ApiKey, NotFound, scopes=MANAGE, all_queues=True))
 async def get_api_key(key_id: KeyId, api_keys: ApiKeyServiceDep) -> Response:
-    """One key, without its secret."""
+    """Returns one API key, without its secret."""
     return json_response(await api_keys.get(key_id))
 
 
-@router.delete("/api-keys/{key_id}", **operation(ApiKey, NotFound, to=MANAGE, everywhere=True))
+@router.delete("/api-keys/{key_id}", **operation(ApiKey, NotFound, scopes=MANAGE, all_queues=True))
 async def revoke_api_key(key_id: KeyId, api_keys: ApiKeyServiceDep, _: NoBody) -> Response:
-    """Revokes a key permanently: refused by this broker when the call returns, by others within 250 ms. Repeating it changes nothing.
+    """Revokes an API key permanently.
 
-    The last administrator's key can be revoked too. The log then warns: only `keys create --admin` on the command line makes another.
+    This broker rejects the key as soon as the call returns, other brokers within 250 ms. Revoking a
+    revoked key changes nothing.
+
+    The last administrator key can be revoked, too. The log then warns: only `keys create --admin`
+    on the command line can create another.
     """
     return json_response(await api_keys.revoke(key_id))

@@ -1,4 +1,4 @@
-"""How a key is made, and what is told about it. Its secret is told once, when it is made."""
+"""Requests and responses of API keys. The secret is returned once, when the key is created."""
 
 from app.http.authorization import SCOPE_PATTERN, SCOPE_RULE
 from app.http.schema_types import (
@@ -21,8 +21,8 @@ ScopeText = Annotated[
     Meta(
         pattern=SCOPE_PATTERN.replace("$", r"\Z"),
         extra={"rule": SCOPE_RULE},
-        description="`enqueue`, `work`, `read` or `manage`, or `admin` for all four. A pattern limits it to queues: in `work:email.*` "
-        "the `*` matches any text.",
+        description="`enqueue`, `work`, `read` or `manage`, or `admin` for all four. "
+        "A pattern limits the scope to queues: in `work:email.*` the `*` matches any text.",
     ),
 ]
 Scopes = Annotated[list[ScopeText], Meta(min_length=1, max_length=50)]
@@ -31,7 +31,8 @@ RequestsPerSecond = Annotated[
     number(
         ge=0.01,
         le=1_000_000,
-        description="Quota of calls, in each process; beyond it 429 `rate_limited`. A second's worth may come at once.",
+        description="Quota of calls a second in each broker process; above it, calls get 429 `rate_limited`. "
+        "Bursts of one second's worth are allowed.",
     ),
 ]
 MaxLeases = Annotated[
@@ -39,13 +40,14 @@ MaxLeases = Annotated[
     integer(
         ge=1,
         le=1_000_000,
-        description="Quota of leases held at once, over all processes; beyond it 429 `rate_limited`.",
+        description="Quota of leases held at the same time, across all broker processes; "
+        "above it, claims get 429 `rate_limited`.",
     ),
 ]
 
 
 class ApiKeyCreate(RequestModel):
-    """A key to be made."""
+    """An API key to create."""
 
     name: Name
     scopes: Scopes
@@ -55,7 +57,10 @@ class ApiKeyCreate(RequestModel):
 
 
 class ApiKey(ResponseModel):
-    """A key, without its secret. `name` says who the caller is: two keys may have the same name, so that a new one can take over."""
+    """An API key without its secret.
+
+    `name` identifies the caller: two keys may share a name, so that keys can be rotated.
+    """
 
     id: str
     name: str
@@ -69,13 +74,13 @@ class ApiKey(ResponseModel):
 
 
 class ApiKeyCreated(ApiKey, kw_only=True):
-    """A key with its secret, which is told this once and stored nowhere."""
+    """An API key with its secret, which is returned only once and not stored."""
 
     key: str
 
 
 class ApiKeyList(ResponseModel):
-    """Keys, newest first, revoked ones too."""
+    """API keys, including revoked ones, newest first."""
 
     items: list[ApiKey]
     next_cursor: str | UnsetType = UNSET

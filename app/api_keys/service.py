@@ -1,4 +1,4 @@
-"""How keys are made and revoked."""
+"""Creates, lists and revokes API keys."""
 
 from datetime import datetime
 
@@ -11,12 +11,12 @@ from app.db.infrastructure import Infrastructure
 from app.db.pool import retry_after_deadlock
 from app.errors import NotFound, TooManyKeys, ValidationFailed
 from app.http import instants
-from app.http.authorization import expanded, is_admin
+from app.http.authorization import expand_scopes, is_admin
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.http.schema_types import value_or
 from app.log import log
 
-LIVE_PER_NAME = 2  # the one in use and the one that takes over
+MAX_LIVE_KEYS_PER_NAME = 2  # the key in use and its successor
 
 
 class ApiKeyService:
@@ -24,43 +24,46 @@ class ApiKeyService:
         self._infra = infra
 
     @retry_after_deadlock
-    async def create(self, wanted: ApiKeyCreate) -> ApiKeyCreated:
-        """Any key may be the first. If no administrator's key is live afterwards, only the command line can make more: the log warns."""
-        now, made = self._infra.now(), key_format.generate()
-        self._check(wanted, now)
+    async def create(self, request: ApiKeyCreate) -> ApiKeyCreated:
+        """Creates a key of any scope, even as the first one.
+
+        If no administrator key is live afterwards, only the command line can create more: the log
+        warns.
+        """
+        now, key = self._infra.now(), key_format.generate()
+        self._check_expiry(request, now)
         async with self._infra.db.transaction() as transaction:
-            await self._infra.versions.bump(
-                transaction, "api_keys"
-            )  # its lock makes two who create wait for each other
-            if await store.live_keys(transaction, wanted.name, now) >= LIVE_PER_NAME:
-                raise TooManyKeys(f"{wanted.name} has {LIVE_PER_NAME} live keys: revoke one first")
-            row = await store.add_key(transaction, self._new(wanted, made, now))
-        await self._infra.versions.tell()
+            # The row lock of the version serializes concurrent creations.
+            await self._infra.config_versions.bump(transaction, "api_keys")
+            if await store.live_keys(transaction, request.name, now) >= MAX_LIVE_KEYS_PER_NAME:
+                raise TooManyKeys(f"{request.name} has {MAX_LIVE_KEYS_PER_NAME} live keys: revoke one first")
+            row = await store.add_key(transaction, self._new_key(request, key, now))
+        await self._infra.config_versions.tell()
         log.info("api key created", key_id=row.id, name=row.name, scopes=row.scopes)
         await self._warn_without_admin(row)
-        return ApiKeyCreated(**msgspec.structs.asdict(row.to_response()), key=made.text())
+        return ApiKeyCreated(**msgspec.structs.asdict(row.to_response()), key=key.text())
 
-    def _check(self, wanted: ApiKeyCreate, now: datetime) -> None:
-        expires_at = value_or(wanted.expires_at, None)
+    def _check_expiry(self, request: ApiKeyCreate, now: datetime) -> None:
+        expires_at = value_or(request.expires_at, None)
         if expires_at is not None and expires_at <= now:
             raise ValidationFailed.at("/expires_at", "expires_at must be in the future")
 
-    def _new(self, wanted: ApiKeyCreate, made: key_format.Secret, now: datetime) -> NewKey:
+    def _new_key(self, request: ApiKeyCreate, key: key_format.ParsedKey, now: datetime) -> NewKey:
         return NewKey(
-            id=made.id,
-            name=wanted.name,
-            mac=made.mac(key_format.pepper(self._infra.settings.key_pepper)),
-            scopes=list(dict.fromkeys(scope for text in wanted.scopes for scope in expanded(text))),
-            requests_per_second=value_or(wanted.requests_per_second, None),
-            max_leases=value_or(wanted.max_leases, None),
+            id=key.id,
+            name=request.name,
+            mac=key.mac(key_format.pepper(self._infra.settings.key_pepper)),
+            scopes=list(dict.fromkeys(scope for text in request.scopes for scope in expand_scopes(text))),
+            requests_per_second=value_or(request.requests_per_second, None),
+            max_leases=value_or(request.max_leases, None),
             created_at=now,
-            expires_at=value_or(wanted.expires_at, None),
+            expires_at=value_or(request.expires_at, None),
         )
 
     async def get(self, key_id: str) -> ApiKey:
         row = await store.get_key(self._infra.db, key_id)
         if row is None:
-            raise _unknown(key_id)
+            raise _not_found(key_id)
         return row.to_response()
 
     async def page(self, page: PageParams) -> EncodedPage[ApiKey]:
@@ -74,14 +77,16 @@ class ApiKeyService:
 
     @retry_after_deadlock
     async def revoke(self, key_id: str) -> ApiKey:
-        """This broker refuses the key when this returns, others within 250 ms. The log warns if it was the last
-        administrator's."""
+        """Revokes a key. This broker rejects it when this returns, other brokers within 250 ms.
+
+        The log warns if it was the last administrator key.
+        """
         async with self._infra.db.transaction() as transaction:
-            await self._infra.versions.bump(transaction, "api_keys")
+            await self._infra.config_versions.bump(transaction, "api_keys")
             row = await store.revoke_key(transaction, key_id, self._infra.now())
             if row is None:
-                raise _unknown(key_id)
-        await self._infra.versions.tell()
+                raise _not_found(key_id)
+        await self._infra.config_versions.tell()
         log.info("api key revoked", key_id=key_id, name=row.name)
         await self._warn_without_admin(row)
         return row.to_response()
@@ -96,12 +101,12 @@ class ApiKeyService:
             )
 
     async def has_admin(self) -> bool:
-        """Whether any live key is an administrator's."""
+        """Whether any live key is an administrator key."""
         now = self._infra.now()
         return any(is_admin(row.scopes) and row.is_live(now) for row in await store.all_keys(self._infra.db))
 
 
-def _unknown(key_id: str) -> NotFound:
+def _not_found(key_id: str) -> NotFound:
     return NotFound(f"no API key {key_id}")
 
 
@@ -109,6 +114,6 @@ def _after(page: PageParams) -> tuple[datetime, str] | None:
     if page.cursor is None:
         return None
     try:
-        return instants.read(page.after("at")), page.after("id")
+        return instants.parse(page.after("at")), page.after("id")
     except ValueError:
         raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None

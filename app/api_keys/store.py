@@ -15,7 +15,7 @@ SQL = load_queries(__file__)
 
 
 class KeyRow(NamedTuple):
-    """`mac` is all that is stored of the secret."""
+    """A row of `api_keys`. Of the secret, only `mac` is stored."""
 
     id: str
     name: str
@@ -56,35 +56,35 @@ class NewKey(NamedTuple):
     expires_at: datetime | None
 
 
-async def all_keys(on: Executor) -> list[KeyRow]:
-    return [KeyRow(*row) for row in await on.rows(SQL.all_keys)]
+async def all_keys(db: Executor) -> list[KeyRow]:
+    return [KeyRow(*row) for row in await db.rows(SQL.all_keys)]
 
 
-async def list_keys(on: Executor, after: tuple[datetime, str] | None, limit: int) -> list[KeyRow]:
-    return [KeyRow(*row) for row in await on.rows(SQL.list_keys, *(after or (None, None)), limit)]
+async def list_keys(db: Executor, after: tuple[datetime, str] | None, limit: int) -> list[KeyRow]:
+    return [KeyRow(*row) for row in await db.rows(SQL.list_keys, *(after or (None, None)), limit)]
 
 
-async def get_key(on: Executor, key_id: str) -> KeyRow | None:
-    return _perhaps(await on.row(SQL.get_key, key_id))
+async def get_key(db: Executor, key_id: str) -> KeyRow | None:
+    return _row_or_none(await db.row(SQL.get_key, key_id))
 
 
-async def live_keys(on: Executor, name: str, now: datetime) -> int:
-    found: int = await on.value(SQL.live_keys, name, now)
-    return found
+async def live_keys(db: Executor, name: str, now: datetime) -> int:
+    count: int = await db.value(SQL.live_keys, name, now)
+    return count
 
 
-async def add_key(on: Executor, key: NewKey) -> KeyRow:
-    (row,) = await on.rows(SQL.add_key, *key)
+async def add_key(db: Executor, key: NewKey) -> KeyRow:
+    (row,) = await db.rows(SQL.add_key, *key)
     return KeyRow(*row)
 
 
-async def revoke_key(on: Executor, key_id: str, now: datetime) -> KeyRow | None:
-    return _perhaps(await on.row(SQL.revoke_key, key_id, now))
+async def revoke_key(db: Executor, key_id: str, now: datetime) -> KeyRow | None:
+    return _row_or_none(await db.row(SQL.revoke_key, key_id, now))
 
 
-async def record_key_use(on: Executor, used: Mapping[str, datetime]) -> None:
-    await on.rows(SQL.record_key_use, list(used), list(used.values()))
+async def record_key_use(db: Executor, used_at: Mapping[str, datetime]) -> None:
+    await db.rows(SQL.record_key_use, list(used_at), list(used_at.values()))
 
 
-def _perhaps(row: Record | None) -> KeyRow | None:
+def _row_or_none(row: Record | None) -> KeyRow | None:
     return KeyRow(*row) if row else None

@@ -1,1 +1,1 @@
-"""Queues: where jobs wait. Small, cached in every process, never written on the hot path."""
+"""Queues and their configuration: few rows, cached in every process, never written on a hot path."""

@@ -1,4 +1,4 @@
-"""The cache of queues in this process: by name for callers, by number for lanes."""
+"""The queues as this process caches them: by name for callers, by id for lanes."""
 
 import asyncio
 from collections.abc import Container, Iterable, Sequence
@@ -16,16 +16,21 @@ from app.queues.store import QueueRow
 
 
 class MissingQueue(Exception):
-    """The cache of this process has no such queue. `QueueCreator` creates it if that is allowed."""
+    """The cache of this process has no such queue.
+
+    `QueueCreator` creates it if the settings allow that.
+    """
 
 
 class Queue:
-    """A queue as the process caches it: with the number and the lanes that nobody outside sees, and what its rules come to."""
+    """A queue in the cache of this process: its row, its decoded configuration, and its internal id
+    and lanes.
+    """
 
     def __init__(self, row: QueueRow, *, is_draft: bool = False) -> None:
-        config = row.rules()
+        config = row.read_config()
         self.row = row
-        self.is_draft = is_draft  # not stored yet: see `QueueCreator`
+        self.is_draft = is_draft  # not inserted yet: see `QueueCreator`
         self.config = config
         self.id = row.id
         self.name = row.name
@@ -34,19 +39,21 @@ class Queue:
         self.deleted = row.deleted_at is not None
         self.max_running: int | None = value_or(config.max_running, None)
         self.rate: RateLimit | None = value_or(config.rate, None)
-        self.per_group: int | None = value_or(config.max_running_per_group, None)
+        self.max_running_per_group: int | None = value_or(config.max_running_per_group, None)
         self.fair = value_or(config.fair, False)
         self.max_waiting: int | None = value_or(config.max_waiting, None)
 
     @property
     def is_limited(self) -> bool:
-        """Whether a claim has to ask at the gate."""
+        """Whether claims of this queue must acquire an allowance from `QueueLimits`."""
         return self.max_running is not None or self.rate is not None
 
     @property
     def admits_groups(self) -> bool:
-        """Whether jobs become claimable one by one, when it is their turn (app/limits)."""
-        return self.fair or self.per_group is not None
+        """Whether jobs wait for admission by the group scheduler before they can be claimed
+        (app/concurrency).
+        """
+        return self.fair or self.max_running_per_group is not None
 
     @property
     def all_lanes(self) -> range:
@@ -54,35 +61,40 @@ class Queue:
 
 
 class QueueCache:
+    """All queues, reloaded whenever the configuration version `policies` changes."""
+
     def __init__(self, infra: Infrastructure) -> None:
         self._infra = infra
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
-        self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
-        self.resting: dict[int, list[str]] = {}  # groups that cool down, by lane; kept fresh by app/limits
-        infra.versions.hear("policies", self.refresh)
+        # Otherwise a slow read could overwrite the result of a newer one.
+        self._refresh_lock = asyncio.Lock()
+        self.cooling_groups: dict[int, list[str]] = {}  # by lane; kept fresh by app/concurrency
+        infra.config_versions.hear("policies", self.refresh)
 
     async def refresh(self) -> None:
-        async with self._reading:
+        async with self._refresh_lock:
             self._cache(await store.all_queues(self._infra.db))
 
     def _cache(self, rows: Iterable[QueueRow]) -> None:
-        known = self._by_id
-        queues = [known[row.id] if row.id in known and known[row.id].row == row else Queue(row) for row in rows]
+        cached = self._by_id
+        queues = [cached[row.id] if row.id in cached and cached[row.id].row == row else Queue(row) for row in rows]
         self._by_name = {queue.name: queue for queue in queues}
         self._by_id = {queue.id: queue for queue in queues}
 
-    def known(self) -> list[Queue]:
-        """Without those that were deleted."""
+    def all(self) -> list[Queue]:
+        """All queues that are not deleted."""
         return [queue for queue in self._by_name.values() if not queue.deleted]
 
-    def everything(self) -> Iterable[Queue]:
-        """Deleted ones too: another process may have put a job into one a moment ago."""
+    def all_including_deleted(self) -> Iterable[Queue]:
+        """All queues, including deleted ones: another process may have enqueued into one a moment
+        ago.
+        """
         return self._by_name.values()
 
     def lanes(self, names: Container[str] | None = None, access: Access = FULL_ACCESS) -> list[int]:
-        """The lanes of these queues, or of all; of those that the caller reaches."""
-        queues = (queue for queue in self.everything() if names is None or queue.name in names)
+        """The lanes of these queues, or of all queues, as far as the caller may access them."""
+        queues = (queue for queue in self.all_including_deleted() if names is None or queue.name in names)
         return [lane for queue in queues if access.allows(queue.name) for lane in queue.all_lanes]
 
     def name_of_id(self, queue_id: int) -> str | None:
@@ -90,23 +102,27 @@ class QueueCache:
         return queue.name if queue else None
 
     def exists(self, name: str) -> bool:
-        """As far as this process knows."""
+        """Whether the cache has a queue of this name."""
         return name in self._by_name
 
-    def existing(self, name: str) -> Queue:
+    def require(self, name: str) -> Queue:
+        """Returns the queue from the cache, or raises MissingQueue."""
         queue = self._by_name.get(name)
         if queue is None or queue.deleted:
             raise MissingQueue(name)
         return queue
 
     async def find(self, name: str) -> Queue | None:
-        """Asks the database only for a name that is not cached: another process may have made it."""
+        """Finds a queue.
+
+        Reloads the cache only if it lacks the name: another process may have created the queue.
+        """
         if name not in self._by_name:
             await self.refresh()
         return self._by_name.get(name)
 
     async def find_all(self, names: Sequence[str]) -> list[Queue]:
-        """Those that exist, in the order of the names; asks the database at most once."""
+        """The queues that exist, in the order of the names. Reloads the cache at most once."""
         if any(name not in self._by_name for name in names):
             await self.refresh()
         return [self._by_name[name] for name in names if name in self._by_name]
@@ -118,26 +134,35 @@ class QueueCache:
         return queue
 
     async def name_of(self, lane: int) -> str:
-        """A lane can come from a job that another process put into a queue which this one has not heard of yet."""
+        """The name of the queue of a lane.
+
+        Another process may have created the queue since the last reload.
+        """
         await self.load({lane})
         queue = self._by_id.get(queue_id_of(lane))
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
 
     async def visible_to(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
-        """Those whose queues the caller reaches. An id that was made up belongs to no queue."""
-        params = set(ids)
-        if access.everything:
-            return params
-        await self.load({lane_of(job_id) for job_id in params})
-        return {job_id for job_id in params if access.allows(self.name_of_id(queue_id_of(lane_of(job_id))) or "")}
+        """The ids of jobs in queues that the caller may access.
+
+        An invented id belongs to no queue.
+        """
+        job_ids = set(ids)
+        if access.all_queues:
+            return job_ids
+        await self.load({lane_of(job_id) for job_id in job_ids})
+        return {job_id for job_id in job_ids if access.allows(self.name_of_id(queue_id_of(lane_of(job_id))) or "")}
 
     async def load(self, lanes: Iterable[int]) -> None:
-        """After this, `of_lane` and `name` know these lanes."""
+        """Makes sure that `by_lane` and `name` find the queues of these lanes."""
         if any(queue_id_of(lane) not in self._by_id for lane in lanes):
             await self.refresh()
 
     async def has_lane(self, lane: int) -> bool:
-        """Whether there is such a lane: an id can be made up."""
+        """Whether a queue has this lane.
+
+        The lane comes from a job id, which a caller can invent.
+        """
         await self.load([lane])
         return queue_id_of(lane) in self._by_id
 
@@ -145,11 +170,15 @@ class QueueCache:
         return self._by_id[queue_id_of(lane)]
 
     def held_groups(self, lane: int) -> list[str] | None:
-        """The groups of this lane whose jobs wait for their turn, as statements take them (jobs.sql)."""
-        queue, resting = self._by_id.get(queue_id_of(lane)), self.resting.get(lane)
+        """The groups of this lane whose jobs need admission, in the form that statements take
+        (jobs.sql).
+
+        `*` stands for every group, the empty text for jobs without a group. None: no group is held.
+        """
+        queue, cooling_groups = self._by_id.get(queue_id_of(lane)), self.cooling_groups.get(lane)
         if queue is None or not queue.admits_groups:
-            return resting or None
-        return ["*", *([""] if queue.fair else []), *(resting or [])]
+            return cooling_groups or None
+        return ["*", *([""] if queue.fair else []), *(cooling_groups or [])]
 
     def counts_leases(self, lane: int) -> bool:
         queue = self._by_id.get(queue_id_of(lane))
@@ -163,11 +192,12 @@ class QueueCache:
         return self.by_lane(lane).name
 
     def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:
-        """Until when a job that finishes now is kept, and whether it goes to an archive afterwards."""
+        """Until when a job that finishes now is kept, and whether it is detached for an archive
+        afterwards.
+        """
         settings = self._infra.settings
         queue = self._by_id.get(queue_id_of(lane))
-        own = value_or(queue.config.retention, Retention()) if queue else Retention()
-        mode = value_or(own.mode, RetentionMode(settings.finished_mode))
-        return now + timedelta(
-            seconds=value_or(own.finished_seconds, settings.finished_seconds)
-        ), mode is RetentionMode.DETACH
+        retention = value_or(queue.config.retention, Retention()) if queue else Retention()
+        mode = value_or(retention.mode, RetentionMode(settings.finished_mode))
+        seconds = value_or(retention.finished_seconds, settings.finished_seconds)
+        return now + timedelta(seconds=seconds), mode is RetentionMode.DETACH

@@ -1,8 +1,11 @@
-"""Creates queues on first use, in the transaction that stores their first jobs: a call that is refused leaves no queue behind.
+"""Creates queues on first use, in the transaction that inserts their first jobs.
 
-    missing -> drafted (number chosen, under the lock of this process) -> stored (with the jobs) -> cached (after the commit)
+A rejected call therefore leaves no queue behind.
 
-If another process has taken the number or the name in the meantime, the transaction fails and the call is repeated.
+    missing -> drafted   the process chooses an id, under its lock
+    drafted -> stored    the queue is inserted together with the jobs
+    drafted -> missing   another process used the id or the name first: the transaction fails, the call is retried
+    stored  -> cached    after the commit
 """
 
 import asyncio
@@ -21,90 +24,102 @@ from app.queues.cache import Queue, QueueCache
 from app.queues.store import MAX_QUEUE_ID, QueueRow
 
 T = TypeVar("T")
-Find = Callable[[str], Queue]
-TRIES = 20  # each lost race means that another process created a queue
+FindQueue = Callable[[str], Queue]
+MAX_TRIES = 20  # for each lost race, another process has created a queue
 
 
-class QueueTaken(Exception):
-    """Another process has used the number, or created the queue."""
+class QueueConflict(Exception):
+    """Another process has used the id, or created the queue."""
 
 
 class QueueCreator:
     def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
         self._infra = infra
         self._queues = queues
-        self._drafting = asyncio.Lock()  # two calls of one process never draft the same number
+        self._drafting = asyncio.Lock()  # two calls of one process never draft the same id
 
-    async def call(self, names: Iterable[str], act: Callable[[Find], Awaitable[T]]) -> T:
-        """Calls `act` with a function that finds the queues of these names, drafts included, and raises for one that cannot be created.
-        `act` stores the drafts that it uses (`store`). The lock is held only while there are drafts: calls that waited for it and find
-        that their queues exist by now go on together."""
+    async def call(self, names: Iterable[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
+        """Calls `action` with a function that finds the queues of these names, drafts included.
+
+        That function raises for a queue that cannot be created. `action` inserts the drafts it uses
+        with `store`. The lock is held only while there are drafts: calls that waited for the lock
+        and find that their queues exist by now continue concurrently.
+        """
         names = list(dict.fromkeys(names))
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             async with self._locked():
-                found = await self._existing(names)
+                queues = await self._existing(names)
                 drafts = self._drafts(
-                    [name for name in names if name not in found], self._infra.settings.max_queues - len(found)
+                    [name for name in names if name not in queues], self._infra.settings.max_queues - len(queues)
                 )
                 if drafts:
                     try:
-                        return await act(partial(self._find, found | drafts))
-                    except QueueTaken:
+                        return await action(partial(self._find, queues | drafts))
+                    except QueueConflict:
                         continue
-            return await act(partial(self._find, found))
-        raise QueueLimit(
-            "the queue could not be created: other processes create queues at the same time", retry_after=1
-        )
+            return await action(partial(self._find, queues))
+        raise QueueLimit("the queue could not be created: other processes are creating queues, too", retry_after=1)
 
     async def _existing(self, names: Iterable[str]) -> dict[str, Queue]:
-        """All queues that exist. Reads the database only if the cache lacks one of these names."""
-        found = {queue.name: queue for queue in self._queues.known()}
-        if found.keys() >= set(names):
-            return found
-        await self._queues.refresh()
-        return {queue.name: queue for queue in self._queues.known()}
+        """All existing queues by name.
 
-    async def store(self, on: Executor, queues: Iterable[Queue]) -> None:
-        """Inserts the drafts among the queues. Call it after every lock that the transaction waits for, because a queue's row is the last
-        in the lock order. Refresh the cache after the commit."""
-        drafts = sorted(
-            {(queue.id, queue.name) for queue in queues if queue.is_draft}
-        )  # rivals start with the same number and wait
+        Reads the database only if the cache lacks one of these names.
+        """
+        queues = {queue.name: queue for queue in self._queues.all()}
+        if queues.keys() >= set(names):
+            return queues
+        await self._queues.refresh()
+        return {queue.name: queue for queue in self._queues.all()}
+
+    async def store(self, db: Executor, queues: Iterable[Queue]) -> None:
+        """Inserts the drafts among the queues.
+
+        Call it after taking every other lock of the transaction, because the row of a queue is the
+        last in the lock order. Refresh the cache after the commit.
+        """
+        # Sorted: competing processes start with the same id, so that one waits instead of
+        # deadlocking.
+        drafts = sorted({(queue.id, queue.name) for queue in queues if queue.is_draft})
         if not drafts:
             return
         try:
-            stored = await store.add_queues(on, drafts, self._infra.settings.max_queues)
+            stored = await store.add_queues(db, drafts, self._infra.settings.max_queues)
         except UniqueViolationError as error:
-            raise QueueTaken from error
+            raise QueueConflict from error
         if len(stored) < len(drafts):
-            raise QueueTaken
-        if any(
-            stored.values()
-        ):  # processes look up a new name when they need it, but have a deleted queue in their caches
-            await self._infra.versions.bump(on, "policies")
+            raise QueueConflict
+        if any(stored.values()):
+            # An undeleted queue is still cached as deleted elsewhere. A new name is looked up when
+            # it is needed.
+            await self._infra.config_versions.bump(db, "policies")
 
     def _drafts(self, names: Iterable[str], limit: int) -> dict[str, Queue]:
-        """Drafts for the first names, at most `limit`. A deleted queue keeps its old number and lanes."""
+        """Drafts queues for the first names, at most `limit`.
+
+        A deleted queue keeps its old id and lanes.
+        """
         if not self._infra.settings.create_queues:
             return {}
-        deleted = {queue.name: queue.row._replace(deleted_at=None) for queue in self._queues.everything()}
+        deleted = {queue.name: queue.row._replace(deleted_at=None) for queue in self._queues.all_including_deleted()}
         free = iter(range(max((row.id for row in deleted.values()), default=0) + 1, MAX_QUEUE_ID + 1))
         drafts: dict[str, Queue] = {}
         for name in names:
-            number = deleted[name].id if name in deleted else next(free, None)
-            if number is not None and len(drafts) < limit:
-                drafts[name] = Queue(deleted.get(name) or QueueRow.new(number, name, self._infra.now()), is_draft=True)
+            queue_id = deleted[name].id if name in deleted else next(free, None)
+            if queue_id is not None and len(drafts) < limit:
+                drafts[name] = Queue(
+                    deleted.get(name) or QueueRow.new(queue_id, name, self._infra.now()), is_draft=True
+                )
         return drafts
 
-    def _find(self, found: Mapping[str, Queue], name: str) -> Queue:
-        if name not in found:
-            raise self._refusal(name)
-        return found[name]
+    def _find(self, queues: Mapping[str, Queue], name: str) -> Queue:
+        if name not in queues:
+            raise self._cannot_create(name)
+        return queues[name]
 
-    def _refusal(self, name: str) -> Problem:
+    def _cannot_create(self, name: str) -> Problem:
         if not self._infra.settings.create_queues:
-            return NotFound(f"no queue named {name}, and this broker does not create queues on enqueue")
-        return QueueLimit(f"there are {len(self._queues.known())} queues already", retry_after=60)
+            return NotFound(f"no queue named {name}; this broker does not create queues on enqueue")
+        return QueueLimit(f"there are {len(self._queues.all())} queues already", retry_after=60)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:

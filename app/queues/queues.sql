@@ -1,6 +1,7 @@
--- Queues. There are at most some thousand, cached in every process; nothing on the hot path writes here.
--- Order of locks: one queue's row, then the row of versions. A deleted queue keeps its row: its finished jobs still bear its name.
--- The lanes of queue n are those from n << 8 on, at most 256 (db.lanes).
+-- Queues. There are at most a few thousand, cached in every process; no hot path writes here.
+-- Lock order: the row of one queue, then the row in `versions`.
+-- A deleted queue keeps its row: its finished jobs still carry its name.
+-- Queue n has the lanes from n << 8 on, at most 256 (app/db/lanes.py).
 
 -- name: all_queues
 -- fills: QueueRow
@@ -10,7 +11,7 @@ ORDER BY name COLLATE "C";
 
 -- name: list_queues
 -- fills: QueueRow
--- In the order of bytes, whatever the database's collation: pages look the same everywhere.
+-- Sorted by bytes, whatever the collation of the database: pages are the same everywhere.
 SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 FROM queues
 WHERE deleted_at IS NULL AND name COLLATE "C" > $1 AND ($3::text IS NULL OR name ~ $3)
@@ -25,16 +26,19 @@ WHERE name = $1;
 
 -- name: lock_queue
 -- fills: QueueRow
--- Whoever changes a queue waits here for the others: two that change different fields both stand.
+-- Concurrent changes of one queue wait for this lock, so that changes of different fields are all
+-- kept.
 SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 FROM queues
 WHERE name = $1
 FOR NO KEY UPDATE;
 
 -- name: add_queues
--- Creates queues with the numbers that the broker has chosen, or undeletes those that have these numbers. Does nothing if there would be
--- more than $3 queues. Returns each queue and whether it was undeleted. A queue that another process has created is not returned, and a number
--- that another process has used is a unique violation.
+-- Creates queues with the ids that the broker has chosen, or undeletes the queues with these ids.
+-- Does nothing if there would be more than $3 queues.
+-- Returns each queue and whether it was undeleted.
+-- A queue that another process has created in the meantime is not returned.
+-- An id that another process has used in the meantime is a unique violation.
 INSERT INTO queues (id, name)
 SELECT new.id, new.name
 FROM unnest($1::int[], $2::text[]) AS new (id, name)
@@ -54,13 +58,17 @@ SET lanes = $2, group_lanes = $3, config = $4, paused_at = $5, paused_reason = $
 WHERE id = $1;
 
 -- name: is_used
--- Whether a queue has live jobs or dead letters in any lane that it could have: one probe of each table.
+-- Whether a queue has live jobs or dead letters in any lane it could have: one index probe of each
+-- table.
 SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= $1::int << 8 AND lane < ($1::int + 1) << 8)
     OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= $1::int << 8 AND lane < ($1::int + 1) << 8);
 
 -- name: revive_used
--- A job came into a deleted queue from a process that had not heard of it yet. One probe per deleted queue, as a scalar: a semi-join
--- would read all jobs if statistics are old.
+-- Undeletes deleted queues that have jobs: a process with an outdated cache may have enqueued into
+-- one.
+-- One index probe per deleted queue, written as a scalar subquery: with old statistics, a semi-join
+-- would
+-- read all jobs.
 UPDATE queues
 SET deleted_at = NULL
 WHERE deleted_at IS NOT NULL
@@ -71,7 +79,9 @@ WHERE deleted_at IS NOT NULL
 RETURNING name;
 
 -- name: reopen_lanes
--- A job came into a lane that was closed from a process that had not heard of it yet: nobody would look for it there.
+-- Reopens removed lanes that have jobs: a process with an outdated cache may have enqueued into
+-- one, and no
+-- claim would read that lane.
 UPDATE queues
 SET lanes = greatest(queues.lanes, stray.lane - (queues.id << 8) + 1)
 FROM (
@@ -87,7 +97,9 @@ WHERE queues.id = stray.id AND stray.lane IS NOT NULL
 RETURNING queues.name;
 
 -- name: spread_groups
--- Groups are spread among more lanes, or fewer, only when none is left anywhere: a group in two lanes would lose its order.
+-- Spreads groups over the current number of lanes, but only when the queue has no job of any group
+-- left:
+-- a group in two lanes would lose its order.
 UPDATE queues
 SET group_lanes = lanes
 WHERE group_lanes <> lanes

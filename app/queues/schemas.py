@@ -1,4 +1,4 @@
-"""How a queue is configured, and what is told about it. Here too: the settings that queues, job types and jobs share."""
+"""Requests and responses of queues, and the field types that queues, job types and jobs share."""
 
 from enum import StrEnum
 
@@ -16,83 +16,110 @@ from app.http.schema_types import (
     number,
 )
 
-Priority = Annotated[int, integer(ge=-32768, le=32767, description="Higher goes first. Default 0.")]
-MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions before the job is dead.")]
-LeaseSeconds = Annotated[int, integer(ge=1, le=24 * 60 * 60, description="Lease in seconds.")]
+Priority = Annotated[
+    int, integer(ge=-32768, le=32767, description="Jobs with a higher priority are delivered first. Default 0.")
+]
+MaxAttempts = Annotated[int, integer(ge=1, le=1000, description="Executions before the job becomes a dead letter.")]
+LeaseSeconds = Annotated[int, integer(ge=1, le=24 * 60 * 60, description="Length of a lease in seconds.")]
 TimeoutSeconds = Annotated[
-    int, integer(ge=1, le=30 * 24 * 60 * 60, description="Longest run, however often it is extended.")
+    int,
+    integer(ge=1, le=30 * 24 * 60 * 60, description="Longest run of the job, however often its lease is extended."),
 ]
 BackoffSeconds = Annotated[float, number(ge=0, le=366 * 24 * 60 * 60)]
-MOST = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 
 
 class RetryPolicy(RequestModel):
-    """Delay before retry n is base_seconds * factor^(n-1), at most max_seconds, stretched or shortened by up to `jitter`."""
+    """The delay before retry n is base_seconds * factor^(n-1), at most max_seconds, varied by up to
+    ±`jitter`.
+    """
 
     base_seconds: BackoffSeconds | UnsetType = UNSET
     factor: Annotated[float, number(ge=1, le=1000)] | UnsetType = UNSET
     max_seconds: BackoffSeconds | UnsetType = UNSET
-    jitter: Annotated[float, number(ge=0, le=1, description="Share of the delay.")] | UnsetType = UNSET
+    jitter: Annotated[float, number(ge=0, le=1, description="Fraction of the delay.")] | UnsetType = UNSET
 
 
 class RateLimit(RequestModel):
-    """At most `limit` jobs are handed out in any `per_seconds`."""
+    """At most `limit` jobs are delivered in any period of `per_seconds`."""
 
     limit: Annotated[int, integer(ge=1, le=1_000_000)]
     per_seconds: Annotated[int, integer(ge=1, le=7 * 24 * 60 * 60)]
 
 
 class RetentionMode(StrEnum):
-    """What becomes of finished jobs whose time is over: gone, or detached for an archive."""
+    """What happens to finished jobs after their retention time: dropped, or detached for an
+    archive.
+    """
 
     DROP = "drop"
     DETACH = "detach"
 
 
 class Retention(RequestModel):
-    """How long finished jobs are kept, and what becomes of them then."""
+    """How long finished jobs are kept, and what happens to them afterwards."""
 
     finished_seconds: Annotated[int, integer(ge=1, le=10 * 366 * 24 * 60 * 60)] | UnsetType = UNSET
     mode: RetentionMode | UnsetType = UNSET
 
 
 class HealthLimits(RequestModel):
-    """Above a limit the verdict is critical, from 80 % of it on a warning."""
+    """Limits for the verdict of the statistics: critical above a limit, warning from 80 % of it on."""
 
-    max_depth: Annotated[int, integer(ge=0, le=MOST, description="Ready jobs.")] | UnsetType = UNSET
+    max_depth: Annotated[int, integer(ge=0, le=MAX_INT32, description="Ready jobs.")] | UnsetType = UNSET
     max_age_seconds: (
-        Annotated[int, integer(ge=0, le=MOST, description="Age of the oldest job that could run.")] | UnsetType
+        Annotated[int, integer(ge=0, le=MAX_INT32, description="Waiting time of the oldest ready job.")] | UnsetType
     ) = UNSET
     max_dead_per_hour: (
-        Annotated[int, integer(ge=0, le=MOST, description="Jobs that died within the last hour.")] | UnsetType
+        Annotated[int, integer(ge=0, le=MAX_INT32, description="Jobs that became dead letters within the last hour.")]
+        | UnsetType
     ) = UNSET
 
 
 class QueueConfig(RequestModel):
-    """The rules of a queue. What is absent is not limited, or as the settings say."""
+    """The configuration of a queue.
+
+    Absent limits do not apply; absent defaults come from the settings.
+    """
 
     max_running: (
-        Annotated[int, integer(ge=1, le=1_000_000, description="Jobs that run at once. Needs one lane.")] | UnsetType
-    ) = UNSET
-    max_running_per_group: (
         Annotated[
-            int, integer(ge=1, le=100_000, description="Jobs of one group that run at once; 1 keeps their order.")
+            int, integer(ge=1, le=1_000_000, description="Jobs that may run at the same time. Requires one lane.")
         ]
         | UnsetType
     ) = UNSET
-    rate: Annotated[RateLimit, Meta(description="Needs one lane.")] | UnsetType = UNSET
-    max_waiting: (
-        Annotated[int, integer(ge=0, le=MOST, description="Jobs that may wait; more are refused with 429.")] | UnsetType
+    max_running_per_group: (
+        Annotated[
+            int,
+            integer(
+                ge=1, le=100_000, description="Jobs of one group that may run at the same time; 1 keeps their order."
+            ),
+        ]
+        | UnsetType
     ) = UNSET
-    fair: Annotated[bool, Meta(description="Groups take turns. Default false.")] | UnsetType = UNSET
+    rate: Annotated[RateLimit, Meta(description="Requires one lane.")] | UnsetType = UNSET
+    max_waiting: (
+        Annotated[
+            int, integer(ge=0, le=MAX_INT32, description="Jobs that may wait; further ones are rejected with 429.")
+        ]
+        | UnsetType
+    ) = UNSET
+    fair: Annotated[bool, Meta(description="Whether groups are served in turn. Default false.")] | UnsetType = UNSET
     lanes: (
-        Annotated[int, integer(ge=1, le=256, description="Default 1. With more, order holds in groups only.")]
+        Annotated[
+            int,
+            integer(
+                ge=1,
+                le=256,
+                description="Number of lanes (shards). Default 1. With more, order holds only within groups.",
+            ),
+        ]
         | UnsetType
     ) = UNSET
     paused: (
         Annotated[
             bool,
-            Meta(description="Whether the queue is paused. Only pause and resume change it: another value is 422."),
+            Meta(description="Whether the queue is paused. Only pause and resume change it; a different value is 422."),
         ]
         | UnsetType
     ) = UNSET
@@ -105,7 +132,10 @@ class QueueConfig(RequestModel):
 
 
 class Queue(QueueConfig, kw_only=True, forbid_unknown_fields=False):
-    """A queue with its configuration. It comes into being when it is configured, or on first enqueue."""
+    """A queue with its configuration.
+
+    A queue is created when it is configured, or by the first enqueue.
+    """
 
     name: str
     lanes: Int32
@@ -116,20 +146,20 @@ class Queue(QueueConfig, kw_only=True, forbid_unknown_fields=False):
 
 
 class QueueList(ResponseModel):
-    """Queues in the order of their names."""
+    """Queues, sorted by name."""
 
     items: list[Queue]
     next_cursor: str | UnsetType = UNSET
 
 
 class PauseQueue(RequestModel):
-    """Why, for people: it is told with the queue and by `explain`."""
+    """Why the queue is paused, for humans. The queue and `explain` show the reason."""
 
     reason: Annotated[str, Meta(max_length=500)] | UnsetType = UNSET
 
 
 class WaitingState(StrEnum):
-    """States of jobs that wait."""
+    """States of waiting jobs."""
 
     SCHEDULED = "scheduled"
     BLOCKED = "blocked"
@@ -137,7 +167,7 @@ class WaitingState(StrEnum):
 
 
 class PurgeQueue(RequestModel):
-    """Which jobs to remove without a trace. Running ones and finished ones are never among them."""
+    """Which waiting jobs to remove without a trace. Running and finished jobs are never removed."""
 
     states: Annotated[list[WaitingState], Meta(min_length=1, description="Default: all three.")] | UnsetType = UNSET
     dry_run: (
@@ -146,7 +176,7 @@ class PurgeQueue(RequestModel):
 
 
 class QueuePurged(ResponseModel):
-    """How many jobs matched, and how many of them are gone."""
+    """How many jobs matched, and how many of them were removed."""
 
     matched: Int32
     purged: Int32

@@ -1,4 +1,4 @@
-"""Runs queues.sql, and turns its rows into what is told of a queue."""
+"""Runs queues.sql and converts its rows to responses."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +17,10 @@ MAX_QUEUE_ID = 65_535
 
 
 class _Stored(QueueConfig, forbid_unknown_fields=False):
-    """A newer release beside this one may have written what this one does not know."""
+    """The stored configuration.
+
+    Unknown members are ignored: a newer release running beside this one may write them.
+    """
 
 
 _config = msgspec.json.Decoder(_Stored)
@@ -35,9 +38,9 @@ class QueueRow(NamedTuple):
     deleted_at: datetime | None
 
     @classmethod
-    def new(cls, number: int, name: str, now: datetime) -> "QueueRow":
+    def new(cls, queue_id: int, name: str, now: datetime) -> "QueueRow":
         return cls(
-            number,
+            queue_id,
             name,
             lanes=1,
             group_lanes=1,
@@ -48,13 +51,13 @@ class QueueRow(NamedTuple):
             deleted_at=None,
         )
 
-    def rules(self) -> QueueConfig:
-        """Two of them have columns of their own: what they were is needed when they change."""
+    def read_config(self) -> QueueConfig:
+        """The configuration, with `lanes` and `paused`, which have columns of their own."""
         return msgspec.structs.replace(_config.decode(self.config), lanes=self.lanes, paused=self.paused_at is not None)
 
     def to_response(self) -> Queue:
         return Queue(
-            **msgspec.structs.asdict(self.rules()),
+            **msgspec.structs.asdict(self.read_config()),
             name=self.name,
             created_at=self.created_at,
             paused_at=unset_if_none(self.paused_at),
@@ -62,54 +65,57 @@ class QueueRow(NamedTuple):
         )
 
 
-async def all_queues(on: Executor) -> list[QueueRow]:
-    return [QueueRow(*row) for row in await on.rows(SQL.all_queues)]
+async def all_queues(db: Executor) -> list[QueueRow]:
+    return [QueueRow(*row) for row in await db.rows(SQL.all_queues)]
 
 
-async def list_queues(on: Executor, after: str, limit: int, names: str | None) -> list[QueueRow]:
-    """`names`: a regular expression."""
-    return [QueueRow(*row) for row in await on.rows(SQL.list_queues, after, limit, names)]
+async def list_queues(db: Executor, after: str, limit: int, names: str | None) -> list[QueueRow]:
+    """Lists queues after a name. `names` is a regular expression, or None for all."""
+    return [QueueRow(*row) for row in await db.rows(SQL.list_queues, after, limit, names)]
 
 
-async def get_queue(on: Executor, name: str) -> QueueRow | None:
-    row = await on.row(SQL.get_queue, name)
+async def get_queue(db: Executor, name: str) -> QueueRow | None:
+    row = await db.row(SQL.get_queue, name)
     return QueueRow(*row) if row else None
 
 
-async def lock_queue(on: Executor, name: str) -> QueueRow | None:
-    row = await on.row(SQL.lock_queue, name)
+async def lock_queue(db: Executor, name: str) -> QueueRow | None:
+    row = await db.row(SQL.lock_queue, name)
     return QueueRow(*row) if row else None
 
 
-async def add_queues(on: Executor, queues: Sequence[tuple[int, str]], limit: int) -> dict[str, bool]:
-    """`queues` are (number, name), and are locked in this order. Returns whether each was deleted before, without those that another
-    process has created."""
-    rows = await on.rows(SQL.add_queues, [number for number, _ in queues], [name for _, name in queues], limit)
+async def add_queues(db: Executor, queues: Sequence[tuple[int, str]], limit: int) -> dict[str, bool]:
+    """Inserts queues, given as (id, name), and locks them in this order.
+
+    Returns for each queue whether it was undeleted, without queues that another process has
+    created.
+    """
+    rows = await db.rows(SQL.add_queues, [queue_id for queue_id, _ in queues], [name for _, name in queues], limit)
     return {row["name"]: row["undeleted"] for row in rows}
 
 
-async def next_queue_id(on: Executor) -> int:
-    number: int = await on.value(SQL.next_queue_id)
-    return min(number, MAX_QUEUE_ID)
+async def next_queue_id(db: Executor) -> int:
+    queue_id: int = await db.value(SQL.next_queue_id)
+    return min(queue_id, MAX_QUEUE_ID)
 
 
-async def write_queue(on: Executor, row: QueueRow) -> None:
-    rules = (row.lanes, row.group_lanes, row.config, row.paused_at, row.paused_reason, row.deleted_at)
-    await on.rows(SQL.write_queue, row.id, *rules)
+async def write_queue(db: Executor, row: QueueRow) -> None:
+    values = (row.lanes, row.group_lanes, row.config, row.paused_at, row.paused_reason, row.deleted_at)
+    await db.rows(SQL.write_queue, row.id, *values)
 
 
-async def is_used(on: Executor, queue_id: int) -> bool:
-    used: bool = await on.value(SQL.is_used, queue_id)
+async def is_used(db: Executor, queue_id: int) -> bool:
+    used: bool = await db.value(SQL.is_used, queue_id)
     return used
 
 
-async def revive_used(on: Executor) -> list[str]:
-    return [row["name"] for row in await on.rows(SQL.revive_used)]
+async def revive_used(db: Executor) -> list[str]:
+    return [row["name"] for row in await db.rows(SQL.revive_used)]
 
 
-async def reopen_lanes(on: Executor) -> list[str]:
-    return [row["name"] for row in await on.rows(SQL.reopen_lanes)]
+async def reopen_lanes(db: Executor) -> list[str]:
+    return [row["name"] for row in await db.rows(SQL.reopen_lanes)]
 
 
-async def spread_groups(on: Executor) -> list[str]:
-    return [row["name"] for row in await on.rows(SQL.spread_groups)]
+async def spread_groups(db: Executor) -> list[str]:
+    return [row["name"] for row in await db.rows(SQL.spread_groups)]
