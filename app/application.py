@@ -1,4 +1,11 @@
-"""The composition root: the only file that knows everything."""
+"""Builds the FastAPI application: routers, fast routes, readiness checks and lifespan.
+
+A broker's life, as `_lifespan` runs it:
+
+- open the connection pool -> database reachable: start the background services
+- open the connection pool -> database unreachable: serve, wait for it, then start the services
+- SIGTERM -> stop the services, finish running statements, write statistics, close the pool
+"""
 
 import asyncio
 from collections import defaultdict
@@ -50,18 +57,21 @@ PACKAGES = (
     api_key_routes,
 )
 
-FINISH_SECONDS = 5  # for statements that are under way when everybody has left
+FINISH_SECONDS = 5  # for statements that still run after the last connection has closed
 
 DESCRIPTION = """A durable job broker: REST in front, Postgres behind.
 
-Execution is at least once; at most one settlement of a job is accepted. A worker holds a job under a lease and proves with the lease token
-that it still does; pass `deliveries` downstream as the epoch if an effect must not happen twice.
+Execution is at least once; the broker accepts at most one settlement of a job. A worker holds a
+job under a lease and proves it with the lease token. If an effect must not happen twice, pass
+`deliveries` downstream as a fencing token.
 
 `HEAD` works wherever `GET` does. Each query parameter may be sent only once."""
 
 
 class BrokerApp(FastAPI):
-    """The envelope comes before the framework's own stack of middleware: it is around hot verbs too, which do without that."""
+    """FastAPI with the broker's request middleware outside the framework's own middleware stack.
+
+    The fast routes bypass that stack, and the request middleware must cover them too."""
 
     request_middleware: RequestMiddleware
 
@@ -74,7 +84,7 @@ class BrokerApp(FastAPI):
 
 
 def create_app(settings: Settings, dsn: str) -> FastAPI:
-    """Connects to nothing yet: that happens when the app starts."""
+    """Builds the application. It connects to the database only when its lifespan starts."""
     broker = build_broker(settings, dsn)
     app = BrokerApp(
         title="Longshore",
@@ -90,24 +100,22 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     app.state.drain = broker.drain
     app.state.broker = broker
     app.state.authenticator = broker.authenticator
-    app.state.border = broker.path_access.check
-    install_services(app, *broker.rooms, Health(settings, broker.infra.metrics, _checks(broker)))
+    app.state.check_path = broker.path_access.check
+    install_services(app, *broker.services, Health(settings, broker.infra.metrics, _checks(broker)))
     problems.install(app)
     openapi.install(app)
     app.request_middleware = RequestMiddleware(app.framework, broker.infra.metrics)
-    app.state.hot = FastRouter(app, app.request_middleware, _fast_routes())
-    for room in PACKAGES:
-        app.include_router(room.router)
-    for desk in (health, docs):
-        app.include_router(desk.router)
+    app.state.fast_router = FastRouter(app, app.request_middleware, _fast_routes())
+    for package in (*PACKAGES, health, docs):
+        app.include_router(package.router)
     app.state.methods = _methods(
-        [*app.routes, *(route for part in (*PACKAGES, health, docs) for route in part.router.routes)]
+        [*app.routes, *(route for package in (*PACKAGES, health, docs) for route in package.router.routes)]
     )
     return app
 
 
 def _methods(routes: Iterable[BaseRoute]) -> Methods:
-    """The methods of each path. HEAD is answered wherever GET is."""
+    """Collects the methods of each path. HEAD works wherever GET does."""
     methods: dict[str, set[str]] = defaultdict(set)
     for route in routes:
         if isinstance(route, Route):
@@ -117,7 +125,7 @@ def _methods(routes: Iterable[BaseRoute]) -> Methods:
 
 
 def _fast_routes() -> list[FastRoute]:
-    return [route for room in PACKAGES for route in room.router.routes if isinstance(route, FastRoute)]
+    return [route for package in PACKAGES for route in package.router.routes if isinstance(route, FastRoute)]
 
 
 def _operation_id(route: APIRoute) -> str:
@@ -155,7 +163,9 @@ async def _clock_failure(broker: Broker) -> DatabaseUnavailable | None:
 
 
 async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
-    """A broker may start before its database. Nothing is swept by any other clock than the database's."""
+    """Starts the services once the database is reachable, because a broker may start before it.
+
+    The services decide by the database's clock alone, so they cannot start without it."""
     while await _clock_failure(broker) is not None:  # noqa: ASYNC110 (a database sets no event)
         await asyncio.sleep(0.25)
     log.info("database reached")
@@ -163,36 +173,38 @@ async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
 
 
 async def _start(broker: Broker, runner: ServiceRunner) -> None:
-    """Starts the background services on any schema, because it may be migrated later. A log line says what is missing until then."""
+    """Starts the background services on any schema, because it may be migrated later.
+
+    Until then a log line reports the missing migration."""
     start_services(broker, runner)
     try:
-        outdated = schema_problem(await migrations.current_revision(broker.infra.db))
+        problem = schema_problem(await migrations.current_revision(broker.infra.db))
     except DatabaseUnavailable as error:
-        outdated = error.detail
-    if outdated is not None:
-        log.warning("database not ready", detail=outdated)
+        problem = error.detail
+    if problem is not None:
+        log.warning("database not ready", detail=problem)
 
 
-def _checks(broker: Broker) -> dict[str, health.Probe]:
+def _checks(broker: Broker) -> dict[str, health.HealthCheck]:
     async def database() -> str:
         await broker.infra.db.value("SELECT 1")
         return "answers"
 
     async def schema() -> str:
-        """A newer schema is fine: migrations come before the release that needs them."""
-        at = await migrations.current_revision(broker.infra.db)
-        if (outdated := schema_problem(at)) is not None:
-            raise Problem(outdated)
-        return f"at {at}"
+        """Accepts a newer schema: migrations run before the release that needs them."""
+        revision = await migrations.current_revision(broker.infra.db)
+        if (problem := schema_problem(revision)) is not None:
+            raise Problem(problem)
+        return f"at {revision}"
 
     async def serving() -> str:
-        if broker.waiting.draining:
+        if broker.pollers.draining:
             raise Problem("draining")
         return "not draining"
 
     return {
         "database": database,
-        "durability": broker.infra.inspection.to_response,
+        "durability": broker.infra.server_checks.to_response,
         "schema": schema,
         "serving": serving,
     }

@@ -1,4 +1,8 @@
-"""Every room, built on one floor and joined by what they tell each other; and the chores that keep the house."""
+"""Builds every service of the broker, connects them, and starts the background services.
+
+This is the only module that knows all packages. A background service runs when another service
+wakes it, and at a fixed interval: the interval covers work that no other service announced.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -34,10 +38,15 @@ from app.leases.heartbeat import HeartbeatService
 from app.leases.long_poll import LongPoll
 from app.leases.settle import SettlementService
 from app.maintenance import due_check
-from app.maintenance.chores import Cleaner, JobScheduler, LeaseRescuer, Partitions, ReadyPoller, StartDeadlineEnforcer
+from app.maintenance.cleaner import Cleaner
 from app.maintenance.dependency_resolver import DependencyResolver
 from app.maintenance.due_check import DueCheck
+from app.maintenance.job_scheduler import JobScheduler
+from app.maintenance.lease_rescuer import LeaseRescuer
+from app.maintenance.partitions import Partitions
+from app.maintenance.ready_poller import ReadyPoller
 from app.maintenance.services import PeriodicService, ServiceRunner
+from app.maintenance.start_deadline import StartDeadlineEnforcer
 from app.matching.pollers import PollerRegistry
 from app.matching.sync_match import SyncMatcher
 from app.metrics import Metrics
@@ -55,6 +64,8 @@ from app.workers.registry import WorkerRegistry
 
 @dataclass(frozen=True, slots=True)
 class Broker:
+    """All services of one broker process."""
+
     infra: Infrastructure
     authenticator: ApiKeyAuthenticator
     api_keys: ApiKeyService
@@ -64,7 +75,7 @@ class Broker:
     signals: Signals
     enqueuer: EnqueueService
     reader: JobReader
-    waiting: PollerRegistry
+    pollers: PollerRegistry
     workers: WorkerRegistry
     poll_history: PollHistory
     group_scheduler: GroupScheduler
@@ -75,28 +86,28 @@ class Broker:
     dead_letters: DeadLetterService
     periodic_enqueuer: PeriodicEnqueuer
     stats: StatsService
-    rooms: tuple[object, ...]
+    services: tuple[object, ...]
 
     async def finish(self) -> None:
-        """What callers have brought is stored, and what nobody is there to take goes back."""
+        """Stores the requests already accepted, and returns matched jobs whose poller is gone."""
         await asyncio.gather(self.enqueuer.finish(), self.claims.finish(), self.settlements.finish())
         await self.matcher.run_once()
 
     def drain(self) -> None:
-        """Parked polls and watchers are answered now; /readyz says no from here on."""
-        self.waiting.drain()
+        """Answers parked polls and result waiters now. From here on /readyz fails."""
+        self.pollers.drain()
         self.reader.drain()
 
 
 def build_broker(settings: Settings, dsn: str) -> Broker:
     infra = _infrastructure(settings, dsn)
-    queues, job_types, signals, times = (
+    queues, job_types, signals, durations = (
         QueueCache(infra),
         JobTypeCache(infra),
-        Signals(infra.wakeups),
+        Signals(infra.notifier),
         DurationHistogram(),
     )
-    waiting, workers, poll_history, group_scheduler = (
+    pollers, workers, poll_history, group_scheduler = (
         PollerRegistry(infra.metrics),
         WorkerRegistry(infra),
         PollHistory(infra, queues),
@@ -107,15 +118,15 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
     queue_service = QueueService(infra)
     creator = QueueCreator(infra, queues)
     enqueuer = EnqueueService(infra, queues, creator, JobParser(infra, queues, job_types), signals)
-    settlements = SettlementService(infra, queues, signals, times, group_scheduler)
-    matcher = SyncMatcher(infra, queues, waiting, settlements)
+    settlements = SettlementService(infra, queues, signals, durations, group_scheduler)
+    matcher = SyncMatcher(infra, queues, pollers, settlements)
     enqueuer.offer = matcher.offer
     dead_letters = DeadLetterService(infra, queues, creator, signals, reader)
     periodic_enqueuer = PeriodicEnqueuer(infra, enqueuer, reader)
-    stats = StatsService(infra, queues, waiting, times)
-    claims = ClaimService(infra, queues, signals, times)
+    stats = StatsService(infra, queues, pollers, durations)
+    claims = ClaimService(infra, queues, signals, durations)
     api_keys = ApiKeyService(infra)
-    rooms = (
+    services = (
         api_keys,
         queue_service,
         JobTypeService(infra),
@@ -126,13 +137,13 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         QueuePurger(infra, queues, signals, group_scheduler.rescan),
         workers,
         settlements,
-        LongPoll(infra, queues, waiting, settlements, workers, poll_history, claims),
+        LongPoll(infra, queues, pollers, settlements, workers, poll_history, claims),
         HeartbeatService(infra, queues, settlements, workers),
         dead_letters,
         periodic_enqueuer,
         ScheduleService(infra, enqueuer, periodic_enqueuer),
         stats,
-        JobExplainer(infra, queues, reader, poll_history, waiting),
+        JobExplainer(infra, queues, reader, poll_history, pollers),
     )
     return Broker(
         infra,
@@ -144,7 +155,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         signals,
         enqueuer,
         reader,
-        waiting,
+        pollers,
         workers,
         poll_history,
         group_scheduler,
@@ -155,7 +166,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         dead_letters,
         periodic_enqueuer,
         stats,
-        rooms,
+        services,
     )
 
 
@@ -178,85 +189,85 @@ def _infrastructure(settings: Settings, dsn: str) -> Infrastructure:
 
 
 def start_services(broker: Broker, runner: ServiceRunner) -> None:
-    """Whoever has work for a chore nudges it; the seconds are for what nobody has told us."""
+    """Starts the background services. Other services wake them; the interval is the safety net."""
     infra, settings = broker.infra, broker.infra.settings
-    promotion, releasing = (
+    job_scheduler, dependency_resolver = (
         JobScheduler(infra, broker.queues, broker.signals),
         DependencyResolver(infra, broker.queues, broker.signals),
     )
-    expiry, lateness = (
+    lease_rescuer, start_deadlines = (
         LeaseRescuer(infra, broker.settlements),
         StartDeadlineEnforcer(infra, broker.queues, broker.signals),
     )
-    runner.start(PeriodicService("clock", lambda: infra.clock.refresh(infra.db), 1.0))
-    runner.start(PeriodicService("inspection", infra.inspection.run_once, server_checks.SECONDS))
-    look_at_versions = runner.start(
-        PeriodicService("versions", infra.versions.keep_fresh, config_versions.CHECK_SECONDS)
+    runner.add(PeriodicService("clock", lambda: infra.clock.refresh(infra.db), 1.0))
+    runner.add(PeriodicService("inspection", infra.server_checks.run_once, server_checks.SECONDS))
+    check_versions = runner.add(
+        PeriodicService("versions", infra.config_versions.keep_fresh, config_versions.CHECK_SECONDS)
     )
-    sweeps = {
+    scans = {
         "turns": broker.group_scheduler.run_once,
-        "releasing": releasing.run_once,
-        "promotion": promotion.run_once,
+        "releasing": dependency_resolver.run_once,
+        "promotion": job_scheduler.run_once,
         "firing": broker.periodic_enqueuer.run_once,
-        "expiry": expiry.run_once,
-        "lateness": lateness.run_once,
+        "expiry": lease_rescuer.run_once,
+        "lateness": start_deadlines.run_once,
     }
     wakes = {
-        name: runner.start(PeriodicService(name, sweep, settings.sweep_seconds * due_check.REGULARLY))
-        for name, sweep in sweeps.items()
+        name: runner.add(PeriodicService(name, scan, settings.sweep_seconds * due_check.SAFETY_RUN_EVERY))
+        for name, scan in scans.items()
     }
     broker.group_scheduler.wake, broker.signals.on_ended = wakes["turns"], wakes["releasing"]
-    promotion.wake, broker.periodic_enqueuer.wake = wakes["promotion"], wakes["firing"]
-    runner.start(
+    job_scheduler.wake, broker.periodic_enqueuer.wake = wakes["promotion"], wakes["firing"]
+    runner.add(
         PeriodicService(
             "rounds",
-            DueCheck(infra, expiry, promotion, broker.periodic_enqueuer, wakes).run_once,
+            DueCheck(infra, lease_rescuer, job_scheduler, broker.periodic_enqueuer, wakes).run_once,
             settings.sweep_seconds,
         )
     )
-    broker.rule_changes.wake = runner.start(
+    broker.rule_changes.wake = runner.add(
         PeriodicService("sorting", broker.rule_changes.run_once, settings.sweep_seconds)
     )
-    broker.matcher.wake = runner.start(PeriodicService("hand-offs", broker.matcher.run_once, settings.sweep_seconds))
-    look = runner.start(
-        PeriodicService("look", ReadyPoller(infra, broker.queues, broker.waiting).run_once, settings.poll_seconds)
+    broker.matcher.wake = runner.add(PeriodicService("hand-offs", broker.matcher.run_once, settings.sweep_seconds))
+    check_ready = runner.add(
+        PeriodicService("look", ReadyPoller(infra, broker.queues, broker.pollers).run_once, settings.poll_seconds)
     )
-    runner.start(PeriodicService("floors", broker.claims.floors.run_once, low_water_marks.SCAN_SECONDS))
-    runner.start(PeriodicService("roster", broker.workers.sync, 1.0))
-    runner.start(PeriodicService("key use", broker.authenticator.write_last_used, 5.0))
-    runner.start(PeriodicService("asks", broker.poll_history.write, 1.0))
-    runner.start(PeriodicService("times", broker.stats.write_durations, 1.0))
-    runner.start(PeriodicService("fold", broker.stats.aggregate, 1.0, leader_only=True))
-    runner.start(PeriodicService("health", broker.stats.watch_health, 5.0))
-    runner.start(PeriodicService("partitions", Partitions(infra, broker.queues).run_once, 60.0, leader_only=True))
-    runner.start(PeriodicService("retention", Cleaner(infra, broker.dead_letters).run_once, 60.0, leader_only=True))
-    runner.start(PeriodicService("used queues", broker.queue_service.revive_used, 5.0, leader_only=True))
-    runner.start_task("wakeups", infra.wakeups.run)
-    broker.workers.on_directive = broker.waiting.wake_worker
+    runner.add(PeriodicService("floors", broker.claims.low_water_marks.run_once, low_water_marks.SCAN_SECONDS))
+    runner.add(PeriodicService("roster", broker.workers.sync, 1.0))
+    runner.add(PeriodicService("key use", broker.authenticator.write_last_used, 5.0))
+    runner.add(PeriodicService("asks", broker.poll_history.write, 1.0))
+    runner.add(PeriodicService("times", broker.stats.write_durations, 1.0))
+    runner.add(PeriodicService("fold", broker.stats.aggregate, 1.0, leader_only=True))
+    runner.add(PeriodicService("health", broker.stats.watch_health, 5.0))
+    runner.add(PeriodicService("partitions", Partitions(infra, broker.queues).run_once, 60.0, leader_only=True))
+    runner.add(PeriodicService("retention", Cleaner(infra, broker.dead_letters).run_once, 60.0, leader_only=True))
+    runner.add(PeriodicService("used queues", broker.queue_service.revive_used, 5.0, leader_only=True))
+    runner.start_task("wakeups", infra.notifier.run)
+    broker.workers.on_directive = broker.pollers.wake_worker
 
     def on_ready(queue_id: int | None, job_types: Iterable[str | None]) -> None:
-        if queue_id in (
-            None,
-            config_versions.TOPIC,
-        ):  # somebody has configured something, or we may have missed that somebody did
-            infra.versions.invalidate()
-            look_at_versions()
+        # The configuration changed, or (None) this process may have missed such a notification.
+        if queue_id in (None, config_versions.TOPIC):
+            infra.config_versions.invalidate()
+            check_versions()
         if queue_id == config_versions.TOPIC:
             return
         name = None if queue_id is None else broker.queues.name_of_id(queue_id)
         if name is None:
-            look()  # a queue that we have not heard of, or word that some words were missed
+            check_ready()  # a queue not yet in the cache, or wake-ups may have been missed
         else:
-            broker.waiting.wake(name, job_types)
+            broker.pollers.wake(name, job_types)
 
     broker.signals.on_ready = on_ready
-    infra.versions.hear("policies", _looker(look))
+    infra.config_versions.hear("policies", _run_on_change(check_ready))
 
 
-def _looker(look: Callable[[], None]) -> VersionHandler:
-    """Whatever was configured may have made jobs claimable: resumed, unlimited, raised."""
+def _run_on_change(check: Callable[[], None]) -> VersionHandler:
+    """Wraps `check` as a handler of configuration changes.
 
-    async def hear() -> None:
-        look()
+    A change may make jobs claimable: a queue is resumed, or a limit is raised or removed."""
 
-    return hear
+    async def on_change() -> None:
+        check()
+
+    return on_change

@@ -1,11 +1,12 @@
-"""The error tree. A room raises one of these; `web.problems` is the one place that renders them (RFC 9457).
+"""The error tree. Any package raises these; `app.http.problems` alone renders them (RFC 9457).
 
 Problem
 ├── MalformedJson 400 · BadRequest 400
 ├── Unauthenticated 401 · Forbidden 403 · ForeignOrigin 403
 ├── ValidationFailed 422 · IdempotencyKeyReused 422 · UnsupportedMediaType 415
 ├── NotFound 404
-├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409 · DuplicateJob 409 · QueueNotEmpty 409 · TooManyKeys 409
+├── LeaseLost 409 · WrongState 409 · IdempotencyKeyInUse 409 · DuplicateJob 409 · QueueNotEmpty 409
+│   TooManyKeys 409
 ├── PayloadTooLarge 413 · BatchTooLarge 413
 ├── MethodNotAllowed 405 · RequestTimeout 408 · UrlTooLong 414 · HeadersTooLarge 431
 ├── QueueLimit 429 · QueueFull 429 · RateLimited 429
@@ -17,11 +18,11 @@ from typing import ClassVar, Literal, NamedTuple
 from uuid import UUID
 
 Outcome = Literal["not_done", "unknown"]
-MAX_FAULTS = 10  # listed in one problem; its detail says how many there are
+MAX_FAULTS = 10  # listed in one problem; its detail reports the total number
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong with a request, and where (a JSON pointer)."""
+    """One error in a request and its place, as a JSON pointer (RFC 6901)."""
 
     pointer: str
     code: str
@@ -29,11 +30,11 @@ class Fault(NamedTuple):
 
 
 class Problem(Exception):
-    """What a caller is told: a status, a code that programs match on, a sentence for people, and typed extra members."""
+    """An error response: a status, a code for programs, a sentence for people, and typed members."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
-    title: ClassVar[str] = "Something went wrong on our side"
+    title: ClassVar[str] = "Internal server error"
     headers: ClassVar[dict[str, str]] = {}
 
     def __init__(
@@ -52,17 +53,17 @@ class Problem(Exception):
         self.members = members
 
     def set_faults(self, faults: Sequence[Fault], count: int = 0) -> None:
-        """`count` is the number of all faults if `faults` has only the first of them."""
+        """Sets the listed faults. `count` is the total number if `faults` lists only the first ones."""
         self.faults = faults
         self.fault_count = max(count, len(faults))
 
 
 class MalformedJson(Problem):
-    status, code, title = 400, "malformed_json", "The body is not JSON"
+    status, code, title = 400, "malformed_json", "The body is not valid JSON"
 
 
 class ValidationFailed(Problem):
-    status, code, title = 422, "validation_failed", "The request is not what we take"
+    status, code, title = 422, "validation_failed", "The request is invalid"
 
     @classmethod
     def at(cls, pointer: str, detail: str, code: str = "invalid") -> "ValidationFailed":
@@ -70,36 +71,37 @@ class ValidationFailed(Problem):
 
     @classmethod
     def of(cls, faults: Sequence[Fault], count: int = 0) -> "ValidationFailed":
-        """One problem for all errors of a body. `faults` may be only the first of `count`."""
+        """Builds one problem for all errors of a body. `faults` may list only the first of `count`."""
         count = max(count, len(faults))
-        detail = faults[0].detail if count == 1 else f"{counted(count)}; the first: {faults[0].detail}"
+        detail = faults[0].detail if count == 1 else f"{error_count(count)}; the first: {faults[0].detail}"
         return cls(detail, faults=faults, fault_count=count)
 
 
-def counted(count: int) -> str:
-    """How many errors there are, and how many of them the response lists if it does not list all."""
+def error_count(count: int) -> str:
+    """Describes the number of errors, and the number listed if the response does not list all."""
     return f"{count} errors, {MAX_FAULTS} listed" if count > MAX_FAULTS else f"{count} errors"
 
 
-def refuse(faults: Iterable[Fault | None], more: int = 0) -> None:
-    """Raises ValidationFailed if there is any fault, so that one response reports the faults of several checks. `more` is the number of
-    faults that are counted but not listed."""
-    found = [fault for fault in faults if fault is not None]
-    if found:
-        raise ValidationFailed.of(found, len(found) + more)
+def raise_for_faults(faults: Iterable[Fault | None], unlisted: int = 0) -> None:
+    """Raises ValidationFailed if there is any fault, so that one response reports several checks.
+
+    `unlisted` is the number of faults that are counted but not in `faults`."""
+    listed = [fault for fault in faults if fault is not None]
+    if listed:
+        raise ValidationFailed.of(listed, len(listed) + unlisted)
 
 
 class UnsupportedMediaType(Problem):
-    status, code, title = 415, "unsupported_media_type", "The encoding of the body is not supported"
+    status, code, title = 415, "unsupported_media_type", "The content encoding is not supported"
 
 
 class Unauthenticated(Problem):
-    status, code, title = 401, "unauthenticated", "No valid API key"
+    status, code, title = 401, "unauthenticated", "A valid API key is required"
     headers: ClassVar[dict[str, str]] = {"WWW-Authenticate": 'Bearer realm="longshore"'}
 
 
 class Forbidden(Problem):
-    status, code, title = 403, "forbidden", "The API key does not allow that"
+    status, code, title = 403, "forbidden", "The API key does not allow this request"
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> "Forbidden":
@@ -107,21 +109,23 @@ class Forbidden(Problem):
 
 
 class ForeignOrigin(Problem):
-    """A browser page of another origin calls a broker without API keys. It is not Forbidden, because no key lacks a scope."""
+    """A browser page of another origin calls a broker that has no API keys.
 
-    status, code, title = 403, "foreign_origin", "Pages of other origins may call only brokers with API keys"
+    It is not Forbidden, because no key lacks a scope."""
+
+    status, code, title = 403, "foreign_origin", "Cross-origin requests require API keys"
 
 
 class NotFound(Problem):
-    status, code, title = 404, "not_found", "No such thing"
+    status, code, title = 404, "not_found", "Not found"
 
 
 class MethodNotAllowed(Problem):
-    status, code, title = 405, "method_not_allowed", "This path does not take that method"
+    status, code, title = 405, "method_not_allowed", "The path does not support this method"
 
 
 class LeaseLost(Problem):
-    status, code, title = 409, "lease_lost", "The token is not the current lease"
+    status, code, title = 409, "lease_lost", "The lease token is no longer valid"
 
     def __init__(self, job_id: UUID, state: str, attempt: int) -> None:
         super().__init__(
@@ -130,66 +134,70 @@ class LeaseLost(Problem):
 
 
 class WrongState(Problem):
-    status, code, title = 409, "wrong_state", "The job's state does not allow that"
+    status, code, title = 409, "wrong_state", "The state of the job does not allow this request"
 
     def __init__(self, job_id: UUID, state: str) -> None:
         super().__init__(f"job {job_id} is {state}", state=state)
 
 
 class IdempotencyKeyReused(Problem):
-    status, code, title = 422, "idempotency_key_reused", "The key was used with another body"
+    status, code, title = 422, "idempotency_key_reused", "The Idempotency-Key was used with a different body"
 
 
 class IdempotencyKeyInUse(Problem):
-    status, code, title = 409, "idempotency_key_in_use", "The first call with this key is still running"
+    status, code, title = 409, "idempotency_key_in_use", "The first request with this Idempotency-Key is still running"
 
 
 class DuplicateJob(Problem):
-    status, code, title = 409, "duplicate_job", "Another job has the unique key"
+    status, code, title = 409, "duplicate_job", "Another job has this unique key"
 
     def __init__(self, existing_job_id: UUID, faults: Sequence[Fault] = ()) -> None:
         super().__init__(f"job {existing_job_id} has the key", existing_job_id=str(existing_job_id), faults=faults)
 
 
 class QueueNotEmpty(Problem):
-    status, code, title = 409, "queue_not_empty", "There are jobs in the queue"
+    status, code, title = 409, "queue_not_empty", "The queue is not empty"
 
 
 class TooManyKeys(Problem):
-    status, code, title = 409, "too_many_keys", "The name has as many live keys as allowed"
+    status, code, title = 409, "too_many_keys", "Too many active API keys have this name"
 
 
 class PayloadTooLarge(Problem):
-    status, code, title = 413, "payload_too_large", "Too many bytes"
+    status, code, title = 413, "payload_too_large", "The request body or payload is too large"
 
     def __init__(self, detail: str, limit: int, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail, limit=limit, faults=faults)
 
 
 class BatchTooLarge(Problem):
-    status, code, title = 413, "batch_too_large", "Too much for one call"
+    status, code, title = 413, "batch_too_large", "The batch is too large"
 
     def __init__(self, detail: str, limit: int) -> None:
         super().__init__(detail, limit=limit)
 
 
 class QueueLimit(Problem):
-    status, code, title = 429, "queue_limit", "There are as many queues as allowed"
+    status, code, title = 429, "queue_limit", "The maximum number of queues is reached"
 
 
 class QueueFull(Problem):
-    status, code, title = 429, "queue_full", "As many jobs wait in the queue as may"
+    status, code, title = 429, "queue_full", "The queue is full"
 
     def __init__(self, detail: str, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail, retry_after=1, faults=faults)
 
 
 class RateLimited(Problem):
-    status, code, title = 429, "rate_limited", "The API key has used up its quota"
+    status, code, title = 429, "rate_limited", "The API key has exceeded its quota"
 
 
 class DatabaseUnavailable(Problem):
-    """`not_done`: nothing was sent. `unknown`: it may have committed; repeat with the same key or token to find out."""
+    """The database cannot be used. `outcome` states whether the call may have written:
+
+    - `not_done`: nothing was written; repeat the call.
+    - `unknown`: the write may have been committed; repeat the call with the same
+      Idempotency-Key or lease token to learn the result."""
 
     status, code, title = 503, "database_unavailable", "The database is not available"
 
@@ -198,15 +206,15 @@ class DatabaseUnavailable(Problem):
         self.outcome = outcome
 
 
-# What web.guard refuses before there is a request to speak of.
+# Errors that `app.server.connection` sends before a complete request exists.
 
 
 class BadRequest(Problem):
-    status, code, title = 400, "bad_request", "That is not HTTP as we take it"
+    status, code, title = 400, "bad_request", "The HTTP request is malformed"
 
 
 class RequestTimeout(Problem):
-    status, code, title = 408, "request_timeout", "The request did not come in time"
+    status, code, title = 408, "request_timeout", "The request was not received in time"
 
 
 class UrlTooLong(Problem):
@@ -214,13 +222,13 @@ class UrlTooLong(Problem):
 
 
 class HeadersTooLarge(Problem):
-    status, code, title = 431, "headers_too_large", "Too many headers, or too long ones"
+    status, code, title = 431, "headers_too_large", "The request headers are too large or too many"
 
 
 class Overloaded(Problem):
-    """Nothing of the request was looked at, so it is always safe to repeat."""
+    """The broker refuses the request without reading it, so a retry is always safe."""
 
-    status, code, title = 503, "overloaded", "As much is going on here as may"
+    status, code, title = 503, "overloaded", "The server is overloaded"
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, retry_after=1, outcome="not_done")

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object per line on stderr, facts in the past tense with numbers."""
+"""Structured logs: one JSON object per line on stderr. Events are facts in the past tense."""
 
 import logging
 import sys
@@ -12,13 +12,15 @@ from structlog.typing import EventDict
 
 
 def configure(level: str) -> None:
-    """Called once by `__main__`. JSON escapes control characters, so that no name or header can forge a line."""
+    """Configures structlog and the standard library's logging; each command calls it first.
+
+    JSON escapes control characters, so that no name or header can forge a line."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _tell_error,
+            _describe_error,
             structlog.processors.JSONRenderer(serializer=_dumps),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
@@ -29,7 +31,9 @@ def configure(level: str) -> None:
 
 
 def capture_everything_else() -> None:
-    """Writes warnings and uncaught exceptions as log lines too, because the stderr of `serve` may feed a log pipeline."""
+    """Writes warnings and uncaught exceptions as log lines too.
+
+    The stderr of `serve` may feed a log pipeline that expects JSON on every line."""
     logging.captureWarnings(True)
     sys.excepthook = _log_crash
     threading.excepthook = lambda args: log.error("thread crashed", exc_info=args.exc_value)
@@ -41,16 +45,18 @@ def _log_crash(_kind: type[BaseException], error: BaseException, _trace: Traceba
 
 
 class _Forward(logging.Handler):
-    """What libraries log (uvicorn, asyncio) becomes a line of ours."""
+    """Writes the log records of libraries (uvicorn, asyncio) as JSON lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
 
 
-def _tell_error(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """An exception, without what Postgres adds to it as DETAIL: that is the row, with payload and lease token."""
-    found = event.pop("exc_info", None)
-    error = found[1] if isinstance(found, tuple) else sys.exc_info()[1] if found is True else found
+def _describe_error(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Adds type, message and traceback of an exception, without the DETAIL that Postgres appends.
+
+    DETAIL contains the row, with payload and lease token."""
+    exc_info = event.pop("exc_info", None)
+    error = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1] if exc_info is True else exc_info
     if isinstance(error, BaseException):
         event["error"] = type(error).__name__
         event["message"] = str(error).partition("\nDETAIL")[0]

@@ -1,4 +1,4 @@
-"""Long work on the event loop, in slices: other calls are served between them."""
+"""Long work on the event loop, in slices: the loop serves other requests between them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -11,10 +11,12 @@ SLICE_SECONDS = 0.001
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yields the items to a loop whose body is short. After each SLICE_SECONDS the event loop serves other calls first."""
-    began = perf_counter()
+    """Yields the items to a loop with a short body.
+
+    After each SLICE_SECONDS the event loop serves other requests first."""
+    started = perf_counter()
     for item in items:
         yield item
-        if perf_counter() - began > SLICE_SECONDS:
+        if perf_counter() - started > SLICE_SECONDS:
             await asyncio.sleep(0)
-            began = perf_counter()
+            started = perf_counter()

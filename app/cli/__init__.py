@@ -1,1 +1,1 @@
-""""""
+"""The command line: `python -m app`, installed as `longshore`."""

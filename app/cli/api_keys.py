@@ -1,4 +1,6 @@
-"""`longshore keys create | list | revoke`: on the database itself, so that the first key can be made."""
+"""`longshore keys create | list | revoke`.
+
+The commands write to the database directly, so that the first key can be created."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -13,35 +15,39 @@ if TYPE_CHECKING:
     from app.api_keys.schemas import ApiKey
     from app.broker import Broker
 
-cli = typer.Typer(help="API keys: make the first one here, others here or with POST /api-keys.", no_args_is_help=True)
+cli = typer.Typer(help="API keys: create the first one here, others here or with POST /api-keys.", no_args_is_help=True)
 
 
 async def warn_without_admin(broker: "Broker") -> None:
-    """A warning is enough, because the command line can create an administrator's key at any time."""
+    """Warns if no active key has the admin scope.
+
+    A warning is enough, because the command line can create an administrator's key at any time."""
     if not await broker.api_keys.has_admin():
         command = command_line("keys", "create", "--name", "admin", "--admin")
-        print(f"longshore: warning: no live key is an administrator's; make one with `{command}`", file=sys.stderr)
+        print(f"longshore: warning: no active key has the admin scope; create one with `{command}`", file=sys.stderr)
 
 
 @cli.command("create")
 def create_key(
     name: Annotated[
-        str, typer.Option(help="Who the caller is. Two live keys may have the same name, so that one can take over.")
+        str, typer.Option(help="Name of the caller. Two active keys may share a name, so that keys can be rotated.")
     ],
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="enqueue, work, read or manage, also `work:email.*`. Give it several times."),
+        typer.Option(help="enqueue, work, read or manage, or with queues: `work:email.*`. May be repeated."),
     ] = None,
     admin: Annotated[
-        bool, typer.Option("--admin", help="All four scopes for every queue: an administrator's key.")
+        bool, typer.Option("--admin", help="All four scopes on all queues: an administrator's key.")
     ] = False,
     days: Annotated[
-        float | None, typer.Option(help="How long it lasts; default: until it is revoked.", min=0.001, max=36500)
+        float | None, typer.Option(help="Days until the key expires; default: never.", min=0.001, max=36500)
     ] = None,
-    requests_per_second: Annotated[float | None, typer.Option(help="Quota of calls, in each process.")] = None,
-    max_leases: Annotated[int | None, typer.Option(help="Quota of leases held at once.")] = None,
+    requests_per_second: Annotated[
+        float | None, typer.Option(help="Maximum number of requests per second, in each process.")
+    ] = None,
+    max_leases: Annotated[int | None, typer.Option(help="Maximum number of leases held at once.")] = None,
 ) -> None:
-    """Make a key and print it, once. From the first key on every call needs one."""
+    """Create a key and print it, once. From the first key on every request needs one."""
     from datetime import timedelta
 
     from app.api_keys.schemas import ApiKeyCreate
@@ -52,15 +58,15 @@ def create_key(
         fail("give the key at least one --scope, or --admin for all scopes", WRONG_SETTINGS)
 
     async def create(broker: "Broker") -> None:
-        wanted = {
+        fields = {
             "name": name,
             "scopes": scopes,
             "expires_at": unset_if_none(days and broker.infra.now() + timedelta(days=days)),
             "requests_per_second": unset_if_none(requests_per_second),
             "max_leases": unset_if_none(max_leases),
         }
-        made = await broker.api_keys.create(validate(ApiKeyCreate, wanted))
-        print(made.key)
+        created = await broker.api_keys.create(validate(ApiKeyCreate, fields))
+        print(created.key)
         await warn_without_admin(broker)
 
     run_with_broker(create, existing=False)
@@ -76,7 +82,7 @@ def list_keys() -> None:
         used, expires = value_or(key.last_used_at, None), value_or(key.expires_at, None)
         state = "revoked" if value_or(key.revoked_at, None) else f"used {used:%Y-%m-%d %H:%M}" if used else "never used"
         expiry = f"  {'expired' if expires <= now else 'expires'} {expires:%Y-%m-%d %H:%M}" if expires else ""
-        return f"{key.id}  {key.name}  {' '.join(key.scopes)}  made {key.created_at:%Y-%m-%d}  {state}{expiry}"
+        return f"{key.id}  {key.name}  {' '.join(key.scopes)}  created {key.created_at:%Y-%m-%d}  {state}{expiry}"
 
     async def show(broker: "Broker") -> None:
         cursor: str | None = None
@@ -93,9 +99,9 @@ def list_keys() -> None:
 
 @cli.command("revoke")
 def revoke_key(
-    key_id: Annotated[str, typer.Argument(help="Its id, as `keys list` shows it.")],
+    key_id: Annotated[str, typer.Argument(help="Id of the key, as `keys list` prints it.")],
 ) -> None:
-    """Revoke a key for good; brokers refuse it within 250 ms."""
+    """Revoke a key permanently; brokers reject it within 250 ms."""
 
     async def revoke(broker: "Broker") -> None:
         revoked = await broker.api_keys.revoke(key_id)

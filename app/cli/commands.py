@@ -1,4 +1,6 @@
-"""The command line: serve, migrate, keys, backup, restored, openapi, config. Each command imports the heavy libraries that it needs."""
+"""The commands: serve, migrate, keys, backup, restored, openapi, config.
+
+Each command imports the heavy libraries that it needs, so that the others start fast."""
 
 import shlex
 import signal
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from app.broker import Broker
-    from app.db.migrations import Upgraded
+    from app.db.migrations import UpgradeResult
     from app.settings import Settings
 
 cli = typer.Typer(
@@ -46,16 +48,19 @@ cli = typer.Typer(
 cli.add_typer(api_keys.cli, name="keys")
 
 
-Host = Annotated[str | None, typer.Option(help="Address to serve on, instead of LONGSHORE_HOST.")]
-Port = Annotated[int | None, typer.Option(help="Port to serve on, instead of LONGSHORE_PORT.")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on, instead of LONGSHORE_HOST.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on, instead of LONGSHORE_PORT.")]
 Migrate = Annotated[
-    bool | None, typer.Option("--migrate/--no-migrate", help="Migrate first; by default only the embedded Postgres.")
+    bool | None,
+    typer.Option(
+        "--migrate/--no-migrate", help="Migrate the schema first; default: only that of the embedded Postgres."
+    ),
 ]
 
 
 @cli.command()
 def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None:
-    """Serve the API until SIGTERM or Ctrl-C; without DATABASE_URL on a Postgres of our own."""
+    """Serve the API until SIGTERM or Ctrl-C. Without DATABASE_URL it starts an embedded Postgres."""
     from app import log
     from app.server.listener import bind
 
@@ -72,17 +77,17 @@ def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None
         database(settings) as dsn,
     ):
         if migrate or (migrate is None and settings.database_url is None):
-            log_upgrade(upgrade(direct(settings, dsn)))
+            log_upgrade(upgrade(direct_dsn(settings, dsn)))
         require_keys_or_loopback(settings, dsn)
         run(settings, dsn, listener)
 
 
 @cli.command()
 def migrate() -> None:
-    """Bring the database to the newest schema."""
+    """Migrate the database to the newest schema."""
     settings = load_settings()
     with exit_on_error(), database(settings) as dsn:
-        before, after = upgrade(direct(settings, dsn))
+        before, after = upgrade(direct_dsn(settings, dsn))
         print(
             f"The schema is already at {after}."
             if before == after
@@ -93,14 +98,15 @@ def migrate() -> None:
 @cli.command()
 def backup(
     folder: Annotated[
-        Path, typer.Argument(help="A folder that does not exist yet; a restored broker uses it as LONGSHORE_DATA_DIR.")
+        Path, typer.Argument(help="A folder that does not exist yet; to restore, use it as LONGSHORE_DATA_DIR.")
     ],
 ) -> None:
-    """Copy the embedded Postgres, with or without a broker running on it."""
+    """Copy the embedded Postgres, whether or not a broker is running on it."""
     settings = load_settings()
     if settings.database_url is not None:
         fail(
-            "backup copies the embedded Postgres only; for your own use pg_basebackup or pgBackRest, for example (docs/ha.md)",
+            "backup copies the embedded Postgres only; for your own Postgres use pg_basebackup or pgBackRest, "
+            "for example (docs/operations/high-availability.md)",
             WRONG_SETTINGS,
         )
     from app.db.embedded.backup import back_up, check_target
@@ -119,17 +125,18 @@ def backup(
 
 @cli.command()
 def restored() -> None:
-    """After the database was brought back to an earlier time, before brokers serve it: end every lease of that time.
+    """End all leases after a restore of the database, before brokers serve it again.
 
-    Refuses a data folder that a broker serves. With DATABASE_URL, stop the brokers yourself: it takes jobs away from live workers."""
+    Refuses a data folder that a broker is using. With DATABASE_URL, stop the brokers first: the
+    command ends the leases of live workers."""
     from app.maintenance.restore import end_leases
 
     async def end(broker: "Broker") -> None:
         count = await end_leases(broker.infra, broker.settlements)
         print(
-            "1 lease ended; its job is handed out again"
+            "1 lease ended; its job can be claimed again"
             if count == 1
-            else f"{count} leases ended; their jobs are handed out again"
+            else f"{count} leases ended; their jobs can be claimed again"
         )
 
     run_with_broker(end, shared=False)
@@ -144,62 +151,69 @@ def openapi() -> None:
     from app.http.openapi import document
     from app.settings import Settings
 
-    # The defaults, not this machine's settings: the document is a file in the repository.
+    # The default settings, not those of this machine: the document is a file in the repository.
     settings = Settings.model_construct()
     print(json.dumps(document(create_app(settings, "postgresql://")), indent=2, ensure_ascii=False))
 
 
 @cli.command()
 def config() -> None:
-    """Print the effective settings, secrets masked."""
+    """Print the effective settings, with secrets redacted."""
     for name, value in load_settings():
         print(f"{variable(name)}={display(value)}")
 
 
 def restore_commands(backup: Path) -> list[str]:
-    """The commands of docs/backup.md. They use a copy, so that the backup can be restored again."""
-    restored = f"{backup}.restored"
-    setting = f"LONGSHORE_DATA_DIR={shlex.quote(restored)}"
+    """Returns the commands of docs/operations/backup.md.
+
+    They restore a copy, so that the backup can be restored again."""
+    copy = f"{backup}.restored"
+    setting = f"LONGSHORE_DATA_DIR={shlex.quote(copy)}"
     return [
-        shlex.join(["cp", "-a", str(backup), restored]),
+        shlex.join(["cp", "-a", str(backup), copy]),
         *(f"{setting} {command_line(name)}" for name in ("restored", "serve")),
     ]
 
 
 @contextmanager
 def report_interruption(target: Path) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a backup with one line."""
+    """Ends a backup with one line on Ctrl-C and SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         fail(
-            f"interrupted: there is no backup in {target}; delete {target}.partial if it exists, and run the command again",
+            f"interrupted: there is no backup in {target}; "
+            f"delete {target}.partial if it exists, and run the command again",
             FAILED,
         )
 
 
 def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
-    """Without keys we serve this machine only. A database that cannot be asked now is asked by the requests: till then nobody gets in."""
+    """Exits if there are no API keys and the address is reachable from other machines.
+
+    If the database is unreachable now, each request checks for keys again; until then all requests
+    are rejected."""
     from app.settings import is_loopback
 
     if is_loopback(settings.host) or settings.allow_anonymous:
         return
     if has_api_keys(dsn) is False:
         fail(
-            f"there is no API key, so {settings.host} would be open to everyone who can reach it. Create one with the same settings: "
+            f"there is no API key, so {settings.host} would be open to everyone who can reach it. "
+            "Create one with the same settings: "
             f"`{command_line('keys', 'create', '--name', 'admin', '--admin')}`, or set LONGSHORE_ALLOW_ANONYMOUS=true",
             WRONG_SETTINGS,
         )
 
 
 def has_api_keys(dsn: str) -> bool | None:
-    """None: the database, or its schema, is not there yet."""
+    """Returns whether any API key exists; None if the database or its schema does not exist yet."""
     import asyncio
 
     from app.db.primary import UNREACHABLE, PrimaryConnector
 
-    async def look() -> bool:
+    async def exists() -> bool:
         connection = await PrimaryConnector(dsn).connect(timeout=5)
         try:
             return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_keys)"))
@@ -207,17 +221,17 @@ def has_api_keys(dsn: str) -> bool | None:
             await connection.close()
 
     try:
-        return asyncio.run(look())
+        return asyncio.run(exists())
     except UNREACHABLE:
         return None
 
 
-def direct(settings: "Settings", dsn: str) -> str:
-    """Past a pooler: a migrator holds a lock of its session."""
+def direct_dsn(settings: "Settings", dsn: str) -> str:
+    """Returns a DSN that bypasses a connection pooler, because migrations hold a session-level lock."""
     return settings.listen_url.get_secret_value() if settings.listen_url else dsn
 
 
-def log_upgrade(upgraded: "Upgraded") -> None:
+def log_upgrade(upgraded: "UpgradeResult") -> None:
     from app.log import log
 
     if upgraded.before != upgraded.after:
@@ -229,23 +243,23 @@ def run(settings: "Settings", dsn: str, listener: "socket") -> None:
     from app.server import server
     from app.server.listener import base_url
 
-    data = settings.database_url and redact(settings.database_url.get_secret_value())
-    where = data or f"{embedded_folder(settings)} (embedded Postgres)"
+    external = settings.database_url and redact(settings.database_url.get_secret_value())
+    location = external or f"{embedded_folder(settings)} (embedded Postgres)"
     server.serve(
         create_app(settings, dsn),
         settings,
         listener,
-        on_listening=lambda _host, _port: print_banner(base_url(listener), where),
+        on_listening=lambda _host, _port: print_banner(base_url(listener), location),
     )
 
 
-def print_banner(base: str, where: str) -> None:
-    """Prints a banner if stderr is a terminal. A log pipeline finds the address in the line `broker started`."""
+def print_banner(base: str, location: str) -> None:
+    """Prints a banner if stderr is a terminal. A log pipeline reads the line `broker started`."""
     if not sys.stderr.isatty():
         return
     print(
         f"""Longshore listens on {base} (documentation: {base}/docs)
-Data: {where}
+Data: {location}
 Try:
   curl -s {base}/jobs -d '{{"queue": "mail", "job_type": "welcome", "payload": {{"to": "ada"}}}}'
   curl -s {base}/claim -d '{{"queues": ["mail"], "worker_id": "me", "wait_seconds": 5}}'
@@ -257,7 +271,7 @@ Try:
 
 @contextmanager
 def log_shutdown(listener: "socket") -> Iterator[None]:
-    """Writes the last line of a broker's log, when everything has ended, including the embedded Postgres."""
+    """Writes the last log line of a broker, after everything has ended, including Postgres."""
     from app import RELEASE
     from app.log import log
     from app.server.listener import base_url
@@ -271,13 +285,16 @@ def log_shutdown(listener: "socket") -> Iterator[None]:
 
 
 def exit_on_signals() -> None:
-    """uvicorn raises the signal again once it has shut down: as an exit it unwinds, so that Postgres is stopped too."""
+    """Turns SIGTERM and SIGINT into SystemExit.
 
-    def leave(_signal: int, _frame: FrameType | None) -> NoReturn:
+    uvicorn raises the signal again after its shutdown. SystemExit unwinds the context managers, so
+    that the embedded Postgres is stopped too."""
+
+    def exit_process(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(0)
 
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGTERM, exit_process)
+    signal.signal(signal.SIGINT, exit_process)
 
 
 def main() -> None:

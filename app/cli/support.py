@@ -1,4 +1,4 @@
-"""What all commands share: settings from the environment, the database in use, and errors an operator can read."""
+"""Shared parts of the commands: load settings, find the database, exit with a readable error."""
 
 import shlex
 import shutil
@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from app.broker import Broker
-    from app.db.migrations import Upgraded
+    from app.db.migrations import UpgradeResult
     from app.settings import Settings
 
 T = TypeVar("T")
@@ -39,11 +39,11 @@ def load_settings(**overrides: str | int | None) -> "Settings":
 
     from app.settings import Settings, misspelt_variables
 
-    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
-    for sentence in misspelt_variables():
-        warn(sentence)
+    options: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    for warning in misspelt_variables():
+        warn(warning)
     try:
-        settings = Settings(**given)
+        settings = Settings(**options)
     except ValidationError as error:
         problems = (
             f"{variable(str(item['loc'][0])) if item['loc'] else 'settings'}: {explain_setting(item)}"
@@ -66,7 +66,8 @@ def check_hosts(settings: "Settings") -> None:
 
 
 def explain_setting(error: Mapping[str, Any]) -> str:
-    """In our own words. The value is shown for numbers and choices only, as URLs and the pepper are secret."""
+    """Describes an invalid setting. It shows values of numbers and choices only: URLs and the
+    pepper are secret."""
     context = {name: int(bound) if str(bound).endswith(".0") else bound for name, bound in error.get("ctx", {}).items()}
     for kind, text in WRONG_VALUES.items():
         if error["type"].startswith(kind):
@@ -75,7 +76,7 @@ def explain_setting(error: Mapping[str, Any]) -> str:
 
 
 def warn(message: str) -> None:
-    """One line for the operator; of `serve` a log line, unless stderr is a terminal."""
+    """Writes one line for the operator. `serve` writes a log line, unless stderr is a terminal."""
     if failures_are_logged.get():
         from app.log import log
 
@@ -97,7 +98,9 @@ def display(value: object) -> str:
 
 
 def redact(secret: str) -> str:
-    """A DSN without its password, which may stand before the host or among the parameters; anything else is hidden whole."""
+    """Returns a DSN without its password; any other secret is replaced completely.
+
+    The password may be in the user part of the URL or in its parameters."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -111,8 +114,10 @@ def redact(secret: str) -> str:
 
 @contextmanager
 def database(settings: "Settings", *, shared: bool = False, existing: bool = False) -> Iterator[str]:
-    """The DSN of the database in use; the embedded one runs for as long as this is open. `shared`: it may be the Postgres of a running
-    broker. `existing`: fails if there is no database, because the folder's name may be mistyped."""
+    """Yields the DSN of the database. The embedded Postgres runs while the context is open.
+
+    - `shared`: the command may use the Postgres of a running broker.
+    - `existing`: exit if there is no database, because the folder's name may be mistyped."""
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
@@ -121,7 +126,8 @@ def database(settings: "Settings", *, shared: bool = False, existing: bool = Fal
     embedded = EmbeddedPostgres(embedded_folder(settings))
     if existing and not embedded.exists():
         fail(
-            f"there is no database in {settings.data_dir.absolute()}: set LONGSHORE_DATA_DIR to the folder of the broker",
+            f"there is no database in {settings.data_dir.absolute()}: "
+            "set LONGSHORE_DATA_DIR to the folder of the broker",
             FAILED,
         )
     running = embedded.running_dsn() if shared else None
@@ -129,12 +135,16 @@ def database(settings: "Settings", *, shared: bool = False, existing: bool = Fal
         yield running
         return
     with embedded as dsn:
-        embedded.revive()
+        embedded.restart_on_exit()
         yield dsn
 
 
-def run_with_broker(act: Callable[["Broker"], Awaitable[None]], *, shared: bool = True, existing: bool = True) -> None:
-    """Runs a command on the database itself, as a call would run; if `shared`, also while brokers run."""
+def run_with_broker(
+    command: Callable[["Broker"], Awaitable[None]], *, shared: bool = True, existing: bool = True
+) -> None:
+    """Runs a command with the services of a broker, but without an HTTP server.
+
+    If `shared`, the command may run while brokers use the same database."""
     import asyncio
 
     from app import log
@@ -149,27 +159,27 @@ def run_with_broker(act: Callable[["Broker"], Awaitable[None]], *, shared: bool 
         await broker.infra.db.open()
         try:
             await broker.infra.clock.refresh(broker.infra.db)
-            await act(broker)
+            await command(broker)
         finally:
             await broker.infra.db.close()
 
     with exit_on_error(), database(settings, shared=shared, existing=existing) as dsn:
-        if (
-            settings.database_url is None and upgrade(dsn).before is None
-        ):  # as `serve` does: a new data folder has no schema yet
+        # Migrates the embedded Postgres, as `serve` does: a new data folder has no schema yet.
+        if settings.database_url is None and upgrade(dsn).before is None:
             print(f"longshore: created a new database in {settings.data_dir.absolute()}", file=sys.stderr)
         try:
             asyncio.run(run(dsn))
         except DatabaseUnavailable as problem:
             fail(
-                f"the database cannot be used ({problem.detail}): is it there, and migrated (`python -m app migrate`)?",
+                f"the database cannot be used ({problem.detail}): "
+                "is it running, and is its schema migrated (`python -m app migrate`)?",
                 FAILED,
             )
         except Problem as problem:
             fail(problem.detail, FAILED)
 
 
-def upgrade(dsn: str) -> "Upgraded":
+def upgrade(dsn: str) -> "UpgradeResult":
     from app.db import migrations
 
     try:
@@ -181,26 +191,28 @@ def upgrade(dsn: str) -> "Upgraded":
 
 
 def validate(kind: type[T], fields: dict[str, object]) -> T:
-    """Decodes the fields as the API does, and fails with the API's error texts."""
+    """Decodes the fields as the API does; exits with the API's error texts if they are invalid."""
     import msgspec
 
     from app.errors import ValidationFailed
     from app.http.body_decoder import BodyDecoder
     from app.http.schema_types import UNSET
 
-    sent = msgspec.json.encode({name: value for name, value in fields.items() if value is not UNSET})
+    body = msgspec.json.encode({name: value for name, value in fields.items() if value is not UNSET})
     try:
-        return BodyDecoder(kind).decode(sent)
-    except ValidationFailed as refusal:
-        fail("; ".join(fault.detail for fault in refusal.faults), WRONG_SETTINGS)
+        return BodyDecoder(kind).decode(body)
+    except ValidationFailed as problem:
+        fail("; ".join(fault.detail for fault in problem.faults), WRONG_SETTINGS)
 
 
 def command_line(*arguments: str) -> str:
-    """A command line of this program, to be pasted into the shell that started it, where `python` may be another one."""
-    python, here = Path(sys.executable), Path.cwd()
+    """Returns a command line of this program for the operator's shell.
+
+    It names this interpreter, because `python` may be another one in that shell."""
+    python, folder = Path(sys.executable), Path.cwd()
     on_path = shutil.which("python") == str(python)
-    shown = "python" if on_path else str(python.relative_to(here) if python.is_relative_to(here) else python)
-    return shlex.join([shown, "-m", "app", *arguments])
+    interpreter = "python" if on_path else str(python.relative_to(folder) if python.is_relative_to(folder) else python)
+    return shlex.join([interpreter, "-m", "app", *arguments])
 
 
 def embedded_folder(settings: "Settings") -> Path:
@@ -209,7 +221,9 @@ def embedded_folder(settings: "Settings") -> Path:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """One line for what an operator can mend (no database, an owned folder, a taken port); a traceback only for our own mistakes."""
+    """Exits with one line for errors that an operator can fix, and with a traceback for bugs.
+
+    Operators can fix a missing database, a data folder of another broker, or a port in use."""
     from app.db.embedded.server import EmbeddedError
 
     try:
@@ -223,14 +237,17 @@ def exit_on_error() -> Iterator[None]:
 
 
 def is_database_error(error: Exception) -> bool:
-    """No connection, no access, no such database, no room, no lock; or a DATABASE_URL that is none. Not: a wrong statement."""
+    """Returns whether the operator can fix the error; False for a wrong statement.
+
+    True for: no connection, no access, no such database, no disk space or memory, a lock timeout,
+    a DATABASE_URL that is not a valid DSN."""
     from asyncpg.exceptions import ClientConfigurationError
     from sqlalchemy.exc import ArgumentError
 
     state = str(getattr(getattr(error, "orig", error), "sqlstate", None))
-    troubles = ("08", "28", "3D", "53", "57", "42501", "55P03")
+    operator_states = ("08", "28", "3D", "53", "57", "42501", "55P03")
     causes = (error, getattr(error, "orig", error).__cause__)  # SQLAlchemy wraps the driver's error
-    return state.startswith(troubles) or any(
+    return state.startswith(operator_states) or any(
         isinstance(cause, ClientConfigurationError | ArgumentError) for cause in causes
     )
 

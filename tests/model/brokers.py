@@ -12,7 +12,8 @@ from app.jobs.updater import JobUpdater
 from app.leases.heartbeat import HeartbeatService
 from app.leases.long_poll import LongPoll
 from app.leases.settle import SettlementService
-from app.maintenance.chores import JobScheduler, LeaseRescuer
+from app.maintenance.job_scheduler import JobScheduler
+from app.maintenance.lease_rescuer import LeaseRescuer
 from app.settings import Settings
 from app.stats.service import StatsService
 from tests.conftest import QUICK
@@ -69,7 +70,7 @@ class Broker:
         self.promotion = JobScheduler(self.infra, self.broker_services.queues, self.broker_services.signals)
 
     def _room(self, kind: type[R]) -> R:
-        return next(room for room in self.broker_services.rooms if isinstance(room, kind))
+        return next(service for service in self.broker_services.services if isinstance(service, kind))
 
 
 class Table:
