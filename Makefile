@@ -13,16 +13,18 @@ UV_READY := .tools/uv-$(UV_VERSION)
 UP := $(wildcard alembic/versions/*.up.sql)
 DOWN := $(wildcard alembic/versions/*.down.sql)
 OUTSIDE := $(shell grep -ls CONCURRENTLY $(UP) $(DOWN))
-# alembic/env.py sets the timeouts and opens the transaction; a way down drops by nature; small numbers are meant (every byte is WAL).
+# alembic/env.py sets the timeouts and opens the transaction. Down migrations must drop objects.
+# Small integer types are intended, because every byte is WAL.
 SQUAWK := $(BIN)/squawk --exclude require-lock-timeout,require-statement-timeout,prefer-bigint-over-int,prefer-bigint-over-smallint
 SQUAWK_DOWN := $(SQUAWK),ban-drop-table,ban-drop-column,ban-drop-database,ban-drop-function
 
-# The system's certificates, so that uv works behind a private certificate authority; and never a Python from the net.
+# Use the system's certificates, so that uv works behind a private certificate authority.
+# Never download a Python.
 export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_CACHE_DIR := $(CURDIR)/.tools/uv-cache
 
-# uv does not read pip's configuration: hand over pip's index, so that a mirror set up for pip serves here too.
+# uv does not read pip's configuration. Pass pip's index to uv, so that a mirror set up for pip works here too.
 with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
 
@@ -37,7 +39,7 @@ run: $(READY) ## serve on 127.0.0.1:8080 with an embedded Postgres (or DATABASE_
 test: lint ## everything CI runs: lint, then pytest on a real Postgres
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: $(READY) ## ruff, mypy, import-linter, bandit, squawk, and whether generated files are fresh
+lint: $(READY) ## ruff, mypy, import-linter, bandit, squawk; check that generated files are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -48,59 +50,59 @@ lint: $(READY) ## ruff, mypy, import-linter, bandit, squawk, and whether generat
 	$(SQUAWK) $(OUTSIDE)
 	@$(MAKE) --no-print-directory fresh
 
-bench: $(READY) ## ours, the database alone and peers in turn; table, JSON and plot in bench/results (ARGS="--quick")
+bench: $(READY) ## compare Longshore, bare Postgres and other brokers in turns; writes bench/results (ARGS="--quick")
 	@$(BIN)/python -m bench $(ARGS)
 
-bench-cost: $(READY) ## WAL bytes and buffers per job on a Postgres of its own (ARGS="--ready 5000000")
+bench-cost: $(READY) ## measure WAL bytes and buffers per job on a separate Postgres (ARGS="--ready 5000000")
 	@$(BIN)/python -m bench.cost $(ARGS)
 
-bench-policies: $(READY) ## what each policy adds to a claim or an enqueue (ARGS="--singles 2000 --batches 50")
+bench-policies: $(READY) ## measure the time each policy adds to a claim or an enqueue (ARGS="--singles 2000 --batches 50")
 	@$(BIN)/python -m bench.policies $(ARGS)
 
-bench-flat: $(READY) ## whether claims cost the same with millions of jobs around and dead rows in the way (ARGS="--share 0.01")
+bench-flat: $(READY) ## measure claims with millions of stored jobs and with dead tuples (ARGS="--share 0.01")
 	@$(BIN)/python -m bench.flat $(ARGS)
 
-bench-profile: $(READY) ## a flame graph of a server process for each hot path, in bench/results; needs the right to trace processes
+bench-profile: $(READY) ## draw a flame graph of each fast route, in bench/results; needs permission to trace processes
 	@$(BIN)/python -m bench.profiles
 
-bench-growth: $(READY) ## what 100 to 1,000,000 jobs/s need, calculated from the newest run in bench/results into docs/growth.md
+bench-growth: $(READY) ## calculate the resources for 100 to 1,000,000 jobs/s from the newest bench/results, into docs/operations/capacity.md
 	@$(BIN)/python -m bench.growth $(ARGS)
 
-properties: $(READY) ## the property tests with 200 examples each, some minutes
+properties: $(READY) ## property tests with 200 examples each; takes a few minutes
 	PROPERTIES=200 $(BIN)/python -m pytest tests/properties
 
-model: $(READY) ## the model of the lease protocol: 300 runs of 50 steps, other ones each time
+model: $(READY) ## model test of the lease protocol: 300 random runs of 50 steps
 	PROPERTIES=300 $(BIN)/python -m pytest tests/model
 
-fuzz: $(READY) ## generated requests, 500 for each operation: no 5xx, no response outside openapi.json (ARGS="-k claim --hypothesis-seed 7")
+fuzz: $(READY) ## 500 generated requests per operation: no 5xx, no response outside openapi.json (ARGS="-k claim --hypothesis-seed 7")
 	FUZZ=500 $(BIN)/python -m pytest tests/contract/test_fuzz.py $(ARGS)
 
-chaos: $(READY) ## faults on every side while jobs go through, and what became of each (ARGS="--seed 7 --jobs 20000 --faults 24")
+chaos: $(READY) ## inject faults under load and check the outcome of every job (ARGS="--seed 7 --jobs 20000 --faults 24")
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-chaos-full: $(READY) ## the same with a million jobs, 200 faults and all nemeses; most of an hour
+chaos-full: $(READY) ## chaos with a million jobs, 200 faults and all nemeses; takes most of an hour
 	$(BIN)/python -m tests.chaos --full --jobs 1000000 --faults 200 $(ARGS)
 
-mutants: $(READY) ## brokers with a deliberate bug each: the chaos harness must catch every one, on three seeds of three (ARGS="no_dedupe")
+mutants: $(READY) ## run chaos on brokers with one deliberate bug each; every bug must be found on three of three seeds (ARGS="no_dedupe")
 	$(BIN)/python -m tests.chaos.mutation $(ARGS)
 
-failover: $(READY) ## standbys, old primaries, restores, and (as root) power cuts and full disks
+failover: $(READY) ## failover tests: standbys, old primaries, restores, and (as root) power cuts and full disks
 	$(BIN)/python -m pytest tests/failover
 
 patroni: $(READY) ## switchover and crash under Patroni; needs patroni and etcd on the PATH
 	PATRONI=1 $(BIN)/python -m pytest tests/failover/test_patroni.py
 
-rolling: $(READY) ## brokers replaced one by one under load, this release and the one before in turns (ARGS="--rounds 20 --kill")
+rolling: $(READY) ## replace brokers one by one under load, this release and the previous one in turns (ARGS="--rounds 20 --kill")
 	@$(BIN)/python -m tests.change.rolling $(ARGS)
 
-image-check: $(READY) ## build the container image with buildah and run it read-only against a Postgres; as root, needs buildah and debootstrap
+image-check: $(READY) ## build the container image and run it read-only against a Postgres; as root, needs buildah and debootstrap
 	@$(BIN)/python -m tests.image
 
-sbom: $(READY) ## write sbom.json: what a release is made of, as CycloneDX
+sbom: $(READY) ## write sbom.json: the components of a release, as CycloneDX
 	$(BIN)/python -m tests.dump_sbom > sbom.json.new
 	@mv sbom.json.new sbom.json
 
-fresh: $(READY) ## whether openapi.json and schema.sql are what the code says
+fresh: $(READY) ## check that openapi.json and schema.sql match the code
 	$(BIN)/python -m app openapi | diff -u openapi/openapi.json -
 	$(BIN)/python -m tests.dump_schema | diff -u alembic/schema.sql -
 
@@ -117,7 +119,7 @@ schema: $(READY) ## write alembic/schema.sql, a dump of the newest migration
 	$(BIN)/python -m tests.dump_schema > alembic/schema.sql.new
 	@mv alembic/schema.sql.new alembic/schema.sql
 
-lock: $(UV_READY) ## write requirements.lock from pyproject.toml (UPGRADE=1 takes newer versions)
+lock: $(UV_READY) ## write requirements.lock from pyproject.toml (UPGRADE=1 upgrades all versions)
 	$(with_index) $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 		--all-extras --group dev --no-emit-index-url --no-emit-find-links --no-annotate $(if $(UPGRADE),--upgrade) \
 		--custom-compile-command "make lock" --output-file requirements.lock

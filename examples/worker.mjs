@@ -2,37 +2,39 @@
 //
 //     LONGSHORE_URL=http://127.0.0.1:8080 LONGSHORE_KEY=lsk_... node worker.mjs mail reports
 //
-// It takes one job at a time from the queues named on its command line; start more copies to do more at once. It keeps going while
-// the broker is away, sends heartbeats while a job runs, and on SIGTERM or Ctrl-C finishes and settles its job before it exits.
+// It claims one job at a time from the queues on its command line; start more copies for more
+// concurrency. It keeps retrying while the broker is unavailable, and sends heartbeats while a job
+// runs. On SIGTERM or Ctrl-C it finishes and settles its job before it exits.
 
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const URL = (process.env.LONGSHORE_URL ?? "http://127.0.0.1:8080").replace(/\/$/, "");
-const KEY = process.env.LONGSHORE_KEY; // with the scope `work`, once the broker asks for keys
+const KEY = process.env.LONGSHORE_KEY; // needs the scope `work`, if the broker requires keys
 const QUEUES = process.argv.length > 2 ? process.argv.slice(2) : ["default"];
-const WORKER_ID = `${hostname()}-${process.pid}-${randomUUID().slice(0, 8)}`; // two copies must not share one
+const WORKER_ID = `${hostname()}-${process.pid}-${randomUUID().slice(0, 8)}`; // unique for each copy
 
-// Raise it when another attempt would fail in the same way.
+// Throw this if another attempt would fail in the same way.
 class NotRetryable extends Error {}
 
 // Yours: begin
-// Returns the result. An exception makes the broker try again later; NotRetryable makes the job a dead letter at once. `cancelled` is
-// an AbortSignal that fires when the job is cancelled: pass it to fetch, for example.
+// Returns the result of the job. Any exception makes the broker retry the job later; NotRetryable
+// makes it a dead letter at once. `cancelled` is an AbortSignal that fires when the job is
+// cancelled: pass it to fetch, for example.
 async function handle(job, cancelled) {
   if (job.job_type === "welcome") return { greeted: job.payload.to };
   throw new NotRetryable(`this worker does not know jobs of type ${job.job_type}`);
 }
 // Yours: end
 
-// The broker refuses the call as it is: repeating it changes nothing.
+// The broker rejected the request; a retry would be rejected too.
 class Refused extends NotRetryable {}
 
 const shutdown = new AbortController();
 for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => shutdown.abort());
 
-// One call. Refused: do not repeat it. Any other exception: repeat it.
+// Sends one request. Refused: do not retry. Any other exception: retry.
 async function post(path, json, { headers = {}, signal } = {}) {
   const authorization = KEY ? { Authorization: `Bearer ${KEY}` } : {};
   const timeout = AbortSignal.timeout(60_000);
@@ -57,29 +59,30 @@ function anyOf(...signals) {
   return controller.signal;
 }
 
-// The broker may be restarting. A repeated settlement, or a claim with the same Idempotency-Key, has the effect of one.
-async function postUntilAnswered(path, json, options = {}) {
+// Retries until the broker responds, because it may be restarting. A repeated settlement, or a claim
+// with the same Idempotency-Key, has the effect of one.
+async function postWithRetries(path, json, options = {}) {
   for (let delay = 100; ; delay = Math.min(2 * delay, 5000)) {
     try {
       return await post(path, json, options);
     } catch (error) {
       if (error instanceof Refused || options.signal?.aborted) throw error;
-      console.error(`${path}: ${error.cause?.code ?? error.message}; trying again`);
+      console.error(`${path}: ${error.cause?.code ?? error.message}; retrying`);
     }
     await sleep(delay);
   }
 }
 
-// The next job if there is one within 20 seconds. The key makes the claim repeatable: if the response is lost, the repetition gets the
-// same job.
+// Claims the next job; waits up to 20 seconds for one. The Idempotency-Key makes the claim
+// repeatable: if the response is lost, the retry gets the same job.
 async function claim() {
   const body = { queues: QUEUES, worker_id: WORKER_ID, wait_seconds: 20 };
   const headers = { "Idempotency-Key": randomUUID() };
   try {
-    return await postUntilAnswered("/claim", JSON.stringify(body), { headers, signal: shutdown.signal });
+    return await postWithRetries("/claim", JSON.stringify(body), { headers, signal: shutdown.signal });
   } catch (error) {
     if (!shutdown.signal.aborted) throw error;
-    // The interrupted claim may have got a job: repeating it returns that job, and does not wait for another.
+    // The interrupted claim may have claimed a job. The retry returns that job, without waiting.
     return await lastClaim({ ...body, wait_seconds: 0 }, headers);
   }
 }
@@ -88,14 +91,14 @@ async function lastClaim(body, headers) {
   try {
     return await post("/claim", JSON.stringify(body), { headers });
   } catch {
-    return { jobs: [], directive: "stop", poll_after_ms: 0 }; // if there was a job, another worker gets it when the lease runs out
+    return { jobs: [], directive: "stop", poll_after_ms: 0 }; // another worker gets the job, if any, when the lease expires
   }
 }
 
-// Handles one job, sends heartbeats in the meantime, and settles it.
+// Handles one job while heartbeats extend its lease, then settles it.
 async function run(job) {
   const cancelled = new AbortController();
-  // Three heartbeats per lease, so that two may get lost.
+  // Three heartbeats per lease period, so that two may get lost.
   const heartbeats = setInterval(() => sendHeartbeat(job, cancelled), (job.lease_seconds * 1000) / 3);
   try {
     await settle(job, "complete", { result: (await handle(job, cancelled.signal)) ?? null });
@@ -108,8 +111,8 @@ async function run(job) {
 }
 
 async function settle(job, outcome, body) {
-  const json = JSON.stringify({ lease_token: job.lease_token, ...body }); // throws if the result has no JSON form
-  await postUntilAnswered(`/jobs/${job.id}/${outcome}`, json);
+  const json = JSON.stringify({ lease_token: job.lease_token, ...body }); // throws if the result is not serializable
+  await postWithRetries(`/jobs/${job.id}/${outcome}`, json);
 }
 
 async function settleFailure(job, body) {
@@ -117,24 +120,24 @@ async function settleFailure(job, body) {
     await settle(job, "fail", body);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    console.error(`job ${job.id}: ${error.message}`); // most likely 409: the lease ran out, and another worker has the job
+    console.error(`job ${job.id}: ${error.message}`); // most likely 409: the lease expired
   }
 }
 
 async function sendHeartbeat(job, cancelled) {
   try {
-    const answer = await post(`/jobs/${job.id}/heartbeat`, JSON.stringify({ lease_token: job.lease_token }));
-    if (answer.action !== "continue") cancelled.abort();
+    const response = await post(`/jobs/${job.id}/heartbeat`, JSON.stringify({ lease_token: job.lease_token }));
+    if (response.action !== "continue") cancelled.abort();
   } catch (error) {
-    if (error instanceof Refused) cancelled.abort(); // the lease is lost: the broker would reject the handler's result
+    if (error instanceof Refused) cancelled.abort(); // the lease is lost: the broker would reject the result
   }
 }
 
 let directive = "run"; // an operator can drain this worker: POST /workers/{id}/drain
 while (directive === "run" && !shutdown.signal.aborted) {
-  const answer = await claim();
-  for (const job of answer.jobs) await run(job);
-  directive = answer.directive;
-  if (answer.jobs.length === 0) await sleep(answer.poll_after_ms);
+  const response = await claim();
+  for (const job of response.jobs) await run(job);
+  directive = response.directive;
+  if (response.jobs.length === 0) await sleep(response.poll_after_ms);
 }
 process.exit(0); // keep-alive connections would delay the exit for a few seconds

@@ -2,8 +2,9 @@
 
     LONGSHORE_URL=http://127.0.0.1:8080 LONGSHORE_KEY=lsk_... python worker.py mail reports
 
-It takes one job at a time from the queues named on its command line; start more copies to do more at once. It keeps going while the
-broker is away, sends heartbeats while a job runs, and on SIGTERM or Ctrl-C finishes and settles its job before it exits."""
+It claims one job at a time from the queues on its command line; start more copies for more
+concurrency. It keeps retrying while the broker is unavailable, and sends heartbeats while a job
+runs. On SIGTERM or Ctrl-C it finishes and settles its job before it exits."""
 
 import http.client
 import json
@@ -18,15 +19,18 @@ import urllib.request
 import uuid
 
 URL = os.environ.get("LONGSHORE_URL", "http://127.0.0.1:8080").rstrip("/")
-KEY = os.environ.get("LONGSHORE_KEY")  # with the scope `work`, once the broker asks for keys
+KEY = os.environ.get("LONGSHORE_KEY")  # needs the scope `work`, if the broker requires keys
 QUEUES = sys.argv[1:] or ["default"]
-WORKER_ID = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"  # two copies must not share one
+WORKER_ID = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"  # unique for each copy
 
 
 # Yours: begin
 def handle(job, cancelled):
-    """Returns the result. An exception makes the broker try again later; NotRetryable makes the job a dead letter at once.
-    `cancelled` is an Event that is set when the job is cancelled: a long job should check it regularly."""
+    """Returns the result of the job.
+
+    Any exception makes the broker retry the job later; NotRetryable makes it a dead letter at once.
+    `cancelled` is an Event that is set when the job is cancelled: a long job should check it
+    regularly."""
     if job["job_type"] == "welcome":
         return {"greeted": job["payload"]["to"]}
     raise NotRetryable(f"this worker does not know jobs of type {job['job_type']}")
@@ -36,11 +40,11 @@ def handle(job, cancelled):
 
 
 class NotRetryable(Exception):
-    """Raise it when another attempt would fail in the same way."""
+    """Raise this if another attempt would fail in the same way."""
 
 
 class Refused(NotRetryable):
-    """The broker refuses the call as it is: repeating it changes nothing."""
+    """The broker rejected the request; a retry would be rejected too."""
 
     def __init__(self, status, body):
         super().__init__(f"HTTP {status}: {body}")
@@ -48,11 +52,11 @@ class Refused(NotRetryable):
 
 
 class Stopped(Exception):
-    """SIGTERM interrupts a claim that waits for jobs."""
+    """SIGTERM interrupted a claim that was waiting for jobs."""
 
 
 class Shutdown:
-    """On SIGTERM, ends the wait for a job at once, but lets a running job finish."""
+    """On SIGTERM, ends a waiting claim at once, but lets a running job finish."""
 
     def __init__(self):
         self.requested = False
@@ -68,7 +72,7 @@ class Shutdown:
 
 
 def post(path, body, headers=None):
-    """One call. Refused: do not repeat it. OSError and HTTPException: repeat it."""
+    """Sends one request. Refused: do not retry. OSError and HTTPException: retry."""
     authorization = {"Authorization": f"Bearer {KEY}"} if KEY else {}
     data = json.dumps(body, allow_nan=False).encode()
     request = urllib.request.Request(
@@ -85,43 +89,46 @@ def post(path, body, headers=None):
         raise Refused(error.code, detail) from error
 
 
-def post_until_answered(path, body, headers=None):
-    """The broker may be restarting. A repeated settlement, or a claim with the same Idempotency-Key, has the effect of one."""
+def post_with_retries(path, body, headers=None):
+    """Retries until the broker responds, because it may be restarting.
+
+    A repeated settlement, or a claim with the same Idempotency-Key, has the effect of one."""
     delay = 0.1
     while True:
         try:
             return post(path, body, headers)
         except (OSError, http.client.HTTPException) as error:
-            print(f"{path}: {error}; trying again", file=sys.stderr)
+            print(f"{path}: {error}; retrying", file=sys.stderr)
         time.sleep(delay)
         delay = min(2 * delay, 5)
 
 
 def claim(shutdown):
-    """The next job if there is one within 20 seconds. The key makes the claim repeatable: if the response is lost, the repetition gets
-    the same job."""
+    """Claims the next job; waits up to 20 seconds for one.
+
+    The Idempotency-Key makes the claim repeatable: if the response is lost, the retry gets the same
+    job."""
     body = {"queues": QUEUES, "worker_id": WORKER_ID, "wait_seconds": 20}
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     try:
         shutdown.interruptible = not shutdown.requested
-        answer = post_until_answered("/claim", body, headers)
+        response = post_with_retries("/claim", body, headers)
         shutdown.interruptible = False
-        return answer
-    except (
-        Stopped
-    ):  # the interrupted claim may have got a job: repeating it returns that job, and does not wait for another
+        return response
+    except Stopped:
+        # The interrupted claim may have claimed a job. The retry returns that job, without waiting.
         return last_claim(body | {"wait_seconds": 0}, headers)
 
 
 def last_claim(body, headers):
     try:
         return post("/claim", body, headers)
-    except (OSError, http.client.HTTPException):  # if there was a job, another worker gets it when the lease runs out
+    except (OSError, http.client.HTTPException):  # another worker gets the job, if any, when the lease expires
         return {"jobs": [], "directive": "stop", "poll_after_ms": 0}
 
 
 def run(job):
-    """Handles one job, sends heartbeats in the meantime, and settles it."""
+    """Handles one job while heartbeats extend its lease, then settles it."""
     finished, cancelled = threading.Event(), threading.Event()
     heartbeats = threading.Thread(target=send_heartbeats, args=(job, finished, cancelled), daemon=True)
     heartbeats.start()
@@ -135,39 +142,39 @@ def run(job):
 
 
 def settle(job, outcome, **body):
-    post_until_answered(f"/jobs/{job['id']}/{outcome}", {"lease_token": job["lease_token"], **body})
+    post_with_retries(f"/jobs/{job['id']}/{outcome}", {"lease_token": job["lease_token"], **body})
 
 
 def settle_failure(job, **body):
     try:
         settle(job, "fail", **body)
-    except Refused as error:  # most likely 409: the lease ran out, and another worker has the job
+    except Refused as error:  # most likely 409: the lease expired, and another worker has the job
         print(f"job {job['id']}: {error}", file=sys.stderr)
 
 
 def send_heartbeats(job, finished, cancelled):
-    """Sends three heartbeats per lease, so that two may get lost."""
+    """Sends three heartbeats per lease period, so that two may get lost."""
     while not finished.wait(job["lease_seconds"] / 3):
         try:
-            answer = post(f"/jobs/{job['id']}/heartbeat", {"lease_token": job["lease_token"]})
+            response = post(f"/jobs/{job['id']}/heartbeat", {"lease_token": job["lease_token"]})
         except Refused:
-            cancelled.set()  # the lease is lost: the broker would reject the handler's result
+            cancelled.set()  # the lease is lost: the broker would reject the result
             return
         except (OSError, http.client.HTTPException):
-            continue  # the next one may get through
-        if answer["action"] != "continue":
+            continue  # the next heartbeat may succeed
+        if response["action"] != "continue":
             cancelled.set()
 
 
 def main():
     shutdown, directive = Shutdown(), "run"
     while directive == "run" and not shutdown.requested:
-        answer = claim(shutdown)
-        for job in answer["jobs"]:
+        response = claim(shutdown)
+        for job in response["jobs"]:
             run(job)
-        directive = answer["directive"]  # an operator can drain this worker: POST /workers/{id}/drain
-        if not answer["jobs"]:
-            time.sleep(answer["poll_after_ms"] / 1000)
+        directive = response["directive"]  # an operator can drain this worker: POST /workers/{id}/drain
+        if not response["jobs"]:
+            time.sleep(response["poll_after_ms"] / 1000)
 
 
 if __name__ == "__main__":
