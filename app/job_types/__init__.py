@@ -1,1 +1,4 @@
-"""Job types: what holds for every job of a type, and what its payload must look like. Small, cached in every process."""
+"""Job types: defaults for the jobs of a type, and the JSON Schema of their payloads.
+
+There are few rows, cached in every process.
+"""

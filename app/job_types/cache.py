@@ -1,4 +1,4 @@
-"""The cache of job types in this process: what enqueue asks."""
+"""The job types as this process caches them, for enqueue."""
 
 import asyncio
 from functools import cached_property
@@ -14,31 +14,38 @@ from app.queues.schemas import RetryPolicy
 
 
 class JobType:
-    """A job type as the process caches it, with what its configuration comes to."""
+    """A job type in the cache of this process, with its decoded configuration."""
 
     def __init__(self, row: JobTypeRow) -> None:
-        config = row.read()
+        config = row.read_config()
         policy = value_or(config.retry, TypeRetry())
-        self.text = row.config
+        self.config_text = row.config
         self.config = config
         self.max_attempts: int | UnsetType = value_or(config.max_attempts, policy.max_attempts)
-        self.retry: RetryPolicy | UnsetType = _without_attempts(policy)
+        self.retry: RetryPolicy | UnsetType = _retry_policy(policy)
 
-    def check(self, payload: Raw | UnsetType, at: str) -> None:
-        """Raises if the payload of the job at this pointer is not what the type asks for. What was not sent is `{}`."""
+    def check(self, payload: Raw | UnsetType, pointer: str) -> None:
+        """Raises ValidationFailed if the payload does not match the schema of the type.
+
+        `pointer` is the JSON pointer to the job in the request. An absent payload counts as `{}`.
+        """
         if isinstance(self.config.payload_schema, UnsetType):
             return
-        checker = self._checker
-        if checker is None:
+        schema = self._compiled_schema
+        if schema is None:
             raise ValidationFailed.at(
-                f"{at}/job_type", "the payload schema of this type is not one that this release takes: put it again"
+                f"{pointer}/job_type",
+                "this release does not accept the stored payload schema of this job type: PUT the job type again",
             )
-        checker.check(b"{}" if isinstance(payload, UnsetType) else bytes(payload), at)
+        schema.check(b"{}" if isinstance(payload, UnsetType) else bytes(payload), pointer)
 
     @cached_property
-    def _checker(self) -> PayloadSchema | None:
-        """Made when it is first needed: a process need not pay for the types of others. It was tried when it was put, but maybe by
-        another release."""
+    def _compiled_schema(self) -> PayloadSchema | None:
+        """Compiled on first use, because a process may never enqueue jobs of this type.
+
+        None if this release rejects the schema. It was checked on PUT, but perhaps by another
+        release.
+        """
         assert isinstance(self.config.payload_schema, Raw)
         try:
             return PayloadSchema(bytes(self.config.payload_schema))
@@ -46,31 +53,37 @@ class JobType:
             return None
 
 
-def _without_attempts(policy: TypeRetry) -> RetryPolicy | UnsetType:
-    """As a job stores it; nothing if it says nothing."""
-    bare = RetryPolicy(
+def _retry_policy(policy: TypeRetry) -> RetryPolicy | UnsetType:
+    """The retry policy as a job stores it, without `max_attempts`; unset if no member is set."""
+    retry = RetryPolicy(
         base_seconds=policy.base_seconds, factor=policy.factor, max_seconds=policy.max_seconds, jitter=policy.jitter
     )
-    return UNSET if bare == RetryPolicy() else bare
+    return UNSET if retry == RetryPolicy() else retry
 
 
 class JobTypeCache:
+    """All job types, reloaded whenever the configuration version `policies` changes."""
+
     def __init__(self, infra: Infrastructure) -> None:
         self._infra = infra
         self._by_name: dict[str, JobType] = {}
-        self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
-        infra.versions.hear("policies", self.refresh)
+        # Otherwise a slow read could overwrite the result of a newer one.
+        self._refresh_lock = asyncio.Lock()
+        infra.config_versions.subscribe("policies", self.refresh)
 
     async def refresh(self) -> None:
-        """A type whose configuration is still the same stays as it is, with its compiled schema."""
-        async with self._reading:
+        """Reloads all job types.
+
+        A type with an unchanged configuration keeps its compiled schema.
+        """
+        async with self._refresh_lock:
             rows = await store.all_job_types(self._infra.db)
-            known = self._by_name
-            self._by_name = {row.name: _same(known.get(row.name), row) or JobType(row) for row in rows}
+            cached = self._by_name
+            self._by_name = {row.name: _reuse(cached.get(row.name), row) or JobType(row) for row in rows}
 
     def find(self, name: str) -> JobType | None:
         return self._by_name.get(name)
 
 
-def _same(known: JobType | None, row: JobTypeRow) -> JobType | None:
-    return known if known is not None and known.text == row.config else None
+def _reuse(cached: JobType | None, row: JobTypeRow) -> JobType | None:
+    return cached if cached is not None and cached.config_text == row.config else None

@@ -1,4 +1,5 @@
--- Job types: small, cached in every process, read at enqueue from the cache. Who writes here makes the version grow first.
+-- Job types. There are few; every process caches them, and enqueue reads the cache.
+-- Every write bumps the configuration version `policies` first.
 
 -- name: all_job_types
 -- fills: JobTypeRow
@@ -6,8 +7,9 @@ SELECT name, config, created_at, updated_at
 FROM job_types;
 
 -- name: list_job_types
--- In byte order, as everywhere, because the database's collation may be any. Returns the first rows of a page that fit into $3 bytes, at
--- least one, and the total of the page.
+-- Sorted by bytes, as everywhere, because the database may have any collation.
+-- Returns the first rows of a page that fit into $3 bytes, at least one, and the row count of the
+-- page.
 SELECT name, config, created_at, updated_at, total
 FROM (
     SELECT name, config, created_at, updated_at, count(*) OVER () AS total, row_number() OVER by_name AS place,
@@ -32,7 +34,7 @@ WHERE name = $1;
 
 -- name: put_job_type
 -- fills: JobTypeRow
--- Declarative: the whole configuration is replaced.
+-- Replaces the whole configuration.
 INSERT INTO job_types (name, config, created_at, updated_at)
 VALUES ($1, $2, $3, $3)
 ON CONFLICT (name) DO UPDATE

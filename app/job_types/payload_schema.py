@@ -1,4 +1,7 @@
-"""A payload schema, compiled: whether a payload fits, and where it does not. It never fetches anything and never takes long."""
+"""Compiles a payload schema and validates payloads against it.
+
+Validation never fetches a document, and its time is bounded: see `schema_cost`.
+"""
 
 import re
 from collections import Counter
@@ -13,69 +16,88 @@ from jsonschema_rs import ValidationError, ValidationErrorKind
 from app.errors import MAX_FAULTS, Fault, ValidationFailed
 from app.http import strict_json
 from app.job_types.schema_cost import MAX_STEPS, SchemaCost
-from app.job_types.schema_walker import AT, escaped
+from app.job_types.schema_walker import SCHEMA_POINTER, escape_pointer_step
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_DETAIL = 300
 
-_MOST_EXPLAINED = 200_000  # about half a second: an error takes 7 µs, and a copy of what it is about
-_HEAVY = re.compile(rb"\d{17}|[eE][+-]?\d\d")  # numbers that are compared as fractions, up to twenty times slower
-_LONG = re.compile(rb"\d{16,}")
+# About half a second: an error takes 7 µs, and a copy of the value that it is about.
+_MAX_EXPLAIN_STEPS = 200_000
+# Numbers that are compared as fractions, up to twenty times slower.
+_SLOW_NUMBER = re.compile(rb"\d{17}|[eE][+-]?\d\d")
+_LONG_NUMBER = re.compile(rb"\d{16,}")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
-# `regex` matches in linear time and knows no look-around; what this engine would be given by default goes back, and back again.
-_PATTERNS = jsonschema_rs.RegexOptions(size_limit=4 * 1024 * 1024, dfa_size_limit=1024 * 1024)
+# The `regex` crate matches in linear time and has no look-around. The default engine of
+# jsonschema-rs backtracks.
+_REGEX_OPTIONS = jsonschema_rs.RegexOptions(size_limit=4 * 1024 * 1024, dfa_size_limit=1024 * 1024)
 
-_NO_PATTERN = "not a regular expression that we take: there is no look-around and no reference to a group"
-_NO_TYPE = "type must be array, boolean, integer, null, number, object or string, or a list of several different ones"
+_PATTERN_DETAIL = "unsupported regular expression: look-around and back-references are not supported"
+_TYPE_DETAIL = "type must be array, boolean, integer, null, number, object or string, or a list of distinct ones"
 
 
 class PayloadSchema:
     def __init__(self, schema: bytes) -> None:
-        """Raises, with a pointer, for a schema that we do not take."""
+        """Raises ValidationFailed, with a pointer into the schema, if the schema is not accepted."""
         _check_form(schema)
-        self._weight = SchemaCost(msgspec.json.decode(schema))
-        self._validator = _compiled(schema.decode())
+        self._cost = SchemaCost(msgspec.json.decode(schema))
+        self._validator = _compile(schema.decode())
 
-    def check(self, payload: bytes, at: str) -> None:
-        """`at` is the pointer to the job in the request: empty, or `/jobs/3`."""
-        if self._takes_long(payload):
-            detail = "more than can be checked against the payload schema of its type"
-            raise ValidationFailed.at(f"{at}/payload", detail, "too_large")
+    def check(self, payload: bytes, pointer: str) -> None:
+        """Raises ValidationFailed if the payload does not match.
+
+        `pointer` is the JSON pointer to the job in the request: empty, or `/jobs/3`.
+        """
+        if self._is_too_expensive(payload):
+            detail = "the payload is too large to be validated against the payload schema of its job type"
+            raise ValidationFailed.at(f"{pointer}/payload", detail, "too_large")
         value = msgspec.json.decode(payload)
         if self._validator.is_valid(value):
             return
-        faults = iter(self._faults(payload, value, f"{at}/payload"))
+        faults = iter(self._faults(payload, value, f"{pointer}/payload"))
         listed = list(islice(faults, MAX_FAULTS))
         raise ValidationFailed.of(listed, len(listed) + sum(1 for _ in faults))
 
-    def _takes_long(self, payload: bytes) -> bool:
-        """Most payloads are so short that their size cannot be too large. Others are counted: first with all that looks like a value
-        in their texts, and only when that is too much, without."""
-        most, length = MAX_STEPS // self._weight.cost, len(payload)
-        if 8 * length + (length * length // 1000 if self._weight.unique else 0) < most:
+    def _is_too_expensive(self, payload: bytes) -> bool:
+        """Whether validating the payload would take too many steps.
+
+        Most payloads are so short that they cannot. For others, the values are counted: first with
+        everything inside strings that looks like a value, and only if that is too much, without
+        strings.
+        """
+        max_size, length = MAX_STEPS // self._cost.cost, len(payload)
+        if 8 * length + (length * length // 1000 if self._cost.has_unique_items else 0) < max_size:
             return False
-        return self._size(payload, payload) > most and self._size(payload, _STRING.sub(b"", payload)) > most
+        return (
+            self._estimate_size(payload, payload) > max_size
+            and self._estimate_size(payload, _STRING.sub(b"", payload)) > max_size
+        )
 
-    def _size(self, payload: bytes, marks: bytes) -> int:
-        """How many values it has, or more; long texts and odd numbers count as several."""
-        values = 1 + marks.count(b",") + marks.count(b"[") + marks.count(b"{")
-        pairs = _colliding(marks) if self._weight.unique else 0
-        return values + len(payload) // 64 + 20 * len(_HEAVY.findall(marks)) + pairs // 3
+    def _estimate_size(self, payload: bytes, text: bytes) -> int:
+        """An upper bound of the number of values, counted in `text`.
 
-    def _faults(self, payload: bytes, value: object, at: str) -> Iterator[Fault]:
-        errors = chain.from_iterable(_faults_of(error, value, at) for error in self._errors(payload, value))
-        first = next(errors, Fault(at, "invalid", "does not fit the payload schema of its type"))
+        Long strings and slow numbers count as several.
+        """
+        values = 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+        pairs = _colliding_pairs(text) if self._cost.has_unique_items else 0
+        return values + len(payload) // 64 + 20 * len(_SLOW_NUMBER.findall(text)) + pairs // 3
+
+    def _faults(self, payload: bytes, value: object, pointer: str) -> Iterator[Fault]:
+        errors = chain.from_iterable(_faults_of_error(error, value, pointer) for error in self._errors(payload, value))
+        first = next(errors, Fault(pointer, "invalid", "does not match the payload schema of its job type"))
         return chain([first], errors)
 
     def _errors(self, payload: bytes, value: object) -> Iterable[ValidationError]:
-        """All of them, or the first, or none: each comes with a copy of the value that it is about, and they are collected at once."""
-        depth = _depth(value)
-        if self._weight.faults(depth) * self._size(payload, payload) * (depth + 8) <= _MOST_EXPLAINED:
-            return self._validator.iter_errors(value)
-        return self._first(value) if self._weight.plain else []
+        """All errors, or the first one, or none, depending on what collecting them would cost.
 
-    def _first(self, value: object) -> Iterator[ValidationError]:
+        jsonschema-rs collects all errors at once, each with a copy of the value that it is about.
+        """
+        depth = _depth(value)
+        if self._cost.max_faults(depth) * self._estimate_size(payload, payload) * (depth + 8) <= _MAX_EXPLAIN_STEPS:
+            return self._validator.iter_errors(value)
+        return self._first_error(value) if self._cost.is_plain else []
+
+    def _first_error(self, value: object) -> Iterator[ValidationError]:
         try:
             self._validator.validate(value)
         except ValidationError as error:
@@ -84,54 +106,66 @@ class PayloadSchema:
 
 def _check_form(schema: bytes) -> None:
     if schema[:1] not in (b"{", b"t", b"f"):
-        raise ValidationFailed.at(AT, "payload_schema must be an object or a boolean")
+        raise ValidationFailed.at(SCHEMA_POINTER, "payload_schema must be an object or a boolean")
     if len(schema) > MAX_SCHEMA_BYTES:
         raise ValidationFailed.at(
-            AT, f"payload_schema has {len(schema)} bytes; at most {MAX_SCHEMA_BYTES} are allowed", "too_large"
+            SCHEMA_POINTER,
+            f"payload_schema has {len(schema)} bytes; at most {MAX_SCHEMA_BYTES} are allowed",
+            "too_large",
         )
-    strict_json.check_nodes(schema, AT)
+    strict_json.check_value_count(schema, SCHEMA_POINTER)
 
 
-def _compiled(schema: str) -> jsonschema_rs.Validator:
-    """As the text that was sent: numbers in it keep all their digits."""
+def _compile(schema: str) -> jsonschema_rs.Validator:
+    """Compiles the schema from the text that was sent, so that its numbers keep all their digits."""
     try:
         return jsonschema_rs.validator_for(
-            schema, validate_formats=False, mask="the value", pattern_options=_PATTERNS, offline=True
+            schema, validate_formats=False, mask="the value", pattern_options=_REGEX_OPTIONS, offline=True
         )
     except ValidationError as error:
-        pointer = AT + "".join(f"/{escaped(step)}" for step in error.instance_path)
-        raise ValidationFailed.at(pointer, _why_no_schema(error)) from None
+        pointer = SCHEMA_POINTER + "".join(f"/{escape_pointer_step(step)}" for step in error.instance_path)
+        raise ValidationFailed.at(pointer, _invalid_schema_detail(error)) from None
     except ValueError as error:
-        raise ValidationFailed.at(AT, str(error)[:MAX_DETAIL]) from None
+        raise ValidationFailed.at(SCHEMA_POINTER, str(error)[:MAX_DETAIL]) from None
 
 
-def _why_no_schema(error: ValidationError) -> str:
-    """A schema for schemas words a wrong `type` as "not valid under any of the schemas listed in the 'anyOf' keyword"."""
+def _invalid_schema_detail(error: ValidationError) -> str:
+    """Replaces two messages of the meta-schema that do not help.
+
+    It reports a wrong `type` as "not valid under any of the schemas listed in the 'anyOf' keyword".
+    """
     if isinstance(error.kind, ValidationErrorKind.Format):
-        return _NO_PATTERN
-    return _NO_TYPE if error.instance_path[-1:] == ["type"] else error.message[:MAX_DETAIL]
+        return _PATTERN_DETAIL
+    return _TYPE_DETAIL if error.instance_path[-1:] == ["type"] else error.message[:MAX_DETAIL]
 
 
-def _faults_of(error: ValidationError, payload: Any, at: str) -> Iterator[Fault]:
-    """A property that is missing or not wanted is pointed at, not the object that it is missing from."""
-    pointer = at + "".join(f"/{escaped(step)}" for step in error.instance_path)
+def _faults_of_error(error: ValidationError, payload: Any, pointer: str) -> Iterator[Fault]:
+    """Points at a missing or unexpected property, not at the object that should or should not have
+    it.
+    """
+    pointer = pointer + "".join(f"/{escape_pointer_step(step)}" for step in error.instance_path)
     kind, detail = error.kind, error.message[:MAX_DETAIL]
     match kind:
         case ValidationErrorKind.Required():
-            yield Fault(f"{pointer}/{escaped(kind.property)}", "missing", detail)
+            yield Fault(f"{pointer}/{escape_pointer_step(kind.property)}", "missing", detail)
         case ValidationErrorKind.PropertyNames():
-            yield Fault(f"{pointer}/{escaped(str(kind.error.instance))}", "invalid", detail)
-        case _ if unexpected := _unexpected(error, payload):
+            yield Fault(f"{pointer}/{escape_pointer_step(str(kind.error.instance))}", "invalid", detail)
+        case _ if unexpected := _unexpected_properties(error, payload):
             yield from (
-                Fault(f"{pointer}/{escaped(name)}", "unknown_field", "the schema knows no such property")
+                Fault(
+                    f"{pointer}/{escape_pointer_step(name)}", "unknown_field", "the payload schema has no such property"
+                )
                 for name in unexpected
             )
         case _:
             yield Fault(pointer, "invalid", detail)
 
 
-def _unexpected(error: ValidationError, payload: Any) -> list[str]:
-    """Names that the schema does not know. Where it knows none at all, the error does not name them."""
+def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
+    """Property names that the schema does not allow.
+
+    If the schema allows no properties at all, the error does not list the names.
+    """
     kind = error.kind
     if isinstance(kind, ValidationErrorKind.AdditionalProperties | ValidationErrorKind.UnevaluatedProperties):
         return kind.unexpected
@@ -142,15 +176,18 @@ def _unexpected(error: ValidationError, payload: Any) -> list[str]:
     return []
 
 
-def _colliding(marks: bytes) -> int:
-    """Pairs of long numbers that differ and are one number when rounded: so they are hashed where items must be unique, and then each
-    is compared with each."""
-    found = _LONG.findall(marks)
-    spellings = Counter(map(float, set(found)))
-    counts = Counter(number for number in map(float, found) if spellings[number] > 1)
+def _colliding_pairs(text: bytes) -> int:
+    """Pairs of long numbers that differ as text but are equal when rounded.
+
+    `uniqueItems` hashes the rounded numbers, so every number of such a set is compared with every
+    other.
+    """
+    numbers = _LONG_NUMBER.findall(text)
+    spelling_counts = Counter(map(float, set(numbers)))
+    counts = Counter(number for number in map(float, numbers) if spelling_counts[number] > 1)
     return sum(count * (count - 1) // 2 for count in counts.values())
 
 
 def _depth(value: object) -> int:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, parts), default=0)
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, children), default=0)

@@ -1,6 +1,7 @@
-"""How large a regular expression is when it is written out. Pure.
+"""The size of a regular expression with its repetitions written out. Pure.
 
-jsonschema-rs matches without going back, in time that grows with the product of the two lengths: of the text, and of this.
+jsonschema-rs matches without backtracking, in time proportional to the length of the text times
+this size.
 """
 
 import re
@@ -20,7 +21,10 @@ _PIECE = re.compile(
 
 
 def regex_size(pattern: str) -> int:
-    """Characters of the pattern, each as often as it is repeated at most: `(ab{3}){2}|c` has nine. Loops count once."""
+    """Counts the characters of the pattern, each times its maximum repetitions.
+
+    `(ab{3}){2}|c` has nine. Unbounded repetitions count once.
+    """
     groups, last = [0], 0
     for piece in _PIECE.finditer(pattern):
         match piece.lastgroup:

@@ -1,4 +1,4 @@
-"""How operators say what holds for the jobs of a type."""
+"""HTTP routes of job types."""
 
 from functools import partial
 from typing import Annotated
@@ -9,7 +9,7 @@ from app.errors import MalformedJson, NotFound, ValidationFailed
 from app.http.dependencies import service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import Page
-from app.http.read_only import Edited
+from app.http.read_only import EditedBody
 from app.http.request_body import NoBody, edited_body, json_response
 from app.http.schema_types import NameParameter
 from app.job_types.schemas import JobType, JobTypeConfig, JobTypeList
@@ -18,38 +18,46 @@ from app.job_types.service import JobTypeService
 router = APIRouter(tags=["job_types"])
 
 JobTypeServiceDep = Annotated[JobTypeService, service(JobTypeService)]
-EditedType = Annotated[Edited[JobTypeConfig], edited_body(JobTypeConfig, JobType, moving=["updated_at"])]
+EditedType = Annotated[EditedBody[JobTypeConfig], edited_body(JobTypeConfig, JobType, advancing=["updated_at"])]
 TypeName = Annotated[NameParameter, Path()]
 
 
-@router.get("/job-types", **operation(JobTypeList, to=READ))
-async def list_job_types(room: JobTypeServiceDep, page: Page) -> Response:
-    """Job types that were configured, in the order of their names. Jobs of other types are taken too, and checked for nothing."""
-    return (await room.page(page)).response()
+@router.get("/job-types", **operation(JobTypeList, scopes=READ))
+async def list_job_types(job_types: JobTypeServiceDep, page: Page) -> Response:
+    """Lists the configured job types, sorted by name.
+
+    Jobs of other types can be enqueued, too; their payloads are not validated.
+    """
+    return (await job_types.page(page)).response()
 
 
-@router.get("/job-types/{name}", **operation(JobType, NotFound, to=READ))
-async def get_job_type(name: TypeName, room: JobTypeServiceDep) -> Response:
-    """A job type as it was put."""
-    return json_response(await room.get(name))
+@router.get("/job-types/{name}", **operation(JobType, NotFound, scopes=READ))
+async def get_job_type(name: TypeName, job_types: JobTypeServiceDep) -> Response:
+    """Returns one job type with its configuration."""
+    return json_response(await job_types.get(name))
 
 
 @router.put(
     "/job-types/{name}",
-    **operation(JobType, MalformedJson, ValidationFailed, takes=JobTypeConfig, to=MANAGE, everywhere=True),
+    **operation(JobType, MalformedJson, ValidationFailed, body=JobTypeConfig, scopes=MANAGE, all_queues=True),
 )
-async def put_job_type(name: TypeName, room: JobTypeServiceDep, sent: EditedType) -> Response:
-    """Says what holds for jobs of this type from now on: all of it, what is absent holds no longer.
+async def put_job_type(name: TypeName, job_types: JobTypeServiceDep, edited: EditedType) -> Response:
+    """Replaces the configuration of a job type: members that are absent are unset.
 
-    In force here when this is answered, elsewhere within 250 ms. Jobs that wait already keep what they were enqueued with.
+    The change is in effect on this broker when the call returns, on other brokers within 250 ms.
+    Jobs that are already enqueued keep their values.
 
-    Read-only members that GET returns are ignored when they are sent back unchanged; a changed one is 422.
+    Read-only members that GET returns are ignored if they are sent back unchanged; a changed one is
+    rejected with 422.
     """
-    await sent.check(name, partial(room.get, name))
-    return json_response(await room.put(name, sent.body))
+    await edited.check(name, partial(job_types.get, name))
+    return json_response(await job_types.put(name, edited.body))
 
 
-@router.delete("/job-types/{name}", **operation(JobType, NotFound, to=MANAGE, everywhere=True))
-async def delete_job_type(name: TypeName, room: JobTypeServiceDep, _: NoBody) -> Response:
-    """Forgets a job type, and answers with it as it was. Its jobs stay, and new ones are still taken."""
-    return json_response(await room.delete(name))
+@router.delete("/job-types/{name}", **operation(JobType, NotFound, scopes=MANAGE, all_queues=True))
+async def delete_job_type(name: TypeName, job_types: JobTypeServiceDep, _: NoBody) -> Response:
+    """Deletes a job type and returns its last state.
+
+    Its jobs are kept, and jobs of this type can still be enqueued.
+    """
+    return json_response(await job_types.delete(name))

@@ -1,4 +1,4 @@
-"""How a job type is configured, and what is told about it."""
+"""Requests and responses of job types."""
 
 from app.http.schema_types import UNSET, Annotated, Instant, Meta, Raw, RequestModel, ResponseModel, UnsetType
 from app.queues.schemas import LeaseSeconds, MaxAttempts, RetryPolicy, TimeoutSeconds
@@ -6,20 +6,27 @@ from app.queues.schemas import LeaseSeconds, MaxAttempts, RetryPolicy, TimeoutSe
 PayloadSchema = Annotated[
     Raw,
     Meta(
-        description="JSON Schema, an object or a boolean: draft 2020-12 unless `$schema` names 2019-09, 7, 6 or 4. Checked when a job is "
-        "enqueued. References stay within it, `format` is not checked, patterns have no look-around and no back-references."
+        description="JSON Schema (an object or a boolean) for payloads, validated when a job is enqueued. "
+        "Draft 2020-12, unless `$schema` names 2019-09, 7, 6 or 4. References must stay within the schema, "
+        "`format` is not validated, and patterns support neither look-around nor back-references."
     ),
 ]
 
 
 class TypeRetry(RetryPolicy):
-    """A retry policy that may also say how often; `max_attempts` beside it goes first."""
+    """A retry policy with an optional `max_attempts`.
+
+    The `max_attempts` of the job type takes precedence.
+    """
 
     max_attempts: MaxAttempts | UnsetType = UNSET
 
 
 class JobTypeConfig(RequestModel):
-    """What holds for jobs of a type. A job may say otherwise; what is absent here is as the queue says, or the settings."""
+    """Defaults for the jobs of a type.
+
+    The job's own values take precedence; absent members fall back to the queue, then the settings.
+    """
 
     max_attempts: MaxAttempts | UnsetType = UNSET
     retry: TypeRetry | UnsetType = UNSET
@@ -29,7 +36,7 @@ class JobTypeConfig(RequestModel):
 
 
 class JobType(JobTypeConfig, kw_only=True, forbid_unknown_fields=False):
-    """A job type with its configuration, as it was put."""
+    """A job type with its configuration."""
 
     name: str
     created_at: Instant
@@ -37,7 +44,7 @@ class JobType(JobTypeConfig, kw_only=True, forbid_unknown_fields=False):
 
 
 class JobTypeList(ResponseModel):
-    """Job types in the order of their names."""
+    """Job types, sorted by name."""
 
     items: list[JobType]
     next_cursor: str | UnsetType = UNSET

@@ -1,4 +1,7 @@
-"""What operators do to job types. Changes wait for each other: each takes the lock on the version before it writes."""
+"""Configures, lists and deletes job types.
+
+Changes are serialized: each locks the row of the configuration version before it writes.
+"""
 
 import asyncio
 
@@ -6,7 +9,7 @@ from app.db.infrastructure import Infrastructure
 from app.db.pool import retry_after_deadlock
 from app.errors import NotFound, ValidationFailed
 from app.http.pagination import EncodedPage, PageParams, encode_page
-from app.http.schema_types import Raw, encoded
+from app.http.schema_types import Raw, to_json_text
 from app.job_types import store
 from app.job_types.payload_schema import PayloadSchema
 from app.job_types.schemas import JobType, JobTypeConfig
@@ -32,7 +35,7 @@ class JobTypeService:
     async def get(self, name: str) -> JobType:
         row = await store.get_job_type(self._infra.db, name)
         if row is None:
-            raise _unknown(name)
+            raise _not_found(name)
         return row.to_response()
 
     @retry_after_deadlock
@@ -40,22 +43,22 @@ class JobTypeService:
         self._check_lease(config)
         if isinstance(config.payload_schema, Raw):
             await asyncio.to_thread(PayloadSchema, bytes(config.payload_schema))
-        text = encoded(config)
+        text = to_json_text(config)
         assert text is not None
         async with self._infra.db.transaction() as transaction:
-            await self._infra.versions.bump(transaction, "policies")
+            await self._infra.config_versions.bump(transaction, "policies")
             row = await store.put_job_type(transaction, name, text, self._infra.now())
-        await self._infra.versions.tell()
+        await self._infra.config_versions.announce()
         return row.to_response()
 
     @retry_after_deadlock
     async def delete(self, name: str) -> JobType:
         async with self._infra.db.transaction() as transaction:
-            await self._infra.versions.bump(transaction, "policies")
+            await self._infra.config_versions.bump(transaction, "policies")
             row = await store.delete_job_type(transaction, name)
             if row is None:
-                raise _unknown(name)
-        await self._infra.versions.tell()
+                raise _not_found(name)
+        await self._infra.config_versions.announce()
         return row.to_response()
 
     def _check_lease(self, config: JobTypeConfig) -> None:
@@ -65,5 +68,5 @@ class JobTypeService:
             raise ValidationFailed.at("/lease_seconds", detail)
 
 
-def _unknown(name: str) -> NotFound:
+def _not_found(name: str) -> NotFound:
     return NotFound(f"no job type named {name}")
