@@ -82,7 +82,7 @@ class ApiKeyAuthenticator:
         self._reload_lock = asyncio.Lock()
         # Otherwise a slow read could overwrite the result of a newer one.
         self._refresh_lock = asyncio.Lock()
-        infra.config_versions.hear("api_keys", self.refresh)
+        infra.config_versions.subscribe("api_keys", self.refresh)
 
     async def refresh(self) -> None:
         async with self._refresh_lock:

@@ -38,7 +38,7 @@ class ApiKeyService:
             if await store.live_keys(transaction, request.name, now) >= MAX_LIVE_KEYS_PER_NAME:
                 raise TooManyKeys(f"{request.name} has {MAX_LIVE_KEYS_PER_NAME} live keys: revoke one first")
             row = await store.add_key(transaction, self._new_key(request, key, now))
-        await self._infra.config_versions.tell()
+        await self._infra.config_versions.announce()
         log.info("api key created", key_id=row.id, name=row.name, scopes=row.scopes)
         await self._warn_without_admin(row)
         return ApiKeyCreated(**msgspec.structs.asdict(row.to_response()), key=key.text())
@@ -86,7 +86,7 @@ class ApiKeyService:
             row = await store.revoke_key(transaction, key_id, self._infra.now())
             if row is None:
                 raise _not_found(key_id)
-        await self._infra.config_versions.tell()
+        await self._infra.config_versions.announce()
         log.info("api key revoked", key_id=key_id, name=row.name)
         await self._warn_without_admin(row)
         return row.to_response()

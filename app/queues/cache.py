@@ -70,7 +70,7 @@ class QueueCache:
         # Otherwise a slow read could overwrite the result of a newer one.
         self._refresh_lock = asyncio.Lock()
         self.cooling_groups: dict[int, list[str]] = {}  # by lane; kept fresh by app/concurrency
-        infra.config_versions.hear("policies", self.refresh)
+        infra.config_versions.subscribe("policies", self.refresh)
 
     async def refresh(self) -> None:
         async with self._refresh_lock:

@@ -117,7 +117,7 @@ class QueueService:
             if revived or reopened or spread:
                 await self._infra.config_versions.bump(transaction, "policies")
         if revived or reopened or spread:
-            await self._infra.config_versions.tell()
+            await self._infra.config_versions.announce()
             log.info("queues repaired", revived=revived, reopened=reopened, groups_spread=spread)
 
     @retry_after_deadlock
@@ -129,7 +129,7 @@ class QueueService:
             if after != before:
                 await store.write_queue(transaction, after)
                 await self._infra.config_versions.bump(transaction, "policies")
-        await self._infra.config_versions.tell()
+        await self._infra.config_versions.announce()
         return before, after
 
     async def _lock(self, db: Executor, name: str) -> QueueRow:

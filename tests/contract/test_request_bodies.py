@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.http.body_errors import named
+from app.http.body_errors import format_pointer
 from tests.api import Api, Json
 from tests.contract.conftest import Served
 from tests.contract.document import operation
@@ -40,7 +40,7 @@ def test_integral_float_is_an_integer_in_every_field(sender: Sender) -> None:
         pointer, least = "/" + "/".join(map(str, place)), schema.get("minimum", 1)
         for text, refused in ((f"{least}.0", False), (f"{least}.00e0", False), (f"{least}.5", True)):
             found = sender.send(f"{place} = {text}", sender.with_text(place, text.encode())).json()
-            if ((pointer, f"{named(pointer)} must be an integer, not {text}") in faults(found)) is not refused:
+            if ((pointer, f"{format_pointer(pointer)} must be an integer, not {text}") in faults(found)) is not refused:
                 sender.wrong.append(f"{sender.operation.name}: {place} = {text}: {found}")
 
 
@@ -207,7 +207,7 @@ def test_body_with_too_many_values_to_explain_is_refused(api: Api) -> None:
             {"jobs": [{"job_type": "a", "depends_on": ["self"]}]},
             ["self is neither a job's id nor a ref of this batch"],
         ),
-        ("enqueue_jobs", {"jobs": []}, ["jobs must have at least one job"]),
+        ("enqueue_jobs", {"jobs": []}, ["jobs must contain at least one job"]),
         ("preview_schedule", {}, ["send either cron or every_seconds"]),
         (
             "preview_schedule",
@@ -241,8 +241,8 @@ def test_errors_are_plain_sentences(api: Api, name: str, body: Any, details: lis
 def test_errors_of_queues_and_job_types_are_plain_sentences(api: Api) -> None:
     queue, job_type = f"/queues/{api.queue}", f"/job-types/{api.queue}"
     api.put(queue, {"max_running": 1})
-    removes = "PATCH removes no rule, but a PUT without the member does"
-    types = "type must be array, boolean, integer, null, number, object or string, or a list of several different ones"
+    removes = "PATCH cannot unset a member, but PUT without the member does"
+    types = "type must be array, boolean, integer, null, number, object or string, or a list of distinct ones"
     cases: list[tuple[str, str, Json, str]] = [
         ("PATCH", queue, {"max_running": None}, f"max_running must be an integer, not null; {removes}"),
         ("PATCH", queue, {"rate": None}, f"rate must be an object, not null; {removes}"),
