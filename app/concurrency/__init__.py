@@ -1,1 +1,16 @@
-""""""
+"""Concurrency: how many jobs may run, how fast, and in which order.
+
+- `queue_limits`     `max_running` and `rate` of a queue: every claim acquires an allowance under
+                     the lane lock.
+- `group_scheduler`  `max_running_per_group`, `fair` and cool-downs: which pending jobs of a group
+                     are admitted next.
+- `fairness`         the pure decisions of the scheduler: capacity of a group, passes of a fair
+                     queue, circuit breaker.
+- `rule_changes`     applies a changed rule to the jobs that already wait or run.
+- `store`            runs concurrency.sql.
+
+A limited queue is checked when jobs are claimed, a limited group before they become claimable: a
+claim that had to skip the jobs of full groups would read a whole backlog to find one job. Such jobs
+are therefore inserted as pending (stored as state `parked`, shown to callers as `ready`) and
+admitted off the request path. Queues without limits pay for none of this.
+"""

@@ -1,21 +1,24 @@
--- Whose turn it is. A job that has to wait is `parked`; one that has its turn bears a number in `turn`, until it has ended or is put off.
--- Turns are given, taken back and counted with the gate of their lane held, so that no two decide at once. Order of locks: see leases.sql.
+-- Concurrency limits of queues and groups.
+--
+-- A job that waits for an admission is pending (state `parked`). An admitted job has a number in
+-- `turn` until it has ended or is put off. Admissions are made, revoked and counted under the lane
+-- lock, so that no two brokers decide at once. Lock order: see leases.sql.
 
 -- name: running_slots
--- Leases that count against max_running.
+-- Counts the leases that use a concurrency slot (max_running).
 SELECT count(*)
 FROM jobs
 WHERE lane = $1 AND slot;
 
 -- name: rate_limit_usage
 -- fills: UsageRow
--- What the rate has let through since $2.
+-- Sums the rate-limit usage since $2.
 SELECT coalesce(sum(n), 0)::bigint AS n, min(at) AS first_at, max(at) AS last_at
 FROM passes
 WHERE lane = $1 AND at >= $2;
 
 -- name: record_usage
--- Writes down what was let through now, and forgets what is older than the rate's span. What falls into one slice of time is one row.
+-- Adds $3 jobs to the slice that starts at $2, and deletes usage older than $4. A slice is one row.
 WITH forgotten AS (
     DELETE FROM passes
     WHERE lane = $1 AND at < $4
@@ -32,7 +35,8 @@ WHERE NOT EXISTS (SELECT FROM added);
 
 -- name: group_usage
 -- fills: GroupUsageRow
--- By group: how many have their turn, how many of them nobody has claimed yet; and the first of these, or in a strict group ($3) that runs.
+-- Per group: how many jobs are admitted, how many of them no worker has claimed yet, and the first
+-- of these. In a strict group ($3) the first may also be the running job.
 SELECT coalesce(group_key, '') AS group_key, count(*) AS n, count(*) FILTER (WHERE state = 'ready') AS ready,
     (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready' OR ($3 AND state = 'running')))[1] AS first
 FROM jobs
@@ -41,7 +45,8 @@ GROUP BY coalesce(group_key, '');
 
 -- name: next_waiting
 -- fills: WaitingRow
--- By group: as many as asked for, the oldest first; and no more than $4 in all, as the gate is held.
+-- Per group: up to its limit, the oldest jobs first. At most $4 rows in all, because the caller
+-- holds the lane lock.
 SELECT waiting.id, asked.group_key, waiting.priority
 FROM unnest($2::text[], $3::int[]) AS asked (group_key, most)
 CROSS JOIN LATERAL (
@@ -55,7 +60,8 @@ LIMIT $4;
 
 -- name: last_passes
 -- fills: PassRow
--- Of a fair queue, by group and priority: the last turn that the group has, and the turn that is next for everybody.
+-- For a fair queue, per group and priority: the last pass of the group, and the pass that is being
+-- served.
 SELECT asked.group_key, asked.priority,
     (
         SELECT max(turn)
@@ -66,7 +72,7 @@ SELECT asked.group_key, asked.priority,
 FROM unnest($2::text[], $3::smallint[]) AS asked (group_key, priority);
 
 -- name: admit
--- parked -> ready.
+-- pending -> ready (admitted)
 WITH locked AS MATERIALIZED (
     SELECT id, state
     FROM jobs
@@ -81,8 +87,10 @@ WHERE jobs.lane = $1 AND jobs.id = ANY(ARRAY(SELECT id FROM locked WHERE state =
 RETURNING jobs.job_type;
 
 -- name: revoke_admissions
--- ready -> parked.  The group has come to rest; who runs may go on.
--- Found first and locked second: in one step the planner may read the whole lane, as that has the order of the ids.
+-- ready -> pending
+--
+-- The group cools down. Jobs that run go on. The rows are found first and locked second: in one
+-- step the planner may read the whole lane, because that has the order of the ids.
 WITH found AS MATERIALIZED (
     SELECT id
     FROM jobs
@@ -100,8 +108,11 @@ SET state = 'parked', turn = NULL
 WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'ready'));
 
 -- name: hold_back_head
--- ready -> parked, of those that should wait for their turn ($2: see `parks` in jobs.sql).  Claims pass over them anyway; out of the index
--- they cost nothing, and may have their turn. The first some thousand are enough.
+-- ready -> pending
+--
+-- Jobs of held groups ($2: see jobs.sql) at the head of the lane. Claims skip them anyway. As
+-- pending jobs they are not in the index of ready jobs, so they cost claims nothing, and they can
+-- be admitted. The first few thousand ($3) are enough.
 WITH head AS MATERIALIZED (
     SELECT id, group_key, turn
     FROM jobs
@@ -122,8 +133,11 @@ WHERE lane = $1
 
 -- name: apply_rules_to_page
 -- fills: CheckedPage
--- ready -> parked, parked -> ready: after the rules of a queue have changed, some thousand of its jobs at a time. `parks`: see jobs.sql.
--- What a row becomes is decided by the row as it is when it is written: several brokers sort at once, and turns are given meanwhile.
+-- ready -> pending, pending -> ready
+--
+-- Applies changed rules to the jobs of a lane, a few thousand at a time. Held groups ($3): see
+-- jobs.sql. The new state depends on the row as it is when it is written: several brokers apply
+-- rules at once, and jobs are admitted in the meantime.
 WITH page AS MATERIALIZED (
     SELECT id, state, turn,
         coalesce(coalesce(group_key, '') = ANY($3::text[]) OR (group_key IS NOT NULL AND '*' = ANY($3::text[])), false) AS waits
@@ -151,13 +165,15 @@ SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last,
     ARRAY(SELECT DISTINCT job_type FROM sorted WHERE state = 'ready') AS ready;
 
 -- name: leases_of_queues
--- All leases there are, and of them those of these queues: not the whole lanes, which may be long.
+-- Reads the index of all leases and filters by queue, because whole lanes may be long.
 SELECT id
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND lane / 256 = ANY($1::int[]);
 
 -- name: count_running
--- running -> running (counted).  For leases that were given out before there was a limit.
+-- running -> running (counted)
+--
+-- For jobs that were claimed before there was a limit.
 WITH locked AS MATERIALIZED (
     SELECT id, state
     FROM jobs
@@ -171,8 +187,11 @@ WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'running'
     AND (slot IS DISTINCT FROM $3 OR ($4 AND group_key IS NOT NULL AND turn IS NULL));
 
 -- name: revoke_surplus
--- ready -> parked, running -> running (will not keep its turn).  More may have a turn than a new limit ($2) allows. Who runs goes on and
--- is counted, but bears 0 from now on; who has not begun waits like others, and where order is not strict nobody holds a place while put off.
+-- ready -> pending, running -> running (loses its admission when it ends)
+--
+-- More jobs may be admitted than a new limit ($2) allows. Running jobs go on and are counted, with
+-- admission number 0 from now on. Jobs that have not started become pending again. In a group that
+-- is not strict, a job that is put off does not keep its admission.
 WITH placed AS MATERIALIZED (
     SELECT id, state, row_number() OVER (PARTITION BY group_key ORDER BY state = 'running' DESC, id) AS place
     FROM jobs
@@ -191,7 +210,8 @@ FROM locked
 WHERE jobs.lane = $1 AND jobs.id = ANY(ARRAY(SELECT id FROM locked)) AND jobs.id = locked.id;
 
 -- name: lanes_with_pending
--- By hopping from one to the next in jobs_parked: a single probe where nobody waits for a turn.
+-- Loose index scan: hops from one lane to the next in jobs_parked. One index probe if no job is
+-- pending.
 WITH RECURSIVE hops AS (
     (SELECT lane FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
     UNION ALL
@@ -204,7 +224,8 @@ FROM hops
 WHERE lane IS NOT NULL;
 
 -- name: waiting_groups
--- Groups in which somebody waits, in their order from $2 on, by hopping from one to the next in jobs_parked.
+-- Groups with pending jobs, in order, from $2 on. Loose index scan: hops from group to group in
+-- jobs_parked.
 WITH RECURSIVE hops AS (
     (
         SELECT coalesce(group_key, '') AS group_key, 1 AS hop
@@ -230,7 +251,7 @@ FROM hops;
 
 -- name: all_cooldowns
 -- fills: CooldownRow
--- The cache of every process reads them: groups at rest are few.
+-- Every broker caches them: few groups cool down at a time.
 SELECT lane, group_key, until, probe
 FROM rests
 ORDER BY lane, group_key;
@@ -242,7 +263,7 @@ FROM rests
 WHERE lane = $1 AND group_key = ANY($2::text[]);
 
 -- name: start_cooldown
--- A rest that is prolonged needs a new probe.
+-- A cool-down that is prolonged needs a new half-open probe.
 INSERT INTO rests (lane, group_key, until)
 VALUES ($1, $2, $3)
 ON CONFLICT (lane, group_key) DO UPDATE
@@ -258,7 +279,7 @@ DELETE FROM rests
 WHERE lane = $1 AND group_key = ANY($2::text[]);
 
 -- name: probe_states
--- What has become of the probes that are still live.
+-- States of the half-open probes that have not finished.
 SELECT id, state
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]);

@@ -1,4 +1,6 @@
-"""Pure: how many of a group may begin now, and with which numbers."""
+"""Pure decisions of the group scheduler: how many jobs of a group are admitted now, and in which
+passes.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -7,68 +9,90 @@ from uuid import UUID
 
 from app.concurrency.store import CooldownRow, GroupUsageRow, PassRow, WaitingRow
 
-NO_LIMIT = 1000  # jobs of a group that may be claimed at once, where nothing else limits it
+NO_LIMIT = 1000  # claimable jobs of a group at one time, where no other limit applies
 
 
 class GroupCapacity(NamedTuple):
-    """`most`: how many get their turn. `lift`: the rest is over. `probes`: the first of them is the probe; or it is `probe`, which has its
-    turn already."""
+    """What the scheduler does with one group.
 
-    most: int
-    lift: bool = False
-    probes: bool = False
+    - `admissions`: how many pending jobs are admitted.
+    - `ends_cooldown`: the cool-down is over; its row is deleted.
+    - `first_is_probe`: the first job that is admitted becomes the half-open probe.
+    - `probe`: a job that is admitted already and becomes the half-open probe.
+    """
+
+    admissions: int
+    ends_cooldown: bool = False
+    first_is_probe: bool = False
     probe: UUID | None = None
 
 
 def capacity(
     limit: int | None,
-    held: GroupUsageRow | None,
-    rest: CooldownRow | None,
+    usage: GroupUsageRow | None,
+    cooldown: CooldownRow | None,
     probe_state: str | None,
     now: datetime,
     *,
     fair: bool = False,
 ) -> GroupCapacity:
-    free = _free(limit, held, fair=fair)
-    if rest is None:
+    """Decides about one group. Its circuit breaker is drawn in group_scheduler.py."""
+    free = _free_admissions(limit, usage, fair=fair)
+    if cooldown is None:
         return GroupCapacity(free)
-    if rest.until > now:
+    if cooldown.until > now:
         return GroupCapacity(0)
-    if rest.probe is None or probe_state == "parked":  # it was given back, or is the first one
-        return _begin_probe(free, held)
+    if cooldown.probe is None or probe_state == "parked":  # the first probe, or the last one is pending again
+        return _start_probe(free, usage)
     if probe_state in ("ready", "running"):
         return GroupCapacity(0)
-    return GroupCapacity(free, lift=True)  # it has ended, or it failed for a reason of its own: the others may go on
+    return GroupCapacity(free, ends_cooldown=True)  # the probe has finished, or failed with scope `job`
 
 
-def _free(limit: int | None, held: GroupUsageRow | None, *, fair: bool) -> int:
-    """In a fair queue so many are ready that no claim goes short, and no more: their turns are taken back when the group comes to rest."""
-    ready, n = (held.ready, held.n) if held else (0, 0)
-    return max(0, min(NO_LIMIT - ready if fair else NO_LIMIT, NO_LIMIT if limit is None else limit - n))
+def _free_admissions(limit: int | None, usage: GroupUsageRow | None, *, fair: bool) -> int:
+    """Returns how many more jobs the group may have admitted.
+
+    In a fair queue up to NO_LIMIT jobs of a group are ready, so that no claim comes back short.
+    More are not: a cool-down has to revoke every admission that no worker has claimed.
+    """
+    ready, admitted = (usage.ready, usage.n) if usage else (0, 0)
+    return max(0, min(NO_LIMIT - ready if fair else NO_LIMIT, NO_LIMIT if limit is None else limit - admitted))
 
 
-def _begin_probe(free: int, held: GroupUsageRow | None) -> GroupCapacity:
-    """In a strict group the job that was told to come back later has kept its turn: then it is the probe, and may have begun already."""
-    if held is not None and held.first is not None:
-        return GroupCapacity(0, probe=held.first)
-    return GroupCapacity(min(1, free), probes=True)
+def _start_probe(free: int, usage: GroupUsageRow | None) -> GroupCapacity:
+    """Chooses the half-open probe.
+
+    In a strict group the job that failed has kept its admission while it waits for its retry. That
+    job is the probe, and a worker may have started it already.
+    """
+    if usage is not None and usage.first is not None:
+        return GroupCapacity(0, probe=usage.first)
+    return GroupCapacity(min(1, free), first_is_probe=True)
 
 
 def assign_passes(
-    waiting: Sequence[WaitingRow], rounds: Iterable[PassRow], served: Mapping[str, int]
+    waiting: Sequence[WaitingRow], passes: Iterable[PassRow], last_passes: Mapping[str, int]
 ) -> list[tuple[UUID, int]]:
-    """Turns of a fair queue. In each round every group has one job: a group's next job comes one round after its last, and a group that
-    comes anew begins with the round that is being served. Rounds are counted by priority, which comes first. `served`: the rounds of
-    jobs that have just ended, by group; where groups are limited there may be no other trace of them."""
-    last = {(row.group_key, row.priority): _last(row, served.get(row.group_key, 0)) for row in rounds}
-    group_scheduler = []
+    """Numbers the admissions of a fair queue: (job id, pass).
+
+    In each pass every group gets one job, so a group's next job is one pass after its last. A group
+    that joins begins with the pass that is being served. Passes are counted per priority, because
+    priority comes first. `last_passes` has the passes of jobs that have just started or ended, by
+    group: where groups are limited, no row may be left that says in which pass they were.
+    """
+    last = {(row.group_key, row.priority): _last_pass(row, last_passes.get(row.group_key, 0)) for row in passes}
+    admissions = []
     for row in sorted(waiting):
         last[row.group_key, row.priority] += 1
-        group_scheduler.append((row.id, last[row.group_key, row.priority]))
-    return group_scheduler
+        admissions.append((row.id, last[row.group_key, row.priority]))
+    return admissions
 
 
-def _last(row: PassRow, served: int) -> int:
-    """A job of another priority may have been served in a far higher round: nobody is sent behind the round after the next."""
-    next_round = row.next or served
-    return max(row.last or 0, next_round - 1, min(served, next_round))
+def _last_pass(row: PassRow, remembered: int) -> int:
+    """Returns the last pass of a group at a priority.
+
+    `remembered` may be the far higher pass of a job of another priority. It counts up to the next
+    pass only, so no job is placed later than the pass after the next.
+    """
+    next_pass = row.next or remembered
+    return max(row.last or 0, next_pass - 1, min(remembered, next_pass))

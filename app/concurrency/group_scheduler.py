@@ -1,5 +1,39 @@
-"""Whose turn it is. Whoever comes to a group or leaves it says so after his commit; then, off his path and with the lane's gate held, it is
-decided who may begin. A process that dies in between is covered by the regular look over all groups that wait."""
+"""Decides which pending jobs of a group are admitted next.
+
+A job whose group is limited, fair or cooling down is stored as pending (state `parked`). After each
+commit that adds a job to a group or removes one, the scheduler is woken. It then decides, off the
+request path and under the lane lock, which jobs become claimable. A broker that dies between the
+commit and the decision is covered by a periodic scan of all groups with pending jobs.
+
+A job of such a group:
+
+    pending -> ready   admitted (`turn` is set): the group has free capacity
+    ready -> pending   admission revoked: the group cools down, or a strict group gets an older job
+    ready -> running   claimed: the job keeps its admission until it ends or is put off; in a strict
+                       group also while it is put off
+
+A group, by its limit (`max_running_per_group`; 1 makes it strict):
+
+    idle -> admitting    a job arrives, or an admitted one ends: up to the free capacity is admitted
+    admitting -> full    as many jobs are admitted as the limit allows: the others stay pending
+    full -> admitting    an admitted job ends, or the limit is raised
+    admitting -> idle    no job is pending
+
+Its circuit breaker (a row in `rests`: `until`, `probe`):
+
+    closed      no row: only the limit counts
+    open        `until` is in the future: no job is admitted, unclaimed admissions are revoked
+    half-open   `until` has passed: one job, the half-open probe, is admitted
+
+    closed -> open          a worker reports a failure with scope `group` (`start_cooldowns`)
+    open -> open            another such failure: `until` only ever moves forward
+    open -> half-open       `until` passes: the oldest pending job is the probe; in a strict group
+                            the job that failed is, as it has kept its admission
+    open -> closed          `until` passes and no job is left to be the probe
+    half-open -> half-open  the probe is pending again: the next probe is chosen
+    half-open -> open       the probe fails with scope `group`
+    half-open -> closed     the probe has finished, or it failed with scope `job`: the others go on
+"""
 
 import asyncio
 import time
@@ -15,14 +49,14 @@ from app.concurrency.store import CooldownRow, WaitingRow
 from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor, for_each, retry_after_deadlock
 from app.jobs.signals import Signals
-from app.locks import store as keys
+from app.locks import store as locks
 from app.queues.cache import Queue, QueueCache
 
-GROUPS = 500  # decided at once, with the gate held
-ADMISSION_BATCH = 2000  # turns given at once, with the gate held
-GROUPS_PER_SCAN = 1000  # groups, in one look over a lane
-REMEMBERED = 10_000  # groups of a fair lane, with the round in which they were served last
-HEAD = 10_000  # ready jobs among which those are sought that should not be ready
+GROUPS_PER_TRANSACTION = 500  # bounds how long the lane lock is held
+ADMISSION_BATCH = 2000  # jobs admitted in one transaction: bounds how long the lane lock is held
+GROUPS_PER_SCAN = 1000  # groups of a lane that one scan reads
+MAX_REMEMBERED_PASSES = 10_000  # groups of a fair lane whose last pass is remembered
+HEAD_LIMIT = 10_000  # ready jobs at the head of a lane that are searched for jobs to hold back
 
 
 class GroupScheduler:
@@ -30,224 +64,298 @@ class GroupScheduler:
         self._infra = infra
         self._queues = queues
         self._signals = signals
-        self._moved: dict[int, set[str]] = {}
-        self._served: dict[int, dict[str, int]] = {}
-        self._look_from: dict[int, str] = {}
-        self._looked_at = 0.0
-        self._rests: list[CooldownRow] = []
-        self._hearing = asyncio.Lock()  # or who was at rest a moment ago would pass for who is
+        self._changed_groups: dict[int, set[str]] = {}
+        self._last_passes: dict[int, dict[str, int]] = {}
+        self._scan_positions: dict[int, str] = {}
+        self._scanned_at = 0.0
+        self._cooldowns: list[CooldownRow] = []
+        self._refresh_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
         self.wake: Callable[[], None] = lambda: None
-        signals.on_turn = self.moved
-        infra.versions.hear("rests", self.hear)
+        signals.on_turn = self.on_jobs_moved
+        infra.config_versions.subscribe("rests", self.refresh_cooldowns)
 
-    def moved(self, lane: int, groups: Iterable[str | None]) -> None:
-        """Costs nothing where nobody waits for a turn."""
-        concerned = {group or "" for group in groups if self._queues.needs_admission(lane, group)}
-        if concerned:
-            self._moved.setdefault(lane, set()).update(concerned)
+    def on_jobs_moved(self, lane: int, groups: Iterable[str | None]) -> None:
+        """Notes that jobs have joined or left these groups.
+
+        Costs nothing where no job needs an admission.
+        """
+        changed = {group or "" for group in groups if self._queues.needs_admission(lane, group)}
+        if changed:
+            self._changed_groups.setdefault(lane, set()).update(changed)
             self.wake()
 
-    def served(self, lane: int, group_scheduler: Iterable[tuple[str | None, int | None]]) -> None:
-        """Groups of jobs that have just begun or ended, and their turns. Kept until the next of the group gets one: when the job has gone
-        nothing else tells in which round it was. Only fair queues go by it: those in which jobs without a group wait too."""
+    def record_passes(self, lane: int, passes: Iterable[tuple[str | None, int | None]]) -> None:
+        """Remembers (group, pass) of jobs that have just started or ended.
+
+        An entry is kept until the next job of the group is admitted: once the job is gone, no row
+        says in which pass it was. Only fair queues use it: those where jobs without a group are
+        pending, too.
+        """
         if self._queues.needs_admission(lane, None):
-            served = self._served.setdefault(lane, {})
-            for group, turn in group_scheduler:
-                served[group or ""] = max(turn or 0, served.get(group or "", 0))
-            for group in list(islice(served, max(0, len(served) - REMEMBERED))):
-                del served[group]
+            remembered = self._last_passes.setdefault(lane, {})
+            for group, number in passes:
+                remembered[group or ""] = max(number or 0, remembered.get(group or "", 0))
+            for group in list(islice(remembered, max(0, len(remembered) - MAX_REMEMBERED_PASSES))):
+                del remembered[group]
 
     def rescan(self, lane: int) -> None:
-        """All groups of the lane, as if somebody had moved in each."""
-        self._look_from.pop(lane, None)
-        self._looked_at = 0.0
+        """Checks all groups of the lane, as if a job had moved in each of them."""
+        self._scan_positions.pop(lane, None)
+        self._scanned_at = 0.0
         self.wake()
 
-    async def hear(self) -> None:
-        """Who is at rest."""
-        async with self._hearing:
-            self._rests = await store.all_cooldowns(self._infra.db)
-            resting: dict[int, list[str]] = {}
-            for rest in self._rests:
-                resting.setdefault(rest.lane, []).append(rest.group_key)
-            await self._queues.load(resting)
-            self._queues.resting = resting
+    async def refresh_cooldowns(self) -> None:
+        """Reloads the groups that are cooling down."""
+        async with self._refresh_lock:
+            self._cooldowns = await store.all_cooldowns(self._infra.db)
+            cooling_groups: dict[int, list[str]] = {}
+            for cooldown in self._cooldowns:
+                cooling_groups.setdefault(cooldown.lane, []).append(cooldown.group_key)
+            await self._queues.load(cooling_groups)
+            self._queues.cooling_groups = cooling_groups
             self._set_alarms()
         self.wake()
 
     async def run_once(self) -> None:
-        """The regular look, when it is time; and what has moved."""
-        if time.monotonic() - self._looked_at >= self._infra.settings.sweep_seconds:
-            self._looked_at = time.monotonic()
-            await self._look()
-        await self._decide_moved()
+        """Scans for pending jobs if a scan is due, then admits jobs of the changed groups."""
+        if time.monotonic() - self._scanned_at >= self._infra.settings.sweep_seconds:
+            self._scanned_at = time.monotonic()
+            await self._scan()
+        await self._admit_changed_groups()
 
-    async def _decide_moved(self) -> None:
-        while self._moved:
-            moved, self._moved = self._moved, {}
-            await for_each(moved.items(), lambda item: self._decide_lane(*item))
+    async def _admit_changed_groups(self) -> None:
+        while self._changed_groups:
+            changed, self._changed_groups = self._changed_groups, {}
+            await for_each(changed.items(), lambda item: self._admit_lane(*item))
 
-    async def _decide_lane(self, lane: int, groups: set[str]) -> None:
-        """What could not be decided is kept for next time."""
+    async def _admit_lane(self, lane: int, groups: set[str]) -> None:
+        """Admits jobs of these groups.
+
+        After a failure the groups are checked again at the next scan interval.
+        """
         try:
-            for first in range(0, len(groups), GROUPS):
-                await self.decide(lane, sorted(groups)[first : first + GROUPS])
+            for first in range(0, len(groups), GROUPS_PER_TRANSACTION):
+                await self.admit(lane, sorted(groups)[first : first + GROUPS_PER_TRANSACTION])
         except Exception:
-            asyncio.get_running_loop().call_later(self._infra.settings.sweep_seconds, self.moved, lane, groups)
+            asyncio.get_running_loop().call_later(self._infra.settings.sweep_seconds, self.on_jobs_moved, lane, groups)
             raise
 
-    async def _look(self) -> None:
-        """Groups with free places in which somebody waits: those of jobs that came by SQL, and those whose process has died."""
-        for rest in self._rests:
-            if rest.until <= self._infra.now():
-                self._moved.setdefault(rest.lane, set()).add(rest.group_key)
+    async def _scan(self) -> None:
+        """Finds groups with free capacity and pending jobs: jobs enqueued by SQL, and those of a
+        broker that died.
+        """
+        for cooldown in self._cooldowns:
+            if cooldown.until <= self._infra.now():
+                self._changed_groups.setdefault(cooldown.lane, set()).add(cooldown.group_key)
         for lane in await store.lanes_with_pending(self._infra.db):
             await self._queues.load([lane])
-            groups = await store.waiting_groups(self._infra.db, lane, self._look_from.get(lane, ""), GROUPS_PER_SCAN)
-            self._look_from[lane] = groups[-1] if len(groups) == GROUPS_PER_SCAN else ""
-            idle = await self._idle(lane, groups)
-            if idle:
-                self._moved.setdefault(lane, set()).update(idle)
+            position = self._scan_positions.get(lane, "")
+            groups = await store.waiting_groups(self._infra.db, lane, position, GROUPS_PER_SCAN)
+            self._scan_positions[lane] = groups[-1] if len(groups) == GROUPS_PER_SCAN else ""
+            with_capacity = await self._groups_with_capacity(lane, groups)
+            if with_capacity:
+                self._changed_groups.setdefault(lane, set()).update(with_capacity)
 
-    async def _idle(self, lane: int, groups: Sequence[str]) -> list[str]:
-        """Groups at rest have been seen to; jobs without a group have no limit."""
-        awake = [group for group in groups if group not in self._queues.resting.get(lane, ())]
-        limit = self._queues.by_lane(lane).per_group
-        if limit is None or not awake:
-            return awake
-        held = await store.group_usage(self._infra.db, lane, awake, strict=limit == 1)
-        return [group for group in awake if not group or group not in held or held[group].n < limit]
+    async def _groups_with_capacity(self, lane: int, groups: Sequence[str]) -> list[str]:
+        """Leaves out cooling groups, which `_scan` has handled.
+
+        Jobs without a group ("") have no limit.
+        """
+        candidates = [group for group in groups if group not in self._queues.cooling_groups.get(lane, ())]
+        limit = self._queues.by_lane(lane).max_running_per_group
+        if limit is None or not candidates:
+            return candidates
+        usage = await store.group_usage(self._infra.db, lane, candidates, strict=limit == 1)
+        return [group for group in candidates if not group or group not in usage or usage[group].n < limit]
 
     @retry_after_deadlock
-    async def decide(self, lane: int, groups: Sequence[str]) -> None:
-        """Gives as many turns as there are places, by the rules that are in force when we have the gate: see `sorting`."""
+    async def admit(self, lane: int, groups: Sequence[str]) -> None:
+        """Admits as many jobs as the groups have capacity for.
+
+        The rules are read under the lane lock, so they are those in effect at that moment; see
+        rule_changes.py.
+        """
         await self._queues.load([lane])
-        served = {group: self._served.get(lane, {}).get(group, 0) for group in groups}
+        last_passes = {group: self._last_passes.get(lane, {}).get(group, 0) for group in groups}
         async with self._infra.db.transaction() as transaction:
-            await keys.lock_lane(transaction, lane)
+            await locks.lock_lane(transaction, lane)
             queue = self._queues.by_lane(lane)
-            if queue.per_group == 1:
-                await self._let_older_ones_go_first(transaction, lane, groups)
-            plans = await self._plans(transaction, queue, lane, groups)
+            if queue.max_running_per_group == 1:
+                await self._revoke_for_older_jobs(transaction, lane, groups)
+            capacities = await self._capacities(transaction, queue, lane, groups)
             if not queue.admits_groups:
-                await self._park_before_probes(transaction, lane, plans)
-            waiting = await self._waiting(transaction, lane, plans)
-            lifted = await self._keep_rests(transaction, lane, plans, waiting)
-            types = await self._give(transaction, queue, lane, waiting, served)
-        if lifted:
-            await self._infra.versions.tell()
-        if types:
-            self._signals.ready(lane, types)
-        self._come_back_for_more(queue, lane, groups, waiting)
-        self._forget_served(lane, {group: served[group] for group, plan in plans.items() if plan.most})
+                await self._hold_back_before_probes(transaction, lane, capacities)
+            waiting = await self._next_waiting(transaction, lane, capacities)
+            any_ended = await self._update_cooldowns(transaction, lane, capacities, waiting)
+            job_types = await self._admit_jobs(transaction, queue, lane, waiting, last_passes)
+        if any_ended:
+            await self._infra.config_versions.announce()
+        if job_types:
+            self._signals.ready(lane, job_types)
+        self._continue_later(queue, lane, groups, waiting)
+        self._forget_passes(
+            lane, {group: last_passes[group] for group, capacity in capacities.items() if capacity.admissions}
+        )
 
-    def _forget_served(self, lane: int, used: Mapping[str, int]) -> None:
-        """Unless another job of the group was served meanwhile."""
-        served = self._served.get(lane, {})
-        for group, turn in used.items():
-            if served.get(group) == turn:
-                del served[group]
+    def _forget_passes(self, lane: int, used: Mapping[str, int]) -> None:
+        """Forgets the passes that were used, unless another job of the group has moved in the
+        meantime.
+        """
+        remembered = self._last_passes.get(lane, {})
+        for group, number in used.items():
+            if remembered.get(group) == number:
+                del remembered[group]
 
-    async def _let_older_ones_go_first(self, on: Executor, lane: int, groups: Sequence[str]) -> None:
-        """A job that was replayed, or whose parents took long, comes before a younger one that nobody has begun."""
-        held = await store.group_usage(on, lane, groups, strict=True)
-        unbegun = {
+    async def _revoke_for_older_jobs(self, transaction: Executor, lane: int, groups: Sequence[str]) -> None:
+        """Keeps a strict group in order: an older pending job goes before a younger one that no
+        worker has started.
+
+        The older job was replayed, or its parents took long.
+        """
+        usage = await store.group_usage(transaction, lane, groups, strict=True)
+        unstarted = {
             group: row.first
-            for group, row in held.items()
+            for group, row in usage.items()
             if group and row.n == row.ready == 1 and row.first is not None
         }
-        if unbegun:
-            for row in await store.next_waiting(on, lane, [(group, 1) for group in unbegun], len(unbegun)):
-                if row.id < unbegun[row.group_key]:
-                    await store.revoke_admissions(on, lane, row.group_key)
+        if unstarted:
+            params = [(group, 1) for group in unstarted]
+            for row in await store.next_waiting(transaction, lane, params, len(unstarted)):
+                if row.id < unstarted[row.group_key]:
+                    await store.revoke_admissions(transaction, lane, row.group_key)
 
-    async def _plans(self, on: Executor, queue: Queue, lane: int, groups: Sequence[str]) -> dict[str, GroupCapacity]:
+    async def _capacities(
+        self, transaction: Executor, queue: Queue, lane: int, groups: Sequence[str]
+    ) -> dict[str, GroupCapacity]:
         now = self._infra.now()
-        rests = await store.cooldowns_of(on, lane, groups)
-        probes = [rest.probe for rest in rests.values() if rest.probe is not None]
-        states = await store.probe_states(on, lane, sorted(probes)) if probes else {}
-        params = list(groups) if queue.admits_groups else list(rests)
-        limit = queue.per_group
-        held = await store.group_usage(on, lane, params, strict=limit == 1) if params else {}
+        cooldowns = await store.cooldowns_of(transaction, lane, groups)
+        probes = [cooldown.probe for cooldown in cooldowns.values() if cooldown.probe is not None]
+        probe_states = await store.probe_states(transaction, lane, sorted(probes)) if probes else {}
+        counted = list(groups) if queue.admits_groups else list(cooldowns)
+        limit = queue.max_running_per_group
+        usage = await store.group_usage(transaction, lane, counted, strict=limit == 1) if counted else {}
         return {
             group: fairness.capacity(
-                limit if group else None, held.get(group), rest, _state(rest, states), now, fair=queue.fair
+                limit if group else None,
+                usage.get(group),
+                cooldown,
+                _probe_state(cooldown, probe_states),
+                now,
+                fair=queue.fair,
             )
-            for group, rest in ((group, rests.get(group)) for group in groups)
+            for group, cooldown in ((group, cooldowns.get(group)) for group in groups)
         }
 
-    async def _park_before_probes(self, on: Executor, lane: int, plans: dict[str, GroupCapacity]) -> None:
-        """Where nobody waits for a turn, those that were ready when a rest began may be so still, and all would begin at once."""
-        probed = [group for group, plan in plans.items() if plan.probes]
+    async def _hold_back_before_probes(
+        self, transaction: Executor, lane: int, capacities: Mapping[str, GroupCapacity]
+    ) -> None:
+        """Makes ready jobs of a cooling group pending, in a queue without limits per group.
+
+        Jobs that were ready when the cool-down began may still be ready. They would all start with
+        the probe.
+        """
+        probed = [group for group, capacity in capacities.items() if capacity.first_is_probe]
         if probed:
-            await store.hold_back_head(on, lane, probed, HEAD)
+            await store.hold_back_head(transaction, lane, probed, HEAD_LIMIT)
 
-    async def _waiting(self, on: Executor, lane: int, plans: dict[str, GroupCapacity]) -> list[WaitingRow]:
-        """Probes first: a rest after which nobody is found to go first is over."""
+    async def _next_waiting(
+        self, transaction: Executor, lane: int, capacities: Mapping[str, GroupCapacity]
+    ) -> list[WaitingRow]:
+        """Reads groups that need a probe first: if the batch ended before them, their cool-down
+        would end without one.
+        """
         params = [
-            (group, plan.most)
-            for group, plan in sorted(plans.items(), key=lambda item: not item[1].probes)
-            if plan.most
+            (group, capacity.admissions)
+            for group, capacity in sorted(capacities.items(), key=lambda item: not item[1].first_is_probe)
+            if capacity.admissions
         ]
-        return await store.next_waiting(on, lane, params, ADMISSION_BATCH) if params else []
+        return await store.next_waiting(transaction, lane, params, ADMISSION_BATCH) if params else []
 
-    async def _keep_rests(
-        self, on: Executor, lane: int, plans: dict[str, GroupCapacity], waiting: Sequence[WaitingRow]
+    async def _update_cooldowns(
+        self,
+        transaction: Executor,
+        lane: int,
+        capacities: Mapping[str, GroupCapacity],
+        waiting: Sequence[WaitingRow],
     ) -> bool:
-        """Whether any rest is over: also one after which nobody is there to go first."""
-        first = {row.group_key: row.id for row in sorted(waiting, reverse=True)}
-        over = []
-        for group, plan in plans.items():
-            probe = plan.probe or (first.get(group) if plan.probes else None)
-            if probe is not None:
-                await store.set_probe(on, lane, group, probe)
-            elif plan.lift or (plan.probes and plan.most):
-                over.append(group)
-        if over:
-            await store.clear_cooldowns(on, lane, over)
-            await self._infra.versions.bump(on, "rests")
-        return bool(over)
+        """Stores the probes that were chosen and clears the cool-downs that are over.
 
-    async def _give(
-        self, on: Executor, queue: Queue, lane: int, waiting: Sequence[WaitingRow], served: Mapping[str, int]
+        A cool-down after which no job is left to be the probe is over, too. Returns whether any
+        was cleared.
+        """
+        first_ids = {row.group_key: row.id for row in sorted(waiting, reverse=True)}
+        ended = []
+        for group, capacity in capacities.items():
+            probe = capacity.probe or (first_ids.get(group) if capacity.first_is_probe else None)
+            if probe is not None:
+                await store.set_probe(transaction, lane, group, probe)
+            elif capacity.ends_cooldown or (capacity.first_is_probe and capacity.admissions):
+                ended.append(group)
+        if ended:
+            await store.clear_cooldowns(transaction, lane, ended)
+            await self._infra.config_versions.bump(transaction, "rests")
+        return bool(ended)
+
+    async def _admit_jobs(
+        self,
+        transaction: Executor,
+        queue: Queue,
+        lane: int,
+        waiting: Sequence[WaitingRow],
+        last_passes: Mapping[str, int],
     ) -> list[str]:
+        """Admits the jobs and returns their types.
+
+        In a queue that is not fair every admission has number 1.
+        """
         if not waiting:
             return []
         if not queue.fair:
-            return await store.admit(on, lane, [(row.id, 1) for row in sorted(waiting)])
+            return await store.admit(transaction, lane, [(row.id, 1) for row in sorted(waiting)])
         params = sorted({(row.group_key, row.priority) for row in waiting})
-        group_scheduler = fairness.assign_passes(waiting, await store.last_passes(on, lane, params), served)
-        return await store.admit(on, lane, group_scheduler)
+        admissions = fairness.assign_passes(waiting, await store.last_passes(transaction, lane, params), last_passes)
+        return await store.admit(transaction, lane, admissions)
 
-    def _come_back_for_more(
-        self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]
-    ) -> None:
-        """After a portion; in a fair queue claims say when there is room for more."""
+    def _continue_later(self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]) -> None:
+        """Checks the groups again after a full batch.
+
+        In a fair queue, claims report when there is room for more.
+        """
         counts = Counter(row.group_key for row in waiting)
-        more = (
+        unfinished = (
             set(groups)
             if len(waiting) >= ADMISSION_BATCH
             else {group for group, count in counts.items() if count >= NO_LIMIT and not queue.fair}
         )
-        if more:
-            self._moved.setdefault(lane, set()).update(more)
+        if unfinished:
+            self._changed_groups.setdefault(lane, set()).update(unfinished)
 
-    async def rest(self, on: Executor, lane: int, rests: Mapping[str, datetime]) -> None:
-        """Downstreams of groups have asked for a pause: nobody of them begins before the time is over, and then one goes first. With the
-        gate held; who calls this tells of the new version after his commit."""
-        for group, until in sorted(rests.items()):
-            await store.start_cooldown(on, lane, group, until)
-            await store.revoke_admissions(on, lane, group)
-        await self._infra.versions.bump(on, "rests")
+    async def start_cooldowns(self, transaction: Executor, lane: int, cooldowns: Mapping[str, datetime]) -> None:
+        """Opens the circuit breakers of groups whose downstream systems have asked for a pause.
+
+        No job of the groups starts before the given time, and then the half-open probe goes first.
+        Runs under the lane lock. The caller announces the new version after its commit.
+        """
+        for group, until in sorted(cooldowns.items()):
+            await store.start_cooldown(transaction, lane, group, until)
+            await store.revoke_admissions(transaction, lane, group)
+        await self._infra.config_versions.bump(transaction, "rests")
 
     def _set_alarms(self) -> None:
-        """Those that are further away are found by the regular look."""
-        for rest in self._rests:
-            seconds = (rest.until - self._infra.now()).total_seconds()
+        """Wakes the scheduler when a cool-down ends.
+
+        Alarms further away than two scans are left to the next scan.
+        """
+        for cooldown in self._cooldowns:
+            seconds = (cooldown.until - self._infra.now()).total_seconds()
             if 0 < seconds < self._infra.settings.sweep_seconds * 2:
-                asyncio.get_running_loop().call_later(seconds + 0.001, self.moved, rest.lane, [rest.group_key])
+                asyncio.get_running_loop().call_later(
+                    seconds + 0.001, self.on_jobs_moved, cooldown.lane, [cooldown.group_key]
+                )
 
 
-def _state(rest: CooldownRow | None, states: dict[UUID, str]) -> str | None:
-    """Of the probe; None if there is none, or none any more."""
-    return states.get(rest.probe) if rest is not None and rest.probe is not None else None
+def _probe_state(cooldown: CooldownRow | None, states: Mapping[UUID, str]) -> str | None:
+    """Returns the state of the half-open probe; None if there is no probe, or if it has left the
+    table of live jobs.
+    """
+    return states.get(cooldown.probe) if cooldown is not None and cooldown.probe is not None else None

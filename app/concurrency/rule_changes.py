@@ -1,5 +1,12 @@
-"""What a change of a queue's rules means for the jobs that are there: those that run are counted, those that wait are sorted into such as
-may be claimed and such as wait for their turn. Off everybody's path: claims hand out nothing that is not sorted."""
+"""Applies a changed rule of a queue to the jobs that are already there.
+
+    running -> running   counted against the new limit (concurrency slot, admission)
+    ready -> pending     the job's group is limited now
+    pending -> ready     the job's group is not limited any more
+
+All of this happens off the request path. It is safe to be late: claims skip ready jobs that should
+be pending.
+"""
 
 import asyncio
 import time
@@ -8,22 +15,19 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from app.concurrency import store
-from app.concurrency.group_scheduler import HEAD, GroupScheduler
+from app.concurrency.group_scheduler import HEAD_LIMIT, GroupScheduler
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import by_lane, queue_id_of
+from app.db.lanes import group_by_lane, queue_id_of
 from app.db.pool import for_each, retry_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.jobs.signals import Signals
-from app.locks import store as keys
+from app.locks import store as locks
 from app.queues.cache import Queue, QueueCache
 
-PAGE_SIZE = 2000  # jobs, in one statement
-ON_THEIR_WAY = (
-    1.0,
-    10.0,
-)  # seconds after which leases are counted again; a request may wait that long for a connection
-RESTING_SECONDS, STRAYS_SECONDS = 1.0, 10.0
-_FIRST = UUID(int=0)
+PAGE_SIZE = 2000  # jobs per statement
+RECOUNT_AFTER_SECONDS = (1.0, 10.0)  # a request may wait that long for a connection
+COOLING_CHECK_SECONDS, MISPLACED_CHECK_SECONDS = 1.0, 10.0
+_FIRST_ID = UUID(int=0)
 _NO_RULES = (None, False, False)
 
 
@@ -35,110 +39,125 @@ class RuleChanges:
         self._queues = queues
         self._signals = signals
         self._group_scheduler = group_scheduler
-        self._in_force: dict[int, tuple[int | None, bool, bool]] = {}
+        self._applied: dict[int, tuple[int | None, bool, bool]] = {}
         self._uncounted: set[int] = set()
-        self._unsorted: dict[int, UUID] = {}
+        self._page_starts: dict[int, UUID] = {}
         self._changes: Counter[int] = Counter()
-        self._resting_at = self._strays_at = 0.0
-        self._hearing = asyncio.Lock()  # or rules that were in force for a moment would pass for those that are
+        self._cooling_checked_at = self._misplaced_checked_at = 0.0
+        self._apply_lock = asyncio.Lock()  # keeps rules that were in effect for a moment from being applied last
         self.wake: Callable[[], None] = lambda: None
-        infra.versions.hear("policies", self.hear)
+        infra.config_versions.subscribe("policies", self.apply_changes)
 
-    async def hear(self) -> None:
-        """Leases that run are counted before anybody asks how many there are. If that cannot be done now, as somebody has a row, it is
-        done later: nobody else need wait for it."""
-        async with self._hearing:
+    async def apply_changes(self) -> None:
+        """Counts the running jobs of queues whose rules have changed before any claim asks for the
+        count.
+
+        If that is impossible now, because another transaction has locked a row, it is done later:
+        no other caller has to wait for it.
+        """
+        async with self._apply_lock:
             changed = {
                 queue.id: queue
-                for queue in self._queues.everything()
-                if _rules(queue) != self._in_force.get(queue.id, _NO_RULES)
+                for queue in self._queues.all_including_deleted()
+                if _rules_of(queue) != self._applied.get(queue.id, _NO_RULES)
             }
             try:
-                await self._count(changed.values())
+                await self._count_leases(changed.values())
             except DatabaseUnavailable:
                 self._uncounted |= changed.keys()
             for queue in changed.values():
-                self._put_in_force(queue)
+                self._start_applying(queue)
         self.wake()
 
-    def _put_in_force(self, queue: Queue) -> None:
-        self._in_force[queue.id] = _rules(queue)
-        self._unsorted |= dict.fromkeys(queue.all_lanes, _FIRST)
+    def _start_applying(self, queue: Queue) -> None:
+        self._applied[queue.id] = _rules_of(queue)
+        self._page_starts |= dict.fromkeys(queue.all_lanes, _FIRST_ID)
         self._changes.update(queue.all_lanes)
         self._signals.ready(queue.all_lanes[0], [None])
-        for seconds in ON_THEIR_WAY:
-            asyncio.get_running_loop().call_later(seconds, self._count_again, queue.id)
+        for seconds in RECOUNT_AFTER_SECONDS:
+            asyncio.get_running_loop().call_later(seconds, self._recount, queue.id)
 
-    def _count_again(self, queue_id: int) -> None:
-        """For leases that were on their way when the rules changed: they were written by the old ones."""
+    def _recount(self, queue_id: int) -> None:
+        """Counts leases that were being written, by the old rules, while the rules changed."""
         self._uncounted.add(queue_id)
         self.wake()
 
-    async def _count(self, queues: Iterable[Queue]) -> None:
-        rules = {queue.id: queue for queue in queues}
-        running = await store.leases_of_queues(self._infra.db, sorted(rules)) if rules else []
-        for lane, ids in by_lane(running, lambda job_id: job_id).items():
-            queue = rules[queue_id_of(lane)]
-            slots = True if queue.max_running is not None else None
-            await store.count_running(
-                self._infra.db, lane, ids, slots=slots, group_scheduler=queue.per_group is not None
-            )
-        for queue in rules.values():
-            if queue.per_group is not None:
+    async def _count_leases(self, queues: Iterable[Queue]) -> None:
+        by_id = {queue.id: queue for queue in queues}
+        leases = await store.leases_of_queues(self._infra.db, sorted(by_id)) if by_id else []
+        for lane, ids in group_by_lane(leases, lambda job_id: job_id).items():
+            queue = by_id[queue_id_of(lane)]
+            uses_slot = True if queue.max_running is not None else None
+            counts_groups = queue.max_running_per_group is not None
+            await store.count_running(self._infra.db, lane, ids, uses_slot=uses_slot, counts_groups=counts_groups)
+        for queue in by_id.values():
+            if queue.max_running_per_group is not None:
                 for lane in queue.all_lanes:
-                    await self._take_surplus(lane, queue.per_group)
+                    await self._revoke_surplus(lane, queue.max_running_per_group)
 
     @retry_after_deadlock
-    async def _take_surplus(self, lane: int, limit: int) -> None:
-        """With the gate held: who decides by the old rules has done so before, and is seen here."""
+    async def _revoke_surplus(self, lane: int, limit: int) -> None:
+        """Runs under the lane lock, so every admission under the old rules is already visible."""
         async with self._infra.db.transaction() as transaction:
-            await keys.lock_lane(transaction, lane)
+            await locks.lock_lane(transaction, lane)
             await store.revoke_surplus(transaction, lane, limit)
 
     async def run_once(self) -> None:
-        """A page of each lane at a time: a queue of millions holds up no other, nor does one with a row in somebody's hands."""
-        await for_each((self._count_late, self._sort_pages, self._park_strays), lambda step: step())
-        if self._unsorted:
+        """Does the next step of each lane: a page of jobs.
+
+        A queue of millions delays no other queue, and neither does a queue with a locked row.
+        """
+        await for_each((self._count_uncounted, self._check_pages, self._hold_back_misplaced), lambda step: step())
+        if self._page_starts:
             self.wake()
 
-    async def _count_late(self) -> None:
-        await for_each([queue for queue in self._queues.everything() if queue.id in self._uncounted], self._count_one)
+    async def _count_uncounted(self) -> None:
+        queues = [queue for queue in self._queues.all_including_deleted() if queue.id in self._uncounted]
+        await for_each(queues, self._count_queue)
 
-    async def _count_one(self, queue: Queue) -> None:
-        await self._count([queue])
+    async def _count_queue(self, queue: Queue) -> None:
+        await self._count_leases([queue])
         self._uncounted.discard(queue.id)
 
-    async def _sort_pages(self) -> None:
-        await for_each(list(self._unsorted), self._sort_page)
+    async def _check_pages(self) -> None:
+        await for_each(list(self._page_starts), self._check_page)
 
-    async def _sort_page(self, lane: int) -> None:
-        """Ready jobs that have to wait are parked, parked ones that need not are ready."""
-        after, changes = self._unsorted[lane], self._changes[lane]
+    async def _check_page(self, lane: int) -> None:
+        """Makes ready jobs of held groups pending, and pending jobs of groups that are not held
+        ready.
+        """
+        after, changes = self._page_starts[lane], self._changes[lane]
         page = await store.apply_rules_to_page(self._infra.db, lane, after, self._queues.held_groups(lane), PAGE_SIZE)
         if page.ready:
             self._signals.ready(lane, page.ready)
         if self._changes[lane] != changes:
-            return  # the rules have changed meanwhile: from the beginning
+            return  # the rules have changed in the meantime: start again with the first page
         if page.last is not None:
-            self._unsorted[lane] = page.last
+            self._page_starts[lane] = page.last
         else:
-            del self._unsorted[lane]
+            del self._page_starts[lane]
             self._group_scheduler.rescan(lane)
 
-    async def _park_strays(self) -> None:
-        """Jobs that came in as if nobody had to wait: those of groups at rest, which claims pass over; and those of a queue whose rules
-        changed while somebody's own transaction was open (longshore_enqueue), which may take as long as he likes."""
+    async def _hold_back_misplaced(self) -> None:
+        """Makes misplaced jobs pending: those inserted as ready although their group is held.
+
+        - Jobs of cooling groups. Claims skip them; they are checked every second.
+        - Jobs enqueued by SQL (longshore_enqueue) in a transaction that was open while the rules
+          changed. It may stay open for as long as the caller likes; all lanes are checked every 10
+          s.
+        """
         now = time.monotonic()
-        lanes: Iterable[int] = self._queues.resting if now - self._resting_at >= RESTING_SECONDS else ()
-        if now - self._strays_at >= STRAYS_SECONDS:
-            self._strays_at = now
+        is_cooling_check_due = now - self._cooling_checked_at >= COOLING_CHECK_SECONDS
+        lanes: Iterable[int] = self._queues.cooling_groups if is_cooling_check_due else ()
+        if now - self._misplaced_checked_at >= MISPLACED_CHECK_SECONDS:
+            self._misplaced_checked_at = now
             lanes = self._queues.lanes()
         for lane in list(lanes):
-            self._resting_at = now
+            self._cooling_checked_at = now
             held_groups = self._queues.held_groups(lane)
             if held_groups is not None:
-                await store.hold_back_head(self._infra.db, lane, held_groups, HEAD)
+                await store.hold_back_head(self._infra.db, lane, held_groups, HEAD_LIMIT)
 
 
-def _rules(queue: Queue) -> tuple[int | None, bool, bool]:
-    return queue.per_group, queue.fair, queue.max_running is not None
+def _rules_of(queue: Queue) -> tuple[int | None, bool, bool]:
+    return queue.max_running_per_group, queue.fair, queue.max_running is not None

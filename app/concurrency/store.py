@@ -1,4 +1,4 @@
-"""Runs limits.sql."""
+"""Runs concurrency.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,12 +12,16 @@ SQL = load_queries(__file__)
 
 
 class UsageRow(NamedTuple):
+    """Rate-limit usage of a lane: how many jobs, and the first and the last slice."""
+
     n: int
     first_at: datetime | None
     last_at: datetime | None
 
 
 class GroupUsageRow(NamedTuple):
+    """`n`: admitted jobs of a group. `ready`: those that no worker has claimed."""
+
     group_key: str
     n: int
     ready: int
@@ -31,6 +35,8 @@ class WaitingRow(NamedTuple):
 
 
 class PassRow(NamedTuple):
+    """`last`: the last pass of the group. `next`: the pass that is being served."""
+
     group_key: str
     priority: int
     last: int | None
@@ -38,107 +44,115 @@ class PassRow(NamedTuple):
 
 
 class CheckedPage(NamedTuple):
+    """`last`: the last job of the page, None after the end.
+
+    `ready`: types of jobs that became ready.
+    """
+
     last: UUID | None
     ready: list[str]
 
 
 class CooldownRow(NamedTuple):
+    """`probe`: the half-open probe, None until one is chosen."""
+
     lane: int
     group_key: str
     until: datetime
     probe: UUID | None
 
 
-async def running_slots(on: Executor, lane: int) -> int:
-    running: int = await on.value(SQL.running_slots, lane)
+async def running_slots(db: Executor, lane: int) -> int:
+    running: int = await db.value(SQL.running_slots, lane)
     return running
 
 
-async def rate_limit_usage(on: Executor, lane: int, since: datetime) -> UsageRow:
-    row = await on.row(SQL.rate_limit_usage, lane, since)
+async def rate_limit_usage(db: Executor, lane: int, since: datetime) -> UsageRow:
+    row = await db.row(SQL.rate_limit_usage, lane, since)
     assert row is not None, "an aggregate without GROUP BY has one row"
     return UsageRow(*row)
 
 
-async def record_usage(on: Executor, lane: int, now: datetime, n: int, forget_before: datetime) -> None:
-    await on.rows(SQL.record_usage, lane, now, n, forget_before)
+async def record_usage(db: Executor, lane: int, slice_start: datetime, count: int, delete_before: datetime) -> None:
+    await db.rows(SQL.record_usage, lane, slice_start, count, delete_before)
 
 
-async def group_usage(on: Executor, lane: int, groups: Sequence[str], *, strict: bool) -> dict[str, GroupUsageRow]:
-    return {row["group_key"]: GroupUsageRow(*row) for row in await on.rows(SQL.group_usage, lane, groups, strict)}
+async def group_usage(db: Executor, lane: int, groups: Sequence[str], *, strict: bool) -> dict[str, GroupUsageRow]:
+    return {row["group_key"]: GroupUsageRow(*row) for row in await db.rows(SQL.group_usage, lane, groups, strict)}
 
 
-async def next_waiting(on: Executor, lane: int, params: Sequence[tuple[str, int]], most: int) -> list[WaitingRow]:
-    """Asked are (group, how many)."""
-    return [WaitingRow(*row) for row in await on.rows(SQL.next_waiting, lane, *to_columns(params), most)]
+async def next_waiting(db: Executor, lane: int, params: Sequence[tuple[str, int]], limit: int) -> list[WaitingRow]:
+    """`params`: (group, limit) each. `limit` bounds the rows of all groups together."""
+    return [WaitingRow(*row) for row in await db.rows(SQL.next_waiting, lane, *to_columns(params), limit)]
 
 
-async def last_passes(on: Executor, lane: int, params: Sequence[tuple[str, int]]) -> list[PassRow]:
-    """Asked are (group, priority)."""
-    return [PassRow(*row) for row in await on.rows(SQL.last_passes, lane, *to_columns(params))]
+async def last_passes(db: Executor, lane: int, params: Sequence[tuple[str, int]]) -> list[PassRow]:
+    """`params`: (group, priority) each."""
+    return [PassRow(*row) for row in await db.rows(SQL.last_passes, lane, *to_columns(params))]
 
 
-async def admit(on: Executor, lane: int, group_scheduler: Sequence[tuple[UUID, int]]) -> list[str]:
-    return [row["job_type"] for row in await on.rows(SQL.admit, lane, *to_columns(group_scheduler))]
+async def admit(db: Executor, lane: int, admissions: Sequence[tuple[UUID, int]]) -> list[str]:
+    """`admissions`: (job, pass) each. Returns the types of the jobs that were admitted."""
+    return [row["job_type"] for row in await db.rows(SQL.admit, lane, *to_columns(admissions))]
 
 
-async def revoke_admissions(on: Executor, lane: int, group: str) -> None:
-    await on.rows(SQL.revoke_admissions, lane, group)
+async def revoke_admissions(db: Executor, lane: int, group: str) -> None:
+    await db.rows(SQL.revoke_admissions, lane, group)
 
 
-async def hold_back_head(on: Executor, lane: int, groups: Sequence[str], most: int) -> None:
-    await on.rows(SQL.hold_back_head, lane, groups, most)
+async def hold_back_head(db: Executor, lane: int, groups: Sequence[str], limit: int) -> None:
+    await db.rows(SQL.hold_back_head, lane, groups, limit)
 
 
 async def apply_rules_to_page(
-    on: Executor, lane: int, after: UUID, held_groups: Sequence[str] | None, most: int
+    db: Executor, lane: int, after: UUID, held_groups: Sequence[str] | None, limit: int
 ) -> CheckedPage:
-    row = await on.row(SQL.apply_rules_to_page, lane, after, held_groups, most)
+    row = await db.row(SQL.apply_rules_to_page, lane, after, held_groups, limit)
     assert row is not None, "a SELECT without FROM has one row"
     return CheckedPage(*row)
 
 
-async def leases_of_queues(on: Executor, queue_ids: Sequence[int]) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.leases_of_queues, queue_ids)]
+async def leases_of_queues(db: Executor, queue_ids: Sequence[int]) -> list[UUID]:
+    return [row["id"] for row in await db.rows(SQL.leases_of_queues, queue_ids)]
 
 
 async def count_running(
-    on: Executor, lane: int, ids: Sequence[UUID], *, slots: bool | None, group_scheduler: bool
+    db: Executor, lane: int, ids: Sequence[UUID], *, uses_slot: bool | None, counts_groups: bool
 ) -> None:
-    await on.rows(SQL.count_running, lane, ids, slots, group_scheduler)
+    await db.rows(SQL.count_running, lane, ids, uses_slot, counts_groups)
 
 
-async def revoke_surplus(on: Executor, lane: int, limit: int) -> None:
-    await on.rows(SQL.revoke_surplus, lane, limit)
+async def revoke_surplus(db: Executor, lane: int, limit: int) -> None:
+    await db.rows(SQL.revoke_surplus, lane, limit)
 
 
-async def lanes_with_pending(on: Executor) -> list[int]:
-    return [row["lane"] for row in await on.rows(SQL.lanes_with_pending)]
+async def lanes_with_pending(db: Executor) -> list[int]:
+    return [row["lane"] for row in await db.rows(SQL.lanes_with_pending)]
 
 
-async def waiting_groups(on: Executor, lane: int, after: str, most: int) -> list[str]:
-    return [row["group_key"] for row in await on.rows(SQL.waiting_groups, lane, after, most)]
+async def waiting_groups(db: Executor, lane: int, after: str, limit: int) -> list[str]:
+    return [row["group_key"] for row in await db.rows(SQL.waiting_groups, lane, after, limit)]
 
 
-async def all_cooldowns(on: Executor) -> list[CooldownRow]:
-    return [CooldownRow(*row) for row in await on.rows(SQL.all_cooldowns)]
+async def all_cooldowns(db: Executor) -> list[CooldownRow]:
+    return [CooldownRow(*row) for row in await db.rows(SQL.all_cooldowns)]
 
 
-async def cooldowns_of(on: Executor, lane: int, groups: Sequence[str]) -> dict[str, CooldownRow]:
-    return {row["group_key"]: CooldownRow(*row) for row in await on.rows(SQL.cooldowns_of, lane, groups)}
+async def cooldowns_of(db: Executor, lane: int, groups: Sequence[str]) -> dict[str, CooldownRow]:
+    return {row["group_key"]: CooldownRow(*row) for row in await db.rows(SQL.cooldowns_of, lane, groups)}
 
 
-async def start_cooldown(on: Executor, lane: int, group: str, until: datetime) -> None:
-    await on.rows(SQL.start_cooldown, lane, group, until)
+async def start_cooldown(db: Executor, lane: int, group: str, until: datetime) -> None:
+    await db.rows(SQL.start_cooldown, lane, group, until)
 
 
-async def set_probe(on: Executor, lane: int, group: str, probe: UUID) -> None:
-    await on.rows(SQL.set_probe, lane, group, probe)
+async def set_probe(db: Executor, lane: int, group: str, probe: UUID) -> None:
+    await db.rows(SQL.set_probe, lane, group, probe)
 
 
-async def clear_cooldowns(on: Executor, lane: int, groups: Sequence[str]) -> None:
-    await on.rows(SQL.clear_cooldowns, lane, groups)
+async def clear_cooldowns(db: Executor, lane: int, groups: Sequence[str]) -> None:
+    await db.rows(SQL.clear_cooldowns, lane, groups)
 
 
-async def probe_states(on: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await on.rows(SQL.probe_states, lane, ids)}
+async def probe_states(db: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
+    return {row["id"]: row["state"] for row in await db.rows(SQL.probe_states, lane, ids)}

@@ -1,7 +1,8 @@
-"""Deletes rows past their retention: dead letters, deduplication keys, workers, poll history and old statistics.
+"""Deletes rows past their retention.
 
-Queued jobs are never deleted. Finished jobs are dropped by partition (partitions.py). One broker at a
-time, the leader, runs the cleaner.
+These are dead letters, deduplication keys, workers, poll history and old statistics. Queued jobs
+are never deleted. Finished jobs are dropped by partition (partitions.py). One broker at
+a time, the leader, runs the cleaner.
 
 Ages are measured by the retention clock, which follows a jump of the database clock only a day
 later: a wrong clock must not delete anything.
@@ -11,7 +12,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import by_lane
+from app.db.lanes import group_by_lane
 from app.dead_letters import store as dead_letter_store
 from app.dead_letters.service import DeadLetterService
 from app.enqueue.uniqueness import RECHECK_AFTER
@@ -41,7 +42,7 @@ class Cleaner:
         await stats.delete_old_stats(self._infra.db, now - timedelta(hours=2))
 
     def _log_lag(self, seconds: float) -> None:
-        """Logs when the retention clock starts to lag behind the database clock, and when it stops."""
+        """Logs when the retention clock starts to lag behind the database, and when it stops."""
         if seconds and not self._is_held_back:
             log.warning(
                 "retention held back: the database clock jumped ahead or disagrees with this machine's clock",
@@ -61,12 +62,13 @@ class Cleaner:
                 await locks.delete_keys(self._infra.db, lane, sorted({key.digest for key in keys} - set(kept)), now)
 
     async def _live_ids(self, ids: set[UUID]) -> set[UUID]:
-        """Returns the ids of the jobs that still wait or run: they keep their unique keys, however long that takes."""
-        lanes = by_lane(ids, lambda job_id: job_id)
+        """Returns the jobs that still wait or run.
+
+        They keep their unique keys, however long that takes.
+        """
+        lanes = group_by_lane(ids, lambda job_id: job_id)
         return {
-            job_id
-            for lane, lane_ids in lanes.items()
-            for job_id in await jobs.live_ids(self._infra.db, lane, lane_ids)
+            job_id for lane, lane_ids in lanes.items() for job_id in await jobs.live_ids(self._infra.db, lane, lane_ids)
         }
 
     async def _delete_dead_letters(self, before: datetime) -> None:

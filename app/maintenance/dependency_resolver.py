@@ -1,7 +1,11 @@
-"""blocked -> ready | parked | scheduled | cancelled: when a job has ended, those that waited for it go on, or are cancelled with it.
+"""Unblocks or cancels the children of finished jobs.
 
-Off the path of the settlement, which only writes down that the job has ended. Nothing here can be done twice: a parent that is taken out
-of `awaits` again is not there, and a child that has gone matches no statement.
+    blocked -> ready | pending | scheduled   the last parent has completed, or may fail
+    blocked -> cancelled                     a parent has failed (`dependency_failed`)
+
+The resolver runs off the path of the settlement, which only records the finished parent. Every step
+can be repeated: a parent that is removed from `awaits` again is not there, and a child that has
+left `blocked` matches no statement.
 """
 
 from collections.abc import Sequence
@@ -17,8 +21,8 @@ from app.jobs.signals import Move, Signals
 from app.log import log
 from app.queues.cache import QueueCache
 
-ENDINGS = 1000
-CHILDREN = 1000  # at a time: one by one, a broker told some 200 endings a second
+PARENT_BATCH_SIZE = 1000
+CHILD_BATCH_SIZE = 1000  # one by one, a broker resolved about 200 parents a second
 
 
 class DependencyResolver:
@@ -28,26 +32,26 @@ class DependencyResolver:
         self._signals = signals
 
     async def run_once(self) -> None:
-        while ended := await store.unresolved_parents(self._infra.db, ENDINGS):
-            lanes = group_by_lane([row["id"] for row in ended], lambda job_id: job_id)
-            await for_each(lanes.items(), lambda item: self._tell_children(*item))
+        while rows := await store.unresolved_parents(self._infra.db, PARENT_BATCH_SIZE):
+            lanes = group_by_lane([row["id"] for row in rows], lambda job_id: job_id)
+            await for_each(lanes.items(), lambda item: self._resolve_parents(*item))
 
-    async def _tell_children(self, lane: int, parents: Sequence[UUID]) -> None:
-        while told := await store.children_of(self._infra.db, lane, parents, CHILDREN):
+    async def _resolve_parents(self, lane: int, parents: Sequence[UUID]) -> None:
+        while dependents := await store.children_of(self._infra.db, lane, parents, CHILD_BATCH_SIZE):
             for failed in (False, True):
-                await self._tell([row for row in told if row.failed is failed], failed=failed)
-            await store.delete_dependents(self._infra.db, lane, told)
+                await self._resolve([row for row in dependents if row.failed is failed], failed=failed)
+            await store.delete_dependents(self._infra.db, lane, dependents)
         await store.delete_finished_parents(self._infra.db, lane, parents)
 
-    async def _tell(self, told: Sequence[DependentRow], *, failed: bool) -> None:
-        parents = sorted({row.parent for row in told})
-        for lane, ids in group_by_lane({row.child for row in told}, lambda job_id: job_id).items():
+    async def _resolve(self, dependents: Sequence[DependentRow], *, failed: bool) -> None:
+        parents = sorted({row.parent for row in dependents})
+        for lane, ids in group_by_lane({row.child for row in dependents}, lambda job_id: job_id).items():
             await self._queues.load([lane])
             if failed:
                 await self._cancel(lane, ids, parents)
-            await self._release(lane, ids, parents, failed=failed)
+            await self._unblock(lane, ids, parents, failed=failed)
 
-    async def _release(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool) -> None:
+    async def _unblock(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID], *, failed: bool) -> None:
         held_groups = self._queues.held_groups(lane)
         rows = await store.unblock(
             self._infra.db, lane, ids, parents, failed=failed, now=self._infra.now(), held_groups=held_groups
@@ -55,12 +59,14 @@ class DependencyResolver:
         self._signals.moved(lane, [Move(*row) for row in rows])
 
     async def _cancel(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> None:
-        """Their own children hear of it in the next round."""
-        doomed = await store.to_be_cancelled(self._infra.db, lane, ids, parents)
-        if not doomed:
+        """Cancels children of failed parents. The next iteration resolves their own children."""
+        to_cancel = await store.to_be_cancelled(self._infra.db, lane, ids, parents)
+        if not to_cancel:
             return
         now = self._infra.now()
         kept = self._queues.retention(lane, now)
-        rows = await jobs.cancel_waiting(self._infra.db, lane, doomed, now=now, kept=kept, reason="dependency_failed")
+        rows = await jobs.cancel_waiting(
+            self._infra.db, lane, to_cancel, now=now, kept=kept, reason="dependency_failed"
+        )
         self._signals.finished(row.id for row in rows)
-        log.info("jobs cancelled with those they waited for", lane=lane, count=len(rows))
+        log.info("jobs cancelled because a parent failed", lane=lane, count=len(rows))

@@ -1,51 +1,54 @@
-"""One look for all sweeps: whether anything is due, has run out or has ended. Mostly nothing is, and then none of them asks: a broker with
-nothing to do asked 16 times a second."""
+"""One query that tells which maintenance services have work to do; the others are not run.
+
+Mostly none has. Without this query each service scanned on its own: an idle broker sent 16 queries
+a second.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.db.repeating_timer import RepeatingTimer
 from app.db.infrastructure import Infrastructure
+from app.db.repeating_timer import RepeatingTimer
 from app.maintenance import store
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
 from app.schedules.enqueuer import PeriodicEnqueuer
 
-SAFETY_RUN_EVERY = 20  # rounds after which a sweep is made unasked
+SAFETY_RUN_EVERY = 20  # checks; after as many each service runs anyway
 
 
 @dataclass(frozen=True, slots=True)
 class DueCheck:
-    """`nudges` by the names that `overdue` has for the sweeps."""
+    """`wakes` wakes a service, by the name that the statement `overdue` has for it."""
 
     infra: Infrastructure
-    expiry: LeaseRescuer
-    promotion: JobScheduler
+    lease_rescuer: LeaseRescuer
+    job_scheduler: JobScheduler
     periodic_enqueuer: PeriodicEnqueuer
     wakes: Mapping[str, Callable[[], None]]
 
     async def run_once(self) -> None:
         now = self.infra.now()
-        unasked = RepeatingTimer(
-            self.infra.settings.sweep_seconds, self._nudge_all
-        )  # while the look waits for a lock, or for the database
+        # Runs the services unprompted while the query waits for a lock, or for the database.
+        timer = RepeatingTimer(self.infra.settings.sweep_seconds, self._wake_all)
         try:
-            first = await store.overdue(self.infra.db, self.expiry.after, now)
+            due = await store.overdue(self.infra.db, self.lease_rescuer.scan_from, now)
         except Exception:
-            self._nudge_all()
+            self._wake_all()
             raise
         finally:
-            unasked.stop()
-        for sweep, instant in first.items():
+            timer.stop()
+        for name, instant in due.items():
             if instant is None or instant <= now:
-                self.wakes[sweep]()
-        if "expiry" not in first:
-            self.expiry.mark_scanned(now)
-        for sweep, set_alarm in (("promotion", self.promotion.set_alarm), ("firing", self.periodic_enqueuer.set_alarm)):
-            instant = first.get(sweep)
+                self.wakes[name]()
+        if "expiry" not in due:
+            self.lease_rescuer.mark_scanned(now)
+        alarms = (("promotion", self.job_scheduler.set_alarm), ("firing", self.periodic_enqueuer.set_alarm))
+        for name, set_alarm in alarms:
+            instant = due.get(name)
             if instant is not None and instant > now:
                 set_alarm(instant)
 
-    def _nudge_all(self) -> None:
+    def _wake_all(self) -> None:
         for wake in self.wakes.values():
             wake()

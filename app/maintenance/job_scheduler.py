@@ -1,7 +1,7 @@
 """Makes scheduled jobs claimable when their `run_at` has come.
 
     scheduled -> ready     the job can be claimed now
-    scheduled -> pending   the job waits for an admission (app/concurrency); the state is stored as `parked`
+    scheduled -> pending   the job waits for an admission, see app/concurrency
 
 Every broker runs a scheduler; no leader is needed. The scheduler also sets a timer for the next due
 job, so that a short delay does not wait for the next scan.
@@ -13,7 +13,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import by_lane
+from app.db.lanes import group_by_lane
 from app.jobs import store as jobs
 from app.jobs.signals import Move, Signals
 from app.queues.cache import QueueCache
@@ -32,7 +32,7 @@ class JobScheduler:
     async def run_once(self) -> None:
         now = self._infra.now()
         while due := await jobs.due_jobs(self._infra.db, now, BATCH_SIZE):
-            lanes = by_lane(due, lambda job_id: job_id)
+            lanes = group_by_lane(due, lambda job_id: job_id)
             moved = sum([await self._schedule(lane, ids, now) for lane, ids in lanes.items()])
             if not moved:
                 break  # other sessions have locked or moved the jobs
@@ -50,7 +50,10 @@ class JobScheduler:
         return len(moved)
 
     def set_alarm(self, instant: datetime) -> None:
-        """Wakes the scheduler at `instant`. Alarms further away than the scan interval are left to the next scan."""
+        """Wakes the scheduler at `instant`.
+
+        Alarms further away than the scan interval are left to the next scan.
+        """
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
             asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.wake)

@@ -1,12 +1,13 @@
-"""Rescues jobs whose lease has expired: their worker has crashed, hangs, or has lost its connection.
+"""Rescues jobs whose lease has expired: their worker has crashed, hangs, or has lost its
+connection.
 
     running -> ready | pending   the job has attempts left
     running -> scheduled         the run reached its timeout; the job is retried after a back-off
-    running -> dead              attempts exhausted, or it has crashed its workers too often (`poison`)
+    running -> dead              attempts exhausted, or too many crashed workers (`poison`)
     running -> cancelled         a cancellation had been requested
 
-Every broker runs a rescuer; no leader is needed. If two of them find the same lease, the lease token
-makes sure that only one update matches.
+Every broker runs a rescuer; no leader is needed. If two of them find the same lease, the lease
+token makes sure that only one update matches.
 """
 
 from datetime import UTC, datetime, timedelta

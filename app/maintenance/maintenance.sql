@@ -1,7 +1,8 @@
--- Work that no request asks for.
+-- Statements of the maintenance services: leadership, due check, partitions.
 
 -- name: lead
--- A lease on a chore that one process is enough for: taken when free or ours, or when its holder has not renewed it.
+-- Acquires or renews the lease of a leader-only service. Succeeds if the lease is free or ours, or
+-- if its holder has not renewed it in time.
 INSERT INTO leaders (chore, holder, held_until)
 VALUES ($1, $2, now() + make_interval(secs => $3))
 ON CONFLICT (chore) DO UPDATE
@@ -14,9 +15,12 @@ DELETE FROM leaders
 WHERE holder = $1;
 
 -- name: overdue
--- What each sweep would find first, and when its time is or was (NULL: now). One entry of an index each; of leases from where the last
--- sweep ended, as before there are dead entries only, and up to now, as behind it may be many. Groups at rest are few.
--- Earlier releases stored instants before 1970, and '-infinity' is read as a datetime that cannot be compared with others.
+-- The first row that each service would find, and when it is or was due (NULL: now).
+--
+-- Each part reads one index entry. Leases are read from the end of the last scan, because there are
+-- only dead index entries before it, and up to now, because there may be many behind it. Few groups
+-- cool down at a time. greatest(): earlier releases stored instants before 1970, and asyncpg reads
+-- '-infinity' as a datetime that cannot be compared with others.
 (SELECT 'promotion' AS sweep, greatest(run_at, 'epoch') AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
 (SELECT 'lateness', greatest(expires_at, 'epoch') FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
@@ -35,12 +39,13 @@ UNION ALL
 SELECT make_finished_partition($1, $2);
 
 -- name: stray_days
--- Days of jobs that finished while their partition was not there: under other settings, or when none could be made. Mostly none.
+-- Days of misplaced jobs: they finished while their partition did not exist, under other settings
+-- or when none could be created. Mostly there are none.
 SELECT DISTINCT archive, (keep_until AT TIME ZONE 'UTC')::date AS day
 FROM finished_jobs_default;
 
 -- name: partitions
--- Dated partitions; the default one is not among them.
+-- Partitions of a day; the default partition is not among them.
 SELECT child.relname AS name
 FROM pg_inherits
 JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
@@ -48,5 +53,7 @@ WHERE pg_inherits.inhparent = 'finished_jobs'::regclass AND child.relname ~ '[0-
 ORDER BY child.relname;
 
 -- name: retire_partition
--- completed | cancelled -> (nothing, or an archive).  Their number is taken off the counts in the same transaction.
+-- completed | cancelled -> deleted or archived
+--
+-- The same transaction subtracts their number from the counts.
 SELECT retire_finished_partition($1, $2);

@@ -3,8 +3,9 @@
     completed | cancelled -> deleted    the partition is dropped
     completed | cancelled -> archived   the partition is detached (`retention.mode: detach`)
 
-A partition holds the jobs that may be deleted on its day. One broker at a time, the leader, runs this.
-It is a service of its own because it may have to wait for a table lock, and no other service should.
+A partition holds the jobs that may be deleted on its day. One broker at a time, the leader, runs
+this. It is a service of its own because it may have to wait for a table lock, and no other service
+should.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,7 @@ class Partitions:
         await self._retire(self._infra.retention_now())
 
     async def _create(self, now: datetime) -> None:
-        """Creates the partitions for jobs that finish from now on: the day on which they may go, and a few more.
+        """Creates partitions for the days on which jobs that finish now may go, and a few more.
 
         It also creates those for jobs in the default partition, which is never dropped: the jobs
         would be kept forever.

@@ -17,10 +17,10 @@ class ReadyPoller:
         self._pollers = pollers
 
     async def run_once(self) -> None:
-        polled = set(self._pollers.awaited())
+        polled = set(self._pollers.queues())
         if not polled:
             return
-        if not polled <= {queue.name for queue in self._queues.known()}:
+        if not polled <= {queue.name for queue in self._queues.all()}:
             await self._queues.refresh()
         lanes = self._queues.lanes(polled)
         for lane in await leases.ready_lanes(self._infra.db, lanes) if lanes else []:

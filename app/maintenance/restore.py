@@ -1,4 +1,9 @@
-"""For an operator who has brought the database back to an earlier time: what workers were told since then is not known here any more."""
+"""Ends all leases after an operator has restored the database to an earlier time.
+
+    running -> ready | pending | ...   as if the worker had released the job
+
+The restored database does not know what workers were told after that time.
+"""
 
 from uuid import UUID
 
@@ -8,17 +13,23 @@ from app.leases.retry_decision import LeaseEnd
 from app.leases.settle import SettlementService
 from app.log import log
 
-BATCH = 500
-_FIRST = (-(2**31), UUID(int=0))
+BATCH_SIZE = 500  # leases per statement
+_BEGINNING = (-(2**31), UUID(int=0))  # before the first lane and job
 
 
 async def end_leases(infra: Infrastructure, settlements: SettlementService) -> int:
-    """Every lease, as if its worker had released it: the attempt is given back, and the token is used up. In the time that is gone the
-    job may have been settled, or handed to somebody else; a holder of that time must not have the last word now. Tokens of leases
-    that had run out could still settle late, so they go too. Safe to repeat, and beside brokers that serve."""
-    after, ended = _FIRST, 0
-    while rows := await store.live_tokens(infra.db, after, BATCH):
-        ended += len(await settlements.end_leases([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows]))
+    """Releases every lease and returns their number: the attempt is given back, the token is
+    consumed.
+
+    - In the time that was lost, the job may have been settled or delivered to another worker. The
+      worker that holds the restored lease must not settle the job now.
+    - Tokens of expired leases are consumed, too: they could still settle late.
+    - Safe to repeat, and safe beside running brokers.
+    """
+    after, ended = _BEGINNING, 0
+    while rows := await store.live_tokens(infra.db, after, BATCH_SIZE):
+        released = await settlements.end([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows])
+        ended += len(released)
         after = (rows[-1]["lane"], rows[-1]["id"])
     log.info("leases ended after a restore", count=ended)
     return ended

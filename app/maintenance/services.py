@@ -1,4 +1,13 @@
-"""When chores run: each in a named task of its own, every so often or when nudged, until the process ends."""
+"""Runs periodic services: each in a named task, at an interval or when woken, until the process
+ends.
+
+A service that is `leader_only` runs in one broker at a time. Leadership is a lease, a row in
+`leaders`:
+
+    follower -> leader     no broker holds the lease, or its holder has not renewed it in time
+    leader -> leader       renewed when half of the lease is over
+    leader -> follower     the broker stops (`step_down`), or the lease expires
+"""
 
 import asyncio
 import contextlib
@@ -14,15 +23,15 @@ from app.errors import DatabaseUnavailable
 from app.log import log
 from app.maintenance import store
 
-STOP_SECONDS = 5.0  # what does not end when it is cancelled must not keep the process
-LEAD_SECONDS = 10.0  # a leader that dies is followed after this; what it leads can wait that long
+STOP_SECONDS = 5.0  # a task that ignores its cancellation must not keep the process alive
+LEAD_SECONDS = 10.0  # a leader that dies is replaced after this; leader-only services can wait that long
 
-_rng = random.Random()  # of its own: tests that draw lots notice who else throws the module's
+_rng = random.Random()  # not the module's: property tests seed that one and notice other users
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodicService:
-    """`led` chores run in one process at a time."""
+    """What runs every `seconds`. A `leader_only` service runs in one broker at a time."""
 
     name: str
     run_once: Callable[[], Awaitable[None]]
@@ -37,14 +46,14 @@ class ServiceRunner:
         self._tasks: list[asyncio.Task[None]] = []
         self._leads_until: dict[str, float] = {}
 
-    def start(self, service_: PeriodicService) -> Callable[[], None]:
-        """Returns the nudge: calling it makes the chore run now."""
+    def add(self, service: PeriodicService) -> Callable[[], None]:
+        """Starts the service. Returns its wake function: calling it makes the service run now."""
         woken = asyncio.Event()
-        self._tasks.append(asyncio.create_task(self._run(service_, woken), name=f"chore {service_.name}"))
+        self._tasks.append(asyncio.create_task(self._run(service, woken), name=f"service {service.name}"))
         return woken.set
 
     def start_task(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """For what is a loop by itself."""
+        """Starts a task that has a loop of its own."""
         self._tasks.append(asyncio.ensure_future(run()))
         self._tasks[-1].set_name(name)
 
@@ -55,40 +64,45 @@ class ServiceRunner:
         if running:
             log.warning("tasks did not end", tasks=sorted(task.get_name() for task in running))
         with contextlib.suppress(DatabaseUnavailable, TimeoutError):
-            async with asyncio.timeout(1):  # the lease runs out by itself
+            async with asyncio.timeout(1):  # the lease expires on its own
                 await store.step_down(self._infra.db, self._holder)
 
-    async def _run(self, service_: PeriodicService, woken: asyncio.Event) -> None:
+    async def _run(self, service: PeriodicService, woken: asyncio.Event) -> None:
         while True:
             woken.clear()
-            await self._run_once(service_)
+            await self._run_once(service)
             if not woken.is_set():
-                alarm = asyncio.get_running_loop().call_later(service_.seconds * _rng.uniform(0.9, 1.1), woken.set)
+                timer = asyncio.get_running_loop().call_later(service.seconds * _rng.uniform(0.9, 1.1), woken.set)
                 try:
-                    await woken.wait()  # a timeout would cost more than most chores
+                    await woken.wait()  # asyncio.timeout() would cost more than most services
                 finally:
-                    alarm.cancel()
+                    timer.cancel()
 
-    async def _run_once(self, service_: PeriodicService) -> None:
-        """A chore that fails is logged, counted and run again: none may end another, or itself."""
+    async def _run_once(self, service: PeriodicService) -> None:
+        """Logs and counts a failure; the service runs again.
+
+        No failure ends a service, its own or another.
+        """
         reset_written()
         try:
-            if not service_.leader_only or await self._leads(service_):
-                await service_.run_once()
+            if not service.leader_only or await self._leads(service):
+                await service.run_once()
         except DatabaseUnavailable as error:
-            self._infra.metrics.chore_failures.labels(service_.name).inc()
-            log.debug("chore could not run", service=service_.name, error=error.detail)
+            self._infra.metrics.chore_failures.labels(service.name).inc()
+            log.debug("service could not run", service=service.name, error=error.detail)
         except Exception:
-            self._infra.metrics.chore_failures.labels(service_.name).inc()
-            log.exception("chore failed", service=service_.name)
+            self._infra.metrics.chore_failures.labels(service.name).inc()
+            log.exception("service failed", service=service.name)
 
-    async def _leads(self, service_: PeriodicService) -> bool:
-        """A lease is renewed when half of it is over, or when it would not last until the next time."""
-        seconds = max(LEAD_SECONDS, 2 * service_.seconds)
+    async def _leads(self, service: PeriodicService) -> bool:
+        """Renews the lease when half of it is over, or earlier if it would not last until the next
+        run.
+        """
+        seconds = max(LEAD_SECONDS, 2 * service.seconds)
         now = time.monotonic()
-        if now < self._leads_until.get(service_.name, 0.0):
+        if now < self._leads_until.get(service.name, 0.0):
             return True
-        leads = await store.lead(self._infra.db, service_.name, self._holder, seconds)
+        leads = await store.lead(self._infra.db, service.name, self._holder, seconds)
         if leads:
-            self._leads_until[service_.name] = now + seconds - max(seconds / 2, 1.1 * service_.seconds)
+            self._leads_until[service.name] = now + seconds - max(seconds / 2, 1.1 * service.seconds)
         return leads

@@ -11,7 +11,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import by_lane
+from app.db.lanes import group_by_lane
 from app.db.pool import for_each
 from app.jobs import store as jobs
 from app.jobs.signals import Signals
@@ -30,7 +30,7 @@ class StartDeadlineEnforcer:
     async def run_once(self) -> None:
         now = self._infra.now()
         while overdue := await jobs.past_start_deadline(self._infra.db, now, BATCH_SIZE):
-            lanes = by_lane(overdue, lambda job_id: job_id)
+            lanes = group_by_lane(overdue, lambda job_id: job_id)
             moved = sum(await for_each(lanes.items(), lambda item: self._move_to_dead_letters(*item, now)))
             if not moved:
                 break  # workers have just started them
