@@ -1,1 +1,1 @@
-"""The floor: knows Postgres, knows no job."""
+"""Postgres: connections, transactions, statements, clocks and migrations. Knows no job."""

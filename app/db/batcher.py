@@ -1,4 +1,7 @@
-"""Many callers, one statement: who comes while one is on its way shares the next. Nobody waits for a timer."""
+"""Natural batching: calls that arrive while a statement is running share the next one.
+
+No call ever waits for a timer.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
@@ -9,7 +12,7 @@ from typing import Generic, TypeVar
 
 import asyncpg
 
-from app.db.every import Timer
+from app.db.repeating_timer import RepeatingTimer
 from app.db.write_outcome import has_written, mark_written, reset_written
 from app.errors import DatabaseUnavailable
 
@@ -17,76 +20,86 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 
-MAX_CALLS = 128  # callers in one statement: as many as a process serves at once
-MAX_WEIGHT = 400  # rows in one statement. With 1000 all callers come and go together, and database and server wait for each other in turns
+MAX_CALLS = 128  # calls in one statement: as many as a process serves at once
+# Rows in one statement. With 1000, all callers arrive and leave together, and the database and the
+# server wait for each other in turns.
+MAX_WEIGHT = 400
 
 
-class _Waiting(Generic[T, R]):
-    __slots__ = ("answer", "thing")
+class _Call(Generic[T, R]):
+    __slots__ = ("item", "result")
 
-    def __init__(self, thing: T, answer: "asyncio.Future[R]") -> None:
-        self.thing = thing
-        self.answer = answer
+    def __init__(self, item: T, result: "asyncio.Future[R]") -> None:
+        self.item = item
+        self.result = result
 
 
 class Batcher(Generic[K, T, R]):
-    """One shared statement at a time for each key (a lane): with two at a time they were smaller, and single enqueues cost the database a
-    quarter more. `run` gets the key and what its callers brought, and answers each, in their order. `weigh` tells how many rows a caller's
-    thing is; who has as many as may share (`heaviest`) waits for nobody and has a statement of his own.
+    """Runs one shared statement at a time for each key (a lane). With two at a time the statements
+    were smaller, and single enqueues cost the database a quarter more.
 
-    Every caller is answered after the commit. One caller's bad row never fails another's: if the database refuses what they brought
-    together, each is tried alone. Who has waited for `patience` seconds behind a statement that does not end goes away unserved.
+    `run` gets the key and the items of its calls, and returns one result for each, in the same
+    order. `weigh` returns the number of rows of an item. A call of `max_weight` rows or more waits
+    for no other call and runs a statement of its own.
+
+    A call returns after the commit. A bad row fails only its own call: if the database rejects a
+    shared statement, each call is retried alone. Calls that have waited `max_wait_seconds` for a
+    statement that does not finish fail with `not_done`.
     """
 
     def __init__(
         self,
         name: str,
         run: Callable[[K, list[T]], Awaitable[Sequence[R]]],
-        patience: float,
+        max_wait_seconds: float,
         weigh: Callable[[T], int],
-        heaviest: int = MAX_WEIGHT,
+        max_weight: int = MAX_WEIGHT,
     ) -> None:
         self._name = name
         self._run = run
-        self._patience = patience
+        self._max_wait_seconds = max_wait_seconds
         self._weigh = weigh
-        self._heaviest = heaviest
-        self._lines: dict[K, list[_Waiting[T, R]]] = {}  # those of which somebody is being served
+        self._max_weight = max_weight
+        # Has an entry for every key with a running statement.
+        self._waiting: dict[K, list[_Call[T, R]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def add(self, key: K, thing: T) -> R:
-        if self._weigh(thing) >= self._heaviest:
-            (alone,) = await self._run(key, [thing])
-            return alone
+    async def add(self, key: K, item: T) -> R:
+        """Returns the result of the item, after the commit of the statement that it was part of."""
+        if self._weigh(item) >= self._max_weight:
+            (result,) = await self._run(key, [item])
+            return result
         if self._loop is None:
-            self._loop = asyncio.get_running_loop()  # asks the operating system, each time
-        answer: asyncio.Future[R] = self._loop.create_future()
-        waiting = _Waiting(thing, answer)
-        line = self._lines.get(key)
-        if line is None:
-            self._begin(key, waiting)
+            # Kept, because each call of it asks the operating system.
+            self._loop = asyncio.get_running_loop()
+        call: _Call[T, R] = _Call(item, self._loop.create_future())
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._begin(key, call)
         else:
-            line.append(waiting)
+            waiting.append(call)
         try:
-            result = await answer
+            result = await call.result
         except DatabaseUnavailable as error:
             if error.outcome == "unknown":
                 mark_written()
-            # Its own, as this caller may have written something before; and what is raised belongs to one task.
+            # A new exception: this caller may have written earlier, and an exception belongs to one
+            # task.
             raise DatabaseUnavailable(error.detail, "unknown" if has_written() else "not_done") from error
         mark_written()
         return result
 
     async def finish(self) -> None:
-        """Until all who have come are answered."""
+        """Waits until every call has its result."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _begin(self, key: K, first: _Waiting[T, R]) -> None:
-        """In a context of its own: what this caller has done before does not concern those who share its statement. It begins when the
-        loop comes round, so that all who have come in with the same look at the sockets are in it."""
-        self._lines[key] = [first]
+    def _begin(self, key: K, first: _Call[T, R]) -> None:
+        """Starts a task with an empty context: what this caller has written does not concern the
+        calls that share its statement. The task starts at the next iteration of the event loop, so
+        the batch includes every call that was read from the sockets in the same iteration."""
+        self._waiting[key] = [first]
         self._start(self._serve(key))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -96,49 +109,51 @@ class Batcher(Generic[K, T, R]):
 
     async def _serve(self, key: K) -> None:
         try:
-            while self._lines[key]:
-                line = self._lines[key]
-                few = self._portion(line)
-                batch, self._lines[key] = line[:few], line[few:]
-                timer = Timer(self._patience, partial(self._send_away, key))
+            while self._waiting[key]:
+                waiting = self._waiting[key]
+                size = self._batch_size(waiting)
+                batch, self._waiting[key] = waiting[:size], waiting[size:]
+                timer = RepeatingTimer(self._max_wait_seconds, partial(self._time_out, key))
                 try:
-                    await self._answer(key, batch)
+                    await self._run_batch(key, batch)
                 finally:
                     timer.stop()
         finally:
-            _fail(self._lines.pop(key), DatabaseUnavailable("the broker is stopping", "not_done"))
+            _fail(self._waiting.pop(key), DatabaseUnavailable("the broker is stopping", "not_done"))
 
-    def _portion(self, line: Sequence[_Waiting[T, R]]) -> int:
-        weights = accumulate(self._weigh(waiting.thing) for waiting in line[:MAX_CALLS])
-        return max(1, sum(weight <= self._heaviest for weight in weights))
+    def _batch_size(self, waiting: Sequence[_Call[T, R]]) -> int:
+        weights = accumulate(self._weigh(call.item) for call in waiting[:MAX_CALLS])
+        return max(1, sum(weight <= self._max_weight for weight in weights))
 
-    def _send_away(self, key: K) -> None:
-        """All who are in line: the next look at them may be as far away again."""
-        line, self._lines[key] = self._lines[key], []
-        _fail(line, DatabaseUnavailable("the statement before this one does not end", "not_done"))
+    def _time_out(self, key: K) -> None:
+        """Fails every waiting call: the timer fires again only after another `max_wait_seconds`."""
+        waiting, self._waiting[key] = self._waiting[key], []
+        _fail(waiting, DatabaseUnavailable("the previous statement on this lane is still running", "not_done"))
 
-    async def _answer(self, key: K, batch: Sequence[_Waiting[T, R]]) -> None:
+    async def _run_batch(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
         reset_written()
         try:
-            answers = await self._run(key, [waiting.thing for waiting in batch])
+            results = await self._run(key, [call.item for call in batch])
         except Exception as error:
-            if len(batch) == 1 or not _may_be_of_one_row(error):
+            if len(batch) == 1 or not _may_concern_one_row(error):
                 _fail(batch, error)
             else:
-                for waiting in batch:  # nobody waits for the one that may have to wait again
-                    self._start(self._answer(key, [waiting]))
+                # In parallel: the others do not wait for the call that may wait for a lock again.
+                for call in batch:
+                    self._start(self._run_batch(key, [call]))
         else:
-            for waiting, answer in zip(batch, answers, strict=True):
-                if not waiting.answer.done():
-                    waiting.answer.set_result(answer)
+            for call, result in zip(batch, results, strict=True):
+                if not call.result.done():
+                    call.result.set_result(result)
 
 
-def _may_be_of_one_row(error: Exception) -> bool:
-    """The server has said that it did nothing, and not for want of itself: one of the rows is bad, or in other hands."""
+def _may_concern_one_row(error: Exception) -> bool:
+    """Whether the server reported that it did nothing, and the cause may be one row that is invalid
+    or locked. An unavailable server is not such a cause."""
     return isinstance(error, asyncpg.PostgresError) or isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 
-def _fail(batch: Sequence[_Waiting[T, R]], error: Exception) -> None:
-    for waiting in batch:
-        if not waiting.answer.done():
-            waiting.answer.set_exception(error)
+def _fail(batch: Sequence[_Call[T, R]], error: Exception) -> None:
+    for call in batch:
+        if not call.result.done():
+            call.result.set_exception(error)

@@ -1,6 +1,8 @@
-"""The database's clock, as seen from this process: an offset against the monotonic clock, refreshed every second.
+"""The database's clock as seen from this process: an offset to the monotonic clock, refreshed every
+second.
 
-All times in the product come from here or from `now()` in SQL; the broker's own wall clock may be off by hours.
+All times of the product come from here or from `now()` in SQL. The broker's own wall clock may be
+off by hours.
 """
 
 import math
@@ -14,43 +16,51 @@ from app.errors import DatabaseUnavailable
 
 
 @lru_cache(maxsize=1000)
-def instant(seconds: float) -> datetime:
-    """Since 1970; to the microsecond, as a double has a quarter of that. Remembered, as the jobs of a batch have them in common."""
+def datetime_from_epoch(seconds: float) -> datetime:
+    """Exact to the microsecond: a double resolves a quarter of one. Cached, because the jobs of a
+    batch share their times."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 class DatabaseClock:
-    """The database's time, estimated from samples. Retention goes by `retention`, unique keys end by `unique_windows`: neither follows a
-    jump ahead at once."""
+    """Estimates the database's time from samples. Retention uses `retention`, and unique keys end
+    by `unique_windows`: neither follows a jump ahead at once."""
 
     def __init__(self) -> None:
         self.retention = RetentionClock()
         self.unique_windows = RetentionClock(wall=None)
         self._offset: float | None = None
-        self._span = (-math.inf, math.inf)
+        self._bounds = (-math.inf, math.inf)
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self._offset is not None
 
     def now(self) -> datetime:
-        """Before the database has told the time nobody knows it: our own clock could end every lease."""
+        """Raises before the first sample. The broker's own clock is no substitute: it could end
+        every lease."""
         if self._offset is None:
-            raise DatabaseUnavailable("the database has not told the time yet", "not_done")
+            raise DatabaseUnavailable("the database's clock has not been read yet", "not_done")
         return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     async def refresh(self, db: Database) -> None:
-        """The answer was written somewhere between asking and hearing: a span in which the offset lies. What fits into all spans so far is
-        kept, so that a slow round trip does not move the clock and quick ones make it better; a clock that was set fits into none.
+        """Takes a sample. The server read its clock between the request and the response, which
+        bounds the offset from both sides.
 
-        The connection is acquired first: a second in which a busy pool had none would move a new broker's clock by half a second."""
-        async with db.held() as connection:
+        The bounds are the intersection of all samples so far: a slow round trip does not move the
+        clock, and quick ones make it more accurate. If the database's clock was set, the sample
+        does not intersect, and its bounds replace the old ones.
+
+        The connection is acquired first. One second of waiting for a busy pool, inside the measured
+        round trip, would move a new broker's clock by half a second.
+        """
+        async with db.autocommit() as connection:
             before = time.monotonic()
-            theirs: datetime = await connection.value("SELECT clock_timestamp()")
+            database_time: datetime = await connection.value("SELECT clock_timestamp()")
             after = time.monotonic()
-        earliest, latest = theirs.timestamp() - after, theirs.timestamp() - before
-        narrowed = (max(earliest, self._span[0]), min(latest, self._span[1]))
-        self._span = narrowed if narrowed[0] <= narrowed[1] else (earliest, latest)
-        self._offset = sum(self._span) / 2
+        lowest, highest = database_time.timestamp() - after, database_time.timestamp() - before
+        narrowed = (max(lowest, self._bounds[0]), min(highest, self._bounds[1]))
+        self._bounds = narrowed if narrowed[0] <= narrowed[1] else (lowest, highest)
+        self._offset = sum(self._bounds) / 2
         for clock in (self.retention, self.unique_windows):
             clock.observe(time.monotonic() + self._offset)

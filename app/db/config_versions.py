@@ -1,8 +1,15 @@
-"""What every process caches has a number that grows with each change: looked at several times a second while anybody goes by it, and
-announced at once.
+"""Version numbers of the configuration that every process caches.
 
-`policies` is what operators configure; `rests` are the groups that cool down, which change more often and are quickly read; `api_keys` is
-who may call."""
+A change increments a number. Processes compare the numbers several times a second while callers use
+the configuration, and a change is also announced to them at once.
+
+    policies   queues, job types and schedules, as operators configure them
+    rests      groups that are cooling down; they change more often and are quick to read
+    api_keys   the keys that may call the API
+
+    fresh   -> stale   the last check is older than FRESH_SECONDS, or `invalidate` was called
+    stale   -> fresh   a check has run: the periodic one, or that of a caller in `ensure_fresh`
+"""
 
 import asyncio
 import time
@@ -12,86 +19,92 @@ from typing import Literal, get_args
 from app.db.notifier import Notifier
 from app.db.pool import Database, Executor, uses_reserved_connections
 
-TOPIC = 0  # of wake-ups; queue ids start at 1
+TOPIC = 0  # of notifications; queue ids start at 1
 CHECK_SECONDS = 0.15
 IDLE_CHECK_SECONDS = 2.0
-AWAKE_SECONDS = (
-    5.0  # after the last call. Who comes later finds that nobody has looked, and looks himself: one round trip more
-)
-FRESH_SECONDS = 0.25  # API.md: a change is in force elsewhere within this
+# After the last call. A call after that finds stale versions and runs the check itself, which costs
+# it one more round trip.
+AWAKE_SECONDS = 5.0
+# The API promises that a change is in effect in every process within this time.
+FRESH_SECONDS = 0.25
 
 Name = Literal["policies", "rests", "api_keys"]
 VersionHandler = Callable[[], Awaitable[None]]
 
 
 class ConfigVersions:
-    """Whoever hears of a name is called, in the order in which they joined, after somebody has changed something; also by who did it."""
+    """Handlers that subscribe to a name are called after a change, in the order in which they
+    subscribed. The process that made the change calls its own handlers, too."""
 
-    def __init__(self, db: Database, wakeups: Notifier) -> None:
+    def __init__(self, db: Database, notifier: Notifier) -> None:
         self._db = db
-        self._wakeups = wakeups
+        self._notifier = notifier
         self._numbers: dict[str, int] = {}
-        self._heard: dict[str, list[VersionHandler]] = {name: [] for name in get_args(Name)}
-        self._looked_at = self._asked_at = 0.0
-        self._looking = asyncio.Lock()
-        self._shared: asyncio.Future[None] | None = None
+        self._handlers: dict[str, list[VersionHandler]] = {name: [] for name in get_args(Name)}
+        self._checked_at = self._used_at = 0.0
+        self._check_lock = asyncio.Lock()
+        self._shared_check: asyncio.Future[None] | None = None
 
-    def hear(self, name: Name, hear: VersionHandler) -> None:
-        self._heard[name].append(hear)
+    def subscribe(self, name: Name, handler: VersionHandler) -> None:
+        self._handlers[name].append(handler)
 
     async def run_once(self) -> None:
-        async with self._looking:
-            await self._look()
+        async with self._check_lock:
+            await self._check()
 
     async def keep_fresh(self) -> None:
-        """The chore: so that those who call one after the other need not look themselves."""
+        """Runs periodically, so that successive callers need no check of their own."""
         now = time.monotonic()
-        if now - self._asked_at <= AWAKE_SECONDS or now - self._looked_at >= IDLE_CHECK_SECONDS:
+        if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
             await self.run_once()
 
     def invalidate(self) -> None:
-        """Somebody has changed something: the next look is due."""
-        self._looked_at = 0.0
+        """Makes the next check due: another process has announced a change."""
+        self._checked_at = 0.0
 
     def is_fresh(self) -> bool:
-        """Asked by who goes by it."""
-        self._asked_at = now = time.monotonic()
-        return now - self._looked_at <= FRESH_SECONDS
+        """Whether the configuration is at most FRESH_SECONDS old. Also records that a caller uses
+        it."""
+        self._used_at = now = time.monotonic()
+        return now - self._checked_at <= FRESH_SECONDS
 
     async def ensure_fresh(self) -> None:
-        """Nobody decides by what was in force more than a moment ago: who has not looked for so long looks now, and others with him. Who
-        found a slow look under way waits for another one."""
+        """Guarantees that the configuration is at most 250 ms old. If it is older, runs a check;
+        concurrent callers share one. A caller that joined a slow check may need a second one."""
         for _ in range(2):
             if self.is_fresh():
                 return
-            if self._shared is None or self._shared.done():
-                self._shared = asyncio.ensure_future(self.run_once())
-                self._shared.add_done_callback(_heard_out)
-            await asyncio.shield(self._shared)
+            if self._shared_check is None or self._shared_check.done():
+                self._shared_check = asyncio.ensure_future(self.run_once())
+                self._shared_check.add_done_callback(_retrieve_exception)
+            await asyncio.shield(self._shared_check)
 
     @uses_reserved_connections
-    async def _look(self) -> None:
-        """Ahead of the rest, as who settles a job is asked for a key that is in force."""
-        asked_at = time.monotonic()
+    async def _check(self) -> None:
+        """Uses the reserved connections, because a worker that settles a job needs a valid API
+        key."""
+        began = time.monotonic()
         for row in await self._db.rows("SELECT name, number FROM versions ORDER BY name"):
             name, number = row["name"], row["number"]
             if number != self._numbers.get(name):
-                for hear in self._heard.get(name, ()):
-                    await hear()
+                for handler in self._handlers.get(name, ()):
+                    await handler()
                 self._numbers[name] = number
-        self._looked_at = asked_at
+        self._checked_at = began
 
-    async def bump(self, on: Executor, name: Name) -> None:
-        """In the transaction of the change; its row lock also makes changes wait for each other."""
-        await on.rows("UPDATE versions SET number = number + 1 WHERE name = $1", name)
+    async def bump(self, db: Executor, name: Name) -> None:
+        """Increments the number in the transaction of the change. The row lock serializes
+        changes."""
+        await db.rows("UPDATE versions SET number = number + 1 WHERE name = $1", name)
 
-    async def tell(self) -> None:
-        """After the commit: in force here when this returns, elsewhere soon."""
+    async def announce(self) -> None:
+        """Runs after the commit: the change is in effect here on return, and elsewhere soon."""
         await self.run_once()
-        self._wakeups.announce(TOPIC)
+        self._notifier.announce(TOPIC)
 
 
-def _heard_out(look: "asyncio.Future[None]") -> None:
-    """Those who waited for it may have gone."""
-    if not look.cancelled():
-        look.exception()
+def _retrieve_exception(check: "asyncio.Future[None]") -> None:
+    """Every caller may have been cancelled: asyncio would log an exception that was never
+    retrieved."""
+    if not check.cancelled():
+        check.exception()

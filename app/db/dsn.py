@@ -1,4 +1,4 @@
-"""What a DSN says and what it leaves open: which servers, and whether we must know who they are. Pure."""
+"""Parses a DSN: which servers it names, and whether their certificates must be verified. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -12,40 +12,42 @@ Options: TypeAlias = Mapping[str, str]
 
 
 class Host(NamedTuple):
-    """A server: a name or an address, or the folder of its Unix socket."""
+    """A server: a name, an address, or the folder of its Unix socket."""
 
     host: str
     port: int
 
 
 def hosts(dsn: str) -> list[Host]:
-    """In the order of the list. None when the DSN names no host: then the driver looks where it always does, on this machine."""
-    parts, options = _parts(dsn)
-    hosts = _hosts(parts)
-    if hosts:
-        return [_place(unquote(spec), PORT) for spec in hosts.split(",")]
-    named = [spec for spec in options.get("host", "").split(",") if spec]
-    ports = [_port(port) for port in options.get("port", "").split(",") if port] or [PORT]
-    return [_place(spec, ports[min(index, len(ports) - 1)]) for index, spec in enumerate(named)]
+    """The hosts of the DSN, in its order. Empty if it names none: then the driver tries its
+    defaults on this machine."""
+    parts, options = _split(dsn)
+    host_list = _host_list(parts)
+    if host_list:
+        return [_parse_host(unquote(spec), PORT) for spec in host_list.split(",")]
+    specs = [spec for spec in options.get("host", "").split(",") if spec]
+    ports = [_parse_port(port) for port in options.get("port", "").split(",") if port] or [PORT]
+    return [_parse_host(spec, ports[min(index, len(ports) - 1)]) for index, spec in enumerate(specs)]
 
 
 def requires_tls(dsn: str) -> bool:
-    """Whether the DSN leaves open how its connections are secured although one of them leaves this machine."""
-    return "sslmode" not in _parts(dsn)[1] and not all(
-        (place.host.startswith("/") or is_loopback(place.host)) for place in hosts(dsn)
+    """Whether the DSN has no `sslmode` although at least one host is on another machine."""
+    return "sslmode" not in _split(dsn)[1] and not all(
+        (host.host.startswith("/") or is_loopback(host.host)) for host in hosts(dsn)
     )
 
 
 def options(dsn: str) -> Options:
     """The query parameters of the URL."""
-    return _parts(dsn)[1]
+    return _split(dsn)[1]
 
 
-def _parts(dsn: str) -> tuple[SplitResult, Options]:
-    """Newer Pythons refuse brackets in a list of hosts, older ones read it as one host. Refuses it with any Python."""
+def _split(dsn: str) -> tuple[SplitResult, Options]:
+    """Newer Pythons reject brackets in a list of hosts, older ones read the list as one host. This
+    rejects it with any Python."""
     try:
         parts = urlsplit(dsn)
-        if "," in (hosts := _hosts(parts)) and "[" in hosts:
+        if "," in (host_list := _host_list(parts)) and "[" in host_list:
             raise ValueError
     except ValueError:  # its text may repeat the password
         raise ValueError(
@@ -54,22 +56,23 @@ def _parts(dsn: str) -> tuple[SplitResult, Options]:
     return parts, dict(parse_qsl(parts.query))
 
 
-def _hosts(parts: SplitResult) -> str:
+def _host_list(parts: SplitResult) -> str:
     return parts.netloc.rpartition("@")[2]
 
 
-def _place(spec: str, port: int) -> Host:
+def _parse_host(spec: str, default_port: int) -> Host:
     if spec.startswith("/"):
-        return Host(spec, port)
+        return Host(spec, default_port)
     if spec.startswith("["):
         host, _, rest = spec[1:].partition("]")
-        return Host(host, _port(rest[1:]) if rest[1:] else port)
-    host, _, own = spec.partition(":")
-    return Host(host, _port(own) if own else port)
+        return Host(host, _parse_port(rest[1:]) if rest[1:] else default_port)
+    host, _, port = spec.partition(":")
+    return Host(host, _parse_port(port) if port else default_port)
 
 
-def _port(text: str) -> int:
-    """The error does not repeat the text: after a password with an unescaped slash it is a part of the password."""
+def _parse_port(text: str) -> int:
+    """The error does not repeat the text: if a password has an unescaped slash, the text is a part
+    of the password."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise ValueError("the port must be a number from 1 to 65535")
     return int(text)

@@ -1,4 +1,7 @@
-"""Whether this database keeps what it has acknowledged, by what it is set to (R19). Pure; `inspection` asks."""
+"""Decides from a server's settings whether it keeps what it has acknowledged. Pure.
+
+`server_checks` reads the settings. See docs/reliability/rules.md#r19.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +9,8 @@ Facts = Mapping[str, str | int | None]
 
 
 def durability_failures(facts: Facts) -> Iterator[str]:
-    """With any of these an acknowledged job can be gone: `LONGSHORE_REQUIRE_DURABLE` refuses such a server."""
+    """Settings with which an acknowledged job can be lost. With `LONGSHORE_REQUIRE_DURABLE` the
+    broker refuses such a server."""
     if facts["fsync"] != "on":
         yield "fsync is off: a power cut loses jobs"
     if facts["full_page_writes"] != "on":
@@ -18,13 +22,14 @@ def durability_failures(facts: Facts) -> Iterator[str]:
 
 
 def durability_warnings(facts: Facts, connections: int) -> Iterator[str]:
-    """Nothing is lost by them, yet somebody should know. `connections` is what one broker process may open."""
+    """Settings that lose nothing but that an operator should know about. `connections` is the
+    number that one broker process may open."""
     if facts["data_checksums"] != "on":
         yield "data_checksums is off: a broken disk goes unnoticed"
     if facts["standby_names"] and facts["standbys"] == 0:
         yield "no synchronous standby is connected: writes wait for one"
-    brokers, most = facts["brokers"], facts["most_connections"]
+    brokers, limit = facts["brokers"], facts["connection_limit"]
     assert isinstance(brokers, int)
-    assert isinstance(most, int)
-    if brokers * connections > most:
-        yield f"{brokers} broker processes may open {connections} connections each, the server takes {most}"
+    assert isinstance(limit, int)
+    if brokers * connections > limit:
+        yield f"{brokers} broker processes may open {connections} connections each, the server accepts {limit}"

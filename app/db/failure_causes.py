@@ -1,6 +1,7 @@
-"""Why a database call failed, in words for callers and operators. Pure.
+"""Describes why a database call failed, for callers and for operators. Pure.
 
-A caller's 503 and `/readyz`, which needs no key, name no host. The log passes the DSN, and gets host and port, never the password.
+The 503 of a caller names no host, nor does `/readyz`, which needs no key. For the log the DSN is
+passed as well: the text then includes host and port, never the password.
 """
 
 import errno
@@ -11,8 +12,7 @@ import ssl
 
 import asyncpg
 
-from app.db import dsn as names
-from app.db.dsn import Host
+from app.db.dsn import Host, hosts
 
 _UNKNOWN_HOST = "unknown host name"
 
@@ -32,7 +32,7 @@ _CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (asyncpg.InvalidAuthorizationSpecificationError, "the database rejects the role or password in DATABASE_URL"),
     (asyncpg.InvalidCatalogNameError, "the database server has no database of the name in DATABASE_URL"),
     (asyncpg.DiskFullError, "the disk of the database is full"),
-    (asyncpg.LockNotAvailableError, "a lock in the database was not free in time"),
+    (asyncpg.LockNotAvailableError, "a lock in the database did not become free in time"),
     (asyncpg.QueryCanceledError, "the statement was cancelled in the database"),
     (asyncpg.ReadOnlySQLTransactionError, "the database accepts no writes"),
     (asyncpg.DeadlockDetectedError, "the database ended a deadlock with another transaction"),
@@ -47,32 +47,33 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def describe(error: BaseException, dsn: str | None = None) -> str:
-    """The cause in words; with a DSN also where it was."""
+    """The cause as text; with a DSN, followed by the addresses of its hosts."""
     known = next((text for kind, text in _CAUSES if isinstance(error, kind)), None)
-    cause = known or (_of_the_system(error) if isinstance(error, OSError) else _of_the_server(error))
+    cause = known or (_describe_os_error(error) if isinstance(error, OSError) else _describe_server_error(error))
     if cause == _UNKNOWN_HOST:
-        return f"{cause} {_hosts(dsn)}" if dsn else "the host name of the database is unknown"
+        return f"{cause} {_host_names(dsn)}" if dsn else "the host name of the database is unknown"
     return f"{cause} at {addresses(dsn)}" if dsn and addresses(dsn) else cause
 
 
 def addresses(dsn: str) -> str:
-    return ", ".join(map(_address, names.hosts(dsn)))
+    return ", ".join(map(_address, hosts(dsn)))
 
 
-def _hosts(dsn: str) -> str:
-    return ", ".join(place.host for place in names.hosts(dsn))
+def _host_names(dsn: str) -> str:
+    return ", ".join(host.host for host in hosts(dsn))
 
 
-def _address(place: Host) -> str:
-    if place.host.startswith("/"):
-        return place.host
-    return f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
+def _address(host: Host) -> str:
+    if host.host.startswith("/"):
+        return host.host
+    return f"[{host.host}]:{host.port}" if ":" in host.host else f"{host.host}:{host.port}"
 
 
-def _of_the_system(error: OSError) -> str:
-    """For several addresses of one host asyncio raises one error, with a number only in its text."""
-    found = _ERRNO.search(str(error))
-    number = error.errno or (int(found[1]) if found else None)
+def _describe_os_error(error: OSError) -> str:
+    """If a host has several addresses, asyncio raises one error that has the errno only in its
+    text."""
+    match = _ERRNO.search(str(error))
+    number = error.errno or (int(match[1]) if match else None)
     if number == errno.ECONNREFUSED:
         return "the database refuses connections"
     if number is None or number in _BROKEN:
@@ -80,5 +81,5 @@ def _of_the_system(error: OSError) -> str:
     return f"the database cannot be reached: {os.strerror(number)}"
 
 
-def _of_the_server(error: BaseException) -> str:
+def _describe_server_error(error: BaseException) -> str:
     return f"the database reports an error (SQLSTATE {getattr(error, 'sqlstate', None) or 'unknown'})"

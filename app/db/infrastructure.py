@@ -1,4 +1,5 @@
-"""What every room stands on, passed as one thing."""
+"""What every service needs besides other services: settings, metrics, the database and its
+clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,15 +18,17 @@ from app.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Infrastructure:
+    """Built once per process and passed to every service."""
+
     settings: Settings
     metrics: Metrics
     db: Database
     reads: SearchConnections
-    inspection: ServerChecks
+    server_checks: ServerChecks
     clock: DatabaseClock
     job_ids: JobIdGenerator
-    wakeups: Notifier
-    versions: ConfigVersions
+    notifier: Notifier
+    config_versions: ConfigVersions
 
     @property
     def now(self) -> Callable[[], datetime]:
@@ -33,5 +36,6 @@ class Infrastructure:
 
     @property
     def retention_now(self) -> Callable[[], datetime]:
-        """Retention deletes rows that are old by this time, which follows a jump ahead of the database's clock only a day later."""
+        """The time by which retention decides that a row is old. If the database's clock jumps
+        ahead, this time follows only a day later."""
         return self.clock.retention.now

@@ -1,4 +1,8 @@
-"""Lanes, and ids that carry them. A lane is the shard key: `queue_id * 256 + n`; whoever has a job's id has its lane."""
+"""Lanes, and job ids that contain them.
+
+A lane is a shard of a queue, and the shard key of every table of jobs: `queue_id * 256 + n`. A
+job's id contains its lane.
+"""
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +31,7 @@ _first = itemgetter(0)
 
 
 def lane_of(job_id: UUID) -> int:
-    """Any UUID has some lane; a foreign one simply finds no job there."""
+    """Any UUID yields a lane. One that is no job id finds no job there."""
     return (job_id.int >> _RANDOM_BITS) & _LANE_MASK
 
 
@@ -40,61 +44,70 @@ def lanes_of(queue_id: int, lanes: int) -> range:
 
 
 def queue_lock_id(queue_id: int) -> int:
-    """Who counts what waits in a queue holds a gate of its own: claims and turns, which hold those of the lanes, need not wait for him."""
+    """The queue lock protects `max_waiting`. It is separate from the lane locks, so that counting
+    does not block claims and admissions."""
     return -queue_id
 
 
 def caller_lock_id(name: str) -> int:
-    """Who counts the leases of a caller holds this gate, beyond those of the queues. Callers that share one wait for each other."""
+    """The lock for counting a caller's leases; its numbers follow those of the queue locks. Callers
+    whose names collide wait for each other."""
     return -(1 << 20) - digest("caller", name).int % (1 << 20)
 
 
 def created_at(job_id: UUID) -> datetime:
-    """An id is minted when its job is, on the database's clock, so no row stores the instant again."""
+    """The id contains the time at which it was generated, by the database's clock: when the job was
+    created. No row needs to store that time again."""
     return _instant(job_id.int >> 80)
 
 
 @lru_cache(maxsize=10_000)
 def _instant(milliseconds: int) -> datetime:
-    """Remembered, as the jobs of a batch are of one or two milliseconds."""
+    """Cached, because the jobs of a batch are created within one or two milliseconds."""
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def first_id_at(instant: datetime) -> UUID:
-    """The smallest id of that millisecond: a bound for time filters that the index on ids can use."""
+    """The smallest id of that millisecond: a bound with which time filters can use the index on
+    ids."""
     return UUID(int=max(0, _milliseconds(instant)) << 80)
 
 
 def digest(*parts: str) -> UUID:
-    """128 bits that stand for the parts. A separator no part can hold keeps ("a", "bc") apart from ("ab", "c")."""
+    """A 128-bit hash of the parts. The separator cannot occur in a part, so ("a", "bc") and ("ab",
+    "c") differ."""
     return UUID(bytes=blake2b("\x1f".join(parts).encode(), digest_size=16).digest())
 
 
 def shared_digest(*parts: str) -> UUID:
-    """The same for what SQL must reckon too (longshore_enqueue): Postgres has sha256 and no blake2b."""
+    """Like `digest`, for hashes that SQL must compute as well (longshore_enqueue): Postgres has
+    sha256 and no blake2b."""
     return UUID(bytes=sha256("\x1f".join(parts).encode()).digest()[:16])
 
 
 def lane_of_group(group: str, lanes: int) -> int:
-    """Which of n lanes a group lives in; from the first four bytes, which SQL can reckon with."""
+    """Which of n lanes a group belongs to. Uses the first four bytes, with which SQL can
+    compute."""
     return (shared_digest(group).int >> 96) % lanes
 
 
 def lane_of_key(key: UUID, lanes: int) -> int:
-    """Which of n lanes a key falls on: the same in every process and every release."""
+    """Which of n lanes a key belongs to: the same in every process and every release."""
     return key.int % lanes
 
 
-def by_lane(things: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, list[T]]:
-    """Lanes in their order and ids in theirs: that is the order of locks. Numbers are compared ten times faster than UUIDs."""
+def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, list[T]]:
+    """Groups items by lane: lanes in ascending order, ids in ascending order within a lane, which
+    is the lock order. Sorts by integers, because they compare ten times faster than UUIDs."""
     lanes: dict[int, list[T]] = {}
-    for number, thing in sorted([(job_id(thing).int, thing) for thing in things], key=_first):
-        lanes.setdefault((number >> _RANDOM_BITS) & _LANE_MASK, []).append(thing)
+    for number, item in sorted([(job_id(item).int, item) for item in items], key=_first):
+        lanes.setdefault((number >> _RANDOM_BITS) & _LANE_MASK, []).append(item)
     return dict(sorted(lanes.items()))
 
 
 class JobIdGenerator:
-    """UUIDv7 with a 12-bit counter below the millisecond (monotonic within a process), then the lane, then 38 random bits."""
+    """Generates UUIDv7s: the millisecond, a 12-bit counter (so that ids rise within a process), the
+    lane, 38 random bits."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
@@ -102,25 +115,27 @@ class JobIdGenerator:
         self._rng = _rng()
 
     def __call__(self, lane: int) -> UUID:
-        return self.several([lane])[0]
+        return self.generate_many([lane])[0]
 
-    def several(self, lanes: Sequence[int]) -> list[UUID]:
-        """One for each lane, in this order. One look at the clock serves all."""
+    def generate_many(self, lanes: Sequence[int]) -> list[UUID]:
+        """One id for each lane, in this order. Reads the clock once."""
         first = max(_milliseconds(self._now()) << 12, self._tick + 1)
         self._tick = first + len(lanes) - 1
         return [_job_id(tick, lane, next(self._rng)) for tick, lane in enumerate(lanes, first)]
 
 
 def _rng() -> Iterator[int]:
-    """Numbers of 64 random bits, fetched many at a time: each call of the operating system takes some microseconds."""
+    """Yields numbers of 64 random bits. Fetches 512 at a time, because each system call takes a few
+    microseconds."""
     while True:
         yield from unpack(">512Q", secrets.token_bytes(8 * 512))
 
 
-def _job_id(tick: int, lane: int, die: int) -> UUID:
-    """The driver's own kind of UUID, which is one of Python's too: made, compared and sent in a fifth of the time."""
+def _job_id(tick: int, lane: int, random_bits: int) -> UUID:
+    """Returns asyncpg's subclass of UUID, which is created, compared and sent in a fifth of the
+    time."""
     upper = (tick >> 12) << 16 | 0x7 << 12 | tick & 0xFFF
-    return pgproto.UUID(_halves(upper, 0b10 << 62 | lane << _RANDOM_BITS | die >> 64 - _RANDOM_BITS))
+    return pgproto.UUID(_halves(upper, 0b10 << 62 | lane << _RANDOM_BITS | random_bits >> 64 - _RANDOM_BITS))
 
 
 def _milliseconds(instant: datetime) -> int:

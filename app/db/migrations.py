@@ -1,4 +1,5 @@
-"""The schema, through Alembic: to head, what head is, and what a revision file needs."""
+"""Migrations with Alembic: upgrade and downgrade, the newest revision, and helpers for revision
+files."""
 
 import time
 from collections.abc import Callable
@@ -25,39 +26,41 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATOR_LOCK = 0x6C6F6E67  # "long"
 LOCK_TIMEOUT = "200ms"
-TRIES = 50  # each gives up after lock_timeout, so that claims are never held up for longer than that
+# Each gives up after LOCK_TIMEOUT, so that no claim waits longer than that for a migration.
+TRIES = 50
 
 
 def config(dsn: str) -> Config:
-    made = Config(ROOT / "alembic.ini")
-    made.attributes["dsn"] = dsn
-    return made
+    alembic_config = Config(ROOT / "alembic.ini")
+    alembic_config.attributes["dsn"] = dsn
+    return alembic_config
 
 
 class UnknownRevision(Exception):
     """A newer release migrated the database, so this release has no migration from its revision."""
 
 
-class Upgraded(NamedTuple):
+class UpgradeResult(NamedTuple):
     """Revisions before and after the upgrade. `before` is None if the database had no schema."""
 
     before: str | None
     after: str
 
 
-def upgrade(dsn: str) -> Upgraded:
-    """Migrates to the newest revision. `alembic/env.py` stores the revision that it found, after it has acquired the migration lock."""
-    settings = config(dsn)
+def upgrade(dsn: str) -> UpgradeResult:
+    """Migrates to the newest revision. `alembic/env.py` acquires the migration lock and then stores
+    the revision that it found in the attributes of the config."""
+    alembic_config = config(dsn)
     try:
-        _with_retries(lambda: command.upgrade(settings, "head"))
+        _with_retries(lambda: command.upgrade(alembic_config, "head"))
     except CommandError as error:
-        found = settings.attributes.get("revision")
+        found = alembic_config.attributes.get("revision")
         if found is None or found in older_than_head() | {head()}:
             raise
         raise UnknownRevision(
             f"the schema is at {found}, which this release does not know: it needs {head()}; run a newer release"
         ) from error
-    return Upgraded(settings.attributes["revision"], head())
+    return UpgradeResult(alembic_config.attributes["revision"], head())
 
 
 def downgrade(dsn: str, revision: str) -> None:
@@ -66,9 +69,9 @@ def downgrade(dsn: str, revision: str) -> None:
 
 @cache
 def head() -> str:
-    found = ScriptDirectory.from_config(config("")).get_current_head()
-    assert found is not None, "there is at least one revision"
-    return found
+    revision = ScriptDirectory.from_config(config("")).get_current_head()
+    assert revision is not None, "there is at least one revision"
+    return revision
 
 
 async def current_revision(db: "Executor") -> str | None:
@@ -80,7 +83,8 @@ async def current_revision(db: "Executor") -> str | None:
 
 @cache
 def older_than_head() -> frozenset[str | None]:
-    """Revisions with which this release cannot work; None stands for no schema at all."""
+    """The revisions with which this release cannot work. None stands for a database without a
+    schema."""
     return frozenset(
         {None, *(script.revision for script in ScriptDirectory.from_config(config("")).walk_revisions())} - {head()}
     )
@@ -91,39 +95,45 @@ def _with_retries(run: Callable[[], None]) -> None:
         try:
             run()
             return
-        except (DBAPIError, LockNotAvailableError) as error:  # the second from `run_file`, past SQLAlchemy
+        except (
+            DBAPIError,
+            LockNotAvailableError,
+        ) as error:  # `run_file` raises the second, because it bypasses SQLAlchemy
             if "LockNotAvailable" not in repr(error) or not left:
                 raise
             time.sleep(0.2)
 
 
 def run_file(revision_file: str, direction: str) -> None:
-    """Runs `0001_x.up.sql` beside `0001_x.py`. Through the driver's own `execute`: SQLAlchemy's cursor prepares, and a prepared
-    statement cannot be several."""
+    """Runs `0001_x.up.sql` beside `0001_x.py`. Uses the driver's `execute`: SQLAlchemy's cursor
+    prepares its text, and a prepared statement cannot contain several statements."""
     script = Path(revision_file).with_suffix(f".{direction}.sql").read_text()
     bind = op.get_bind()
-    bind.execute(text("SELECT 1"))  # opens the transaction, which the driver's own call would not
+    bind.execute(text("SELECT 1"))  # begins the transaction, which the driver's call would not
     adapted: Any = bind.connection.dbapi_connection
     adapted.run_async(lambda driver: driver.execute(script))
 
 
-def run_file_one_by_one(revision_file: str, direction: str) -> None:
-    """For CREATE INDEX CONCURRENTLY, which no transaction may hold; no statement of such a file has a semicolon inside."""
+def run_file_in_autocommit(revision_file: str, direction: str) -> None:
+    """Runs the statements one by one, for CREATE INDEX CONCURRENTLY, which cannot run in a
+    transaction. Splits at every semicolon, so no statement of such a file may contain one."""
     script = Path(revision_file).with_suffix(f".{direction}.sql").read_text()
     with op.get_context().autocommit_block():
-        # It waits for older transactions, which holds up nobody but other migrations: giving up would throw away the whole build.
+        # CREATE INDEX CONCURRENTLY waits for older transactions. That blocks only other migrations,
+        # and giving up would throw away the whole build.
         op.get_bind().exec_driver_sql("SET lock_timeout = 0")
         for statement in filter(str.strip, script.split(";")):
             op.get_bind().exec_driver_sql(statement)
         op.get_bind().exec_driver_sql(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
 
 
-def is_ours(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
-    """Partitions come and go with time; they are no part of the model."""
+def include_object(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
+    """Excludes partitions: they are created and dropped over time, and are no part of the model."""
     return not (kind == "table" and (name or "").startswith("finished_jobs_"))
 
 
 def engine(dsn: str) -> AsyncEngine:
-    """SQLAlchemy on connections that we make: it spells some options of a DSN differently, and knows no list of hosts. A standby is
-    refused, and so is an old primary."""
+    """SQLAlchemy on connections of PrimaryConnector, which refuses standbys and superseded
+    primaries. SQLAlchemy itself spells some options of a DSN differently and supports no list of
+    hosts."""
     return create_async_engine("postgresql+asyncpg://", async_creator=PrimaryConnector(dsn).connect, poolclass=NullPool)

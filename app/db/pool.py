@@ -1,4 +1,8 @@
-"""The pool: SQL text on asyncpg. What ends a lease or keeps it alive has connections in reserve; what a failure means is in `outcomes`."""
+"""Runs SQL text on pooled asyncpg connections, in autocommit or in a transaction.
+
+Some connections are reserved for calls that end a lease or keep it alive. `write_outcome` says what
+a failed call means for its caller.
+"""
 
 import asyncio
 import time
@@ -12,7 +16,7 @@ import asyncpg
 from asyncpg import Record
 
 from app.db import schema_state, session_settings
-from app.db.connections import IdleConnections
+from app.db.connections import ConnectionPool
 from app.db.failure_causes import describe
 from app.db.primary import Connection, PrimaryConnector, ServerRefused
 from app.db.watchdog import Watchdog
@@ -26,15 +30,18 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 CLOSE_SECONDS = 5
-LONG_SECONDS = 5.0  # no statement of ours takes that long, unless it waits for a standby or for a disk
+# No statement of the broker takes that long unless it waits for a standby or a disk.
+LONG_SECONDS = 5.0
 
-ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)  # Postgres rolls back the whole transaction
+# Postgres rolls back the whole transaction.
+ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
-_reserved: ContextVar[bool] = ContextVar("ahead", default=False)
+_reserved: ContextVar[bool] = ContextVar("reserved", default=False)
 
 
 class Executor(Protocol):
-    """What a store function needs: the database (each statement by itself) or a transaction (all or nothing)."""
+    """What a store function runs its statements on: the database, where each statement commits on
+    its own, or a transaction, where all of them commit together."""
 
     async def rows(self, sql: str, *args: object) -> list[Record]: ...
 
@@ -43,7 +50,7 @@ class Executor(Protocol):
     async def value(self, sql: str, *args: object) -> Any: ...
 
 
-class _OnConnection:
+class _ConnectionExecutor:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
@@ -60,12 +67,13 @@ class _OnConnection:
         return await call(sql, *args)
 
 
-class Transaction(_OnConnection):
-    """Statements that commit together when the block ends."""
+class Transaction(_ConnectionExecutor):
+    """Runs statements that commit together when the `with` block ends."""
 
 
-class AutocommitConnection(_OnConnection):
-    """Statements each by itself. Deadlocks and serialization failures are undone whole by Postgres: once more is safe."""
+class AutocommitConnection(_ConnectionExecutor):
+    """Runs statements that commit one by one. A deadlock or a serialization failure is retried
+    once: Postgres has rolled back the whole statement, so repeating it is safe."""
 
     async def _run(self, call: Callable[..., Awaitable[T]], sql: str, args: Sequence[object]) -> T:
         try:
@@ -77,74 +85,79 @@ class AutocommitConnection(_OnConnection):
 
 
 class Database:
-    """`value`, `row`, `rows` run one statement in autocommit; `transaction` is for what has to be all or nothing."""
+    """The pool of one process. `value`, `row` and `rows` run one statement in autocommit;
+    `transaction` makes several statements atomic."""
 
     def __init__(self, dsn: str, settings: Settings, metrics: Metrics) -> None:
         self.dsn = dsn
         self._settings = settings
         self._metrics = metrics
-        self._servers = PrimaryConnector(
+        self._connector = PrimaryConnector(
             dsn, durable=settings.require_durable, host_seconds=settings.silent_seconds / 3
         )
-        self._watchdog = Watchdog(self._servers, settings.silent_seconds)
-        self._reader: asyncio.Task[None]
-        self._connections = IdleConnections(self._connect, settings.pool_size, settings.connections_reserved)
-        self._uses: dict[Connection, Checkout] = {}
+        self._watchdog = Watchdog(self._connector, settings.silent_seconds)
+        self._watchdog_task: asyncio.Task[None]
+        self._pool = ConnectionPool(self._connect, settings.pool_size, settings.connections_reserved)
+        self._checkouts: dict[Connection, Checkout] = {}
         metrics.long_statements.set_function(self.long_statements)
 
     async def open(self) -> None:
-        """Opens without connecting: a broker may start before its database, and says so in /readyz."""
-        self._reader = asyncio.create_task(self._watchdog.run(), name="database watchdog")
+        """Starts the watchdog and opens no connection: a broker may start before its database, and
+        /readyz reports that."""
+        self._watchdog_task = asyncio.create_task(self._watchdog.run(), name="database watchdog")
 
     async def close(self) -> None:
-        """Waits for what is running, but not for ever: a hung connection must not keep the process alive."""
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
+        """Waits for running statements, but not forever: a hung connection must not keep the
+        process alive."""
+        self._watchdog_task.cancel()
+        await asyncio.gather(self._watchdog_task, return_exceptions=True)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._connections.close()
+                await self._pool.close()
         except TimeoutError:
             self.terminate()
 
     async def _connect(self) -> Connection:
-        pooled = not self._settings.statement_cache
-        connection = await self._servers.connect(
-            statement_cache_size=0 if pooled else 1000,
+        has_pooler = not self._settings.statement_cache
+        connection = await self._connector.connect(
+            statement_cache_size=0 if has_pooler else 1000,
             max_cached_statement_lifetime=0,
-            server_settings=session_settings.session_parameters(pooled=pooled),
+            server_settings=session_settings.session_parameters(has_pooler=has_pooler),
         )
-        connection.add_log_listener(self._hear)
+        connection.add_log_listener(self._on_log_message)
         return connection
 
-    def _hear(self, connection: object, message: asyncpg.PostgresLogMessage) -> None:
-        use = self._uses.get(connection)  # type: ignore[call-overload]  # the stubs think of proxies too
-        if use is not None:
-            use.hear(message)
+    def _on_log_message(self, connection: object, message: asyncpg.PostgresLogMessage) -> None:
+        checkout = self._checkouts.get(connection)  # type: ignore[call-overload]  # the stubs allow for proxies
+        if checkout is not None:
+            checkout.on_log_message(message)
 
     def explain_to_operator(self, problem: DatabaseUnavailable) -> str:
-        """The problem's detail with host and port, which callers must not see."""
+        """The detail of the problem with host and port, which only operators may see."""
         error = problem.__cause__
-        if isinstance(error, ServerRefused):  # by the watchdog, or for what the server said
+        if isinstance(error, ServerRefused):  # by the watchdog, or because of the server's reply
             error = None if isinstance(error.__cause__, TimeoutError) else error.__cause__
         return describe(error, self.dsn) if isinstance(error, OSError | asyncpg.PostgresError) else problem.detail
 
     def terminate(self) -> None:
-        """Every connection, whoever has it."""
-        self._servers.terminate()
+        """Terminates every connection, idle or in use."""
+        self._connector.terminate()
 
     def long_statements(self) -> int:
-        """How many have been running, or waiting for a standby, for so long that somebody should look."""
-        since = time.monotonic() - LONG_SECONDS
-        return sum(use.began < since for use in self._uses.values())
+        """The number of statements that have been running, or waiting for a standby, for more than
+        LONG_SECONDS: an operator should look at them."""
+        limit = time.monotonic() - LONG_SECONDS
+        return sum(checkout.began < limit for checkout in self._checkouts.values())
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """If its caller is cancelled it is terminated: what the driver would send, a cancel request, also ends the wait for a standby,
-        and a commit that is on the primary alone would be there for all to see."""
+        """Acquires a connection. If the caller is cancelled, the connection is terminated: the
+        driver would send a cancel request, which also ends a commit's wait for its standby, and a
+        commit that is only on the primary would become visible to everyone."""
         reserved = _reserved.get()
         with translate_errors(self._metrics, "not_done"):
             connection = await self._acquire(reserved=reserved)
-        use = self._uses[connection] = Checkout()
+        checkout = self._checkouts[connection] = Checkout()
         try:
             with translate_errors(self._metrics, "unknown"):
                 try:
@@ -152,27 +165,28 @@ class Database:
                 except schema_state.MISMATCHES as error:
                     await _explain(connection, error)
                     raise
-                if use.unreplicated:
-                    raise NotReplicated("the wait for the standby was cancelled: it is on the primary alone")
+                if checkout.is_unreplicated:
+                    raise NotReplicated("the wait for the standby was cancelled: the commit is on the primary only")
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError):
                 connection.terminate()
             raise
         finally:
-            del self._uses[connection]
-            self._connections.release(connection, reserved=reserved)
+            del self._checkouts[connection]
+            self._pool.release(connection, reserved=reserved)
 
     async def _acquire(self, *, reserved: bool) -> Connection:
         self._watchdog.raise_if_silent()
-        if self._connections.is_idle(reserved=reserved):
-            return await self._connections.take(reserved=reserved)
+        if self._pool.has_idle(reserved=reserved):
+            return await self._pool.acquire(reserved=reserved)
         async with asyncio.timeout(self._settings.acquire_timeout_seconds):
-            return await self._connections.take(reserved=reserved)
+            return await self._pool.acquire(reserved=reserved)
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[AutocommitConnection]:
-        """For what begins at the moment at which it is written: with a busy pool that is not the one at which it was asked for, and a
-        lease would be short, or over, before it is handed out."""
+    async def autocommit(self) -> AsyncIterator[AutocommitConnection]:
+        """Acquires a connection first, for statements that take the current time as an argument. If
+        the pool is busy, a time read before the wait is old, and a lease would be short, or
+        expired, before its job is delivered."""
         async with self.connection() as connection:
             yield AutocommitConnection(connection)
 
@@ -186,12 +200,12 @@ class Database:
                 await connection.execute("ROLLBACK")
                 raise
             ended = await connection.execute("COMMIT")
-            assert ended == "COMMIT", "a statement had failed, and nobody said so"
+            assert ended == "COMMIT", "COMMIT rolled back: an earlier error in the transaction was suppressed"
             mark_written()
 
     @asynccontextmanager
-    async def reading(self, begin: str) -> AsyncIterator[Transaction]:
-        """A read-only transaction. `begin` is the statement that starts it."""
+    async def read_only_transaction(self, begin: str) -> AsyncIterator[Transaction]:
+        """Runs a read-only transaction, started by the statement `begin`."""
         async with self.connection() as connection:
             await connection.execute(begin)
             try:
@@ -215,59 +229,63 @@ class Database:
 
 
 async def _explain(connection: Connection, error: asyncpg.PostgresError) -> None:
-    """Raises SchemaMismatch with a sentence that says which revision is needed, unless the schema is not the cause."""
+    """Raises SchemaMismatch with a detail that names the revision needed. Returns if the schema is
+    not the cause."""
     explanation = await schema_state.explain(connection, error)
     if explanation is not None:
         raise SchemaMismatch(explanation) from error
 
 
 def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
-    """What ends a lease or keeps it alive goes ahead of the rest: its connections are not used up by claims and enqueues."""
+    """Decorates calls that end a lease or keep it alive: they may use the reserved connections,
+    which claims and enqueues cannot use up."""
 
     @wraps(call)
-    async def called(*args: P.args, **fields: P.kwargs) -> T:
-        before = _reserved.set(True)
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        token = _reserved.set(True)
         try:
-            return await call(*args, **fields)
+            return await call(*args, **kwargs)
         finally:
-            _reserved.reset(before)
+            _reserved.reset(token)
 
-    return called
+    return wrapper
 
 
 def retry_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
-    """Repeats a call with a transaction once if Postgres rolled it back as the victim of a deadlock or a serialization failure. The first
-    try must not have changed the arguments of the call."""
+    """Repeats a call once if Postgres rolled back its transaction because of a deadlock or a
+    serialization failure. The first try must not change the arguments of the call."""
 
     @wraps(call)
-    async def called(*args: P.args, **fields: P.kwargs) -> T:
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await call(*args, **fields)
+            return await call(*args, **kwargs)
         except DatabaseUnavailable as error:
             if not isinstance(error.__cause__, ROLLED_BACK):
                 raise
-        return await call(*args, **fields)
+        return await call(*args, **kwargs)
 
-    return called
+    return wrapper
 
 
-async def for_each(things: Iterable[S], act: Callable[[S], Awaitable[T]]) -> list[T]:
-    """All of them, though one may fail, as a row of it is in other hands: that is told when the others are done."""
-    done: list[T] = []
-    failed: DatabaseUnavailable | None = None
-    for thing in list(things):
+async def for_each(items: Iterable[S], action: Callable[[S], Awaitable[T]]) -> list[T]:
+    """Runs the action for every item, even if it fails for one, for example because another
+    transaction has locked its row. The last failure is raised when all others are done."""
+    results: list[T] = []
+    failure: DatabaseUnavailable | None = None
+    for item in list(items):
         try:
-            done.append(await act(thing))
+            results.append(await action(item))
         except DatabaseUnavailable as error:
-            failed = error
-    if failed is not None:
-        raise failed
-    return done
+            failure = error
+    if failure is not None:
+        raise failure
+    return results
 
 
 def to_columns(rows: Sequence[Sequence[object]]) -> list[Sequence[object] | None]:
-    """Rows, at least one, turned into the column arrays that `unnest` takes. Where all are NULL no array is sent: `unnest` fills up what
-    is shorter with NULLs, and the driver takes 0.3 µs for each (of the 24 columns of a new job most are)."""
+    """Transposes rows, at least one, to the column arrays that `unnest` takes. A column of NULLs is
+    sent as NULL: `unnest` fills shorter arrays with NULLs, and the driver needs 0.3 µs for each
+    element. Most of the 24 columns of a new job are NULL."""
     return [
         None if column[0] is None and column.count(None) == len(column) else column
         for column in zip(*rows, strict=True)

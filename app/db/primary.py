@@ -1,8 +1,15 @@
-"""Which server a new connection may lead to: one that takes writes, and that no other has been promoted over (R10).
+"""Connects to the primary: the one server that accepts writes and that no other server has
+replaced.
 
-The highest WAL timeline that this process has seen is kept for each cluster. A server behind it is an old primary that does not know yet
-that it was replaced: what it accepts is lost. A refused server costs the call a 503 `not_done`; with several hosts in the DSN the best of
-them is taken instead. A process that has just started knows no timeline yet, so it asks all hosts first.
+    standby                              refused: it accepts no writes
+    timeline below the highest seen      refused: a superseded primary, and what it accepts is lost
+    timeline above the highest seen      accepted: a promotion; connections to older timelines are terminated
+    otherwise                            accepted
+
+The process remembers the highest WAL timeline that it has seen of each cluster. A server below it
+was replaced and does not know it yet. A refused server costs the call a 503 `not_done`; if the DSN
+names several hosts, the best of them is used instead. A process that has just started knows no
+timeline, so it asks all hosts first. See docs/reliability/rules.md#r10.
 """
 
 import asyncio
@@ -14,147 +21,157 @@ from weakref import WeakKeyDictionary
 import asyncpg
 from asyncpg import Record
 
-from app.db import dsn as names
 from app.db import tls
-from app.db.dsn import Host
+from app.db.dsn import Host, hosts
 from app.db.durability import durability_failures
 
 Connection: TypeAlias = "asyncpg.Connection[Record]"
 
-HOST_SECONDS = 1.5  # for one host of several: a dead one must not use up the time of a call, nor that of a question of the watchdog
+# For one host of several: a dead one must use up neither the time of a call nor that of a watchdog
+# probe.
+HOST_SECONDS = 1.5
 
-# Any role may call these, on Postgres 15 to 18. The name of the current WAL file begins with the timeline, in hexadecimal digits;
-# pg_control_checkpoint() would tell it too, but only from the first checkpoint after a promotion on.
-_ASK = """
+# Any role may call these functions, on Postgres 15 to 18. The name of the current WAL file begins
+# with the timeline in hexadecimal digits. pg_control_checkpoint() returns the timeline, too, but
+# only from the first checkpoint after a promotion on.
+_IDENTIFY = """
 SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
-       current_setting('synchronous_commit') AS synchronous_commit, current_setting('synchronous_standby_names') AS standby_names,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('synchronous_standby_names') AS standby_names,
        pg_is_in_recovery() AS in_recovery,
        (SELECT system_identifier FROM pg_control_system()) AS cluster,
        CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END AS timeline
 """
-_ASK_LESS = """
+_IDENTIFY_WITHOUT_WAL = """
 SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
-       current_setting('synchronous_commit') AS synchronous_commit, current_setting('synchronous_standby_names') AS standby_names,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('synchronous_standby_names') AS standby_names,
        pg_is_in_recovery() AS in_recovery, 0::bigint AS cluster, '0' AS timeline
 """
-_NOT_TOLD = (asyncpg.InsufficientPrivilegeError, asyncpg.FeatureNotSupportedError, asyncpg.UndefinedFunctionError)
+_WAL_HIDDEN = (asyncpg.InsufficientPrivilegeError, asyncpg.FeatureNotSupportedError, asyncpg.UndefinedFunctionError)
 UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class ServerRefused(ConnectionError):
-    """We could connect, and will not: nothing was sent."""
+    """The broker could connect to the server but must not use it. Nothing was sent."""
 
 
 class ServerIdentity(NamedTuple):
-    """Which history of which cluster a primary writes."""
+    """The cluster of a primary, and the timeline that it writes."""
 
     cluster: int
     timeline: int
 
 
 class PrimaryConnector:
-    """`connect` is the pool's way to new connections; every one of them has been asked who it is."""
+    """Opens connections. Every one has been checked to lead to the primary."""
 
     def __init__(self, dsn: str, *, durable: bool = False, host_seconds: float = HOST_SECONDS) -> None:
         self.dsn = dsn
         self._durable = durable
         self._host_seconds = host_seconds
-        places = names.hosts(dsn)
-        self._places: Sequence[Host] = places if len(places) > 1 else ()
-        self._last: Host | None = None
-        self._highest: dict[int, int] = {}
+        dsn_hosts = hosts(dsn)
+        self._hosts: Sequence[Host] = dsn_hosts if len(dsn_hosts) > 1 else ()
+        self._last_host: Host | None = None
+        self._highest_timelines: dict[int, int] = {}
         self._open: WeakKeyDictionary[Connection, ServerIdentity] = WeakKeyDictionary()
         self._tls: dict[str, Any] = tls.options(dsn)
 
     async def connect(self, _dsn: str | None = None, **options: Any) -> Connection:
-        """Where the last one led to, if that is still the right place; otherwise the highest timeline of all hosts."""
-        if not self._places:
+        """Tries the host of the last connection first. If that fails, uses the host with the
+        highest timeline."""
+        if not self._hosts:
             return (await self._connect(None, options))[0]
-        if (last := self._last) is not None:
+        if (last_host := self._last_host) is not None:
             try:
-                return (await self._connect(last, options))[0]
+                return (await self._connect(last_host, options))[0]
             except UNREACHABLE:
-                self._last = None
-            except BaseException:  # whoever waited for it has lost patience: the next one asks all
-                self._last = None
+                self._last_host = None
+            except BaseException:  # the caller's timeout has expired: the next call asks all hosts
+                self._last_host = None
                 raise
         return await self._connect_to_best(options)
 
     async def probe_other_hosts(self) -> None:
-        """Learns of a promotion from the other hosts, as the one in use may not know of it. Then its connections end."""
-        for place in self._places:
-            if place != self._last:
+        """Learns of a promotion from the other hosts, because the host in use may not know of it.
+        A promotion terminates the connections to the host in use."""
+        for host in self._hosts:
+            if host != self._last_host:
                 with suppress(*UNREACHABLE):
-                    (await self._connect(place, {}))[0].terminate()
+                    (await self._connect(host, {}))[0].terminate()
 
     def terminate(self, *, below: ServerIdentity | None = None) -> None:
-        """Ends connections, all or those with an older timeline: what runs on them has an unknown outcome. Terminated and not
-        cancelled, as a cancel request would also end a commit's wait for its standby, and leave it visible here alone."""
+        """Terminates all connections, or those to an older timeline. The outcome of their
+        statements is unknown. Terminates instead of cancelling, because a cancel request would also
+        end a commit's wait for its standby, and the commit would be visible on this server only."""
         for connection, identity in list(self._open.items()):
             if below is None or (identity.cluster == below.cluster and identity.timeline < below.timeline):
                 connection.terminate()
 
     async def _connect_to_best(self, options: dict[str, Any]) -> Connection:
-        tries = [asyncio.create_task(self._connect(place, options)) for place in self._places]
+        attempts = [asyncio.create_task(self._connect(host, options)) for host in self._hosts]
         try:
-            await asyncio.wait(tries)
-            places = dict(zip(tries, self._places, strict=True))
-            found = [one for one in tries if one.exception() is None]
-            if not found:
-                raise _most_telling([error for one in tries if (error := one.exception())])
-            best = max(found, key=lambda one: one.result()[1].timeline)
+            await asyncio.wait(attempts)
+            hosts_by_attempt = dict(zip(attempts, self._hosts, strict=True))
+            connected = [attempt for attempt in attempts if attempt.exception() is None]
+            if not connected:
+                raise _most_informative([error for attempt in attempts if (error := attempt.exception())])
+            best = max(connected, key=lambda attempt: attempt.result()[1].timeline)
         except BaseException:
-            _drop(tries)
+            _discard(attempts)
             raise
-        _drop([one for one in tries if one is not best])
-        self._last = places[best]
+        _discard([attempt for attempt in attempts if attempt is not best])
+        self._last_host = hosts_by_attempt[best]
         return best.result()[0]
 
-    async def _connect(self, place: Host | None, options: dict[str, Any]) -> tuple[Connection, ServerIdentity]:
-        where: dict[str, Any] = place._asdict() | {"timeout": self._host_seconds} if place else {}
-        connection: Connection = await asyncpg.connect(self.dsn, **(options | where | self._tls))
+    async def _connect(self, host: Host | None, options: dict[str, Any]) -> tuple[Connection, ServerIdentity]:
+        address: dict[str, Any] = host._asdict() | {"timeout": self._host_seconds} if host else {}
+        connection: Connection = await asyncpg.connect(self.dsn, **(options | address | self._tls))
         try:
-            async with asyncio.timeout(self._host_seconds if place else None):  # one that lets us in and then hangs
-                self._open[connection] = identity = self._admit(await _ask(connection))
+            # The timeout covers a server that accepts the connection and then hangs.
+            async with asyncio.timeout(self._host_seconds if host else None):
+                self._open[connection] = identity = self._check(await _identify(connection))
         except BaseException:
             connection.terminate()
             raise
         return connection, identity
 
-    def _admit(self, told: Record) -> ServerIdentity:
-        if told["in_recovery"]:
-            raise ServerRefused("the server is a standby: it takes no writes")
-        if self._durable and (lost := list(durability_failures(dict(told)))):
-            raise ServerRefused(f"the server is not durable: {'; '.join(lost)}")
-        found = ServerIdentity(told["cluster"], int(told["timeline"], 16))
-        highest = self._highest.get(found.cluster, 0)
-        if found.timeline < highest:
+    def _check(self, facts: Record) -> ServerIdentity:
+        if facts["in_recovery"]:
+            raise ServerRefused("the server is a standby: it accepts no writes")
+        if self._durable and (failures := list(durability_failures(dict(facts)))):
+            raise ServerRefused(f"the server is not durable: {'; '.join(failures)}")
+        identity = ServerIdentity(facts["cluster"], int(facts["timeline"], 16))
+        highest = self._highest_timelines.get(identity.cluster, 0)
+        if identity.timeline < highest:
             raise ServerRefused(
-                f"the server is an old primary: it writes timeline {found.timeline}, another has reached {highest}"
+                f"the server is an old primary: its timeline is {identity.timeline}, "
+                f"another server has reached {highest}"
             )
-        self._highest[found.cluster] = found.timeline
-        self.terminate(below=found)
-        return found
+        self._highest_timelines[identity.cluster] = identity.timeline
+        self.terminate(below=identity)
+        return identity
 
 
-async def _ask(connection: Connection) -> Record:
-    """Where a provider keeps its WAL to itself, a standby can still be told from a primary."""
+async def _identify(connection: Connection) -> Record:
+    """Falls back to a query without the timeline: if a provider hides its WAL, standby and primary
+    can still be distinguished."""
     try:
-        told = await connection.fetchrow(_ASK)
-    except _NOT_TOLD:
-        told = await connection.fetchrow(_ASK_LESS)
-    assert told is not None, "a SELECT without FROM has a row"
-    return told
+        facts = await connection.fetchrow(_IDENTIFY)
+    except _WAL_HIDDEN:
+        facts = await connection.fetchrow(_IDENTIFY_WITHOUT_WAL)
+    assert facts is not None, "a SELECT without FROM has a row"
+    return facts
 
 
-def _most_telling(errors: Sequence[BaseException]) -> BaseException:
-    """Of several hosts: that one was refused says more than that another is away."""
+def _most_informative(errors: Sequence[BaseException]) -> BaseException:
+    """A refusal of one host says more than the absence of another."""
     return next((error for error in errors if isinstance(error, ServerRefused)), errors[0])
 
 
-def _drop(tries: Sequence["asyncio.Task[tuple[Connection, ServerIdentity]]"]) -> None:
-    for one in tries:
-        if not one.done():
-            one.cancel()
-        elif not one.cancelled() and one.exception() is None:
-            one.result()[0].terminate()
+def _discard(attempts: Sequence["asyncio.Task[tuple[Connection, ServerIdentity]]"]) -> None:
+    for attempt in attempts:
+        if not attempt.done():
+            attempt.cancel()
+        elif not attempt.cancelled() and attempt.exception() is None:
+            attempt.result()[0].terminate()

@@ -1,7 +1,12 @@
-"""Named statements: `<room>.sql` holds the text, a function of the same name in the room's store runs it.
+"""Named statements: `<package>.sql` holds the text; a function of the same name in the package's
+`store.py` runs it.
 
-A statement starts at `-- name: x`, may say `-- fills: Shape` (a test compares its columns with the shape's fields), and its
-comment says which transition it makes. `-- as: y` and `-- with: this => that` make it the text of y with that instead of this.
+    -- name: x               starts a statement
+    -- fills: Row            the type of its rows; a test compares its columns with the fields of the type
+    -- as: y                 the text of y, changed by
+    -- with: this => that    replacements of `this` by `that`
+
+The comment of a statement says which transition it makes.
 """
 
 import re
@@ -16,17 +21,20 @@ _FILLS = re.compile(r"^-- fills: (\w+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Query:
+    """One statement. `fills` names the type of its rows."""
+
     name: str
     text: str
     fills: str | None
 
 
 class Queries:
-    """The statements of one file, as attributes: `SQL.enqueue` is the text."""
+    """The statements of one file, as attributes: `SQL.enqueue` is the text of the statement
+    `enqueue`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.all = {statement.name: statement for statement in _parse(path.read_text())}
+        self.all = {query.name: query for query in _parse(path.read_text())}
 
     def __getattr__(self, name: str) -> str:
         try:
@@ -38,26 +46,27 @@ class Queries:
 def _parse(text: str) -> list[Query]:
     pieces = _HEAD.split(text)[1:]
     bodies = dict(zip(pieces[::2], pieces[1::2], strict=True))
-    return [_statement(name, _varied(body, bodies)) for name, body in bodies.items()]
+    return [_query(name, _expand(body, bodies)) for name, body in bodies.items()]
 
 
-def _varied(body: str, bodies: dict[str, str]) -> str:
+def _expand(body: str, bodies: dict[str, str]) -> str:
+    """Applies `-- as:` and `-- with:`."""
     original = _AS.search(body)
     if original is None:
         return body
-    varied = bodies[original[1]]
+    expanded = bodies[original[1]]
     for this, that in _WITH.findall(body):
-        assert this in varied, f"{original[1]} does not say {this}"
-        varied = varied.replace(this, that)
-    return varied
+        assert this in expanded, f"{original[1]} does not contain {this}"
+        expanded = expanded.replace(this, that)
+    return expanded
 
 
-def _statement(name: str, body: str) -> Query:
+def _query(name: str, body: str) -> Query:
     fills = _FILLS.search(body)
     return Query(name, f"/* {name} */" + body.rstrip().removesuffix(";"), fills[1] if fills else None)
 
 
 def load_queries(module_file: str) -> Queries:
-    """The .sql file that bears the name of the room in which `module_file` lies."""
-    room = Path(module_file).parent
-    return Queries(room / f"{room.name}.sql")
+    """Loads the .sql file that is named after the package of `module_file`."""
+    package = Path(module_file).parent
+    return Queries(package / f"{package.name}.sql")

@@ -1,19 +1,22 @@
-"""The clock that retention goes by: it follows a jump ahead of the database's clock only after a day.
+"""The clock of retention: it follows a jump ahead of the database's clock only after a day.
 
-Deleting cannot be undone, so a clock that is 91 days ahead for a minute must not make any row old. After a jump this clock is the
-monotonic clock plus the smallest offset that any sample of the last day had.
+A deletion cannot be undone, so a clock that is 91 days ahead for a minute must not make any row
+old. After a jump this clock is the monotonic clock plus the smallest offset of any sample of the
+last day.
 
     sample                        what this clock does
     ------                        --------------------
-    steady, or ahead by less      shows the database's time: a unique key for ten seconds must not hold for a minute
-    than five minutes
-    jump ahead                    keeps its pace, and follows when the last sample from before the jump is a day old
+    steady, or ahead by less      shows the database's time: a unique key for ten seconds must not last
+    than five minutes             a minute
+    jump ahead                    keeps its pace, and follows when the last sample from before the jump
+                                  is a day old
     jump back                     follows at once: no row becomes older by it
-    back to the right time        like a jump ahead: rows written in the meantime have early timestamps, and are kept for another day
+    back to the right time        like a jump ahead: rows written in the meantime have early timestamps,
+                                  and are kept for another day
 
-The first sample is the broker's own wall clock, so a broker that starts during a jump is safe as well. If the wall clock is the one that
-is wrong, it delays retention for a day. Unique keys with `for_seconds` have such a clock without that sample: a key that holds too long
-refuses work.
+The first sample is the broker's own wall clock, so a broker that starts during a jump is safe, too.
+If the wall clock is the wrong one, retention is delayed by a day. Unique keys with `for_seconds`
+use such a clock without that sample: a key that lasts too long rejects work.
 """
 
 import time
@@ -22,53 +25,57 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-BELIEVED_AFTER = 24 * 60 * 60.0  # seconds; the default lifetime of an Idempotency-Key, so that no jump shortens it
-TOLERANCE = 60.0  # seconds; a sample that is ahead of the previous one by less counts as equal to it
+# Seconds; as long as an Idempotency-Key lives by default: no jump shortens it.
+JUMP_ACCEPTED_AFTER = 24 * 60 * 60.0
+TOLERANCE = 60.0  # seconds; a sample that is ahead of the previous one by less counts as equal
 JUMP = 300.0  # seconds; a smaller lag may be drift: 500 ppm are 43 s a day, on top of TOLERANCE
 
 
 def _since_boot() -> float:
-    """Seconds since boot, including time asleep: a laptop that wakes up must not look like a clock that jumped."""
+    """Seconds since boot, including suspended time: a laptop that resumes must not look like a
+    clock that jumped."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class _Sample(NamedTuple):
-    """`offset` is the difference of a clock to the monotonic clock, last observed at `at`."""
+    """`offset` is the difference between a clock and the monotonic clock, last observed at
+    `observed_at`."""
 
-    at: float
+    observed_at: float
     offset: float
 
 
 class RetentionClock:
-    """Without `wall` the first sample is the database's: a wrong clock of the broker's machine has no effect."""
+    """Without `wall` the first sample is the database's: a wrong clock of the broker's machine has
+    no effect."""
 
     def __init__(
         self, wall: Callable[[], float] | None = time.time, monotonic: Callable[[], float] = _since_boot
     ) -> None:
         self._monotonic = monotonic
-        self._samples: deque[_Sample] = (
-            deque()
-        )  # offsets rise from left to right: a later, smaller one removes those before it
+        # Offsets rise from left to right: a new sample removes earlier ones with a larger offset.
+        self._samples: deque[_Sample] = deque()
         self._latest = 0.0
         if wall is not None:
             self.observe(wall())
 
     def observe(self, instant: float) -> None:
-        """Records what a clock shows now: `instant`, in seconds since 1970."""
-        at = self._monotonic()
-        offset = self._latest = instant - at
+        """Records that the clock shows `instant` now, in seconds since 1970."""
+        observed_at = self._monotonic()
+        offset = self._latest = instant - observed_at
         while self._samples and self._samples[-1].offset > offset:
             self._samples.pop()
         if self._samples and offset - self._samples[-1].offset < TOLERANCE:
             offset = self._samples.pop().offset
-        self._samples.append(_Sample(at, offset))
-        while self._samples[0].at < at - BELIEVED_AFTER:
+        self._samples.append(_Sample(observed_at, offset))
+        while self._samples[0].observed_at < observed_at - JUMP_ACCEPTED_AFTER:
             self._samples.popleft()
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self._monotonic() + self._latest - self.lag(), UTC)
 
     def lag(self) -> float:
-        """Seconds by which the last sample is ahead of this clock; 0 if they are fewer than JUMP."""
+        """Seconds by which the last sample is ahead of this clock; 0 if they are fewer than
+        JUMP."""
         lag = self._latest - self._samples[0].offset
         return lag if lag >= JUMP else 0.0

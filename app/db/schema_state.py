@@ -1,11 +1,12 @@
-"""Explains what is wrong with the schema: which revision it has, which one is needed, which command to run."""
+"""Explains a schema that this release cannot use: its revision, the one needed, the command to
+run."""
 
 import asyncpg
 
 from app.db.migrations import head, older_than_head
 from app.db.primary import UNREACHABLE, Connection
 
-# Errors of Postgres if a statement does not match the schema, or if the role lacks a privilege.
+# What Postgres reports if a statement does not match the schema, or if the role lacks a privilege.
 MISMATCHES = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedColumnError,
@@ -16,22 +17,27 @@ MISMATCHES = (
 
 
 def schema_problem(revision: str | None) -> str | None:
-    """Why this release cannot work with the revision; None if it can. A newer one is fine: migrations run before the release."""
+    """Why this release cannot work with the revision; None if it can. A newer revision is fine,
+    because migrations run before the release is deployed."""
     if revision not in older_than_head():
         return None
-    there = f"the schema is at {revision}" if revision else "the database has no schema yet"
-    return f"{there}, this release needs {head()}: run `python -m app migrate`"
+    state = f"the schema is at {revision}" if revision else "the database has no schema yet"
+    return f"{state}, this release needs {head()}: run `python -m app migrate`"
 
 
 async def explain(connection: Connection, error: asyncpg.PostgresError) -> str | None:
-    """A sentence for the caller of a statement that failed with one of MISMATCHES; None if the schema is not the cause."""
+    """The detail for the caller of a statement that failed with one of MISMATCHES; None if the
+    schema is not the cause."""
     message = error.args[0] if error.args else type(error).__name__
     try:
         role, revision = await connection.fetchval("SELECT current_user"), await _revision(connection)
     except UNREACHABLE:
-        return f"the database refuses: {message}"
+        return f"the database refuses the statement: {message}"
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return f"the database role {role} may not use the schema ({message}): its owner must run SELECT grant_to_broker('{role}')"
+        return (
+            f"the database role {role} may not use the schema ({message}): "
+            f"its owner must run SELECT grant_to_broker('{role}')"
+        )
     if (outdated := schema_problem(revision)) is not None:
         return outdated
     if isinstance(error, asyncpg.UndefinedFunctionError) and revision == head():
@@ -39,11 +45,11 @@ async def explain(connection: Connection, error: asyncpg.PostgresError) -> str |
     newer = (
         "" if revision == head() else f", and this release knows the schema up to {head()} only: run a newer release"
     )
-    return f"the schema is at {revision} and yet {message}{newer}"
+    return f"the schema is at {revision}, but {message}{newer}"
 
 
 async def _revision(connection: Connection) -> str | None:
-    """None if there is no schema, or none that the role can see."""
+    """The revision of the schema; None if there is no schema, or none that the role can see."""
     try:
         revision: str | None = await connection.fetchval("SELECT version_num FROM alembic_version")
     except MISMATCHES:

@@ -1,8 +1,9 @@
-"""Reads that may scan many rows: lists, searches, groups, statistics.
+"""Connections for reads that may scan many rows: lists, searches, groups, statistics.
 
-They use a limited share of the connections and have a time limit, so that eight searches of a large table leave connections for enqueues
-and claims. The time limit is set per transaction (`SET LOCAL`), which works through a pooler in transaction mode. The server cancels the
-statement, so it costs nothing after the caller has received its response.
+These reads use a limited share of the connections and have a time limit, so that eight searches of
+a large table leave connections for enqueues and claims. The time limit is set per transaction (`SET
+LOCAL`), which works through a pooler in transaction mode. The server cancels the statement, so it
+costs nothing after the caller has received its response.
 """
 
 import asyncio
@@ -23,9 +24,9 @@ class SearchConnections:
     def __init__(self, db: Database, settings: Settings) -> None:
         self._db = db
         self._wait_seconds = settings.acquire_timeout_seconds
-        self._seconds = settings.read_timeout_seconds
-        self._begin = f"BEGIN READ ONLY; SET LOCAL statement_timeout = {max(1, round(self._seconds * 1000))}"
-        self._share = asyncio.Semaphore(settings.connections_for_reads)
+        self._timeout_seconds = settings.read_timeout_seconds
+        self._begin = f"BEGIN READ ONLY; SET LOCAL statement_timeout = {max(1, round(self._timeout_seconds * 1000))}"
+        self._slots = asyncio.Semaphore(settings.connections_for_reads)
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
         async with self._transaction() as transaction:
@@ -41,24 +42,27 @@ class SearchConnections:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Transaction]:
-        await self._wait_for_share()
+        await self._wait_for_slot()
         try:
-            async with self._db.reading(self._begin) as transaction:
+            async with self._db.read_only_transaction(self._begin) as transaction:
                 yield transaction
         except DatabaseUnavailable as error:
             if isinstance(error.__cause__, QueryCanceledError):
-                raise DatabaseUnavailable(self._too_long(), error.outcome) from error
+                raise DatabaseUnavailable(self._too_slow(), error.outcome) from error
             raise
         finally:
-            self._share.release()
+            self._slots.release()
 
-    async def _wait_for_share(self) -> None:
+    async def _wait_for_slot(self) -> None:
         try:
             async with asyncio.timeout(self._wait_seconds):
-                await self._share.acquire()
+                await self._slots.acquire()
         except TimeoutError:
             detail = "too many searches are running: try again later, or narrow the filters of the slow ones"
             raise DatabaseUnavailable(detail, "not_done") from None
 
-    def _too_long(self) -> str:
-        return f"the search took longer than {self._seconds:g} seconds: narrow the filter, for example by queue, state or time"
+    def _too_slow(self) -> str:
+        return (
+            f"the search took longer than {self._timeout_seconds:g} seconds: "
+            "narrow the filter, for example by queue, state or time"
+        )

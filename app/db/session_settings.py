@@ -1,13 +1,24 @@
-"""What every session of ours is set to. Through a transaction pooler nothing can be sent: there the role has to have it."""
+"""The settings of every database session.
+
+A transaction pooler cannot pass them on. Behind one, an operator must set them for the role.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-# A plan must not depend on when it was made: what Postgres knows of a queue is out of date within seconds. With statistics from before
-# the claims a heartbeat of 1000 leases scanned the table (2,126 ms; by the index 18); made while `jobs` was empty, any plan does, and
-# stays cached until somebody analyzes. Plain index scans also lock in the order of the ids, and without nested loops the ids that were
-# sent are hashed (put_back of 1000: 27 ms; matched by array position 80). Without sorts, where an index has the order, a claim reads not
-# the whole lane by its primary key when most of it is parked (10 jobs behind 10,000 such: 450 buffers, by jobs_ready 80).
-# No plan_cache_mode: Citus needs custom plans.
+# A plan must not depend on the time at which it was made: the statistics of a queue are out of date
+# within seconds. These settings leave one plan for each statement.
+#
+#  * enable_seqscan: with statistics from before the claims, a heartbeat of 1000 leases scanned the
+#    table (2,126 ms; by the index 18 ms). A plan made while `jobs` was empty can be any, and stays
+#    cached until the next ANALYZE.
+#  * enable_bitmapscan: plain index scans also lock rows in the order of their ids.
+#  * enable_nestloop: without nested loops the ids of a request are hashed (requeueing 1000 jobs:
+#    27 ms; matched by array position 80 ms).
+#  * enable_sort: without sorts a claim uses the index that has its order. It does not read the whole
+#    lane by its primary key when most jobs are pending (10 jobs behind 10,000 pending ones: 450
+#    buffers; by jobs_ready 80).
+#
+# plan_cache_mode is not set: Citus needs custom plans.
 _PLANS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -16,14 +27,20 @@ _PLANS = {
     "jit": "off",
 }
 
-# No statement_timeout: it would not end a wait for a standby, and a write must not be told as failed that may have been done.
-_GUARDS = {
-    "lock_timeout": "1100ms",  # longer than Postgres's deadlock_timeout of 1s: otherwise both sides of a deadlock fail, and as lock waits
-    "idle_in_transaction_session_timeout": "10s",  # a broker that was stopped in the middle must not keep its locks
-    "client_min_messages": "warning",  # that a commit was not replicated is told as a warning, which must come through
+# No statement_timeout: it does not end a wait for a standby, and a write that may have been done
+# must not be reported as failed.
+_LIMITS = {
+    # Longer than Postgres's deadlock_timeout of 1s. Otherwise both sides of a deadlock fail, and as
+    # lock timeouts.
+    "lock_timeout": "1100ms",
+    # A broker that was stopped in a transaction must not keep its locks.
+    "idle_in_transaction_session_timeout": "10s",
+    # An unreplicated commit is reported as a warning, which must be sent.
+    "client_min_messages": "warning",
 }
 
-# The server notices soon that we are gone without a word, and gives our locks free. Sockets of the same machine need none.
+# The server soon notices a broker that vanished, and releases its locks. Unix sockets need no
+# keepalives.
 _KEEPALIVES = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -31,18 +48,19 @@ _KEEPALIVES = {
     "tcp_user_timeout": "10s",
 }
 
-_NAMED = {"application_name": "longshore", "timezone": "UTC"}  # what a pooler passes on
+_PASSED_BY_POOLERS = {"application_name": "longshore", "timezone": "UTC"}
 
-NEEDED: Mapping[str, str] = _PLANS | _GUARDS
-
-
-def missing_settings(found: Sequence[str]) -> Iterator[str]:
-    """What sessions have instead of what we need, in the order of NEEDED."""
-    wrong = [f"{name}={value}" for (name, value), has in zip(NEEDED.items(), found, strict=True) if has != value]
-    if wrong:
-        yield f"a pooler keeps us from sending what the role should be set to: {' '.join(wrong)}"
+NEEDED: Mapping[str, str] = _PLANS | _LIMITS
 
 
-def session_parameters(*, pooled: bool) -> dict[str, str]:
-    """Sent when a connection begins: a later SET would stay behind for others that the pooler lends the session to."""
-    return dict(_NAMED) if pooled else {**_NAMED, **_PLANS, **_GUARDS, **_KEEPALIVES}
+def missing_settings(actual: Sequence[str]) -> Iterator[str]:
+    """Compares the values of a session with NEEDED, in its order."""
+    missing = [f"{name}={value}" for (name, value), found in zip(NEEDED.items(), actual, strict=True) if found != value]
+    if missing:
+        yield f"session settings do not pass the pooler; the database role should be set to: {' '.join(missing)}"
+
+
+def session_parameters(*, has_pooler: bool) -> dict[str, str]:
+    """Parameters for the start of a connection. A later SET would stay in a session that the pooler
+    lends to other clients."""
+    return dict(_PASSED_BY_POOLERS) if has_pooler else {**_PASSED_BY_POOLERS, **_PLANS, **_LIMITS, **_KEEPALIVES}

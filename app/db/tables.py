@@ -1,4 +1,7 @@
-"""The tables as SQLAlchemy knows them: for `alembic check` and the assembled reads. The migrations are the truth; a test joins the two."""
+"""The tables as SQLAlchemy models, for `alembic check` and for the reads that SQLAlchemy builds.
+
+The migrations define the schema; a test compares both.
+"""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, UUID

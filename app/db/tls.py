@@ -1,11 +1,14 @@
-"""TLS options of database connections, from the DSN. Certificates are verified against the authority that `sslrootcert` names, or against
-the system's authorities. The driver alone would look for a file in the home directory, which most services do not have."""
+"""TLS options of database connections, from the DSN.
+
+Certificates are verified against the authority that `sslrootcert` names, or against the system's
+authorities. The driver alone would look for a file in the home directory, which most services lack.
+"""
 
 import ssl
 from collections.abc import Callable
 from typing import Any
 
-from app.db import dsn as names
+from app.db import dsn as dsn_parser
 
 SYSTEM = "system"
 _MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -17,31 +20,33 @@ class TlsError(OSError):
 
 
 def options(dsn: str) -> dict[str, Any]:
-    """Arguments for `asyncpg.connect`. Empty if the driver's own handling of the DSN is right."""
-    given = names.options(dsn)
-    if given.get("sslmode", "disable") not in _MODES:
-        raise TlsError(f"sslmode is {given['sslmode']}, and must be one of {', '.join(_MODES)}")
+    """Arguments for `asyncpg.connect`. Empty if the driver handles the DSN correctly by itself."""
+    dsn_options = dsn_parser.options(dsn)
+    if dsn_options.get("sslmode", "disable") not in _MODES:
+        raise TlsError(f"sslmode is {dsn_options['sslmode']}, and must be one of {', '.join(_MODES)}")
     for name in _FILES:
-        if name in given and given[name] != SYSTEM:
-            _use(name, given[name], _read)
-    mode = given.get("sslmode", "verify-full" if names.requires_tls(dsn) else "")
-    if mode == "require" and "sslrootcert" in given:
+        if name in dsn_options and dsn_options[name] != SYSTEM:
+            _load_file(name, dsn_options[name], _read)
+    mode = dsn_options.get("sslmode", "verify-full" if dsn_parser.requires_tls(dsn) else "")
+    if mode == "require" and "sslrootcert" in dsn_options:
         mode = "verify-ca"  # as libpq does
-    return {"ssl": _context(given, check_name=mode == "verify-full")} if mode in ("verify-full", "verify-ca") else {}
+    return (
+        {"ssl": _context(dsn_options, check_name=mode == "verify-full")} if mode in ("verify-full", "verify-ca") else {}
+    )
 
 
-def _context(given: names.Options, *, check_name: bool) -> ssl.SSLContext:
-    root = given.get("sslrootcert", SYSTEM)
+def _context(dsn_options: dsn_parser.Options, *, check_name: bool) -> ssl.SSLContext:
+    root = dsn_options.get("sslrootcert", SYSTEM)
     context = ssl.create_default_context() if root == SYSTEM else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = check_name
     if root != SYSTEM:
-        _use("sslrootcert", root, context.load_verify_locations)
-    if "sslcrl" in given:
-        _use("sslcrl", given["sslcrl"], context.load_verify_locations)
+        _load_file("sslrootcert", root, context.load_verify_locations)
+    if "sslcrl" in dsn_options:
+        _load_file("sslcrl", dsn_options["sslcrl"], context.load_verify_locations)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
-    if "sslcert" in given:
-        key, password = given.get("sslkey"), given.get("sslpassword", "")
-        _use("sslcert", given["sslcert"], lambda path: context.load_cert_chain(path, key, lambda: password))
+    if "sslcert" in dsn_options:
+        key, password = dsn_options.get("sslkey"), dsn_options.get("sslpassword", "")
+        _load_file("sslcert", dsn_options["sslcert"], lambda path: context.load_cert_chain(path, key, lambda: password))
     return context
 
 
@@ -50,7 +55,7 @@ def _read(path: str) -> None:
         pass
 
 
-def _use(name: str, path: str, load: Callable[[str], None]) -> None:
+def _load_file(name: str, path: str, load: Callable[[str], None]) -> None:
     try:
         load(path)
     except OSError as error:

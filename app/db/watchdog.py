@@ -1,8 +1,13 @@
-"""Whether the server still answers, asked on a connection of its own: a hung or black-holed one never says that it is gone (R9).
+"""Probes the server on a connection of its own: a hung or black-holed server never reports that it
+is gone.
 
-No statement has a timeout: one that waits for a standby on a server that answers goes on waiting. When the server itself has been silent
-for `silent_seconds`, all connections are terminated: what runs on them is `unknown`, what comes after is `not_done` at once, until it
-answers.
+    answering -> silent      two probes in a row got no reply, for `silent_seconds`: all connections are
+                             terminated, and the outcome of their statements is `unknown`
+    silent    -> silent      calls fail with `not_done` at once
+    silent    -> answering   a probe got a reply, even a refusal
+
+No statement has a timeout: one that waits for a standby, on a server that answers probes, keeps
+waiting. See docs/reliability/rules.md#r9.
 """
 
 import asyncio
@@ -14,51 +19,57 @@ from app.db.failure_causes import describe
 from app.db.primary import Connection, PrimaryConnector, ServerRefused
 from app.log import log
 
-PROBES = 2  # that get no answer in a row; one may be our own fault, if this process was stopped meanwhile
-LATE = 1.25  # a timeout that takes so much longer than it should says more about our own loop: excused, once
-LOOK_AROUND_SECONDS = 3.0
+# Probes without a reply, in a row; one may be this process's fault, if it was stopped in the
+# meantime.
+MAX_MISSES = 2
+# A timeout that fires so much later than it should is this process's fault: excused, once.
+LATE_FACTOR = 1.25
+OTHER_HOSTS_SECONDS = 3.0
 
 
 class Watchdog:
-    def __init__(self, servers: PrimaryConnector, silent_seconds: float) -> None:
-        self._servers = servers
+    """Runs beside the pool of one process."""
+
+    def __init__(self, connector: PrimaryConnector, silent_seconds: float) -> None:
+        self._connector = connector
         self._silent_seconds = silent_seconds
-        self._probe_seconds = silent_seconds / PROBES
+        self._probe_seconds = silent_seconds / MAX_MISSES
         self._connection: Connection | None = None
         self._misses = 0
-        self._excused = False
+        self._is_excused = False
         self._answered_at = time.monotonic()
-        self.silent = False
+        self._is_silent = False
         self._failure: Exception | None = None
 
     def raise_if_silent(self) -> None:
-        """So that no call waits for a server that does not answer, or that refuses connections."""
-        if self.silent:
+        """Keeps calls from waiting for a server that does not answer or that refuses
+        connections."""
+        if self._is_silent:
             raise ServerRefused(_explain(self._failure)) from self._failure
 
     async def run(self) -> None:
-        """Both for ever, side by side: another host that hangs must not hold up the next question."""
+        """Runs both loops concurrently: another host that hangs must not delay the next probe."""
         try:
-            await asyncio.gather(self._keep_asking(), self._keep_looking_around())
+            await asyncio.gather(self._probe_server(), self._probe_other_hosts())
         finally:
-            self._drop()
+            self._disconnect()
 
-    async def _keep_asking(self) -> None:
+    async def _probe_server(self) -> None:
         while True:
             began = time.monotonic()
             try:
                 await self.run_once()
-            except Exception:  # whatever it was: without this loop a silent server would not be noticed
-                log.exception("database could not be probed")
+            except Exception:  # any error: without this loop a silent server would go unnoticed
+                log.exception("probing the database failed")
             await asyncio.sleep(max(0, began + self._probe_seconds / 4 - time.monotonic()))
 
-    async def _keep_looking_around(self) -> None:
+    async def _probe_other_hosts(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_AROUND_SECONDS)
+            await asyncio.sleep(OTHER_HOSTS_SECONDS)
             try:
-                await self._servers.probe_other_hosts()
-            except Exception:  # whatever it was: without this loop an old primary would be trusted
-                log.exception("other hosts could not be asked")
+                await self._connector.probe_other_hosts()
+            except Exception:  # any error: without this loop an old primary would be trusted
+                log.exception("probing the other database hosts failed")
 
     async def run_once(self) -> None:
         began = time.monotonic()
@@ -72,39 +83,39 @@ class Watchdog:
             asyncpg.InterfaceError,
             asyncpg.InternalClientError,
         ) as error:
-            self._drop()
-            if _has_spoken(error):
-                self._answered()
-            elif time.monotonic() - began > self._probe_seconds * LATE and not self._excused:
-                self._excused = True
+            self._disconnect()
+            if _is_reply(error):
+                self._on_reply()
+            elif time.monotonic() - began > self._probe_seconds * LATE_FACTOR and not self._is_excused:
+                self._is_excused = True
             else:
-                self._missed(error)
+                self._on_miss(error)
         else:
-            self._answered()
+            self._on_reply()
 
     async def _probe(self) -> None:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self._servers.connect(
+            self._connection = await self._connector.connect(
                 statement_cache_size=0, server_settings={"application_name": "longshore-watchdog"}
             )
         await self._connection.execute("SELECT 1")
 
-    def _answered(self) -> None:
-        if self.silent:
+    def _on_reply(self) -> None:
+        if self._is_silent:
             log.info("database answers again")
-        self._misses, self._excused, self._answered_at, self.silent = 0, False, time.monotonic(), False
+        self._misses, self._is_excused, self._answered_at, self._is_silent = 0, False, time.monotonic(), False
 
-    def _missed(self, error: Exception) -> None:
+    def _on_miss(self, error: Exception) -> None:
         self._misses += 1
-        if self._misses < PROBES or time.monotonic() - self._answered_at < self._silent_seconds:
+        if self._misses < MAX_MISSES or time.monotonic() - self._answered_at < self._silent_seconds:
             return
-        if not self.silent:
+        if not self._is_silent:
             event = "database silent" if isinstance(error, TimeoutError) else "database unreachable"
-            log.warning(f"{event}, connections terminated", detail=describe(error, self._servers.dsn))
-        self.silent, self._failure = True, error
-        self._servers.terminate()
+            log.warning(f"{event}, connections terminated", detail=describe(error, self._connector.dsn))
+        self._is_silent, self._failure = True, error
+        self._connector.terminate()
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
@@ -114,8 +125,9 @@ def _explain(failure: Exception | None) -> str:
     return "the database does not answer" if failure is None or isinstance(failure, TimeoutError) else describe(failure)
 
 
-def _has_spoken(error: Exception) -> bool:
-    """A server that refuses (full, starting, a standby) is there: whoever asks it hears that from itself."""
+def _is_reply(error: Exception) -> bool:
+    """Whether the error came from the server. A server that refuses (full, starting, a standby) is
+    alive, and a call gets the refusal from the server itself."""
     if isinstance(error, asyncpg.PostgresConnectionError):
         return False
     return isinstance(error, asyncpg.PostgresError | ServerRefused)

@@ -1,4 +1,12 @@
-"""What a failed database call means for the caller: not done, or unknown. The taxonomy of R7, by whether anything was sent."""
+"""Whether a failed database call may have written: `not_done` or `unknown`.
+
+    the call failed before anything was sent             not_done
+    the server reported that it refused the statement    not_done
+    the connection or the session ended in the meantime  unknown
+    an earlier statement of the request has written      unknown
+
+See docs/reliability/rules.md#r7.
+"""
 
 import re
 import time
@@ -14,9 +22,10 @@ from app.db.primary import ServerRefused
 from app.errors import DatabaseUnavailable, Outcome
 from app.metrics import Metrics
 
-# A server that says one of these has ended our session; a commit may have been on its way (57P01 during a wait for a standby).
-_ENDED_MEANWHILE = ("57P01", "57P02", "57P05")
-# Refused before anything was done: starting up, no connection or lock to be had, disk or memory full or failing, read-only.
+# The server has ended the session, perhaps during a commit (57P01 during a wait for a standby).
+_SESSION_ENDED = ("57P01", "57P02", "57P05")
+# The server refused the statement before it changed anything: it is starting up, has no free
+# connection or lock, its disk or memory is full or failing, or it is read-only.
 _REFUSED = (
     "57P03",
     "53",
@@ -35,36 +44,40 @@ _REFUSED = (
 )
 
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
-# Whether this request (each is a task of its own) may have written anything: from then on no failure may say that nothing was done.
+# Whether this request may have written anything (each request is a task of its own). From then on
+# no failure may claim that nothing was done.
 _written: ContextVar[bool] = ContextVar("written", default=False)
 
 
 class Checkout:
-    """A connection in somebody's hands: since when, and what the server has said meanwhile."""
+    """A connection in use: since when, and whether the server has warned of an unreplicated
+    commit."""
 
-    __slots__ = ("began", "unreplicated")
+    __slots__ = ("began", "is_unreplicated")
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self.unreplicated = False
+        self.is_unreplicated = False
 
-    def hear(self, message: asyncpg.PostgresLogMessage) -> None:
-        """A commit whose wait for the standby was cancelled is told as done, with a warning beside it (R8). By the name of the server's
-        function, as its texts are translated."""
+    def on_log_message(self, message: asyncpg.PostgresLogMessage) -> None:
+        """Postgres reports a commit whose wait for the standby was cancelled as successful, with a
+        warning (docs/reliability/rules.md#r8). Compares the name of the server's function, because
+        its texts are translated."""
         if message.server_source_function == "SyncRepWaitForLSN":
-            self.unreplicated = True
+            self.is_unreplicated = True
 
 
 class SchemaMismatch(Exception):
-    """A statement does not match the schema, or the role lacks a privilege. Postgres changed nothing."""
+    """A statement does not match the schema, or the role lacks a privilege. Postgres changed
+    nothing."""
 
 
 class NotReplicated(ConnectionError):
-    """Committed on the primary alone: a failover would lose it."""
+    """A commit reached only the primary: a failover would lose it."""
 
 
 def reset_written() -> None:
-    """A task that lives on begins anew."""
+    """For a task that serves several requests: called before each."""
     _written.set(False)
 
 
@@ -73,24 +86,25 @@ def has_written() -> bool:
 
 
 def mark_written(sql: str | None = None) -> None:
-    """A transaction, or this statement, has come to its end."""
+    """Records that a transaction (None), or this statement, has ended."""
     if sql is None or _writes(sql):
         _written.set(True)
 
 
 @contextmanager
 def translate_errors(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
-    """Errors before anything was sent are `not_done`; afterwards only the server's own word makes them so."""
+    """Raises DatabaseUnavailable with `outcome`, unless the server reported that nothing was done:
+    then with `not_done`. Pass `not_done` before anything was sent, `unknown` afterwards."""
     try:
         yield
-    except (
-        asyncpg.PostgresConnectionError
-    ) as error:  # the connection broke, although it looks like the server's word (08003)
+    # 08003: the connection broke; the server reported nothing.
+    except asyncpg.PostgresConnectionError as error:
         raise _unavailable(metrics, error, outcome) from error
     except asyncpg.PostgresError as error:
         state = error.sqlstate or ""
-        # When the log's disk is full or fails the whole server gives up, and what it was just committing may be on that disk or not.
-        if state in _ENDED_MEANWHILE or error.severity_en == "PANIC":
+        # PANIC: if the disk of the WAL is full or fails, the whole server stops. A commit of that
+        # moment may be on the disk or not.
+        if state in _SESSION_ENDED or error.severity_en == "PANIC":
             raise _unavailable(metrics, error, outcome) from error
         if state.startswith(_REFUSED):
             raise _unavailable(metrics, error, "not_done") from error
@@ -104,13 +118,13 @@ def translate_errors(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
 def _unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> DatabaseUnavailable:
     known: Outcome = "unknown" if has_written() else outcome
     if known == "unknown":
-        _written.set(True)  # a later failure of the same request is no more certain than this one
+        _written.set(True)  # later failures of this request are uncertain, too
     metrics.database_errors.labels(known).inc()
     return DatabaseUnavailable(_detail(error), known)
 
 
 def _detail(error: Exception) -> str:
-    """The `detail` of the 503. It names no host or address, because any caller may see it."""
+    """The `detail` of the 503. Names no host or address, because any caller may see it."""
     if isinstance(error, ServerRefused | NotReplicated | SchemaMismatch):
         return str(error)
     return describe(error)

@@ -10,7 +10,7 @@ from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.change.roles import SERVER, as_role, owned_database
 from tests.cli.command import environment, run
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.contract.document import operations
 from tests.database import Loop, TestDatabase
 
@@ -25,7 +25,7 @@ REFUSED = {
 def details(dsn: str) -> dict[str, str]:
     """The detail of the 503 `not_done` of each call."""
     found: dict[str, str] = {}
-    with threaded_broker(QUICK, dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
         for name, (method, path, body) in REFUSED.items():
             answer = broker.http.request(method, path, json=body)
             problem = answer.json()
@@ -39,7 +39,7 @@ def details(dsn: str) -> dict[str, str]:
 
 
 def test_every_operation_on_an_unmigrated_database_says_what_readyz_says(blank: TestDatabase) -> None:
-    with threaded_broker(QUICK, blank.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, blank.dsn) as broker:
         api = Api(broker.http, "mail")
         (expected,) = [
             check["detail"] for check in api.get("/readyz", status=503)["checks"] if check["name"] == "schema"
@@ -61,14 +61,14 @@ def test_a_missing_column_or_table_is_named(blank: TestDatabase) -> None:
         "ALTER TABLE dead_letters DROP COLUMN reason; DROP FUNCTION make_finished_partition; ALTER TABLE jobs RENAME TO gone"
     )
     found = details(blank.dsn)
-    assert set(found.values()) == {f'the schema is at {migrations.head()} and yet relation "jobs" does not exist'}
+    assert set(found.values()) == {f'the schema is at {migrations.head()}, but relation "jobs" does not exist'}
 
 
 def test_a_newer_schema_without_a_needed_column_asks_for_a_newer_release(blank: TestDatabase) -> None:
     migrations.upgrade(blank.dsn)
     blank.execute("UPDATE alembic_version SET version_num = '9999'; ALTER TABLE jobs RENAME COLUMN tags TO labels")
     found = details(blank.dsn)
-    assert {detail.partition(" and yet column ")[0] for detail in found.values()} == {"the schema is at 9999"}
+    assert {detail.partition(", but column ")[0] for detail in found.values()} == {"the schema is at 9999"}
     assert all(
         detail.endswith(f"this release knows the schema up to {migrations.head()} only: run a newer release")
         for detail in found.values()
@@ -85,7 +85,7 @@ def test_missing_privileges_name_the_role_and_the_grant(postgres: str, loop: Loo
     }
     assert all("permission denied for table" in detail and detail.endswith(grant) for detail in found.values())
     database.execute(f"SELECT grant_to_broker('{SERVER}')")
-    with threaded_broker(QUICK, as_role(database.dsn, SERVER)) as broker:
+    with threaded_broker(TEST_SETTINGS, as_role(database.dsn, SERVER)) as broker:
         Api(broker.http, "mail").enqueue()
     database.close()
 

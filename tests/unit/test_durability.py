@@ -14,7 +14,7 @@ GOOD: Facts = {
     "standbys": 0,
     "data_checksums": "on",
     "brokers": 3,
-    "most_connections": 97,
+    "connection_limit": 97,
 }
 
 
@@ -46,7 +46,7 @@ def test_without_a_standby_any_other_level_is_the_same(level: str) -> None:
     [
         ({"data_checksums": "off"}, "data_checksums is off"),
         ({"standby_names": "b"}, "no synchronous standby is connected"),
-        ({"brokers": 9}, "9 broker processes may open 12 connections each, the server takes 97"),
+        ({"brokers": 9}, "9 broker processes may open 12 connections each, the server accepts 97"),
     ],
 )
 def test_what_deserves_a_word_is_named(change: Facts, begins: str) -> None:

@@ -1,4 +1,5 @@
-"""Backs up an embedded Postgres, also while it serves. The backup is a data folder that can be started as it is."""
+"""Backs up an embedded Postgres, even while it is running. The backup is a data folder that can be
+started as it is."""
 
 import os
 import shutil
@@ -10,7 +11,8 @@ from app.db.embedded.lock import EmbeddedError
 
 
 def check_target(target: Path, data_dir: Path) -> None:
-    """A new folder outside the data folder: a copy of the data folder would contain the backup, and deleting the one would delete both."""
+    """Raises unless the target is a new folder outside the data folder. Inside it, a copy of the
+    data folder would contain the backup, and deleting the folder would delete both."""
     if target.exists():
         raise EmbeddedError(f"{target} exists already: a backup needs a new folder")
     if target.resolve().is_relative_to(data_dir.resolve()):
@@ -20,8 +22,9 @@ def check_target(target: Path, data_dir: Path) -> None:
 
 
 def back_up(dsn: str, source: Path, target: Path) -> None:
-    """Copies into `<target>.partial` and renames that at the end, so a folder with the target's name is always a complete backup. Uses
-    pg_basebackup, because it includes roles, which pg_dump leaves out, and flushes its files to disk."""
+    """Copies into `<target>.partial` and renames that at the end, so a folder with the target's
+    name is always a complete backup. Uses pg_basebackup, because it includes roles, which pg_dump
+    leaves out, and flushes its files to disk."""
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     copy = partial / "postgres"
@@ -35,15 +38,15 @@ def _run(program: str, *arguments: str) -> None:
     path = find_binaries() / program
     if not path.is_file():
         raise EmbeddedError(f"{path} is missing: install all of Postgres's client programs")
-    done = subprocess.run(
+    completed = subprocess.run(
         [path, *arguments], env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
-        raise EmbeddedError(f"{program} failed: {done.stderr.strip()[-2000:]}")
+    if completed.returncode != 0:
+        raise EmbeddedError(f"{program} failed: {completed.stderr.strip()[-2000:]}")
 
 
 def _copy_owner(source: Path, copy: Path) -> None:
-    """If root runs the command, Postgres runs as another user, who must own the copy."""
+    """If root runs the command, Postgres runs as another user, which must own the copy."""
     owner = source.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
         return

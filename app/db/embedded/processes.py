@@ -1,4 +1,5 @@
-"""Processes of an embedded Postgres: as whom it runs, that it ends with its owner, and how it is ended."""
+"""The processes of an embedded Postgres: which user runs them, how they stop, and that they never
+outlive the broker."""
 
 import ctypes
 import os
@@ -11,12 +12,13 @@ from pathlib import Path
 
 from app.db.embedded.lock import EmbeddedError
 
-PATIENCE = 60.0  # for a fast shutdown; then an immediate one
-_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec only calls are safe
+STOP_SECONDS = 60.0  # for a fast shutdown; then an immediate one
+_LIBC = ctypes.CDLL(None)  # loaded at import: between fork and exec only calls are safe
 
 
-def die_with(parent: int) -> None:
-    """Runs in the child, after the change of user, which would undo it. The second line closes the race with a parent's early death."""
+def die_with_parent(parent: int) -> None:
+    """Runs in the child, after the change of user, which would undo it. The check of the parent
+    closes the race with a parent that has already died."""
     set_parent_death_signal = 1
     _LIBC.prctl(set_parent_death_signal, signal.SIGINT)
     if os.getppid() != parent:
@@ -24,8 +26,8 @@ def die_with(parent: int) -> None:
 
 
 def require_passwd_entry() -> None:
-    """Raises if the current uid has no passwd entry: initdb looks up the name of its user and fails without one. Called before anything
-    is created."""
+    """Raises if the current uid has no passwd entry: initdb looks up the name of its user and fails
+    without one. Called before anything is created."""
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -36,23 +38,26 @@ def require_passwd_entry() -> None:
 
 
 def unprivileged_user(*folders: Path) -> pwd.struct_passwd | None:
+    """The user that runs Postgres if this process is root: the owner of the first folder that is
+    not root's, or `nobody`. None if this process is not root."""
     if os.geteuid() != 0:
         return None
     for folder in filter(Path.exists, folders):
         owner = folder.stat().st_uid
-        with suppress(KeyError):  # initdb wants a user with a name
+        with suppress(KeyError):  # initdb needs a user with a name
             if owner != 0:
                 return pwd.getpwuid(owner)
     return pwd.getpwnam("nobody")
 
 
-def halt(pid: int, *, gone: Callable[[], bool]) -> None:
-    for how in (signal.SIGINT, signal.SIGQUIT):
-        deadline = time.monotonic() + PATIENCE
+def stop_process(pid: int, *, has_ended: Callable[[], bool]) -> None:
+    """Requests a fast shutdown, then an immediate one."""
+    for shutdown in (signal.SIGINT, signal.SIGQUIT):
+        deadline = time.monotonic() + STOP_SECONDS
         with suppress(ProcessLookupError):
-            os.kill(pid, how)
-        while not gone() and time.monotonic() < deadline:
+            os.kill(pid, shutdown)
+        while not has_ended() and time.monotonic() < deadline:
             time.sleep(0.02)
-        if gone():
+        if has_ended():
             return
-    raise EmbeddedError(f"Postgres (pid {pid}) does not end")
+    raise EmbeddedError(f"Postgres (pid {pid}) did not stop")
