@@ -1,1 +1,1 @@
-"""Tests name behaviour, arrange over HTTP, and run on a real Postgres."""
+"""Tests are named after behaviour, set up their data over HTTP, and run on a real Postgres."""

@@ -1,4 +1,6 @@
-"""The API as tests speak it: one method per thing that a producer, a worker or an operator does. Fails on any unexpected status."""
+"""An API client for tests: one method per operation of producers, operators and workers.
+
+Each method fails on any unexpected status."""
 
 from datetime import datetime
 from typing import Any
@@ -8,9 +10,9 @@ import httpx
 Json = dict[str, Any]
 
 
-def when(told: str) -> datetime:
-    """An instant to compare with others: as texts, `30Z` comes after `30.013Z`."""
-    return datetime.fromisoformat(told)
+def parse_time(text: str) -> datetime:
+    """Parses a time for comparison: compared as strings, `30Z` comes after `30.013Z`."""
+    return datetime.fromisoformat(text)
 
 
 class Api:
@@ -19,27 +21,27 @@ class Api:
         self.queue = queue
 
     def get(self, path: str, *, status: int = 200, **params: Any) -> Any:
-        return self._checked(self.http.get(path, params=params), status)
+        return self._check(self.http.get(path, params=params), status)
 
     def post(self, path: str, body: Any = None, *, status: int = 200, key: str | None = None) -> Any:
         headers = {"Idempotency-Key": key} if key else {}
-        return self._checked(self.http.post(path, json=body, headers=headers), status)
+        return self._check(self.http.post(path, json=body, headers=headers), status)
 
     def patch(self, path: str, body: Any, *, status: int = 200) -> Any:
-        return self._checked(self.http.patch(path, json=body), status)
+        return self._check(self.http.patch(path, json=body), status)
 
     def put(self, path: str, body: Any, *, status: int = 200) -> Any:
-        return self._checked(self.http.put(path, json=body), status)
+        return self._check(self.http.put(path, json=body), status)
 
     def delete(self, path: str, *, status: int = 200) -> Any:
-        return self._checked(self.http.delete(path), status)
+        return self._check(self.http.delete(path), status)
 
-    def _checked(self, response: httpx.Response, status: int) -> Any:
+    def _check(self, response: httpx.Response, status: int) -> Any:
         assert response.status_code == status, response.text
-        kind = (
+        content_type = (
             "application/problem+json" if status >= 400 and "/readyz" not in str(response.url) else "application/json"
         )
-        assert response.headers["content-type"] == kind
+        assert response.headers["content-type"] == content_type
         return response.json()
 
     # Producers
@@ -49,13 +51,13 @@ class Api:
         return job
 
     def batch(self, *jobs: Json, status: int = 201, key: str | None = None, **fields: Any) -> Json:
-        """Jobs of this test's queue and of type test, unless they say otherwise."""
+        """Enqueues jobs; by default in this test's queue, with type `test`."""
         body = {"jobs": [{"queue": self.queue, "job_type": "test", **job} for job in jobs], **fields}
-        answer: Json = self.post("/jobs/batch", body, status=status, key=key)
-        return answer
+        response: Json = self.post("/jobs/batch", body, status=status, key=key)
+        return response
 
     def enqueue_many(self, count: int, **fields: Any) -> list[str]:
-        """Their ids, in the order of creation."""
+        """Enqueues `count` equal jobs. Returns their ids in order of creation."""
         return [result["job_id"] for result in self.batch(*[fields] * count)["results"]]
 
     def job(self, job_id: str, **params: Any) -> Json:
@@ -75,7 +77,7 @@ class Api:
         return attempts
 
     def pages(self, path: str, **params: Any) -> list[list[Json]]:
-        """Every page of a list, by following its cursors."""
+        """Returns all pages of a list by following its cursors."""
         pages = [self.get(path, **params)]
         while "next_cursor" in pages[-1]:
             pages.append(self.get(path, **params, cursor=pages[-1]["next_cursor"]))
@@ -84,12 +86,12 @@ class Api:
     # Operators
 
     def configure(self, *, status: int = 200, **config: Any) -> Json:
-        """This test's queue, declaratively."""
+        """Sets the complete configuration of this test's queue."""
         queue: Json = self.put(f"/queues/{self.queue}", config, status=status)
         return queue
 
     def reconfigure(self, **config: Any) -> Json:
-        """Only what is given changes."""
+        """Changes only the given fields of this test's queue."""
         queue: Json = self.patch(f"/queues/{self.queue}", config)
         return queue
 
@@ -102,27 +104,27 @@ class Api:
         return queue
 
     def replay(self, job: Json) -> Json:
-        revived: Json = self.post(f"/dead-letters/{job['id']}/replay")
-        return revived
+        replayed: Json = self.post(f"/dead-letters/{job['id']}/replay")
+        return replayed
 
     def stats(self) -> Json:
-        """Of this test's queue."""
+        """Returns the statistics of this test's queue."""
         stats: Json = self.get(f"/queues/{self.queue}/stats")
         return stats
 
     def counts(self) -> dict[str, int]:
-        """Of this test's queue, without the zeros."""
+        """Returns the job counts of this test's queue by state, without zeros."""
         return {state: count for state, count in self.stats()["counts"].items() if count}
 
     # Workers
 
     def claim(self, **fields: Any) -> Json:
         key = fields.pop("key", None)
-        answer: Json = self.post("/claim", {"queues": [self.queue], **fields}, key=key)
-        return answer
+        response: Json = self.post("/claim", {"queues": [self.queue], **fields}, key=key)
+        return response
 
     def claim_one(self, **fields: Any) -> Json:
-        """Exactly one job, or the test fails."""
+        """Claims exactly one job; any other number fails the test."""
         jobs = self.claim(**fields)["jobs"]
         assert len(jobs) == 1, jobs
         job: Json = jobs[0]
@@ -144,22 +146,22 @@ class Api:
         return self._settle("heartbeat", job, status, fields)
 
     def settle(self, *items: Json) -> Json:
-        answer: Json = self.post("/settle", {"items": list(items)})
-        return answer
+        response: Json = self.post("/settle", {"items": list(items)})
+        return response
 
     def heartbeat(self, worker_id: str, *jobs: Json, **fields: Any) -> Json:
         leases = [{"job_id": job["id"], "lease_token": job["lease_token"]} for job in jobs]
-        answer: Json = self.post("/heartbeat", {"worker_id": worker_id, "leases": leases, **fields})
-        return answer
+        response: Json = self.post("/heartbeat", {"worker_id": worker_id, "leases": leases, **fields})
+        return response
 
     def _settle(self, verb: str, job: Json, status: int, fields: Json) -> Json:
-        answer: Json = self.post(
+        response: Json = self.post(
             f"/jobs/{job['id']}/{verb}", {"lease_token": job["lease_token"], **fields}, status=status
         )
-        return answer
+        return response
 
-    def dead(self, error: Json | None = None, **fields: Any) -> Json:
-        """A job that has died of its first failure."""
+    def dead_letter(self, error: Json | None = None, **fields: Any) -> Json:
+        """Enqueues a job and fails it without retry, so that it becomes a dead letter."""
         job = self.enqueue(**fields)
         self.fail(self.claim_one(queues=[job["queue"]]), retryable=False, error=error or {"message": "it broke"})
         return job

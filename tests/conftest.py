@@ -1,4 +1,5 @@
-"""Fixtures: one Postgres server and one broker for the whole run, an empty database and a queue of its own for each test."""
+"""Shared fixtures: one Postgres server and one broker per test run; per test an empty database
+and a queue of its own."""
 
 import itertools
 import time
@@ -16,9 +17,9 @@ from tests.api import Api
 from tests.broker import RunningBroker, threaded_broker
 from tests.database import Loop, TestDatabase, create_database, server
 from tests.polls import Background, background_calls
-from tests.versions import AT_HAND, NOT_AT_HAND
+from tests.versions import AVAILABLE_VERSIONS, MISSING_VERSIONS
 
-QUICK = Settings.model_construct().model_copy(
+TEST_SETTINGS = Settings.model_construct().model_copy(
     update={"port": 0, "sweep_seconds": 0.05, "poll_seconds": 0.2, "retry_base_seconds": 30.0, "log_level": "error"}
 )
 _numbers = itertools.count(1)
@@ -26,7 +27,8 @@ _numbers = itertools.count(1)
 
 log.configure("error")
 
-# The same examples in each run and on any machine: no clock, no memory of earlier runs. `--hypothesis-profile default` tries other ones.
+# Hypothesis uses the same examples in each run and on any machine: no clock, no record of earlier
+# runs. `--hypothesis-profile default` tries other examples.
 settings.register_profile("longshore", derandomize=True, deadline=None, database=None)
 settings.load_profile("longshore")
 
@@ -44,20 +46,20 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--partitioned", action="store_true", help="run on a database whose laned tables are divided by lane"
+        "--partitioned", action="store_true", help="run on a database whose tables with lanes are partitioned by lane"
     )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was not tried is said, so that a green run is not taken for more than it is."""
-    tried, missing = (", ".join(map(str, versions)) for versions in (AT_HAND, NOT_AT_HAND))
-    terminalreporter.write_line(f"Postgres tried: {tried}; supported, but no binaries here: {missing or 'none'}")
-    for name, was_tried in trials().items():
-        terminalreporter.write_line(f"{'Tried' if was_tried else 'Not tried'}: {name}")
+    """Lists the tests that could not run here, so that a green run is not overestimated."""
+    tested, missing = (", ".join(map(str, versions)) for versions in (AVAILABLE_VERSIONS, MISSING_VERSIONS))
+    terminalreporter.write_line(f"Postgres tested: {tested}; supported, but no binaries here: {missing or 'none'}")
+    for name, is_available in optional_tests().items():
+        terminalreporter.write_line(f"{'Tested' if is_available else 'Not tested'}: {name}")
 
 
-def trials() -> dict[str, bool]:
-    """Imported late: tests of one room need nothing of these."""
+def optional_tests() -> dict[str, bool]:
+    """Returns which optional tests can run here. Imports late: tests of one package do not need them."""
     from tests.change import releases, sealed
     from tests.failover import conftest as failover
     from tests.failover import disk
@@ -67,14 +69,16 @@ def trials() -> dict[str, bool]:
         "power cut, full disk (they need root, loop devices and mkfs.ext4)": disk.AT_HAND,
         "failover by Patroni (make patroni)": failover.WITH_PATRONI,
         "PgBouncer (if there is one on the PATH)": bool(POOLER),
-        f"the release before ({releases.PREVIOUS}, if its commit is in this clone) beside this one": releases.AT_HAND,
-        "a read-only file system without privileges (if a mount namespace can be made)": sealed.AT_HAND,
+        f"the previous release ({releases.PREVIOUS}, if its commit is in this clone) beside this one": (
+            releases.IS_AVAILABLE
+        ),
+        "a read-only file system without privileges (if a mount namespace can be created)": sealed.IS_AVAILABLE,
     }
 
 
 @pytest.fixture(scope="session")
 def dsn(postgres: str, loop: Loop, pytestconfig: pytest.Config) -> str:
-    return create_database(postgres, loop, "longshore", in_parts=pytestconfig.getoption("--partitioned"))
+    return create_database(postgres, loop, "longshore", partitioned=pytestconfig.getoption("--partitioned"))
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +90,7 @@ def database(dsn: str, loop: Loop) -> Iterator[TestDatabase]:
 
 @pytest.fixture(scope="session")
 def broker(dsn: str) -> Iterator[RunningBroker]:
-    with threaded_broker(QUICK, dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
         yield broker
 
 
@@ -104,20 +108,22 @@ def queue() -> str:
 
 @pytest.fixture
 def api(broker: RunningBroker, db: TestDatabase, queue: str) -> Api:
-    """The broker's HTTP API, with an empty database behind it and this test's own queue as the default."""
+    """A client of the broker's API, with an empty database and this test's queue as the default."""
     return Api(broker.http, queue)
 
 
 @pytest.fixture
 def http(broker: RunningBroker, db: TestDatabase) -> httpx.Client:
-    """For requests that are not what the API wants."""
+    """A plain HTTP client, for requests that the API rejects."""
     return broker.http
 
 
 @pytest.fixture
 def broker_services(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[Broker]:
-    """The rooms of a broker that serves nobody and has no chores, for what happens with no request."""
-    broker_services = build_broker(QUICK, dsn)
+    """The services of a broker without HTTP server and background services.
+
+    Tests call them directly, to test behaviour that no request triggers."""
+    broker_services = build_broker(TEST_SETTINGS, dsn)
     loop.run(broker_services.infra.db.open())
     loop.run(broker_services.infra.clock.refresh(broker_services.infra.db))
     yield broker_services
@@ -126,7 +132,7 @@ def broker_services(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[Broker]:
 
 @pytest.fixture
 def background() -> Iterator[Background]:
-    """For calls that wait while the test goes on."""
+    """Runs calls in threads while the test continues."""
     with background_calls() as calls:
         yield calls
 
@@ -137,9 +143,11 @@ def eventually() -> Callable[[Callable[[], Any]], Any]:
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Waits for an event that has no signal. The limit is not a measurement: it only ends a test that would hang."""
+    """Waits until the condition is true, and returns its value.
+
+    The timeout measures nothing: it only ends a test that would hang."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"the condition did not become true within {seconds} s"
         time.sleep(0.01)
-    return found
+    return value

@@ -1,4 +1,6 @@
-"""The test database: one server per run (fsync off), a migrated template named by the schema's hash, rows deleted between tests."""
+"""The test database: one server per run (fsync off), copied from a migrated template.
+
+The template is named after the hash of the schema. Tests delete all rows before they start."""
 
 import asyncio
 import hashlib
@@ -14,11 +16,11 @@ import asyncpg
 
 from app.db import migrations
 from app.db.embedded.server import EmbeddedPostgres
-from tests.partitioned import divide
+from tests.partitioned import partition_by_lane
 
 T = TypeVar("T")
 
-# Queues stay: brokers cache them. Tests use queues of their own.
+# Queues are not deleted, because brokers cache them. Each test uses a queue of its own.
 EMPTIED = (
     *(
         "jobs",
@@ -56,7 +58,7 @@ class Loop:
 
 
 class TestDatabase:
-    """SQL from a test: to look behind the API, and to move time by moving rows."""
+    """Runs SQL from a test: reads tables behind the API, and moves time by moving rows."""
 
     __test__ = False
 
@@ -72,9 +74,9 @@ class TestDatabase:
         return self.loop.run(self._pool.fetch(sql, *args))
 
     def row(self, sql: str, *args: object) -> asyncpg.Record:
-        found: asyncpg.Record | None = self.loop.run(self._pool.fetchrow(sql, *args))
-        assert found is not None
-        return found
+        row: asyncpg.Record | None = self.loop.run(self._pool.fetchrow(sql, *args))
+        assert row is not None
+        return row
 
     def value(self, sql: str, *args: object) -> Any:
         return self.loop.run(self._pool.fetchval(sql, *args))
@@ -85,8 +87,9 @@ class TestDatabase:
     def empty(self, seconds: float = 60) -> None:
         """Deletes all rows while brokers run on the database.
 
-        A delete skips rows that another transaction has locked. So it never waits for a row and cannot be part of a deadlock, whatever
-        order the other transaction locks in. It is repeated until one snapshot shows no row in any table.
+        A delete skips rows that another transaction has locked. So it never waits for a row and
+        cannot be part of a deadlock, in whatever order the other transaction takes its locks. It is
+        repeated until one snapshot shows no row in any table.
         """
         deadline = time.monotonic() + seconds
         while tables := [row[0] for row in self.rows(TABLES_WITH_ROWS)]:
@@ -95,7 +98,7 @@ class TestDatabase:
                 self.execute(DELETE_UNLOCKED.format(table=table))
 
     def age(self, job_id: str, seconds: float) -> None:
-        """As if everything that happened to a live job had happened that much earlier."""
+        """Moves all times of a job that is not finished `seconds` into the past."""
         self.execute(
             """
             UPDATE jobs
@@ -109,27 +112,30 @@ class TestDatabase:
 
     @contextmanager
     def uncommitted(self, sql: str, *args: object) -> Iterator[Callable[[str], str]]:
-        """As another process that has done this and neither commits nor gives up until the block ends. Gives what runs more in it."""
+        """Runs a statement in a transaction that stays open until the block ends, like another process.
+
+        Yields a function that runs another statement in that transaction."""
         connection = self.loop.run(asyncpg.connect(self.dsn))
         try:
             self.loop.run(connection.execute("BEGIN"))
             self.loop.run(connection.execute(sql, *args))
-            yield lambda more: self.loop.run(connection.execute(more))
+            yield lambda statement: self.loop.run(connection.execute(statement))
         finally:
             self.loop.run(connection.close())
 
     @contextmanager
     def lane_locked(self, queue: str) -> Iterator[None]:
-        """Holds the lane lock, like a claim that does not end. The queue has one lane, and its lock row exists after the first claim under
-        a limit."""
+        """Holds the lane lock, like a claim that does not end.
+
+        The queue has one lane, and its lock row exists after the first claim under a limit."""
         with self.uncommitted(
             "SELECT FROM gates WHERE lane = (SELECT id * 256 FROM queues WHERE name = $1) FOR UPDATE", queue
         ):
             yield
 
     @contextmanager
-    def led_here(self, service_: str) -> Iterator[None]:
-        """As if this test were the process that leads the chore: brokers leave it alone meanwhile."""
+    def leading(self, service: str) -> Iterator[None]:
+        """Makes this test the leader of a background service, so that no broker runs it."""
         self.execute(
             """
             INSERT INTO leaders (chore, holder, held_until)
@@ -137,15 +143,15 @@ class TestDatabase:
             ON CONFLICT (chore) DO UPDATE
             SET holder = excluded.holder, held_until = excluded.held_until
             """,
-            service_,
+            service,
         )
         yield
-        self.execute("DELETE FROM leaders WHERE chore = $1", service_)
+        self.execute("DELETE FROM leaders WHERE chore = $1", service)
 
     def instant(self, seconds: float) -> str:
-        """So many seconds from now, as the API writes it."""
-        at: datetime = self.value("SELECT now() + make_interval(secs => $1)", float(seconds))
-        return at.isoformat().replace("+00:00", "Z")
+        """Returns the time `seconds` from now in the format of the API."""
+        time_: datetime = self.value("SELECT now() + make_interval(secs => $1)", float(seconds))
+        return time_.isoformat().replace("+00:00", "Z")
 
     def close(self) -> None:
         self.loop.run(self._pool.close())
@@ -153,36 +159,40 @@ class TestDatabase:
 
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
-    """A server for this run alone: nothing in it needs to survive, so nothing is flushed."""
-    quick = {
+    """Runs a server for this test run. Its data need not survive a crash, so nothing is flushed."""
+    options = {
         "fsync": "off",
         "synchronous_commit": "off",
         "full_page_writes": "off",
         "autovacuum": "off",
         "max_connections": "200",
     }
-    with EmbeddedPostgres(folder, options=quick) as dsn:
+    with EmbeddedPostgres(folder, options=options) as dsn:
         yield dsn
 
 
-def create_database(dsn: str, loop: Loop, name: str, *, in_parts: bool = False) -> str:
-    """A migrated database, copied from the template; `in_parts` with its laned tables divided by lane."""
+def create_database(dsn: str, loop: Loop, name: str, *, partitioned: bool = False) -> str:
+    """Creates a migrated database from the template.
+
+    If `partitioned`, its tables with lanes are partitioned by lane."""
     template = f"template_{_schema_hash()}"
     create_empty_database(dsn, loop, template)
     migrations.upgrade(in_database(dsn, template))
-    if in_parts:
-        loop.run(_create(dsn, f"{template}_in_parts", template, then=divide))
-        template = f"{template}_in_parts"
-    loop.run(_create(dsn, name, template))
+    if partitioned:
+        loop.run(copy_database(dsn, f"{template}_partitioned", template, then=partition_by_lane))
+        template = f"{template}_partitioned"
+    loop.run(copy_database(dsn, name, template))
     return in_database(dsn, name)
 
 
 def create_empty_database(dsn: str, loop: Loop, name: str) -> str:
-    loop.run(_create(dsn, name, "template1"))
+    loop.run(copy_database(dsn, name, "template1"))
     return in_database(dsn, name)
 
 
-async def _create(dsn: str, name: str, template: str, then: Callable[[str], Awaitable[None]] | None = None) -> None:
+async def copy_database(
+    dsn: str, name: str, template: str, then: Callable[[str], Awaitable[None]] | None = None
+) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", name):

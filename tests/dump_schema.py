@@ -1,4 +1,6 @@
-"""Prints the schema that the migrations make: `make schema` writes it to alembic/schema.sql, `make test` compares."""
+"""Prints the schema that the migrations create.
+
+`make schema` writes it to alembic/schema.sql; `make test` compares the two."""
 
 import re
 import subprocess
@@ -15,7 +17,7 @@ def dump() -> str:
 
 
 def dump_of(dsn: str) -> str:
-    """Without what depends on the version of the tool."""
+    """Dumps the schema of a database, without the lines that depend on the version of pg_dump."""
     command = [str(find_binaries() / "pg_dump"), "--schema-only", "--no-owner", "--no-privileges", dsn]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return re.sub(r"^(--.*|SET .*|SELECT pg_catalog.*|\\(un)?restrict .*)?\n", "", text, flags=re.MULTILINE).replace(

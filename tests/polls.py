@@ -1,4 +1,4 @@
-"""Many clients at once: calls in the background, connections that can be cut, and what a broker counts."""
+"""Concurrent clients: calls in the background, claims on raw sockets, and values of /metrics."""
 
 import json
 import re
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """Calls that wait while the test goes on."""
+    """Runs calls in threads while the test continues."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
@@ -26,8 +26,8 @@ class Background:
     def submit(self, call: Callable[..., T], *args: Any, **fields: Any) -> "Future[T]":
         return self._pool.submit(call, *args, **fields)
 
-    def map(self, call: Callable[[Any], T], things: Iterable[Any]) -> Iterator[T]:
-        return self._pool.map(call, things)
+    def map(self, call: Callable[[Any], T], items: Iterable[Any]) -> Iterator[T]:
+        return self._pool.map(call, items)
 
     def claim(self, api: Api, **fields: Any) -> "Future[Json]":
         return self._pool.submit(api.claim, **{"wait_seconds": 25, **fields})
@@ -36,14 +36,14 @@ class Background:
         return [self.claim(api, **fields) for _ in range(count)]
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
-        """All at the same moment; their answers in the order of the calls."""
+        """Runs all calls at the same moment. Returns their results in the order of the calls."""
         barrier = Barrier(len(calls))
 
-        def started(call: Callable[[], T]) -> T:
+        def run(call: Callable[[], T]) -> T:
             barrier.wait(30)
             return call()
 
-        return [future.result(60) for future in [self._pool.submit(started, call) for call in calls]]
+        return [future.result(60) for future in [self._pool.submit(run, call) for call in calls]]
 
 
 @contextmanager
@@ -52,32 +52,32 @@ def background_calls() -> Iterator[Background]:
         yield Background(pool)
 
 
-def jobs_of(polls: "Iterable[Future[Json]]") -> list[Json]:
-    """What the polls that have been answered got."""
+def jobs_of_finished_polls(polls: "Iterable[Future[Json]]") -> list[Json]:
+    """Returns the jobs claimed by the polls that have finished."""
     return [job for poll in polls if poll.done() for job in poll.result()["jobs"]]
 
 
-def counted(http: httpx.Client, name: str) -> int:
-    """A figure of /metrics; a counter that has never counted is 0."""
-    found = re.search(rf"^longshore_{name} (\S+)$", http.get("/metrics").text, re.MULTILINE)
-    return round(float(found[1])) if found else 0
+def metric_value(http: httpx.Client, name: str) -> int:
+    """Reads a value from /metrics; 0 for a counter that has never been incremented."""
+    match = re.search(rf"^longshore_{name} (\S+)$", http.get("/metrics").text, re.MULTILINE)
+    return round(float(match[1])) if match else 0
 
 
-def parked(http: httpx.Client) -> int:
-    return counted(http, "polls_parked")
+def parked_polls(http: httpx.Client) -> int:
+    return metric_value(http, "polls_parked")
 
 
 class RawClaim:
-    """A claim on a socket of its own, so that the client can leave at any moment."""
+    """A claim on a raw socket, so that the test can disconnect at any moment."""
 
     def __init__(self, base: str, body: Json, key: str | None = None) -> None:
-        place = urlsplit(base)
-        assert place.hostname is not None
-        self._socket = socket.create_connection((place.hostname, place.port or 80))
+        url = urlsplit(base)
+        assert url.hostname is not None
+        self._socket = socket.create_connection((url.hostname, url.port or 80))
         data = json.dumps(body).encode()
-        keyed = f"Idempotency-Key: {key}\r\n" if key else ""
+        key_header = f"Idempotency-Key: {key}\r\n" if key else ""
         self._socket.sendall(
-            f"POST /claim HTTP/1.1\r\nHost: test\r\n{keyed}Content-Length: {len(data)}\r\n\r\n".encode() + data
+            f"POST /claim HTTP/1.1\r\nHost: test\r\n{key_header}Content-Length: {len(data)}\r\n\r\n".encode() + data
         )
 
     def cut(self) -> None:
@@ -86,8 +86,8 @@ class RawClaim:
     def half_close(self) -> None:
         self._socket.shutdown(socket.SHUT_WR)
 
-    def answered(self) -> bytes:
-        """Everything until the broker closes its side."""
+    def read_to_end(self) -> bytes:
+        """Reads until the broker closes the connection."""
         chunks = []
         while chunk := self._socket.recv(65536):
             chunks.append(chunk)
@@ -95,7 +95,7 @@ class RawClaim:
         return b"".join(chunks)
 
 
-def heard_of(http: httpx.Client) -> None:
-    """What reached the broker's sockets before this call has been read by its loop when this returns."""
+def wait_until_read(http: httpx.Client) -> None:
+    """Waits until the broker's event loop has read everything that reached its sockets before."""
     for _ in range(3):
         assert http.get("/livez").status_code == 200

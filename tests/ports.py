@@ -1,4 +1,4 @@
-"""Ports for brokers that tests and benchmarks start as processes of their own."""
+"""Ports for brokers that tests and benchmarks start as processes."""
 
 import random
 import socket
@@ -12,7 +12,9 @@ import httpx
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A free port that the system gives to no other process. A broker can bind it too, because this socket never listens."""
+    """Reserves a free port, so that the kernel assigns it to no other process.
+
+    A broker can bind the port too, because this socket never listens."""
     with socket.socket() as reservation:
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reservation.bind(("127.0.0.1", 0))
@@ -34,13 +36,15 @@ def is_serving(base: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """All taken at once, so that they differ. Below those that the kernel gives to clients: one of them may not have a broker's port
-    just while it is down."""
-    taken: list[socket.socket] = []
-    while len(taken) < count:
+    """Returns different free ports, by binding all of them at once.
+
+    They are below the ephemeral ports of the kernel: no client connection may get a broker's port
+    while the broker is down."""
+    listeners: list[socket.socket] = []
+    while len(listeners) < count:
         with suppress(OSError):
-            taken.append(socket.create_server(("127.0.0.1", random.randint(10_000, 30_000))))
-    ports = [listener.getsockname()[1] for listener in taken]
-    for listener in taken:
+            listeners.append(socket.create_server(("127.0.0.1", random.randint(10_000, 30_000))))
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
         listener.close()
     return ports

@@ -1,4 +1,6 @@
-"""A database whose clock a test can set while brokers run: the jump is a row that `now()` and `clock_timestamp()` add."""
+"""A database whose clock a test can set while brokers run.
+
+The offset is a row that `now()` and `clock_timestamp()` add to the system's time."""
 
 from tests.database import Loop, TestDatabase, create_database
 
@@ -12,8 +14,9 @@ CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS
 
 
 class SettableClock(TestDatabase):
-    """A migrated database whose clock differs from the right time by `jump`. Only sessions that begin after its creation find these
-    functions first."""
+    """A migrated database whose clock differs from the system's time by an offset.
+
+    Only sessions that begin after its creation use these functions."""
 
     __test__ = False
 
@@ -24,6 +27,6 @@ class SettableClock(TestDatabase):
             database.execute(SETTABLE + f'ALTER DATABASE "{name}" SET search_path = public, pg_catalog;')
         return database
 
-    def jump(self, by: str) -> None:
-        """`by`: an interval such as '91 days', from the right time."""
-        self.execute("UPDATE clock_jump SET by = $1::text::interval", by)
+    def jump(self, offset: str) -> None:
+        """Sets the offset from the system's time to an interval such as '91 days'."""
+        self.execute("UPDATE clock_jump SET by = $1::text::interval", offset)

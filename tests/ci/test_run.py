@@ -1,4 +1,4 @@
-"""The script that CI runs: a failure that passes on the second run is listed, and one that fails again fails CI."""
+"""The CI script: a test that passes on the second run is listed; a test that fails again fails CI."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ BROKEN = "\ndef test_broken(): assert False\n"
 
 
 def run_ci(folder: Path, tests: str) -> tuple[bool, list[str]]:
-    """Runs the script in a project of its own. Returns whether CI passed, and the tests that it calls flaky."""
+    """Runs the script in a new project. Returns whether CI passed, and the tests listed as flaky."""
     (folder / ".venv").symlink_to(sys.prefix)
     shutil.copytree(ROOT / ".ci", folder / ".ci")
     (folder / "Makefile").write_text(MAKEFILE)
@@ -47,7 +47,7 @@ def run_ci(folder: Path, tests: str) -> tuple[bool, list[str]]:
     ],
     ids=["all pass", "flaky", "flaky and broken", "broken", "cannot be imported"],
 )
-def test_ci_lists_flaky_tests_and_fails_for_broken_ones(
+def test_ci_lists_flaky_tests_and_fails_for_broken_tests(
     tmp_path: Path, tests: str, passes: bool, flaky: list[str]
 ) -> None:
     assert run_ci(tmp_path, tests) == (passes, flaky)

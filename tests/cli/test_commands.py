@@ -1,4 +1,4 @@
-"""Commands that end by themselves: config, openapi, migrate; and what is said when something is wrong."""
+"""Commands that exit on their own (config, openapi, migrate), and their error messages."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from app.db.migrations import ROOT, downgrade, head
 from app.settings import Settings
 from tests.cli.command import run
 from tests.contract.document import openapi
-from tests.database import Loop, TestDatabase, _create, in_database
+from tests.database import Loop, TestDatabase, copy_database, in_database
 
 SECRETS = {
     "DATABASE_URL": "postgresql://longshore:hunter2@db.example/longshore?sslpassword=hunter3",
@@ -24,19 +24,19 @@ SECRETS = {
 }
 
 
-def test_config_shows_every_setting_and_no_secret() -> None:
-    shown = run("config", LONGSHORE_PORT="9999", **SECRETS)
-    assert shown.returncode == 0
-    names = [line.partition("=")[0] for line in shown.stdout.splitlines()]
+def test_config_prints_every_setting_and_no_secret() -> None:
+    printed = run("config", LONGSHORE_PORT="9999", **SECRETS)
+    assert printed.returncode == 0
+    names = [line.partition("=")[0] for line in printed.stdout.splitlines()]
     assert names == [
         "DATABASE_URL" if name == "database_url" else f"LONGSHORE_{name.upper()}" for name in Settings.model_fields
     ]
-    assert "LONGSHORE_PORT=9999" in shown.stdout
-    assert "hunter" not in shown.stdout + shown.stderr
-    assert "DATABASE_URL=postgresql://longshore:***@db.example/longshore" in shown.stdout
+    assert "LONGSHORE_PORT=9999" in printed.stdout
+    assert "hunter" not in printed.stdout + printed.stderr
+    assert "DATABASE_URL=postgresql://longshore:***@db.example/longshore" in printed.stdout
 
 
-def test_config_is_what_can_be_set_again() -> None:
+def test_config_output_is_valid_input() -> None:
     defaults = run("config").stdout
     values = dict(line.split("=", 1) for line in defaults.splitlines() if not line.endswith("="))
     assert run("config", **values).stdout == defaults
@@ -50,7 +50,7 @@ def test_config_is_what_can_be_set_again() -> None:
         ("migrate", "DATABASE_URL", "mysql://u:hunter2@db/x"),
     ],
 )
-def test_a_wrong_setting_is_one_line_that_names_it(command: str, name: str, value: str) -> None:
+def test_invalid_setting_prints_one_line_with_its_name(command: str, name: str, value: str) -> None:
     failed = run(command, **{name: value})
     assert failed.returncode == 2, failed.stdout
     assert len(failed.stderr.splitlines()) == 1, failed.stderr
@@ -58,7 +58,7 @@ def test_a_wrong_setting_is_one_line_that_names_it(command: str, name: str, valu
     assert "hunter" not in failed.stderr
 
 
-def test_texts_of_wrong_settings() -> None:
+def test_error_texts_of_invalid_settings() -> None:
     cases = {
         ("LONGSHORE_PORT", "abc"): "must be a whole number, not abc",
         ("LONGSHORE_PORT", "65536"): "must be at most 65535, not 65536",
@@ -76,27 +76,29 @@ def test_texts_of_wrong_settings() -> None:
             "not a valid URL: escape special characters in the password, and name IPv6 hosts alone"
         ),
     }
-    found = {(name, value): typed("config", **{name: value}) for name, value in cases}
+    results = {(name, value): invoke("config", **{name: value}) for name, value in cases}
     expected = {(name, value): (2, "", f"longshore: {name}: {text}\n") for (name, value), text in cases.items()}
-    assert {case: (done.exit_code, done.stdout, done.stderr) for case, done in found.items()} == expected
+    assert {case: (done.exit_code, done.stdout, done.stderr) for case, done in results.items()} == expected
 
 
-def typed(*arguments: str, **given: str) -> Result:
-    """The command without a process of its own, which takes seconds to start."""
+def invoke(*arguments: str, **variables: str) -> Result:
+    """Runs a command in this process, because a new process takes seconds to start."""
     unset: dict[str, str | None] = {
         name: None for name in os.environ if name.startswith("LONGSHORE_") or name == "DATABASE_URL"
     }
-    return CliRunner().invoke(cli, arguments, env=unset | given, catch_exceptions=False)
+    return CliRunner().invoke(cli, arguments, env=unset | variables, catch_exceptions=False)
 
 
 def test_empty_variables_count_as_unset() -> None:
-    assert typed("config", DATABASE_URL="", LONGSHORE_PORT="", LONGSHORE_LISTEN_URL="").stdout == typed("config").stdout
+    assert (
+        invoke("config", DATABASE_URL="", LONGSHORE_PORT="", LONGSHORE_LISTEN_URL="").stdout == invoke("config").stdout
+    )
 
 
-def test_misspelt_variable_is_a_warning_with_the_nearest_name() -> None:
-    shown = typed("config", LONGSHORE_PROT="1", LONGSHORE_QQQQQQQQQ="1", LONGSHORE_URL="http://127.0.0.1:8080")
-    assert (shown.exit_code, shown.stdout) == (0, typed("config").stdout)
-    assert shown.stderr.splitlines() == [
+def test_misspelt_variable_prints_a_warning_with_the_nearest_name() -> None:
+    printed = invoke("config", LONGSHORE_PROT="1", LONGSHORE_QQQQQQQQQ="1", LONGSHORE_URL="http://127.0.0.1:8080")
+    assert (printed.exit_code, printed.stdout) == (0, invoke("config").stdout)
+    assert printed.stderr.splitlines() == [
         "longshore: warning: LONGSHORE_PROT is not a setting: did you mean LONGSHORE_PORT?",
         "longshore: warning: LONGSHORE_QQQQQQQQQ is not a setting",
     ]
@@ -105,7 +107,7 @@ def test_misspelt_variable_is_a_warning_with_the_nearest_name() -> None:
     assert json.loads(failure)["event"] == "broker not started"
 
 
-def test_wrong_setting_of_serve_is_a_log_line() -> None:
+def test_serve_reports_invalid_setting_as_log_line() -> None:
     failed = run("serve", LONGSHORE_PORT="eighty")
     assert failed.returncode == 2, failed.stdout
     line = json.loads(failed.stderr)
@@ -113,7 +115,7 @@ def test_wrong_setting_of_serve_is_a_log_line() -> None:
     assert line["detail"].startswith("LONGSHORE_PORT: ")
 
 
-def test_all_wrong_settings_are_named_at_once() -> None:
+def test_all_invalid_settings_are_reported_together() -> None:
     failed = run("config", LONGSHORE_PORT="65536", LONGSHORE_LOG_LEVEL="loud")
     assert failed.returncode == 2
     assert len(failed.stderr.splitlines()) == 1, failed.stderr
@@ -122,11 +124,11 @@ def test_all_wrong_settings_are_named_at_once() -> None:
 
 def test_openapi_prints_the_document() -> None:
     printed = run("openapi", LONGSHORE_MAX_BATCH_JOBS="7", DATABASE_URL="postgresql://nobody@nowhere/x")
-    assert json.loads(printed.stdout) == openapi(), "whatever the settings of this machine are"
+    assert json.loads(printed.stdout) == openapi(), "the document must not depend on this machine's settings"
 
 
-def test_migrate_says_from_which_revision_to_which(postgres: str, loop: Loop) -> None:
-    loop.run(_create(postgres, "to_be_migrated", "template1"))
+def test_migrate_prints_old_and_new_revision(postgres: str, loop: Loop) -> None:
+    loop.run(copy_database(postgres, "to_be_migrated", "template1"))
     dsn = in_database(postgres, "to_be_migrated")
     assert run("migrate", DATABASE_URL=dsn).stdout == f"Migrated the schema from nothing to {head()}.\n"
     assert run("migrate", DATABASE_URL=dsn).stdout == f"The schema is already at {head()}.\n"
@@ -141,27 +143,27 @@ def test_migrate_says_from_which_revision_to_which(postgres: str, loop: Loop) ->
     database.close()
 
 
-def test_a_database_that_cannot_be_reached_is_one_line() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # bound, but nobody listens
-        failed = run("migrate", DATABASE_URL=f"postgresql://u:hunter2@127.0.0.1:{nobody.getsockname()[1]}/x")
+def test_unreachable_database_prints_one_line() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound, but not listening
+        failed = run("migrate", DATABASE_URL=f"postgresql://u:hunter2@127.0.0.1:{unused.getsockname()[1]}/x")
     assert failed.returncode == 1
     assert len(failed.stderr.splitlines()) == 1, failed.stderr
     assert failed.stderr.startswith("longshore: ")
     assert "hunter" not in failed.stderr
 
 
-def test_without_a_command_the_commands_are_listed() -> None:
+def test_call_without_command_lists_the_commands() -> None:
     listed = run()
     assert all(command in listed.stdout + listed.stderr for command in ("serve", "migrate", "openapi", "config"))
 
 
-def test_an_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_data_folder_prints_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     failed = run("migrate", LONGSHORE_DATA_DIR=str(tmp_path / "file" / "data"))
     assert failed.returncode == 1
     assert len(failed.stderr.splitlines()) == 1, failed.stderr
 
 
-def test_release_is_the_one_in_pyproject() -> None:
+def test_release_equals_version_in_pyproject() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == RELEASE

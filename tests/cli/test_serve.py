@@ -1,4 +1,4 @@
-"""`serve` with an embedded Postgres: what it logs and prints, that it stops Postgres cleanly and keeps the data."""
+"""`serve` with an embedded Postgres: log lines, banner, clean stop of Postgres, data that survives."""
 
 import json
 import os
@@ -28,7 +28,9 @@ from tests.db.test_embedded import alive, postmaster
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """One for all tests here, as initdb is the slow part; open to the user that Postgres runs as when we are root."""
+    """A data folder for all tests of this module, because initdb is slow.
+
+    The user of Postgres can open it. If root runs the tests, that is another user."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name, "data")
@@ -37,16 +39,16 @@ def folder() -> Iterator[Path]:
 @contextmanager
 def serving(folder: Path, *arguments: str, errors: int = subprocess.PIPE) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "app", "serve", *arguments]
-    given = environment(LONGSHORE_PORT="0", LONGSHORE_DATA_DIR=str(folder))
-    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+    variables = environment(LONGSHORE_PORT="0", LONGSHORE_DATA_DIR=str(folder))
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def started(process: "subprocess.Popen[str]") -> Json:
-    """The log line `broker started`; discards the lines before it."""
+def wait_until_started(process: "subprocess.Popen[str]") -> Json:
+    """Waits for the log line `broker started` and returns it; discards the lines before it."""
     assert process.stderr is not None
     lines = (json.loads(line) for line in process.stderr)
     line: Json = next(line for line in lines if line["event"] == "broker started")
@@ -62,7 +64,7 @@ def lines_until(process: "subprocess.Popen[str]", event: str) -> list[Json]:
 
 
 def stop(process: "subprocess.Popen[str]", number: signal.Signals, folder: Path) -> list[Json]:
-    """Returns the remaining log lines, and checks that stdout is empty."""
+    """Stops the broker, checks that stdout is empty, and returns the remaining log lines."""
     pid = postmaster(folder / "postgres")
     process.send_signal(number)
     printed, errors = process.communicate(timeout=60)
@@ -72,9 +74,9 @@ def stop(process: "subprocess.Popen[str]", number: signal.Signals, folder: Path)
 
 
 def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path) -> None:
-    """On a new data folder, with a Postgres that is killed, a held lease and a parked poll."""
+    """Uses a new data folder, a Postgres that is killed, a held lease and a parked poll."""
     with serving(folder) as process:
-        first = started(process)
+        first = wait_until_started(process)
         base = first["address"]
         assert httpx.post(f"{base}/jobs", json={"job_type": "kept"}, timeout=60).status_code == 201
         assert httpx.post(f"{base}/claim", json={}, timeout=60).json()["jobs"]
@@ -99,58 +101,62 @@ def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path)
     assert {line["schema"] for line in [first, *steps[:2]]} == {head()}
     draining, stopped, _ = steps
     assert (draining["reason"], draining["parked_polls"]) == ("SIGTERM", 1)
-    assert draining["requests"] >= 1, "the poll, and perhaps one whose answer has just been sent"
+    assert draining["requests"] >= 1, "the poll, and perhaps one whose response has just been sent"
     assert (stopped["leases"], stopped["requests"], stopped["connections"]) == (1, 0, 0)
 
 
-def test_terminal_gets_a_banner_with_commands_that_work(folder: Path) -> None:
-    ours, theirs = pty.openpty()
-    with serving(folder, "--host", "127.0.0.2", errors=theirs) as process, os.fdopen(ours) as terminal:
-        os.close(theirs)
+def test_terminal_gets_a_banner_with_working_commands(folder: Path) -> None:
+    master, slave = pty.openpty()
+    with serving(folder, "--host", "127.0.0.2", errors=slave) as process, os.fdopen(master) as terminal:
+        os.close(slave)
         lines = (line.strip() for line in iter(terminal.readline, ""))
-        shown = list(islice((line for line in lines if not line.startswith("{")), 6))
-        assert shown[0].startswith("Longshore listens on http://127.0.0.2:")
-        assert str(folder) in shown[1]
-        assert [line.split()[0] for line in shown[3:]] == ["curl"] * 3
-        tried = [
-            subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stdout for line in shown[3:]
+        banner = list(islice((line for line in lines if not line.startswith("{")), 6))
+        assert banner[0].startswith("Longshore listens on http://127.0.0.2:")
+        assert str(folder) in banner[1]
+        assert [line.split()[0] for line in banner[3:]] == ["curl"] * 3
+        outputs = [
+            subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60).stdout for line in banner[3:]
         ]
-        assert [answer.startswith("{") for answer in tried] == [True] * 3
+        assert [output.startswith("{") for output in outputs] == [True] * 3
         stop(process, signal.SIGTERM, folder)
 
 
-def test_ctrl_c_keeps_the_data_and_a_second_broker_hears_who_owns_it(folder: Path) -> None:
+def test_ctrl_c_keeps_the_data_and_second_broker_names_the_owner_of_the_folder(folder: Path) -> None:
     with serving(folder) as process:
-        job = httpx.post(f"{started(process)['address']}/jobs", json={"job_type": "kept"}, timeout=60).json()
+        job = httpx.post(f"{wait_until_started(process)['address']}/jobs", json={"job_type": "kept"}, timeout=60).json()
         stop(process, signal.SIGINT, folder)
     with serving(folder) as process:
-        assert httpx.get(f"{started(process)['address']}/jobs/{job['id']}", timeout=60).json()["state"] == "ready"
+        assert (
+            httpx.get(f"{wait_until_started(process)['address']}/jobs/{job['id']}", timeout=60).json()["state"]
+            == "ready"
+        )
         second = run("serve", LONGSHORE_PORT="0", LONGSHORE_DATA_DIR=str(folder))
         assert second.returncode == 1
         assert f"process {process.pid}" in json.loads(second.stderr)["detail"]
         stop(process, signal.SIGTERM, folder)
 
 
-def test_serve_without_its_database_says_where_and_why() -> None:
+def test_serve_without_database_reports_address_and_cause() -> None:
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # bound, and not listening
+        unused.bind(("127.0.0.1", 0))  # bound, but not listening
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         refused = (f"the database refuses connections at {address}", "the database refuses connections")
         unknown = ("unknown host name nowhere.invalid", "the host name of the database is unknown")
-        found = {host: start_without_database(host) for host in (address, "nowhere.invalid")}
-    assert found == {address: (*refused, refused[1]), "nowhere.invalid": (*unknown, unknown[1])}
+        causes = {host: start_without_database(host) for host in (address, "nowhere.invalid")}
+    assert causes == {address: (*refused, refused[1]), "nowhere.invalid": (*unknown, unknown[1])}
 
 
 def start_without_database(host: str) -> tuple[str, str, str]:
-    """The cause as the log, `/readyz` and a caller get it; only the log names the host. No line has the password or calls the database
-    silent."""
-    given = environment(
+    """Returns the cause as reported by the log, by `/readyz` and by a response.
+
+    Only the log names the host. No line contains the password or reports a silent database."""
+    variables = environment(
         LONGSHORE_PORT="0",
         LONGSHORE_SILENT_SECONDS="0.5",
         DATABASE_URL=f"postgresql://u:hunter2@{host}/x?sslmode=disable",
     )
     command = [sys.executable, "-m", "app", "serve"]
-    with subprocess.Popen(command, env=given, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines: list[Json] = []
         while not {"broker started", "database unreachable, connections terminated"} <= {
@@ -159,17 +165,17 @@ def start_without_database(host: str) -> tuple[str, str, str]:
             lines.append(json.loads(process.stderr.readline()))
         base = next(line["address"] for line in lines if line["event"] == "broker started")
         ready = httpx.get(f"{base}/readyz", timeout=60).json()["checks"][0]["detail"]
-        answer = httpx.get(f"{base}/jobs", timeout=60).json()["detail"]
+        response = httpx.get(f"{base}/jobs", timeout=60).json()["detail"]
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=60)
     assert "hunter" not in json.dumps(lines) + rest
     (cause,) = [line["detail"] for line in lines if line["event"] == "database unreachable, waiting for it"]
-    return cause, ready, answer
+    return cause, ready, response
 
 
-def test_taken_port_fails_before_anything_is_created(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_port_in_use_fails_before_anything_is_created(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         failed = run("serve", "--port", str(port), LONGSHORE_DATA_DIR=str(tmp_path / "data"))
     line = json.loads(failed.stderr)
     assert (failed.returncode, line["event"], line["level"]) == (1, "broker not started", "error")
