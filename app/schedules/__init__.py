@@ -1,1 +1,1 @@
-"""Schedules: jobs that come again and again, by cron or every so many seconds."""
+"""Schedules: jobs that are enqueued periodically, by cron or at a fixed interval."""

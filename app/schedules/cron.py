@@ -1,11 +1,13 @@
-"""Cron expressions in a time zone: pure, and right on the days on which clocks are set.
+"""Cron expressions in a time zone, correct across daylight saving changes. Pure.
 
-cronsim iterates over wall times without a zone and nothing else: given an aware datetime it loses runs on those days. What a wall time
-is in UTC is decided here, in one of two ways:
+cronsim only iterates over wall-clock times without a zone: given an aware datetime, it loses runs
+on the days of a change. This module maps wall-clock times to UTC, in one of two ways:
 
-- A schedule of fixed hours (a daily 01:30) follows the wall. A time that comes twice fires the first time only; one that the clock jumps
-  over fires at the jump, together with whatever else fires there.
-- A schedule of every hour (`*/30 * * * *`) follows real time: it fires whenever the clock shows a time that matches, in both passes.
+- A schedule with fixed hours (a daily 01:30) follows wall-clock time. A time that occurs twice fires
+  only the first time. A time that the clock skips fires at the jump, together with any other run
+  that is due there.
+- A schedule for every hour (`*/30 * * * *`) follows elapsed time: it fires whenever the clock shows a
+  matching time, in both passes of a repeated hour.
 """
 
 import heapq
@@ -33,45 +35,54 @@ _FIELDS = {
     "month": "1 to 12, or JAN to DEC",
     "day of the week": "0 to 7, or SUN to SAT",
 }
-_NEVER = "cron never fires: no date matches it"
-_SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 (wall times have no zone)
+_NEVER_RUNS = "cron never fires: no date matches it"
+_ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 (wall-clock times have no zone)
 
 
 class CronError(ValueError):
-    """Not an expression that ever fires."""
+    """The expression is invalid, or it never fires."""
 
 
 class Cron:
     def __init__(self, expression: str, zone: ZoneInfo) -> None:
         self._expression = MACROS.get(expression.strip().lower(), expression)
         self._zone = zone
-        self._every_hour = len(_parsed(self._expression).hours) == 24
+        self._runs_every_hour = len(_parsed(self._expression).hours) == 24
 
     def after(self, instant: datetime) -> Iterator[datetime]:
-        """The runs after an instant, in UTC. It ends where none comes for 50 years."""
+        """The runs after an instant, in UTC. The iterator ends if there is no run within 50 years."""
         last = instant
-        for run in self._every_pass(instant) if self._every_hour else self._once(instant):
+        for run in self._each_pass(instant) if self._runs_every_hour else self._once_each(instant):
             if run > last:
                 yield run
                 last = run
 
-    def _once(self, instant: datetime) -> Iterator[datetime]:
-        for wall in self._walls(_wall(instant, self._zone)):
-            first = _instant(wall, self._zone)
-            yield _jump(wall, self._zone) if first is None else first
+    def _once_each(self, instant: datetime) -> Iterator[datetime]:
+        """The first instant of each wall-clock time; the instant of the jump for a skipped one."""
+        for wall_time in self._wall_times(_wall_time(instant, self._zone)):
+            first = _to_instant(wall_time, self._zone)
+            yield _jump_instant(wall_time, self._zone) if first is None else first
 
-    def _every_pass(self, instant: datetime) -> Iterator[datetime]:
-        """In the first pass of an hour that comes twice, the second pass of times that have been is still to come."""
-        wall = _wall(instant, self._zone)
-        second = self._walls(wall - _fold(wall, self._zone))
-        return heapq.merge(_instants(self._walls(wall), self._zone, fold=0), _instants(second, self._zone, fold=1))
+    def _each_pass(self, instant: datetime) -> Iterator[datetime]:
+        """Every instant of each wall-clock time.
 
-    def _walls(self, after: datetime) -> Iterator[datetime]:
+        During the first pass of a repeated hour, earlier times of that hour still have a second
+        pass.
+        """
+        wall_time = _wall_time(instant, self._zone)
+        first_pass = self._wall_times(wall_time)
+        second_pass = self._wall_times(wall_time - _fold(wall_time, self._zone))
+        return heapq.merge(_to_instants(first_pass, self._zone, fold=0), _to_instants(second_pass, self._zone, fold=1))
+
+    def _wall_times(self, after: datetime) -> Iterator[datetime]:
         return CronSim(self._expression, after)
 
 
 def zone_named(name: str) -> ZoneInfo | None:
-    """Only the names that IANA knows: a host's own `localtime` would mean something else to every broker."""
+    """The zone with an IANA name, or None.
+
+    A host's `localtime` would mean a different zone on every broker.
+    """
     return ZoneInfo(name) if name in _zone_names() else None
 
 
@@ -81,57 +92,68 @@ def _zone_names() -> frozenset[str]:
 
 
 def _parsed(expression: str) -> CronSim:
-    """Tried once: cronsim gives up after 50 years, in which even a 29 February that is a Monday comes."""
+    """Parses the expression and checks that it has a run.
+
+    cronsim gives up after 50 years; even a 29 February on a Monday occurs within that time.
+    """
     fields = expression.split()
     if len(fields) != 5:
         raise CronError(f"cron must have five fields ({', '.join(_FIELDS)}), or be one of {', '.join(MACROS)}")
     try:
-        parsed = CronSim(expression, _SOME_DAY)
+        parsed = CronSim(expression, _ANY_DAY)
     except CronSimError:
-        raise CronError(_why(fields)) from None
+        raise CronError(_invalid_detail(fields)) from None
     if next(parsed, None) is None:
-        raise CronError(_NEVER)
+        raise CronError(_NEVER_RUNS)
     return parsed
 
 
-def _why(fields: list[str]) -> str:
-    """If each field is right by itself, it is all of them together that nothing matches: 30 February."""
-    for place, (name, allowed) in enumerate(_FIELDS.items()):
+def _invalid_detail(fields: list[str]) -> str:
+    """Names the invalid field.
+
+    If each field is valid, no date matches all of them, such as 30 February.
+    """
+    for index, (name, allowed) in enumerate(_FIELDS.items()):
         try:
-            CronSim(" ".join(["*"] * place + [fields[place]] + ["*"] * (4 - place)), _SOME_DAY)
+            CronSim(" ".join(["*"] * index + [fields[index]] + ["*"] * (4 - index)), _ANY_DAY)
         except CronSimError:
             return f"cron: the {name} must be {allowed}, alone, in a list (1,3), in a range (1-3) or with a step (*/3)"
-    return _NEVER
+    return _NEVER_RUNS
 
 
-def _wall(instant: datetime, zone: ZoneInfo) -> datetime:
-    """What the clock shows."""
+def _wall_time(instant: datetime, zone: ZoneInfo) -> datetime:
+    """The wall-clock time at an instant."""
     return instant.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
-def _instant(wall: datetime, zone: ZoneInfo, fold: int = 0) -> datetime | None:
-    """When the clock shows it for the first (or last) time; None if it never does."""
-    instant = wall.replace(tzinfo=zone, fold=fold).astimezone(UTC)
-    return instant if _wall(instant, zone) == wall else None
+def _to_instant(wall_time: datetime, zone: ZoneInfo, fold: int = 0) -> datetime | None:
+    """The first instant (fold 0) or the last (fold 1) of a wall-clock time; None if the clock skips
+    it.
+    """
+    instant = wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC)
+    return instant if _wall_time(instant, zone) == wall_time else None
 
 
-def _instants(walls: Iterable[datetime], zone: ZoneInfo, *, fold: int) -> Iterator[datetime]:
-    return (instant for wall in walls if (instant := _instant(wall, zone, fold)) is not None)
+def _to_instants(wall_times: Iterable[datetime], zone: ZoneInfo, *, fold: int) -> Iterator[datetime]:
+    return (instant for wall_time in wall_times if (instant := _to_instant(wall_time, zone, fold)) is not None)
 
 
-def _fold(wall: datetime, zone: ZoneInfo) -> timedelta:
-    """How long after its first pass a time comes again; mostly nothing."""
-    first, last = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+def _fold(wall_time: datetime, zone: ZoneInfo) -> timedelta:
+    """The time between the first and the second pass of a wall-clock time; zero on most days."""
+    first, last = (wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     return last - first
 
 
-def _jump(wall: datetime, zone: ZoneInfo) -> datetime:
-    """The instant at which the clock jumps over this time: read with the offset of either side it lies on the other side."""
-    after, before = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-    shown = before.astimezone(zone).utcoffset()
+def _jump_instant(wall_time: datetime, zone: ZoneInfo) -> datetime:
+    """The instant at which the clock skips this wall-clock time, found by bisection.
+
+    A skipped time that is read with the UTC offset of one side of the jump lies on the other side.
+    """
+    after, before = (wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    offset = before.astimezone(zone).utcoffset()
     while after - before > timedelta(seconds=1):
         middle = before + (after - before) // timedelta(seconds=2) * timedelta(seconds=1)
-        if middle.astimezone(zone).utcoffset() == shown:
+        if middle.astimezone(zone).utcoffset() == offset:
             before = middle
         else:
             after = middle

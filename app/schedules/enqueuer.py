@@ -1,6 +1,13 @@
-"""Schedules that are due: their jobs are enqueued and their next run is set in one transaction, so that none fires twice or not at all.
+"""Enqueues the jobs of due schedules.
 
-Every process does this, without a leader: a broker that dies takes nothing with it, and nobody has to notice first.
+One transaction enqueues the jobs and sets the next run, so no run fires twice or is lost.
+
+    due -> enqueued   the jobs are inserted, `next_run_at` advances
+    due -> skipped    no job is inserted (overlap, duplicate or misfire), `next_run_at` advances
+    due -> due        the run failed: it is retried until it is late, then the misfire policy decides
+
+Every broker runs it, without a leader: if a broker dies, the others continue without having to
+detect that.
 """
 
 import asyncio
@@ -18,15 +25,15 @@ from app.http.schema_types import UNSET, value_or
 from app.jobs.reader import JobReader
 from app.jobs.schemas import Job
 from app.log import log
-from app.queues.creator import Find
+from app.queues.creator import FindQueue
 from app.schedules import store
-from app.schedules.misfires import MAX_RUNS, MisfirePlan, plan
+from app.schedules.misfires import MAX_RUNS, MisfirePlan, plan_runs
 from app.schedules.recurrence import recurrence_of
 from app.schedules.schemas import Misfire, Overlap
 from app.schedules.store import ScheduleRow
 
-BATCH = 100  # rows read at once; each carries its payload
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+BATCH_SIZE = 100  # rows per query; each carries its payload
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PeriodicEnqueuer:
@@ -34,19 +41,21 @@ class PeriodicEnqueuer:
         self._infra = infra
         self._enqueuer = enqueuer
         self._reader = reader
-        self._failed: dict[
-            str, datetime | None
-        ] = {}  # the run that could not be fired: told once, tried again and again
+        # Runs that failed, by schedule: each is retried until it succeeds, but logged only once.
+        self._failed: dict[str, datetime | None] = {}
         self.wake: Callable[[], None] = lambda: None
 
     async def run_once(self) -> None:
-        """Each due schedule once: one that has more runs to make up for than fit into a transaction gets its next turn after the others."""
-        now, after, tried = self._infra.now(), (_LONG_AGO, ""), set[str]()
-        while rows := await store.due_schedules(self._infra.db, now, after, BATCH):
+        """Fires each due schedule once.
+
+        A schedule with more missed runs than fit into one transaction continues after the others.
+        """
+        now, after, tried = self._infra.now(), (_BEGINNING, ""), set[str]()
+        while rows := await store.due_schedules(self._infra.db, now, after, BATCH_SIZE):
             for row in rows:
                 if row.name not in tried:
                     tried.add(row.name)
-                    await self._try(row)
+                    await self._try_fire(row)
                 after = (row.next_run_at or now, row.name)
         self._failed = {name: run for name, run in self._failed.items() if name in tried}
         upcoming = await store.next_schedule_at(self._infra.db, now)
@@ -54,97 +63,124 @@ class PeriodicEnqueuer:
             self.set_alarm(upcoming)
 
     def set_alarm(self, instant: datetime) -> None:
-        """Later ones are found by the regular look."""
+        """Wakes the service at this instant.
+
+        Alarms further away than the scan interval are left to the next scan.
+        """
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
             asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.wake)
 
     async def run_now(self, name: str, access: Access) -> tuple[Job, bool]:
-        """The job, and whether it is a new one. When the schedule runs next does not change."""
-        while (placed := await self._placed_now(name, access)) is None:
-            pass
-        await self._enqueuer.announce(placed)
-        return await self._reader.get(placed.job_id), placed.existing is None
+        """Enqueues the job of a schedule now.
 
-    async def _placed_now(self, name: str, access: Access) -> JobDraft | None:
-        """None if the schedule was changed to another queue in the meantime, which may have to be created too."""
+        Returns it, and whether it is new. The next run is unaffected.
+        """
+        while (draft := await self._try_run_now(name, access)) is None:
+            pass
+        await self._enqueuer.announce(draft)
+        return await self._reader.get(draft.job_id), draft.existing is None
+
+    async def _try_run_now(self, name: str, access: Access) -> JobDraft | None:
+        """None if the schedule has been changed to another queue in the meantime, which may have to
+        be created, too.
+        """
         row = store.accessible(await store.get_schedule(self._infra.db, name), name, access)
-        await self._infra.versions.ensure_fresh()
-        return await self._enqueuer.with_queue(row.wanted.job, partial(self._place_now, row, access))
+        await self._infra.config_versions.ensure_fresh()
+        return await self._enqueuer.with_queue(row.definition.job, partial(self._enqueue_now, row, access))
 
     @retry_after_deadlock
-    async def _place_now(self, seen: ScheduleRow, access: Access, find: Find) -> JobDraft | None:
+    async def _enqueue_now(self, candidate: ScheduleRow, access: Access, find: FindQueue) -> JobDraft | None:
         async with self._infra.db.transaction() as transaction:
-            row = store.accessible(await store.lock_schedule(transaction, seen.name), seen.name, access)
-            if row.queue != seen.queue:
+            row = store.accessible(await store.lock_schedule(transaction, candidate.name), candidate.name, access)
+            if row.queue != candidate.queue:
                 return None
-            placed = await self._enqueuer.place(transaction, row.wanted.job, find, schedule=row.name)
-            await self._advance(transaction, row, row.next_run_at, placed)
-        return placed[0]
+            drafts = await self._enqueuer.enqueue_in_transaction(
+                transaction, row.definition.job, find, schedule=row.name
+            )
+            await self._advance(transaction, row, row.next_run_at, drafts)
+        return drafts[0]
 
-    async def _try(self, row: ScheduleRow) -> None:
-        """A schedule that cannot fire holds up no other. It stays due: tried again until it is late, and then its misfire decides."""
+    async def _try_fire(self, row: ScheduleRow) -> None:
+        """Fires one schedule. A schedule that fails does not hold up the others.
+
+        It stays due and is retried until it is late; then its misfire policy decides.
+        """
         try:
             more = await self._fire(row)
         except Exception as error:
-            self._tell_failure(row, error)
+            self._record_failure(row, error)
             return
         self._failed.pop(row.name, None)
         if more:
             self.wake()
 
-    async def _fire(self, seen: ScheduleRow) -> bool:
+    async def _fire(self, candidate: ScheduleRow) -> bool:
         """Returns whether more runs are due."""
-        await self._infra.versions.ensure_fresh()
+        await self._infra.config_versions.ensure_fresh()
         now = self._infra.now()
         try:
-            return await self._fire_together(seen, now)
-        except DuplicateJob:  # a key with `reject`: this run is not wanted while another job holds it
-            return await self._fire_together(seen, now, skipped=True)
-        except QueueFull:  # as many as were missed may never fit at once: one by one, as room comes
-            if _plan(seen, now).jobs <= 1:
+            return await self._fire_runs(candidate, now)
+        except DuplicateJob:
+            # A unique key with `reject`: skip this run while another job has the key.
+            return await self._fire_runs(candidate, now, skip=True)
+        except QueueFull:
+            # All missed runs together may never fit: enqueue them one by one, as capacity allows.
+            if _plan(candidate, now).jobs <= 1:
                 raise
-            return await self._fire_together(seen, now, most=1)
+            return await self._fire_runs(candidate, now, limit=1)
 
-    async def _fire_together(
-        self, seen: ScheduleRow, now: datetime, *, skipped: bool = False, most: int = MAX_RUNS
+    async def _fire_runs(
+        self, candidate: ScheduleRow, now: datetime, *, skip: bool = False, limit: int = MAX_RUNS
     ) -> bool:
-        return await self._enqueuer.with_queue(seen.wanted.job, partial(self._fire_into, seen.name, now, skipped, most))
+        return await self._enqueuer.with_queue(
+            candidate.definition.job, partial(self._fire_in_transaction, candidate.name, now, skip, limit)
+        )
 
     @retry_after_deadlock
-    async def _fire_into(self, name: str, now: datetime, skipped: bool, most: int, find: Find) -> bool:
+    async def _fire_in_transaction(self, name: str, now: datetime, skip: bool, limit: int, find: FindQueue) -> bool:
         async with self._infra.db.transaction() as transaction:
             row = await store.lock_due_schedule(transaction, name, now)
             if row is None:
                 return False
-            planned = _plan(row, now, most)
-            placed = [] if skipped else await self._place(transaction, row, planned.jobs, find)
-            await self._advance(transaction, row, planned.next_run_at, placed)
-        await self._enqueuer.announce(*placed)
-        _tell(row, planned, len(placed))
-        return planned.more
+            plan = _plan(row, now, limit)
+            drafts = [] if skip else await self._enqueue_runs(transaction, row, plan.jobs, find)
+            await self._advance(transaction, row, plan.next_run_at, drafts)
+        await self._enqueuer.announce(*drafts)
+        _log_runs(row, plan, len(drafts))
+        return plan.more
 
-    async def _place(self, transaction: Transaction, row: ScheduleRow, jobs: int, find: Find) -> list[JobDraft]:
-        """One key, one job: a second run under the same key would only find the first."""
-        wanted = row.wanted
-        if wanted.overlap is Overlap.SKIP or wanted.job.unique is not UNSET:
+    async def _enqueue_runs(
+        self, transaction: Transaction, row: ScheduleRow, jobs: int, find: FindQueue
+    ) -> list[JobDraft]:
+        """Enqueues at most one job per unique key: a second run with the same key would only find
+        the first job.
+        """
+        definition = row.definition
+        if definition.overlap is Overlap.SKIP or definition.job.unique is not UNSET:
             jobs = min(jobs, 1)
-        if wanted.overlap is Overlap.SKIP and row.last_job_id and await store.live_job(transaction, row.last_job_id):
+        if (
+            definition.overlap is Overlap.SKIP
+            and row.last_job_id
+            and await store.live_job(transaction, row.last_job_id)
+        ):
             jobs = 0
-        return await self._enqueuer.place(transaction, wanted.job, find, schedule=row.name, count=jobs)
+        return await self._enqueuer.enqueue_in_transaction(
+            transaction, definition.job, find, schedule=row.name, count=jobs
+        )
 
     async def _advance(
-        self, transaction: Transaction, row: ScheduleRow, next_run_at: datetime | None, placed: list[JobDraft]
+        self, transaction: Transaction, row: ScheduleRow, next_run_at: datetime | None, drafts: list[JobDraft]
     ) -> None:
         await store.advance_schedule(
             transaction,
             row.name,
             next_run_at=next_run_at,
-            last_run_at=self._infra.now() if placed else None,
-            last_job_id=placed[-1].job_id if placed else None,
+            last_run_at=self._infra.now() if drafts else None,
+            last_job_id=drafts[-1].job_id if drafts else None,
         )
 
-    def _tell_failure(self, row: ScheduleRow, error: Exception) -> None:
+    def _record_failure(self, row: ScheduleRow, error: Exception) -> None:
         self._infra.metrics.chore_failures.labels("firing").inc()
         if self._failed.get(row.name) == row.next_run_at:
             return
@@ -152,15 +188,19 @@ class PeriodicEnqueuer:
         log.warning("schedule could not fire", schedule=row.name, due=row.next_run_at, exc_info=error)
 
 
-def _plan(row: ScheduleRow, now: datetime, most: int = MAX_RUNS) -> MisfirePlan:
-    wanted = row.wanted
-    return plan(
-        recurrence_of(wanted, row.created_at), row.next_run_at or now, now, value_or(wanted.misfire, Misfire.SKIP), most
+def _plan(row: ScheduleRow, now: datetime, limit: int = MAX_RUNS) -> MisfirePlan:
+    definition = row.definition
+    return plan_runs(
+        recurrence_of(definition, row.created_at),
+        row.next_run_at or now,
+        now,
+        value_or(definition.misfire, Misfire.SKIP),
+        limit,
     )
 
 
-def _tell(row: ScheduleRow, planned: MisfirePlan, jobs: int) -> None:
-    if planned.missed:
-        log.warning("schedule missed runs", schedule=row.name, since=row.next_run_at, jobs=jobs, more=planned.more)
-    elif jobs < planned.jobs:
-        log.info("schedule skipped runs", schedule=row.name, due=row.next_run_at, count=planned.jobs - jobs)
+def _log_runs(row: ScheduleRow, plan: MisfirePlan, jobs: int) -> None:
+    if plan.missed:
+        log.warning("schedule missed runs", schedule=row.name, since=row.next_run_at, jobs=jobs, more=plan.more)
+    elif jobs < plan.jobs:
+        log.info("schedule skipped runs", schedule=row.name, due=row.next_run_at, count=plan.jobs - jobs)

@@ -1,4 +1,4 @@
-"""How many jobs a due schedule makes now, and when it is due again. Pure."""
+"""Decides how many jobs a due schedule enqueues now, and when it is due again. Pure."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -8,12 +8,16 @@ from typing import NamedTuple, assert_never
 from app.schedules.recurrence import TICK, Recurrence
 from app.schedules.schemas import Misfire
 
-GRACE = timedelta(seconds=60)  # a run that is later than this was missed
-MAX_RUNS = 100  # jobs of one schedule in one transaction
+GRACE = timedelta(seconds=60)  # a run that is later than this has been missed
+MAX_RUNS = 100  # jobs of one schedule per transaction
 
 
 class MisfirePlan(NamedTuple):
-    """`missed`: some runs were more than a little late, whatever becomes of them. `more`: there were too many for one transaction."""
+    """What to do with the due runs of a schedule.
+
+    `missed`: at least one run was later than the grace period, whether or not it is enqueued.
+    `more`: there were too many runs for one transaction.
+    """
 
     jobs: int
     next_run_at: datetime | None
@@ -21,32 +25,39 @@ class MisfirePlan(NamedTuple):
     more: bool = False
 
 
-def plan(timing: Recurrence, due: datetime, now: datetime, misfire: Misfire, most: int = MAX_RUNS) -> MisfirePlan:
-    """`due` is the first run that nobody has fired yet, and not after `now`."""
+def plan_runs(
+    recurrence: Recurrence, due: datetime, now: datetime, misfire: Misfire, limit: int = MAX_RUNS
+) -> MisfirePlan:
+    """Plans the due runs. `due` is the first run that has not fired yet; it is not after `now`."""
     missed = due < now - GRACE
     match misfire:
         case Misfire.SKIP:
-            return MisfirePlan(int(_timely(timing, due, now)), timing.first_after(now), missed)
+            return MisfirePlan(int(_last_run_is_on_time(recurrence, due, now)), recurrence.first_after(now), missed)
         case Misfire.ONCE:
-            return MisfirePlan(1, timing.first_after(now), missed)
+            return MisfirePlan(1, recurrence.first_after(now), missed)
         case Misfire.ALL:
-            return _all(timing, due, now, most)._replace(missed=missed)
+            return _plan_all(recurrence, due, now, limit)._replace(missed=missed)
         case _:
             assert_never(misfire)
 
 
-def _timely(timing: Recurrence, due: datetime, now: datetime) -> bool:
-    """Whether the last run that is due is not late. Those before it have been missed: nobody wants a burst of them."""
-    return due >= now - GRACE or any(True for _ in _until(now, timing.after(now - GRACE - TICK)))
+def _last_run_is_on_time(recurrence: Recurrence, due: datetime, now: datetime) -> bool:
+    """Whether the last due run is not late.
+
+    Earlier ones have been missed and are skipped, to avoid a burst.
+    """
+    return due >= now - GRACE or any(True for _ in _runs_until(now, recurrence.after(now - GRACE - TICK)))
 
 
-def _all(timing: Recurrence, due: datetime, now: datetime, most: int) -> MisfirePlan:
-    """What does not fit into one transaction stays due, so that other schedules get their turn in between."""
-    runs = list(islice(chain([due], _until(now, timing.after(due))), most + 1))
-    if len(runs) > most:
-        return MisfirePlan(most, runs[most], more=True)
-    return MisfirePlan(len(runs), timing.first_after(now))
+def _plan_all(recurrence: Recurrence, due: datetime, now: datetime, limit: int) -> MisfirePlan:
+    """Runs that do not fit into one transaction stay due, so that other schedules can fire in
+    between.
+    """
+    runs = list(islice(chain([due], _runs_until(now, recurrence.after(due))), limit + 1))
+    if len(runs) > limit:
+        return MisfirePlan(limit, runs[limit], more=True)
+    return MisfirePlan(len(runs), recurrence.first_after(now))
 
 
-def _until(now: datetime, runs: Iterator[datetime]) -> Iterator[datetime]:
+def _runs_until(now: datetime, runs: Iterator[datetime]) -> Iterator[datetime]:
     return takewhile(lambda run: run <= now, runs)

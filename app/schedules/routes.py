@@ -1,4 +1,4 @@
-"""What operators ask of schedules."""
+"""HTTP routes of schedules."""
 
 from functools import partial
 from typing import Annotated
@@ -10,7 +10,7 @@ from app.http.authentication import AccessDep
 from app.http.dependencies import service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import Page
-from app.http.read_only import Edited
+from app.http.read_only import EditedBody
 from app.http.request_body import NoBody, body, edited_body, json_response
 from app.http.schema_types import NameParameter
 from app.jobs.schemas import Job
@@ -21,61 +21,69 @@ from app.schedules.service import ScheduleService
 router = APIRouter(tags=["schedules"])
 
 ScheduleServiceDep = Annotated[ScheduleService, service(ScheduleService)]
-_MOVING = ("next_run_at", "last_run_at", "last_job_id", "upcoming", "updated_at")
+_ADVANCING = ("next_run_at", "last_run_at", "last_job_id", "upcoming", "updated_at")
 _BY_PAUSE = ("next_run_at", "upcoming")
-EditedSchedule = Annotated[Edited[SchedulePut], edited_body(SchedulePut, Schedule, moving=_MOVING, by_pause=_BY_PAUSE)]
+EditedSchedule = Annotated[
+    EditedBody[SchedulePut], edited_body(SchedulePut, Schedule, advancing=_ADVANCING, pause_dependent=_BY_PAUSE)
+]
 ScheduleName = Annotated[NameParameter, Path()]
-_BAD = (MalformedJson, ValidationFailed)
+_INVALID_BODY = (MalformedJson, ValidationFailed)
 _EXISTING: dict[int, tuple[str, type]] = {
-    200: ("A job with its unique key is there already (`Job-Duplicate: true`).", Job)
+    200: ("A job with the same unique key exists already (`Job-Duplicate: true`).", Job)
 }
 
 
-@router.get("/schedules", **operation(ScheduleList, ValidationFailed, to=READ))
+@router.get("/schedules", **operation(ScheduleList, ValidationFailed, scopes=READ))
 async def list_schedules(schedules: ScheduleServiceDep, page: Page, access: AccessDep) -> Response:
-    """Schedules in the order of their names, page by page."""
+    """Lists schedules, sorted by name."""
     return (await schedules.page(page, access)).response()
 
 
-@router.post("/schedules/preview", **operation(ScheduleRuns, *_BAD, takes=SchedulePreview, to=READ))
+@router.post("/schedules/preview", **operation(ScheduleRuns, *_INVALID_BODY, body=SchedulePreview, scopes=READ))
 async def preview_schedule(
     preview: Annotated[SchedulePreview, body(SchedulePreview)], schedules: ScheduleServiceDep
 ) -> Response:
-    """The next five runs that a schedule would have. Nothing is stored."""
+    """Returns the next five runs that a schedule would have. Nothing is stored."""
     return json_response(schedules.preview(preview))
 
 
-@router.get("/schedules/{name}", **operation(Schedule, NotFound, to=READ))
+@router.get("/schedules/{name}", **operation(Schedule, NotFound, scopes=READ))
 async def get_schedule(name: ScheduleName, schedules: ScheduleServiceDep, access: AccessDep) -> Response:
-    """One schedule, with its next five runs."""
+    """Returns one schedule with its next five runs."""
     return json_response(await schedules.get(name, access))
 
 
-@router.put("/schedules/{name}", **operation(Schedule, NotFound, PayloadTooLarge, *_BAD, takes=SchedulePut, to=MANAGE))
+@router.put(
+    "/schedules/{name}",
+    **operation(Schedule, NotFound, PayloadTooLarge, *_INVALID_BODY, body=SchedulePut, scopes=MANAGE),
+)
 async def put_schedule(
-    name: ScheduleName, sent: EditedSchedule, schedules: ScheduleServiceDep, access: AccessDep
+    name: ScheduleName, edited: EditedSchedule, schedules: ScheduleServiceDep, access: AccessDep
 ) -> Response:
-    """Makes a schedule, or changes it to what is sent.
+    """Creates or replaces a schedule.
 
-    Sending the same schedule again changes nothing. New times apply from now on; `last_run_at` and `last_job_id` are kept. If a schedule
-    of this name enqueues into a queue that your key may not access, the response is 404.
+    Sending the same schedule again changes nothing. New times apply from now on; `last_run_at` and
+    `last_job_id` are kept. If a schedule of this name enqueues into a queue that your key may not
+    access, the response is 404.
 
-    Read-only members that GET returns are ignored when they are sent back unchanged, or with an earlier value that the broker has advanced
-    since; a changed one is 422.
+    Read-only members that GET returns are ignored if they are sent back unchanged, or with an
+    earlier value that the broker has advanced since; a changed one is rejected with 422.
     """
-    await sent.check(name, partial(schedules.get, name, access))
-    return json_response(await schedules.put(name, sent.body, access))
+    await edited.check(name, partial(schedules.get, name, access))
+    return json_response(await schedules.put(name, edited.body, access))
 
 
-@router.delete("/schedules/{name}", **operation(Schedule, NotFound, to=MANAGE))
+@router.delete("/schedules/{name}", **operation(Schedule, NotFound, scopes=MANAGE))
 async def delete_schedule(name: ScheduleName, schedules: ScheduleServiceDep, access: AccessDep) -> Response:
-    """Removes a schedule, and answers with it as it was. Jobs that it has enqueued stay."""
+    """Deletes a schedule and returns its last state. Jobs that it has enqueued are kept."""
     return json_response(await schedules.delete(name, access))
 
 
 @router.post(
     "/schedules/{name}/run",
-    **operation(Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, also=_EXISTING, to=MANAGE),
+    **operation(
+        Job, NotFound, DuplicateJob, QueueFull, QueueLimit, status=201, other_responses=_EXISTING, scopes=MANAGE
+    ),
 )
 async def run_schedule(
     name: ScheduleName,
@@ -83,7 +91,11 @@ async def run_schedule(
     _: NoBody,
     access: AccessDep,
 ) -> Response:
-    """Enqueues the schedule's job now, also while it is paused or its last job still runs. When it runs next does not change."""
+    """Enqueues the job of a schedule now, even if the schedule is paused or its last job is still
+    running.
+
+    The next scheduled run is unaffected.
+    """
     job, created = await periodic_enqueuer.run_now(name, access)
     location = {"Location": f"/jobs/{job.id}"}
     return (
@@ -93,13 +105,16 @@ async def run_schedule(
     )
 
 
-@router.post("/schedules/{name}/pause", **operation(Schedule, NotFound, to=MANAGE))
+@router.post("/schedules/{name}/pause", **operation(Schedule, NotFound, scopes=MANAGE))
 async def pause_schedule(name: ScheduleName, schedules: ScheduleServiceDep, _: NoBody, access: AccessDep) -> Response:
-    """Stops a schedule until it is resumed."""
+    """Pauses a schedule until it is resumed."""
     return json_response(await schedules.pause(name, access))
 
 
-@router.post("/schedules/{name}/resume", **operation(Schedule, NotFound, to=MANAGE))
+@router.post("/schedules/{name}/resume", **operation(Schedule, NotFound, scopes=MANAGE))
 async def resume_schedule(name: ScheduleName, schedules: ScheduleServiceDep, _: NoBody, access: AccessDep) -> Response:
-    """Lets a paused schedule run again, from now on: what it missed meanwhile is not made up for."""
+    """Resumes a paused schedule from now on.
+
+    Runs that it missed while it was paused are not made up for.
+    """
     return json_response(await schedules.resume(name, access))

@@ -1,5 +1,7 @@
--- Schedules. The row is the clock hand: whoever moves next_run_at on has enqueued what was due, in the same transaction.
--- Order of locks: a schedule's row before anything that its jobs need (keys, gates, jobs).
+-- Schedules. The transaction that enqueues the due jobs of a schedule also advances its
+-- next_run_at.
+-- Lock order: the row of a schedule before anything that its jobs need (deduplication keys, lane
+-- locks, jobs).
 
 -- name: get_schedule
 -- fills: ScheduleRow
@@ -8,7 +10,8 @@ FROM schedules
 WHERE name = $1;
 
 -- name: list_schedules
--- Returns the first rows of a page that fit into $4 bytes, at least one, and the total of the page.
+-- Returns the first rows of a page that fit into $4 bytes, at least one, and the row count of the
+-- page.
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at, total
 FROM (
     SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at, count(*) OVER () AS total,
@@ -43,7 +46,7 @@ RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at,
 
 -- name: delete_schedule
 -- fills: ScheduleRow
--- Jobs that it has made stay.
+-- Jobs that the schedule has enqueued are kept.
 DELETE FROM schedules
 WHERE name = $1
 RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at;
@@ -57,8 +60,8 @@ RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at,
 
 -- name: due_schedules
 -- fills: ScheduleRow
--- A range at the start of schedules_next_run_at; paused and ended schedules have no next run. In pages: one that cannot be fired stays
--- due, and must not stand in front of the others.
+-- Reads a range at the start of schedules_next_run_at; paused and ended schedules have no next run.
+-- Paginated, because a schedule that cannot fire stays due and must not hold up the others.
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
 FROM schedules
 WHERE next_run_at <= $1 AND (next_run_at, name) > ($2, $3)
@@ -67,26 +70,27 @@ LIMIT $4;
 
 -- name: lock_due_schedule
 -- fills: ScheduleRow
--- Of several brokers one gets it; the others find it locked, or no longer due.
+-- Of several brokers, one locks the row; the others find it locked, or no longer due.
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
 FROM schedules
 WHERE name = $1 AND next_run_at <= $2 AND NOT paused
 FOR UPDATE SKIP LOCKED;
 
 -- name: advance_schedule
--- In the transaction that has enqueued the jobs. Without a job (skipped) the last one stays the last.
+-- Runs in the transaction that enqueues the jobs. A skipped run (no job) keeps last_run_at and
+-- last_job_id.
 UPDATE schedules
 SET next_run_at = $2, last_run_at = coalesce($3, last_run_at), last_job_id = coalesce($4, last_job_id)
 WHERE name = $1;
 
 -- name: next_schedule_at
--- The first entry of schedules_next_run_at that is still to come.
+-- Reads the first entry of schedules_next_run_at that is in the future.
 SELECT min(next_run_at)
 FROM schedules
 WHERE next_run_at > $1;
 
 -- name: live_job
--- A job that waits or runs is in `jobs`, one that has ended is not.
+-- A waiting or running job is in `jobs`; a finished or dead one is not.
 SELECT id
 FROM jobs
 WHERE lane = $1 AND id = $2;

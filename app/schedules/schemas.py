@@ -1,4 +1,4 @@
-"""The shapes of schedules."""
+"""Requests and responses of schedules."""
 
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -23,13 +23,15 @@ CronText = Annotated[
         min_length=1,
         max_length=200,
         description="Five fields (minute, hour, day, month, weekday), or @hourly, @daily, @weekly, @monthly, @yearly. "
-        "On days on which clocks are set, fixed hours fire once, and what runs every hour keeps its pace.",
+        "When daylight saving time changes, fixed hours fire once, and hourly schedules keep their interval.",
     ),
 ]
 EverySeconds = Annotated[
     int,
     integer(
-        ge=1, le=366 * 24 * 60 * 60, description="Counted from starts_at, or else from when the schedule was made."
+        ge=1,
+        le=366 * 24 * 60 * 60,
+        description="Interval, counted from starts_at, or else from the schedule's creation.",
     ),
 ]
 TimeZone = Annotated[
@@ -38,9 +40,10 @@ TimeZone = Annotated[
 
 
 class Misfire(StrEnum):
-    """What becomes of runs that nobody fired within 60 seconds: they are skipped, or one job is enqueued for all of them, or one for each.
+    """What happens to runs that were not fired within 60 seconds.
 
-    With `once`, a later run that is in time counts as that one.
+    `skip`: they are skipped. `once`: one job is enqueued for all of them; a later run that is on
+    time counts as that one. `all`: one job is enqueued for each.
     """
 
     SKIP = "skip"
@@ -49,14 +52,14 @@ class Misfire(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What becomes of a run whose predecessor has not finished: fire it all the same, or skip it."""
+    """What happens to a run while the previous job has not finished: enqueue it anyway, or skip it."""
 
     ALLOW = "allow"
     SKIP = "skip"
 
 
 class SchedulePreview(RequestModel):
-    """When a schedule would run. Either cron or every_seconds."""
+    """The times of a schedule. Send either cron or every_seconds."""
 
     json_schema: ClassVar[dict[str, Any]] = not_both("cron", "every_seconds")
 
@@ -66,25 +69,26 @@ class SchedulePreview(RequestModel):
 
 
 class SchedulePut(SchedulePreview, kw_only=True):
-    """When to run, and which job. Either cron or every_seconds."""
+    """The times and the job of a schedule. Send either cron or every_seconds."""
 
     job: Annotated[
         JobCreate,
         Meta(
-            description="Each run enqueues it. Without run_at, delay_seconds, expires_at and depends_on, which hold only once."
+            description="The job that each run enqueues. run_at, delay_seconds, expires_at and depends_on "
+            "are not allowed, because they apply to a single job."
         ),
     ]
     misfire: (
-        Annotated[Misfire, Meta(description="For runs that come more than 60 seconds late. Default skip.")] | UnsetType
+        Annotated[Misfire, Meta(description="For runs that are more than 60 seconds late. Default skip.")] | UnsetType
     ) = UNSET
     overlap: Annotated[Overlap, Meta(description="Default allow.")] | UnsetType = UNSET
-    paused: Annotated[bool, Meta(description="Default: as it is; false for a new schedule.")] | UnsetType = UNSET
-    starts_at: Annotated[Instant, Meta(description="No run before.")] | UnsetType = UNSET
-    ends_at: Annotated[Instant, Meta(description="No run then or later.")] | UnsetType = UNSET
+    paused: Annotated[bool, Meta(description="Default: unchanged; false for a new schedule.")] | UnsetType = UNSET
+    starts_at: Annotated[Instant, Meta(description="No run before this time.")] | UnsetType = UNSET
+    ends_at: Annotated[Instant, Meta(description="No run at or after this time.")] | UnsetType = UNSET
 
 
 class Schedule(ResponseModel, kw_only=True):
-    """A schedule as it is now. `next_run_at` is absent while it is paused, and when no run is left."""
+    """A schedule. `next_run_at` is absent while the schedule is paused, and when no run is left."""
 
     name: str
     cron: str | UnsetType = UNSET
@@ -105,7 +109,7 @@ class Schedule(ResponseModel, kw_only=True):
 
 
 class ScheduleList(ResponseModel):
-    """Schedules in the order of their names."""
+    """Schedules, sorted by name."""
 
     items: list[Schedule]
     next_cursor: str | UnsetType = UNSET
