@@ -1,4 +1,8 @@
-"""Which queues and types workers ask for: in memory, written down every beat. With it `explain` can say that nobody asks."""
+"""Which queues and job types have been polled lately.
+
+Kept in memory and written to the database every second. With it `explain` can tell that no worker
+polls for a job.
+"""
 
 from collections.abc import Sequence
 
@@ -7,29 +11,32 @@ from app.queues.cache import QueueCache
 from app.workers import store
 
 ANY_TYPE = ""
-MAX_ENTRIES = 10_000  # in one beat
+MAX_ENTRIES = 10_000  # per write
 
 
 class PollHistory:
     def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
         self._infra = infra
         self._queues = queues
-        self._new: set[tuple[str, str]] = set()
+        self._unwritten: set[tuple[str, str]] = set()
 
-    def note(self, queues: Sequence[str], job_types: Sequence[str] | None) -> None:
-        """Only of queues that exist, and not without end: anybody may ask for anything."""
+    def record(self, queues: Sequence[str], job_types: Sequence[str] | None) -> None:
+        """Records a poll. Skips queues that do not exist and entries beyond MAX_ENTRIES.
+
+        A worker may poll for any name it likes.
+        """
         for queue in queues:
             for job_type in job_types or (ANY_TYPE,):
-                params = queue, job_type
-                if params not in self._new and len(self._new) < MAX_ENTRIES and self._queues.exists(queue):
-                    self._new.add(params)
+                poll = queue, job_type
+                if poll not in self._unwritten and len(self._unwritten) < MAX_ENTRIES and self._queues.exists(queue):
+                    self._unwritten.add(poll)
 
     async def write(self) -> None:
-        new, self._new = self._new, set()
-        if not new:
+        polls, self._unwritten = self._unwritten, set()
+        if not polls:
             return
         try:
-            await store.record_polls(self._infra.db, sorted(new), self._infra.now())
+            await store.record_polls(self._infra.db, sorted(polls), self._infra.now())
         except Exception:
-            self._new |= new
+            self._unwritten |= polls
             raise

@@ -1,4 +1,7 @@
-"""Who was seen, and who was told to drain or stop: in memory, exchanged with the database every beat."""
+"""The workers that have been seen, and those that should drain or stop.
+
+Kept in memory and synced with the database every second, so that a claim does not have to.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -21,13 +24,13 @@ class WorkerRegistry:
         self._seen: set[str] = set()
         self._listed = ListedIds(infra.settings.max_workers_per_key)
         self._directives: dict[str, str] = {}
-        self._reading = asyncio.Lock()  # or a slow read would put back what was in force before a newer one
+        self._read_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
         self.on_directive: Callable[[str], None] = lambda _worker: None
 
     def record_seen(self, worker_id: str | None, key_name: str) -> None:
         if worker_id is None or worker_id in self._seen:
             return
-        if self._listed.admit(worker_id, key_name):
+        if self._listed.try_add(worker_id, key_name):
             self._seen.add(worker_id)
         else:
             self._infra.metrics.workers_not_listed.inc()
@@ -36,14 +39,17 @@ class WorkerRegistry:
         return self._directives.get(worker_id or "", "run")
 
     async def sync(self) -> None:
-        """Writes down who was seen, and learns what other processes were told; wakes the polls of those who have news."""
+        """Writes the workers that were seen and reads the directives that other brokers have set.
+
+        Wakes the waiting polls of workers whose directive has changed.
+        """
         await self._write_seen()
-        async with self._reading:
+        async with self._read_lock:
             before, self._directives = self._directives, await store.workers_with_directive(self._infra.db)
         for worker_id in before.keys() ^ self._directives.keys():
             self.on_directive(worker_id)
 
-    async def direct(self, worker_id: str, directive: Directive) -> Worker:
+    async def set_directive(self, worker_id: str, directive: Directive) -> Worker:
         await self._write_seen()
         if not await store.set_directive(self._infra.db, worker_id, directive):
             raise NotFound(f"no worker {worker_id} has been seen")

@@ -1,4 +1,4 @@
-"""What operators ask of workers."""
+"""GET /workers, and POST /workers/{id}/drain, /stop and /resume."""
 
 from typing import Annotated
 
@@ -19,25 +19,28 @@ WorkerRegistryDep = Annotated[WorkerRegistry, service(WorkerRegistry)]
 WorkerId = Annotated[NameParameter, Path()]
 
 
-@router.get("/workers", **operation(WorkerList, to=READ, everywhere=True))
+@router.get("/workers", **operation(WorkerList, scopes=READ, all_queues=True))
 async def list_workers(workers: WorkerRegistryDep, page: Page) -> Response:
-    """Workers that were active within a day, with the leases they hold. At most `max_workers_per_key` of each API key (see `/limits`)."""
+    """Lists the workers that were active within the last day, with the number of leases they hold.
+
+    At most `max_workers_per_key` workers per API key are listed (see `/limits`).
+    """
     return (await workers.page(page)).response()
 
 
-@router.post("/workers/{worker_id}/drain", **operation(Worker, NotFound, to=MANAGE, everywhere=True))
+@router.post("/workers/{worker_id}/drain", **operation(Worker, NotFound, scopes=MANAGE, all_queues=True))
 async def drain_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody) -> Response:
-    """Asks a worker to finish what it holds and to take no more."""
-    return json_response(await workers.direct(worker_id, "drain"))
+    """Asks a worker to finish the jobs that it holds and to claim no more."""
+    return json_response(await workers.set_directive(worker_id, "drain"))
 
 
-@router.post("/workers/{worker_id}/stop", **operation(Worker, NotFound, to=MANAGE, everywhere=True))
+@router.post("/workers/{worker_id}/stop", **operation(Worker, NotFound, scopes=MANAGE, all_queues=True))
 async def stop_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody) -> Response:
-    """Asks a worker to stop: release what it holds and end."""
-    return json_response(await workers.direct(worker_id, "stop"))
+    """Asks a worker to stop: to release the jobs that it holds and to exit."""
+    return json_response(await workers.set_directive(worker_id, "stop"))
 
 
-@router.post("/workers/{worker_id}/resume", **operation(Worker, NotFound, to=MANAGE, everywhere=True))
+@router.post("/workers/{worker_id}/resume", **operation(Worker, NotFound, scopes=MANAGE, all_queues=True))
 async def resume_worker(worker_id: WorkerId, workers: WorkerRegistryDep, _: NoBody) -> Response:
-    """Lets a worker run again."""
-    return json_response(await workers.direct(worker_id, "run"))
+    """Withdraws a drain or stop: the worker may claim jobs again."""
+    return json_response(await workers.set_directive(worker_id, "run"))

@@ -1,10 +1,14 @@
-"""What is told about a worker."""
+"""Schemas of workers."""
 
 from app.http.schema_types import UNSET, Instant, Int32, ResponseModel, UnsetType
 
 
 class Worker(ResponseModel):
-    """A worker that has asked for work. `directive`: run, drain (finish what you hold, take no more) or stop."""
+    """A worker that has polled for jobs or sent a heartbeat.
+
+    `directive`: what operators want it to do. `run`, `drain` (finish the jobs that it holds, claim
+    no more) or `stop` (release them and exit).
+    """
 
     worker_id: str
     directive: str
@@ -13,7 +17,7 @@ class Worker(ResponseModel):
 
 
 class WorkerList(ResponseModel):
-    """Workers in the order of their ids."""
+    """Workers, ordered by id."""
 
     items: list[Worker]
     next_cursor: str | UnsetType = UNSET

@@ -23,40 +23,44 @@ class WorkerRow(NamedTuple):
         )
 
 
-async def record_workers(on: Executor, ids: Sequence[str], now: datetime) -> None:
-    await on.rows(SQL.record_workers, ids, now)
+async def record_workers(db: Executor, ids: Sequence[str], now: datetime) -> None:
+    await db.rows(SQL.record_workers, ids, now)
 
 
-async def workers_with_directive(on: Executor) -> dict[str, str]:
-    return {row["id"]: row["directive"] for row in await on.rows(SQL.workers_with_directive)}
+async def workers_with_directive(db: Executor) -> dict[str, str]:
+    return {row["id"]: row["directive"] for row in await db.rows(SQL.workers_with_directive)}
 
 
-async def set_directive(on: Executor, worker_id: str, directive: str) -> bool:
-    return await on.value(SQL.set_directive, worker_id, directive) is not None
+async def set_directive(db: Executor, worker_id: str, directive: str) -> bool:
+    return await db.value(SQL.set_directive, worker_id, directive) is not None
 
 
-async def list_workers(on: Executor, after: str, limit: int) -> list[WorkerRow]:
-    return [WorkerRow(*row) for row in await on.rows(SQL.list_workers, after, limit)]
+async def list_workers(db: Executor, after: str, limit: int) -> list[WorkerRow]:
+    return [WorkerRow(*row) for row in await db.rows(SQL.list_workers, after, limit)]
 
 
-async def get_worker(on: Executor, worker_id: str) -> WorkerRow | None:
-    row = await on.row(SQL.get_worker, worker_id)
+async def get_worker(db: Executor, worker_id: str) -> WorkerRow | None:
+    row = await db.row(SQL.get_worker, worker_id)
     return WorkerRow(*row) if row else None
 
 
-async def delete_workers(on: Executor, seen_before: datetime, told_seen_before: datetime) -> int:
-    return len(await on.rows(SQL.delete_workers, seen_before, told_seen_before))
+async def delete_workers(db: Executor, seen_before: datetime, directed_seen_before: datetime) -> int:
+    """Workers with a directive are kept until `directed_seen_before`.
+
+    Returns how many were deleted.
+    """
+    return len(await db.rows(SQL.delete_workers, seen_before, directed_seen_before))
 
 
-async def record_polls(on: Executor, params: Sequence[tuple[str, str]], now: datetime) -> None:
-    """Asked are (queue, job type)."""
-    await on.rows(SQL.record_polls, *to_columns(params), now)
+async def record_polls(db: Executor, polls: Sequence[tuple[str, str]], now: datetime) -> None:
+    """`polls`: (queue, job type) each."""
+    await db.rows(SQL.record_polls, *to_columns(polls), now)
 
 
-async def last_polled(on: Executor, queue: str, job_type: str) -> datetime | None:
-    last: datetime | None = await on.value(SQL.last_polled, queue, job_type)
+async def last_polled(db: Executor, queue: str, job_type: str) -> datetime | None:
+    last: datetime | None = await db.value(SQL.last_polled, queue, job_type)
     return last
 
 
-async def delete_poll_history(on: Executor, before: datetime) -> None:
-    await on.rows(SQL.delete_poll_history, before)
+async def delete_poll_history(db: Executor, before: datetime) -> None:
+    await db.rows(SQL.delete_poll_history, before)

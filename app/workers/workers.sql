@@ -1,4 +1,5 @@
--- Workers. Written by a chore, at most once a beat for all that were seen since; never on the path of a claim.
+-- Workers and poll history. Written by a maintenance service, at most once a second for all workers
+-- that were seen since; never on the path of a claim.
 
 -- name: record_workers
 INSERT INTO workers (id, last_seen_at)
@@ -9,7 +10,7 @@ ON CONFLICT (id) DO UPDATE
 SET last_seen_at = greatest(workers.last_seen_at, excluded.last_seen_at);
 
 -- name: workers_with_directive
--- Those that are not simply to run: few, and read by every process every beat.
+-- Workers that should drain or stop. There are few of them; every broker reads them every second.
 SELECT id, directive
 FROM workers
 WHERE directive <> 'run';
@@ -22,7 +23,7 @@ RETURNING id;
 
 -- name: list_workers
 -- fills: WorkerRow
--- Held leases are counted over the leases that exist, not over the backlog.
+-- Counts held leases over the index of leases, not over the backlog.
 SELECT workers.id, workers.directive, workers.last_seen_at, coalesce(held.leases, 0) AS leases
 FROM workers
 LEFT JOIN (
@@ -43,7 +44,7 @@ FROM workers
 WHERE workers.id = $1;
 
 -- name: delete_workers
--- Not seen for long; those that were told something are remembered longer, as they may come back.
+-- Workers not seen since $1. Those with a directive are kept until $2, because they may come back.
 DELETE FROM workers
 WHERE last_seen_at < $1 AND (directive = 'run' OR last_seen_at < $2)
 RETURNING id;
@@ -57,7 +58,7 @@ ON CONFLICT (queue, job_type) DO UPDATE
 SET last_at = greatest(asks.last_at, excluded.last_at);
 
 -- name: last_polled
--- When a worker last asked for jobs of this queue that would take one of this type.
+-- The last poll of this queue that accepts jobs of this type.
 SELECT max(last_at)
 FROM asks
 WHERE queue = $1 AND job_type IN ('', $2);
