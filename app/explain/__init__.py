@@ -1,1 +1,4 @@
-"""Explain: why a job is not running. Reads what the other rooms decide by; decides nothing."""
+"""Explain: why a job is not running.
+
+Reads the rows and rules by which the other packages decide; decides nothing itself.
+"""

@@ -1,4 +1,4 @@
--- What holds a job back. Every answer is bounded, however long the queue is.
+-- Why a job is not running. Every statement reads a bounded number of rows of the queue.
 
 -- name: waiting_facts
 -- fills: WaitingFacts
@@ -7,7 +7,7 @@ FROM jobs
 WHERE lane = $1 AND id = $2;
 
 -- name: admitted_of_group
--- Who has a turn in the group, the first twenty.
+-- The first 20 admitted jobs of a group.
 WITH found AS MATERIALIZED (
     SELECT id
     FROM jobs
@@ -28,7 +28,7 @@ FROM (
 ) AS ahead;
 
 -- name: ahead_in_queue
--- Among the first of them, in the order of a claim.
+-- Counts among the first jobs of the lane, in the order in which they are claimed.
 SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND id < $3))
 FROM (
     SELECT priority, id
@@ -39,7 +39,7 @@ FROM (
 ) AS head;
 
 -- name: ahead_admitted
--- The same for a fair queue.
+-- The same for a fair queue, which is claimed pass by pass.
 SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND (turn, id) < ($5, $3)))
 FROM (
     SELECT priority, turn, id

@@ -15,7 +15,7 @@ from app.http.request_body import json_response
 router = APIRouter(tags=["jobs"])
 
 
-@router.get("/jobs/{job_id}/explain", **operation(Explanation, NotFound, to=READ))
+@router.get("/jobs/{job_id}/explain", **operation(Explanation, NotFound, scopes=READ))
 async def explain_job(job_id: UUID, explainer: Annotated[JobExplainer, service(JobExplainer)]) -> Response:
-    """Why a job is not running: every reason that holds now, with its facts."""
+    """Explains why a job is not running: every reason that applies now, with its facts."""
     return json_response(await explainer.explain(job_id))

@@ -1,12 +1,17 @@
-"""What is told about a job that is not running."""
+"""Schemas of explanations."""
 
 from app.http.schema_types import UNSET, UUID, Instant, Int32, ResponseModel, UnsetType
 
 
 class Reason(ResponseModel, kw_only=True):
-    """One thing that holds the job back, for programs (`code`) and for people (`detail`), with its facts. Codes: not_due, waiting_for_jobs,
-    queue_paused, queue_at_limit, rate_limited, group_at_limit, group_at_rest, waits_for_turn, jobs_ahead, no_worker; and for jobs that
-    nothing holds back: claimable, running, completed, dead, cancelled."""
+    """One reason why a job is not running: for programs (`code`), for people (`detail`), with its
+    facts.
+
+    Codes of a job that is held back: `not_due`, `waiting_for_jobs`, `queue_paused`,
+    `queue_at_limit`, `rate_limited`, `group_at_limit`, `group_at_rest` (the group is cooling down),
+    `waits_for_turn` (the job waits to be admitted), `jobs_ahead`, `no_worker`. Codes of other jobs:
+    `claimable`, `running`, `completed`, `dead`, `cancelled`.
+    """
 
     code: str
     detail: str
@@ -22,7 +27,7 @@ class Reason(ResponseModel, kw_only=True):
 
 
 class Explanation(ResponseModel):
-    """Why a job is not running: all reasons that hold now."""
+    """Why a job is not running: every reason that applies now."""
 
     state: str
     reasons: list[Reason]

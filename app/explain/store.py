@@ -9,34 +9,37 @@ from app.db.queries import load_queries
 
 SQL = load_queries(__file__)
 
-MAX_COUNTED = 1000  # more than this many are "many": nobody needs to know how many exactly
+MAX_COUNTED = 1000  # an exact count beyond this is of no use
+MAX_LISTED = 20  # ids that `admitted_of_group` returns at most
 
 
 class WaitingFacts(NamedTuple):
+    """`turn`: the number of the admission. `awaits`: the parents that have not finished."""
+
     priority: int
     turn: int | None
     awaits: list[UUID] | None
 
 
-async def waiting_facts(on: Executor, job_id: UUID) -> WaitingFacts | None:
-    row = await on.row(SQL.waiting_facts, lane_of(job_id), job_id)
+async def waiting_facts(db: Executor, job_id: UUID) -> WaitingFacts | None:
+    row = await db.row(SQL.waiting_facts, lane_of(job_id), job_id)
     return WaitingFacts(*row) if row else None
 
 
-async def admitted_of_group(on: Executor, lane: int, group: str) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.admitted_of_group, lane, group)]
+async def admitted_of_group(db: Executor, lane: int, group: str) -> list[UUID]:
+    return [row["id"] for row in await db.rows(SQL.admitted_of_group, lane, group)]
 
 
-async def ahead_in_group(on: Executor, job_id: UUID, group: str) -> int:
-    ahead: int = await on.value(SQL.ahead_in_group, lane_of(job_id), group, job_id, MAX_COUNTED)
+async def ahead_in_group(db: Executor, job_id: UUID, group: str) -> int:
+    ahead: int = await db.value(SQL.ahead_in_group, lane_of(job_id), group, job_id, MAX_COUNTED)
     return ahead
 
 
-async def ahead_in_queue(on: Executor, job_id: UUID, priority: int) -> int:
-    ahead: int = await on.value(SQL.ahead_in_queue, lane_of(job_id), priority, job_id, MAX_COUNTED)
+async def ahead_in_queue(db: Executor, job_id: UUID, priority: int) -> int:
+    ahead: int = await db.value(SQL.ahead_in_queue, lane_of(job_id), priority, job_id, MAX_COUNTED)
     return ahead
 
 
-async def ahead_admitted(on: Executor, job_id: UUID, priority: int, turn: int) -> int:
-    ahead: int = await on.value(SQL.ahead_admitted, lane_of(job_id), priority, job_id, MAX_COUNTED, turn)
+async def ahead_admitted(db: Executor, job_id: UUID, priority: int, turn: int) -> int:
+    ahead: int = await db.value(SQL.ahead_admitted, lane_of(job_id), priority, job_id, MAX_COUNTED, turn)
     return ahead

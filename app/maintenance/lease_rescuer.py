@@ -53,7 +53,7 @@ class LeaseRescuer:
     async def run_once(self) -> None:
         now, scan_from, rescued = self._infra.now(), self.scan_from, 0
         while rows := await leases.expired_leases(self._infra.db, scan_from, now, BATCH_SIZE):
-            ended = await self._settlements.end(
+            ended = await self._settlements.end_leases(
                 [LeaseEnd(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows]
             )
             rescued += len(ended)

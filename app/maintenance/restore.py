@@ -28,7 +28,7 @@ async def end_leases(infra: Infrastructure, settlements: SettlementService) -> i
     """
     after, ended = _BEGINNING, 0
     while rows := await store.live_tokens(infra.db, after, BATCH_SIZE):
-        released = await settlements.end([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows])
+        released = await settlements.end_leases([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows])
         ended += len(released)
         after = (rows[-1]["lane"], rows[-1]["id"])
     log.info("leases ended after a restore", count=ended)
