@@ -1,1 +1,3 @@
-"""Stats: how the queues are. Reads sums that are kept, never counts jobs."""
+"""Statistics and health of queues, read from totals that every transition maintains; jobs are never
+counted.
+"""

@@ -1,4 +1,4 @@
-"""GET /stats, GET /queues/{name}/stats."""
+"""HTTP routes of statistics: GET /stats, GET /queues/{name}/stats."""
 
 from typing import Annotated
 
@@ -18,13 +18,16 @@ router = APIRouter(tags=["stats"])
 StatsServiceDep = Annotated[StatsService, service(StatsService)]
 
 
-@router.get("/stats", **operation(Stats, to=READ))
+@router.get("/stats", **operation(Stats, scopes=READ))
 async def get_stats(stats: StatsServiceDep, access: AccessDep) -> Response:
-    """How everything that your key reaches is: exact counts by state, rates, wait and run times, and a verdict."""
-    return json_response(await stats.everything(access))
+    """Counts, rates, latencies and health of all queues that your key may access.
+
+    Counts by state are exact.
+    """
+    return json_response(await stats.all_stats(access))
 
 
-@router.get("/queues/{name}/stats", **operation(Stats, NotFound, to=READ))
+@router.get("/queues/{name}/stats", **operation(Stats, NotFound, scopes=READ))
 async def get_queue_stats(name: Annotated[NameParameter, Path()], stats: StatsServiceDep) -> Response:
-    """How one queue is."""
+    """Counts, rates, latencies and health of one queue."""
     return json_response(await stats.queue_stats(name))

@@ -1,10 +1,10 @@
-"""The shapes of statistics."""
+"""Responses of statistics."""
 
 from app.http.schema_types import UNSET, Instant, Int32, Int64, Number, ResponseModel, UnsetType
 
 
 class StateCounts(ResponseModel):
-    """Jobs by state; completed and cancelled ones as long as they are kept."""
+    """Number of jobs by state. Completed and cancelled jobs count as long as they are kept."""
 
     scheduled: Int64
     blocked: Int64
@@ -16,7 +16,7 @@ class StateCounts(ResponseModel):
 
 
 class Rate(ResponseModel):
-    """How many in the last minute, five minutes, hour."""
+    """Number of events in the last minute, five minutes and hour."""
 
     last_1m: Int64
     last_5m: Int64
@@ -24,7 +24,7 @@ class Rate(ResponseModel):
 
 
 class Rates(ResponseModel):
-    """What happened lately."""
+    """Recent events by kind."""
 
     enqueued: Rate
     completed: Rate
@@ -33,7 +33,7 @@ class Rates(ResponseModel):
 
 
 class Percentiles(ResponseModel):
-    """Over the last hour, in milliseconds, within 25 % and 1 ms."""
+    """Percentiles over the last hour in milliseconds, accurate to 25 % and 1 ms."""
 
     p50_ms: Number
     p95_ms: Number
@@ -41,7 +41,10 @@ class Percentiles(ResponseModel):
 
 
 class Stats(ResponseModel, kw_only=True):
-    """How things are. `verdict`: ok, warning, critical, with the reasons."""
+    """Counts, rates, latencies and health.
+
+    `verdict` is ok, warning or critical; `reasons` explains it.
+    """
 
     queue: str | UnsetType = UNSET
     counts: StateCounts
@@ -51,6 +54,6 @@ class Stats(ResponseModel, kw_only=True):
     run_time: Percentiles | UnsetType = UNSET
     waiting_polls: Int32
     workers: Int32
-    decision: str
+    verdict: str
     reasons: list[str]
     server_time: Instant

@@ -1,4 +1,7 @@
-"""Puts the statistics together, for everything or for one queue. Cost grows with the number of queues, not of jobs."""
+"""Assembles the statistics of all queues or of one queue.
+
+The cost grows with the number of queues, not of jobs.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -21,93 +24,105 @@ WORKER_SECONDS = 60
 
 class StatsService:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, waiting: PollerRegistry, times: DurationHistogram
+        self, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, durations: DurationHistogram
     ) -> None:
         self._infra = infra
         self._queues = queues
-        self._waiting = waiting
-        self._times = times
+        self._pollers = pollers
+        self._durations = durations
         self._watched: set[str] = set()
 
-    async def everything(self, access: Access) -> Stats:
+    async def all_stats(self, access: Access) -> Stats:
         await self._queues.refresh()
-        polls = (
-            self._waiting.parked
-            if access.everything
-            else sum(self._waiting.waiting(name) for name in self._waiting.awaited() if access.allows(name))
+        waiting_polls = (
+            self._pollers.parked
+            if access.all_queues
+            else sum(self._pollers.count(name) for name in self._pollers.queues() if access.allows(name))
         )
-        stats = await self._stats(self._queues.lanes(access=access), UNSET, polls, HealthLimits())
-        return stats if access.everything else msgspec.structs.replace(stats, workers=0)  # whose they are, nobody knows
+        stats = await self._stats(self._queues.lanes(access=access), UNSET, waiting_polls, HealthLimits())
+        # Workers do not belong to a queue, so a key for some queues sees none.
+        return stats if access.all_queues else msgspec.structs.replace(stats, workers=0)
 
     async def count_leases(self) -> int:
-        """Counts the jobs that workers hold, of all queues and brokers."""
+        """Counts the leases of all queues, whichever broker granted them."""
         await self._queues.refresh()
         return _counts(await store.counts(self._infra.db, self._queues.lanes())).running
 
     async def queue_stats(self, name: str) -> Stats:
         queue = await self._queues.get(name)
-        return await self._of(queue)
+        return await self._queue_stats(queue)
 
-    async def _of(self, queue: Queue) -> Stats:
+    async def _queue_stats(self, queue: Queue) -> Stats:
         limits = value_or(queue.config.health, HealthLimits())
-        return await self._stats(queue.all_lanes, queue.name, self._waiting.waiting(queue.name), limits)
+        return await self._stats(queue.all_lanes, queue.name, self._pollers.count(queue.name), limits)
 
     async def watch_health(self) -> None:
-        """The chore: of queues that have limits, for /metrics."""
-        watched = {queue.name: queue for queue in self._queues.known() if queue.config.health is not UNSET}
+        """Sets the health metric of the queues that have limits.
+
+        A maintenance service calls it periodically.
+        """
+        watched = {queue.name: queue for queue in self._queues.all() if queue.config.health is not UNSET}
         for queue in watched.values():
             self._infra.metrics.queue_health.labels(queue.name).set(
-                health.LEVELS.index((await self._of(queue)).decision)
+                health.LEVELS.index((await self._queue_stats(queue)).verdict)
             )
         for name in self._watched - watched.keys():
             self._infra.metrics.queue_health.remove(name)
         self._watched = set(watched)
 
     async def aggregate(self) -> None:
-        """The chore: deltas into totals and rates."""
+        """Aggregates deltas into totals and rates. A maintenance service calls it periodically."""
         for lane in await store.unaggregated_lanes(self._infra.db):
             await store.aggregate(self._infra.db, lane)
 
     async def write_durations(self) -> None:
-        taken = self._times.take()
-        if not taken:
+        """Writes the durations recorded since the last call.
+
+        A failed write keeps them for the next one.
+        """
+        counts = self._durations.take()
+        if not counts:
             return
         try:
-            await store.add_durations(self._infra.db, sorted((*key, n) for key, n in taken.items()), self._infra.now())
+            await store.add_durations(self._infra.db, sorted((*key, n) for key, n in counts.items()), self._infra.now())
         except Exception:
-            self._times.restore(taken)
+            self._durations.restore(counts)
             raise
 
-    async def _stats(self, lanes: Sequence[int], name: str | UnsetType, polls: int, limits: HealthLimits) -> Stats:
+    async def _stats(
+        self, lanes: Sequence[int], name: str | UnsetType, waiting_polls: int, limits: HealthLimits
+    ) -> Stats:
         reads, now = self._infra.reads, self._infra.now()
         counts = _counts(await store.counts(reads, lanes))
-        heads = [
-            head
-            for head in (await store.oldest_ready(reads, lanes), await store.oldest_pending(reads, lanes))
-            if head is not None
+        oldest = [
+            run_at
+            for run_at in (await store.oldest_ready(reads, lanes), await store.oldest_pending(reads, lanes))
+            if run_at is not None
         ]
-        age = max(0, round((now - min(heads)).total_seconds())) if heads else None
-        times = await store.durations(reads, lanes, now - timedelta(hours=1))
+        age = max(0, round((now - min(oldest)).total_seconds())) if oldest else None
+        durations = await store.durations(reads, lanes, now - timedelta(hours=1))
         rates = _rates(await store.rates(reads, lanes, now))
-        decision, reasons = health.assess(limits, depth=counts.ready, age=age, dead=rates.dead.last_60m, polls=polls)
+        verdict, reasons = health.assess(
+            limits, depth=counts.ready, age=age, dead=rates.dead.last_60m, waiting_polls=waiting_polls
+        )
         return Stats(
             queue=name,
             counts=counts,
             oldest_ready_age_seconds=unset_if_none(age),
             rates=rates,
-            wait_time=_percentiles(times, "wait"),
-            run_time=_percentiles(times, "run"),
-            waiting_polls=polls,
+            wait_time=_percentiles(durations, "wait"),
+            run_time=_percentiles(durations, "run"),
+            waiting_polls=waiting_polls,
             workers=await store.workers_seen(reads, now - timedelta(seconds=WORKER_SECONDS)),
-            decision=decision,
+            verdict=verdict,
             reasons=reasons,
             server_time=now,
         )
 
 
 def _counts(rows: Sequence[CountRow]) -> StateCounts:
-    def total(of: Callable[[CountRow], int]) -> int:
-        return sum(of(row) for row in rows)
+    def total(value_of: Callable[[CountRow], int]) -> int:
+        return sum(value_of(row) for row in rows)
 
     return StateCounts(
         scheduled=total(lambda row: row.scheduled),
@@ -128,17 +143,19 @@ def _rates(row: RateRow) -> Rates:
 
 
 def _percentiles(rows: Sequence[DurationRow], kind: str) -> Percentiles | UnsetType:
-    own = [row for row in rows if row.kind == kind]
-    if not own:
+    kind_rows = [row for row in rows if row.kind == kind]
+    if not kind_rows:
         return UNSET
-    return Percentiles(p50_ms=_percentile(own, 0.5), p95_ms=_percentile(own, 0.95), p99_ms=_percentile(own, 0.99))
+    return Percentiles(
+        p50_ms=_percentile(kind_rows, 0.5), p95_ms=_percentile(kind_rows, 0.95), p99_ms=_percentile(kind_rows, 0.99)
+    )
 
 
-def _percentile(rows: Sequence[DurationRow], share: float) -> float:
-    """The upper bound of the bucket in which the share is reached."""
-    left = share * sum(row.n for row in rows)
+def _percentile(rows: Sequence[DurationRow], fraction: float) -> float:
+    """The upper bound of the bucket in which the fraction is reached."""
+    remaining = fraction * sum(row.n for row in rows)
     for row in rows:
-        left -= row.n
-        if left <= 0:
+        remaining -= row.n
+        if remaining <= 0:
             return float(BUCKET_BOUNDS[row.bucket])
     return float(BUCKET_BOUNDS[rows[-1].bucket])

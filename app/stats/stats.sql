@@ -1,12 +1,16 @@
--- Statistics. Every transition writes one delta row in its own statement; `fold` adds the deltas up. Readers add totals and deltas in
--- one snapshot, so counts are exact at any moment and cost the same for ten jobs and ten million.
+-- Statistics. Every transition inserts one delta row in its own statement; `aggregate` adds the
+-- deltas up.
+-- Readers add totals and deltas in one snapshot, so counts are exact at any moment.
+-- Reading costs the same for ten jobs and for ten million.
 
 -- name: unaggregated_lanes
 SELECT DISTINCT lane
 FROM stat_deltas;
 
 -- name: aggregate
--- Deltas of one lane become totals and rates. Two processes at once: each delta is deleted, and so added, by one of them.
+-- Turns the deltas of one lane into totals and rates.
+-- If two processes run it at the same time, each delta is deleted, and so added, by only one of
+-- them.
 WITH taken AS (
     DELETE FROM stat_deltas
     WHERE lane = $1
@@ -46,7 +50,7 @@ SET n = times.n + excluded.n;
 
 -- name: counts
 -- fills: CountRow
--- Totals and the deltas that are not folded yet, in one snapshot.
+-- Totals and the deltas that are not aggregated yet, in one snapshot.
 SELECT lane, sum(scheduled)::bigint AS scheduled, sum(blocked)::bigint AS blocked, sum(ready)::bigint AS ready, sum(running)::bigint AS running,
     sum(completed)::bigint AS completed, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead
 FROM (
@@ -62,7 +66,8 @@ GROUP BY lane;
 
 -- name: rates
 -- fills: RateRow
--- What happened since $2, $3 and $4, from slots of ten seconds and the deltas since the last fold.
+-- Events since $2, $3 and $4, from buckets of ten seconds and the deltas since the last
+-- aggregation.
 SELECT
     (sum(enqueued) FILTER (WHERE slot > $2))::bigint AS enqueued_1, (sum(completed) FILTER (WHERE slot > $2))::bigint AS completed_1,
     (sum(failed) FILTER (WHERE slot > $2))::bigint AS failed_1, (sum(dead) FILTER (WHERE slot > $2))::bigint AS dead_1,
@@ -89,8 +94,10 @@ GROUP BY kind, bucket
 ORDER BY kind, bucket;
 
 -- name: oldest_ready
--- The job at the head of each priority, found by hopping from one priority to the next in jobs_ready: a few probes however long the
--- queue is. Within a priority the head has waited longest, but for jobs that were created early and became due late.
+-- The first job of each priority, found by a loose index scan of jobs_ready: a few probes, however
+-- long the
+-- queue is. Within a priority, the first job has waited longest, except jobs created early that
+-- became due late.
 WITH RECURSIVE heads AS (
     SELECT asked.lane, head.priority, head.run_at, 1 AS hop
     FROM unnest($1::int[]) AS asked (lane)
@@ -117,7 +124,9 @@ SELECT min(greatest(run_at, 'epoch'))  -- earlier releases accepted '-infinity'
 FROM heads;
 
 -- name: oldest_pending
--- The same for jobs that wait for their turn: the head of each of the first hundred groups, found by hopping in jobs_parked.
+-- The same for pending jobs (state parked), which wait for admission: the first job of each of the
+-- first
+-- hundred groups, found by a loose index scan of jobs_parked.
 WITH RECURSIVE heads AS (
     SELECT asked.lane, head.group_key, head.run_at, 1 AS hop
     FROM unnest($1::int[]) AS asked (lane)

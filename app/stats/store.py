@@ -22,7 +22,7 @@ class CountRow(NamedTuple):
 
 
 class RateRow(NamedTuple):
-    """NULL where nothing happened at all."""
+    """Events of the last 1, 5 and 60 minutes; NULL if there was none at all."""
 
     enqueued_1: int | None
     completed_1: int | None
@@ -44,48 +44,48 @@ class DurationRow(NamedTuple):
     n: int
 
 
-async def unaggregated_lanes(on: Executor) -> list[int]:
-    return [row["lane"] for row in await on.rows(SQL.unaggregated_lanes)]
+async def unaggregated_lanes(db: Executor) -> list[int]:
+    return [row["lane"] for row in await db.rows(SQL.unaggregated_lanes)]
 
 
-async def aggregate(on: Executor, lane: int) -> None:
-    await on.rows(SQL.aggregate, lane)
+async def aggregate(db: Executor, lane: int) -> None:
+    await db.rows(SQL.aggregate, lane)
 
 
-async def add_durations(on: Executor, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
-    """Counts are (lane, kind, bucket, n)."""
-    await on.rows(SQL.add_durations, *[list(column) for column in zip(*counts, strict=True)], now)
+async def add_durations(db: Executor, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
+    """Adds counts, given as (lane, kind, bucket, n)."""
+    await db.rows(SQL.add_durations, *[list(column) for column in zip(*counts, strict=True)], now)
 
 
-async def counts(on: Executor, lanes: Sequence[int]) -> list[CountRow]:
-    return [CountRow(*row) for row in await on.rows(SQL.counts, lanes)]
+async def counts(db: Executor, lanes: Sequence[int]) -> list[CountRow]:
+    return [CountRow(*row) for row in await db.rows(SQL.counts, lanes)]
 
 
-async def rates(on: Executor, lanes: Sequence[int], now: datetime) -> RateRow:
-    row = await on.row(SQL.rates, lanes, *[now - timedelta(minutes=minutes) for minutes in (1, 5, 60)])
+async def rates(db: Executor, lanes: Sequence[int], now: datetime) -> RateRow:
+    row = await db.row(SQL.rates, lanes, *[now - timedelta(minutes=minutes) for minutes in (1, 5, 60)])
     assert row is not None, "an aggregate without GROUP BY has one row"
     return RateRow(*row)
 
 
-async def durations(on: Executor, lanes: Sequence[int], since: datetime) -> list[DurationRow]:
-    return [DurationRow(*row) for row in await on.rows(SQL.durations, lanes, since)]
+async def durations(db: Executor, lanes: Sequence[int], since: datetime) -> list[DurationRow]:
+    return [DurationRow(*row) for row in await db.rows(SQL.durations, lanes, since)]
 
 
-async def oldest_ready(on: Executor, lanes: Sequence[int]) -> datetime | None:
-    oldest: datetime | None = await on.value(SQL.oldest_ready, lanes)
+async def oldest_ready(db: Executor, lanes: Sequence[int]) -> datetime | None:
+    oldest: datetime | None = await db.value(SQL.oldest_ready, lanes)
     return oldest
 
 
-async def oldest_pending(on: Executor, lanes: Sequence[int]) -> datetime | None:
-    oldest: datetime | None = await on.value(SQL.oldest_pending, lanes)
+async def oldest_pending(db: Executor, lanes: Sequence[int]) -> datetime | None:
+    oldest: datetime | None = await db.value(SQL.oldest_pending, lanes)
     return oldest
 
 
-async def workers_seen(on: Executor, since: datetime) -> int:
-    seen: int = await on.value(SQL.workers_seen, since)
+async def workers_seen(db: Executor, since: datetime) -> int:
+    seen: int = await db.value(SQL.workers_seen, since)
     return seen
 
 
-async def delete_old_stats(on: Executor, before: datetime) -> None:
-    await on.rows(SQL.forget_rates, before)
-    await on.rows(SQL.forget_times, before)
+async def delete_old_stats(db: Executor, before: datetime) -> None:
+    await db.rows(SQL.forget_rates, before)
+    await db.rows(SQL.forget_times, before)
