@@ -1,1 +1,1 @@
-"""Dependencies: which job waits for which. Written when jobs come in, read when one ends (maintenance/releasing.py)."""
+"""Dependencies: which job waits for which. Written by enqueues, read when a parent finishes."""

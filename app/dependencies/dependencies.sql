@@ -1,8 +1,11 @@
--- Who waits for whom. A child is `blocked` while `awaits` names any parent; taking a parent out twice changes nothing, so a release that
--- is interrupted is simply done again. Order of locks: see leases.sql.
+-- Dependencies between jobs.
+--
+-- A child is `blocked` while `awaits` contains a parent. Removing a parent twice changes nothing, so an
+-- interrupted resolution is run again. The table `endings` has the finished parents whose children are not
+-- resolved yet. Lock order: see leases.sql.
 
 -- name: mark_parents
--- (any) -> (the same, waited for).  The lock makes sure that the parent has not ended when its child is stored.
+-- (any) -> (the same, awaited).  The row lock keeps the parent from finishing before its child is stored.
 WITH locked AS (
     SELECT id
     FROM jobs
@@ -17,7 +20,7 @@ RETURNING id;
 
 -- name: parent_results
 -- fills: ParentResultRow
--- What jobs have come to that are no longer live, and what they gave.
+-- The states and results of jobs that are no longer live.
 SELECT id, state, result
 FROM finished_jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > $3
@@ -27,7 +30,7 @@ FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: finished_parents
--- What has become of jobs that are no longer live.
+-- The states of jobs that are no longer live.
 SELECT id, state
 FROM finished_jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > $3
@@ -43,7 +46,7 @@ FROM unnest($2::uuid[], $3::uuid[]) AS sent (parent, child)
 ON CONFLICT DO NOTHING;
 
 -- name: unresolved_parents
--- Those that others wait for, written down by the statement that ended them. Mostly none.
+-- Finished parents with children to resolve. The statement that finished a parent wrote its row. Mostly none.
 SELECT lane, id, state
 FROM endings
 ORDER BY lane, id
@@ -51,8 +54,8 @@ LIMIT $1;
 
 -- name: children_of
 -- fills: DependentRow
--- With the way in which their parents ended: an ending that has been seen to meanwhile concerns nobody, as the parent may live again since
--- (replayed), and have new children.
+-- Children with the final states of their parents. A finished parent that was resolved in the meantime does
+-- not match, because the parent may have been replayed since: then it is live and can have new children.
 SELECT dependents.parent, dependents.child, endings.state
 FROM dependents
 JOIN endings ON endings.id = dependents.parent
@@ -63,9 +66,11 @@ LIMIT $3;
 
 -- name: unblock
 -- fills: UnblockedRow
--- blocked -> ready | parked | scheduled, or blocked still, if it waits for others too. $4: the parents did not complete; then only those
--- that run all the same are let go. A child that is ready has waited for a worker since now: until then it waited for its parents.
--- `parks`: see jobs.sql.
+-- blocked -> ready | parked | scheduled | blocked (it waits for other parents too).
+--
+-- $4: the parents failed; then only children whose on_parent_failure is `run` are unblocked. run_at of a child
+-- that becomes ready is now, because until now it waited for its parents and not for a worker. $6 is the held
+-- groups: see jobs.sql.
 WITH locked AS (
     SELECT id, ARRAY(SELECT one.id FROM unnest(awaits) AS one (id) WHERE one.id <> ALL($3::uuid[])) AS awaits
     FROM jobs
@@ -99,7 +104,7 @@ SELECT state, job_type, group_key, run_at
 FROM released;
 
 -- name: to_be_cancelled
--- Children that are to be cancelled with these parents.
+-- Children that must be cancelled because these parents failed.
 SELECT id
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND awaits && $3::uuid[] AND on_parent_failure IS DISTINCT FROM 'run';
@@ -110,7 +115,8 @@ USING unnest($2::uuid[], $3::uuid[]) AS told (parent, child)
 WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[]) AND dependents.parent = told.parent AND dependents.child = told.child;
 
 -- name: delete_finished_parents
--- Not while somebody has not heard of it: then it is another ending, of a parent that was replayed meanwhile. One that lives has not ended.
+-- Keeps a finished parent that still has dependents: then it was replayed in the meantime and has finished
+-- again. A parent that is live is not finished, so its row is deleted.
 DELETE FROM endings
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND (
     id <> ALL(ARRAY(SELECT parent FROM dependents WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[])))

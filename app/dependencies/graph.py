@@ -1,26 +1,28 @@
-"""Pure: from what producers call their jobs' parents to ids, and whether anybody waits for himself."""
+"""Pure: resolves the parents of a batch to ids, and finds cycles."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
 from app.errors import Fault, ValidationFailed
 
-MAX_SHOWN = 20  # names of one cycle
+MAX_SHOWN = 20  # jobs of a cycle in an error
 
 
-def resolve(depends_on: Sequence[str], refs: Mapping[str, UUID], at: str) -> list[UUID]:
-    """A parent is named by a `ref` of the same batch, or else by its id. Named twice, it is one."""
+def resolve(depends_on: Sequence[str], refs: Mapping[str, UUID], pointer: str) -> list[UUID]:
+    """A parent is a `ref` of the same batch or an id. Duplicates are removed."""
     return list(
-        dict.fromkeys(refs[name] if name in refs else _parsed(name, at, index) for index, name in enumerate(depends_on))
+        dict.fromkeys(
+            refs[name] if name in refs else _parse_id(name, pointer, index) for index, name in enumerate(depends_on)
+        )
     )
 
 
-def _parsed(name: str, at: str, index: int) -> UUID:
+def _parse_id(name: str, pointer: str, index: int) -> UUID:
     try:
         return UUID(name)
     except ValueError:
-        detail = f"{name} is neither a job's id nor a ref of this batch" if at else f"{name} is not the id of a job"
-        raise ValidationFailed.at(f"{at}/depends_on/{index}", detail, "unknown_ref") from None
+        detail = f"{name} is neither a job id nor a ref of this batch" if pointer else f"{name} is not a job id"
+        raise ValidationFailed.at(f"{pointer}/depends_on/{index}", detail, "unknown_ref") from None
 
 
 def check_no_cycle(parents: Mapping[str, Sequence[str]], pointers: Mapping[str, str]) -> None:
@@ -29,21 +31,24 @@ def check_no_cycle(parents: Mapping[str, Sequence[str]], pointers: Mapping[str, 
         raise cycle_problem(path, pointers[path[0]])
 
 
-def cycle_problem(path: Sequence[str], at: str) -> ValidationFailed:
-    """Names the jobs of the cycle, the first few of a long one, and points at its first job. A batch may have a thousand cycles of a
-    thousand jobs each."""
+def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
+    """Lists the jobs of the cycle and points at its first job.
+
+    Shortens a long cycle, because a batch may have a thousand cycles of a thousand jobs each.
+    """
     shown = path if len(path) <= MAX_SHOWN else [*path[: MAX_SHOWN - 2], f"... ({len(path) - 1} jobs)", path[-1]]
     cycle = " -> ".join(shown)
     return ValidationFailed(
-        f"jobs that wait for each other: {cycle}", faults=[Fault(f"{at}/depends_on", "cycle", cycle)]
+        f"the dependencies form a cycle: {cycle}", faults=[Fault(f"{pointer}/depends_on", "cycle", cycle)]
     )
 
 
 def find_cycles(parents: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Yields cycles, each as a path that ends where it began. Removing the first job of every path leaves no cycle.
+    """Yields cycles, each as a path that ends with its first job. Without the first jobs no cycle
+    is left.
 
-    Searches depth first with an explicit stack, because a chain of 1000 jobs is deeper than Python's stack. Follows each edge once,
-    because half a million edges fit into one batch.
+    Searches depth first with an explicit stack, because a chain of 1000 jobs is deeper than
+    Python's stack. Follows each edge once, because half a million edges fit into one batch.
     """
     done: set[str] = set()
     found: set[str] = set()
@@ -51,8 +56,8 @@ def find_cycles(parents: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
         path: dict[str, None] = {}  # ordered, with fast lookups
         stack: list[tuple[str, bool]] = [(start, False)]
         while stack:
-            ref, left = stack.pop()
-            if left:
+            ref, is_visited = stack.pop()
+            if is_visited:
                 path.popitem()
                 done.add(ref)
             elif ref in path:

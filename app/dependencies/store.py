@@ -14,7 +14,7 @@ SQL = load_queries(__file__)
 
 
 class DependentRow(NamedTuple):
-    """A child, its parent, and how that has ended."""
+    """A child, and a finished parent with its state."""
 
     parent: UUID
     child: UUID
@@ -38,32 +38,32 @@ class UnblockedRow(NamedTuple):
     run_at: datetime
 
 
-async def mark_parents(on: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.mark_parents, lane, ids)]
+async def mark_parents(db: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
+    return [row["id"] for row in await db.rows(SQL.mark_parents, lane, ids)]
 
 
-async def parent_results(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ParentResultRow]:
-    return [ParentResultRow(*row) for row in await on.rows(SQL.parent_results, lane, ids, kept_at)]
+async def parent_results(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ParentResultRow]:
+    return [ParentResultRow(*row) for row in await db.rows(SQL.parent_results, lane, ids, kept_at)]
 
 
-async def finished_parents(on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await on.rows(SQL.finished_parents, lane, ids, kept_at)}
+async def finished_parents(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
+    return {row["id"]: row["state"] for row in await db.rows(SQL.finished_parents, lane, ids, kept_at)}
 
 
-async def add_dependents(on: Executor, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
-    await on.rows(SQL.add_dependents, lane, parents, children)
+async def add_dependents(db: Executor, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
+    await db.rows(SQL.add_dependents, lane, parents, children)
 
 
-async def unresolved_parents(on: Executor, limit: int) -> list[Record]:
-    return await on.rows(SQL.unresolved_parents, limit)
+async def unresolved_parents(db: Executor, limit: int) -> list[Record]:
+    return await db.rows(SQL.unresolved_parents, limit)
 
 
-async def children_of(on: Executor, lane: int, parents: Sequence[UUID], limit: int) -> list[DependentRow]:
-    return [DependentRow(*row) for row in await on.rows(SQL.children_of, lane, parents, limit)]
+async def children_of(db: Executor, lane: int, parents: Sequence[UUID], limit: int) -> list[DependentRow]:
+    return [DependentRow(*row) for row in await db.rows(SQL.children_of, lane, parents, limit)]
 
 
 async def unblock(
-    on: Executor,
+    db: Executor,
     lane: int,
     ids: Sequence[UUID],
     parents: Sequence[UUID],
@@ -72,16 +72,16 @@ async def unblock(
     now: datetime,
     held_groups: Sequence[str] | None,
 ) -> list[UnblockedRow]:
-    return [UnblockedRow(*row) for row in await on.rows(SQL.unblock, lane, ids, parents, failed, now, held_groups)]
+    return [UnblockedRow(*row) for row in await db.rows(SQL.unblock, lane, ids, parents, failed, now, held_groups)]
 
 
-async def to_be_cancelled(on: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.to_be_cancelled, lane, ids, parents)]
+async def to_be_cancelled(db: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> list[UUID]:
+    return [row["id"] for row in await db.rows(SQL.to_be_cancelled, lane, ids, parents)]
 
 
-async def delete_dependents(on: Executor, lane: int, told: Sequence[DependentRow]) -> None:
-    await on.rows(SQL.delete_dependents, lane, [row.parent for row in told], [row.child for row in told])
+async def delete_dependents(db: Executor, lane: int, rows: Sequence[DependentRow]) -> None:
+    await db.rows(SQL.delete_dependents, lane, [row.parent for row in rows], [row.child for row in rows])
 
 
-async def delete_finished_parents(on: Executor, lane: int, parents: Sequence[UUID]) -> None:
-    await on.rows(SQL.delete_finished_parents, lane, parents)
+async def delete_finished_parents(db: Executor, lane: int, parents: Sequence[UUID]) -> None:
+    await db.rows(SQL.delete_finished_parents, lane, parents)

@@ -219,8 +219,6 @@ def to_response(job: NewJob, queue: str) -> Job:
 
 
 def body_fingerprint(body: object) -> UUID:
-    """Equal for bodies with the same meaning, so that a client may reorder its keys when it
-    retries.
-    """
+    """Equal for bodies with the same meaning: a client that retries may reorder the keys."""
     value = msgspec.json.decode(msgspec.json.encode(body))
     return digest(msgspec.json.encode(value, order="sorted").decode())

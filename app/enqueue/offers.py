@@ -10,8 +10,7 @@ from app.jobs.store import NewJob
 
 
 class Offer:
-    """New jobs before their INSERT, with `rows` as they will be stored. This class matches no
-    poller.
+    """New jobs before their INSERT, with `rows` as they will be stored. Matches no poller here.
 
     created -> committed   the INSERT has been committed
     created -> aborted     the INSERT has failed, or its outcome is unknown

@@ -50,9 +50,7 @@ async def _parent_ids(drafts: Sequence[JobDraft]) -> set[UUID]:
 
 
 async def _redirect_to_existing(drafts: Sequence[JobDraft]) -> None:
-    """A parent in the same call may be a duplicate: then the job that has its unique key is the
-    parent.
-    """
+    """A parent in the same call may be a duplicate: then the existing job is the parent."""
     existing = {draft.row.id: draft.existing for draft in drafts if draft.existing is not None}
     if not existing:
         return
@@ -72,9 +70,7 @@ async def _redirect_to_existing(drafts: Sequence[JobDraft]) -> None:
 
 
 async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]) -> None:
-    """Rejects jobs whose parent does not exist, then the jobs that depend on rejected ones, and so
-    on.
-    """
+    """Rejects jobs with an unknown parent, and all jobs that depend on rejected ones."""
     children: dict[UUID, list[JobDraft]] = {}
     async for draft in in_slices(drafts):
         if draft.accepted:
@@ -118,8 +114,7 @@ async def insert_dependents(db: Executor, drafts: Sequence[JobDraft]) -> None:
 
 
 def chunks(rows: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
-    """Splits rows into statements of bounded size, because the driver encodes a statement in one
-    go.
+    """Splits rows into bounded statements, because the driver encodes a statement in one go.
 
     A job may have a thousand parents, and its row contains them twice.
     """

@@ -139,16 +139,14 @@ class JobParser:
     def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
         """Reads the clock once, and the admission rule once for each lane and group."""
         now, needs_admission = _fixed_clock(self._infra.now()), cache(self._queues.needs_admission)
-        ids = iter(self._infra.job_ids.several([job[3] for job in placed if isinstance(job, tuple)]))
+        ids = iter(self._infra.job_ids.generate_many([job[3] for job in placed if isinstance(job, tuple)]))
         return [
             self._build_draft(job, next(ids), now, trace, needs_admission) if isinstance(job, tuple) else job
             for job in placed
         ]
 
     def draft(self, job: JobCreate, find: FindQueue, trace: Trace) -> JobDraft:
-        """The draft of a single job, whose parents are ids: it has no batch whose refs it could
-        use.
-        """
+        """The draft of a single job. Its parents are ids, because refs exist only in a batch."""
         queue = find(value_or(job.queue, "default"))
         lane = defaults.choose_lane(queue, job.group)
         placed, job_id = (None, job, queue, lane), self._infra.job_ids(lane)
@@ -211,8 +209,7 @@ def _fixed_clock(instant: datetime) -> Now:
 
 
 def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
-    """Decodes the jobs in chunks, because the decoder holds the GIL: no other thread runs in the
-    meantime.
+    """Decodes the jobs in chunks, because no other thread can run while the decoder does.
 
     If a job is invalid, decodes them one by one to find out which.
     """
@@ -242,8 +239,7 @@ async def _map_refs(
 ) -> dict[str, UUID]:
     """Maps each ref to its id. A duplicate ref is a problem of the second job that uses it.
 
-    A cycle is a problem of the whole batch if it is atomic, otherwise of the first job of the
-    cycle.
+    A cycle is a problem of the whole batch if it is atomic, otherwise of its first job.
     """
     refs: dict[str, UUID] = {}
     positions: dict[str, int] = {}

@@ -50,9 +50,7 @@ _id_of: Callable[[NewJob], UUID] = attrgetter("id")
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """An Idempotency-Key with its scope, which is the operation and the caller, and the body of the
-    request.
-    """
+    """An Idempotency-Key, its scope (operation and caller), and the body of the request."""
 
     name: str
     operation: str
@@ -86,8 +84,7 @@ class EnqueueService:
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The stored job, and whether it is a duplicate by its unique key.
 
-        If its idempotency key or its unique key was used before, the job is the existing one as it
-        is now.
+        If its idempotency key or unique key was used before: the existing job, as it is now.
         """
         access.check(value_or(job.queue, "default"), "/queue")
         await self._infra.config_versions.ensure_fresh()
@@ -186,9 +183,7 @@ class EnqueueService:
             draft.problem = draft.problem or parents.unknown_parent(draft, inaccessible)
 
     async def _parse(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
-        """Checks a large batch in a thread, so that the event loop serves other requests in the
-        meantime.
-        """
+        """Checks a large batch in a thread, so that the event loop can serve other requests."""
         if sum(len(bytes(job)) for job in batch.jobs) > LARGE_BODY_BYTES:
             return await asyncio.to_thread(self._parser.read, batch)
         return self._parser.read(batch)
@@ -235,8 +230,7 @@ class EnqueueService:
     async def _insert(
         self, items: Sequence[JobDraft | Problem], key: RequestKey | None, *, atomic: bool
     ) -> list[EnqueueResult]:
-        """The result of each job. For an idempotency key that was used before: the results of the
-        first call.
+        """The result of each job. If the idempotency key was used before: the first results.
 
         Jobs of one lane, without a key and without constraints, are one statement in autocommit.
         """

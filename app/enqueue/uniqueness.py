@@ -69,9 +69,7 @@ async def replace(db: Executor, drafts: Sequence[JobDraft], queues: QueueCache, 
 
 
 def propagate_rejections(drafts: Sequence[JobDraft]) -> None:
-    """Rejects the duplicates of a job of the same call that was itself rejected: that job does not
-    exist.
-    """
+    """Rejects the duplicates of a rejected job of the same call: that job does not exist."""
     rejected = {draft.row.id: draft.problem for draft in drafts if draft.problem is not None}
     for draft in drafts:
         if draft.existing in rejected:
@@ -138,9 +136,7 @@ def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
 
 
 def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
-    """Two jobs of one call have the same key: the second is a duplicate of the first, which is not
-    stored yet.
-    """
+    """Two jobs of one call have the same key: the second is a duplicate of the unstored first."""
     assert second.unique is not None
     if second.unique.on_duplicate is OnDuplicate.REJECT:
         second.problem = _rejection(first.row.id, second)

@@ -1,1 +1,1 @@
-"""Jobs: what producers send and look at. Owns the states before a lease: scheduled, blocked, ready."""
+"""Jobs as they are stored: read, list, update, cancel. Owns scheduled, blocked and ready jobs."""

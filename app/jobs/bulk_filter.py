@@ -1,4 +1,7 @@
-"""The target of a bulk action: ids or a filter. An empty filter must be confirmed, so that a mistake does not change every job."""
+"""The target of a bulk action: ids or a filter.
+
+An empty filter must be confirmed, so that a mistake does not change every job.
+"""
 
 from typing import Annotated, TypeVar
 
@@ -15,18 +18,21 @@ All = Annotated[
 ]
 
 
-def bulk_filter(ids: object, sent: F | UnsetType, everything: bool | UnsetType, empty: F) -> F | None:
-    """The filter of the request, or None if it names ids. `everything` is the request's `all`."""
-    confirmed = value_or(everything, False)
+def bulk_filter(ids: object, requested: F | UnsetType, match_all: bool | UnsetType, empty: F) -> F | None:
+    """The filter of the request, or None if the request has ids.
+
+    `match_all` is the request's `all`.
+    """
+    confirmed = value_or(match_all, False)
     if ids is not UNSET:
-        if sent is not UNSET or confirmed:
+        if requested is not UNSET or confirmed:
             raise ValidationFailed.at(
                 "/all" if confirmed else "/filter", "ids already select the jobs: send either ids or a filter"
             )
         return None
-    if sent is UNSET and not confirmed:
+    if requested is UNSET and not confirmed:
         raise ValidationFailed.at("/filter", "send either ids or a filter", "missing")
-    chosen = value_or(sent, empty)
+    chosen = value_or(requested, empty)
     if chosen == empty and not confirmed:
         raise ValidationFailed.at(
             "/filter", "an empty filter matches everything: name at least a queue, or send `all: true`"

@@ -1,14 +1,20 @@
--- Jobs before they are leased: how they come in, wait, become due, change and are cancelled.
--- A job that has to wait for its turn (app/limits) is `parked`: told as ready, counted as ready, but in no index that a claim reads.
--- `parks` names the groups of the lane whose jobs do: '*' stands for every group, '' for jobs without one, NULL for nobody.
--- Order of locks: see leases.sql. A statement that has an id finds its row by the primary key: conditions that a partial index could
--- answer (state = 'ready' or 'scheduled', lease_expires_at IS NOT NULL) are kept out of its WHERE, or stale statistics tempt the planner
--- (3.3 ms, not 0.07).
+-- Jobs before they are leased: inserted, waiting, due, updated and cancelled.
+--
+--  * A job that waits for admission (app/concurrency) is pending: state `parked`. The API shows and counts it
+--    as ready, but no index that a claim reads contains it.
+--  * The held groups of a lane are the groups whose jobs need admission: '*' is every group, '' is the jobs
+--    without a group, NULL means that no job needs admission.
+--  * Lock order: see leases.sql.
+--  * A statement that has an id finds its row by the primary key. Its WHERE has no condition that a partial
+--    index could answer (state = 'ready' or 'scheduled', lease_expires_at IS NOT NULL), because with stale
+--    statistics the planner would use that index (3.3 ms instead of 0.07).
 
 -- name: enqueue
--- (nothing) -> ready | parked | scheduled | blocked | running.  The broker has minted the ids and knows what is due, and who waits for it.
--- What all rows have in common comes once, as the first of its array, and holds for those that `unnest` has filled up with NULL: in columns
--- that are never NULL.
+-- (nothing) -> ready | parked | scheduled | blocked | running.
+--
+-- The broker has generated the ids and has decided which jobs are due, and which are leased to waiting
+-- pollers (running). In columns that are never NULL, a value that all rows share is sent once, as the first
+-- element of its array: it replaces the NULLs with which `unnest` fills up the shorter array.
 WITH added AS (
     INSERT INTO jobs (
         lane, id, state, state_reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
@@ -57,7 +63,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: finished_jobs
 -- fills: JobRow
--- Probes the partitions that are still kept; what is past its time but not yet dropped is gone for readers.
+-- Reads the partitions that are not dropped yet. A job whose retention has ended is not returned.
 SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at,
     finished_at, worker_id, NULL::timestamptz AS lease_expires_at, progress, checkpoint, result, attempts, group_key,
     tags, metadata, replayed_from, replay_count, cancel_requested_at, unique_key, schedule, depends_on
@@ -75,9 +81,12 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: update_job
 -- fills: UpdatedRow
--- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked.  Only what is given changes; a running job's row does not
--- match. A ready job that is put off gives its turn away; a retry that has kept it keeps it; who has none waits for it like others.
--- With another payload a late word of who held the old one is about something else: a token that was not used is gone.
+-- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked.
+--
+--  * Changes only the parameters that are not NULL. The row of a running job does not match.
+--  * A ready job that is postponed loses its admission. A retry that has kept its admission keeps it. A job
+--    without admission waits for it.
+--  * A new payload removes an unused lease token: a late settlement would be about the old payload.
 WITH old AS (
     SELECT id, state
     FROM jobs
@@ -120,9 +129,11 @@ FROM changed;
 
 -- name: replace_waiting
 -- fills: UpdatedRow
--- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (another body).  A unique key's job that waits takes what
--- the new one would have been, but for its id, its age, its group and the account of its attempts. What was noted for the old body goes,
--- and a token that was not used cannot end the new one: a late word of its holder is about the old.
+-- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (new body).
+--
+-- The waiting job with the unique key takes the fields of the new job. It keeps its id, its age, its group
+-- and its attempts. The checkpoint and progress of the old body are removed. So is an unused lease token,
+-- because a late settlement would be about the old body.
 WITH old AS (
     SELECT id, state
     FROM jobs
@@ -161,8 +172,10 @@ FROM replaced;
 
 -- name: cancel_waiting
 -- fills: RemovedJobRow
--- scheduled | blocked | ready | parked -> cancelled.  A running job's row does not match: its worker is asked instead. $6 says why; who
--- depends on a job that could not run was asked by nobody.
+-- scheduled | blocked | ready | parked -> cancelled.
+--
+-- The row of a running job does not match: its worker is asked to stop instead. $6 is the reason. Only a
+-- cancellation by the user sets cancel_requested_at, not one because a parent failed.
 WITH locked AS (
     SELECT id
     FROM jobs
@@ -207,7 +220,10 @@ FROM taken;
 
 -- name: kill_unstarted
 -- fills: RemovedJobRow
--- scheduled | blocked | ready | parked -> dead.  Nobody has begun it in time. When a run is over expires_at is gone, but for a hand-out that never arrived.
+-- scheduled | blocked | ready | parked -> dead.
+--
+-- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the delivery
+-- never reached its worker.
 WITH locked AS (
     SELECT id, expires_at
     FROM jobs
@@ -251,7 +267,7 @@ SELECT id, group_key, awaited IS TRUE AS awaited
 FROM taken;
 
 -- name: past_start_deadline
--- A range at the start of jobs_expiring.
+-- Reads a range at the start of the index jobs_expiring.
 SELECT id
 FROM jobs
 WHERE expires_at <= $1 AND lease_expires_at IS NULL
@@ -259,7 +275,7 @@ ORDER BY expires_at
 LIMIT $2;
 
 -- name: request_cancel
--- running -> running (asked to stop).  Answers whether it had been asked before.
+-- running -> running (asked to stop).  Returns whether it had been asked before.
 UPDATE jobs
 SET cancel_requested_at = coalesce(cancel_requested_at, $3)
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND state = 'running'
@@ -296,7 +312,7 @@ SELECT state, job_type, group_key
 FROM hurried;
 
 -- name: due_jobs
--- A range at the start of jobs_due: future jobs are not read. Bounded, as there may be very many.
+-- Reads a range at the start of the index jobs_due, no future jobs. Limited, because very many may be due.
 SELECT id
 FROM jobs
 WHERE state = 'scheduled' AND run_at <= $1
@@ -304,14 +320,17 @@ ORDER BY run_at
 LIMIT $2;
 
 -- name: next_due
--- The first entry of jobs_due.
+-- Reads the first entry of the index jobs_due.
 SELECT min(run_at)
 FROM jobs
 WHERE state = 'scheduled';
 
 -- name: schedule_due
 -- fills: UpdatedRow
--- scheduled -> ready | parked.  A retry that has kept its turn is ready; others of its kind wait for theirs. Several brokers may do this at once: each takes what the others have not.
+-- scheduled -> ready | parked.
+--
+-- A retry that has kept its admission is ready. Other jobs of held groups wait for admission. Several brokers
+-- may run this at the same time: each skips the rows that another has locked.
 WITH picked AS MATERIALIZED (
     SELECT id, state, run_at
     FROM jobs
@@ -340,7 +359,7 @@ SELECT state, job_type, group_key
 FROM promoted;
 
 -- name: count_waiting
--- From the sums that statistics keep: exact in its snapshot, and the same work for ten jobs and ten million.
+-- Sums the statistics: exact in its snapshot, and the same cost for ten jobs and for ten million.
 SELECT coalesce(sum(scheduled + blocked + ready), 0)::bigint
 FROM (
     SELECT scheduled, blocked, ready

@@ -1,5 +1,9 @@
-"""GET /jobs: the WHERE is assembled from the filters. Each lane is read in the order of its primary key and the lanes are merged,
-so that a page costs about its own length however many jobs there are. A page ends early if its jobs are too large for one response."""
+"""Lists jobs with filters, page by page.
+
+The query reads each lane in the order of its primary key and merges the lanes. So the cost of a
+page depends on its length, not on the number of jobs. A page ends early if its jobs are too large
+for one response.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -10,9 +14,9 @@ import sqlalchemy as sa
 from asyncpg import Record
 from sqlalchemy.dialects.postgresql import JSONB
 
-from app.db.assembled import compile_query
 from app.db.lanes import first_id_at
 from app.db.pool import Executor
+from app.db.sqlalchemy_queries import compile_query
 from app.db.tables import dead_letters, finished_jobs, jobs
 from app.http.schema_types import UNSET
 from app.jobs.schemas import JobFilter, JobState, Order
@@ -42,7 +46,7 @@ _RENAMED: dict[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
 
 
 class JobPage(NamedTuple):
-    """The first jobs of a page, up to the byte limit, and the `total` of the page without that limit."""
+    """The first jobs of a page, up to the byte limit, and the `total` without that limit."""
 
     rows: list[Record]
     total: int
@@ -53,9 +57,9 @@ class JobPage(NamedTuple):
 
 
 async def list_jobs(
-    on: Executor,
+    db: Executor,
     lanes: Sequence[int],
-    wanted: JobFilter,
+    job_filter: JobFilter,
     *,
     kept_at: datetime,
     after: UUID | None,
@@ -64,44 +68,50 @@ async def list_jobs(
     max_bytes: int,
     payload: bool,
 ) -> JobPage:
-    tables = _tables(ALL_TABLES, wanted)
+    tables = _tables(ALL_TABLES, job_filter)
     if not tables or not lanes:
         return JobPage([], 0)
     parts = {
-        table: sa.select(*job_columns(table, payload=payload)).where(*_conditions(table, wanted, kept_at))
+        table: sa.select(*job_columns(table, payload=payload)).where(*_conditions(table, job_filter, kept_at))
         for table in tables
     }
-    page = _merged(parts, lanes, after, order, limit)
-    rows = await on.rows(*compile_query(within_bytes(page, max_bytes, lambda rows: [_by_age(rows.c.id, order)])))
+    page = _merge_lanes(parts, lanes, after, order, limit)
+    rows = await db.rows(*compile_query(within_bytes(page, max_bytes, lambda rows: [_by_age(rows.c.id, order)])))
     return JobPage(rows, rows[0]["total"] if rows else 0)
 
 
-async def matching_ids(on: Executor, lanes: Sequence[int], wanted: JobFilter, limit: int) -> list[UUID]:
+async def matching_ids(db: Executor, lanes: Sequence[int], job_filter: JobFilter, limit: int) -> list[UUID]:
     """Ids of live jobs, newest first."""
-    if not _tables([jobs], wanted) or not lanes:
+    if not _tables([jobs], job_filter) or not lanes:
         return []
-    query = _merged({jobs: sa.select(jobs.c.id).where(*_conditions(jobs, wanted))}, lanes, None, Order.DESC, limit)
-    return [row["id"] for row in await on.rows(*compile_query(query))]
+    query = _merge_lanes(
+        {jobs: sa.select(jobs.c.id).where(*_conditions(jobs, job_filter))}, lanes, None, Order.DESC, limit
+    )
+    return [row["id"] for row in await db.rows(*compile_query(query))]
 
 
-def _tables(tables: Sequence[sa.Table], wanted: JobFilter) -> Sequence[sa.Table]:
-    return tables if wanted.state is UNSET else [table for table in tables if table is _TABLE_OF[wanted.state]]
+def _tables(tables: Sequence[sa.Table], job_filter: JobFilter) -> Sequence[sa.Table]:
+    return tables if job_filter.state is UNSET else [table for table in tables if table is _TABLE_OF[job_filter.state]]
 
 
-def within_bytes(page: Query, max_bytes: int, by: OrderBy) -> Query:
-    """Selects the rows of a page of jobs from the first to the last that fits into `max_bytes`, at least one, and the `total` of the page.
+def within_bytes(page: Query, max_bytes: int, order_by: OrderBy) -> Query:
+    """Selects the rows of a page that fit into `max_bytes`, at least one, and the page's `total`.
+
     Of the attempts it reads only the last, because a list shows only the last error.
 
-    Postgres knows the size of a text without reading it, but not the size of an array's element, and twenty attempts may be 5 MB. So the
-    query first drops rows by the sizes of their texts and stored attempts, and then by the size of the last attempt.
+    Postgres knows the size of a text without reading it, but not the size of an array's element,
+    and twenty attempts may be 5 MB. So the query first drops rows by the sizes of their texts and
+    stored attempts, and then by the size of the last attempt.
     """
     rows = page.subquery("page")
     size = sum((_length(rows.c[name]) for name in _LARGE), sa.literal(0))
     measured = sa.select(
         *rows.c,
         size.label("size"),
-        sa.func.row_number().over(order_by=by(rows)).label("place"),
-        _running_total(size + sa.func.coalesce(sa.func.pg_column_size(rows.c.attempts), 0), by(rows)).label("stored"),
+        sa.func.row_number().over(order_by=order_by(rows)).label("row_number"),
+        _running_total(size + sa.func.coalesce(sa.func.pg_column_size(rows.c.attempts), 0), order_by(rows)).label(
+            "stored"
+        ),
         sa.func.count().over().label("total"),
     ).subquery("measured")
     number = sa.func.cardinality(measured.c.attempts)
@@ -109,13 +119,15 @@ def within_bytes(page: Query, max_bytes: int, by: OrderBy) -> Query:
     chosen = sa.select(
         *[last if name == "attempts" else measured.c[name] for name in rows.c.keys()],  # noqa: SIM118 (not a dict)
         measured.c.total,
-        measured.c.place,
-        _running_total(measured.c.size + _length(measured.c.attempts[number]), by(measured)).label("bytes"),
+        measured.c.row_number,
+        _running_total(measured.c.size + _length(measured.c.attempts[number]), order_by(measured)).label("bytes"),
     )
-    chosen_rows = chosen.where(sa.or_(measured.c.stored <= max_bytes, measured.c.place == 1)).subquery("chosen")
-    fits = sa.or_(chosen_rows.c.bytes <= max_bytes, chosen_rows.c.place == 1)
+    chosen_rows = chosen.where(sa.or_(measured.c.stored <= max_bytes, measured.c.row_number == 1)).subquery("chosen")
+    fits = sa.or_(chosen_rows.c.bytes <= max_bytes, chosen_rows.c.row_number == 1)
     return (
-        sa.select(*[chosen_rows.c[name] for name in (*rows.c.keys(), "total")]).where(fits).order_by(*by(chosen_rows))
+        sa.select(*[chosen_rows.c[name] for name in (*rows.c.keys(), "total")])
+        .where(fits)
+        .order_by(*order_by(chosen_rows))
     )
 
 
@@ -123,25 +135,26 @@ def _length(text: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
     return sa.func.coalesce(sa.func.octet_length(text), 0)
 
 
-def _running_total(size: sa.ColumnElement[Any], by: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[int]:
-    return sa.func.sum(size).over(order_by=by, rows=(None, 0))
+def _running_total(size: sa.ColumnElement[Any], order_by: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[int]:
+    return sa.func.sum(size).over(order_by=order_by, rows=(None, 0))
 
 
-def _merged(
+def _merge_lanes(
     parts: Mapping[sa.Table, Query], lanes: Sequence[int], after: UUID | None, order: Order, limit: int
 ) -> Query:
     lane = (
         sa.func.unnest(sa.bindparam("lanes", list(lanes), sa.ARRAY(sa.Integer))).table_valued("lane").render_derived()
     )
-    of_lane = [_of_one_lane(table, query, lane.c.lane, after, order, limit) for table, query in parts.items()]
-    rows = sa.union_all(*[sa.select(part) for part in of_lane]).lateral("rows")
+    selects = [_select_lane(table, query, lane.c.lane, after, order, limit) for table, query in parts.items()]
+    rows = sa.union_all(*[sa.select(part) for part in selects]).lateral("rows")
     return sa.select(rows).select_from(lane.join(rows, sa.true())).order_by(_by_age(rows.c.id, order)).limit(limit)
 
 
-def _of_one_lane(
+def _select_lane(
     table: sa.Table, query: Query, lane: sa.ColumnElement[int], after: UUID | None, order: Order, limit: int
 ) -> sa.Subquery:
-    # The lane comes from outside: without the last word SQLAlchemy adds all lanes to the FROM, and each job comes once per lane.
+    # The lane comes from the outer query. Without correlate_except SQLAlchemy adds all lanes to the
+    # FROM, and each job appears once for each lane.
     query = query.where(table.c.lane == lane).correlate_except(table)
     if after is not None:
         query = query.where(table.c.id < after if order is Order.DESC else table.c.id > after)
@@ -157,7 +170,7 @@ def job_columns(table: sa.Table, *, payload: bool = True) -> list[sa.ColumnEleme
 
 
 def _column(table: sa.Table, name: str) -> sa.ColumnElement[object]:
-    """The same columns from each table, NULL where a table has no such thing."""
+    """The column under its common name, or NULL if the table does not have it."""
     if name in _RENAMED.get(table, {}):
         return _RENAMED[table][name].label(name)
     if name in table.c:
@@ -169,20 +182,22 @@ def _null(table: sa.Table, name: str) -> sa.ColumnElement[object]:
     return sa.cast(sa.null(), table.c[name].type).label(name)
 
 
-def _conditions(table: sa.Table, wanted: JobFilter, kept_at: datetime | None = None) -> list[sa.ColumnElement[bool]]:
+def _conditions(
+    table: sa.Table, job_filter: JobFilter, kept_at: datetime | None = None
+) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    if wanted.state is not UNSET and table is not dead_letters:
-        conditions.append(table.c.state.in_(_STORED_AS.get(wanted.state, (wanted.state.value,))))
-    if wanted.job_type is not UNSET:
-        conditions.append(table.c.job_type == wanted.job_type)
-    if wanted.group is not UNSET:
-        conditions.append(table.c.group_key == wanted.group)
-    if wanted.tag is not UNSET:
-        conditions.append(sa.cast(table.c.tags, JSONB).has_key(wanted.tag))
-    if wanted.created_after is not UNSET:
-        conditions.append(table.c.id >= first_id_at(wanted.created_after))
-    if wanted.created_before is not UNSET:
-        conditions.append(table.c.id < first_id_at(wanted.created_before))
+    if job_filter.state is not UNSET and table is not dead_letters:
+        conditions.append(table.c.state.in_(_STORED_AS.get(job_filter.state, (job_filter.state.value,))))
+    if job_filter.job_type is not UNSET:
+        conditions.append(table.c.job_type == job_filter.job_type)
+    if job_filter.group is not UNSET:
+        conditions.append(table.c.group_key == job_filter.group)
+    if job_filter.tag is not UNSET:
+        conditions.append(sa.cast(table.c.tags, JSONB).has_key(job_filter.tag))
+    if job_filter.created_after is not UNSET:
+        conditions.append(table.c.id >= first_id_at(job_filter.created_after))
+    if job_filter.created_before is not UNSET:
+        conditions.append(table.c.id < first_id_at(job_filter.created_before))
     if table is finished_jobs:
         conditions.append(table.c.keep_until > kept_at)
     return conditions

@@ -1,4 +1,8 @@
-"""Whether what a path names is in a queue that the caller reaches: a foreign job is no job, a foreign queue is forbidden."""
+"""Checks that the caller may access the job or queue in a path.
+
+a queue that the key may not access -> 403
+a job in such a queue               -> 404, as for an id that does not exist
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +15,8 @@ from app.http.authorization import Access
 from app.jobs import store
 from app.queues.cache import QueueCache
 
-# Rooms that look at `access` themselves, or whose things belong to no queue. What a new route names is nobody's until it says whose.
+# Packages that check `access` themselves, or whose resources belong to no queue. A new route with a
+# path parameter is forbidden to keys of single queues until its package is listed here.
 SELF_CHECKED = ("schedules", "job-types")
 
 
@@ -20,25 +25,28 @@ class PathAccess:
         self._infra = infra
         self._queues = queues
 
-    async def check(self, access: Access, path: str, named: Mapping[str, str]) -> None:
-        room = path.split("/")[1]
-        if room == "queues" and "name" in named:
-            access.check(named["name"], "/path/name")
-        elif "job_id" in named:
-            await self._check_job(access, named["job_id"], "dead letter" if room == "dead-letters" else "job")
-        elif named and room not in SELF_CHECKED:
-            raise Forbidden("this call is for keys that reach every queue")
+    async def check(self, access: Access, path: str, path_params: Mapping[str, str]) -> None:
+        package = path.split("/")[1]
+        if package == "queues" and "name" in path_params:
+            access.check(path_params["name"], "/path/name")
+        elif "job_id" in path_params:
+            await self._check_job(access, path_params["job_id"], "dead letter" if package == "dead-letters" else "job")
+        elif path_params and package not in SELF_CHECKED:
+            raise Forbidden("this call requires a key with access to every queue")
 
-    async def _check_job(self, access: Access, text: str, word: str) -> None:
-        """The answer is that for an id which nobody has, after looking for one: where it stops looking would tell what there is."""
-        job_id = _id(text)
+    async def _check_job(self, access: Access, text: str, noun: str) -> None:
+        """Raises the NotFound of an unknown id, and only after searching for an unknown id.
+
+        Otherwise the response time would reveal whether the job exists.
+        """
+        job_id = _parse_id(text)
         if job_id is not None and job_id not in await self._queues.visible_to([job_id], access):
             await store.find(self._infra.db, self._infra.job_ids(lane_of(job_id)), self._infra.retention_now())
-            raise NotFound(f"no {word} {job_id}")
+            raise NotFound(f"no {noun} {job_id}")
 
 
-def _id(text: str) -> UUID | None:
-    """What is no id is told by the route."""
+def _parse_id(text: str) -> UUID | None:
+    """None if the text is not an id: the route reports that error."""
     with suppress(ValueError):
         return UUID(text)
     return None

@@ -1,4 +1,11 @@
-"""Looking at jobs: one, one until it has finished, many, and the attempts of one."""
+"""Reads jobs: one, a page, the attempts of one, or one as soon as it has finished.
+
+A request that waits for a result wakes up when
+
+    this process finishes the job    at once, by an event
+    another process finishes it      within about 0.5 s, by polling
+    the wait is over, the client has disconnected, or the process drains
+"""
 
 import asyncio
 import contextlib
@@ -26,16 +33,16 @@ from app.server.client import Client
 
 FINISHED = ("completed", "dead", "cancelled")
 _FAR_AHEAD = datetime.max.replace(tzinfo=UTC)
-CHECK_SECONDS = 0.5  # a job that another process finishes is found by looking
+CHECK_SECONDS = 0.5  # polling interval, for jobs that another process finishes
 
 
 class JobReader:
     def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
         self._infra = infra
         self._queues = queues
-        self._watchers: dict[UUID, list[asyncio.Event]] = {}
+        self._waiters: dict[UUID, list[asyncio.Event]] = {}
         self._draining = False
-        signals.on_finished = self._finished
+        signals.on_finished = self._wake_waiters
 
     async def find(self, job_id: UUID) -> JobRow:
         row = await store.find(self._infra.db, job_id, self._infra.retention_now())
@@ -50,10 +57,10 @@ class JobReader:
         return await self.to_response(await self.find(job_id))
 
     async def attempts(self, job_id: UUID, page: PageParams) -> EncodedPage[Attempt]:
-        after = _instant(page.after("ended_at"))
+        after = _parse_instant(page.after("ended_at"))
         attempts = (await self.find(job_id)).all_attempts()
         return await encode_page(
-            attempts if after is None else _following(attempts, after),
+            attempts if after is None else _attempts_after(attempts, after),
             lambda attempt: attempt,
             lambda attempt: {"ended_at": value_or(attempt.ended_at, _FAR_AHEAD).isoformat()},
             limit=page.limit,
@@ -61,36 +68,38 @@ class JobReader:
         )
 
     async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client, access: Access) -> Job:
-        """Answers when the job has finished, the time is over, the client has left or the process drains."""
+        """Waits until the job has finished, time is up, the client leaves or the process drains."""
         until = time.monotonic() + min(wait_seconds, self._infra.settings.max_wait_seconds)
         event = asyncio.Event()
         client.on_disconnect(event.set)
-        self._watchers.setdefault(job_id, []).append(event)
+        self._waiters.setdefault(job_id, []).append(event)
         try:
             while True:
                 event.clear()
                 row = await self.find(job_id)
-                await self._infra.versions.ensure_fresh()
-                access.check_not_revoked()  # after the read: a key that was revoked before the job finished is not told of it
-                left = until - time.monotonic()
-                if row.state in FINISHED or left <= 0 or client.gone or self._draining:
+                await self._infra.config_versions.ensure_fresh()
+                # After the read: a key that was revoked before the job finished must not receive
+                # the result.
+                access.check_key_active()
+                seconds_left = until - time.monotonic()
+                if row.state in FINISHED or seconds_left <= 0 or client.is_disconnected or self._draining:
                     return await self.to_response(row)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, CHECK_SECONDS * random.uniform(0.8, 1.2))):
+                    async with asyncio.timeout(min(seconds_left, CHECK_SECONDS * random.uniform(0.8, 1.2))):
                         await event.wait()
         finally:
-            self._forget(job_id, event)
+            self._remove_waiter(job_id, event)
 
     async def page(
-        self, wanted: JobFilter, order: Order, page: PageParams, access: Access, *, payload: bool
+        self, job_filter: JobFilter, order: Order, page: PageParams, access: Access, *, payload: bool
     ) -> EncodedPage[Job]:
-        lanes, max_bytes = await self.lanes(wanted, access), self._infra.settings.max_list_bytes
+        lanes, max_bytes = await self.lanes(job_filter, access), self._infra.settings.max_list_bytes
         rows, total = await list_jobs(
             self._infra.reads,
             lanes,
-            wanted,
+            job_filter,
             kept_at=self._infra.retention_now(),
-            after=_id(page.after("id")),
+            after=_parse_id(page.after("id")),
             order=order,
             limit=page.limit + 1,
             max_bytes=max_bytes,
@@ -106,50 +115,54 @@ class JobReader:
             total=total,
         )
 
-    async def lanes(self, wanted: JobFilter, access: Access, at: str = "/query") -> Sequence[int]:
-        name = value_or(wanted.queue, None)
+    async def lanes(self, job_filter: JobFilter, access: Access, pointer: str = "/query") -> Sequence[int]:
+        name = value_or(job_filter.queue, None)
         if name is None:
             await self._queues.refresh()
             return self._queues.lanes(access=access)
-        access.check(name, f"{at}/queue")
+        access.check(name, f"{pointer}/queue")
         queue = await self._queues.find(name)
         return lanes_of(queue.id, queue.lanes) if queue else []
 
     def drain(self) -> None:
         self._draining = True
-        for events in self._watchers.values():
+        for events in self._waiters.values():
             for event in events:
                 event.set()
 
-    def _finished(self, job_ids: Iterable[UUID]) -> None:
-        for job_id in job_ids if self._watchers else ():
-            for event in self._watchers.get(job_id, ()):
+    def _wake_waiters(self, job_ids: Iterable[UUID]) -> None:
+        for job_id in job_ids if self._waiters else ():
+            for event in self._waiters.get(job_id, ()):
                 event.set()
 
-    def _forget(self, job_id: UUID, event: asyncio.Event) -> None:
-        events = self._watchers[job_id]
+    def _remove_waiter(self, job_id: UUID, event: asyncio.Event) -> None:
+        events = self._waiters[job_id]
         events.remove(event)
         if not events:
-            del self._watchers[job_id]
+            del self._waiters[job_id]
 
 
-def _following(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
-    """The attempts after the one that ended at `instant`: their instants need not rise, because a clock can be set back. If that attempt is
-    no longer kept, those that ended later. An attempt without `ended_at` is the last one, which is still running."""
+def _attempts_after(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
+    """The attempts after the one that ended at `instant`. Their times need not increase, because a
+    clock can be set back.
+
+    If that attempt is no longer stored, the attempts that ended later. An attempt without
+    `ended_at` is the last one, which is still running.
+    """
     ends = [value_or(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
     if instant in ends:
         return attempts[ends.index(instant) + 1 :]
     return [attempt for attempt, end in zip(attempts, ends, strict=True) if end > instant]
 
 
-def _instant(text: str) -> datetime | None:
+def _parse_instant(text: str) -> datetime | None:
     try:
         return msgspec.convert(text, Instant) if text else None
     except msgspec.ValidationError:
         raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None
 
 
-def _id(text: str) -> UUID | None:
+def _parse_id(text: str) -> UUID | None:
     try:
         return UUID(text) if text else None
     except ValueError:

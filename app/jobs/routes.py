@@ -1,4 +1,4 @@
-"""What producers and operators ask of jobs."""
+"""HTTP routes of jobs: enqueue, read, list, update, cancel."""
 
 from typing import Annotated
 from uuid import UUID
@@ -23,7 +23,7 @@ from app.errors import (
 from app.http.authentication import AccessDep
 from app.http.dependencies import service
 from app.http.fast_routes import fast_route
-from app.http.headers import IdempotencyKey, request_id, trace_of
+from app.http.headers import IdempotencyKey, request_id, trace_context
 from app.http.operation import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, operation
 from app.http.pagination import Page, PageParams
 from app.http.request_body import NoBody, body, json_response
@@ -47,7 +47,7 @@ from app.jobs.schemas import (
     UnreadBatch,
 )
 from app.jobs.updater import JobUpdater
-from app.server.client import client_of
+from app.server.client import get_client
 
 router = APIRouter(tags=["jobs"])
 
@@ -89,12 +89,12 @@ class JobQuery(PageParams):
 
 
 class WaitQuery(BaseModel):
-    """A misspelt `wait_second` must not answer at once."""
+    """Rejects unknown parameters, because a misspelt `wait_second` must not return immediately."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     wait_seconds: float = Field(
-        0, ge=0, description="Wait up to this long for the job to finish; clamped to the server's ceiling."
+        0, ge=0, description="Wait up to this long for the job to finish. The server's maximum applies."
     )
 
 
@@ -104,15 +104,15 @@ class WaitQuery(BaseModel):
     **operation(
         Job,
         *_ENQUEUE,
-        takes=JobCreate,
+        body=JobCreate,
         status=201,
-        also={
+        other_responses={
             200: (
-                "A job with this unique key is there already (`Job-Duplicate: true`); with `replace` it was changed.",
+                "A job with this unique key already exists (`Job-Duplicate: true`). With `replace` it was updated.",
                 Job,
             )
         },
-        to=ENQUEUE,
+        scopes=ENQUEUE,
     ),
 )
 async def enqueue_job(
@@ -122,11 +122,12 @@ async def enqueue_job(
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Stores a job, durably, and answers with it.
+    """Stores a job durably and returns it.
 
-    Repeat the call with the same `Idempotency-Key` after a lost answer: you get the job of the first call, as it is now.
+    If the response is lost, retry with the same `Idempotency-Key`: you get the job of the first
+    call, as it is now.
     """
-    stored, duplicate = await enqueuer.enqueue(job, trace_of(request), idempotency_key, access)
+    stored, duplicate = await enqueuer.enqueue(job, trace_context(request), idempotency_key, access)
     location = {"Location": f"/jobs/{stored.id}"}
     return (
         json_response(stored, headers={**location, "Job-Duplicate": "true"})
@@ -142,10 +143,10 @@ async def enqueue_job(
         BatchAnswer,
         BatchTooLarge,
         *_ENQUEUE,
-        takes=JobBatch,
+        body=JobBatch,
         status=201,
-        also={207: ("`atomic: false`: what became of each job.", BatchAnswer)},
-        to=ENQUEUE,
+        other_responses={207: ("`atomic: false`: the result of each job.", BatchAnswer)},
+        scopes=ENQUEUE,
     ),
 )
 async def enqueue_jobs(
@@ -155,39 +156,44 @@ async def enqueue_jobs(
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Stores up to 1000 jobs. By default all or nothing: one bad job gives 422 with a pointer to it, and nothing is stored.
+    """Stores up to 1000 jobs. By default all or nothing: one invalid job, and the response is 422.
 
-    With `atomic: false` the good ones are stored (207) and each bad one carries its problem.
+    The 422 points at each invalid job. With `atomic: false` the valid jobs are stored (207), and
+    the result of each invalid job has its problem.
     """
-    result = await enqueuer.enqueue_batch(batch, trace_of(request), idempotency_key, request_id(request.scope), access)
+    result = await enqueuer.enqueue_batch(
+        batch, trace_context(request), idempotency_key, request_id(request.scope), access
+    )
     return json_response(result, status=201 if value_or(batch.atomic, True) else 207)
 
 
-@router.get("/jobs", **operation(JobList, ValidationFailed, to=READ))
+@router.get("/jobs", **operation(JobList, ValidationFailed, scopes=READ))
 async def list_jobs(
     reader: Annotated[JobReader, service(JobReader)], query: Annotated[JobQuery, Query()], access: AccessDep
 ) -> Response:
-    """Jobs in every state that is still kept, newest first, filtered and page by page.
+    """Lists jobs of every state, newest first, with filters and page by page.
 
-    A page ends early, with `next_cursor`, before its jobs exceed `max_list_bytes` (see `/limits`).
+    Finished jobs are listed until their retention ends. A page ends early, with `next_cursor`,
+    before its jobs exceed `max_list_bytes` (see `/limits`).
     """
     return (await reader.page(query.filter(), query.order, query, access, payload=query.payload)).response()
 
 
-@router.post("/jobs/cancel", **operation(CancelAnswer, MalformedJson, ValidationFailed, takes=CancelJobs, to=MANAGE))
+@router.post("/jobs/cancel", **operation(CancelAnswer, MalformedJson, ValidationFailed, body=CancelJobs, scopes=MANAGE))
 async def cancel_jobs(
     request: Annotated[CancelJobs, body(CancelJobs)],
     updater: Annotated[JobUpdater, service(JobUpdater)],
     access: AccessDep,
 ) -> Response:
-    """Cancels many jobs, by ids or by filter: waiting ones at once, running ones by asking their workers.
+    """Cancels jobs by ids or by filter. Asks the workers of running jobs to stop.
 
-    `dry_run: true` only counts. `limit` (default 1000) bounds one call; repeat it until nothing matches.
+    `dry_run: true` only counts. `limit` (default 1000) bounds one call: repeat the call until no
+    job matches.
     """
     return json_response(await updater.cancel_many(request, access))
 
 
-@router.get("/jobs/{job_id}", **operation(Job, NotFound, to=READ))
+@router.get("/jobs/{job_id}", **operation(Job, NotFound, scopes=READ))
 async def get_job(
     request: Request,
     job_id: UUID,
@@ -195,10 +201,13 @@ async def get_job(
     query: Annotated[WaitQuery, Query()],
     access: AccessDep,
 ) -> Response:
-    """A job as it is now; with `wait_seconds` as soon as it has finished, or as it is when the time is over."""
+    """Returns a job.
+
+    With `wait_seconds` the response waits until the job has finished or the time is over.
+    """
     if query.wait_seconds == 0:
         return json_response(await reader.get(job_id))
-    return json_response(await reader.get_finished(job_id, query.wait_seconds, client_of(request), access))
+    return json_response(await reader.get_finished(job_id, query.wait_seconds, get_client(request), access))
 
 
 @router.patch(
@@ -210,14 +219,14 @@ async def get_job(
         MalformedJson,
         PayloadTooLarge,
         ValidationFailed,
-        takes=JobPatch,
-        to=ENQUEUE_OR_MANAGE,
+        body=JobPatch,
+        scopes=ENQUEUE_OR_MANAGE,
     ),
 )
 async def update_job(
     job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], updater: Annotated[JobUpdater, service(JobUpdater)]
 ) -> Response:
-    """Changes a job that is not running. What is absent stays as it is."""
+    """Updates a job that is not running. Absent fields do not change."""
     return json_response(await updater.patch(job_id, patch))
 
 
@@ -227,26 +236,31 @@ async def update_job(
         Job,
         NotFound,
         WrongState,
-        takes=CancelJob,
-        also={202: ("Running: its worker hears of it on its next heartbeat.", Job)},
-        to=ENQUEUE_OR_MANAGE,
+        body=CancelJob,
+        other_responses={
+            202: ("The job is running: its worker learns of the cancellation by its next heartbeat.", Job)
+        },
+        scopes=ENQUEUE_OR_MANAGE,
     ),
 )
 async def cancel_job(
     job_id: UUID, updater: Annotated[JobUpdater, service(JobUpdater)], request: Annotated[CancelJob, body(CancelJob)]
 ) -> Response:
-    """Cancels a waiting job (200), or asks a running one to stop (202). A running job that completes all the same stays completed."""
+    """Cancels a waiting job (200), or asks the worker of a running job to stop (202).
+
+    A running job that completes anyway stays completed.
+    """
     status, job = await updater.cancel(job_id, value_or(request.reason, None))
     return json_response(job, status=status)
 
 
-@router.post("/jobs/{job_id}/run-now", **operation(Job, NotFound, WrongState, to=ENQUEUE_OR_MANAGE))
+@router.post("/jobs/{job_id}/run-now", **operation(Job, NotFound, WrongState, scopes=ENQUEUE_OR_MANAGE))
 async def run_job_now(job_id: UUID, updater: Annotated[JobUpdater, service(JobUpdater)], _: NoBody) -> Response:
-    """Makes a scheduled job ready now."""
+    """Makes a scheduled job ready immediately."""
     return json_response(await updater.run_now(job_id))
 
 
-@router.get("/jobs/{job_id}/attempts", **operation(AttemptList, NotFound, ValidationFailed, to=READ))
+@router.get("/jobs/{job_id}/attempts", **operation(AttemptList, NotFound, ValidationFailed, scopes=READ))
 async def list_attempts(job_id: UUID, reader: Annotated[JobReader, service(JobReader)], page: Page) -> Response:
-    """The executions of a job, oldest first."""
+    """Lists the attempts of a job, oldest first."""
     return (await reader.attempts(job_id, page)).response()

@@ -1,4 +1,4 @@
-"""The shapes of a job: what a producer sends, what anybody gets."""
+"""Request and response models of jobs."""
 
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -30,14 +30,17 @@ from app.jobs.bulk_filter import All
 from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy, TimeoutSeconds
 
 DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
-Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, 32 at most.")]
-Metadata = Annotated[dict[str, Raw], Meta(max_length=64, description="Free facts about the job; never interpreted.")]
-# Read like the instants in bodies: pydantic alone would take `-1` too, as seconds since the epoch.
-QueryInstant = Annotated[AwareDatetime, BeforeValidator(instants.read)]
+Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, at most 32.")]
+Metadata = Annotated[
+    dict[str, Raw], Meta(max_length=64, description="Free data about the job; the broker never interprets it.")
+]
+# Parsed like the instants in bodies: pydantic alone would accept `-1` too, as seconds since the
+# epoch.
+QueryInstant = Annotated[AwareDatetime, BeforeValidator(instants.parse)]
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     SCHEDULED = "scheduled"
     BLOCKED = "blocked"
@@ -49,14 +52,14 @@ class JobState(StrEnum):
 
 
 class Order(StrEnum):
-    """By age of the job."""
+    """The order of a list, by age of the job."""
 
     DESC = "desc"
     ASC = "asc"
 
 
 class OnDuplicate(StrEnum):
-    """What happens if the key is taken."""
+    """What happens if another job already has the unique key."""
 
     RETURN_EXISTING = "return_existing"
     REJECT = "reject"
@@ -64,25 +67,27 @@ class OnDuplicate(StrEnum):
 
 
 class OnParentFailure(StrEnum):
-    """What happens if a job that this one waits for dies or is cancelled."""
+    """What happens if a job that this one depends on dies or is cancelled."""
 
     CANCEL = "cancel"
     RUN = "run"
 
 
 class Unique(RequestModel):
-    """At most one job of the queue has this key: while it waits or runs, or for a time from its creation."""
+    """At most one job of the queue has this key: while it waits or runs, or for `for_seconds`."""
 
     key: Annotated[str, Meta(min_length=1, max_length=200)]
     for_seconds: (
-        Annotated[int, integer(ge=1, description="From the creation of the job, for as long as it is kept.")]
+        Annotated[
+            int, integer(ge=1, description="Seconds from the creation of the job. Ends early if the job is removed.")
+        ]
         | UnsetType
     ) = UNSET
     on_duplicate: OnDuplicate | UnsetType = UNSET
 
 
 class JobCreate(RequestModel):
-    """A job to be done. Only `job_type` is required."""
+    """A job to enqueue. Only `job_type` is required."""
 
     json_schema: ClassVar[dict[str, Any]] = {
         **not_both("run_at", "delay_seconds"),
@@ -91,11 +96,9 @@ class JobCreate(RequestModel):
 
     job_type: Name
     queue: Name | UnsetType = UNSET
-    payload: Annotated[Raw, Meta(description="Any JSON, kept as sent. Absent means `{}`.")] | UnsetType = UNSET
+    payload: Annotated[Raw, Meta(description="Any JSON, stored as sent. Absent means `{}`.")] | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
-    run_at: (
-        Annotated[Instant, Meta(description="Not before this instant. Not together with delay_seconds.")] | UnsetType
-    ) = UNSET
+    run_at: Annotated[Instant, Meta(description="Earliest start. Not together with delay_seconds.")] | UnsetType = UNSET
     delay_seconds: DelaySeconds | UnsetType = UNSET
     group: Name | UnsetType = UNSET
     max_attempts: MaxAttempts | UnsetType = UNSET
@@ -103,11 +106,16 @@ class JobCreate(RequestModel):
     lease_seconds: LeaseSeconds | UnsetType = UNSET
     timeout_seconds: TimeoutSeconds | UnsetType = UNSET
     expires_at: (
-        Annotated[Instant, Meta(description="Dead, `expired`, if it has not been started by then.")] | UnsetType
+        Annotated[
+            Instant,
+            Meta(description="Start deadline: a job that has not started by then is dead, with reason `expired`."),
+        ]
+        | UnsetType
     ) = UNSET
     unique: Unique | UnsetType = UNSET
     depends_on: (
-        Annotated[list[Name], Meta(max_length=1000, description="Ids of jobs, or refs of the same batch.")] | UnsetType
+        Annotated[list[Name], Meta(max_length=1000, description="Ids of jobs, or refs of jobs in the same batch.")]
+        | UnsetType
     ) = UNSET
     on_parent_failure: OnParentFailure | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
@@ -121,9 +129,11 @@ class BatchJob(JobCreate):
 
 
 class BatchOptions(RequestModel):
-    """How a batch is taken."""
+    """Options of a batch."""
 
-    atomic: Annotated[bool, Meta(description="Default true: one bad job and nothing is stored.")] | UnsetType = UNSET
+    atomic: Annotated[bool, Meta(description="Default true: if one job is invalid, nothing is stored.")] | UnsetType = (
+        UNSET
+    )
 
 
 class JobBatch(BatchOptions, kw_only=True):
@@ -133,14 +143,16 @@ class JobBatch(BatchOptions, kw_only=True):
 
 
 class UnreadBatch(BatchOptions, kw_only=True):
-    """A `JobBatch` whose jobs are read one by one, so that each bad one gets its own pointer."""
+    """A `JobBatch` that is decoded job by job, so that each invalid job gets its own pointer."""
 
     jobs: list[Raw]
 
 
 class Progress(RequestModel):
-    """The progress that a worker reported. A completed job has `percent` 100 if its worker ever reported one; other states keep the last
-    report."""
+    """The last progress report of a worker.
+
+    A completed job has `percent` 100 if its worker ever sent one.
+    """
 
     percent: Annotated[float, number(ge=0, le=100)] | UnsetType = UNSET
     stage: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
@@ -148,7 +160,7 @@ class Progress(RequestModel):
 
 
 class JobError(ResponseModel):
-    """What a worker said went wrong."""
+    """The error that a worker reported."""
 
     message: str
     error_type: str | UnsetType = UNSET
@@ -157,7 +169,7 @@ class JobError(ResponseModel):
 
 
 class Job(ResponseModel, kw_only=True):
-    """A job as it is now. `state` is one of scheduled, blocked, ready, running, completed, dead, cancelled."""
+    """A job. `state` is one of scheduled, blocked, ready, running, completed, dead, cancelled."""
 
     id: UUID
     queue: str
@@ -196,14 +208,14 @@ class Job(ResponseModel, kw_only=True):
 
 
 class JobList(ResponseModel):
-    """Jobs, newest first unless asked otherwise."""
+    """A page of jobs, newest first by default."""
 
     items: list[Job]
     next_cursor: str | UnsetType = UNSET
 
 
 class Attempt(ResponseModel, kw_only=True):
-    """One execution. `outcome`: running, complete, fail, expire, cancel."""
+    """One attempt to run a job. `outcome`: running, complete, fail, expire, cancel."""
 
     attempt: Int32
     worker_id: str | UnsetType = UNSET
@@ -214,14 +226,14 @@ class Attempt(ResponseModel, kw_only=True):
 
 
 class AttemptList(ResponseModel):
-    """Executions, oldest first; of failed ones the last 20 are kept."""
+    """A page of attempts, oldest first. Of failed attempts the last 20 are stored."""
 
     items: list[Attempt]
     next_cursor: str | UnsetType = UNSET
 
 
 class BatchResult(ResponseModel):
-    """What became of one item. `status`: created, duplicate, rejected."""
+    """The result of one job of a batch. `status`: created, duplicate, rejected."""
 
     index: Int32
     status: str
@@ -230,7 +242,7 @@ class BatchResult(ResponseModel):
 
 
 class BatchAnswer(ResponseModel):
-    """What became of the batch, in the order of the request."""
+    """The results of a batch, in the order of the request."""
 
     results: list[BatchResult]
     created: Int32
@@ -239,7 +251,7 @@ class BatchAnswer(ResponseModel):
 
 
 class JobPatch(RequestModel):
-    """What may change while a job is not running. What is absent stays."""
+    """Fields that can change while a job is not running. Absent fields do not change."""
 
     priority: Priority | UnsetType = UNSET
     run_at: Instant | UnsetType = UNSET
@@ -250,13 +262,13 @@ class JobPatch(RequestModel):
 
 
 class CancelJob(RequestModel):
-    """Why, for people; it is logged."""
+    """The reason of a cancellation. The broker logs it."""
 
     reason: Annotated[str, Meta(max_length=500)] | UnsetType = UNSET
 
 
 class JobFilter(RequestModel):
-    """Live jobs that fulfil all that is given."""
+    """Selects live jobs that match all given fields."""
 
     queue: Name | UnsetType = UNSET
     state: JobState | UnsetType = UNSET
@@ -282,7 +294,7 @@ class CancelJobs(RequestModel):
 
 
 class CancelAnswer(ResponseModel):
-    """How many matched, how many of them are cancelled now, and how many running ones were asked to stop."""
+    """How many jobs matched, how many are cancelled, and how many running jobs were asked to stop."""
 
     matched: Int32
     cancelled: Int32

@@ -1,4 +1,4 @@
-"""Runs jobs.sql, and turns its rows into jobs."""
+"""Runs jobs.sql, and converts its rows to jobs."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,7 +23,7 @@ _metadata = msgspec.json.Decoder(dict[str, Raw])
 
 
 class NewJob(NamedTuple):
-    """The columns of `enqueue`, in its order."""
+    """The parameters of the statement `enqueue`, in its order."""
 
     id: UUID
     state: str
@@ -47,9 +47,11 @@ class NewJob(NamedTuple):
     schedule: str | None = None
     on_parent_failure: str | None = None
     awaited: bool | None = None
-    awaits: str | None = None  # as Postgres writes an array: unnest takes no rows of different lengths
+    # Array literal, because unnest accepts no arrays of different lengths
+    awaits: str | None = None
     depends_on: str | None = None
-    # Of a job that is handed over to a poll, which makes it a lease; see leases.handing.
+    # Only of a job that is stored as already leased to a waiting poller; see
+    # app/matching/sync_match.py.
     worker_id: str | None = None
     started_at: datetime | None = None
     lease_token: UUID | None = None
@@ -57,11 +59,13 @@ class NewJob(NamedTuple):
     deadline_at: datetime | None = None
 
 
-_IN_COMMON = [NewJob._fields.index(name) for name in ("state", "run_at", "priority", "max_attempts", "job_type")]
+_COLLAPSIBLE_COLUMNS = [
+    NewJob._fields.index(name) for name in ("state", "run_at", "priority", "max_attempts", "job_type")
+]
 
 
 class UpdatedRow(NamedTuple):
-    """What a waiting job has become."""
+    """A waiting job after an update."""
 
     state: str
     job_type: str
@@ -69,7 +73,7 @@ class UpdatedRow(NamedTuple):
 
 
 class RemovedJobRow(NamedTuple):
-    """A waiting job that has gone, and whether others wait for it."""
+    """A waiting job that was removed. `awaited`: other jobs depend on it."""
 
     id: UUID
     group_key: str | None
@@ -77,7 +81,7 @@ class RemovedJobRow(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """A job as the three tables tell it: live, finished or dead."""
+    """A job from any of the three tables: live, finished or dead."""
 
     lane: int
     id: UUID
@@ -145,7 +149,10 @@ class JobRow(NamedTuple):
         )
 
     def _progress(self) -> Progress | UnsetType:
-        """The last report of the worker. A completed job has 100 percent, whatever its worker reported before."""
+        """The last report of the worker.
+
+        A completed job has 100 percent, if its worker ever reported one.
+        """
         if self.progress is None:
             return UNSET
         progress = _progress.decode(self.progress)
@@ -162,25 +169,28 @@ class JobRow(NamedTuple):
         return _attempt.decode(self.attempts[-1]).error if self.attempts else UNSET
 
     def all_attempts(self) -> list[Attempt]:
-        """The failed ones that were kept, then the one that the row itself tells of: running or completed."""
-        past = [_attempt.decode(text) for text in self.attempts or []]
-        ends = {"running": "running", "completed": "complete"}
-        if self.state not in ends:
-            return past
+        """The stored failed attempts, then the running or completed attempt from the row itself."""
+        failed = [_attempt.decode(text) for text in self.attempts or []]
+        outcomes = {"running": "running", "completed": "complete"}
+        if self.state not in outcomes:
+            return failed
         return [
-            *past,
+            *failed,
             Attempt(
                 attempt=self.attempt,
                 worker_id=unset_if_none(self.worker_id),
                 started_at=unset_if_none(self.started_at),
                 ended_at=unset_if_none(self.finished_at),
-                outcome=ends[self.state],
+                outcome=outcomes[self.state],
             ),
         ]
 
 
 def public_state(state: str) -> str:
-    """Whose turn it is, is our business: a job that waits for its turn is ready for all that others see."""
+    """The state that the API shows.
+
+    Admission is internal: a pending job (`parked`) is shown as ready.
+    """
     return "ready" if state == "parked" else state
 
 
@@ -196,15 +206,18 @@ def metadata_of(text: str | None) -> dict[str, Raw]:
     return _metadata.decode(text) if text else {}
 
 
-async def enqueue(on: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
-    sent = to_columns(jobs)
-    for place in _IN_COMMON:
-        sent[place] = _once(sent[place])
-    await on.rows(SQL.enqueue, lane, *sent)
+async def enqueue(db: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
+    columns = to_columns(jobs)
+    for index in _COLLAPSIBLE_COLUMNS:
+        columns[index] = _collapse(columns[index])
+    await db.rows(SQL.enqueue, lane, *columns)
 
 
-def _once(column: Sequence[object] | None) -> Sequence[object] | None:
-    """The driver takes 0.5 to 1.8 µs for a value, and those of a batch are mostly the same."""
+def _collapse(column: Sequence[object] | None) -> Sequence[object] | None:
+    """Keeps only the first value if all are equal, as they mostly are in a batch.
+
+    The driver takes 0.5 to 1.8 µs to encode a value.
+    """
     return column[:1] if column and column.count(column[0]) == len(column) else column
 
 
@@ -221,12 +234,15 @@ async def dead_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
 
 
 async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
-    """Searches live, then finished, then dead jobs. Searches a second time, because a job may move between the tables during the first. A
-    finished job whose retention has ended by `kept_at` is not found."""
-    place = (lane_of(job_id), [job_id])
+    """Searches live, then finished, then dead jobs.
+
+    Searches twice, because a job may move between the tables during the first search. A finished
+    job whose retention has ended by `kept_at` is not found.
+    """
+    key = (lane_of(job_id), [job_id])
     for _ in range(2):
-        for table, args in ((SQL.live_jobs, place), (SQL.finished_jobs, (*place, kept_at)), (SQL.dead_jobs, place)):
-            row = await db.row(table, *args)
+        for query, args in ((SQL.live_jobs, key), (SQL.finished_jobs, (*key, kept_at)), (SQL.dead_jobs, key)):
+            row = await db.row(query, *args)
             if row is not None:
                 return JobRow(*row)
     return None
@@ -240,7 +256,7 @@ async def update_job(
 
 
 async def replace_waiting(
-    on: Executor, job_id: UUID, job: NewJob, *, now: datetime, held_groups: Sequence[str] | None
+    db: Executor, job_id: UUID, job: NewJob, *, now: datetime, held_groups: Sequence[str] | None
 ) -> UpdatedRow | None:
     body = (
         job.priority,
@@ -252,15 +268,17 @@ async def replace_waiting(
         job.metadata,
         job.payload,
     )
-    rest = (job.expires_at, job.timeout_seconds, job.traceparent, job.tracestate)
-    row = await on.row(SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, held_groups, *body, *rest)
+    limits_and_trace = (job.expires_at, job.timeout_seconds, job.traceparent, job.tracestate)
+    row = await db.row(
+        SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, held_groups, *body, *limits_and_trace
+    )
     return UpdatedRow(*row) if row else None
 
 
 async def cancel_waiting(
     db: Executor, lane: int, ids: Sequence[UUID], *, now: datetime, kept: tuple[datetime, bool], reason: str
 ) -> list[RemovedJobRow]:
-    """`kept`: until when, and whether in the archive."""
+    """`kept`: until when the finished jobs are stored, and whether they go to the archive."""
     return [RemovedJobRow(*row) for row in await db.rows(SQL.cancel_waiting, lane, ids, now, *kept, reason)]
 
 
@@ -296,6 +314,6 @@ async def schedule_due(
     return [UpdatedRow(*row) for row in await db.rows(SQL.schedule_due, lane, ids, now, held_groups)]
 
 
-async def count_waiting(on: Executor, lanes: Sequence[int]) -> int:
-    waiting: int = await on.value(SQL.count_waiting, lanes)
+async def count_waiting(db: Executor, lanes: Sequence[int]) -> int:
+    waiting: int = await db.value(SQL.count_waiting, lanes)
     return waiting

@@ -1,16 +1,16 @@
-"""What may be done to a job from outside: change it, run it now, cancel it, cancel many."""
+"""Updates a job, runs it now, and cancels one or many jobs."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import by_lane, lane_of
+from app.db.lanes import group_by_lane, lane_of
 from app.enqueue import defaults
-from app.errors import NotFound, ValidationFailed, WrongState, refuse
+from app.errors import NotFound, ValidationFailed, WrongState, raise_for_faults
 from app.http.authorization import Access
 from app.http.request_body import check_user_data
-from app.http.schema_types import encoded, text_of, value_or
+from app.http.schema_types import raw_to_text, to_json_text, value_or
 from app.jobs import store
 from app.jobs.bulk_filter import bulk_filter
 from app.jobs.listing import matching_ids
@@ -20,10 +20,10 @@ from app.jobs.signals import Move, Signals
 from app.log import log
 from app.queues.cache import QueueCache
 
-SAMPLE = 20
-CANCEL_TRIES = (
-    3  # a job may begin or end its run between the two statements: neither matches, and it is looked at again
-)
+MAX_SAMPLE = 20  # ids in the response of a bulk cancellation
+# A job may start or finish its run between the two statements, so that neither matches. Then both
+# are tried again.
+CANCEL_TRIES = 3
 
 
 class JobUpdater:
@@ -37,53 +37,53 @@ class JobUpdater:
         now = self._infra.now()
         check_user_data(patch.payload, self._infra.settings.max_payload_bytes, "/payload")
         run_at = value_or(patch.run_at, None)
-        far = None if run_at is None else defaults.instant_fault(run_at, self._infra.settings, now, "/run_at")
-        refuse([far, defaults.metadata_fault(patch.metadata, "")])
+        too_far = None if run_at is None else defaults.instant_fault(run_at, self._infra.settings, now, "/run_at")
+        raise_for_faults([too_far, defaults.metadata_fault(patch.metadata, "")])
         values = (
             value_or(patch.priority, None),
             run_at,
-            text_of(patch.payload),
+            raw_to_text(patch.payload),
             value_or(patch.max_attempts, None),
-            encoded(patch.tags),
-            encoded(patch.metadata),
+            to_json_text(patch.tags),
+            to_json_text(patch.metadata),
         )
-        lane = await self._known_lane(job_id)
-        changed = await store.update_job(
+        lane = await self._existing_lane(job_id)
+        updated = await store.update_job(
             self._infra.db, job_id, now=now, values=values, held_groups=self._queues.held_groups(lane)
         )
-        if changed is None:
+        if updated is None:
             raise WrongState(job_id, (await self._reader.find(job_id)).state)
-        self._signals.back(lane, job_id)  # another priority is another place
+        self._signals.back(lane, job_id)  # a new priority moves the job within the lane
         if run_at is not None:
-            self._signals.moved(lane, [Move(*changed, run_at)], since=job_id)
-            self._signals.left(lane, [changed.group_key])
+            self._signals.moved(lane, [Move(*updated, run_at)], since=job_id)
+            self._signals.left(lane, [updated.group_key])
         return await self._reader.get(job_id)
 
     async def run_now(self, job_id: UUID) -> Job:
-        """Scheduled becomes ready; what is ready already needs nothing done."""
-        lane = await self._known_lane(job_id)
-        hurried = await store.run_now(self._infra.db, job_id, self._infra.now(), self._queues.held_groups(lane))
+        """Makes a scheduled job ready. Does nothing if the job is ready already."""
+        lane = await self._existing_lane(job_id)
+        updated = await store.run_now(self._infra.db, job_id, self._infra.now(), self._queues.held_groups(lane))
         job = await self._reader.get(job_id)
-        if hurried is None and job.state != "ready":
+        if updated is None and job.state != "ready":
             raise WrongState(job_id, job.state)
-        if hurried is not None:
-            self._signals.moved(lane, [Move(*hurried)], since=job_id)
+        if updated is not None:
+            self._signals.moved(lane, [Move(*updated)], since=job_id)
         return job
 
-    async def _known_lane(self, job_id: UUID) -> int:
-        """The lane of a job of any queue; of an id that was made up too, which then finds nothing."""
+    async def _existing_lane(self, job_id: UUID) -> int:
+        """The lane in the id, if a queue has it. The job itself need not exist."""
         lane = lane_of(job_id)
         if await self._queues.has_lane(lane):
             return lane
         raise NotFound(f"no job {job_id}")
 
     async def cancel(self, job_id: UUID, reason: str | None) -> tuple[int, Job]:
-        """202 the first time a running job is asked to stop; 200 when it is cancelled, or had been asked before."""
-        cancelled, params = await self._cancel([job_id])
+        """The HTTP status and the job: 202 if a running job is asked to stop for the first time."""
+        cancelled, requested = await self._cancel([job_id])
         job = await self._reader.get(job_id)
-        if cancelled or params:
+        if cancelled or requested:
             log.info("job cancelled", job_id=str(job_id), state=job.state, reason=reason)
-            return (202 if params.get(job_id) is False else 200), job
+            return (202 if requested.get(job_id) is False else 200), job
         if job.state != "cancelled":
             raise WrongState(job_id, job.state)
         return 200, job
@@ -91,49 +91,53 @@ class JobUpdater:
     async def cancel_many(self, request: CancelJobs, access: Access) -> CancelAnswer:
         ids = await self._matching(request, access)
         if value_or(request.dry_run, False):
-            return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:SAMPLE], dry_run=True)
-        cancelled, params = await self._cancel(ids)
-        log.info("jobs cancelled", count=len(cancelled), params=len(params), caller=access.caller)
-        return CancelAnswer(matched=len(ids), cancelled=len(cancelled), requested=len(params), sample=ids[:SAMPLE])
+            return CancelAnswer(matched=len(ids), cancelled=0, requested=0, sample=ids[:MAX_SAMPLE], dry_run=True)
+        cancelled, requested = await self._cancel(ids)
+        log.info("jobs cancelled", count=len(cancelled), requested=len(requested), caller=access.caller)
+        return CancelAnswer(
+            matched=len(ids), cancelled=len(cancelled), requested=len(requested), sample=ids[:MAX_SAMPLE]
+        )
 
     async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
-        chosen = bulk_filter(request.ids, request.filter, request.all, JobFilter())
+        job_filter = bulk_filter(request.ids, request.filter, request.all, JobFilter())
         limit = value_or(request.limit, 1000)
-        if chosen is None:
+        if job_filter is None:
             ids = value_or(request.ids, [])
-            reached = await self._queues.visible_to(ids, access)
-            return (await self._living(job_id for job_id in ids if job_id in reached))[:limit]
-        if value_or(chosen.state, None) in FINISHED:
+            visible = await self._queues.visible_to(ids, access)
+            return (await self._live(job_id for job_id in ids if job_id in visible))[:limit]
+        if value_or(job_filter.state, None) in FINISHED:
             raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
-        lanes = await self._reader.lanes(chosen, access, "/filter")
-        return await matching_ids(self._infra.reads, lanes, chosen, limit)
+        lanes = await self._reader.lanes(job_filter, access, "/filter")
+        return await matching_ids(self._infra.reads, lanes, job_filter, limit)
 
-    async def _living(self, ids: Iterable[UUID]) -> list[UUID]:
-        """Those that wait or run, each once and in the order of the request."""
-        params = list(dict.fromkeys(ids))
-        lanes = by_lane(params, lambda job_id: job_id)
-        living = {job_id for lane, some in lanes.items() for job_id in await store.live_ids(self._infra.db, lane, some)}
-        return [job_id for job_id in params if job_id in living]
+    async def _live(self, ids: Iterable[UUID]) -> list[UUID]:
+        """The ids of jobs that wait or run, each once and in the order of the request."""
+        unique_ids = list(dict.fromkeys(ids))
+        live: set[UUID] = set()
+        for lane, lane_ids in group_by_lane(unique_ids, lambda job_id: job_id).items():
+            live |= await store.live_ids(self._infra.db, lane, lane_ids)
+        return [job_id for job_id in unique_ids if job_id in live]
 
     async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:
-        """Those that are cancelled now; and the running ones, with whether they had been asked before."""
+        """The cancelled ids, and the running ones with whether they were asked to stop before."""
         now = self._infra.now()
         cancelled: list[UUID] = []
-        params: dict[UUID, bool] = {}
-        left = list(ids)
+        requested: dict[UUID, bool] = {}
+        remaining = list(ids)
         for _ in range(CANCEL_TRIES):
-            for lane, some in by_lane(left, lambda job_id: job_id).items():
-                cancelled += await self._cancel_waiting(lane, some, now)
-                rest = sorted(set(some) - set(cancelled))
-                if rest:
-                    params |= {
-                        row["id"]: row["again"] for row in await store.request_cancel(self._infra.db, lane, rest, now)
+            for lane, lane_ids in group_by_lane(remaining, lambda job_id: job_id).items():
+                cancelled += await self._cancel_waiting(lane, lane_ids, now)
+                running = sorted(set(lane_ids) - set(cancelled))
+                if running:
+                    requested |= {
+                        row["id"]: row["again"]
+                        for row in await store.request_cancel(self._infra.db, lane, running, now)
                     }
-            left = await self._living(set(left) - params.keys() - set(cancelled))
-            if not left:
+            remaining = await self._live(set(remaining) - requested.keys() - set(cancelled))
+            if not remaining:
                 break
         self._signals.finished(cancelled)
-        return cancelled, params
+        return cancelled, requested
 
     async def _cancel_waiting(self, lane: int, ids: Sequence[UUID], now: datetime) -> list[UUID]:
         kept = self._queues.retention(lane, now)

@@ -1,7 +1,11 @@
--- Keys live on 256 lanes of their own; the primary key makes rivals wait for each other. Order of locks: see leases.sql.
+-- Deduplication keys (table `keys`: idempotency keys, unique keys, claim keys) and lane locks (table `gates`).
+--
+-- Keys have 256 lanes of their own. The primary key makes concurrent transactions with one key wait for each
+-- other. Lock order: see leases.sql.
 
 -- name: acquire_idempotency_key
--- A key is taken by inserting it, or by taking over one whose time has passed. Rivals wait here for each other's commit.
+-- Acquires a key by inserting it, or by replacing an expired one. Concurrent transactions with the same key
+-- wait here for each other's commit.
 INSERT INTO keys (lane, digest, fingerprint, answer, expires_at)
 VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (lane, digest) DO UPDATE
@@ -20,7 +24,7 @@ FROM keys
 WHERE lane = $1 AND digest = $2;
 
 -- name: lock_claim_key
--- Claims with one key are serialised here: the row stays locked until the claim has committed.
+-- Serializes the claims with one key: the row stays locked until the claim is committed.
 INSERT INTO keys (lane, digest, expires_at)
 VALUES ($1, $2, $3)
 ON CONFLICT (lane, digest) DO UPDATE
@@ -34,7 +38,7 @@ WHERE lane = $1 AND digest = $2;
 
 -- name: lock_unique_keys
 -- fills: UniqueRow
--- Enqueues with one unique key are serialised here. Without a job_id the key is free.
+-- Serializes the enqueues with one unique key. Without a job_id the key is free.
 INSERT INTO keys (lane, digest, expires_at)
 SELECT $1, sent.digest, $3
 FROM unnest($2::uuid[]) AS sent (digest)
@@ -44,7 +48,7 @@ SET digest = excluded.digest
 RETURNING digest, job_id, answer, expires_at;
 
 -- name: assign_unique_keys
--- The job that has the key from now on, and for how long: a window in time, or the life of the job.
+-- Sets the job that has the key, and for how long: a window of time, or the life of the job.
 UPDATE keys
 SET job_id = sent.job_id, answer = sent.held_for, expires_at = sent.expires_at
 FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[]) AS sent (digest, job_id, held_for, expires_at)
@@ -52,7 +56,7 @@ WHERE keys.lane = $1 AND keys.digest = ANY($2::uuid[]) AND keys.digest = sent.di
 
 -- name: expired_keys
 -- fills: ExpiredKey
--- A range at the start of keys_expires_at; with the job of those that it holds for as long as it lives.
+-- Reads a range at the start of the index keys_expires_at. job_id is set if the key lasts as long as its job.
 SELECT lane, digest, CASE WHEN answer = 'life' THEN job_id END AS job_id
 FROM keys
 WHERE expires_at < $1
@@ -60,18 +64,18 @@ ORDER BY expires_at
 LIMIT $2;
 
 -- name: delete_keys
--- Unless somebody has taken the key anew meanwhile.
+-- Keeps a key that another transaction has acquired again in the meantime.
 DELETE FROM keys
 WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;
 
 -- name: extend_keys
--- A unique key whose job still waits or runs is looked at again later.
+-- Postpones the check of a unique key whose job still waits or runs.
 UPDATE keys
 SET expires_at = $4
 WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;
 
 -- name: lock_lane
--- Whoever decides how many may run, or wait, in this lane decides alone until his commit.
+-- Serializes the transactions that decide how many jobs of this lane may run or wait, until their commit.
 SELECT lane
 FROM gates
 WHERE lane = $1

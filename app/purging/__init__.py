@@ -1,1 +1,1 @@
-"""Purging: waiting jobs of a queue, removed without a trace."""
+"""Purging: removes waiting jobs of a queue and keeps no record of them."""

@@ -1,4 +1,5 @@
--- Waiting jobs, removed at an operator's word. One statement finds, another acts within one lane. Order of locks: see leases.sql.
+-- Removes waiting jobs at the request of an operator. One statement finds them, another deletes them within
+-- one lane. Lock order: see leases.sql.
 
 -- name: count_purgeable
 SELECT count(*)
@@ -6,8 +7,8 @@ FROM jobs
 WHERE lane >= $1 AND lane < $2 AND state = ANY($3::text[]);
 
 -- name: purgeable_jobs
--- Walks through all lanes of a queue in the order of locks: $1 and $2 are where the last batch ended. Jobs from $4 on came after the
--- purge had begun: without that bound it would chase a busy producer for ever.
+-- Scans all lanes of a queue in lock order: $1 and $2 are where the last batch ended. Jobs from $4 on were
+-- inserted after the purge began: without that bound the purge of a busy queue would never end.
 SELECT id
 FROM jobs
 WHERE (lane, id) > ($1, $2) AND lane < $3 AND id < $4 AND state = ANY($5::text[])
@@ -15,8 +16,10 @@ ORDER BY lane, id
 LIMIT $6;
 
 -- name: purge_waiting
--- scheduled | blocked | ready | parked -> (nothing).  A job that was claimed meanwhile does not match. What others wait for is written
--- down as purged, or they would wait for ever.
+-- scheduled | blocked | ready | parked -> (nothing).
+--
+-- A job that was claimed in the meantime does not match. A job that others depend on is recorded as purged
+-- in the finished parents (table `endings`): otherwise its children would wait forever.
 WITH locked AS (
     SELECT id, state
     FROM jobs

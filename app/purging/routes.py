@@ -1,4 +1,4 @@
-"""POST /queues/{name}/purge. A room of its own, as it knows jobs; queues know none."""
+"""POST /queues/{name}/purge. Not part of the package queues, which must not import jobs."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ router = APIRouter(tags=["queues"])
 
 @router.post(
     "/queues/{name}/purge",
-    **operation(QueuePurged, NotFound, MalformedJson, ValidationFailed, takes=PurgeQueue, to=MANAGE),
+    **operation(QueuePurged, NotFound, MalformedJson, ValidationFailed, body=PurgeQueue, scopes=MANAGE),
 )
 async def purge_queue(
     name: Annotated[NameParameter, Path()],
@@ -26,8 +26,9 @@ async def purge_queue(
     purger: Annotated[QueuePurger, service(QueuePurger)],
     access: AccessDep,
 ) -> Response:
-    """Removes waiting jobs without a trace. It only counts unless `dry_run` is false. Running and finished ones are never touched.
+    """Removes waiting jobs and keeps no record of them. Only counts them unless `dry_run` is false.
 
-    Jobs that wait for a removed one are told that it did not complete.
+    Running and finished jobs are not removed. For jobs that depend on a removed job, it counts as
+    failed.
     """
     return json_response(await purger.purge(name, purge, access.caller))
