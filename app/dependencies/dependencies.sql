@@ -1,11 +1,12 @@
 -- Dependencies between jobs.
 --
--- A child is `blocked` while `awaits` contains a parent. Removing a parent twice changes nothing, so an
--- interrupted resolution is run again. The table `endings` has the finished parents whose children are not
--- resolved yet. Lock order: see leases.sql.
+-- A child is `blocked` while `awaits` contains a parent. Removing a parent twice changes nothing,
+-- so an interrupted resolution is run again. The table `endings` has the finished parents whose
+-- children are not resolved yet. Lock order: see leases.sql.
 
 -- name: mark_parents
--- (any) -> (the same, awaited).  The row lock keeps the parent from finishing before its child is stored.
+-- (any) -> (the same, awaited).  The row lock keeps the parent from finishing before its child is
+-- stored.
 WITH locked AS (
     SELECT id
     FROM jobs
@@ -46,7 +47,8 @@ FROM unnest($2::uuid[], $3::uuid[]) AS sent (parent, child)
 ON CONFLICT DO NOTHING;
 
 -- name: unresolved_parents
--- Finished parents with children to resolve. The statement that finished a parent wrote its row. Mostly none.
+-- Finished parents with children to resolve. The statement that finished a parent wrote its row.
+-- Mostly none.
 SELECT lane, id, state
 FROM endings
 ORDER BY lane, id
@@ -54,8 +56,9 @@ LIMIT $1;
 
 -- name: children_of
 -- fills: DependentRow
--- Children with the final states of their parents. A finished parent that was resolved in the meantime does
--- not match, because the parent may have been replayed since: then it is live and can have new children.
+-- Children with the final states of their parents. A finished parent that was resolved in the
+-- meantime does not match, because the parent may have been replayed since: then it is live and can
+-- have new children.
 SELECT dependents.parent, dependents.child, endings.state
 FROM dependents
 JOIN endings ON endings.id = dependents.parent
@@ -68,9 +71,9 @@ LIMIT $3;
 -- fills: UnblockedRow
 -- blocked -> ready | parked | scheduled | blocked (it waits for other parents too).
 --
--- $4: the parents failed; then only children whose on_parent_failure is `run` are unblocked. run_at of a child
--- that becomes ready is now, because until now it waited for its parents and not for a worker. $6 is the held
--- groups: see jobs.sql.
+-- $4: the parents failed; then only children whose on_parent_failure is `run` are unblocked. run_at
+-- of a child that becomes ready is now, because until now it waited for its parents and not for a
+-- worker. $6 is the held groups: see jobs.sql.
 WITH locked AS (
     SELECT id, ARRAY(SELECT one.id FROM unnest(awaits) AS one (id) WHERE one.id <> ALL($3::uuid[])) AS awaits
     FROM jobs
@@ -115,8 +118,8 @@ USING unnest($2::uuid[], $3::uuid[]) AS told (parent, child)
 WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[]) AND dependents.parent = told.parent AND dependents.child = told.child;
 
 -- name: delete_finished_parents
--- Keeps a finished parent that still has dependents: then it was replayed in the meantime and has finished
--- again. A parent that is live is not finished, so its row is deleted.
+-- Keeps a finished parent that still has dependents: then it was replayed in the meantime and has
+-- finished again. A parent that is live is not finished, so its row is deleted.
 DELETE FROM endings
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND (
     id <> ALL(ARRAY(SELECT parent FROM dependents WHERE dependents.lane = $1 AND dependents.parent = ANY($2::uuid[])))

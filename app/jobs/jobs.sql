@@ -1,20 +1,21 @@
 -- Jobs before they are leased: inserted, waiting, due, updated and cancelled.
 --
---  * A job that waits for admission (app/concurrency) is pending: state `parked`. The API shows and counts it
---    as ready, but no index that a claim reads contains it.
---  * The held groups of a lane are the groups whose jobs need admission: '*' is every group, '' is the jobs
---    without a group, NULL means that no job needs admission.
+--  * A job that waits for admission (app/concurrency) is pending: state `parked`. The API shows and
+--    counts it as ready, but no index that a claim reads contains it.
+--  * The held groups of a lane are the groups whose jobs need admission: '*' is every group, '' is
+--    the jobs without a group, NULL means that no job needs admission.
 --  * Lock order: see leases.sql.
---  * A statement that has an id finds its row by the primary key. Its WHERE has no condition that a partial
---    index could answer (state = 'ready' or 'scheduled', lease_expires_at IS NOT NULL), because with stale
---    statistics the planner would use that index (3.3 ms instead of 0.07).
+--  * A statement that has an id finds its row by the primary key. Its WHERE has no condition that a
+--    partial index could answer (state = 'ready' or 'scheduled', lease_expires_at IS NOT NULL),
+--    because with stale statistics the planner would use that index (3.3 ms instead of 0.07).
 
 -- name: enqueue
 -- (nothing) -> ready | parked | scheduled | blocked | running.
 --
--- The broker has generated the ids and has decided which jobs are due, and which are leased to waiting
--- pollers (running). In columns that are never NULL, a value that all rows share is sent once, as the first
--- element of its array: it replaces the NULLs with which `unnest` fills up the shorter array.
+-- The broker has generated the ids and has decided which jobs are due, and which are leased to
+-- waiting pollers (running). In columns that are never NULL, a value that all rows share is sent
+-- once, as the first element of its array: it replaces the NULLs with which `unnest` fills up the
+-- shorter array.
 WITH added AS (
     INSERT INTO jobs (
         lane, id, state, state_reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
@@ -84,8 +85,8 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 -- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked.
 --
 --  * Changes only the parameters that are not NULL. The row of a running job does not match.
---  * A ready job that is postponed loses its admission. A retry that has kept its admission keeps it. A job
---    without admission waits for it.
+--  * A ready job that is postponed loses its admission. A retry that has kept its admission keeps
+--    it. A job without admission waits for it.
 --  * A new payload removes an unused lease token: a late settlement would be about the old payload.
 WITH old AS (
     SELECT id, state
@@ -131,9 +132,9 @@ FROM changed;
 -- fills: UpdatedRow
 -- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (new body).
 --
--- The waiting job with the unique key takes the fields of the new job. It keeps its id, its age, its group
--- and its attempts. The checkpoint and progress of the old body are removed. So is an unused lease token,
--- because a late settlement would be about the old body.
+-- The waiting job with the unique key takes the fields of the new job. It keeps its id, its age,
+-- its group and its attempts. The checkpoint and progress of the old body are removed. So is an
+-- unused lease token, because a late settlement would be about the old body.
 WITH old AS (
     SELECT id, state
     FROM jobs
@@ -174,8 +175,8 @@ FROM replaced;
 -- fills: RemovedJobRow
 -- scheduled | blocked | ready | parked -> cancelled.
 --
--- The row of a running job does not match: its worker is asked to stop instead. $6 is the reason. Only a
--- cancellation by the user sets cancel_requested_at, not one because a parent failed.
+-- The row of a running job does not match: its worker is asked to stop instead. $6 is the reason.
+-- Only a cancellation by the user sets cancel_requested_at, not one because a parent failed.
 WITH locked AS (
     SELECT id
     FROM jobs
@@ -222,8 +223,8 @@ FROM taken;
 -- fills: RemovedJobRow
 -- scheduled | blocked | ready | parked -> dead.
 --
--- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the delivery
--- never reached its worker.
+-- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the
+-- delivery never reached its worker.
 WITH locked AS (
     SELECT id, expires_at
     FROM jobs
@@ -312,7 +313,8 @@ SELECT state, job_type, group_key
 FROM hurried;
 
 -- name: due_jobs
--- Reads a range at the start of the index jobs_due, no future jobs. Limited, because very many may be due.
+-- Reads a range at the start of the index jobs_due, no future jobs. Limited, because very many may
+-- be due.
 SELECT id
 FROM jobs
 WHERE state = 'scheduled' AND run_at <= $1
@@ -329,8 +331,8 @@ WHERE state = 'scheduled';
 -- fills: UpdatedRow
 -- scheduled -> ready | parked.
 --
--- A retry that has kept its admission is ready. Other jobs of held groups wait for admission. Several brokers
--- may run this at the same time: each skips the rows that another has locked.
+-- A retry that has kept its admission is ready. Other jobs of held groups wait for admission.
+-- Several brokers may run this at the same time: each skips the rows that another has locked.
 WITH picked AS MATERIALIZED (
     SELECT id, state, run_at
     FROM jobs

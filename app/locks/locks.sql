@@ -1,11 +1,12 @@
--- Deduplication keys (table `keys`: idempotency keys, unique keys, claim keys) and lane locks (table `gates`).
+-- Deduplication keys (table `keys`: idempotency keys, unique keys, claim keys) and lane locks
+-- (table `gates`).
 --
--- Keys have 256 lanes of their own. The primary key makes concurrent transactions with one key wait for each
--- other. Lock order: see leases.sql.
+-- Keys have 256 lanes of their own. The primary key makes concurrent transactions with one key wait
+-- for each other. Lock order: see leases.sql.
 
 -- name: acquire_idempotency_key
--- Acquires a key by inserting it, or by replacing an expired one. Concurrent transactions with the same key
--- wait here for each other's commit.
+-- Acquires a key by inserting it, or by replacing an expired one. Concurrent transactions with the
+-- same key wait here for each other's commit.
 INSERT INTO keys (lane, digest, fingerprint, answer, expires_at)
 VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (lane, digest) DO UPDATE
@@ -56,7 +57,8 @@ WHERE keys.lane = $1 AND keys.digest = ANY($2::uuid[]) AND keys.digest = sent.di
 
 -- name: expired_keys
 -- fills: ExpiredKey
--- Reads a range at the start of the index keys_expires_at. job_id is set if the key lasts as long as its job.
+-- Reads a range at the start of the index keys_expires_at. job_id is set if the key lasts as long
+-- as its job.
 SELECT lane, digest, CASE WHEN answer = 'life' THEN job_id END AS job_id
 FROM keys
 WHERE expires_at < $1
@@ -75,7 +77,8 @@ SET expires_at = $4
 WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;
 
 -- name: lock_lane
--- Serializes the transactions that decide how many jobs of this lane may run or wait, until their commit.
+-- Serializes the transactions that decide how many jobs of this lane may run or wait, until their
+-- commit.
 SELECT lane
 FROM gates
 WHERE lane = $1

@@ -1,5 +1,5 @@
--- Removes waiting jobs at the request of an operator. One statement finds them, another deletes them within
--- one lane. Lock order: see leases.sql.
+-- Removes waiting jobs at the request of an operator. One statement finds them, another deletes
+-- them within one lane. Lock order: see leases.sql.
 
 -- name: count_purgeable
 SELECT count(*)
@@ -7,8 +7,9 @@ FROM jobs
 WHERE lane >= $1 AND lane < $2 AND state = ANY($3::text[]);
 
 -- name: purgeable_jobs
--- Scans all lanes of a queue in lock order: $1 and $2 are where the last batch ended. Jobs from $4 on were
--- inserted after the purge began: without that bound the purge of a busy queue would never end.
+-- Scans all lanes of a queue in lock order: $1 and $2 are where the last batch ended. Jobs from $4
+-- on were inserted after the purge began: without that bound the purge of a busy queue would never
+-- end.
 SELECT id
 FROM jobs
 WHERE (lane, id) > ($1, $2) AND lane < $3 AND id < $4 AND state = ANY($5::text[])
@@ -18,8 +19,8 @@ LIMIT $6;
 -- name: purge_waiting
 -- scheduled | blocked | ready | parked -> (nothing).
 --
--- A job that was claimed in the meantime does not match. A job that others depend on is recorded as purged
--- in the finished parents (table `endings`): otherwise its children would wait forever.
+-- A job that was claimed in the meantime does not match. A job that others depend on is recorded as
+-- purged in the finished parents (table `endings`): otherwise its children would wait forever.
 WITH locked AS (
     SELECT id, state
     FROM jobs
