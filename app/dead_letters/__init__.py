@@ -1,1 +1,1 @@
-"""Dead letters: jobs that will not run again by themselves. Owns the state dead."""
+"""Dead letters: jobs in the state dead, which run again only if they are replayed."""

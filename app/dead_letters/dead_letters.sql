@@ -1,9 +1,12 @@
--- Dead letters: looked at in groups, replayed, purged, and removed when too old.
+-- Dead letters: replayed, purged, and deleted by retention. Lists and groups are in listing.py.
 
 -- name: replay
 -- fills: ReplayedRow
--- dead -> ready | parked | scheduled.  The job keeps its id and its history; its budgets start anew. Two replays at once: one finds no row.
--- $3 states, $4 run_ats, $5 payloads (NULL: as it was), then the overrides. $8: see `parks` in jobs.sql.
+-- dead -> ready | parked | scheduled
+-- The job keeps its id and its history; its attempts start again at 0.
+-- Of two concurrent replays, one finds no row.
+-- $3 states, $4 run_ats, $5 payloads (NULL: unchanged), then the overrides. $8: held groups, see
+-- jobs.sql.
 WITH taken AS (
     DELETE FROM dead_letters
     USING unnest($2::uuid[], $3::text[], $4::timestamptz[], $5::text[]) AS sent (id, state, run_at, payload)
@@ -46,7 +49,8 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: remove
 -- fills: RemovedRow
--- dead -> (another job, in another queue).  The caller inserts that job in the same transaction.
+-- dead -> (a new job in another queue)
+-- The caller inserts that job in the same transaction.
 WITH taken AS (
     DELETE FROM dead_letters
     WHERE lane = $1 AND id = ANY($2::uuid[])
@@ -64,7 +68,7 @@ SELECT id, job_type, group_key, lease_seconds, retry, priority, max_attempts, ta
 FROM taken;
 
 -- name: purge
--- dead -> (nothing).
+-- dead -> (deleted)
 WITH purged AS (
     DELETE FROM dead_letters
     WHERE lane = $1 AND id = ANY($2::uuid[])
@@ -80,7 +84,7 @@ SELECT id
 FROM purged;
 
 -- name: expired_dead_letters
--- For retention: a range at the start of dead_letters_dead_at, bounded.
+-- For retention: reads a bounded range at the start of dead_letters_dead_at.
 SELECT id
 FROM dead_letters
 WHERE dead_at < $1

@@ -1,4 +1,7 @@
-"""Pure: JSON merge patch (RFC 7396) on JSON text. Only the objects on the way are opened; every other value stays as it was sent."""
+"""JSON merge patch (RFC 7396) on JSON text. Pure.
+
+Only the patched objects are decoded; every other value keeps its original text.
+"""
 
 import msgspec
 

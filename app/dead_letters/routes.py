@@ -1,4 +1,4 @@
-"""What operators ask of dead letters."""
+"""HTTP routes of dead letters."""
 
 from typing import Annotated
 from uuid import UUID
@@ -30,7 +30,7 @@ from app.jobs.schemas import Job, QueryInstant
 router = APIRouter(tags=["dead_letters"])
 
 DeadLetterServiceDep = Annotated[DeadLetterService, service(DeadLetterService)]
-_BAD = (MalformedJson, ValidationFailed)
+_INVALID_BODY = (MalformedJson, ValidationFailed)
 
 
 class DeadLetterFilterQuery(BaseModel):
@@ -55,7 +55,7 @@ class DeadLetterFilterQuery(BaseModel):
 class DeadLetterQuery(DeadLetterFilterQuery, PageParams):
     """The filters and the page of GET /dead-letters."""
 
-    payload: bool = Field(True, description="`false` leaves the payloads out.")
+    payload: bool = Field(True, description="`false` omits the payloads.")
 
 
 class GroupQuery(DeadLetterFilterQuery):
@@ -74,53 +74,63 @@ class GroupQuery(DeadLetterFilterQuery):
             ) from None
 
 
-@router.get("/dead-letters", **operation(DeadLetterList, ValidationFailed, to=READ))
+@router.get("/dead-letters", **operation(DeadLetterList, ValidationFailed, scopes=READ))
 async def list_dead_letters(
     dead_letters: DeadLetterServiceDep, query: Annotated[DeadLetterQuery, Query()], access: AccessDep
 ) -> Response:
-    """Dead letters, latest first, filtered and page by page.
+    """Lists dead letters that match the filters, latest first.
 
-    A page ends early, with `next_cursor`, before its dead letters exceed `max_list_bytes` (see `/limits`).
+    A page ends early, with `next_cursor`, before its dead letters exceed `max_list_bytes` (see
+    `/limits`).
     """
     return (await dead_letters.page(query.filter(), query, access, payload=query.payload)).response()
 
 
-@router.get("/dead-letters/groups", **operation(DeadLetterGroups, ValidationFailed, to=READ))
+@router.get("/dead-letters/groups", **operation(DeadLetterGroups, ValidationFailed, scopes=READ))
 async def group_dead_letters(
     dead_letters: DeadLetterServiceDep, query: Annotated[GroupQuery, Query()], access: AccessDep
 ) -> Response:
-    """What fails, how often and since when: dead letters grouped by queue, job type and fingerprint of the error."""
+    """Groups dead letters by queue, job type and error fingerprint: which errors occur, how often,
+    and since when.
+    """
     return json_response(DeadLetterGroups(items=await dead_letters.groups(query.fields(), query.filter(), access)))
 
 
 @router.post(
-    "/dead-letters/replay", **operation(ReplayAnswer, PayloadTooLarge, *_BAD, takes=ReplayDeadLetters, to=MANAGE)
+    "/dead-letters/replay",
+    **operation(ReplayAnswer, PayloadTooLarge, *_INVALID_BODY, body=ReplayDeadLetters, scopes=MANAGE),
 )
 async def replay_dead_letters(
     replay: Annotated[ReplayDeadLetters, body(ReplayDeadLetters)], dead_letters: DeadLetterServiceDep, access: AccessDep
 ) -> Response:
-    """Makes dead jobs live again, by ids or by filter: at once or spread over time, as they were or with overrides.
+    """Replays dead letters, by ids or by filter: immediately or spread over time, unchanged or with
+    overrides.
 
-    Replaying twice at once replays once. `dry_run: true` only counts.
+    Two concurrent replays of the same dead letter replay it once. `dry_run: true` only counts.
     """
     return json_response(await dead_letters.replay(replay, access))
 
 
-@router.post("/dead-letters/purge", **operation(PurgeAnswer, *_BAD, takes=PurgeDeadLetters, to=MANAGE))
+@router.post("/dead-letters/purge", **operation(PurgeAnswer, *_INVALID_BODY, body=PurgeDeadLetters, scopes=MANAGE))
 async def purge_dead_letters(
     purge: Annotated[PurgeDeadLetters, body(PurgeDeadLetters)], dead_letters: DeadLetterServiceDep, access: AccessDep
 ) -> Response:
-    """Removes dead letters for good, by ids or by filter. It only counts unless `dry_run` is false."""
+    """Deletes dead letters permanently, by ids or by filter.
+
+    Only counts them unless `dry_run` is false.
+    """
     return json_response(await dead_letters.purge(purge, access))
 
 
-@router.get("/dead-letters/{job_id}", **operation(DeadLetter, NotFound, to=READ))
+@router.get("/dead-letters/{job_id}", **operation(DeadLetter, NotFound, scopes=READ))
 async def get_dead_letter(job_id: UUID, dead_letters: DeadLetterServiceDep) -> Response:
-    """One dead letter."""
+    """Returns one dead letter."""
     return json_response(await dead_letters.get(job_id))
 
 
-@router.post("/dead-letters/{job_id}/replay", **operation(Job, NotFound, to=MANAGE))
+@router.post("/dead-letters/{job_id}/replay", **operation(Job, NotFound, scopes=MANAGE))
 async def replay_dead_letter(job_id: UUID, dead_letters: DeadLetterServiceDep, _: NoBody) -> Response:
-    """Makes one dead job live again: it keeps its id and its history, its attempts start at 0."""
+    """Replays one dead letter: the job keeps its id and its history, and its attempts start again
+    at 0.
+    """
     return json_response(await dead_letters.replay_one(job_id))

@@ -1,4 +1,4 @@
-"""The shapes of dead letters."""
+"""Requests and responses of dead letters."""
 
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ Fingerprint = Annotated[str, Meta(max_length=250)]
 
 
 class GroupField(StrEnum):
-    """What dead letters are grouped by."""
+    """A field by which dead letters are grouped."""
 
     QUEUE = "queue"
     JOB_TYPE = "job_type"
@@ -36,7 +36,10 @@ class GroupField(StrEnum):
 
 
 class DeadLetter(Job, kw_only=True):
-    """A dead job, when it died, and the fingerprint of its last error: the same for failures that differ only in numbers and names."""
+    """A dead job, the time of its death, and the fingerprint of its last error.
+
+    Errors that differ only in numbers and names share a fingerprint.
+    """
 
     dead_at: Instant
     fingerprint: str
@@ -50,7 +53,10 @@ class DeadLetterList(ResponseModel):
 
 
 class DeadLetterGroup(ResponseModel, kw_only=True):
-    """Dead letters that have something in common. `sample` is the id of one of them."""
+    """Dead letters with the same values of the grouping fields.
+
+    `sample` is the id of one of them.
+    """
 
     queue: str | UnsetType = UNSET
     job_type: str | UnsetType = UNSET
@@ -62,13 +68,13 @@ class DeadLetterGroup(ResponseModel, kw_only=True):
 
 
 class DeadLetterGroups(ResponseModel):
-    """Groups, largest first."""
+    """Groups of dead letters, largest first."""
 
     items: list[DeadLetterGroup]
 
 
 class DeadLetterFilter(RequestModel):
-    """Dead letters that fulfil all that is given."""
+    """Selects dead letters that match all given members."""
 
     queue: Name | UnsetType = UNSET
     job_type: Name | UnsetType = UNSET
@@ -80,7 +86,10 @@ class DeadLetterFilter(RequestModel):
 
 
 class ReplayOverrides(RequestModel):
-    """What the replayed jobs get instead of what they had. `queue` makes new jobs with `replayed_from`."""
+    """Values that replace those of the replayed jobs.
+
+    `queue` creates new jobs with `replayed_from`.
+    """
 
     queue: Name | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
@@ -91,7 +100,7 @@ class ReplayOverrides(RequestModel):
 
 
 class ReplayDeadLetters(RequestModel):
-    """Either ids or a filter. An empty filter needs `all: true`."""
+    """Which dead letters to replay, by ids or by filter. An empty filter requires `all: true`."""
 
     json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
 
@@ -109,7 +118,9 @@ class ReplayDeadLetters(RequestModel):
 
 
 class ReplayAnswer(ResponseModel):
-    """How many dead letters matched, how many jobs are alive again, how many are left, and some of their ids."""
+    """How many dead letters matched, how many were replayed, how many remain, and some of their
+    ids.
+    """
 
     matched: Int32
     replayed: Int32
@@ -119,7 +130,10 @@ class ReplayAnswer(ResponseModel):
 
 
 class PurgeDeadLetters(RequestModel):
-    """Either ids or a filter. An empty filter needs `all: true`. Nothing is removed unless `dry_run` is false."""
+    """Which dead letters to delete, by ids or by filter.
+
+    An empty filter requires `all: true`. Nothing is deleted unless `dry_run` is false.
+    """
 
     json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
 
@@ -132,7 +146,7 @@ class PurgeDeadLetters(RequestModel):
 
 
 class PurgeAnswer(ResponseModel):
-    """How many matched, and how many were removed."""
+    """How many dead letters matched, and how many were deleted."""
 
     matched: Int32
     purged: Int32

@@ -1,4 +1,4 @@
-"""What operators do with dead letters: look, group, replay, purge."""
+"""Lists, groups, replays and purges dead letters."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import LANES_PER_QUEUE, by_lane, lane_of
+from app.db.lanes import LANES_PER_QUEUE, group_by_lane, lane_of
 from app.db.pool import retry_after_deadlock
 from app.dead_letters import listing, store
 from app.dead_letters.listing import DeadLetterRow
@@ -43,14 +43,17 @@ from app.queues.cache import MissingQueue, Queue, QueueCache
 from app.queues.creator import QueueCreator
 from app.slices import in_slices
 
-SAMPLE = 20
-PURGE_BATCH = 10_000
-REPLAY_BATCH = 100  # dead letters per statement: with payloads they may be 25 MB
+SAMPLE_SIZE = 20
+PURGE_BATCH_SIZE = 10_000
+REPLAY_BATCH_SIZE = 100  # dead letters per statement: with payloads these may be 25 MB
 _NO_FILTER = DeadLetterFilter()
 
 
 class ReplayTime(NamedTuple):
-    """When a replayed job starts. What starts now is ready, even if the clock is set back by a millisecond meanwhile."""
+    """When a replayed job can start.
+
+    A job without a delay is ready, even if the clock is set back by a millisecond in the meantime.
+    """
 
     run_at: datetime
     state: str
@@ -71,12 +74,15 @@ class DeadLetterService:
         self._reader = reader
 
     async def page(
-        self, wanted: DeadLetterFilter, page: PageParams, access: Access, *, payload: bool
+        self, filters: DeadLetterFilter, page: PageParams, access: Access, *, payload: bool
     ) -> EncodedPage[DeadLetter]:
-        queues, max_bytes = await self._reached(wanted, access, "/query"), self._infra.settings.max_list_bytes
+        queues, max_bytes = (
+            await self._accessible_queue_ids(filters, access, "/query"),
+            self._infra.settings.max_list_bytes,
+        )
         letters, total = await listing.list_dead_letters(
             self._infra.reads,
-            wanted,
+            filters,
             queues,
             after=_after(page),
             limit=page.limit + 1,
@@ -99,8 +105,12 @@ class DeadLetterService:
             raise NotFound(f"no dead letter {job_id}")
         return _to_response(letters[0], await self._queues.name_of(letters[0].job.lane))
 
-    async def groups(self, by: Sequence[GroupField], wanted: DeadLetterFilter, access: Access) -> list[DeadLetterGroup]:
-        rows = await listing.group(self._infra.reads, by, wanted, await self._reached(wanted, access, "/query"))
+    async def groups(
+        self, by: Sequence[GroupField], filters: DeadLetterFilter, access: Access
+    ) -> list[DeadLetterGroup]:
+        rows = await listing.group(
+            self._infra.reads, by, filters, await self._accessible_queue_ids(filters, access, "/query")
+        )
         return [
             DeadLetterGroup(
                 queue=await self._queues.name_of(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
@@ -115,105 +125,117 @@ class DeadLetterService:
         ]
 
     async def replay_one(self, job_id: UUID) -> Job:
-        revived = await self._replay([job_id], UNSET, spread_seconds=0)
-        if not revived:
+        replayed = await self._replay([job_id], UNSET, spread_seconds=0)
+        if not replayed:
             raise NotFound(f"no dead letter {job_id}")
         log.info("dead letter replayed", job_id=str(job_id))
-        return await self._reader.get(revived[0])
+        return await self._reader.get(replayed[0])
 
     async def replay(self, request: ReplayDeadLetters, access: Access) -> ReplayAnswer:
         overrides = value_or(request.overrides, ReplayOverrides())
         if overrides.queue is not UNSET:
             access.check(overrides.queue, "/overrides/queue")
-        matched, ids = await self._matching(request, value_or(request.limit, 1000), access)
+        matched, ids = await self._match(request, value_or(request.limit, 1000), access)
         if value_or(request.dry_run, False):
-            return ReplayAnswer(matched=matched, replayed=0, remaining=matched, sample=ids[:SAMPLE], dry_run=True)
-        revived = await self._replay(ids, request.overrides, spread_seconds=value_or(request.spread_seconds, 0))
-        log.info("dead letters replayed", count=len(revived), matched=matched, caller=access.caller)
+            return ReplayAnswer(matched=matched, replayed=0, remaining=matched, sample=ids[:SAMPLE_SIZE], dry_run=True)
+        replayed = await self._replay(ids, request.overrides, spread_seconds=value_or(request.spread_seconds, 0))
+        log.info("dead letters replayed", count=len(replayed), matched=matched, caller=access.caller)
         return ReplayAnswer(
-            matched=matched, replayed=len(revived), remaining=max(0, matched - len(revived)), sample=revived[:SAMPLE]
+            matched=matched,
+            replayed=len(replayed),
+            remaining=max(0, matched - len(replayed)),
+            sample=replayed[:SAMPLE_SIZE],
         )
 
     async def purge(self, request: PurgeDeadLetters, access: Access) -> PurgeAnswer:
-        matched, ids = await self._matching(request, PURGE_BATCH, access)
+        matched, ids = await self._match(request, PURGE_BATCH_SIZE, access)
         if value_or(request.dry_run, True):
             return PurgeAnswer(matched=matched, purged=0, dry_run=True)
         purged = 0
         while ids:
             purged += await self.remove(ids)
             ids = (
-                []
-                if request.ids is not UNSET
-                else await self._next_matching(value_or(request.filter, _NO_FILTER), access)
+                [] if request.ids is not UNSET else await self._next_batch(value_or(request.filter, _NO_FILTER), access)
             )
         log.info("dead letters purged", count=purged, caller=access.caller)
         return PurgeAnswer(matched=matched, purged=purged)
 
     async def remove(self, ids: Sequence[UUID]) -> int:
+        """Deletes dead letters. Returns how many there were."""
         return sum(
             [
-                await store.purge(self._infra.db, lane, some)
-                for lane, some in by_lane(ids, lambda job_id: job_id).items()
+                await store.purge(self._infra.db, lane, lane_ids)
+                for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items()
             ]
         )
 
-    async def _reached(self, wanted: DeadLetterFilter, access: Access, at: str) -> list[int] | None:
-        """The numbers of the queue that is asked for, or of those that the caller reaches; None: all there are."""
-        if wanted.queue is not UNSET:
-            access.check(wanted.queue, f"{at}/queue")
-            queue = await self._queues.find(wanted.queue)
+    async def _accessible_queue_ids(self, filters: DeadLetterFilter, access: Access, pointer: str) -> list[int] | None:
+        """The ids of the requested queue, or of all queues that the caller may access; None for
+        every queue.
+        """
+        if filters.queue is not UNSET:
+            access.check(filters.queue, f"{pointer}/queue")
+            queue = await self._queues.find(filters.queue)
             return [queue.id] if queue else []
-        if access.everything:
+        if access.all_queues:
             return None
         await self._queues.refresh()
-        return [queue.id for queue in self._queues.everything() if access.allows(queue.name)]
+        return [queue.id for queue in self._queues.all_including_deleted() if access.allows(queue.name)]
 
-    async def _matching(
+    async def _match(
         self, request: ReplayDeadLetters | PurgeDeadLetters, limit: int, access: Access
     ) -> tuple[int, list[UUID]]:
-        """How many match, and at most `limit` of them."""
-        wanted = bulk_filter(request.ids, request.filter, request.all, _NO_FILTER)
-        if wanted is None:
-            ids = await self._dead(value_or(request.ids, []), access)
+        """The number of matching dead letters, and at most `limit` of their ids."""
+        filters = bulk_filter(request.ids, request.filter, request.all, _NO_FILTER)
+        if filters is None:
+            ids = await self._dead_ids(value_or(request.ids, []), access)
             return len(ids), ids[:limit]
-        queues = await self._reached(wanted, access, "/filter")
+        queues = await self._accessible_queue_ids(filters, access, "/filter")
         reads = self._infra.reads
-        return await listing.count(reads, wanted, queues), await listing.matching_ids(reads, wanted, queues, limit)
+        return await listing.count(reads, filters, queues), await listing.matching_ids(reads, filters, queues, limit)
 
-    async def _next_matching(self, chosen: DeadLetterFilter, access: Access) -> list[UUID]:
+    async def _next_batch(self, filters: DeadLetterFilter, access: Access) -> list[UUID]:
         return await listing.matching_ids(
-            self._infra.reads, chosen, await self._reached(chosen, access, "/filter"), PURGE_BATCH
+            self._infra.reads, filters, await self._accessible_queue_ids(filters, access, "/filter"), PURGE_BATCH_SIZE
         )
 
-    async def _dead(self, ids: Sequence[UUID], access: Access) -> list[UUID]:
-        """The ids of dead letters in queues that the caller may access, without duplicates, in the order of the request."""
-        reached = await self._queues.visible_to(ids, access)
-        visible = [job_id for job_id in dict.fromkeys(ids) if job_id in reached]
-        lanes = by_lane(visible, lambda job_id: job_id)
+    async def _dead_ids(self, ids: Sequence[UUID], access: Access) -> list[UUID]:
+        """The ids of dead letters that the caller may access, without duplicates, in the order of
+        the request.
+        """
+        visible_ids = await self._queues.visible_to(ids, access)
+        visible = [job_id for job_id in dict.fromkeys(ids) if job_id in visible_ids]
+        lanes = group_by_lane(visible, lambda job_id: job_id)
         dead = {
             job_id for lane, lane_ids in lanes.items() for job_id in await jobs.dead_ids(self._infra.db, lane, lane_ids)
         }
         return [job_id for job_id in visible if job_id in dead]
 
     async def _replay(
-        self, ids: Sequence[UUID], sent: ReplayOverrides | UnsetType, *, spread_seconds: int
+        self, ids: Sequence[UUID], overrides_or_unset: ReplayOverrides | UnsetType, *, spread_seconds: int
     ) -> list[UUID]:
-        overrides = value_or(sent, ReplayOverrides())
+        overrides = value_or(overrides_or_unset, ReplayOverrides())
         now = self._infra.now()
         step = spread_seconds / len(ids) if ids else 0
-        due = {job_id: ReplayTime.after(step * index, now) async for index, job_id in in_slices(enumerate(ids))}
-        revived: list[UUID] = []
-        act = self._revive if overrides.queue is UNSET else self._move
-        for lane, some in by_lane(ids, lambda job_id: job_id).items():
-            for start in range(0, len(some), REPLAY_BATCH):
-                revived += await act(lane, some[start : start + REPLAY_BATCH], due, overrides)
-        return sorted(revived, key=lambda job_id: due[job_id].run_at if job_id in due else now)
+        replay_times = {
+            job_id: ReplayTime.after(step * index, now) async for index, job_id in in_slices(enumerate(ids))
+        }
+        replayed: list[UUID] = []
+        replay_batch = self._replay_in_place if overrides.queue is UNSET else self._replay_into_queue
+        for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
+            for start in range(0, len(lane_ids), REPLAY_BATCH_SIZE):
+                replayed += await replay_batch(
+                    lane, lane_ids[start : start + REPLAY_BATCH_SIZE], replay_times, overrides
+                )
+        return sorted(replayed, key=lambda job_id: replay_times[job_id].run_at if job_id in replay_times else now)
 
-    async def _revive(
-        self, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides
+    async def _replay_in_place(
+        self, lane: int, ids: Sequence[UUID], replay_times: dict[UUID, ReplayTime], overrides: ReplayOverrides
     ) -> list[UUID]:
-        payloads = await self._payloads(lane, ids, overrides.payload_merge)
-        letters = [(job_id, due[job_id].state, due[job_id].run_at, payloads.get(job_id)) for job_id in ids]
+        payloads = await self._merged_payloads(lane, ids, overrides.payload_merge)
+        letters = [
+            (job_id, replay_times[job_id].state, replay_times[job_id].run_at, payloads.get(job_id)) for job_id in ids
+        ]
         await self._queues.load([lane])
         rows = await store.replay(
             self._infra.db,
@@ -226,58 +248,75 @@ class DeadLetterService:
         self._signals.moved(lane, rows)
         return [row.id for row in rows]
 
-    async def _payloads(self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType) -> dict[UUID, str]:
-        """Merged here and not in SQL, so that what is not touched stays as it was sent. A dead letter's payload does not change."""
+    async def _merged_payloads(
+        self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType
+    ) -> dict[UUID, str]:
+        """The payloads with the patch applied.
+
+        Merged here and not in SQL, so that unpatched values keep their original text. Reading them
+        before the replay is safe, because the payload of a dead letter does not change.
+        """
         if isinstance(patch, UnsetType):
             return {}
         return {
-            job_id: self._merged(payload, patch)
+            job_id: self._merge_payload(payload, patch)
             for job_id, payload in (await store.payloads(self._infra.db, lane, ids)).items()
         }
 
-    def _merged(self, payload: str, patch: dict[str, Raw]) -> str:
+    def _merge_payload(self, payload: str, patch: dict[str, Raw]) -> str:
         text = merge_patch(payload, patch)
         check_user_data(Raw(text.encode()), self._infra.settings.max_payload_bytes, "/overrides/payload_merge")
         return text
 
-    async def _move(
-        self, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides
+    async def _replay_into_queue(
+        self, lane: int, ids: Sequence[UUID], replay_times: dict[UUID, ReplayTime], overrides: ReplayOverrides
     ) -> list[UUID]:
-        """Into another queue: the letter goes and a new job comes, in one transaction."""
+        """Replays into another queue: deletes the dead letter and inserts a new job in one
+        transaction.
+        """
         name = value_or(overrides.queue, "default")
         try:
-            return await self._move_to(self._queues.existing(name), lane, ids, due, overrides)
+            return await self._move_to_queue(self._queues.require(name), lane, ids, replay_times, overrides)
         except MissingQueue:
-            return await self._creator.call([name], lambda find: self._move_to(find(name), lane, ids, due, overrides))
+            return await self._creator.call(
+                [name], lambda find: self._move_to_queue(find(name), lane, ids, replay_times, overrides)
+            )
 
     @retry_after_deadlock
-    async def _move_to(
-        self, queue: Queue, lane: int, ids: Sequence[UUID], due: dict[UUID, ReplayTime], overrides: ReplayOverrides
+    async def _move_to_queue(
+        self,
+        queue: Queue,
+        lane: int,
+        ids: Sequence[UUID],
+        replay_times: dict[UUID, ReplayTime],
+        overrides: ReplayOverrides,
     ) -> list[UUID]:
         async with self._infra.db.transaction() as transaction:
             letters = await store.remove(transaction, lane, ids)
-            fresh = [
-                self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides)
+            new_jobs = [
+                self._new_job(
+                    letter, choose_lane(queue, unset_if_none(letter.group_key)), replay_times[letter.id], overrides
+                )
                 for letter in letters
             ]
-            await self._creator.store(transaction, [queue] if fresh else [])
-            for target, rows in by_lane(fresh, lambda row: row.id).items():
-                await jobs.enqueue(transaction, target, rows)
+            await self._creator.store(transaction, [queue] if new_jobs else [])
+            for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
+                await jobs.enqueue(transaction, new_lane, rows)
         if queue.is_draft:
             await self._queues.refresh()
-        for target, rows in by_lane(fresh, lambda row: row.id).items():
-            self._signals.moved(target, rows)
-        return [row.id for row in fresh]
+        for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
+            self._signals.moved(new_lane, rows)
+        return [row.id for row in new_jobs]
 
-    def _fresh(self, letter: RemovedRow, lane: int, due: ReplayTime, overrides: ReplayOverrides) -> NewJob:
+    def _new_job(self, letter: RemovedRow, lane: int, replay_time: ReplayTime, overrides: ReplayOverrides) -> NewJob:
         patch = value_or(overrides.payload_merge, None)
         return NewJob(
             id=self._infra.job_ids(lane),
             state="parked"
-            if due.state == "ready" and self._queues.needs_admission(lane, letter.group_key)
-            else due.state,
+            if replay_time.state == "ready" and self._queues.needs_admission(lane, letter.group_key)
+            else replay_time.state,
             reason=None,
-            run_at=due.run_at,
+            run_at=replay_time.run_at,
             priority=value_or(overrides.priority, letter.priority),
             max_attempts=value_or(overrides.max_attempts, letter.max_attempts),
             job_type=letter.job_type,
@@ -289,7 +328,7 @@ class DeadLetterService:
             traceparent=letter.traceparent,
             tracestate=letter.tracestate,
             replayed_from=letter.id,
-            payload=letter.payload if patch is None else self._merged(letter.payload, patch),
+            payload=letter.payload if patch is None else self._merge_payload(letter.payload, patch),
             timeout_seconds=letter.timeout_seconds,
         )
 
@@ -301,10 +340,10 @@ def _to_response(letter: DeadLetterRow, queue: str) -> DeadLetter:
 
 
 def _after(page: PageParams) -> tuple[datetime, UUID] | None:
-    """Where the last page ended: letters that died at the same instant are told apart by their ids."""
+    """The end of the previous page. Ids order dead letters that died at the same instant."""
     if page.cursor is None:
         return None
     try:
-        return instants.read(page.after("at")), UUID(page.after("id"))
+        return instants.parse(page.after("at")), UUID(page.after("id"))
     except ValueError:
         raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None

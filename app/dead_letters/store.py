@@ -36,7 +36,7 @@ class RemovedRow(NamedTuple):
 
 
 async def replay(
-    on: Executor,
+    db: Executor,
     lane: int,
     letters: Sequence[tuple[UUID, str, datetime, str | None]],
     *,
@@ -44,24 +44,24 @@ async def replay(
     max_attempts: int | None,
     held_groups: Sequence[str] | None,
 ) -> list[ReplayedRow]:
-    """Letters are (id, state, run_at, payload or None), in the order of their ids."""
+    """Replays dead letters, given as (id, state, run_at, payload or None), sorted by id."""
     return [
         ReplayedRow(*row)
-        for row in await on.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, held_groups)
+        for row in await db.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, held_groups)
     ]
 
 
-async def payloads(on: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
-    return {row["id"]: row["payload"] for row in await on.rows(SQL.payloads, lane, ids)}
+async def payloads(db: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
+    return {row["id"]: row["payload"] for row in await db.rows(SQL.payloads, lane, ids)}
 
 
-async def remove(on: Executor, lane: int, ids: Sequence[UUID]) -> list[RemovedRow]:
-    return [RemovedRow(*row) for row in await on.rows(SQL.remove, lane, ids)]
+async def remove(db: Executor, lane: int, ids: Sequence[UUID]) -> list[RemovedRow]:
+    return [RemovedRow(*row) for row in await db.rows(SQL.remove, lane, ids)]
 
 
-async def purge(on: Executor, lane: int, ids: Sequence[UUID]) -> int:
-    return len(await on.rows(SQL.purge, lane, ids))
+async def purge(db: Executor, lane: int, ids: Sequence[UUID]) -> int:
+    return len(await db.rows(SQL.purge, lane, ids))
 
 
-async def expired_dead_letters(on: Executor, before: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await on.rows(SQL.expired_dead_letters, before, limit)]
+async def expired_dead_letters(db: Executor, before: datetime, limit: int) -> list[UUID]:
+    return [row["id"] for row in await db.rows(SQL.expired_dead_letters, before, limit)]

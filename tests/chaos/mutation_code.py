@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from app.db.clock import DatabaseClock
-from app.db.lanes import by_lane
+from app.db.lanes import group_by_lane
 from app.db.pool import Database, Executor
 from app.db.primary import Connection, PrimaryConnector
 from app.dead_letters import store as dead_letters
@@ -69,23 +69,23 @@ def unordered_locks() -> None:
 
 
 def token_rotated() -> None:
-    sound = LongPoll._replayed
+    sound = LongPoll._replay_receipt
     rotate = "UPDATE jobs SET lease_token = gen_random_uuid() WHERE lane = $1 AND id = $2 RETURNING lease_token"
 
     async def replayed(self: LongPoll, on: Executor, receipt: Any) -> list[ClaimedRow] | None:
         rows = await sound(self, on, receipt)
         return rows and [row._replace(lease_token=await on.value(rotate, row.lane, row.id)) for row in rows]
 
-    LongPoll._replayed = replayed  # type: ignore[method-assign]
+    LongPoll._replay_receipt = replayed  # type: ignore[method-assign]
 
 
 def undone_with_a_key() -> None:
-    sound = LongPoll._delivered
+    sound = LongPoll._return_if_disconnected
 
     async def delivered(self: LongPoll, rows: list[ClaimedRow], key: str | None, client: Any) -> list[ClaimedRow]:
         if rows and key is not None:
             await asyncio.sleep(SLOW)
-            if client.gone:
+            if client.is_disconnected:
                 _begin(_undo(self, rows, client))
         return await sound(self, rows, key, client)
 
@@ -93,7 +93,7 @@ def undone_with_a_key() -> None:
         await asyncio.sleep(2 * SLOW)
         await sound(self, rows, None, client)
 
-    LongPoll._delivered = delivered  # type: ignore[method-assign]
+    LongPoll._return_if_disconnected = delivered  # type: ignore[method-assign]
 
 
 def errors_swallowed() -> None:
@@ -118,42 +118,42 @@ def unknown_as_not_done() -> None:
 
 
 def fire_and_forget() -> None:
-    sound = EnqueueService._store
+    sound = EnqueueService._insert
 
     async def store(self: EnqueueService, items: Sequence[Any], *rest: Any, **rules: Any) -> list[EnqueueResult]:
         _begin(sound(self, items, *rest, **rules))
         return [EnqueueResult(item.row.id) for item in items]
 
-    EnqueueService._store = store  # type: ignore[method-assign]
+    EnqueueService._insert = store  # type: ignore[method-assign]
 
 
 def batch_in_parts() -> None:
-    async def store_together(
-        self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *rest: Any, atomic: bool
+    async def insert_in_transaction(
+        self: EnqueueService, items: Any, drafts: Sequence[JobDraft], key: Any, *rest: Any, atomic: bool
     ) -> Any:
         on: Any = self._infra.db
-        known = (
-            await self._known(on, key, [EnqueueResult(entry.row.id) for entry in entries]) if key is not None else None
+        first_results = (
+            await self._acquire_key(on, key, [EnqueueResult(draft.row.id) for draft in drafts]) if key is not None else None
         )
-        if known is None:
-            await self._write(on, entries, atomic=atomic)
-        return known
+        if first_results is None:
+            await self._write(on, drafts, atomic=atomic)
+        return first_results
 
-    EnqueueService._store_together = store_together  # type: ignore[method-assign]
+    EnqueueService._insert_in_transaction = insert_in_transaction  # type: ignore[method-assign]
 
 
 def keyless_batch_by_lane() -> None:
-    sound = EnqueueService._store_together
+    sound = EnqueueService._insert_in_transaction
 
-    async def store_together(
-        self: EnqueueService, items: Any, entries: Sequence[JobDraft], key: Any, *, atomic: bool
+    async def insert_in_transaction(
+        self: EnqueueService, items: Any, drafts: Sequence[JobDraft], key: Any, *, atomic: bool
     ) -> Any:
-        if key is not None or any(entry.needs_transaction for entry in entries):
-            return await sound(self, items, entries, key, atomic=atomic)
-        await self._write(self._infra.db, entries, atomic=atomic)
+        if key is not None or any(draft.needs_transaction for draft in drafts):
+            return await sound(self, items, drafts, key, atomic=atomic)
+        await self._write(self._infra.db, drafts, atomic=atomic)
         return None
 
-    EnqueueService._store_together = store_together  # type: ignore[method-assign]
+    EnqueueService._insert_in_transaction = insert_in_transaction  # type: ignore[method-assign]
 
 
 def replay_in_two_transactions() -> None:
@@ -164,20 +164,20 @@ def replay_in_two_transactions() -> None:
         queue: Queue,
         lane: int,
         ids: Sequence[UUID],
-        due: dict[UUID, ReplayTime],
+        replay_times: dict[UUID, ReplayTime],
         overrides: Any,
     ) -> list[UUID]:
         letters = await dead_letters.remove(self._infra.db, lane, ids)
         await asyncio.sleep(SLOW)
         fresh = [
-            self._fresh(letter, choose_lane(queue, unset_if_none(letter.group_key)), due[letter.id], overrides)
+            self._new_job(letter, choose_lane(queue, unset_if_none(letter.group_key)), replay_times[letter.id], overrides)
             for letter in letters
         ]
-        for target, rows in by_lane(fresh, lambda row: row.id).items():
+        for target, rows in group_by_lane(fresh, lambda row: row.id).items():
             await jobs.enqueue(self._infra.db, target, rows)
         return [row.id for row in fresh]
 
-    DeadLetterService._move_to = move  # type: ignore[method-assign]
+    DeadLetterService._move_to_queue = move  # type: ignore[method-assign]
 
 
 def commits_not_flushed() -> None:
