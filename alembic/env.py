@@ -1,4 +1,5 @@
-"""How migrations run: on asyncpg, one migrator at a time, never waiting long for a lock that claims need."""
+"""Runs migrations on asyncpg: one migrator at a time, never waiting long for a lock that claims
+need."""
 
 import asyncio
 import time
@@ -6,30 +7,32 @@ import time
 from sqlalchemy import Connection, text
 
 from alembic import context
-from app.db.migrations import LOCK_TIMEOUT, MIGRATOR_LOCK, engine, is_ours
+from app.db.migrations import LOCK_TIMEOUT, MIGRATOR_LOCK, engine, include_object
 from app.db.tables import metadata
 
 
 def migrate(connection: Connection) -> None:
-    # Parameters of the session and not of the transaction, so that a revision with CREATE INDEX CONCURRENTLY has them too.
+    # Settings of the session, not of the transaction, so that a revision with CREATE INDEX
+    # CONCURRENTLY has them, too.
     for name, value in (("lock_timeout", LOCK_TIMEOUT), ("statement_timeout", "0"), ("timezone", "UTC")):
         connection.execute(text(f"SET {name} = '{value}'"))
     connection.execute(text("SET citus.multi_shard_modify_mode = 'sequential'"))
-    # A session lock and not one of the transaction: revisions commit one by one.
+    # A lock of the session, not of the transaction, because every revision commits.
     while not connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": MIGRATOR_LOCK}):
-        connection.commit()  # an open transaction would hold up the other's CREATE INDEX CONCURRENTLY
+        # An open transaction would block the other migrator's CREATE INDEX CONCURRENTLY.
+        connection.commit()
         time.sleep(0.1)
     connection.commit()
     context.configure(
         connection=connection,
         target_metadata=metadata,
         transaction_per_migration=True,
-        include_object=is_ours,
+        include_object=include_object,
         compare_type=True,
         compare_server_default=False,
     )
     context.config.attributes.setdefault("revision", context.get_context().get_current_revision())
-    connection.commit()  # Alembic commits revision by revision only if it begins the transactions
+    connection.commit()  # Alembic commits each revision only if it begins the transactions itself
     with context.begin_transaction():
         context.run_migrations()
     connection.commit()

@@ -165,7 +165,7 @@ DECLARE
     failed boolean;
 
 BEGIN
-    -- Like JobCreate in app/jobs/schemas.py and check in app/jobs/wanted.py.
+    -- Like JobCreate in app/jobs/schemas.py and find_faults in app/enqueue/defaults.py.
     fault := coalesce(
         CASE
             WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'job_type: 1 to 120 of A-Z a-z 0-9 . _ : -'
@@ -216,7 +216,7 @@ BEGIN
 
     END IF;
 
-    -- Like Rules in app/jobs/wanted.py: the job's own word, its type's, its queue's, then the settings' default.
+    -- Like JobDefaults in app/enqueue/defaults.py: the job, then its type, its queue, the default of the settings.
     home := longshore_queue(coalesce(queue, 'default'));
 
     rules := home.config;
@@ -462,7 +462,7 @@ BEGIN
 
     EXCEPTION
         WHEN data_exception OR program_limit_exceeded THEN
-            RETURN SQLERRM;  -- a NUL character, half of a surrogate pair, a number beyond all bounds
+            RETURN SQLERRM;  -- a NUL character, an unpaired surrogate, a number out of range
     END;
 
     IF EXISTS (
@@ -559,7 +559,7 @@ BEGIN
         SELECT * INTO known FROM queues WHERE name = called;
 
         IF known.id IS NOT NULL THEN
-            RETURN known;  -- a deleted one too: brokers bring it back when they find a job in it, and nobody waits for our commit
+            RETURN known;  -- also if deleted: brokers restore it when they find a job in it, and no call waits for this commit
         ELSIF (SELECT count(*) FROM queues WHERE deleted_at IS NULL) >= 10000 THEN
             RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'there are 10000 queues already', COLUMN = 'queue';
 
@@ -573,7 +573,7 @@ BEGIN
 
         EXCEPTION
             WHEN unique_violation THEN
-                NULL;  -- somebody else has taken the number for another queue
+                NULL;  -- a concurrent transaction has used the id for another queue
         END;
 
     END LOOP;
@@ -644,7 +644,7 @@ BEGIN
     SELECT * INTO before FROM jobs WHERE lane = job_lane AND id = existing AND lease_expires_at IS NULL FOR UPDATE;
 
     IF before.id IS NULL THEN
-        RETURN;  -- it runs: it is left alone
+        RETURN;  -- the job is running, so it is not changed
     END IF;
 
     after := CASE
@@ -761,7 +761,7 @@ BEGIN
 
     END IF;
 
-    -- Counted before the lock: nothing is written to a day that is over, and nobody may wait while a whole day is counted.
+    -- Counts before it locks: no row is added to a past day, and no transaction may wait while a whole day is counted.
     EXECUTE format(
         'INSERT INTO stat_deltas (lane, completed, cancelled)
         SELECT lane, -count(*) FILTER (WHERE state = ''completed''), -count(*) FILTER (WHERE state = ''cancelled'')

@@ -1,7 +1,7 @@
-"""The life of a job: live jobs, finished jobs, dead letters, keys, statistics.
+"""Jobs, finished jobs, dead letters, idempotency keys and statistics.
 
-Why these tables: a claim reads an index that holds ready jobs only; finished jobs leave by dropping partitions;
-statistics are summed, not counted.
+Why these tables: a claim reads an index that holds only ready jobs; finished jobs are removed by
+dropping partitions; statistics are sums of deltas, not counts of rows.
 """
 
 from app.db.migrations import run_file

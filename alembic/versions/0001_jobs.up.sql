@@ -1,4 +1,4 @@
--- Small tables without a lane: cached in every broker process, never written on the hot path.
+-- Small tables without a lane. Every broker process caches them; no hot path writes to them.
 
 CREATE TABLE queues (
     id         int         PRIMARY KEY CHECK (id BETWEEN 1 AND 65535),
@@ -13,16 +13,17 @@ CREATE TABLE workers (
     last_seen_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Who does the work that one process is enough for. A lease row and not an advisory lock: it works behind a pooler.
+-- Which process runs a service that only one process needs to run. A lease row instead of an
+-- advisory lock, because it works behind a pooler.
 CREATE TABLE leaders (
     chore      text        PRIMARY KEY,
     holder     uuid        NOT NULL,
     held_until timestamptz NOT NULL
 );
 
--- Live jobs: scheduled, blocked, ready, running.
--- Columns that change come first, the payload last: when a new row version lands on the same page, Postgres logs only the
--- part that differs, and fillfactor leaves the room for it.
+-- Unfinished jobs: scheduled, blocked, ready, running. Columns that change come first, the payload
+-- last: if a new row version is written to the same page, Postgres logs only the part that differs.
+-- The fillfactor leaves space for it.
 CREATE TABLE jobs (
     lane                int         NOT NULL,
     attempt             smallint    NOT NULL DEFAULT 0,
@@ -58,17 +59,19 @@ CREATE TABLE jobs (
     PRIMARY KEY (lane, id)
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_analyze_scale_factor = 0.5);
 
--- The claim reads this one: equality, then exactly its ORDER BY. Jobs that are not ready are not in it.
+-- Read by claims: equality on the lane, then exactly their ORDER BY. Holds only ready jobs.
 CREATE INDEX jobs_ready ON jobs (lane, priority DESC, id) WHERE state = 'ready';
 
--- The next due job is its first entry, however many future ones there are.
+-- The job that is due next is the first entry, however many jobs are scheduled.
 CREATE INDEX jobs_due ON jobs (run_at) WHERE state = 'scheduled';
 
--- Expired leases are a range at its start; worker_id rides along so that reconciliation fetches only its own rows.
+-- Expired leases are a range at its start. Includes worker_id, so that reconciling the leases of a
+-- worker reads only the rows of that worker.
 CREATE INDEX jobs_leased ON jobs (lease_expires_at, worker_id) WHERE lease_expires_at IS NOT NULL;
 
--- Completed and cancelled jobs. Partitioned by the instant until which they are kept, so that queues with different retention share
--- partitions and retention is a DROP (or a DETACH, for those to be archived) and never a DELETE.
+-- Completed and cancelled jobs. Partitioned by the time until which they are kept, so that queues
+-- with different retention share partitions, and retention is a DROP (or a DETACH, for jobs to be
+-- archived) and never a DELETE.
 CREATE TABLE finished_jobs (
     lane          int         NOT NULL,
     attempt       smallint    NOT NULL,
@@ -105,10 +108,10 @@ CREATE TABLE finished_jobs (
 
 CREATE INDEX finished_jobs_id ON finished_jobs (lane, id);
 
--- Catches what no dated partition takes, so that a settlement never fails for want of one.
+-- Takes rows of days without a partition, so that no settlement fails because one is missing.
 CREATE TABLE finished_jobs_default PARTITION OF finished_jobs DEFAULT;
 
--- Dead jobs with their cause and history, until they are replayed, purged or too old.
+-- Dead jobs with their reason and history, until they are replayed, purged or past retention.
 CREATE TABLE dead_letters (
     lane          int         NOT NULL,
     id            uuid        NOT NULL,
@@ -143,10 +146,11 @@ CREATE TABLE dead_letters (
     PRIMARY KEY (lane, id)
 );
 
--- Without the id: with it, stale statistics tempt the planner to look up ids here.
+-- Without the id: with it, stale statistics make the planner look up ids in this index.
 CREATE INDEX dead_letters_dead_at ON dead_letters (dead_at);
 
--- Idempotency keys of enqueues and claims, on 256 lanes of their own; the primary key makes rivals wait for each other.
+-- Deduplication keys: idempotency keys of enqueues and claims, on 256 lanes of their own. The
+-- primary key serializes transactions that use the same key.
 CREATE TABLE keys (
     lane        int         NOT NULL,
     digest      uuid        NOT NULL,
@@ -158,7 +162,8 @@ CREATE TABLE keys (
 
 CREATE INDEX keys_expires_at ON keys (expires_at);
 
--- Statistics: every transition adds one small delta in its own statement; a chore folds the deltas into totals and rates.
+-- Statistics: the statement of every transition inserts one small delta. A maintenance service
+-- aggregates the deltas to totals and rates.
 CREATE TABLE stat_deltas (
     lane      int         NOT NULL,
     scheduled int         NOT NULL DEFAULT 0,
@@ -186,7 +191,7 @@ CREATE TABLE stat_totals (
     dead      bigint NOT NULL
 );
 
--- What happened, in slots of ten seconds.
+-- Numbers of events, in buckets of ten seconds.
 CREATE TABLE stat_rates (
     lane      int         NOT NULL,
     slot      timestamptz NOT NULL,
@@ -197,7 +202,8 @@ CREATE TABLE stat_rates (
     PRIMARY KEY (lane, slot)
 );
 
--- Wait and run times as counts per bucket of a fixed ladder, so that percentiles cost the same for ten jobs and ten million.
+-- Histograms of wait and run times with fixed bucket bounds, so that percentiles cost the same for
+-- ten jobs and for ten million.
 CREATE TABLE stat_times (
     lane   int         NOT NULL,
     minute timestamptz NOT NULL,
@@ -207,9 +213,9 @@ CREATE TABLE stat_times (
     PRIMARY KEY (lane, minute, kind, bucket)
 );
 
--- Partitions of finished_jobs, one per day of keep_until. Functions of the schema's owner, so that the role that serves needs no right
--- to create or drop tables. A chore that has to wait for a
--- lock gives up and tries again a minute later.
+-- Partitions of finished_jobs, one per day of keep_until. These functions run as the schema's
+-- owner, so that the broker's role needs no privilege to create or drop tables. If the maintenance
+-- service that calls them has to wait for a lock, it gives up and tries again a minute later.
 
 CREATE FUNCTION make_finished_partition(day date, archived boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET timezone = 'UTC' SET lock_timeout = '200ms'
@@ -245,7 +251,7 @@ BEGIN
     IF partition !~ '^finished_jobs_(archive_)?[0-9]{8}$' OR to_regclass(partition) IS NULL THEN
         RETURN false;
     END IF;
-    -- Counted before the lock: nothing is written to a day that is over, and nobody may wait while a whole day is counted.
+    -- Counts before it locks: no row is added to a past day, and no transaction may wait while a whole day is counted.
     EXECUTE format(
         'INSERT INTO stat_deltas (lane, completed, cancelled)
         SELECT lane, -count(*) FILTER (WHERE state = ''completed''), -count(*) FILTER (WHERE state = ''cancelled'')
@@ -261,7 +267,8 @@ BEGIN
 END
 $$;
 
--- A definer's function looks only into our schema, its caller's temporary tables last; and only who is granted it may call it.
+-- A SECURITY DEFINER function uses objects of this schema only, and its caller's temporary tables
+-- last. Only grantees may call it.
 DO $$
 BEGIN
     EXECUTE format('ALTER FUNCTION make_finished_partition(date, boolean) SET search_path = %I, pg_temp', current_schema());

@@ -1,6 +1,8 @@
-"""Policies: how queues, job types and schedules are configured, and what limits, unique keys and dependencies need to know.
+"""Configuration of queues, job types and schedules; columns and tables for limits, unique keys and
+dependencies.
 
-Only additions: the release before works on with this schema. Policies should be configured once all processes are upgraded.
+Only additions, so the previous release keeps working with this schema. Configure policies only when
+all processes are upgraded.
 """
 
 from app.db.migrations import run_file

@@ -1,7 +1,10 @@
--- What teams agree on: small tables without a lane, cached in every broker process, never written on the hot path.
+-- Configuration: small tables without a lane. Every broker process caches them; no hot path writes
+-- to them.
 
--- The configuration as JSON text, as it was sent. A deleted queue keeps its number and its row: its finished jobs still bear its name.
--- Among `group_lanes` lanes groups are spread; it follows `lanes` when no job of a group is left that would be in another one then.
+-- `config` is the configuration as JSON text, as it was sent. A deleted queue keeps its id and its
+-- row, because its finished jobs still have its name. Groups are spread over `group_lanes` lanes.
+-- That number follows `lanes` as soon as no job of a group is left that would then belong to
+-- another lane.
 ALTER TABLE queues
     ADD COLUMN group_lanes smallint NOT NULL DEFAULT 1,
     ADD COLUMN config text NOT NULL DEFAULT '{}',
@@ -29,7 +32,8 @@ CREATE TABLE schedules (
 
 CREATE INDEX schedules_next_run_at ON schedules (next_run_at);
 
--- Grows with every change of what processes cache. One number to look at, so that looking often costs nothing.
+-- Version numbers of the configuration that processes cache. Every change increments one. Checking
+-- the numbers is cheap, so processes check them often.
 CREATE TABLE versions (
     name   text   PRIMARY KEY,
     number bigint NOT NULL
@@ -37,7 +41,8 @@ CREATE TABLE versions (
 
 INSERT INTO versions (name, number) VALUES ('policies', 1), ('rests', 1);
 
--- Which queues and types workers have asked for lately; an empty type stands for any.
+-- Poll history: which queues and types workers have polled lately. An empty type stands for any
+-- type.
 CREATE TABLE asks (
     queue    text        NOT NULL,
     job_type text        NOT NULL,
@@ -45,7 +50,8 @@ CREATE TABLE asks (
     PRIMARY KEY (queue, job_type)
 );
 
--- What a job needs of all this. Behind the payload, as a new column must be; NULL for jobs without policies, which so cost nothing.
+-- Policies of a job. New columns can only follow the payload. They are NULL for jobs without
+-- policies, which therefore cost nothing.
 ALTER TABLE jobs
     ADD COLUMN turn bigint,
     ADD COLUMN slot boolean,
@@ -70,16 +76,18 @@ ALTER TABLE dead_letters
     ADD COLUMN schedule text,
     ADD COLUMN depends_on uuid[];
 
--- For unique keys: the job that holds the key.
+-- For unique keys: the job that has the key.
 ALTER TABLE keys
     ADD COLUMN job_id uuid;
 
--- A row per lane with limits, locked first by whoever decides who may run.
+-- Lane locks: one row per lane with limits. Every transaction that admits or claims jobs of such a
+-- lane locks it first.
 CREATE TABLE gates (
     lane  int PRIMARY KEY
 );
 
--- How many jobs a rate let through, and when; older ones than the rate's span are deleted as new ones come.
+-- Rate-limit usage: how many jobs were claimed under a rate limit, and when. Inserting a row
+-- deletes the rows that are older than the period of the rate.
 CREATE TABLE passes (
     lane  int         NOT NULL,
     at    timestamptz NOT NULL,
@@ -88,7 +96,8 @@ CREATE TABLE passes (
 
 CREATE INDEX passes_at ON passes (lane, at);
 
--- Groups that cool down. After `until` one job goes first, the probe; what becomes of it decides for the others.
+-- Cool-downs of groups. After `until` one job, the half-open probe, runs alone. Its result decides
+-- whether the cool-down ends.
 CREATE TABLE rests (
     lane      int         NOT NULL,
     group_key text        NOT NULL,
@@ -97,7 +106,7 @@ CREATE TABLE rests (
     PRIMARY KEY (lane, group_key)
 );
 
--- Who waits for whom, in the lane of the one that is waited for.
+-- Dependencies: which child waits for which parent. The lane is that of the parent.
 CREATE TABLE dependents (
     lane   int  NOT NULL,
     parent uuid NOT NULL,
@@ -105,7 +114,8 @@ CREATE TABLE dependents (
     PRIMARY KEY (lane, parent, child)
 );
 
--- Jobs that have ended and that others wait for: written by the statement that ends them, taken out when all who waited know.
+-- Finished parents that have waiting children. Inserted by the statement that finishes the parent,
+-- deleted when all children have been resolved.
 CREATE TABLE endings (
     lane  int  NOT NULL,
     id    uuid NOT NULL,

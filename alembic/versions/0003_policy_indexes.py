@@ -1,6 +1,6 @@
-"""The indexes that limits, turns and deadlines read by; made without holding up anybody who writes."""
+"""Indexes for limits, admission and deadlines, created without blocking writes."""
 
-from app.db.migrations import run_file_one_by_one
+from app.db.migrations import run_file_in_autocommit
 
 revision = "0003"
 down_revision = "0002"
@@ -9,8 +9,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    run_file_one_by_one(__file__, "up")
+    run_file_in_autocommit(__file__, "up")
 
 
 def downgrade() -> None:
-    run_file_one_by_one(__file__, "down")
+    run_file_in_autocommit(__file__, "down")

@@ -1,4 +1,5 @@
-"""A job in the caller's own transaction: one function for services that share the database, and the role that may call it."""
+"""Enqueue in the caller's own transaction: a function for services that share the database, and the
+role that may call it."""
 
 from app.db.migrations import run_file
 

@@ -1,9 +1,13 @@
--- A job in the caller's own transaction, for services that share the database: what app/jobs does for HTTP, in SQL. Tests hold the two
--- against each other (tests/sql_enqueue).
--- Never NOTIFY: it takes a lock of the whole cluster at the commit of the caller. The brokers' regular looks find the job within a second.
--- What is locked stays locked until the caller's commit. Order of locks: see app/leases/leases.sql.
--- Bounds that are settings for HTTP are their defaults here: SQL does not know what brokers are set to.
--- No string here has a backslash unless it begins with E: callers may have standard_conforming_strings off.
+-- Enqueues a job in the caller's own transaction, for services that share the database. Does in SQL
+-- what app/enqueue does for HTTP; tests compare both (tests/sql_enqueue).
+--
+--  * Never NOTIFY: it takes a cluster-wide lock at the caller's commit. The brokers' periodic polls
+--    find the job within a second.
+--  * Locks are held until the caller's commit. Lock order: see app/leases/leases.sql.
+--  * Limits that are settings for HTTP have their default values here: SQL does not know the
+--    brokers' settings.
+--  * No string has a backslash unless it begins with E: callers may have
+--    standard_conforming_strings off.
 
 -- Like shared_digest in app/db/lanes.py.
 CREATE FUNCTION longshore_digest(what text) RETURNS uuid
@@ -14,7 +18,7 @@ BEGIN
 END
 $$;
 
--- Like lane_of in app/db/lanes.py: 24 bits from the 67th on.
+-- Like lane_of in app/db/lanes.py: the 24 bits from the 67th on.
 CREATE FUNCTION longshore_lane(job_id uuid) RETURNS int
 LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -25,7 +29,7 @@ BEGIN
 END
 $$;
 
--- Like IdMint in app/db/lanes.py, with the microseconds in the place of its counter.
+-- Like JobIdGenerator in app/db/lanes.py, with the microseconds instead of its counter.
 CREATE FUNCTION longshore_id(home_lane int, minted_at timestamptz) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
@@ -39,7 +43,8 @@ BEGIN
 END
 $$;
 
--- Like app/web/strict_json.py: what is wrong with a document that Postgres takes and others would not, or not alike. NULL: nothing.
+-- Like app/http/strict_json.py: the problem of a document that Postgres accepts but other parsers
+-- reject or read differently. NULL: no problem.
 CREATE FUNCTION longshore_json_fault(document json, most_bytes int) RETURNS text
 LANGUAGE plpgsql
 AS $$
@@ -77,7 +82,7 @@ BEGIN
         meant := sent::jsonb::text;
     EXCEPTION
         WHEN data_exception OR program_limit_exceeded THEN
-            RETURN SQLERRM;  -- a NUL character, half of a surrogate pair, a number beyond all bounds
+            RETURN SQLERRM;  -- a NUL character, an unpaired surrogate, a number out of range
     END;
     IF EXISTS (
         SELECT
@@ -122,7 +127,8 @@ BEGIN
 END
 $$;
 
--- Like app/queues/registry.py: an unknown queue comes into being, a deleted one comes back. Others who make one wait for our commit.
+-- Like app/queues/creator.py: creates an unknown queue. A deleted queue is restored by the first
+-- broker that finds a job in it. Transactions that create the same queue wait for this commit.
 CREATE FUNCTION longshore_queue(called text) RETURNS queues
 LANGUAGE plpgsql
 AS $$
@@ -132,7 +138,7 @@ BEGIN
     FOR tries IN 1..20 LOOP
         SELECT * INTO known FROM queues WHERE name = called;
         IF known.id IS NOT NULL THEN
-            RETURN known;  -- a deleted one too: brokers bring it back when they find a job in it, and nobody waits for our commit
+            RETURN known;  -- also if deleted: brokers restore it when they find a job in it, and no call waits for this commit
         ELSIF (SELECT count(*) FROM queues WHERE deleted_at IS NULL) >= 10000 THEN
             RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'there are 10000 queues already', COLUMN = 'queue';
         END IF;
@@ -143,14 +149,15 @@ BEGIN
             ON CONFLICT (name) DO NOTHING;
         EXCEPTION
             WHEN unique_violation THEN
-                NULL;  -- somebody else has taken the number for another queue
+                NULL;  -- a concurrent transaction has used the id for another queue
         END;
     END LOOP;
     RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'the queue could not be made', COLUMN = 'queue';
 END
 $$;
 
--- Like parks in app/queues/registry.py: whether a job of this group waits for its turn. In doubt it does: who is parked is looked after.
+-- Like needs_admission in app/queues/cache.py: whether a job of this group waits for admission. In
+-- doubt it does: pending jobs are checked periodically.
 CREATE FUNCTION longshore_parks(home queues, home_lane int, called text) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
@@ -163,7 +170,8 @@ BEGIN
 END
 $$;
 
--- Like app/jobs/uniqueness.py: the job that has the key, if any. The key is locked: rivals, whichever way they come, wait for our commit.
+-- Like app/enqueue/uniqueness.py: the job that has the key, if any. Locks the key: other enqueues
+-- with this key, over HTTP or SQL, wait for this commit.
 CREATE FUNCTION longshore_key_holder(wanted_key uuid, asked_at timestamptz) RETURNS uuid
 LANGUAGE plpgsql
 AS $$
@@ -191,7 +199,8 @@ BEGIN
 END
 $$;
 
--- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (another body).  Like replace_waiting in app/jobs/jobs.sql.
+-- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (with another body)
+-- Like replace_waiting in app/jobs/jobs.sql.
 CREATE FUNCTION longshore_replace(existing uuid, wanted jobs, home queues, asked_at timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -202,7 +211,7 @@ DECLARE
 BEGIN
     SELECT * INTO before FROM jobs WHERE lane = job_lane AND id = existing AND lease_expires_at IS NULL FOR UPDATE;
     IF before.id IS NULL THEN
-        RETURN;  -- it runs: it is left alone
+        RETURN;  -- the job is running, so it is not changed
     END IF;
     after := CASE
         WHEN before.state = 'blocked' THEN 'blocked'
@@ -234,7 +243,8 @@ BEGIN
 END
 $$;
 
--- Like app/jobs/intake.py: who counts what waits adds to it alone, so the door of the queue is held until our commit.
+-- Like _enforce_max_waiting in app/enqueue/service.py. The queue lock makes counting and inserting
+-- atomic. It is held until this commit.
 CREATE FUNCTION longshore_check_room(home queues) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -272,8 +282,9 @@ BEGIN
 END
 $$;
 
--- (any) -> (the same, waited for).  Like app/jobs/parentage.py: those of the parents that exist. Without `ended` they live, and cannot end
--- before our commit.
+-- (any) -> (the same, with dependents)
+-- Like app/enqueue/parents.py: returns the parents that exist. A parent without `ended` is
+-- unfinished and cannot finish before this commit.
 CREATE FUNCTION longshore_await(parents uuid[], asked_at timestamptz) RETURNS TABLE (parent uuid, ended text)
 LANGUAGE plpgsql
 AS $$
@@ -298,8 +309,11 @@ BEGIN
 END
 $$;
 
--- (nothing) -> ready | parked | scheduled | blocked | cancelled.  The id of the job, or of the one that has its unique key already.
--- What is NULL is absent; a JSON null is a payload. The payload is kept as it is written; the schema of its job type is not applied.
+-- (nothing) -> ready | parked | scheduled | blocked | cancelled
+--
+-- Returns the id of the new job, or of the existing job with the same unique key. NULL means
+-- absent; a JSON null is a payload. The payload is stored as written. The schema of its job type is
+-- not applied.
 CREATE FUNCTION longshore_enqueue_v1(
     job_type text,
     payload json DEFAULT '{}',
@@ -339,7 +353,7 @@ DECLARE
     known uuid[];
     failed boolean;
 BEGIN
-    -- Like JobCreate in app/jobs/schemas.py and check in app/jobs/wanted.py.
+    -- Like JobCreate in app/jobs/schemas.py and find_faults in app/enqueue/defaults.py.
     fault := coalesce(
         CASE
             WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'job_type: 1 to 120 of A-Z a-z 0-9 . _ : -'
@@ -385,7 +399,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = split_part(fault, ':', 1);
     END IF;
 
-    -- Like Rules in app/jobs/wanted.py: the job's own word, its type's, its queue's, then the settings' default.
+    -- Like JobDefaults in app/enqueue/defaults.py: the job, then its type, its queue, the default of the settings.
     home := longshore_queue(coalesce(queue, 'default'));
     rules := home.config;
     SELECT job_types.config::jsonb - 'payload_schema' INTO kind FROM job_types WHERE name = longshore_enqueue_v1.job_type;
@@ -512,7 +526,8 @@ BEGIN
 END
 $$;
 
--- A definer's function looks only into our schema, its caller's temporary tables last; and only who is granted it may call it.
+-- A SECURITY DEFINER function uses objects of this schema only, and its caller's temporary tables
+-- last. Only grantees may call it.
 REVOKE EXECUTE ON FUNCTION longshore_digest, longshore_lane, longshore_id, longshore_json_fault, longshore_retry_fault, longshore_queue,
     longshore_parks, longshore_key_holder, longshore_replace, longshore_check_room, longshore_await, longshore_enqueue_v1
 FROM PUBLIC;
@@ -522,7 +537,8 @@ BEGIN
 END
 $$;
 
--- One role may. It belongs to the whole server: another database may have made it already, or be making it now.
+-- One role may call it. Roles belong to the whole server: another database may have created it
+-- already, or may be creating it now.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'longshore_producer') THEN

@@ -1,6 +1,7 @@
-"""API keys; and whose quota a lease counts against.
+"""API keys, and the key whose quota a lease counts against.
 
-Only additions: the release before works on with this schema, but asks nobody for a key. Make keys once all processes are upgraded.
+Only additions, so the previous release keeps working with this schema, but it requires no key.
+Create keys only when all processes are upgraded.
 """
 
 from app.db.migrations import run_file

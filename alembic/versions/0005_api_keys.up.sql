@@ -1,4 +1,5 @@
--- Who may call. Of the secret only an HMAC is stored. Rows stay when a key is revoked.
+-- The keys that may call the API. Only an HMAC of the secret is stored. Rows stay when a key is
+-- revoked.
 CREATE TABLE api_keys (
     id text PRIMARY KEY,
     name text NOT NULL,
@@ -15,5 +16,5 @@ CREATE TABLE api_keys (
 INSERT INTO versions (name, number)
 VALUES ('api_keys', 1);
 
--- The name of the key that holds the lease, if that has a quota of leases.
+-- The name of the key that claimed the job, if the key has a quota of leases.
 ALTER TABLE jobs ADD COLUMN held_by text;

@@ -1,6 +1,6 @@
-"""The index that quotas of leases are counted by; made without holding up anybody who writes."""
+"""The index for counting the leases of a key, created without blocking writes."""
 
-from app.db.migrations import run_file_one_by_one
+from app.db.migrations import run_file_in_autocommit
 
 revision = "0006"
 down_revision = "0005"
@@ -9,8 +9,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    run_file_one_by_one(__file__, "up")
+    run_file_in_autocommit(__file__, "up")
 
 
 def downgrade() -> None:
-    run_file_one_by_one(__file__, "down")
+    run_file_in_autocommit(__file__, "down")

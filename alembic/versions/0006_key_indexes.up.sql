@@ -1,4 +1,5 @@
--- Made anew: one whose making was interrupted would stay behind unusable.
+-- Dropped first: an interrupted CREATE INDEX CONCURRENTLY leaves an invalid index behind.
+-- No comment here may contain a semicolon: the file is split at semicolons.
 
 -- Leases that count against the quota of a key.
 DROP INDEX CONCURRENTLY IF EXISTS jobs_held;

@@ -1,4 +1,5 @@
--- The role stays: it belongs to the whole server, and logins of brokers are members of it. Other grantees keep what they were granted.
+-- The role stays: it belongs to the whole server, and logins of brokers are members of it. Other
+-- grantees keep their grants.
 DO $$
 DECLARE
     home CONSTANT name := current_schema();

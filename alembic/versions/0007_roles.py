@@ -1,6 +1,7 @@
-"""The role that serves: what a broker needs of the database, and nothing else. Who migrates owns the schema; who serves owns nothing.
+"""The broker's role, with the privileges that a broker needs and no others. The migrating role owns
+the schema; the broker's role owns nothing.
 
-Only additions: a release that serves as the owner works on as it did.
+Only additions, so a broker that connects as the owner keeps working.
 """
 
 from app.db.migrations import run_file

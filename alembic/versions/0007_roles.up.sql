@@ -1,7 +1,14 @@
--- What a broker needs, for longshore_broker or for a role of another name. Again does no harm. Days of finished jobs come and go by functions
--- that run as their owner; but for those, who serves can neither make, change, drop nor truncate a table, and what is finished, a broker can
--- add to and not change. Called by the owner of the tables, or by who may act for it: to nobody else does Postgres give the grants. No
--- default privileges: they would hold for each new day too. A later migration that makes a table grants it here, to all who have `jobs`.
+-- Grants what a broker needs to longshore_broker, or to a role of another name. May be repeated.
+--
+--  * Partitions of finished jobs are created and dropped by functions that run as their owner.
+--    Apart from these functions, the broker's role can neither create, alter, drop nor truncate a
+--    table.
+--  * The broker can insert finished jobs and cannot change them.
+--  * Must be called by the owner of the tables or by a role that may act for it: Postgres lets no
+--    other role grant these privileges.
+--  * No default privileges: they would apply to each new partition, too.
+--  * A later migration that creates a table grants it in this function, and to every role that has
+--    `jobs`.
 CREATE FUNCTION grant_to_broker(grantee name) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -31,7 +38,8 @@ BEGIN
 END
 $$;
 
--- It belongs to the whole server: another database may have made it already, or be making it now.
+-- Roles belong to the whole server: another database may have created it already, or may be
+-- creating it now.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'longshore_broker') THEN

@@ -1,6 +1,10 @@
--- longshore_enqueue_v1 as 0004 made it.
--- (nothing) -> ready | parked | scheduled | blocked | cancelled.  The id of the job, or of the one that has its unique key already.
--- What is NULL is absent; a JSON null is a payload. The payload is kept as it is written; the schema of its job type is not applied.
+-- longshore_enqueue_v1 as created by 0004.
+--
+-- (nothing) -> ready | parked | scheduled | blocked | cancelled
+--
+-- Returns the id of the new job, or of the existing job with the same unique key. NULL means
+-- absent; a JSON null is a payload. The payload is stored as written. The schema of its job type is
+-- not applied.
 CREATE OR REPLACE FUNCTION longshore_enqueue_v1(
     job_type text,
     payload json DEFAULT '{}',
@@ -40,7 +44,7 @@ DECLARE
     known uuid[];
     failed boolean;
 BEGIN
-    -- Like JobCreate in app/jobs/schemas.py and check in app/jobs/wanted.py.
+    -- Like JobCreate in app/jobs/schemas.py and find_faults in app/enqueue/defaults.py.
     fault := coalesce(
         CASE
             WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'job_type: 1 to 120 of A-Z a-z 0-9 . _ : -'
@@ -86,7 +90,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = split_part(fault, ':', 1);
     END IF;
 
-    -- Like Rules in app/jobs/wanted.py: the job's own word, its type's, its queue's, then the settings' default.
+    -- Like JobDefaults in app/enqueue/defaults.py: the job, then its type, its queue, the default of the settings.
     home := longshore_queue(coalesce(queue, 'default'));
     rules := home.config;
     SELECT job_types.config::jsonb - 'payload_schema' INTO kind FROM job_types WHERE name = longshore_enqueue_v1.job_type;
@@ -213,7 +217,8 @@ BEGIN
 END
 $$;
 
--- Replacing a function drops what ALTER has set and keeps its grants. The function looks only into our schema, temporary tables last.
+-- CREATE OR REPLACE drops the settings made by ALTER FUNCTION and keeps the grants. The function
+-- uses objects of this schema only, and the caller's temporary tables last.
 DO $$
 BEGIN
     EXECUTE format('ALTER FUNCTION longshore_enqueue_v1 SET search_path = %I, pg_temp', current_schema());

@@ -1,6 +1,7 @@
-"""The SQL function rejects instants before 1970 and the names `.` and `..`, as HTTP does.
+"""The SQL function rejects times before 1970 and the names `.` and `..`, as HTTP does.
 
-Only rejections are added, so the previous release keeps working. Over HTTP it still accepts what the function rejects.
+Only rejections are added, so the previous release keeps working. Over HTTP it still accepts what
+the function rejects.
 """
 
 from app.db.migrations import run_file
