@@ -9,7 +9,7 @@ import re
 _PIECE = re.compile(
     r"""
       (?P<atom> \\[pPu]\{[^}]*+(?:\}|\Z) | \\u[0-9a-fA-F]{4} | \\x[0-9a-fA-F]{2} | \\. | \[(?:\\.|[^\]\\])*+(?:\]|\Z) )
-    | \{(?P<least>\d{1,9})(?:,(?P<most>\d{0,9}))?\}
+    | \{(?P<min_count>\d{1,9})(?:,(?P<max_count>\d{0,9}))?\}
     | (?P<open> \((?:\?(?:[:=!]|<[=!]|P?<\w{1,80}>))? )
     | (?P<close> \) )
     | (?P<alternative> \| )
@@ -33,8 +33,8 @@ def regex_size(pattern: str) -> int:
             case "close" if len(groups) > 1:
                 last = groups.pop()
                 groups[-1] += last
-            case "least" | "most":
-                times = max(1, int(piece["least"]), int(piece["most"] or 0))
+            case "min_count" | "max_count":
+                times = max(1, int(piece["min_count"]), int(piece["max_count"] or 0))
                 groups[-1] += last * (times - 1)
                 last *= times
             case "repeat" | "alternative":

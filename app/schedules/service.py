@@ -98,9 +98,9 @@ class ScheduleService:
         for check in (lambda: recurrence_of(schedule, now), lambda: self._enqueuer.check(schedule.job, "/job")):
             try:
                 check()
-            except ValidationFailed as refusal:
-                faults += refusal.faults
-                more += refusal.fault_count - len(refusal.faults)
+            except ValidationFailed as error:
+                faults += error.faults
+                more += error.fault_count - len(refusal.faults)
         raise_for_faults(faults, more)
 
     @retry_after_deadlock
