@@ -1,1 +1,1 @@
-"""Leases: a job in a worker's hands. Owns the state running, and every way out of it."""
+"""Leases: jobs held by workers. Owns the state `running` and every transition out of it."""

@@ -1,6 +1,8 @@
-"""How long jobs waited and ran, counted per bucket in memory; the stats chore writes the counts down every second.
+"""Histogram of wait and run times, kept in memory; the stats service writes its counts every
+second.
 
-A killed process loses at most that second of samples: percentiles are estimates, counts (kept in SQL) are exact.
+A killed process loses at most that second of samples. That is acceptable: percentiles are
+estimates, and counts, which are kept in SQL, are exact.
 """
 
 from bisect import bisect_left
@@ -20,16 +22,17 @@ class DurationHistogram:
         self._counts: Counter[tuple[int, Kind, int]] = Counter()
 
     def record(self, lane: int, kind: Kind, seconds: Iterable[float]) -> None:
-        """Those of a batch are often the same, one after the other."""
-        for span, alike in groupby(seconds):
-            self._counts[lane, kind, min(bisect_left(BUCKET_BOUNDS, span * 1000), len(BUCKET_BOUNDS) - 1)] += sum(
-                1 for _ in alike
+        """Groups equal durations, because the jobs of a batch often have the same one in a row."""
+        for duration, equal in groupby(seconds):
+            self._counts[lane, kind, min(bisect_left(BUCKET_BOUNDS, duration * 1000), len(BUCKET_BOUNDS) - 1)] += sum(
+                1 for _ in equal
             )
 
     def take(self) -> dict[tuple[int, Kind, int], int]:
-        taken, self._counts = self._counts, Counter()
-        return taken
+        """Returns the counts and starts again at zero."""
+        counts, self._counts = self._counts, Counter()
+        return counts
 
     def restore(self, counts: dict[tuple[int, Kind, int], int]) -> None:
-        """They could not be written: once more next time."""
+        """Adds counts that could not be written, so that the next write includes them."""
         self._counts.update(counts)

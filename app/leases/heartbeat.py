@@ -1,30 +1,33 @@
-"""Heartbeats: extend what is held, tell what is lost or cancelled, take back what a worker no longer lists."""
+"""Heartbeats: extend leases, report lost and cancelled ones, reconcile leases that a worker no
+longer lists.
+"""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import by_lane, lane_of
+from app.db.lanes import group_by_lane, lane_of
 from app.db.pool import uses_reserved_connections
 from app.enqueue.defaults import lease_fault
-from app.errors import BatchTooLarge, Fault, LeaseLost, NotFound, refuse
+from app.errors import BatchTooLarge, Fault, LeaseLost, NotFound, raise_for_faults
 from app.http.authorization import Access
 from app.http.request_body import check_user_data
-from app.http.schema_types import encoded, text_of, value_or
+from app.http.schema_types import raw_to_text, to_json_text, value_or
 from app.jobs.store import public_state
 from app.leases import store
 from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
-from app.leases.settle import SettlementService, token_of
+from app.leases.settle import SettlementService, parse_token
 from app.leases.store import HeartbeatRow
 from app.queues.cache import QueueCache
 from app.workers.registry import WorkerRegistry
 
-Lease = tuple[UUID, UUID]  # a job and the token; a job may be listed with a stale one too
+LeaseId = tuple[UUID, UUID]  # job and token, because a worker may list a job with a stale token too
 
-RECONCILE_AFTER = timedelta(seconds=2)  # a claim's answer may still be on its way: its leases are not missed yet
-HEARTBEATS_PER_LEASE = 3  # one lost heartbeat must not cost the lease
+# The response of a claim may still be on its way: younger leases do not count as unreported.
+RECONCILE_AFTER = timedelta(seconds=2)
+HEARTBEATS_PER_LEASE = 3  # so that one lost heartbeat does not cost the lease
 
 
 class HeartbeatService:
@@ -38,109 +41,120 @@ class HeartbeatService:
 
     @uses_reserved_connections
     async def extend(self, heartbeat: Heartbeat, access: Access) -> HeartbeatAnswer:
-        held = value_or(heartbeat.leases, [])
-        self._check(held)
-        begun = self._infra.now()
+        leases = value_or(heartbeat.leases, [])
+        self._check(leases)
+        received_at = self._infra.now()
         self._workers.record_seen(heartbeat.worker_id, access.caller)
-        reached = await self._queues.visible_to((lease.job_id for lease in held), access)
-        beats = await self._extend([lease for lease in held if lease.job_id in reached])
+        visible = await self._queues.visible_to((lease.job_id for lease in leases), access)
+        extended = await self._extend([lease for lease in leases if lease.job_id in visible])
         released = (
-            await self._reconcile(heartbeat.worker_id, held, begun, access)
+            await self._reconcile(heartbeat.worker_id, leases, received_at, access)
             if value_or(heartbeat.holds_all, False)
             else []
         )
         return HeartbeatAnswer(
             directive=self._workers.directive(heartbeat.worker_id),
-            next_heartbeat_ms=self._next_ms(beats.values()),
-            leases=[_status(lease.job_id, beats.get(_lease(lease))) for lease in held],
+            next_heartbeat_ms=self._next_heartbeat_ms(extended.values()),
+            leases=[_to_status(lease.job_id, extended.get(_lease_id(lease))) for lease in leases],
             released=released,
             server_time=self._infra.now(),
         )
 
     @uses_reserved_connections
-    async def extend_one(self, job_id: UUID, beat: LeaseBeat) -> LeaseStatus:
+    async def extend_one(self, job_id: UUID, heartbeat: LeaseBeat) -> LeaseStatus:
         lease = HeldLease(
             job_id=job_id,
-            lease_token=beat.lease_token,
-            lease_seconds=beat.lease_seconds,
-            progress=beat.progress,
-            checkpoint=beat.checkpoint,
+            lease_token=heartbeat.lease_token,
+            lease_seconds=heartbeat.lease_seconds,
+            progress=heartbeat.progress,
+            checkpoint=heartbeat.checkpoint,
         )
-        refuse([self._fault(lease)])
-        row = (await self._extend([lease])).get(_lease(lease))
+        raise_for_faults([self._fault(lease)])
+        row = (await self._extend([lease])).get(_lease_id(lease))
         if row is None:
-            found = await store.settlement_records(
+            records = await store.settlement_records(
                 self._infra.db, lane_of(job_id), [job_id], self._infra.retention_now()
             )
-            trace = found.get(job_id)
-            if trace is None:
+            record = records.get(job_id)
+            if record is None:
                 raise NotFound(f"no job {job_id}")
-            raise LeaseLost(job_id, public_state(trace.state), trace.attempt)
-        return _status(job_id, row)
+            raise LeaseLost(job_id, public_state(record.state), record.attempt)
+        return _to_status(job_id, row)
 
-    def _check(self, held: Sequence[HeldLease]) -> None:
+    def _check(self, leases: Sequence[HeldLease]) -> None:
         settings = self._infra.settings
-        if len(held) > settings.max_settlements:
+        if len(leases) > settings.max_settlements:
             raise BatchTooLarge(
-                f"{len(held)} leases, at most {settings.max_settlements} are taken", settings.max_settlements
+                f"{len(leases)} leases, but at most {settings.max_settlements} are allowed in one request",
+                settings.max_settlements,
             )
-        refuse(self._fault(lease, f"/leases/{index}") for index, lease in enumerate(held))
+        raise_for_faults(self._fault(lease, f"/leases/{index}") for index, lease in enumerate(leases))
 
-    def _fault(self, beat: LeaseBeat, at: str = "") -> Fault | None:
-        check_user_data(beat.checkpoint, self._infra.settings.max_payload_bytes, f"{at}/checkpoint")
-        return lease_fault(beat.lease_seconds, self._infra.settings, f"{at}/lease_seconds")
+    def _fault(self, heartbeat: LeaseBeat, pointer: str = "") -> Fault | None:
+        check_user_data(heartbeat.checkpoint, self._infra.settings.max_payload_bytes, f"{pointer}/checkpoint")
+        return lease_fault(heartbeat.lease_seconds, self._infra.settings, f"{pointer}/lease_seconds")
 
-    async def _extend(self, held: Sequence[HeldLease]) -> dict[Lease, HeartbeatRow]:
-        beats: dict[Lease, HeartbeatRow] = {}
+    async def _extend(self, leases: Sequence[HeldLease]) -> dict[LeaseId, HeartbeatRow]:
+        extended: dict[LeaseId, HeartbeatRow] = {}
         default = self._infra.settings.default_lease_seconds
-        for lane, leases in by_lane(held, lambda lease: lease.job_id).items():
-            sent = [
+        for lane, leases_of_lane in group_by_lane(leases, lambda lease: lease.job_id).items():
+            heartbeats = [
                 (
                     lease.job_id,
-                    token_of(lease.lease_token),
+                    parse_token(lease.lease_token),
                     value_or(lease.lease_seconds, None),
-                    encoded(lease.progress),
-                    text_of(lease.checkpoint),
+                    to_json_text(lease.progress),
+                    raw_to_text(lease.checkpoint),
                 )
-                for lease in leases
+                for lease in leases_of_lane
             ]
-            async with self._infra.db.held() as connection:
-                rows = await store.heartbeat(connection, lane, sent, self._infra.now(), default)
-            beats |= {(row.id, row.lease_token): row for row in rows}
-        return beats
+            async with self._infra.db.autocommit() as connection:
+                rows = await store.heartbeat(connection, lane, heartbeats, self._infra.now(), default)
+            extended |= {(row.id, row.lease_token): row for row in rows}
+        return extended
 
     async def _reconcile(
-        self, worker_id: str, held: Sequence[HeldLease], begun: datetime, access: Access
+        self, worker_id: str, leases: Sequence[HeldLease], received_at: datetime, access: Access
     ) -> list[UUID]:
-        """Layer 4: missing from this heartbeat and the one before means that the claim's answer never arrived. A worker's id is no
-        secret: leases in queues that the caller does not reach stay."""
-        listed = {_lease(lease) for lease in held}
-        rows = await store.leases_of_worker(self._infra.db, worker_id, begun - RECONCILE_AFTER)
-        reached = await self._queues.visible_to((row["id"] for row in rows), access)
-        missing = [row for row in rows if row["id"] in reached and (row["id"], row["lease_token"]) not in listed]
-        first_time = [row for row in missing if row["missing_since"] is None]
-        for lane, some in by_lane(first_time, lambda row: row["id"]).items():
+        """Layer 4 against lost claims (long_poll.py): returns leases that the worker does not list.
+
+        A lease that is missing from this heartbeat and the one before means that the response of
+        the claim never arrived. A worker's id is no secret, so leases in queues that the caller
+        cannot access stay.
+        """
+        listed = {_lease_id(lease) for lease in leases}
+        rows = await store.leases_of_worker(self._infra.db, worker_id, received_at - RECONCILE_AFTER)
+        visible = await self._queues.visible_to((row["id"] for row in rows), access)
+        unreported = [row for row in rows if row["id"] in visible and (row["id"], row["lease_token"]) not in listed]
+        first_time = [row for row in unreported if row["missing_since"] is None]
+        for lane, new_rows in group_by_lane(first_time, lambda row: row["id"]).items():
             await store.mark_unreported(
-                self._infra.db, lane, [row["id"] for row in some], [row["lease_token"] for row in some], begun
+                self._infra.db,
+                lane,
+                [row["id"] for row in new_rows],
+                [row["lease_token"] for row in new_rows],
+                received_at,
             )
-        again = [
-            LeaseEnd(row["id"], row["lease_token"], "reclaim") for row in missing if row["missing_since"] is not None
+        lease_ends = [
+            LeaseEnd(row["id"], row["lease_token"], "reconcile")
+            for row in unreported
+            if row["missing_since"] is not None
         ]
-        released = await self._settlements.end(again)
+        released = await self._settlements.end_leases(lease_ends)
         self._infra.metrics.reconciled.inc(len(released))
         return [row.id for row in released]
 
-    def _next_ms(self, beats: Iterable[HeartbeatRow]) -> int:
+    def _next_heartbeat_ms(self, extended: Iterable[HeartbeatRow]) -> int:
         default = timedelta(seconds=self._infra.settings.default_lease_seconds)
-        shortest = min((row.lease_expires_at - self._infra.now() for row in beats), default=default)
+        shortest = min((row.lease_expires_at - self._infra.now() for row in extended), default=default)
         return max(0, shortest // timedelta(milliseconds=1) // HEARTBEATS_PER_LEASE)
 
 
-def _lease(held: HeldLease) -> Lease:
-    return held.job_id, token_of(held.lease_token)
+def _lease_id(lease: HeldLease) -> LeaseId:
+    return lease.job_id, parse_token(lease.lease_token)
 
 
-def _status(job_id: UUID, row: HeartbeatRow | None) -> LeaseStatus:
+def _to_status(job_id: UUID, row: HeartbeatRow | None) -> LeaseStatus:
     if row is None:
         return LeaseStatus(job_id=job_id, status="lost", action="abandon")
     action = "cancel" if row.cancel else "continue"

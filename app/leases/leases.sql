@@ -1,29 +1,53 @@
--- A job in a worker's hands: claim, heartbeat, and the four ways out (complete, put back, bury, close).
+-- Jobs held by workers: claim, heartbeat, and the four ways out of a lease (complete, requeue,
+-- move_to_dead_letters, finish_cancelled).
 --
--- The fence is (id, lease_token): every hand-out replaces the token, so a stale holder matches no row. settled_as says that this
--- token has been used; expiry clears lease_expires_at and keeps the token, so a late settlement still finds its job and a late
--- heartbeat does not.
+-- The fence is (id, lease_token). Every delivery replaces the token, so a stale holder matches no
+-- row. settled_as says that this token has been used. Expiry clears lease_expires_at and keeps the
+-- token, so a late settlement still finds its job, and a late heartbeat does not.
 --
--- Order of locks: rows of keys (by lane, then digest), gates (by lane), then jobs of one lane in the order of their ids, then the next lane.
+-- Lock order, written here for all packages:
+--
+--   1. deduplication keys (keys), by lane, then digest
+--   2. lane locks (gates), by lane
+--   3. jobs of one lane, by id; then jobs of the next lane
+--
 -- Arrays are sent sorted by id.
--- Rows are always found by (lane, id = ANY): joined by id alone, the planner may read the whole lane instead when its statistics are
--- from a time when the lane was short (put_back of 1000: 750 ms, this way 27).
--- 'state = running' is the condition for leased rows, and not lease_expires_at IS NOT NULL: no index answers it, so the planner
--- stays on the primary key whatever the statistics say.
+--
+-- Rows are always found by (lane, id = ANY). Joined by id alone, the planner may read the whole
+-- lane instead, if its statistics are from a time when the lane was short (requeue of 1000 jobs:
+-- 750 ms, this way 27).
+--
+-- Leased rows are found by state = 'running' and not by lease_expires_at IS NOT NULL: no index
+-- answers the former, so the planner stays on the primary key whatever the statistics say.
 
 -- name: claim
 -- fills: ClaimedRow
--- ready -> running.  Claiming, not failing, spends the attempt: a worker that dies silently must not retry for ever.
--- The token is a hash of the claim's secret and the id: as random as the secret, and the broker need not send one per row.
--- Times that depend on a column go through to_timestamp, which is immutable (Citus refuses timestamptz + interval there).
--- Keys are collected into an array first: joined to the picked rows alone, a generic plan becomes a scan of the whole table.
--- Where jobs wait for their turn ($13: see `parks` in jobs.sql) only those are taken that have it: others may be here for a moment, put in
--- by a process that had not heard of the limit yet. $14 marks what counts against max_running, $15 whose quota of leases it counts against.
--- Zones are read one after the other, and only until there are enough (see floors.py). A zone's bounds are columns, so no plan knows them:
--- one made for a single call expects as few rows as the one for all, and Postgres keeps the latter. Before, claims of 1 were planned anew.
--- Many polls may share the statement ($3 and $6: for whom and for how long; $20: the number of the first job of each poll but the first). The
--- first in line gets the first jobs; what does not fit into one poll's answer ($8 bytes) stays.
--- Spans are told in seconds: the driver takes 1 µs for an instant, 0.05 for a number. After a crash the time since run_at is not time waited.
+-- ready -> running.
+--
+-- Claims up to $2 ready jobs of one lane: highest priority first, oldest first within a priority.
+--
+-- Pollers can share this statement (db/batcher.py). $3 and $6 are the worker and the lease length
+-- of each poller, $20 is the number of the first job of each poller but the first. The first
+-- poller gets the first jobs. Jobs that do not fit into a poller's response ($8 bytes) stay ready.
+--
+--  * Claiming costs the attempt, failing does not: a worker that crashes silently must not retry
+--    forever.
+--  * The lease token is a hash of the claim's secret and the job id. It is as random as the secret,
+--    and the broker need not send one token per row.
+--  * Times that depend on a column go through to_timestamp(), which is immutable: Citus rejects
+--    `timestamptz + interval` there.
+--  * The UPDATE finds its rows by an id array. Joined to the picked rows alone, a generic plan
+--    becomes a scan of the whole table.
+--  * In groups that need admission ($13: held groups, see jobs.sql) only admitted jobs are claimed.
+--    Others may be here for a moment, inserted by a process that did not know the limit yet.
+--  * $14 marks leases that count against max_running, $15 is the caller whose quota of leases they
+--    count against.
+--  * Scan ranges ($16 to $19) are read one after the other, only until there are enough jobs; see
+--    leases/low_water_marks.py. Their bounds are columns, so no plan knows them: a custom plan
+--    expects as few rows as the generic plan, and Postgres keeps the latter. With parameters,
+--    claims of one job were planned anew each time.
+--  * Durations are returned in seconds: the driver takes 1 µs for a timestamp, 0.05 for a number.
+--    After a crash the time since run_at is not time waited.
 WITH picked AS MATERIALIZED (
     SELECT found.id, found.size, row_number() OVER () AS n
     FROM unnest($16::smallint[], $17::smallint[], $18::uuid[], $19::uuid[]) AS zone (highest, lowest, after, upto)
@@ -86,10 +110,11 @@ FROM claimed;
 -- as: claim
 -- with: state = 'ready' => state = 'ready' AND turn IS NOT NULL
 -- with: ORDER BY priority DESC, id => ORDER BY priority DESC, turn, id
--- ready -> running, of a fair queue: in the order of the turns.
+-- ready -> running, of a fair queue: in the order of admission.
 
 -- name: first_ready
--- The first ready job of each of these priorities. Reads past all dead entries, so that claims need not.
+-- The first ready job of each of these priorities. Reads past all dead index entries, so that
+-- claims need not.
 SELECT asked.priority, found.id
 FROM unnest($2::smallint[]) AS asked (priority)
 CROSS JOIN LATERAL (
@@ -101,14 +126,14 @@ CROSS JOIN LATERAL (
 ) AS found;
 
 -- name: count_leases_of_key
--- Leases that count against the quota of a caller.
+-- Counts the leases that use up the quota of a caller.
 SELECT count(*)
 FROM jobs
 WHERE held_by = $1 AND lease_expires_at IS NOT NULL;
 
 -- name: leases_with_secret
 -- fills: ClaimedRow
--- For a repeated claim: of the leases that it handed out, those that still live.
+-- For a repeated claim: the leases of its first call that are still live.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, date_part('epoch', started_at - to_timestamp(0)) AS began,
     date_part('epoch', lease_expires_at - started_at) AS lasts, NULL::float8 AS waited, priority,
     checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on, turn, 1 AS share
@@ -117,9 +142,12 @@ WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_token = md5($3 || id::text)::
 
 -- name: heartbeat
 -- fills: HeartbeatRow
--- running -> running (later).  The token is the fence: a stale holder matches no row, nor does one whose lease was taken back.
--- Only a length that was asked for may shorten the lease: its claim may have asked for a longer one than the defaults. No lease outlasts
--- the deadline of the run; from then on the worker is told to stop.
+-- running -> running (later).
+--
+-- The token is the fence: a stale holder matches no row, nor does a holder whose lease has expired.
+-- Only an explicit length may shorten the lease, because its claim may have requested a longer one
+-- than the default. No lease outlasts the deadline of the run; from then on the heartbeat's
+-- response has the action cancel.
 UPDATE jobs
 SET lease_expires_at = least(
         greatest(
@@ -138,10 +166,15 @@ RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
 
 -- name: complete
 -- fills: SettledRow
--- running -> completed.  Also ready -> completed: a late settlement that nobody has overtaken is accepted, work is not thrown away
--- (and scheduled -> completed, if somebody has put the job off since).
--- A row of `taken` is copied twice and read four times, so it has only what they need, and first what is not for finished_jobs alone:
--- 14.4 µs of CPU a job in batches of 100, with jobs.* it was 15.9.
+-- running -> completed.
+--
+-- Also ready -> completed: a late settlement is accepted if the job has not been delivered again,
+-- so that finished work is not thrown away. And scheduled -> completed, if the job has been
+-- postponed since.
+--
+-- A row of `taken` is copied twice and read four times. So it has only the columns that are needed,
+-- and the columns that are only for finished_jobs come last: 14.4 µs of CPU a job in batches of
+-- 100, with jobs.* it was 15.9.
 WITH taken AS (
     DELETE FROM jobs
     USING unnest($2::uuid[], $3::uuid[], $4::text[]) AS sent (id, token, result)
@@ -183,7 +216,8 @@ FROM taken;
 
 -- name: get_leases
 -- fills: LeaseRow
--- What `verdicts.judge` decides on. Everything here but state, lease_expires_at, cancel_requested_at and missing_since is fixed while the token is.
+-- The input of `retry_decision.decide`. Everything but state, lease_expires_at, cancel_requested_at
+-- and missing_since is fixed as long as the token is.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries, jobs.run_at, jobs.started_at,
     jobs.lease_expires_at, jobs.deadline_at, jobs.cancel_requested_at, jobs.missing_since, jobs.worker_id, jobs.retry
 FROM jobs
@@ -192,11 +226,18 @@ WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL;
 
 -- name: requeue
 -- fills: SettledRow
--- running -> ready | parked | scheduled.  Every way out of a lease that leaves the job alive: fail, snooze, release, and the broker's own undo
--- (undelivered), reclaim (no longer listed by its worker) and expire. Late ones come from ready or scheduled, like `complete`.
--- Matches only what was judged: the same state, no cancel since, and for expire and reclaim no heartbeat since.
--- A job that is ready again keeps its turn, unless its group has come to rest ($18); one that is put off keeps it where order is strict
--- ($16). Turn 0 is that of a lease beyond the limit (`take_surplus`), which is not kept. $17: see `parks` in jobs.sql.
+-- running -> ready | parked | scheduled.
+--
+-- Every way out of a lease after which the job runs again. Workers: fail, snooze, release. Broker:
+-- return (undelivered), reconcile (no longer listed by its worker), expire. A late settlement comes
+-- from ready or scheduled, as in `complete`.
+--
+--  * Matches only jobs that still are as they were at the decision: the same state, no cancellation
+--    since, and for expire and reconcile no heartbeat since.
+--  * A job that is ready again keeps its admission, unless its group cools down ($18). A postponed
+--    job keeps it only where order is strict ($16).
+--  * Admission 0 belongs to a lease beyond the limit (`revoke_surplus`) and is not kept.
+--  * $17: held groups, see jobs.sql.
 WITH locked AS (
     SELECT jobs.id, sent.next_state, sent.reason, sent.settled_as, sent.run_at, sent.attempt, sent.crashes, sent.checkpoint, sent.entry,
         sent.was, jobs.turn,
@@ -254,7 +295,10 @@ FROM stayed;
 
 -- name: move_to_dead_letters
 -- fills: SettledRow
--- running -> dead.  Moves the job, its cause and its history to dead_letters. Matches only what was judged, like `put_back`.
+-- running -> dead.
+--
+-- Moves the job, its reason and its attempt records to dead_letters. Matches only jobs that still
+-- are as they were at the decision, as in `requeue`.
 WITH locked AS (
     SELECT jobs.id, sent.reason, sent.settled_as, sent.attempt, sent.crashes, sent.checkpoint, sent.entry, sent.error_type, sent.fingerprint,
         sent.was
@@ -315,7 +359,9 @@ FROM taken;
 
 -- name: finish_cancelled
 -- fills: SettledRow
--- running -> cancelled.  It had been asked to stop, and any end but completion is that.
+-- running -> cancelled.
+--
+-- A cancellation was requested, and the lease has ended with any outcome but completion.
 WITH locked AS (
     SELECT jobs.id, sent.settled_as, sent.crashes, sent.checkpoint, sent.entry, sent.was
     FROM jobs
@@ -369,7 +415,8 @@ FROM taken;
 
 -- name: settlement_records
 -- fills: SettlementRecord
--- For settlements that matched no lease: what has become of their jobs, and by which token and outcome.
+-- For settlements that matched no lease: the state of their jobs, and by which token and outcome
+-- they were settled.
 SELECT id, state, attempt, run_at, lease_token, settled_as
 FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[])
@@ -383,12 +430,15 @@ FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: wait_for_replication
--- Nothing but a mark in the write-ahead log, whose commit waits for the standby like any other. A settlement that is found may have been
--- committed here alone, its own wait cancelled: told as settled without this, a failover would lose what was acknowledged.
+-- Writes only a message to the write-ahead log. Its commit waits for the standby like any other.
+-- A settlement that is found may have been committed on the primary alone, because its own wait was
+-- cancelled. If it were reported as settled without this wait, a failover would lose an
+-- acknowledged settlement.
 SELECT pg_logical_emit_message(true, 'longshore', 'settled');
 
 -- name: expired_leases
--- A range at the start of jobs_leased, read from where the last sweep ended; bounded, as a stalled broker may find very many.
+-- Reads a range at the start of jobs_leased, from where the last scan ended. Bounded, because a
+-- stalled broker may find very many.
 SELECT lane, id, lease_token
 FROM jobs
 WHERE lease_expires_at > $1 AND lease_expires_at <= $2
@@ -396,26 +446,30 @@ ORDER BY lease_expires_at
 LIMIT $3;
 
 -- name: leases_of_worker
--- For reconciliation: what the worker holds, claimed at least two seconds ago. Reads jobs_leased, fetches only the worker's own rows.
+-- For reconciliation: the leases of a worker that were claimed at least two seconds ago. Reads
+-- jobs_leased and fetches only the rows of this worker.
 SELECT lane, id, lease_token, missing_since
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = $1 AND started_at <= $2;
 
 -- name: mark_unreported
--- running -> running (not listed).  The first of the two heartbeats in a row.
+-- running -> running (not listed).
+--
+-- The first of two heartbeats in a row that do not list the lease.
 UPDATE jobs
 SET missing_since = $4
 FROM unnest($2::uuid[], $3::uuid[]) AS sent (id, token)
 WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.id = sent.id AND jobs.lease_token = sent.token AND jobs.state = 'running';
 
 -- name: ready_lanes
--- For the fallback poll: which of these lanes have anything to claim. One probe of jobs_ready each.
+-- For the ready poller: which of these lanes have a ready job. One look-up in jobs_ready for each.
 SELECT asked.lane
 FROM unnest($1::int[]) AS asked (lane)
 WHERE EXISTS (SELECT FROM jobs WHERE jobs.lane = asked.lane AND jobs.state = 'ready');
 
 -- name: live_tokens
--- Every token that could still settle something, of running jobs and of those whose lease has run out; in portions along the primary key.
+-- Every token that could still settle a job, of running jobs and of jobs whose lease has expired.
+-- Read in batches along the primary key.
 SELECT lane, id, lease_token
 FROM jobs
 WHERE (lane, id) > ($1::int, $2::uuid) AND lease_token IS NOT NULL AND settled_as IS NULL

@@ -1,4 +1,24 @@
-"""The long poll: look, sleep until there is something to look for, look again. And the layers that keep a claim from being lost."""
+"""Long poll: claims, waits until a job may be there, and claims again.
+
+    arrived  -> refused    the broker drains or is full, or the worker has a directive
+    arrived  -> claiming
+    claiming -> answered   the claim has found jobs
+    claiming -> answered   it has found nothing, and the wait is over
+    claiming -> waiting    it has found nothing
+    waiting  -> claiming   woken, see matching/pollers.py
+    waiting  -> answered   a sync match has delivered jobs
+    waiting  -> dropped    the client has disconnected
+    waiting  -> refused    as above
+
+A refused claim with an Idempotency-Key still gets the leases of its first call.
+
+Four layers keep claimed jobs from being lost when a client disconnects:
+
+    1. No statement runs for a client that is not connected.
+    2. Jobs whose client disconnected during the claim are returned at no cost.
+    3. A claim with an Idempotency-Key can be repeated and gets the same leases.
+    4. Heartbeats with `holds_all` return leases that the worker does not list (heartbeat.py).
+"""
 
 import math
 import random
@@ -14,15 +34,15 @@ from uuid import UUID
 import msgspec
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import KEY_LANES, by_lane, caller_lock_id, digest, lane_of_key
+from app.db.lanes import KEY_LANES, caller_lock_id, digest, group_by_lane, lane_of_key
 from app.db.pool import Executor, retry_after_deadlock
 from app.dependencies import store as dependencies
 from app.enqueue.defaults import lease_fault
-from app.errors import Fault, RateLimited, refuse
+from app.errors import Fault, RateLimited, raise_for_faults
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, RequestModel, raw_or_unset, value_or
 from app.leases import store
-from app.leases.claim import ClaimResult, ClaimService, clipped, in_two_passes
+from app.leases.claim import ClaimResult, ClaimService, claim_unlocked_lanes_first, may_be_truncated
 from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
 from app.leases.settle import SettlementService
@@ -35,15 +55,15 @@ from app.server.client import Client
 from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
 
-BUSY_MS = 1000  # how long a refused poll should stay away
-IDLE_MS = (
-    500  # poll_after_ms of an empty claim that did not wait: otherwise the worker would claim again at once, forever
-)
-JITTER = 0.1  # polls that began together must not end together
+BUSY_MS = 1000  # poll_after_ms of a refused claim
+# poll_after_ms of an empty claim that did not wait. With 0 the worker would claim again
+# immediately, forever.
+IDLE_MS = 500
+JITTER = 0.1  # so that pollers that arrive together do not all end together
 
 
 class ClaimReceipt(RequestModel):
-    """What a claim with a key handed out: enough to hand out the same again."""
+    """What a claim with an Idempotency-Key has claimed: enough to return the same leases again."""
 
     secret: str
     ids: list[UUID]
@@ -53,8 +73,11 @@ _receipt = msgspec.json.Decoder(ClaimReceipt)
 
 
 class ClaimContext(NamedTuple):
-    """Who claims: with which Idempotency-Key, and what its API key reaches. `told_off`: an error may be the answer, as there is nothing
-    else to tell."""
+    """The caller of a claim: its Idempotency-Key and the access of its API key.
+
+    `raise_on_quota`: raise RateLimited instead of returning an empty list. False when the request
+    also settled jobs, because their results must be returned.
+    """
 
     key: str | None
     access: Access
@@ -66,7 +89,7 @@ class ClaimContext(NamedTuple):
 
 
 class _NothingClaimed(Exception):
-    """Rolls back the transaction of a claim with a key."""
+    """Rolls back the transaction of a claim with an Idempotency-Key or a quota."""
 
 
 class LongPoll:
@@ -74,7 +97,7 @@ class LongPoll:
         self,
         infra: Infrastructure,
         queues: QueueCache,
-        waiting: PollerRegistry,
+        pollers: PollerRegistry,
         settlements: SettlementService,
         workers: WorkerRegistry,
         poll_history: PollHistory,
@@ -82,13 +105,13 @@ class LongPoll:
     ) -> None:
         self._infra = infra
         self._queues = queues
-        self._waiting = waiting
+        self._pollers = pollers
         self._settlements = settlements
         self._workers = workers
         self._poll_history = poll_history
         self._claims = claims
-        claims.on_rate = lambda queue: waiting.wake(queue, [None])
-        claims.on_served = settlements.served
+        claims.on_rate_refilled = lambda queue: pollers.wake(queue, [None])
+        claims.on_claimed = settlements.record_passes
 
     async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
         names = list(dict.fromkeys(value_or(request.queues, ["default"])))
@@ -98,32 +121,34 @@ class LongPoll:
         settled = (
             await self._settlements.settle(request.settle, access, "/settle") if request.settle is not UNSET else []
         )
-        patience = self._wait(request)
-        wait = 0.0 if settled else patience
-        types = value_or(request.job_types, None)
-        poll = Poller(
+        requested_wait = self._wait_seconds(request)
+        wait = 0.0 if settled else requested_wait
+        job_types = value_or(request.job_types, None)
+        poller = Poller(
             names,
-            frozenset(types) if types is not None else None,
+            frozenset(job_types) if job_types is not None else None,
             worker_id,
             value_or(request.lease_seconds, None),
-            takes_handed=value_or(request.max_jobs, 1) if key is None and access.max_leases is None else 0,
+            match_capacity=value_or(request.max_jobs, 1) if key is None and access.max_leases is None else 0,
         )
-        client.on_disconnect(poll.wake_up)
-        self._waiting.park(poll)
+        client.on_disconnect(poller.wake_up)
+        self._pollers.add(poller)
         try:
             rows, retry_at, *_ = await self._poll(
-                request, poll, wait, ClaimContext(key, access, raise_on_quota=not settled), client
+                request, poller, wait, ClaimContext(key, access, raise_on_quota=not settled), client
             )
-            away = 0 if rows else self._stay_away_ms(worker_id, retry_at, idle_ms=0 if patience else IDLE_MS)
+            poll_after_ms = (
+                0 if rows else self._poll_after_ms(worker_id, retry_at, idle_ms=0 if requested_wait else IDLE_MS)
+            )
         finally:
-            self._waiting.leave(poll)
+            self._pollers.remove(poller)
         parents = await self._parents(rows) if value_or(request.parent_results, False) else None
-        names_of = {lane: self._queues.name(lane) for lane in {row.lane for row in rows}}
+        queue_names = {lane: self._queues.name(lane) for lane in {row.lane for row in rows}}
         return ClaimAnswer(
-            jobs=[to_response(row, names_of[row.lane], parents) for row in rows],
+            jobs=[to_response(row, queue_names[row.lane], parents) for row in rows],
             settled=settled,
             directive=self._workers.directive(worker_id),
-            poll_after_ms=away,
+            poll_after_ms=poll_after_ms,
             server_time=self._infra.now(),
         )
 
@@ -131,199 +156,242 @@ class LongPoll:
         settings = self._infra.settings
         for index, name in enumerate(names):
             access.check(name, f"/queues/{index}")
-        many = value_or(request.max_jobs, 1) > settings.max_claim_jobs
+        is_too_many = value_or(request.max_jobs, 1) > settings.max_claim_jobs
         too_many = (
-            Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}") if many else None
+            Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}")
+            if is_too_many
+            else None
         )
-        refuse([too_many, lease_fault(request.lease_seconds, settings, "/lease_seconds")])
+        raise_for_faults([too_many, lease_fault(request.lease_seconds, settings, "/lease_seconds")])
 
-    def _wait(self, request: ClaimJobs) -> float:
+    def _wait_seconds(self, request: ClaimJobs) -> float:
         wait = min(value_or(request.wait_seconds, 0.0), self._infra.settings.max_wait_seconds)
         return wait * (1 - random.uniform(0, JITTER))
 
-    def _stay_away_ms(self, worker_id: str | None, retry_at: datetime | None, *, idle_ms: int) -> int:
-        """Not for longer than the longest wait: a worker that stays away hears no directive."""
-        if not self._serves(worker_id):
+    def _poll_after_ms(self, worker_id: str | None, retry_at: datetime | None, *, idle_ms: int) -> int:
+        """No longer than the longest wait, because a worker that does not poll gets no
+        directive.
+        """
+        if not self._is_serving(worker_id):
             return BUSY_MS
         if retry_at is None:
             return idle_ms
         milliseconds = math.ceil((retry_at - self._infra.now()) / timedelta(milliseconds=1))
         return min(max(1, milliseconds), self._infra.settings.max_wait_seconds * 1000)
 
-    def _serves(self, worker_id: str | None) -> bool:
-        full = self._waiting.parked > self._infra.settings.max_parked_polls
-        return not self._waiting.draining and not full and self._workers.directive(worker_id) == "run"
+    def _is_serving(self, worker_id: str | None) -> bool:
+        is_full = self._pollers.parked > self._infra.settings.max_parked_polls
+        return not self._pollers.draining and not is_full and self._workers.directive(worker_id) == "run"
 
     async def _poll(
-        self, request: ClaimJobs, poll: Poller, wait: float, by: ClaimContext, client: Client
+        self, request: ClaimJobs, poller: Poller, wait: float, context: ClaimContext, client: Client
     ) -> ClaimResult:
-        """Layer 1: SQL runs only when there may be something, and only while the client is there."""
+        """Layer 1: runs SQL only when there may be a job, and only while the client is
+        connected.
+        """
         until = time.monotonic() + wait
         retry_at: datetime | None = None
-        while self._serves(poll.worker_id):
-            poll.look()
-            rows, retry_at = await self._look(request, poll, by, client)
+        while self._is_serving(poller.worker_id):
+            poller.begin_claim()
+            rows, retry_at = await self._try_claim(request, poller, context, client)
             if rows is not None:
-                self._took(poll, rows, value_or(request.max_jobs, 1))
-                return ClaimResult(await self._delivered(rows, by.key, client))
-            poll.nothing_found()
-            left = until - time.monotonic()
-            if left <= 0:
+                self._consume_wake_ups(poller, rows, value_or(request.max_jobs, 1))
+                return ClaimResult(await self._return_if_disconnected(rows, context.key, client))
+            poller.nothing_found()
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 break
-            matched = await poll.sleep(left)
+            matched = await poller.wait(remaining)
             if matched:
-                return ClaimResult(await self._handed([*matched], by, client))
-            if client.gone:
+                return ClaimResult(await self._accept_match([*matched], context, client))
+            if client.is_disconnected:
                 self._infra.metrics.parked_left.inc()
                 break
-            await self._infra.versions.ensure_fresh()
-            by.access.check_not_revoked()
-        if by.key is not None and not self._serves(poll.worker_id):
-            return ClaimResult(await self._handed_out_before(by))
+            await self._infra.config_versions.ensure_fresh()
+            context.access.check_key_active()
+        if context.key is not None and not self._is_serving(poller.worker_id):
+            return ClaimResult(await self._replay(context))
         return ClaimResult([], retry_at)
 
-    async def _look(
-        self, request: ClaimJobs, poll: Poller, by: ClaimContext, client: Client
+    async def _try_claim(
+        self, request: ClaimJobs, poller: Poller, context: ClaimContext, client: Client
     ) -> tuple[list[ClaimedRow] | None, datetime | None]:
-        """Jobs; or an empty list for a repeated claim whose leases have all ended; or None: nothing there, wait. And when a rate will
-        have something to give."""
+        """Claims once. Returns the jobs, and when an exhausted rate limit allows a job again.
+
+        An empty list: a repeated claim whose leases have all ended. None: no job yet, wait.
+        """
         params = ClaimParams(
-            worker_id=poll.worker_id,
+            worker_id=poller.worker_id,
             secret=secrets.token_hex(16),
             lease_seconds=value_or(request.lease_seconds, None),
             default_lease_seconds=self._infra.settings.default_lease_seconds,
             max_bytes=self._infra.settings.max_batch_bytes,
-            at_least_one=True,
+            allow_one_oversized=True,
             job_types=value_or(request.job_types, None),
-            held_by=by.access.caller if by.access.max_leases is not None else None,
+            held_by=context.access.caller if context.access.max_leases is not None else None,
             client=client,
         )
-        most = value_or(request.max_jobs, 1)
-        self._poll_history.note(poll.queues, params.job_types)
-        queues = await self._claims.queues(poll.queues)
-        if by.key is None:
-            take = await self._take(queues, most, params, by)
-            return take.rows or None, take.retry_at if len(queues) == len(poll.queues) else None
-        take = await in_two_passes(queues, lambda wait: self._take_with_key(queues, most, params, by, wait=wait))
-        return await self._reached(take.rows, by.access) if take.rows or take.replayed else None, take.retry_at
+        limit = value_or(request.max_jobs, 1)
+        self._poll_history.record(poller.queues, params.job_types)
+        queues = await self._claims.queues(poller.queues)
+        if context.key is None:
+            result = await self._claim(queues, limit, params, context)
+            return result.rows or None, result.retry_at if len(queues) == len(poller.queues) else None
+        result = await claim_unlocked_lanes_first(
+            queues, lambda wait: self._claim_with_key(queues, limit, params, context, wait=wait)
+        )
+        rows = await self._visible_rows(result.rows, context.access) if result.rows or result.replayed else None
+        return rows, result.retry_at
 
-    async def _handed(self, rows: list[ClaimedRow], by: ClaimContext, client: Client) -> list[ClaimedRow]:
-        """Stored as ours. The key of the call may have ended while it waited."""
-        self._claims.count(rows)
-        if by.access.ended():
-            await self._undo(rows)
-        by.access.check_not_revoked()
-        return await self._delivered(rows, None, client)
+    async def _accept_match(self, rows: list[ClaimedRow], context: ClaimContext, client: Client) -> list[ClaimedRow]:
+        """The jobs are stored as leased to this poller.
 
-    async def _delivered(self, rows: list[ClaimedRow], key: str | None, client: Client) -> list[ClaimedRow]:
-        """Layer 2: what nobody is there to take goes back at no cost. Never with a key: the worker will repeat the call, and
-        undoing as well would put one job into two hands."""
-        if not client.gone or key is not None or not rows:
+        Its API key may have ended while it waited.
+        """
+        self._claims.record_claimed(rows)
+        if context.access.is_inactive():
+            await self._return_undelivered(rows)
+        context.access.check_key_active()
+        return await self._return_if_disconnected(rows, None, client)
+
+    async def _return_if_disconnected(
+        self, rows: list[ClaimedRow], key: str | None, client: Client
+    ) -> list[ClaimedRow]:
+        """Layer 2: returns the jobs at no cost if the client has disconnected.
+
+        Never with an Idempotency-Key: the worker will repeat the call. If the jobs were returned as
+        well, two workers could hold the same job.
+        """
+        if not client.is_disconnected or key is not None or not rows:
             return rows
-        await self._undo(rows)
+        await self._return_undelivered(rows)
         return []
 
-    async def _undo(self, rows: Sequence[ClaimedRow]) -> None:
-        await self._settlements.end([LeaseEnd(row.id, row.lease_token, "undo") for row in rows])
+    async def _return_undelivered(self, rows: Sequence[ClaimedRow]) -> None:
+        await self._settlements.end_leases([LeaseEnd(row.id, row.lease_token, "return") for row in rows])
         self._infra.metrics.undone.inc(len(rows))
 
-    async def _take(self, queues: Sequence[Queue], most: int, params: ClaimParams, by: ClaimContext) -> ClaimResult:
-        """A caller with a quota counts its leases and takes more with its gate held: two calls at once cannot both use the last place."""
-        if by.access.max_leases is None:
-            return await in_two_passes(queues, lambda wait: self._claims.take(queues, most, params, wait=wait))
-        return await in_two_passes(queues, lambda wait: self._take_within_quota(queues, most, params, by, wait=wait))
+    async def _claim(
+        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext
+    ) -> ClaimResult:
+        """Claims without an Idempotency-Key.
+
+        A caller with a quota counts its leases and claims under its caller lock, so two calls at
+        the same time cannot both use the last free place.
+        """
+        if context.access.max_leases is None:
+            return await claim_unlocked_lanes_first(
+                queues, lambda wait: self._claims.claim(queues, limit, params, wait=wait)
+            )
+        return await claim_unlocked_lanes_first(
+            queues, lambda wait: self._claim_within_quota(queues, limit, params, context, wait=wait)
+        )
 
     @retry_after_deadlock
-    async def _take_within_quota(
-        self, queues: Sequence[Queue], most: int, params: ClaimParams, by: ClaimContext, *, wait: bool
+    async def _claim_within_quota(
+        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
     ) -> ClaimResult:
-        take = ClaimResult([])
+        result = ClaimResult([])
         with suppress(_NothingClaimed):
             async with self._infra.db.transaction() as transaction:
-                allowed = await self._within_quota(transaction, most, by)
-                take = await self._claims.take(queues, allowed, params, wait=wait, on=transaction)
-                if not take.rows:
-                    raise _NothingClaimed  # an idle poll writes nothing
-        return take
+                allowed = await self._apply_quota(transaction, limit, context)
+                result = await self._claims.claim(queues, allowed, params, wait=wait, transaction=transaction)
+                if not result.rows:
+                    raise _NothingClaimed  # an idle poller writes nothing
+        return result
 
-    async def _within_quota(self, on: Executor, most: int, by: ClaimContext) -> int:
-        if by.access.max_leases is None:
-            return most
-        await keys.lock_lane(on, caller_lock_id(by.access.caller))
-        held = await store.count_leases_of_key(on, by.access.caller)
-        if held >= by.access.max_leases and by.raise_on_quota:
+    async def _apply_quota(self, db: Executor, limit: int, context: ClaimContext) -> int:
+        """Locks the caller and returns how many of `limit` jobs its quota allows."""
+        if context.access.max_leases is None:
+            return limit
+        await keys.lock_lane(db, caller_lock_id(context.access.caller))
+        count = await store.count_leases_of_key(db, context.access.caller)
+        if count >= context.access.max_leases and context.raise_on_quota:
             raise RateLimited(
-                f"this key holds {held} leases, at most {by.access.max_leases} are allowed", retry_after=1
+                f"this key holds {count} leases, at most {context.access.max_leases} are allowed", retry_after=1
             )
-        return min(most, by.access.max_leases - held)
+        return min(limit, context.access.max_leases - count)
 
-    async def _handed_out_before(self, by: ClaimContext) -> list[ClaimedRow]:
-        """Who hands out nothing more still tells a repeated claim what it had got: its worker may not ask anybody else."""
-        name = by.digest
-        answer = await keys.stored_response(self._infra.db, lane_of_key(name, KEY_LANES), name)
-        rows = await self._replayed(self._infra.db, _receipt.decode(answer)) if answer else None
-        return await self._reached(rows or [], by.access)
+    async def _replay(self, context: ClaimContext) -> list[ClaimedRow]:
+        """A draining broker claims nothing new, but it still replays a claim made with an
+        Idempotency-Key: the worker may be retrying because the first response was lost.
+        """
+        key = context.digest
+        stored = await keys.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)
+        rows = await self._replay_receipt(self._infra.db, _receipt.decode(stored)) if stored else None
+        return await self._visible_rows(rows or [], context.access)
 
-    async def _reached(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
-        """The first call may have been another process's, or made with another key of the same caller that reaches more."""
+    async def _visible_rows(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
+        """The rows that this API key may see.
+
+        The first call may have gone to another process, or used another key of the same caller that
+        can access more queues.
+        """
         await self._queues.load({row.lane for row in rows})
         return [row for row in rows if access.allows(self._queues.name(row.lane))]
 
     @retry_after_deadlock
-    async def _take_with_key(
-        self, queues: Sequence[Queue], most: int, params: ClaimParams, by: ClaimContext, *, wait: bool
+    async def _claim_with_key(
+        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
     ) -> ClaimResult:
-        """Layer 3: the same key gets the same leases. The row of the key stays locked until we commit, so replays take turns.
-        All is asked of this one connection: a second one could be held by somebody who waits for ours."""
-        name = by.digest
-        lane = lane_of_key(name, KEY_LANES)
+        """Layer 3: the same Idempotency-Key gets the same leases.
+
+        The row of the key stays locked until the commit, so replays run one after the other. All
+        statements use this one connection, because the holder of a second one could wait for ours.
+        """
+        key = context.digest
+        lane = lane_of_key(key, KEY_LANES)
         expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
-        take = ClaimResult([])
+        result = ClaimResult([])
         with suppress(_NothingClaimed):
             async with self._infra.db.transaction() as transaction:
-                answer = await keys.lock_claim_key(transaction, lane, name, expires_at)
-                again = await self._replayed(transaction, _receipt.decode(answer)) if answer else None
-                if again is not None:
-                    return ClaimResult(again, replayed=True)
-                allowed = await self._within_quota(transaction, most, by)
-                take = await self._claims.take(queues, allowed, params, wait=wait, on=transaction)
-                if not take.rows:
-                    raise _NothingClaimed  # a key that got nothing need not be remembered: an idle poll writes nothing
-                receipt = ClaimReceipt(secret=params.secret, ids=[row.id for row in take.rows])
-                await keys.write_claim_key(transaction, lane, name, msgspec.json.encode(receipt).decode())
-        return take
+                stored = await keys.lock_claim_key(transaction, lane, key, expires_at)
+                replayed = await self._replay_receipt(transaction, _receipt.decode(stored)) if stored else None
+                if replayed is not None:
+                    return ClaimResult(replayed, replayed=True)
+                allowed = await self._apply_quota(transaction, limit, context)
+                result = await self._claims.claim(queues, allowed, params, wait=wait, transaction=transaction)
+                if not result.rows:
+                    raise _NothingClaimed  # an idle poller writes nothing, so the key is not stored
+                receipt = ClaimReceipt(secret=params.secret, ids=[row.id for row in result.rows])
+                await keys.write_claim_key(transaction, lane, key, msgspec.json.encode(receipt).decode())
+        return result
 
-    async def _replayed(self, on: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
-        """The leases that still live, in the same order; none if some were settled; None (claim anew) if all have expired."""
+    async def _replay_receipt(self, db: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
+        """The leases of an earlier claim that are still live, in the same order.
+
+        An empty list: none is live, and some were settled. None: all have expired, claim again.
+        """
         live: dict[UUID, ClaimedRow] = {}
-        settled = False
-        for lane, ids in by_lane(receipt.ids, lambda job_id: job_id).items():
-            live |= {row.id: row for row in await store.leases_with_secret(on, lane, ids, receipt.secret)}
-            traces = await store.settlement_records(on, lane, ids, self._infra.retention_now())
-            settled |= any(
-                trace.settled_as and trace.lease_token == _token(receipt.secret, trace.id) for trace in traces.values()
+        has_settled = False
+        for lane, ids in group_by_lane(receipt.ids, lambda job_id: job_id).items():
+            live |= {row.id: row for row in await store.leases_with_secret(db, lane, ids, receipt.secret)}
+            records = await store.settlement_records(db, lane, ids, self._infra.retention_now())
+            has_settled |= any(
+                record.settled_as and record.lease_token == _token(receipt.secret, record.id)
+                for record in records.values()
             )
         self._infra.metrics.replayed.inc(len(live))
-        return [live[job_id] for job_id in receipt.ids if job_id in live] if live or settled else None
+        return [live[job_id] for job_id in receipt.ids if job_id in live] if live or has_settled else None
 
-    def _took(self, poll: Poller, rows: Sequence[ClaimedRow], most: int) -> None:
-        """A full batch, or a full answer, may have left more behind."""
-        all_there_were = len(rows) < most and not clipped(rows, most, self._infra.settings.max_batch_bytes)
-        kinds = {(row.lane, row.job_type) for row in rows}
-        poll.claimed(
-            {WakeUp(self._queues.name(lane), job_type) for lane, job_type in kinds}, all_there_were=all_there_were
+    def _consume_wake_ups(self, poller: Poller, rows: Sequence[ClaimedRow], limit: int) -> None:
+        """A full batch or a full response may have left jobs behind."""
+        claimed_all = len(rows) < limit and not may_be_truncated(rows, limit, self._infra.settings.max_batch_bytes)
+        types_by_lane = {(row.lane, row.job_type) for row in rows}
+        poller.claimed(
+            {WakeUp(self._queues.name(lane), job_type) for lane, job_type in types_by_lane}, claimed_all=claimed_all
         )
 
     async def _parents(self, rows: Sequence[ClaimedRow]) -> dict[UUID, ParentResult]:
-        """What has become of the jobs that these waited for."""
-        ids = {parent for row in rows for parent in row.depends_on or ()}
-        to_response: dict[UUID, ParentResult] = {}
-        for lane, some in by_lane(ids, lambda job_id: job_id).items():
-            for job in await dependencies.parent_results(self._infra.db, lane, some, self._infra.retention_now()):
-                to_response[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
-        return to_response
+        """The results of the jobs that these jobs depend on."""
+        parent_ids = {parent for row in rows for parent in row.depends_on or ()}
+        results: dict[UUID, ParentResult] = {}
+        for lane, ids in group_by_lane(parent_ids, lambda job_id: job_id).items():
+            for job in await dependencies.parent_results(self._infra.db, lane, ids, self._infra.retention_now()):
+                results[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
+        return results
 
 
 def _token(secret: str, job_id: UUID) -> UUID:
-    """As the claim statement makes it."""
+    """The lease token as the claim statement computes it."""
     return UUID(md5(f"{secret}{job_id}".encode(), usedforsecurity=False).hexdigest())

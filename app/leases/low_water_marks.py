@@ -1,10 +1,26 @@
-"""Where claims begin to look in a lane that is full of the dead: behind the jobs that were taken before. Their index entries stay until
-vacuum has been there, and for as long as somebody holds a snapshot; reading past 100,000 of them cost a claim 20 ms and 9,000 buffers.
+"""Low-water marks: where a claim starts to read a lane that is full of dead index entries.
 
-A floor is a hint, by lane and priority, and used only where reading from the beginning has become dear: `run_once` finds out. It may be
-wrong: another process puts a job back or commits an older one late, a claim that had rows locked is rolled back. So whoever finds less
-than he asked for has looked below the floors too, in the same statement; while newer jobs keep everybody busy, `run_once` looks; and what
-this process makes ready itself lowers the floors at once.
+The index entries of jobs that were claimed earlier stay until vacuum removes them, and vacuum
+cannot remove them while any transaction holds an old snapshot. Reading past 100,000 of them cost a
+claim 20 ms and 9,000 buffers. A mark is the id, for one lane and priority, up to which no ready job
+was left.
+
+    unused -> used     the periodic scan found that the first job is expensive to reach
+    used   -> unused   the periodic scan found that it is cheap again
+    mark raised        by a claim of all job types, to its last job; by the scan, to the first job
+    mark lowered       when this process makes an older job ready; by the scan, to the first job
+
+A mark is a hint and may be too high:
+
+    * another process requeues a job, or commits an older one late;
+    * a claim that had locked rows is rolled back.
+
+No job is lost by that, for three reasons:
+
+    * a claim that finds fewer jobs than requested has read below the marks too, in the same
+      statement;
+    * while newer jobs fill all claims, `run_once` scans;
+    * what this process makes ready lowers the marks immediately.
 """
 
 import time
@@ -21,146 +37,163 @@ from app.leases import store
 from app.leases.store import LAST, NIL, ClaimedRow, ClaimParams, LanePolicy, ScanRange
 
 SCAN_SECONDS = 0.25
-EXPENSIVE_BUFFERS = 200  # buffers; without dead entries it takes about five for each priority
-PAUSE = 50  # times what the looks took: 2 % of the time of one connection
-MAX_PAUSE = 5.0  # an older job is not kept waiting behind newer ones for longer
+EXPENSIVE_BUFFERS = 200  # without dead entries a scan takes about five buffers for each priority
+PAUSE_FACTOR = 50  # times the duration of the scans: 2 % of the time of one connection
+MAX_PAUSE_SECONDS = 5.0  # an older job waits behind newer ones for no longer than this
 MAX_LANES = 10_000
-MAX_PRIORITIES = (
-    8  # each is a zone more, and so is what lies between two; other priorities are read from their beginning
-)
+# Each marked priority is one more scan range, and so is each gap between two of them. Other
+# priorities are read from their start.
+MAX_PRIORITIES = 8
 
 
 class Scan:
-    """A claim or a look on its way. What becomes ready meanwhile it may not have seen, and must not pass over."""
+    """A claim or a scan that is running. It may not see jobs that become ready now, so it must not
+    move the mark past them.
+    """
 
     def __init__(self) -> None:
-        self.ceiling = LAST
+        self.upper_bound = LAST
 
     def lower(self, to: UUID) -> None:
-        self.ceiling = min(self.ceiling, to)
+        self.upper_bound = min(self.upper_bound, to)
 
 
 class LaneMarks:
-    """By priority: the id up to which nothing was left."""
+    """The marks of one lane, by priority: the id up to which no ready job was left."""
 
-    def __init__(self, *, used: bool = False) -> None:
-        self._after: dict[int, UUID] = {}
-        self._walks: set[Scan] = set()
-        self._used = used  # else the order is exact, whatever other processes do
-        self.unseen = False  # whether claims have been filled from above the floors alone
+    def __init__(self, *, in_use: bool = False) -> None:
+        self._marks: dict[int, UUID] = {}
+        self._scans: set[Scan] = set()
+        self._in_use = in_use  # if not, claims are in exact order, whatever other processes do
+        self.needs_scan = False  # whether claims were filled from above the marks alone
 
     @contextmanager
-    def walk(self) -> Iterator[Scan]:
-        walk = Scan()
-        self._walks.add(walk)
+    def scan(self) -> Iterator[Scan]:
+        scan = Scan()
+        self._scans.add(scan)
         try:
-            yield walk
+            yield scan
         finally:
-            self._walks.discard(walk)
+            self._scans.discard(scan)
 
     def scan_ranges(self) -> Sequence[ScanRange]:
-        """The whole lane: in its order above the floors, and then what lies below them."""
-        if not self._used:
+        """The whole lane: first in its order above the marks, then the part below them."""
+        if not self._in_use:
             return store.WHOLE_LANE
-        floors = sorted(self._after.items(), reverse=True)
-        zones: list[ScanRange] = []
-        top = store.HIGHEST
-        for priority, after in floors:
+        marks = sorted(self._marks.items(), reverse=True)
+        ranges: list[ScanRange] = []
+        top = store.HIGHEST_PRIORITY
+        for priority, mark in marks:
             if priority < top:
-                zones.append(ScanRange(top, priority + 1, NIL, LAST))
-            zones.append(ScanRange(priority, priority, after, LAST))
+                ranges.append(ScanRange(top, priority + 1, NIL, LAST))
+            ranges.append(ScanRange(priority, priority, mark, LAST))
             top = priority - 1
-        if top >= store.LOWEST:
-            zones.append(ScanRange(top, store.LOWEST, NIL, LAST))
-        return zones + [ScanRange(priority, priority, NIL, after) for priority, after in floors if after != NIL]
+        if top >= store.LOWEST_PRIORITY:
+            ranges.append(ScanRange(top, store.LOWEST_PRIORITY, NIL, LAST))
+        return ranges + [ScanRange(priority, priority, NIL, mark) for priority, mark in marks if mark != NIL]
 
     def lower(self, to: UUID) -> None:
-        self._after = {priority: min(after, to) for priority, after in self._after.items()}
-        for walk in self._walks:
-            walk.lower(to)
+        self._marks = {priority: min(mark, to) for priority, mark in self._marks.items()}
+        for scan in self._scans:
+            scan.lower(to)
 
-    def passed(self, walk: Scan, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
-        """`rows` in their order: the last of each priority counts. Who asks for some types leaves others behind: then only a look can tell
-        where the floor is."""
+    def advance(self, scan: Scan, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
+        """Moves the marks to the last claimed row of each priority. `rows` are in claim order.
+
+        A claim filtered by job type skips other jobs, so it cannot move a mark; only a scan can.
+        """
         for row in {row.priority: row for row in rows}.values():
-            reached = min(row.id, walk.ceiling) if all_types else NIL
-            self._after[row.priority] = max(self._after.get(row.priority, NIL), reached)
-        while len(self._after) > MAX_PRIORITIES:
-            del self._after[min(self._after)]
+            reached = min(row.id, scan.upper_bound) if all_types else NIL
+            self._marks[row.priority] = max(self._marks.get(row.priority, NIL), reached)
+        while len(self._marks) > MAX_PRIORITIES:
+            del self._marks[min(self._marks)]
 
-    async def look(self, on: Executor, lane: int, dear: int) -> None:
-        """Sets the floors to where the first jobs are, if the way there is long."""
-        self.unseen = False
-        self._used = await _buffers_on_the_way(on, lane, list(self._after)) > dear
-        if not self._used:
+    async def rescan(self, db: Executor, lane: int, expensive_buffers: int) -> None:
+        """Moves the marks to right before the first ready jobs, if these are expensive to reach."""
+        self.needs_scan = False
+        self._in_use = await _buffers_to_first_ready(db, lane, list(self._marks)) > expensive_buffers
+        if not self._in_use:
             return
-        with self.walk() as walk:
-            for priority, job_id in await store.first_ready(on, lane, list(self._after)):
-                self._after[priority] = min(_before(job_id), walk.ceiling)
+        with self.scan() as scan:
+            for priority, job_id in await store.first_ready(db, lane, list(self._marks)):
+                self._marks[priority] = min(_id_before(job_id), scan.upper_bound)
 
 
 class LowWaterMarks:
-    def __init__(self, db: Database, dear: int | None = None) -> None:
+    def __init__(self, db: Database, expensive_buffers: int | None = None) -> None:
         self._db = db
-        self._dear = EXPENSIVE_BUFFERS if dear is None else dear
+        self._expensive_buffers = EXPENSIVE_BUFFERS if expensive_buffers is None else expensive_buffers
         self._lanes: dict[int, LaneMarks] = {}
-        self._rests_until = 0.0
+        self._pause_until = 0.0
 
     async def claim(
-        self, on: Executor, lane: int, most: int, params: ClaimParams, rules: LanePolicy, now: datetime
+        self, db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy, now: datetime
     ) -> list[ClaimedRow]:
-        """Where turns are given they decide what is ready, and that is little: floors would be in the way."""
-        if rules.held_groups is not None or rules.in_turn:
-            return await store.claim(on, lane, most, params, rules, now)
-        floors = self._of(lane)
-        with floors.walk() as walk:
-            rows = await store.claim(on, lane, most, params, rules._replace(scan_ranges=floors.scan_ranges()), now)
-            unbroken = rows if len(rows) >= most else _unbroken(rows, params)
-            floors.passed(walk, unbroken, all_types=params.job_types is None)
-        floors.unseen |= len(rows) >= most or len(unbroken) < len(rows)
+        """Claims with the marks of the lane.
+
+        Lanes with admission have none: few jobs are ready there, and marks would hide them.
+        """
+        if policy.held_groups is not None or policy.fair:
+            return await store.claim(db, lane, limit, params, policy, now)
+        marks = self._marks_of(lane)
+        with marks.scan() as scan:
+            rows = await store.claim(db, lane, limit, params, policy._replace(scan_ranges=marks.scan_ranges()), now)
+            contiguous = rows if len(rows) >= limit else _contiguous(rows, params)
+            marks.advance(scan, contiguous, all_types=params.job_types is None)
+        marks.needs_scan |= len(rows) >= limit or len(contiguous) < len(rows)
         return rows
 
-    def _of(self, lane: int) -> LaneMarks:
-        floors = self._lanes.get(lane)
-        if floors is None:
-            floors = self._lanes[lane] = LaneMarks(used=self._dear < 0)
+    def _marks_of(self, lane: int) -> LaneMarks:
+        marks = self._lanes.get(lane)
+        if marks is None:
+            marks = self._lanes[lane] = LaneMarks(in_use=self._expensive_buffers < 0)
             if len(self._lanes) > MAX_LANES:
                 del self._lanes[next(iter(self._lanes))]
-        return floors
+        return marks
 
     def lower(self, lane: int, since: UUID | None) -> None:
-        """Something has become ready here, from this id on or from anywhere."""
+        """Jobs of this lane have become ready, with ids from `since` on or, if None, with any
+        id.
+        """
         if lane in self._lanes:
-            self._lanes[lane].lower(_before(since or NIL))
+            self._lanes[lane].lower(_id_before(since or NIL))
 
     async def run_once(self) -> None:
-        """Off the path of claims, and with long rests if it takes long."""
-        if time.monotonic() < self._rests_until:
+        """Scans off the path of claims, and pauses for longer when scans take long."""
+        if time.monotonic() < self._pause_until:
             return
-        spent = sum([await self._look(lane, floors) for lane, floors in list(self._lanes.items()) if floors.unseen])
-        self._rests_until = time.monotonic() + min(PAUSE * spent, MAX_PAUSE)
+        spent = sum([await self._scan(lane, marks) for lane, marks in list(self._lanes.items()) if marks.needs_scan])
+        self._pause_until = time.monotonic() + min(PAUSE_FACTOR * spent, MAX_PAUSE_SECONDS)
 
-    async def _look(self, lane: int, floors: LaneMarks) -> float:
-        """How long it took, without the wait for a connection."""
-        async with self._db.held() as connection:
+    async def _scan(self, lane: int, marks: LaneMarks) -> float:
+        """Returns the duration, without the wait for a connection."""
+        async with self._db.autocommit() as connection:
             began = time.monotonic()
-            await floors.look(connection, lane, self._dear)
+            await marks.rescan(connection, lane, self._expensive_buffers)
             return time.monotonic() - began
 
 
-async def _buffers_on_the_way(on: Executor, lane: int, priorities: Sequence[int]) -> int:
-    """To the first jobs. A count, as a busy machine makes everything slow."""
-    explained = await on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store.SQL.first_ready}", lane, priorities)
+async def _buffers_to_first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> int:
+    """How many buffers Postgres reads to find the first ready jobs.
+
+    Buffers and not milliseconds, because everything is slow on a busy machine.
+    """
+    explained = await db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store.SQL.first_ready}", lane, priorities)
     plan = msgspec.json.decode(explained)[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
-def _unbroken(rows: Sequence[ClaimedRow], params: ClaimParams) -> Sequence[ClaimedRow]:
-    """Up to where nothing was left: of polls that share a claim, one whose answer is full leaves jobs behind; the next has later ones."""
-    got = Counter(row.share for row in rows)
-    short = next((n for n, share in enumerate(params.shares, 1) if got[n] < share.most), len(params.shares))
+def _contiguous(rows: Sequence[ClaimedRow], params: ClaimParams) -> Sequence[ClaimedRow]:
+    """The rows up to the first job that was left behind.
+
+    When pollers share a claim, a poller whose response is full leaves jobs behind, and the next
+    poller gets later ones.
+    """
+    counts = Counter(row.share for row in rows)
+    slices = params.poll_slices
+    short = next((n for n, poll_slice in enumerate(slices, 1) if counts[n] < poll_slice.limit), len(slices))
     return [row for row in rows if row.share <= max(short, 1)]
 
 
-def _before(job_id: UUID) -> UUID:
+def _id_before(job_id: UUID) -> UUID:
     return UUID(int=max(0, job_id.int - 1))

@@ -1,4 +1,8 @@
-"""Pure: what becomes of a job whose lease ends other than by completion. Budgets, back-off and the account of the attempt."""
+"""Decides what a job becomes when its lease ends other than by completion: retry, dead letter or
+cancelled.
+
+Pure: attempt and crash limits, back-off, attempt records and error fingerprints; no database.
+"""
 
 import re
 from dataclasses import dataclass
@@ -15,11 +19,18 @@ from app.leases.store import LeaseRow
 from app.queues.schemas import RetryPolicy
 from app.settings import Settings
 
-# The first three are a worker's word; the others the broker's own: undelivered, no longer listed, ran out, ran for too long.
-LeaseOutcome = Literal["fail", "snooze", "release", "undo", "reclaim", "expire", "timeout"]
+# A worker settles with:
+#   fail, snooze, release
+# The broker ends a lease with:
+#   return      the response of the claim was not delivered
+#   reconcile   the worker no longer reports the lease in its heartbeats
+#   expire      the lease expired
+#   timeout     the run took longer than timeout_seconds
+LeaseOutcome = Literal["fail", "snooze", "release", "return", "reconcile", "expire", "timeout"]
 
-AT_ONCE = "at once"  # a retry or a snooze without delay: ready when it was settled, not scheduled
-MAX_TEXT = 8 * 1024
+# Suffix of settled_as: a retry or a snooze without delay was ready when settled, not scheduled.
+IMMEDIATE = "at once"
+MAX_TEXT_BYTES = 8 * 1024
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`")
 _HEX = re.compile(r"\b(?:0x)?(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE)
@@ -29,7 +40,7 @@ _retry = msgspec.json.Decoder(RetryPolicy)
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnd:
-    """The end of one lease, as asked for."""
+    """A request to end one lease."""
 
     job_id: UUID
     token: UUID
@@ -41,7 +52,11 @@ class LeaseEnd:
 
 
 class RetryDecision(NamedTuple):
-    """What the job becomes, and what it was when that was decided (the statement matches nothing else)."""
+    """What the job becomes, and what it was at the time of the decision.
+
+    The statement matches only a job that still is as it was: `was` is its state, `lease` its
+    lease_expires_at, `missing` its missing_since. `entry` is the attempt record.
+    """
 
     id: UUID
     token: UUID
@@ -61,7 +76,7 @@ class RetryDecision(NamedTuple):
 
     @property
     def dead_letter_row(self) -> tuple[object, ...]:
-        """The columns of `bury`."""
+        """The parameters of `move_to_dead_letters`."""
         return (
             self.id,
             self.token,
@@ -80,7 +95,7 @@ class RetryDecision(NamedTuple):
 
     @property
     def cancelled_row(self) -> tuple[object, ...]:
-        """The columns of `close`."""
+        """The parameters of `finish_cancelled`."""
         return (
             self.id,
             self.token,
@@ -94,43 +109,46 @@ class RetryDecision(NamedTuple):
         )
 
 
-def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime, rng: float) -> RetryDecision:
-    """`dice` is a number from -1 to 1, for the jitter."""
-    spent = lease_end.outcome in ("fail", "expire", "timeout")
+def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime, jitter: float) -> RetryDecision:
+    """`jitter` is a random number from -1 to 1."""
+    costs_attempt = lease_end.outcome in ("fail", "expire", "timeout")
     reason = _reason(row, lease_end, settings)
     next_state = _next_state(reason)
-    delay = _delay(row, lease_end, settings, rng) if next_state == "scheduled" else 0
-    at_once = next_state == "scheduled" and delay <= 0
-    given_back = 0 if spent or row.state != "running" or next_state == "cancelled" else 1
-    told = spent or next_state == "cancelled"
+    delay = _delay(row, lease_end, settings, jitter) if next_state == "scheduled" else 0
+    is_immediate = next_state == "scheduled" and delay <= 0
+    refund = 0 if costs_attempt or row.state != "running" or next_state == "cancelled" else 1
+    is_recorded = costs_attempt or next_state == "cancelled"
     return RetryDecision(
         id=row.id,
         token=row.lease_token,
         was=row.state,
         lease=row.lease_expires_at if lease_end.outcome in ("expire", "timeout") else None,
-        missing=row.missing_since if lease_end.outcome == "reclaim" else None,
-        next_state="ready" if at_once else next_state,
-        reason=None if at_once else reason,
-        settled_as=_settled_as(lease_end.outcome, at_once=at_once),
+        missing=row.missing_since if lease_end.outcome == "reconcile" else None,
+        next_state="ready" if is_immediate else next_state,
+        reason=None if is_immediate else reason,
+        settled_as=_settled_as(lease_end.outcome, is_immediate=is_immediate),
         run_at=now + timedelta(seconds=delay) if next_state == "scheduled" else row.run_at,
-        attempt=row.attempt - given_back,
+        attempt=row.attempt - refund,
         crashes=row.crashes + (lease_end.outcome == "expire"),
         checkpoint=lease_end.checkpoint,
-        entry=_attempt_record(row, lease_end, now, cancelled=next_state == "cancelled") if told else None,
+        entry=_attempt_record(row, lease_end, now, cancelled=next_state == "cancelled") if is_recorded else None,
         error_type=value_or(lease_end.error.error_type, None) if lease_end.error else None,
         fingerprint=fingerprint(lease_end.error) if lease_end.error else str(reason),
     )
 
 
-def _settled_as(outcome: LeaseOutcome, *, at_once: bool) -> str | None:
-    """What the token was used for; with it a repeated settlement gets the same answer. The broker's own endings use up no token."""
+def _settled_as(outcome: LeaseOutcome, *, is_immediate: bool) -> str | None:
+    """What the token was used for, so that a repeated settlement gets the same response.
+
+    Only a worker's settlement consumes the token.
+    """
     if outcome not in ("fail", "snooze", "release"):
         return None
-    return f"{outcome} {AT_ONCE}" if at_once else outcome
+    return f"{outcome} {IMMEDIATE}" if is_immediate else outcome
 
 
 def _reason(row: LeaseRow, lease_end: LeaseEnd, settings: Settings) -> str | None:
-    """Why the job is where it goes; None for ready, which needs no reason."""
+    """The state_reason of the next state; None for ready, which needs no reason."""
     if row.cancel_requested_at is not None:
         return "cancelled_by_user"
     if lease_end.outcome == "fail" and not lease_end.retryable:
@@ -152,24 +170,27 @@ def _next_state(reason: str | None) -> str:
     return "cancelled" if reason == "cancelled_by_user" else "dead"
 
 
-def _delay(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, rng: float) -> float:
+def _delay(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, jitter: float) -> float:
     if lease_end.delay_seconds is not None:
         return lease_end.delay_seconds
     policy = _retry.decode(row.retry) if row.retry else RetryPolicy()
     base = value_or(policy.base_seconds, settings.retry_base_seconds)
     factor = value_or(policy.factor, settings.retry_factor)
-    most = value_or(policy.max_seconds, settings.retry_max_seconds)
-    return backoff(row.attempt, base, factor, most) * (1 + value_or(policy.jitter, settings.retry_jitter) * rng)
+    limit = value_or(policy.max_seconds, settings.retry_max_seconds)
+    return backoff(row.attempt, base, factor, limit) * (1 + value_or(policy.jitter, settings.retry_jitter) * jitter)
 
 
-def backoff(attempt: int, base: float, factor: float, most: float) -> float:
-    """Delay after the n-th execution. Multiplied step by step, so that no exponent can overflow."""
+def backoff(attempt: int, base: float, factor: float, limit: float) -> float:
+    """The delay after the given attempt.
+
+    Multiplies step by step, so that no exponent can overflow.
+    """
     delay = base
     for _ in range(attempt - 1):
-        if delay >= most or factor == 1:
+        if delay >= limit or factor == 1:
             break
         delay *= factor
-    return min(delay, most)
+    return min(delay, limit)
 
 
 def _attempt_record(row: LeaseRow, lease_end: LeaseEnd, now: datetime, *, cancelled: bool) -> str:
@@ -185,7 +206,7 @@ def _attempt_record(row: LeaseRow, lease_end: LeaseEnd, now: datetime, *, cancel
 
 
 def stored_error(sent: SentError) -> JobError:
-    """A worker's error as it is kept: texts cut, and without the one character that Postgres cannot store."""
+    """A worker's error as it is stored: texts cut, and without NUL, which Postgres cannot store."""
     return JobError(
         message=_clean(sent.message),
         error_type=UNSET if sent.error_type is UNSET else _clean(sent.error_type)[:200],
@@ -195,11 +216,13 @@ def stored_error(sent: SentError) -> JobError:
 
 
 def _clean(text: str) -> str:
-    return text.replace("\x00", "").encode()[:MAX_TEXT].decode(errors="ignore")  # bytes, and no character cut in two
+    return (
+        text.replace("\x00", "").encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
+    )  # cut by bytes, but never within a character
 
 
 def fingerprint(error: JobError) -> str:
-    """The same for failures that differ only in numbers, ids and quoted strings."""
+    """Groups failures: equal if the errors differ only in numbers, ids and quoted strings."""
     message = error.message[:500]
     for pattern, mask in ((_QUOTED, "?"), (_UUID, "#"), (_HEX, "#"), (_NUMBER, "#")):
         message = pattern.sub(mask, message)
@@ -207,4 +230,4 @@ def fingerprint(error: JobError) -> str:
 
 
 TIMED_OUT = JobError(message="the run took longer than its timeout_seconds", error_type="timeout")
-EXPIRED = JobError(message="the lease ran out: no heartbeat, no settlement", error_type="lease_expired")
+EXPIRED = JobError(message="the lease expired: no heartbeat, no settlement", error_type="lease_expired")

@@ -1,4 +1,4 @@
-"""What workers ask for."""
+"""HTTP routes of workers: claim, heartbeat, settle."""
 
 from typing import Annotated
 from uuid import UUID
@@ -32,86 +32,101 @@ from app.leases.schemas import (
     Snooze,
 )
 from app.leases.settle import SettlementService
-from app.server.client import client_of
+from app.server.client import get_client
 
 router = APIRouter(tags=["leases"])
 
-_BAD = (MalformedJson, PayloadTooLarge, ValidationFailed)
+_INVALID_BODY = (MalformedJson, PayloadTooLarge, ValidationFailed)
 SettlementServiceDep = Annotated[SettlementService, service(SettlementService)]
 
 
-@fast_route(router, "/claim", **operation(ClaimAnswer, BatchTooLarge, *_BAD, takes=ClaimJobs, to=WORK))
+@fast_route(router, "/claim", **operation(ClaimAnswer, BatchTooLarge, *_INVALID_BODY, body=ClaimJobs, scopes=WORK))
 async def claim_jobs(
     request: Request,
-    claim: Annotated[ClaimJobs, body(ClaimJobs, limit="max_batch_bytes", nul_in_text=True)],
+    claim: Annotated[ClaimJobs, body(ClaimJobs, limit="max_batch_bytes", allow_nul=True)],
     long_poll: Annotated[LongPoll, service(LongPoll)],
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Hands out jobs under a lease; waits up to `wait_seconds` for one to come.
+    """Claims jobs under a lease. If there is none, waits up to `wait_seconds` for one.
 
-    With an `Idempotency-Key` a claim whose answer was lost can be repeated: it gives the leases of the first call that still
-    live, with the same tokens. A claim that carries settlements never waits.
+    With an `Idempotency-Key`, a claim whose response was lost can be repeated. It returns the
+    leases of the first call that are still live, with the same tokens. A claim that carries
+    settlements never waits.
     """
-    result = await long_poll.claim(claim, idempotency_key, client_of(request), access)
+    result = await long_poll.claim(claim, idempotency_key, get_client(request), access)
     return json_response(result, headers={"Cache-Control": "no-store"})
 
 
-@fast_route(router, "/heartbeat", **operation(HeartbeatAnswer, BatchTooLarge, *_BAD, takes=Heartbeat, to=WORK))
+@fast_route(
+    router, "/heartbeat", **operation(HeartbeatAnswer, BatchTooLarge, *_INVALID_BODY, body=Heartbeat, scopes=WORK)
+)
 async def heartbeat_leases(
-    beat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")],
+    heartbeat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")],
     heartbeats: Annotated[HeartbeatService, service(HeartbeatService)],
     access: AccessDep,
 ) -> Response:
-    """Extends many leases at once, and tells which are lost or to be cancelled. One lost lease never fails the call.
+    """Extends many leases and reports which are lost or should be cancelled.
 
-    With `holds_all: true` the list is all that the worker holds: leases that it misses twice in a row go back to ready.
+    A lost lease never fails the call. With `holds_all: true` the list is complete: a lease of this
+    worker that two heartbeats in a row do not list goes back to ready.
     """
-    return json_response(await heartbeats.extend(beat, access))
+    return json_response(await heartbeats.extend(heartbeat, access))
 
 
-@fast_route(router, "/settle", **operation(SettleAnswer, BatchTooLarge, *_BAD, takes=SettleJobs, to=WORK))
+@fast_route(router, "/settle", **operation(SettleAnswer, BatchTooLarge, *_INVALID_BODY, body=SettleJobs, scopes=WORK))
 async def settle_jobs(
-    settle: Annotated[SettleJobs, body(SettleJobs, limit="max_batch_bytes", nul_in_text=True)],
+    settle: Annotated[SettleJobs, body(SettleJobs, limit="max_batch_bytes", allow_nul=True)],
     settlements: SettlementServiceDep,
     access: AccessDep,
 ) -> Response:
-    """Ends many leases at once, each by its own outcome. A lost one never fails the others."""
+    """Settles many leases, each with its own outcome. A lost lease never fails the others."""
     results = await settlements.settle(settle.items, access)
     lost = sum(result.status in ("lease_lost", "not_found") for result in results)
     return json_response(SettleAnswer(results=results, settled=len(results) - lost, lost=lost))
 
 
 @fast_route(
-    router, "/jobs/{job_id}/heartbeat", **operation(LeaseStatus, NotFound, LeaseLost, *_BAD, takes=LeaseBeat, to=WORK)
+    router,
+    "/jobs/{job_id}/heartbeat",
+    **operation(LeaseStatus, NotFound, LeaseLost, *_INVALID_BODY, body=LeaseBeat, scopes=WORK),
 )
 async def heartbeat_job(
     job_id: UUID,
-    beat: Annotated[LeaseBeat, body(LeaseBeat)],
+    heartbeat: Annotated[LeaseBeat, body(LeaseBeat)],
     heartbeats: Annotated[HeartbeatService, service(HeartbeatService)],
 ) -> Response:
-    """Extends one lease; keeps progress and checkpoint."""
-    return json_response(await heartbeats.extend_one(job_id, beat))
+    """Extends one lease and stores its progress and checkpoint."""
+    return json_response(await heartbeats.extend_one(job_id, heartbeat))
 
 
 @fast_route(
-    router, "/jobs/{job_id}/complete", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Complete, to=WORK)
+    router,
+    "/jobs/{job_id}/complete",
+    **operation(SettleResult, NotFound, LeaseLost, *_INVALID_BODY, body=Complete, scopes=WORK),
 )
 async def complete_job(
     job_id: UUID, settlement: Annotated[Complete, body(Complete)], settlements: SettlementServiceDep
 ) -> Response:
-    """The work is done. Repeating the call is safe: the answer is then `already_settled`."""
+    """Completes a job. Repeating the call is safe: the status is then `already_settled`."""
     item = Settlement(
         job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.COMPLETE, result=settlement.result
     )
-    return await _settled(settlements, item)
+    return await _settle_one(settlements, item)
 
 
-@fast_route(router, "/jobs/{job_id}/fail", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Fail, to=WORK))
+@fast_route(
+    router,
+    "/jobs/{job_id}/fail",
+    **operation(SettleResult, NotFound, LeaseLost, *_INVALID_BODY, body=Fail, scopes=WORK),
+)
 async def fail_job(
-    job_id: UUID, settlement: Annotated[Fail, body(Fail, nul_in_text=True)], settlements: SettlementServiceDep
+    job_id: UUID, settlement: Annotated[Fail, body(Fail, allow_nul=True)], settlements: SettlementServiceDep
 ) -> Response:
-    """The work failed: it is tried again after a back-off, or is dead when its attempts are used up or it is not retryable."""
+    """Fails a job. It is retried after a back-off.
+
+    The job becomes dead instead if its attempts are exhausted or the failure is not retryable.
+    """
     item = Settlement(
         job_id=job_id,
         lease_token=settlement.lease_token,
@@ -121,16 +136,18 @@ async def fail_job(
         retry_after_seconds=settlement.retry_after_seconds,
         scope=settlement.scope,
     )
-    return await _settled(settlements, item)
+    return await _settle_one(settlements, item)
 
 
 @fast_route(
-    router, "/jobs/{job_id}/snooze", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Snooze, to=WORK)
+    router,
+    "/jobs/{job_id}/snooze",
+    **operation(SettleResult, NotFound, LeaseLost, *_INVALID_BODY, body=Snooze, scopes=WORK),
 )
 async def snooze_job(
     job_id: UUID, settlement: Annotated[Snooze, body(Snooze)], settlements: SettlementServiceDep
 ) -> Response:
-    """Not now: again in `delay_seconds`. The attempt is given back."""
+    """Snoozes a job: it runs again in `delay_seconds`. This run costs no attempt."""
     item = Settlement(
         job_id=job_id,
         lease_token=settlement.lease_token,
@@ -138,20 +155,22 @@ async def snooze_job(
         delay_seconds=settlement.delay_seconds,
         checkpoint=settlement.checkpoint,
     )
-    return await _settled(settlements, item)
+    return await _settle_one(settlements, item)
 
 
 @fast_route(
-    router, "/jobs/{job_id}/release", **operation(SettleResult, NotFound, LeaseLost, *_BAD, takes=Release, to=WORK)
+    router,
+    "/jobs/{job_id}/release",
+    **operation(SettleResult, NotFound, LeaseLost, *_INVALID_BODY, body=Release, scopes=WORK),
 )
 async def release_job(
     job_id: UUID, settlement: Annotated[Release, body(Release)], settlements: SettlementServiceDep
 ) -> Response:
-    """Gives the job back: ready now, for anybody. The attempt is given back."""
-    return await _settled(
+    """Releases a job: it is ready now, for any worker. This run costs no attempt."""
+    return await _settle_one(
         settlements, Settlement(job_id=job_id, lease_token=settlement.lease_token, outcome=Outcome.RELEASE)
     )
 
 
-async def _settled(settlements: SettlementService, item: Settlement) -> Response:
+async def _settle_one(settlements: SettlementService, item: Settlement) -> Response:
     return json_response(await settlements.settle_one(item))

@@ -1,4 +1,4 @@
-"""The shapes that workers send and get."""
+"""Requests and responses of workers."""
 
 from enum import StrEnum
 
@@ -20,13 +20,13 @@ from app.http.schema_types import (
 from app.jobs.schemas import Progress
 from app.queues.schemas import LeaseSeconds
 
-# A token is opaque: one that we never gave out is simply a lost lease, so any string is taken.
+# Tokens are opaque. An unknown token is a lost lease and not an error, so any string is valid.
 Token = str
 Seconds = Annotated[int, integer(ge=0, le=366 * 24 * 60 * 60)]
 
 
 class Outcome(StrEnum):
-    """How a worker ends a lease."""
+    """How a worker settles a lease."""
 
     COMPLETE = "complete"
     FAIL = "fail"
@@ -35,14 +35,14 @@ class Outcome(StrEnum):
 
 
 class Scope(StrEnum):
-    """Whom a failure concerns."""
+    """What a failure applies to: the job alone, or its whole group."""
 
     JOB = "job"
     GROUP = "group"
 
 
 class SentError(RequestModel):
-    """What went wrong. Long texts are cut to 8 kB; NUL characters are dropped."""
+    """The error of a failed run. Long texts are cut to 8 kB; NUL characters are removed."""
 
     message: str
     error_type: str | UnsetType = UNSET
@@ -51,55 +51,57 @@ class SentError(RequestModel):
 
 
 class Settlement(RequestModel):
-    """The end of a lease, in one flat shape; which fields count depends on `outcome`."""
+    """The end of one lease. Which fields apply depends on `outcome`."""
 
     job_id: UUID
     lease_token: Token
     outcome: Outcome
-    result: Annotated[Raw, Meta(description="complete: any JSON.")] | UnsetType = UNSET
+    result: Annotated[Raw, Meta(description="For `complete`: any JSON.")] | UnsetType = UNSET
     error: SentError | UnsetType = UNSET
     retryable: (
-        Annotated[bool, Meta(description="fail: default true; false makes the job dead at once.")] | UnsetType
+        Annotated[bool, Meta(description="For `fail`: default true; false makes the job dead immediately.")] | UnsetType
     ) = UNSET
     retry_after_seconds: Seconds | UnsetType = UNSET
     scope: Scope | UnsetType = UNSET
     delay_seconds: Seconds | UnsetType = UNSET
-    checkpoint: Annotated[Raw, Meta(description="Any JSON, handed back on the next claim.")] | UnsetType = UNSET
+    checkpoint: Annotated[Raw, Meta(description="Any JSON; returned by the next claim of the job.")] | UnsetType = UNSET
 
 
 class Complete(RequestModel):
-    """The work is done."""
+    """Completes a job."""
 
     lease_token: Token
     result: Annotated[Raw, Meta(description="Any JSON.")] | UnsetType = UNSET
 
 
 class Fail(RequestModel):
-    """The work failed. It is tried again after a back-off, until its attempts are used up."""
+    """Fails a job. It is retried after a back-off until its attempts are exhausted."""
 
     lease_token: Token
     error: SentError
-    retryable: Annotated[bool, Meta(description="Default true; false makes the job dead at once.")] | UnsetType = UNSET
+    retryable: Annotated[bool, Meta(description="Default true; false makes the job dead immediately.")] | UnsetType = (
+        UNSET
+    )
     retry_after_seconds: Seconds | UnsetType = UNSET
     scope: Scope | UnsetType = UNSET
 
 
 class Snooze(RequestModel):
-    """Not now: try again later. Costs no attempt."""
+    """Snoozes a job: it runs again later. Costs no attempt."""
 
     lease_token: Token
     delay_seconds: Seconds
-    checkpoint: Annotated[Raw, Meta(description="Any JSON, handed back on the next claim.")] | UnsetType = UNSET
+    checkpoint: Annotated[Raw, Meta(description="Any JSON; returned by the next claim of the job.")] | UnsetType = UNSET
 
 
 class Release(RequestModel):
-    """Give it back: somebody else may take it now. Costs no attempt."""
+    """Releases a job: any worker may claim it now. Costs no attempt."""
 
     lease_token: Token
 
 
 class SettleResult(ResponseModel):
-    """What became of a settlement. `status`: settled, already_settled, lease_lost, not_found."""
+    """The result of a settlement. `status`: settled, already_settled, lease_lost, not_found."""
 
     job_id: UUID
     status: str
@@ -109,13 +111,13 @@ class SettleResult(ResponseModel):
 
 
 class SettleJobs(RequestModel):
-    """Up to 1000 settlements of any kind."""
+    """Up to 1000 settlements of any outcome."""
 
     items: list[Settlement]
 
 
 class SettleAnswer(ResponseModel):
-    """What became of each settlement, in the order of the request."""
+    """The result of each settlement, in the order of the request."""
 
     results: list[SettleResult]
     settled: Int32
@@ -123,7 +125,7 @@ class SettleAnswer(ResponseModel):
 
 
 class ClaimJobs(RequestModel):
-    """What a worker asks for. Everything has a default."""
+    """A claim. Every field has a default."""
 
     queues: (
         Annotated[
@@ -131,21 +133,28 @@ class ClaimJobs(RequestModel):
         ]
         | UnsetType
     ) = UNSET
-    job_types: Annotated[list[Name], Meta(min_length=1, max_length=100, description="Only these.")] | UnsetType = UNSET
+    job_types: (
+        Annotated[list[Name], Meta(min_length=1, max_length=100, description="Claim only jobs of these types.")]
+        | UnsetType
+    ) = UNSET
     max_jobs: Annotated[int, integer(ge=1, le=1000, description="Default 1.")] | UnsetType = UNSET
     wait_seconds: (
-        Annotated[float, number(ge=0, description="Default 0. Clamped to the server's ceiling.")] | UnsetType
+        Annotated[float, number(ge=0, description="Default 0. Clamped to the maximum of the server.")] | UnsetType
     ) = UNSET
     lease_seconds: LeaseSeconds | UnsetType = UNSET
     worker_id: Name | UnsetType = UNSET
     settle: list[Settlement] | UnsetType = UNSET
     parent_results: (
-        Annotated[bool, Meta(description="Whether jobs come with the results of those they waited for.")] | UnsetType
+        Annotated[bool, Meta(description="Whether to include the results of the jobs that each job depends on.")]
+        | UnsetType
     ) = UNSET
 
 
 class ParentResult(ResponseModel):
-    """What a job that this one waited for has come to. `state`: completed, dead, cancelled, or gone if it is no longer kept."""
+    """The result of a job that the claimed job depends on.
+
+    `state`: completed, dead, cancelled, or gone if the job is no longer stored.
+    """
 
     job_id: UUID
     state: str
@@ -153,7 +162,10 @@ class ParentResult(ResponseModel):
 
 
 class ClaimedJob(ResponseModel, kw_only=True):
-    """A job in your hands until `lease_expires_at`. Send `lease_token` with every word about it."""
+    """A job that the worker holds until `lease_expires_at`.
+
+    Every later request about the job must send `lease_token`.
+    """
 
     id: UUID
     queue: str
@@ -169,7 +181,8 @@ class ClaimedJob(ResponseModel, kw_only=True):
     progress: Progress | UnsetType = UNSET
     group: str | UnsetType = UNSET
     deadline_at: (
-        Annotated[Instant, Meta(description="The run must be over by then, however often it is extended.")] | UnsetType
+        Annotated[Instant, Meta(description="The run must end by this time, however often its lease is extended.")]
+        | UnsetType
     ) = UNSET
     parent_results: list[ParentResult] | UnsetType = UNSET
     tags: list[str]
@@ -180,8 +193,12 @@ class ClaimedJob(ResponseModel, kw_only=True):
 
 
 class ClaimAnswer(ResponseModel):
-    """The claimed jobs, possibly none. `directive`: run, drain (claim no more) or stop. Wait `poll_after_ms` before the next claim: it is 0
-    with jobs and after a wait, above 0 if there was no job and the claim had no `wait_seconds`."""
+    """The claimed jobs, possibly none.
+
+    `directive`: run, drain (claim no more jobs) or stop. Wait `poll_after_ms` before the next
+    claim: it is 0 with jobs and after a wait, and above 0 if there was no job and the claim had no
+    `wait_seconds`.
+    """
 
     jobs: list[ClaimedJob]
     settled: list[SettleResult]
@@ -191,22 +208,25 @@ class ClaimAnswer(ResponseModel):
 
 
 class LeaseBeat(RequestModel):
-    """A sign of life for one lease."""
+    """A heartbeat for one lease."""
 
     lease_token: Token
     lease_seconds: LeaseSeconds | UnsetType = UNSET
     progress: Progress | UnsetType = UNSET
-    checkpoint: Annotated[Raw, Meta(description="Any JSON, handed back on the next claim.")] | UnsetType = UNSET
+    checkpoint: Annotated[Raw, Meta(description="Any JSON; returned by the next claim of the job.")] | UnsetType = UNSET
 
 
 class HeldLease(LeaseBeat, kw_only=True):
-    """A sign of life for one lease of many."""
+    """A heartbeat for one lease of many."""
 
     job_id: UUID
 
 
 class Heartbeat(RequestModel):
-    """Signs of life for all leases of a worker. `holds_all` says that the list is complete: what is missing goes back."""
+    """A heartbeat for the leases of a worker.
+
+    `holds_all`: the list is complete, so leases that are missing from it are returned.
+    """
 
     worker_id: Name
     leases: list[HeldLease] | UnsetType = UNSET
@@ -214,7 +234,11 @@ class Heartbeat(RequestModel):
 
 
 class LeaseStatus(ResponseModel):
-    """`status`: extended, lost. `action`: continue, cancel (stop, and settle as you like), abandon (it is no longer yours)."""
+    """What became of a lease.
+
+    `status`: extended, lost. `action`: continue, cancel (stop, then settle with any outcome),
+    abandon (the lease is lost).
+    """
 
     job_id: UUID
     status: str
@@ -223,7 +247,10 @@ class LeaseStatus(ResponseModel):
 
 
 class HeartbeatAnswer(ResponseModel):
-    """What became of each lease, in the order of the request, and of leases that you did not list (`released`)."""
+    """The status of each lease, in the order of the request.
+
+    `released`: the jobs of leases that were returned because the worker did not list them.
+    """
 
     directive: str
     next_heartbeat_ms: Int32

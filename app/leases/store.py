@@ -14,8 +14,8 @@ from app.server.client import Client
 
 SQL = load_queries(__file__)
 
-ENVELOPE_BYTES = 1024  # of a claimed job without its user data: names, instants, token
-KEPT_ATTEMPTS = 20  # a job that retries for months must not grow for ever
+ENVELOPE_BYTES = 1024  # of a claimed job without its user data: names, timestamps, token
+MAX_ATTEMPT_RECORDS = 20  # because a job that retries for months must not grow forever
 
 
 class ClaimedRow(NamedTuple):
@@ -27,9 +27,9 @@ class ClaimedRow(NamedTuple):
     max_attempts: int
     deliveries: int
     lease_token: UUID
-    began: float  # the instant, as seconds since 1970
-    lasts: float  # seconds, unless a heartbeat comes
-    waited: float | None  # seconds; not after a crash, and not told again to who repeats his claim
+    began: float  # when the lease began, in seconds since 1970
+    lasts: float  # length of the lease in seconds, unless a heartbeat extends it
+    waited: float | None  # seconds since run_at; None after a crash and in a replayed claim
     priority: int
     checkpoint: str | None
     progress: str | None
@@ -41,7 +41,7 @@ class ClaimedRow(NamedTuple):
     deadline_at: datetime | None
     depends_on: list[UUID] | None
     turn: int | None
-    share: int  # whose it is, of the polls that shared the statement, counted from 1
+    share: int  # number of the poll slice that gets this job, counted from 1
 
 
 class LeaseRow(NamedTuple):
@@ -63,7 +63,10 @@ class LeaseRow(NamedTuple):
 
 
 class SettledRow(NamedTuple):
-    """`ran`: for how many seconds, if it was completed. `turn`: the one that the lease had."""
+    """A job whose lease has ended.
+
+    `ran`: run time in seconds, if the job was completed. `turn`: the admission of the ended lease.
+    """
 
     id: UUID
     state: str
@@ -93,70 +96,84 @@ class HeartbeatRow(NamedTuple):
 
 
 class PollSlice(NamedTuple):
-    """What one of many polls that share a statement asks for."""
+    """The part of a shared claim statement that belongs to one poller."""
 
-    most: int
+    limit: int
     worker_id: str | None
     lease_seconds: int | None
 
 
 class ClaimParams(NamedTuple):
-    """What a claim asks of each lane, and for whom. With `shares` it is many claims that ask alike."""
+    """What a claim requests from each lane, and for which worker.
+
+    With `poll_slices` it stands for several claims with otherwise equal parameters.
+    """
 
     worker_id: str | None
     secret: str
     lease_seconds: int | None
     default_lease_seconds: int
     max_bytes: int
-    at_least_one: bool
+    allow_one_oversized: bool
     job_types: Sequence[str] | None
     held_by: str | None = None
-    shares: Sequence[PollSlice] = ()
+    poll_slices: Sequence[PollSlice] = ()
     client: Client | None = None
 
     @property
-    def accepts_any_type(self) -> bool:
-        return self.job_types is None and self.held_by is None and self.at_least_one
+    def is_batchable(self) -> bool:
+        """Whether the claim may share a statement with other claims."""
+        return self.job_types is None and self.held_by is None and self.allow_one_oversized
 
 
 class ScanRange(NamedTuple):
-    """A part of a lane: the priorities from `highest` down to `lowest`, and of each the ids beyond `after` up to `upto`."""
+    """A part of a lane: the priorities from `highest` down to `lowest`, and in each of them the ids
+    greater than `after` and up to `until`.
+    """
 
     highest: int
     lowest: int
     after: UUID
-    upto: UUID
+    until: UUID
 
 
-HIGHEST, LOWEST = 32767, -32768
+HIGHEST_PRIORITY, LOWEST_PRIORITY = 32767, -32768
 NIL, LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
-WHOLE_LANE = (ScanRange(HIGHEST, LOWEST, NIL, LAST),)
+WHOLE_LANE = (ScanRange(HIGHEST_PRIORITY, LOWEST_PRIORITY, NIL, LAST),)
 
 
 class LanePolicy(NamedTuple):
-    """What a lane asks of a claim: who waits for a turn (`parks` in jobs.sql), whether turns are the order, whether leases are counted,
-    and where to look, in this order."""
+    """How jobs of a lane are claimed.
+
+    held_groups   groups whose jobs need an admission (`parks` in jobs.sql)
+    fair          whether admissions are the order
+    uses_slot     whether leases count against max_running
+    scan_ranges   where to read, in this order
+    """
 
     held_groups: Sequence[str] | None = None
-    in_turn: bool = False
-    counted: bool | None = None
+    fair: bool = False
+    uses_slot: bool | None = None
     scan_ranges: Sequence[ScanRange] = WHOLE_LANE
 
 
-async def count_leases_of_key(on: Executor, caller: str) -> int:
-    held: int = await on.value(SQL.count_leases_of_key, caller)
-    return held
+async def count_leases_of_key(db: Executor, caller: str) -> int:
+    count: int = await db.value(SQL.count_leases_of_key, caller)
+    return count
 
 
 async def claim(
-    on: Executor, lane: int, limit: int, params: ClaimParams, rules: LanePolicy, now: datetime
+    db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy, now: datetime
 ) -> list[ClaimedRow]:
-    """In their order. With shares these say how many, not `limit`, and the first has the first jobs."""
-    shares = params.shares or (PollSlice(limit, params.worker_id, params.lease_seconds),)
-    most, worker_ids, lease_seconds = zip(*shares, strict=True)
-    *ends, total = accumulate(most)
-    rows = await on.rows(
-        SQL.claim_in_turn if rules.in_turn else SQL.claim,
+    """Claims jobs and returns them in their order.
+
+    Poll slices, if there are any, replace `limit`. The first slice gets the first jobs.
+    """
+    slices = params.poll_slices or (PollSlice(limit, params.worker_id, params.lease_seconds),)
+    limits, worker_ids, lease_seconds = zip(*slices, strict=True)
+    *ends, total = accumulate(limits)
+    rows = await db.rows(
+        SQL.claim_in_turn if policy.fair else SQL.claim,
         lane,
         total,
         worker_ids,
@@ -168,45 +185,45 @@ async def claim(
         params.job_types,
         now.timestamp(),
         ENVELOPE_BYTES,
-        params.at_least_one,
-        rules.held_groups,
-        rules.counted,
+        params.allow_one_oversized,
+        policy.held_groups,
+        policy.uses_slot,
         params.held_by,
-        *to_columns(rules.scan_ranges),
+        *to_columns(policy.scan_ranges),
         [end + 1 for end in ends],
     )
-    return sorted(map(ClaimedRow._make, rows), key=_in_turn if rules.in_turn else _by_age)
+    return sorted(map(ClaimedRow._make, rows), key=_by_admission if policy.fair else _by_age)
 
 
 def _by_age(row: ClaimedRow) -> tuple[int, UUID]:
     return -row.priority, row.id
 
 
-def _in_turn(row: ClaimedRow) -> tuple[int, int, UUID]:
+def _by_admission(row: ClaimedRow) -> tuple[int, int, UUID]:
     return -row.priority, row.turn or 0, row.id
 
 
-async def first_ready(on: Executor, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
-    return [(row["priority"], row["id"]) for row in await on.rows(SQL.first_ready, lane, priorities)]
+async def first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
+    return [(row["priority"], row["id"]) for row in await db.rows(SQL.first_ready, lane, priorities)]
 
 
-async def leases_with_secret(on: Executor, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
-    return [*map(ClaimedRow._make, await on.rows(SQL.leases_with_secret, lane, ids, secret))]
+async def leases_with_secret(db: Executor, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
+    return [*map(ClaimedRow._make, await db.rows(SQL.leases_with_secret, lane, ids, secret))]
 
 
 async def heartbeat(
-    on: Executor, lane: int, beats: Sequence[tuple[object, ...]], now: datetime, default_lease_seconds: int
+    db: Executor, lane: int, heartbeats: Sequence[tuple[object, ...]], now: datetime, default_lease_seconds: int
 ) -> list[HeartbeatRow]:
-    """Beats are (id, token, lease_seconds, progress, checkpoint)."""
-    ids, tokens, seconds, progress, checkpoints = to_columns(beats)
-    rows = await on.rows(
+    """Heartbeats are (id, token, lease_seconds, progress, checkpoint)."""
+    ids, tokens, seconds, progress, checkpoints = to_columns(heartbeats)
+    rows = await db.rows(
         SQL.heartbeat, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints
     )
     return [*map(HeartbeatRow._make, rows)]
 
 
 async def complete(
-    on: Executor,
+    db: Executor,
     lane: int,
     items: Sequence[tuple[UUID, UUID, str | None]],
     now: datetime,
@@ -214,78 +231,83 @@ async def complete(
     archive: bool,
 ) -> list[SettledRow]:
     """Items are (id, token, result)."""
-    return [*map(SettledRow._make, await on.rows(SQL.complete, lane, *to_columns(items), now, keep_until, archive))]
+    return [*map(SettledRow._make, await db.rows(SQL.complete, lane, *to_columns(items), now, keep_until, archive))]
 
 
-async def get_leases(on: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeaseRow]:
-    return [*map(LeaseRow._make, await on.rows(SQL.get_leases, lane, ids, tokens))]
+async def get_leases(db: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeaseRow]:
+    return [*map(LeaseRow._make, await db.rows(SQL.get_leases, lane, ids, tokens))]
 
 
 async def requeue(
-    on: Executor,
+    db: Executor,
     lane: int,
     rows: Sequence[tuple[object, ...]],
     *,
     strict: bool,
     held_groups: Sequence[str] | None,
-    resting: Sequence[str] | None,
+    cooling_groups: Sequence[str] | None,
 ) -> list[SettledRow]:
     return [
         *map(
             SettledRow._make,
-            await on.rows(SQL.requeue, lane, *to_columns(rows), KEPT_ATTEMPTS, strict, held_groups, resting),
+            await db.rows(
+                SQL.requeue, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, strict, held_groups, cooling_groups
+            ),
         )
     ]
 
 
 async def move_to_dead_letters(
-    on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime
-) -> list[SettledRow]:
-    return [
-        *map(SettledRow._make, await on.rows(SQL.move_to_dead_letters, lane, *to_columns(rows), KEPT_ATTEMPTS, now))
-    ]
-
-
-async def finish_cancelled(
-    on: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
+    db: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime
 ) -> list[SettledRow]:
     return [
         *map(
             SettledRow._make,
-            await on.rows(SQL.finish_cancelled, lane, *to_columns(rows), KEPT_ATTEMPTS, now, keep_until, archive),
+            await db.rows(SQL.move_to_dead_letters, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, now),
+        )
+    ]
+
+
+async def finish_cancelled(
+    db: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
+) -> list[SettledRow]:
+    return [
+        *map(
+            SettledRow._make,
+            await db.rows(SQL.finish_cancelled, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, now, keep_until, archive),
         )
     ]
 
 
 async def settlement_records(
-    on: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime
+    db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime
 ) -> dict[UUID, SettlementRecord]:
-    found = [*map(SettlementRecord._make, await on.rows(SQL.settlement_records, lane, ids, kept_at))]
-    if any(trace.settled_as for trace in found):
-        await wait_for_replication(on)
-    return {trace.id: trace for trace in found}
+    records = [*map(SettlementRecord._make, await db.rows(SQL.settlement_records, lane, ids, kept_at))]
+    if any(record.settled_as for record in records):
+        await wait_for_replication(db)
+    return {record.id: record for record in records}
 
 
-async def wait_for_replication(on: Executor) -> None:
-    """Returns when everything that was committed before is as safe as a commit can be here."""
-    await on.rows(SQL.wait_for_replication)
+async def wait_for_replication(db: Executor) -> None:
+    """Returns when every earlier commit is as durable as the server is configured to make it."""
+    await db.rows(SQL.wait_for_replication)
 
 
-async def expired_leases(on: Executor, after: datetime, until: datetime, limit: int) -> list[Record]:
-    return await on.rows(SQL.expired_leases, after, until, limit)
+async def expired_leases(db: Executor, after: datetime, until: datetime, limit: int) -> list[Record]:
+    return await db.rows(SQL.expired_leases, after, until, limit)
 
 
-async def leases_of_worker(on: Executor, worker_id: str, claimed_before: datetime) -> list[Record]:
-    return await on.rows(SQL.leases_of_worker, worker_id, claimed_before)
+async def leases_of_worker(db: Executor, worker_id: str, claimed_before: datetime) -> list[Record]:
+    return await db.rows(SQL.leases_of_worker, worker_id, claimed_before)
 
 
-async def mark_unreported(on: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID], now: datetime) -> None:
-    await on.rows(SQL.mark_unreported, lane, ids, tokens, now)
+async def mark_unreported(db: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID], now: datetime) -> None:
+    await db.rows(SQL.mark_unreported, lane, ids, tokens, now)
 
 
-async def ready_lanes(on: Executor, lanes: Sequence[int]) -> list[int]:
-    return [row["lane"] for row in await on.rows(SQL.ready_lanes, lanes)]
+async def ready_lanes(db: Executor, lanes: Sequence[int]) -> list[int]:
+    return [row["lane"] for row in await db.rows(SQL.ready_lanes, lanes)]
 
 
-async def live_tokens(on: Executor, after: tuple[int, UUID], limit: int) -> list[Record]:
-    return await on.rows(SQL.live_tokens, *after, limit)
+async def live_tokens(db: Executor, after: tuple[int, UUID], limit: int) -> list[Record]:
+    return await db.rows(SQL.live_tokens, *after, limit)

@@ -1,10 +1,10 @@
-"""What a worker is told: of a lease that it gets, and of one that it ends."""
+"""Rows to responses: claimed jobs and results of settlements."""
 
 from uuid import UUID
 
 import msgspec
 
-from app.db.clock import instant
+from app.db.clock import datetime_from_epoch
 from app.db.lanes import created_at
 from app.http.schema_types import UNSET, Raw, unset_if_none
 from app.jobs.schemas import Progress
@@ -16,7 +16,7 @@ _progress = msgspec.json.Decoder(Progress)
 
 
 def to_response(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] | None) -> ClaimedJob:
-    """Without a call for what is not there, which is most: 1.7 µs a job, not 2.8."""
+    """Makes no call for absent fields, because most are absent: 1.7 µs a job instead of 2.8."""
     return ClaimedJob(
         id=row.id,
         queue=queue,
@@ -26,13 +26,15 @@ def to_response(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] |
         max_attempts=row.max_attempts,
         deliveries=row.deliveries,
         lease_token=row.lease_token,
-        lease_expires_at=instant(row.began + row.lasts),
+        lease_expires_at=datetime_from_epoch(row.began + row.lasts),
         lease_seconds=round(row.lasts),
         checkpoint=UNSET if row.checkpoint is None else Raw(row.checkpoint.encode()),
         progress=UNSET if row.progress is None else _progress.decode(row.progress),
         group=UNSET if row.group_key is None else row.group_key,
         deadline_at=UNSET if row.deadline_at is None else row.deadline_at,
-        parent_results=UNSET if parents is None else [parents.get(one) or _gone(one) for one in row.depends_on or ()],
+        parent_results=UNSET
+        if parents is None
+        else [parents.get(job_id) or _gone(job_id) for job_id in row.depends_on or ()],
         tags=[] if row.tags is None else tags_of(row.tags),
         metadata={} if row.metadata is None else metadata_of(row.metadata),
         created_at=created_at(row.id),
@@ -59,14 +61,16 @@ def settle_result(row: SettledRow) -> SettleResult:
     )
 
 
-def repeated_settle_result(trace: SettlementRecord) -> SettleResult:
-    """The same answer as the first time: a retry that has become due since was `scheduled` when it was settled."""
-    state = public_state(trace.state)
-    state = "scheduled" if state == "ready" and trace.settled_as in ("fail", "snooze") else state
+def repeated_settle_result(record: SettlementRecord) -> SettleResult:
+    """The same result as the first time: a retry that is due by now was `scheduled` when it was
+    settled.
+    """
+    state = public_state(record.state)
+    state = "scheduled" if state == "ready" and record.settled_as in ("fail", "snooze") else state
     return SettleResult(
-        job_id=trace.id,
+        job_id=record.id,
         status="already_settled",
         state=state,
-        attempt=trace.attempt,
-        run_at=unset_if_none(trace.run_at),
+        attempt=record.attempt,
+        run_at=unset_if_none(record.run_at),
     )

@@ -1,4 +1,25 @@
-"""Where long polls wait: no task of their own, no database connection, no CPU. Woken first come first served, one per job."""
+"""Waiting pollers: the long polls that are connected now, and how they are woken.
+
+A waiting poller has no task of its own, no database connection and uses no CPU. Pollers are woken
+first come, first served, one per job. The states of a `Poller`:
+
+    claiming   runs claim statements
+    asleep     waits for a wake-up
+    woken      has been woken and claims next
+    reserved   jobs are being stored as leased to it, so it takes no others
+
+    claiming -> asleep     wait: the claim has found nothing
+    claiming -> woken      notify, wake_up: kept, so `wait` returns immediately
+    asleep   -> woken      notify, wake_up, or its time is up
+    asleep   -> reserved   reserve (sync_match.py)
+    reserved -> woken      deliver: the jobs are committed, `wait` returns them
+    reserved -> asleep     deliver, without jobs: they were not stored
+    reserved -> woken      the reservation has timed out, `wait` returns nothing
+    woken    -> claiming   begin_claim
+
+A poller leaves the registry from any state. The wake-ups that it has not consumed go to other
+pollers.
+"""
 
 import asyncio
 import heapq
@@ -17,21 +38,28 @@ from app.metrics import Metrics
 Reservation: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
 JobTypeNames: TypeAlias = frozenset[str] | None
 
-PATIENCE = 2.0  # a commit that takes longer waits for a standby or a disk: whoever is still there need not
-MAX_SCANNED = 32  # of whatever size, they fit into one answer
+# Seconds. A commit that takes longer waits for a standby or a disk, and the poller need not.
+RESERVATION_TIMEOUT = 2.0
+MAX_MATCHED_JOBS = 32  # this many jobs of any size fit into one response
 
-_numbers = itertools.count()
+_sequence = itertools.count()
 
 
 class WakeUp(NamedTuple):
-    """That a job became claimable. Without a type it says only that there are some: perhaps many, of any type."""
+    """A job of this queue and type has become claimable.
+
+    Without a type: some jobs have become claimable, perhaps many, of any type.
+    """
 
     queue: str
     job_type: str | None
 
 
 class Poller:
-    """One parked claim. A word that comes while the poll is looking is kept: the poll looks once more, or passes it on."""
+    """One waiting claim.
+
+    A wake-up that arrives during a claim is kept: the poller claims again, or passes it on.
+    """
 
     def __init__(
         self,
@@ -39,97 +67,112 @@ class Poller:
         job_types: frozenset[str] | None,
         worker_id: str | None,
         lease_seconds: int | None = None,
-        takes_handed: int = 0,
+        match_capacity: int = 0,
     ) -> None:
         self.queues = queues
         self.job_types = job_types
         self.worker_id = worker_id
         self.lease_seconds = lease_seconds
-        self.takes_handed = takes_handed  # how many jobs it takes without looking for them
-        self.number = next(_numbers)
-        self.stirred = False
+        self.match_capacity = match_capacity  # how many jobs a sync match may give it
+        self.number = next(_sequence)
+        self.is_woken = False
         self._sleep: asyncio.Future[None] | None = None
-        self._promised: Reservation | None = None
-        self._new: set[WakeUp] = set()
-        self._looked_for: set[WakeUp] = set()
+        self._reservation: Reservation | None = None
+        self._new_wake_ups: set[WakeUp] = set()
+        self._claimed_for: set[WakeUp] = set()
 
     @property
     def is_asleep(self) -> bool:
         return self._sleep is not None
 
     @property
-    def free(self) -> bool:
-        """To be told of a job, or to be handed one: who is promised some will not look for others."""
-        return self._promised is None and not self.stirred
+    def is_available(self) -> bool:
+        """Whether it can be notified of a job or matched with one.
+
+        A poller with a reservation claims no other job.
+        """
+        return self._reservation is None and not self.is_woken
 
     @property
     def unconsumed(self) -> set[WakeUp]:
-        """What others should hear when this poll leaves."""
-        return self._new | self._looked_for
+        """The wake-ups that other pollers should get when this one leaves."""
+        return self._new_wake_ups | self._claimed_for
 
     def wake_up(self) -> None:
-        """By something other than a job: the client left, the server drains, there is a directive."""
-        self.stirred = True
+        """Wakes the poller without a job: the client disconnected, the broker drains, or the
+        worker has a directive.
+        """
+        self.is_woken = True
         self._end_sleep()
 
-    def tell(self, word: WakeUp) -> None:
-        self._new.add(word)
+    def notify(self, wake_up: WakeUp) -> None:
+        self._new_wake_ups.add(wake_up)
         self.wake_up()
 
-    def look(self) -> None:
-        """What happened before now will be seen by the look that begins now."""
-        self.stirred = False
-        self._looked_for |= self._new
-        self._new = set()
+    def begin_claim(self) -> None:
+        """The claim that begins now sees everything that happened before it."""
+        self.is_woken = False
+        self._claimed_for |= self._new_wake_ups
+        self._new_wake_ups = set()
 
     def nothing_found(self) -> None:
-        """Others had them."""
-        self._looked_for = set()
+        """Other pollers claimed the jobs first."""
+        self._claimed_for = set()
 
-    def claimed(self, jobs: set[WakeUp], *, all_there_were: bool) -> None:
-        """A word is used up by the job it was about; one without a type only when nothing was left behind."""
+    def claimed(self, jobs: set[WakeUp], *, claimed_all: bool) -> None:
+        """Consumes the wake-ups of the claimed jobs.
+
+        A wake-up without a type is consumed only if the claim has left no job behind.
+        """
         queues = {job.queue for job in jobs}
-        used = {
-            word
-            for word in self._looked_for
-            if word in jobs or (all_there_were and not word.job_type and word.queue in queues)
+        consumed = {
+            wake_up
+            for wake_up in self._claimed_for
+            if wake_up in jobs or (claimed_all and not wake_up.job_type and wake_up.queue in queues)
         }
-        self._looked_for -= used
+        self._claimed_for -= consumed
 
-    def promise(self) -> Reservation:
-        """Jobs are being stored for it. However it wakes, it waits for a while for what becomes of that."""
-        self._promised = asyncio.get_running_loop().create_future()
-        return self._promised
+    def reserve(self) -> Reservation:
+        """Jobs are being stored for this poller.
 
-    def keep(self, promise: Reservation, rows: Sequence[ClaimedRow]) -> bool:
-        """The jobs; or none, as they were not stored: sleep on. False: nobody waits for them any more."""
-        if promise.done():
+        However it wakes up, it first waits for the outcome, for a while.
+        """
+        self._reservation = asyncio.get_running_loop().create_future()
+        return self._reservation
+
+    def deliver(self, reservation: Reservation, rows: Sequence[ClaimedRow]) -> bool:
+        """Ends a reservation: with the jobs, or with none if they were not stored; then the poller
+        sleeps on.
+
+        Returns False if the poller no longer waits for them.
+        """
+        if reservation.done():
             return False
-        promise.set_result(rows)
+        reservation.set_result(rows)
         if rows:
             self.wake_up()
-        elif self._promised is promise:
-            self._promised = None
+        elif self._reservation is reservation:
+            self._reservation = None
         return True
 
-    async def sleep(self, seconds: float) -> Sequence[ClaimedRow]:
-        """What was handed over meanwhile."""
-        if not self.stirred:
+    async def wait(self, seconds: float) -> Sequence[ClaimedRow]:
+        """Sleeps until it is woken. Returns the jobs that were delivered to it in the meantime."""
+        if not self.is_woken:
             await self._fall_asleep(seconds)
-        promised, self._promised = self._promised, None
-        if promised is None:
+        reservation, self._reservation = self._reservation, None
+        if reservation is None:
             return ()
-        await asyncio.wait([promised], timeout=PATIENCE)
-        return promised.result() if promised.done() or not promised.cancel() else ()
+        await asyncio.wait([reservation], timeout=RESERVATION_TIMEOUT)
+        return reservation.result() if reservation.done() or not reservation.cancel() else ()
 
     async def _fall_asleep(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         self._sleep = loop.create_future()
-        alarm = loop.call_later(seconds, self._end_sleep)
+        timer = loop.call_later(seconds, self._end_sleep)
         try:
             await self._sleep
         finally:
-            alarm.cancel()
+            timer.cancel()
             self._sleep = None
 
     def _end_sleep(self) -> None:
@@ -138,108 +181,125 @@ class Poller:
 
 
 class PollerRegistry:
-    """Polls by queue name (a queue that does not exist yet can be waited for too) and by what they take, in the order of their coming."""
+    """The connected pollers, by queue name and by the job types they accept, in the order of their
+    arrival.
+
+    By name and not by id: a poller can wait for a queue that does not exist yet.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
-        self._polls: dict[str, dict[JobTypeNames, dict[Poller, None]]] = {}
+        self._pollers: dict[str, dict[JobTypeNames, dict[Poller, None]]] = {}
         self.draining = False
         self.parked = 0
         metrics.parked.set_function(lambda: self.parked)
 
-    def park(self, poll: Poller) -> None:
-        for queue in poll.queues:
-            self._polls.setdefault(queue, {}).setdefault(poll.job_types, {})[poll] = None
+    def add(self, poller: Poller) -> None:
+        for queue in poller.queues:
+            self._pollers.setdefault(queue, {}).setdefault(poller.job_types, {})[poller] = None
         self.parked += 1
 
-    def leave(self, poll: Poller) -> None:
-        for queue in poll.queues:
-            kinds = self._polls[queue]
-            del kinds[poll.job_types][poll]
-            if not kinds[poll.job_types]:
-                del kinds[poll.job_types]
-            if not kinds:
-                del self._polls[queue]
+    def remove(self, poller: Poller) -> None:
+        for queue in poller.queues:
+            by_types = self._pollers[queue]
+            del by_types[poller.job_types][poller]
+            if not by_types[poller.job_types]:
+                del by_types[poller.job_types]
+            if not by_types:
+                del self._pollers[queue]
         self.parked -= 1
-        for word in poll.unconsumed:
-            self.wake(word.queue, [word.job_type])
+        for wake_up in poller.unconsumed:
+            self.wake(wake_up.queue, [wake_up.job_type])
 
     def wake(self, queue: str, job_types: Iterable[str | None]) -> None:
-        """One poll per job. A job of unknown type may be for any of them: one poll of each kind looks, or the wrong one would for ever."""
-        if queue not in self._polls:
+        """Wakes one poller per job.
+
+        A job of unknown type may suit any poller, so one poller of each set of types is woken. If
+        only one poller were woken, it could be one that never accepts the job.
+        """
+        if queue not in self._pollers:
             return
         for job_type, count in Counter(job_types).items():
-            kinds = self._polls[queue]
-            for candidates in [self._that_take(queue, {job_type})] if job_type else list(kinds.values()):
-                for poll in islice(_longest_asleep_first(candidates), count):
-                    poll.tell(WakeUp(queue, job_type))
+            by_types = self._pollers[queue]
+            for candidates in [self._accepting(queue, {job_type})] if job_type else list(by_types.values()):
+                for poller in islice(_longest_asleep_first(candidates), count):
+                    poller.notify(WakeUp(queue, job_type))
 
     def match(self, queue: str, jobs: Iterable[NewJob]) -> list[tuple[Poller, list[NewJob]]]:
-        """Polls and the jobs that can be handed to them, as far as there are any. Each takes the first that it may have."""
-        left: dict[str, list[NewJob]] = {}
-        for job in sorted(jobs, key=_in_order, reverse=True):
-            left.setdefault(job.job_type, []).append(job)
-        pairs: list[tuple[Poller, list[NewJob]]] = []
-        for poll in self._that_take(queue, left.keys()):
-            if not left:
-                break
-            if poll.is_asleep and poll.free and (taken := _taken(poll, left)):
-                pairs.append((poll, taken))
-        return pairs
+        """Pairs sleeping pollers with jobs, until either runs out.
 
-    def _that_take(self, queue: str, job_types: Collection[str]) -> Iterable[Poller]:
-        """In the order in which they came. Those of other kinds are not looked at: there may be thousands."""
-        kinds = self._polls.get(queue, {})
-        able = [polls for kind, polls in kinds.items() if kind is None or not kind.isdisjoint(job_types)]
-        return able[0] if len(able) == 1 else heapq.merge(*able, key=attrgetter("number"))
+        Each poller gets the first jobs that it accepts.
+        """
+        unmatched: dict[str, list[NewJob]] = {}
+        for job in sorted(jobs, key=_claim_order, reverse=True):
+            unmatched.setdefault(job.job_type, []).append(job)
+        matches: list[tuple[Poller, list[NewJob]]] = []
+        for poller in self._accepting(queue, unmatched.keys()):
+            if not unmatched:
+                break
+            if poller.is_asleep and poller.is_available and (matched := _pop_jobs(poller, unmatched)):
+                matches.append((poller, matched))
+        return matches
+
+    def _accepting(self, queue: str, job_types: Collection[str]) -> Iterable[Poller]:
+        """The pollers that accept any of these types, in the order of their arrival.
+
+        Skips pollers of other types without visiting them: there may be thousands.
+        """
+        by_types = self._pollers.get(queue, {})
+        accepting = [pollers for types, pollers in by_types.items() if types is None or not types.isdisjoint(job_types)]
+        return accepting[0] if len(accepting) == 1 else heapq.merge(*accepting, key=attrgetter("number"))
 
     def wake_worker(self, worker_id: str) -> None:
-        for poll in self.polls():
-            if poll.worker_id == worker_id:
-                poll.wake_up()
+        for poller in self.pollers():
+            if poller.worker_id == worker_id:
+                poller.wake_up()
 
-    def waiting(self, queue: str) -> int:
-        return sum(map(len, self._polls.get(queue, {}).values()))
+    def count(self, queue: str) -> int:
+        return sum(map(len, self._pollers.get(queue, {}).values()))
 
     def has_poller_for(self, queue: str, job_type: str) -> bool:
-        """Whether anybody waits here who would take such a job."""
-        return any(kind is None or job_type in kind for kind in self._polls.get(queue, ()))
+        """Whether a poller waits that would accept a job of this type."""
+        return any(types is None or job_type in types for types in self._pollers.get(queue, ()))
 
-    def awaited(self) -> list[str]:
-        return list(self._polls)
+    def queues(self) -> list[str]:
+        """The names of the queues that have pollers."""
+        return list(self._pollers)
 
     def drain(self) -> None:
         self.draining = True
-        for poll in self.polls():
-            poll.wake_up()
+        for poller in self.pollers():
+            poller.wake_up()
 
-    def polls(self) -> set[Poller]:
-        return {poll for kinds in self._polls.values() for polls in kinds.values() for poll in polls}
-
-
-def _longest_asleep_first(polls: Iterable[Poller]) -> Iterator[Poller]:
-    """Then those that are looking just now."""
-    looking = []
-    for poll in polls:
-        if poll.free and poll.is_asleep:
-            yield poll
-        elif poll.free:
-            looking.append(poll)
-    yield from looking
+    def pollers(self) -> set[Poller]:
+        return {poller for by_types in self._pollers.values() for pollers in by_types.values() for poller in pollers}
 
 
-def _in_order(job: NewJob) -> tuple[int, UUID]:
+def _longest_asleep_first(pollers: Iterable[Poller]) -> Iterator[Poller]:
+    """Sleeping pollers in the order of their arrival, then the pollers that are claiming now."""
+    claiming = []
+    for poller in pollers:
+        if poller.is_available and poller.is_asleep:
+            yield poller
+        elif poller.is_available:
+            claiming.append(poller)
+    yield from claiming
+
+
+def _claim_order(job: NewJob) -> tuple[int, UUID]:
     return -job.priority, job.id
 
 
-def _taken(poll: Poller, left: dict[str, list[NewJob]]) -> list[NewJob]:
-    """Out of `left`, where the first of each type stands last."""
-    taken: list[NewJob] = []
-    while left and len(taken) < min(poll.takes_handed, MAX_SCANNED):
-        kinds = left if poll.job_types is None else poll.job_types & left.keys()
-        if not kinds:
+def _pop_jobs(poller: Poller, unmatched: dict[str, list[NewJob]]) -> list[NewJob]:
+    """Removes this poller's jobs from `unmatched`, where the first job of each type is the last
+    in its list.
+    """
+    jobs: list[NewJob] = []
+    while unmatched and len(jobs) < min(poller.match_capacity, MAX_MATCHED_JOBS):
+        job_types = unmatched if poller.job_types is None else poller.job_types & unmatched.keys()
+        if not job_types:
             break
-        kind = min(kinds, key=lambda kind: _in_order(left[kind][-1]))
-        taken.append(left[kind].pop())
-        if not left[kind]:
-            del left[kind]
-    return taken
+        job_type = min(job_types, key=lambda job_type: _claim_order(unmatched[job_type][-1]))
+        jobs.append(unmatched[job_type].pop())
+        if not unmatched[job_type]:
+            del unmatched[job_type]
+    return jobs

@@ -1,8 +1,18 @@
-"""Hand-off: a job that comes in while polls wait for one is stored as leased to one of them already, in one commit. The worker has it as
-soon as the producer has the answer, and nobody has to look for it.
+"""Sync match: stores a new job as already leased to a waiting poller, in one commit.
 
-Only where nothing decides but who came first: queues without limits, turns or a pause, jobs without a group, polls without an
-Idempotency-Key or a quota. Everything else is woken and claims."""
+The worker has the job as soon as the producer has the response, and no claim statement runs.
+
+    offered   -> committed    the INSERT is committed; the poller gets the jobs
+    offered   -> aborted      Postgres rejected the INSERT; the poller sleeps on
+    offered   -> abandoned    the outcome of the INSERT is unknown; the poller sleeps on
+    committed -> abandoned    the poller no longer waits
+    abandoned -> returned     `run_once` found the lease and ended it at no cost
+    abandoned -> expired      the lease is over; the lease rescuer takes care of the job
+
+Only where arrival alone decides which poller gets a job: queues without limits, without admission
+and not paused; jobs without a group; pollers without an Idempotency-Key or a quota. In all other
+cases the poller is woken and claims.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -25,59 +35,72 @@ from app.queues.cache import QueueCache
 
 class SyncMatcher:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, waiting: PollerRegistry, settlements: SettlementService
+        self, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, settlements: SettlementService
     ) -> None:
         self._infra = infra
         self._queues = queues
-        self._waiting = waiting
+        self._pollers = pollers
         self._settlements = settlements
-        self._doubts: dict[UUID, _AbandonedLease] = {}
+        self._abandoned: dict[UUID, _AbandonedLease] = {}
         self.wake: Callable[[], None] = lambda: None
 
     def offer(self, lane: int, rows: Sequence[NewJob]) -> Offer:
-        """In the moment in which the rows are sent: then the leases begin. From here on the polls may not leave."""
+        """Called right before the INSERT, because the leases begin now.
+
+        From here on the matched pollers wait for the outcome of the INSERT.
+        """
         queue = self._queues.by_lane(lane)
         if (
-            not self._waiting.waiting(queue.name)
+            not self._pollers.count(queue.name)
             or queue.paused
             or queue.is_limited
             or self._queues.held_groups(lane) is not None
         ):
             return no_offer(lane, rows)
-        free = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
-        pairs = self._waiting.match(queue.name, free)
-        leased = {row.id: self._leased(row, poll) for poll, some in pairs for row in some}
-        given = [_Match(poll, poll.promise(), [_claimed(lane, leased[row.id]) for row in some]) for poll, some in pairs]
-        return SyncMatch(self, [leased.get(row.id, row) for row in rows], given)
+        candidates = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
+        pairs = self._pollers.match(queue.name, candidates)
+        leased = {row.id: self._as_leased(row, poller) for poller, jobs in pairs for row in jobs}
+        matches = [
+            _Match(poller, poller.reserve(), [_to_claimed_row(lane, leased[row.id]) for row in jobs])
+            for poller, jobs in pairs
+        ]
+        return SyncMatch(self, [leased.get(row.id, row) for row in rows], matches)
 
-    def _leased(self, row: NewJob, poll: Poller) -> NewJob:
+    def _as_leased(self, row: NewJob, poller: Poller) -> NewJob:
         now = self._infra.now()
-        seconds = poll.lease_seconds or row.lease_seconds or self._infra.settings.default_lease_seconds
+        seconds = poller.lease_seconds or row.lease_seconds or self._infra.settings.default_lease_seconds
         return row._replace(
             state="running",
-            worker_id=poll.worker_id,
+            worker_id=poller.worker_id,
             started_at=now,
             lease_token=uuid4(),
             lease_expires_at=now + timedelta(seconds=min(seconds, row.timeout_seconds or seconds)),
             deadline_at=now + timedelta(seconds=row.timeout_seconds) if row.timeout_seconds else None,
         )
 
-    def count(self, matched: int) -> None:
+    def count_matched(self, matched: int) -> None:
         self._infra.metrics.matched.inc(matched)
 
     def abandon(self, rows: Sequence[ClaimedRow]) -> None:
-        """They may be stored, leased to a poll that does not hear of it: then they must not wait for the lease to expire."""
+        """The jobs may be stored as leased to a poller that never learns of it.
+
+        They must not wait until the lease expires, so `run_once` returns them.
+        """
         now = time.monotonic()
         for row in rows:
-            self._doubts[row.id] = _AbandonedLease(LeaseEnd(row.id, row.lease_token, "undo"), now + row.lasts)
+            self._abandoned[row.id] = _AbandonedLease(LeaseEnd(row.id, row.lease_token, "return"), now + row.lasts)
         self.wake()
 
     async def run_once(self) -> None:
-        """Until the job is found and put back, or its lease is over: the server may be committing it even now."""
+        """Returns abandoned jobs.
+
+        Tries each until it is found or its lease is over, because Postgres may still be committing
+        it.
+        """
         now = time.monotonic()
-        self._doubts = {job_id: doubt for job_id, doubt in self._doubts.items() if doubt.until > now}
-        for row in await self._settlements.end([doubt.lease_end for doubt in self._doubts.values()]):
-            del self._doubts[row.id]
+        self._abandoned = {job_id: lease for job_id, lease in self._abandoned.items() if lease.until > now}
+        for row in await self._settlements.end_leases([lease.lease_end for lease in self._abandoned.values()]):
+            del self._abandoned[row.id]
 
 
 class _AbandonedLease(NamedTuple):
@@ -86,40 +109,40 @@ class _AbandonedLease(NamedTuple):
 
 
 class _Match(NamedTuple):
-    poll: Poller
-    promise: Reservation
+    poller: Poller
+    reservation: Reservation
     rows: list[ClaimedRow]
 
 
 class SyncMatch(Offer):
-    def __init__(self, matcher: SyncMatcher, rows: Sequence[NewJob], given: Sequence[_Match]) -> None:
+    def __init__(self, matcher: SyncMatcher, rows: Sequence[NewJob], matches: Sequence[_Match]) -> None:
         super().__init__(rows)
         self._matcher = matcher
-        self._given = given
+        self._matches = matches
 
-    def stored(self) -> None:
-        for poll, promise, rows in self._given:
-            if poll.keep(promise, rows):
-                self._matcher.count(len(rows))
+    def committed(self) -> None:
+        for poller, reservation, rows in self._matches:
+            if poller.deliver(reservation, rows):
+                self._matcher.count_matched(len(rows))
             else:
                 self._matcher.abandon(rows)
 
-    def failed(self, error: BaseException) -> None:
-        for poll, promise, rows in self._given:
-            poll.keep(promise, ())
-            if not _undone(error):
+    def aborted(self, error: BaseException) -> None:
+        for poller, reservation, rows in self._matches:
+            poller.deliver(reservation, ())
+            if not _was_not_stored(error):
                 self._matcher.abandon(rows)
 
 
-def _undone(error: BaseException) -> bool:
-    """An error of Postgres that was not made into one of ours is about the rows: it has refused them."""
+def _was_not_stored(error: BaseException) -> bool:
+    """A Postgres error that was not translated is about the rows: Postgres rejected them."""
     return isinstance(error, asyncpg.PostgresError) or (
         isinstance(error, DatabaseUnavailable) and error.outcome == "not_done"
     )
 
 
-def _claimed(lane: int, row: NewJob) -> ClaimedRow:
-    """As the claim statement would tell it."""
+def _to_claimed_row(lane: int, row: NewJob) -> ClaimedRow:
+    """The row that the claim statement would return."""
     assert row.lease_token is not None
     assert row.lease_expires_at is not None
     assert row.started_at is not None
