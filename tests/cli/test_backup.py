@@ -16,7 +16,7 @@ import pytest
 from app.db.migrations import ROOT
 from tests.api import Api
 from tests.cli.command import environment, run
-from tests.cli.test_serve import serving, wait_until_started, stop
+from tests.cli.test_serve import serving, stop, wait_until_started
 from tests.conftest import wait_until
 from tests.db.test_embedded import postmaster
 

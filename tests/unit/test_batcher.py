@@ -1,4 +1,4 @@
-"""Many callers, one statement: who shares which, and who hears of what goes wrong."""
+"""Natural batching: which calls share a statement, and which calls get its errors."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,23 +10,23 @@ from app.db.batcher import MAX_CALLS, MAX_WEIGHT, Batcher
 from app.db.write_outcome import has_written, mark_written, reset_written
 from app.errors import DatabaseUnavailable, Outcome
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Statements:
-    """What was run together. While `gate` is closed nothing is done."""
+    """A batcher with a fake statement that records its batches. It blocks until `proceed` is set."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    def __init__(self, timeout: float = TIMEOUT) -> None:
         self.batches: list[tuple[str, list[int]]] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.proceed = asyncio.Event()
+        self.proceed.set()
         self.failure: Exception | None = None
         self.weights: dict[int, int] = {}
-        self.batcher = Batcher("test", self.run, patience, weigh=lambda number: self.weights.get(number, 1))
+        self.batcher = Batcher("test", self.run, timeout, weigh=lambda number: self.weights.get(number, 1))
 
     async def run(self, lane: str, numbers: Sequence[int]) -> list[int]:
         self.batches.append((lane, list(numbers)))
-        await self.gate.wait()
+        await self.proceed.wait()
         if self.failure is not None:
             raise self.failure
         if any(number < 0 for number in numbers):
@@ -34,28 +34,28 @@ class Statements:
         return [10 * number for number in numbers]
 
 
-async def arrive(statements: Statements, *numbers: int, lane: str = "a") -> "list[asyncio.Task[int]]":
-    """All of them are waiting, or being served, when this returns."""
+async def add_calls(statements: Statements, *numbers: int, lane: str = "a") -> "list[asyncio.Task[int]]":
+    """Adds calls. When this returns, all of them are waiting or part of a running statement."""
     tasks = [asyncio.create_task(statements.batcher.add(lane, number)) for number in numbers]
     for _ in range(5):
         await asyncio.sleep(0)
     return tasks
 
 
-def test_who_comes_while_a_statement_is_on_its_way_shares_the_next() -> None:
+def test_calls_during_a_statement_share_the_next_one() -> None:
     async def scenario() -> None:
         statements = Statements()
-        statements.gate.clear()
-        first = await arrive(statements, 1)
-        others = await arrive(statements, 2, 3, 4)
-        statements.gate.set()
-        assert await asyncio.gather(*first, *others) == [10, 20, 30, 40]
+        statements.proceed.clear()
+        first = await add_calls(statements, 1)
+        waiting = await add_calls(statements, 2, 3, 4)
+        statements.proceed.set()
+        assert await asyncio.gather(*first, *waiting) == [10, 20, 30, 40]
         assert statements.batches == [("a", [1]), ("a", [2, 3, 4])]
 
     asyncio.run(scenario())
 
 
-def test_who_comes_in_the_same_moment_shares_one_and_a_lone_caller_has_his_own() -> None:
+def test_simultaneous_calls_share_a_statement_and_a_single_call_has_its_own() -> None:
     async def scenario() -> None:
         statements = Statements()
         assert await asyncio.gather(*(statements.batcher.add("a", number) for number in range(3))) == [0, 10, 20]
@@ -68,16 +68,16 @@ def test_who_comes_in_the_same_moment_shares_one_and_a_lone_caller_has_his_own()
 def test_lanes_do_not_wait_for_each_other() -> None:
     async def scenario() -> None:
         statements = Statements()
-        statements.gate.clear()
-        tasks = await arrive(statements, 1) + await arrive(statements, 2, lane="b")
+        statements.proceed.clear()
+        tasks = await add_calls(statements, 1) + await add_calls(statements, 2, lane="b")
         assert statements.batches == [("a", [1]), ("b", [2])]
-        statements.gate.set()
+        statements.proceed.set()
         assert await asyncio.gather(*tasks) == [10, 20]
 
     asyncio.run(scenario())
 
 
-def test_a_crowd_is_served_in_portions() -> None:
+def test_many_calls_are_split_into_batches_of_max_calls() -> None:
     async def scenario() -> None:
         statements = Statements()
         await asyncio.gather(*(statements.batcher.add("a", number) for number in range(2 * MAX_CALLS + 1)))
@@ -86,7 +86,7 @@ def test_a_crowd_is_served_in_portions() -> None:
     asyncio.run(scenario())
 
 
-def test_a_portion_is_not_too_heavy() -> None:
+def test_batch_weight_is_limited() -> None:
     async def scenario() -> None:
         statements = Statements()
         statements.weights = {1: MAX_WEIGHT - 1, 2: 2, 3: MAX_WEIGHT // 2, 4: MAX_WEIGHT // 2 - 1, 5: 2}
@@ -96,41 +96,41 @@ def test_a_portion_is_not_too_heavy() -> None:
     asyncio.run(scenario())
 
 
-def test_who_is_as_heavy_as_a_statement_may_be_waits_for_nobody() -> None:
+def test_call_of_maximum_weight_runs_at_once() -> None:
     async def scenario() -> None:
         statements = Statements()
         statements.weights = {2: MAX_WEIGHT}
-        statements.gate.clear()
-        tasks = await arrive(statements, 1) + await arrive(statements, 2)
+        statements.proceed.clear()
+        tasks = await add_calls(statements, 1) + await add_calls(statements, 2)
         assert statements.batches == [("a", [1]), ("a", [2])]
-        statements.gate.set()
+        statements.proceed.set()
         assert await asyncio.gather(*tasks) == [10, 20]
 
     asyncio.run(scenario())
 
 
-def test_one_bad_row_fails_no_neighbour() -> None:
+def test_bad_row_fails_only_its_own_call() -> None:
     async def scenario() -> None:
         statements = Statements()
-        answers = await asyncio.gather(
+        results = await asyncio.gather(
             *(statements.batcher.add("a", number) for number in (1, -1, 2)), return_exceptions=True
         )
-        assert [answers[0], type(answers[1]), answers[2]] == [10, asyncpg.DataError, 20]
+        assert [results[0], type(results[1]), results[2]] == [10, asyncpg.DataError, 20]
         assert await statements.batcher.add("a", 3) == 30
 
     asyncio.run(scenario())
 
 
-def test_who_waits_behind_a_statement_that_does_not_end_goes_away_unserved() -> None:
+def test_call_behind_a_hanging_statement_times_out_as_not_done() -> None:
     async def scenario() -> None:
-        statements = Statements(patience=0.01)
-        statements.gate.clear()
-        (first,) = await arrive(statements, 1)
+        statements = Statements(timeout=0.01)
+        statements.proceed.clear()
+        (first,) = await add_calls(statements, 1)
         for number in (2, 3):
-            with pytest.raises(DatabaseUnavailable) as refusal:
+            with pytest.raises(DatabaseUnavailable) as raised:
                 await statements.batcher.add("a", number)
-            assert refusal.value.outcome == "not_done"
-        statements.gate.set()
+            assert raised.value.outcome == "not_done"
+        statements.proceed.set()
         assert await first == 10
         assert await statements.batcher.add("a", 4) == 40
         assert statements.batches == [("a", [1]), ("a", [4])]
@@ -139,38 +139,41 @@ def test_who_waits_behind_a_statement_that_does_not_end_goes_away_unserved() -> 
 
 
 @pytest.mark.parametrize(("outcome", "later"), [("unknown", "unknown"), ("not_done", "not_done")])
-def test_all_who_shared_a_statement_hear_what_became_of_it(outcome: Outcome, later: Outcome) -> None:
-    """And one that may have written says `unknown` of everything that fails after it, in each of their requests."""
+def test_all_calls_of_a_failed_statement_get_its_outcome(outcome: Outcome, later: Outcome) -> None:
+    """After outcome `unknown`, each of these requests counts as having written."""
 
     async def scenario() -> None:
         statements = Statements()
         statements.failure = DatabaseUnavailable("gone", outcome)
-        answers = await asyncio.gather(
+        results = await asyncio.gather(
             *(statements.batcher.add("a", number) for number in range(3)), return_exceptions=True
         )
-        assert [getattr(answer, "outcome", None) for answer in answers] == [outcome] * 3
-        assert await asyncio.gather(*(_marked(statements) for _ in range(2))) == [later == "unknown"] * 2
+        assert [getattr(result, "outcome", None) for result in results] == [outcome] * 3
+        assert (
+            await asyncio.gather(*(_has_written_after_failure(statements) for _ in range(2)))
+            == [later == "unknown"] * 2
+        )
 
     asyncio.run(scenario())
 
 
-async def _marked(statements: Statements) -> bool:
+async def _has_written_after_failure(statements: Statements) -> bool:
     reset_written()
     with pytest.raises(DatabaseUnavailable):
         await statements.batcher.add("a", 1)
     return has_written()
 
 
-def test_what_the_first_caller_has_written_before_does_not_concern_the_others() -> None:
+def test_earlier_writes_of_the_first_caller_are_not_attributed_to_the_batch() -> None:
     async def scenario() -> None:
-        seen: list[bool] = []
+        flags: list[bool] = []
 
         async def run(_lane: str, numbers: Sequence[int]) -> Sequence[int]:
-            seen.append(has_written())
+            flags.append(has_written())
             return numbers
 
         mark_written()
-        await Batcher("test", run, PATIENCE, weigh=lambda _: 1).add("a", 1)
-        assert seen == [False]
+        await Batcher("test", run, TIMEOUT, weigh=lambda _: 1).add("a", 1)
+        assert flags == [False]
 
     asyncio.run(scenario())

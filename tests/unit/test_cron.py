@@ -1,4 +1,4 @@
-"""Cron expressions: what is one, and when it fires, above all on the days on which clocks are set."""
+"""Cron expressions: validation and run times, especially around daylight-saving changes."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile
@@ -12,11 +12,11 @@ BERLIN, NEW_YORK, LORD_HOWE, SAO_PAULO = "Europe/Berlin", "America/New_York", "A
 
 
 def runs(expression: str, zone: str, first: str, until: str) -> list[str]:
-    """Between two wall times, as the clock shows them with its offset."""
-    at = ZoneInfo(zone)
-    start, end = (datetime.fromisoformat(text).replace(tzinfo=at) for text in (first, until))
-    found = takewhile(lambda run: run < end, Cron(expression, at).after(start - timedelta(microseconds=1)))
-    return [f"{run.astimezone(at):%d %H:%M %z}" for run in found]
+    """Returns the runs between two wall times, as wall times with UTC offset."""
+    timezone = ZoneInfo(zone)
+    start, end = (datetime.fromisoformat(text).replace(tzinfo=timezone) for text in (first, until))
+    found = takewhile(lambda run: run < end, Cron(expression, timezone).after(start - timedelta(microseconds=1)))
+    return [f"{run.astimezone(timezone):%d %H:%M %z}" for run in found]
 
 
 def next_five(expression: str, after: str) -> list[str]:
@@ -34,11 +34,11 @@ def next_five(expression: str, after: str) -> list[str]:
         ("30 4 1,15 * *", "2026-01-01 04:30"),
         ("0 0 1 JAN *", "2027-01-01 00:00"),
         ("0 0 * * 7", "2026-01-04 00:00"),
-        ("0 0 13 * 5", "2026-01-02 00:00"),  # either day matches, as in any cron
+        ("0 0 13 * 5", "2026-01-02 00:00"),  # either day matches, as in every cron
         ("0 0 L * *", "2026-01-31 00:00"),
         ("0 0 * * 1#2", "2026-01-12 00:00"),
         ("0 0 29 2 *", "2028-02-29 00:00"),
-        ("0 0 29 2 */7", "2032-02-29 00:00"),  # a Sunday too
+        ("0 0 29 2 */7", "2032-02-29 00:00"),  # a leap day on a Sunday
         (" 0\t12  *  * * ", "2026-01-01 12:00"),
         ("@hourly", "2026-01-01 01:00"),
         ("@Daily", "2026-01-02 00:00"),
@@ -47,11 +47,11 @@ def next_five(expression: str, after: str) -> list[str]:
         ("@yearly", "2027-01-01 00:00"),
     ],
 )
-def test_the_first_run_after_new_year(expression: str, first: str) -> None:
+def test_first_run_after_new_year(expression: str, first: str) -> None:
     assert next_five(expression, "2026-01-01 00:00")[0] == first
 
 
-def test_every_macro_is_an_expression() -> None:
+def test_every_macro_equals_its_expression() -> None:
     assert all(
         next_five(macro, "2026-01-01 00:00") == next_five(fields, "2026-01-01 00:00")
         for macro, fields in MACROS.items()
@@ -83,7 +83,7 @@ def test_every_macro_is_an_expression() -> None:
         ("0 0 */31 2 MON#5", "cron never fires"),
     ],
 )
-def test_what_is_no_expression_or_never_fires_is_refused(expression: str, why: str) -> None:
+def test_invalid_expression_or_one_that_never_runs_is_rejected(expression: str, why: str) -> None:
     with pytest.raises(CronError, match=why):
         Cron(expression, ZoneInfo("UTC"))
 
@@ -91,7 +91,7 @@ def test_what_is_no_expression_or_never_fires_is_refused(expression: str, why: s
 @pytest.mark.parametrize(
     "name", ["UTC", "Europe/Berlin", "Africa/Casablanca", "Etc/GMT+5", "America/Argentina/Ushuaia"]
 )
-def test_a_zone_has_a_name_that_iana_knows(name: str) -> None:
+def test_iana_name_is_a_timezone(name: str) -> None:
     assert zone_named(name) == ZoneInfo(name)
 
 
@@ -99,25 +99,26 @@ def test_a_zone_has_a_name_that_iana_knows(name: str) -> None:
     "name",
     ["", "Mars/Olympus", "europe/berlin", "Europe", "localtime", "../UTC", "/etc/localtime", "UTC\x00", "+02:00"],
 )
-def test_any_other_name_is_no_zone(name: str) -> None:
+def test_any_other_name_is_not_a_timezone(name: str) -> None:
     assert zone_named(name) is None
 
 
 @pytest.mark.parametrize("offset", [timedelta(0), timedelta(microseconds=1), timedelta(seconds=59)])
-def test_a_run_comes_after_the_instant_and_never_at_it(offset: timedelta) -> None:
+def test_next_run_is_strictly_after_the_given_time(offset: timedelta) -> None:
     start = datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert next(Cron("* * * * *", ZoneInfo("UTC")).after(start + offset)) == start + timedelta(minutes=1)
     assert next(Cron("* * * * *", ZoneInfo("UTC")).after(start - timedelta(microseconds=1))) == start
 
 
-def test_a_year_of_runs_is_in_the_zone_of_the_schedule() -> None:
-    at = ZoneInfo(NEW_YORK)
-    found = list(islice(Cron("0 9 * * *", at).after(datetime(2026, 1, 1, tzinfo=UTC)), 365))
-    assert {run.astimezone(at).hour for run in found} == {9}
+def test_runs_follow_the_timezone_of_the_schedule_all_year() -> None:
+    timezone = ZoneInfo(NEW_YORK)
+    found = list(islice(Cron("0 9 * * *", timezone).after(datetime(2026, 1, 1, tzinfo=UTC)), 365))
+    assert {run.astimezone(timezone).hour for run in found} == {9}
     assert {run.hour for run in found} == {13, 14}
 
 
-# The day on which the clock jumps: 02:00 -> 03:00 in Berlin and New York, 02:00 -> 02:30 on Lord Howe, 00:00 -> 01:00 in São Paulo.
+# The clock jumps ahead: 02:00 -> 03:00 in Berlin and New York, 02:00 -> 02:30 on Lord Howe,
+# 00:00 -> 01:00 in São Paulo.
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_a_year_of_runs_is_in_the_zone_of_the_schedule() -> None:
         ),
     ],
 )
-def test_a_fixed_time_that_does_not_exist_fires_at_the_jump(
+def test_skipped_fixed_time_runs_at_the_jump(
     zone: str, expression: str, first: str, until: str, expected: list[str]
 ) -> None:
     assert runs(expression, zone, first, until) == expected
@@ -178,7 +179,7 @@ def test_a_fixed_time_that_does_not_exist_fires_at_the_jump(
             "2026-03-08T05:00",
             ["08 01:00 -0500", "08 03:00 -0400", "08 04:00 -0400"],
         ),
-        # Its hour from two to three has 30 minutes only.
+        # On that day the hour from two to three has only 30 minutes.
         (
             LORD_HOWE,
             "*/15 * * * *",
@@ -188,13 +189,13 @@ def test_a_fixed_time_that_does_not_exist_fires_at_the_jump(
         ),
     ],
 )
-def test_what_runs_every_hour_keeps_its_pace_over_the_jump(
+def test_hourly_schedule_continues_over_the_jump(
     zone: str, expression: str, first: str, until: str, expected: list[str]
 ) -> None:
     assert runs(expression, zone, first, until) == expected
 
 
-# The day on which an hour comes twice: 03:00 -> 02:00 in Berlin, 02:00 -> 01:00 in New York, 02:00 -> 01:30 on Lord Howe.
+# The clock goes back: 03:00 -> 02:00 in Berlin, 02:00 -> 01:00 in New York, 02:00 -> 01:30 on Lord Howe.
 
 
 @pytest.mark.parametrize(
@@ -215,9 +216,7 @@ def test_what_runs_every_hour_keeps_its_pace_over_the_jump(
         ),
     ],
 )
-def test_a_fixed_time_that_comes_twice_fires_once(
-    zone: str, expression: str, first: str, until: str, expected: list[str]
-) -> None:
+def test_repeated_fixed_time_runs_once(zone: str, expression: str, first: str, until: str, expected: list[str]) -> None:
     assert runs(expression, zone, first, until) == expected
 
 
@@ -247,13 +246,13 @@ def test_a_fixed_time_that_comes_twice_fires_once(
         ),
     ],
 )
-def test_what_runs_every_hour_runs_in_both_passes(
+def test_hourly_schedule_runs_in_both_repeated_hours(
     zone: str, expression: str, first: str, until: str, expected: list[str]
 ) -> None:
     assert runs(expression, zone, first, until) == expected
 
 
-def test_every_minute_is_every_minute_all_year_in_any_zone() -> None:
+def test_every_minute_schedule_has_no_gap_in_any_timezone() -> None:
     start = datetime(2026, 10, 24, 22, tzinfo=UTC)
     for zone in (BERLIN, NEW_YORK, LORD_HOWE):
         found = list(islice(Cron("* * * * *", ZoneInfo(zone)).after(start), 3000))

@@ -1,4 +1,4 @@
-"""Cron around the days on which clocks are set, compared with a clock that is watched minute by minute."""
+"""Cron around daylight-saving changes, compared with a simulated clock, minute by minute."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.schedules.cron import Cron
 
-# The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.filterwarnings(
 MINUTE = timedelta(minutes=1)
 ALL_HOURS = frozenset(range(24))
 
-# Days around which clocks are set, on and back: by 30 minutes on Lord Howe, by a day in Apia, at midnight in São Paulo; in India never.
+# Days around clock changes, forward and back: by 30 minutes on Lord Howe, by a day in Apia, at midnight
+# in São Paulo; never in India.
 CHANGES = [
     ("Europe/Berlin", (2026, 3, 29)),
     ("Europe/Berlin", (2026, 10, 25)),
@@ -59,71 +60,71 @@ class Case(NamedTuple):
     def end(self) -> datetime:
         return self.start + timedelta(hours=40)
 
-    def found(self) -> list[datetime]:
+    def runs(self) -> list[datetime]:
         return list(takewhile(lambda run: run <= self.end, Cron(str(self.fields), self.zone).after(self.start)))
 
     def clock(self) -> Iterator[tuple[datetime, datetime]]:
-        """Every minute, and what the clock shows."""
+        """Yields every minute with the wall time at that minute."""
         instant = self.start
         while (instant := instant + MINUTE) <= self.end:
-            yield instant, _shown(instant, self.zone)
+            yield instant, _wall_time(instant, self.zone)
 
 
 def _text(values: frozenset[int]) -> str:
     return ",".join(map(str, sorted(values)))
 
 
-def _shown(instant: datetime, zone: ZoneInfo) -> datetime:
+def _wall_time(instant: datetime, zone: ZoneInfo) -> datetime:
     return instant.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
-def some(first: int, last: int, most: int = 4) -> st.SearchStrategy[frozenset[int]]:
-    return st.frozensets(st.integers(first, last), min_size=1, max_size=most)
+def integer_sets(first: int, last: int, max_size: int = 4) -> st.SearchStrategy[frozenset[int]]:
+    return st.frozensets(st.integers(first, last), min_size=1, max_size=max_size)
 
 
 @st.composite
 def cases(draw: st.DrawFn, hours: st.SearchStrategy[frozenset[int]]) -> Case:
     zone, day = draw(st.sampled_from(CHANGES))
     start = datetime(*day, tzinfo=UTC) + timedelta(minutes=draw(st.integers(-30 * 60, 14 * 60)))
-    days = draw(st.none() | some(1, 31, 20))
-    return Case(ZoneInfo(zone), start, Fields(draw(some(0, 59)), draw(hours), days))
+    days = draw(st.none() | integer_sets(1, 31, 20))
+    return Case(ZoneInfo(zone), start, Fields(draw(integer_sets(0, 59)), draw(hours), days))
 
 
-# Around the hours at which clocks are set, or anywhere.
-FIXED = cases(some(0, 4) | some(22, 23) | some(0, 23, 23))
+# Hours around the clock changes, or any hours.
+FIXED = cases(integer_sets(0, 4) | integer_sets(22, 23) | integer_sets(0, 23, 23))
 EVERY_HOUR = cases(st.just(ALL_HOURS))
 
 
-def seen_for_the_first_time(case: Case) -> list[datetime]:
-    """Fires when the clock shows, or jumps over, a time that it had not shown before."""
-    fired = []
-    before = max(_shown(case.start - n * MINUTE, case.zone) for n in range(25 * 60))
-    for instant, shown in case.clock():
-        passed = (before + n * MINUTE for n in range(1, (shown - before) // MINUTE + 1))
-        if any(case.fields.match(wall) for wall in passed):
-            fired.append(instant)
-        before = max(before, shown)
-    return fired
+def times_shown_for_the_first_time(case: Case) -> list[datetime]:
+    """Returns when the clock shows, or jumps over, a matching time that it had not shown before."""
+    runs = []
+    before = max(_wall_time(case.start - n * MINUTE, case.zone) for n in range(25 * 60))
+    for instant, wall_time in case.clock():
+        walls = (before + n * MINUTE for n in range(1, (wall_time - before) // MINUTE + 1))
+        if any(case.fields.match(wall) for wall in walls):
+            runs.append(instant)
+        before = max(before, wall_time)
+    return runs
 
 
 @given(FIXED)
-def test_fixed_times_fire_once_each_and_none_is_missed(case: Case) -> None:
-    assert case.found() == seen_for_the_first_time(case)
+def test_fixed_times_run_exactly_once(case: Case) -> None:
+    assert case.runs() == times_shown_for_the_first_time(case)
 
 
 @given(EVERY_HOUR)
-def test_what_runs_every_hour_fires_whenever_the_clock_shows_its_time(case: Case) -> None:
-    assert case.found() == [instant for instant, shown in case.clock() if case.fields.match(shown)]
+def test_hourly_schedule_runs_whenever_the_wall_time_matches(case: Case) -> None:
+    assert case.runs() == [instant for instant, wall_time in case.clock() if case.fields.match(wall_time)]
 
 
 @given(FIXED | EVERY_HOUR)
-def test_runs_come_one_after_the_other(case: Case) -> None:
-    found = [case.start, *case.found()]
-    assert all(run < later for run, later in pairwise(found))
+def test_runs_are_strictly_increasing(case: Case) -> None:
+    runs = [case.start, *case.runs()]
+    assert all(run < later for run, later in pairwise(runs))
 
 
 @given(FIXED | EVERY_HOUR, st.integers(0, 40 * 60 * 60))
-def test_it_does_not_matter_where_one_begins(case: Case, seconds: int) -> None:
+def test_runs_do_not_depend_on_the_start_time(case: Case, seconds: int) -> None:
     middle = case.start + timedelta(seconds=seconds)
-    later = [run for run in case._replace(start=middle).found() if run <= case.end]
-    assert later == [run for run in case.found() if run > middle]
+    later = [run for run in case._replace(start=middle).runs() if run <= case.end]
+    assert later == [run for run in case.runs() if run > middle]

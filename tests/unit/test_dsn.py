@@ -1,4 +1,4 @@
-"""What a DSN says: which hosts, and whether it leaves open who they are (E20)."""
+"""DSN parsing: the hosts, and whether the connection must verify the server's certificate."""
 
 import ssl
 
@@ -9,7 +9,7 @@ from app.db.dsn import Host, hosts, requires_tls
 
 
 @pytest.mark.parametrize(
-    ("dsn", "found"),
+    ("dsn", "expected"),
     [
         ("postgresql://", []),
         ("postgresql:///db", []),
@@ -22,12 +22,12 @@ from app.db.dsn import Host, hosts, requires_tls
         ("postgresql://%2Frun%2Fpg/db", [("/run/pg", 5432)]),
     ],
 )
-def test_hosts_are_found_where_the_driver_finds_them(dsn: str, found: list[tuple[str, int]]) -> None:
-    assert hosts(dsn) == [Host(*one) for one in found]
+def test_hosts_are_parsed_like_the_driver_parses_them(dsn: str, expected: list[tuple[str, int]]) -> None:
+    assert hosts(dsn) == [Host(*address) for address in expected]
 
 
 @pytest.mark.parametrize(
-    ("dsn", "verified"),
+    ("dsn", "expected"),
     [
         ("postgresql://db.example/x", True),
         ("postgresql://10.0.0.7/x", True),
@@ -41,11 +41,11 @@ def test_hosts_are_found_where_the_driver_finds_them(dsn: str, found: list[tuple
         ("postgresql:///x", False),
     ],
 )
-def test_who_leaves_this_machine_without_a_word_on_tls_must_be_verified(dsn: str, verified: bool) -> None:
-    assert requires_tls(dsn) is verified
+def test_remote_host_without_sslmode_requires_tls(dsn: str, expected: bool) -> None:
+    assert requires_tls(dsn) is expected
 
 
-def test_verified_means_certificate_and_name() -> None:
+def test_tls_verifies_certificate_and_host_name() -> None:
     context = tls.options("postgresql://db.example/x")["ssl"]
     assert isinstance(context, ssl.SSLContext)
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)

@@ -1,10 +1,12 @@
-"""Which settings of a Postgres lose acknowledged jobs, and which only deserve a word."""
+"""Postgres settings that can lose acknowledged jobs (failures), and settings that deserve a warning."""
+
+import re
 
 import pytest
 
 from app.db import session_settings
 from app.db.durability import Facts, durability_failures, durability_warnings
-from tests.readme.test_readme import code
+from app.db.migrations import ROOT
 
 GOOD: Facts = {
     "fsync": "on",
@@ -18,12 +20,12 @@ GOOD: Facts = {
 }
 
 
-def test_the_defaults_of_postgres_lose_nothing() -> None:
+def test_postgres_defaults_are_durable() -> None:
     assert (list(durability_failures(GOOD)), list(durability_warnings(GOOD, 12))) == ([], [])
 
 
 @pytest.mark.parametrize(
-    ("change", "begins"),
+    ("change", "prefix"),
     [
         ({"fsync": "off"}, "fsync is off"),
         ({"full_page_writes": "off"}, "full_page_writes is off"),
@@ -31,43 +33,46 @@ def test_the_defaults_of_postgres_lose_nothing() -> None:
         ({"synchronous_commit": "local", "standby_names": "b"}, "synchronous_commit is local"),
     ],
 )
-def test_what_loses_jobs_is_named(change: Facts, begins: str) -> None:
-    (found,) = durability_failures({**GOOD, **change})
-    assert found.startswith(begins)
+def test_setting_that_can_lose_jobs_is_a_failure(change: Facts, prefix: str) -> None:
+    (text,) = durability_failures({**GOOD, **change})
+    assert text.startswith(prefix)
 
 
 @pytest.mark.parametrize("level", ["on", "local", "remote_write", "remote_apply"])
-def test_without_a_standby_any_other_level_is_the_same(level: str) -> None:
+def test_without_standby_every_other_synchronous_commit_level_is_durable(level: str) -> None:
     assert list(durability_failures({**GOOD, "synchronous_commit": level})) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "begins"),
+    ("change", "prefix"),
     [
         ({"data_checksums": "off"}, "data_checksums is off"),
         ({"standby_names": "b"}, "no synchronous standby is connected"),
         ({"brokers": 9}, "9 broker processes may open 12 connections each, the server accepts 97"),
     ],
 )
-def test_what_deserves_a_word_is_named(change: Facts, begins: str) -> None:
-    (found,) = durability_warnings({**GOOD, **change}, 12)
-    assert found.startswith(begins)
+def test_risky_setting_is_a_warning(change: Facts, prefix: str) -> None:
+    (text,) = durability_warnings({**GOOD, **change}, 12)
+    assert text.startswith(prefix)
 
 
-def test_standbys_that_we_may_not_see_are_not_missed() -> None:
+def test_invisible_standbys_cause_no_warning() -> None:
     assert list(durability_warnings({**GOOD, "standby_names": "b", "standbys": None}, 12)) == []
 
 
-def test_a_session_that_lacks_a_setting_is_told_which() -> None:
-    has = list(session_settings.NEEDED.values())
-    assert list(session_settings.missing_settings(has)) == []
-    (told,) = session_settings.missing_settings(["on", *has[1:]])
-    assert told.endswith("should be set to: enable_seqscan=off")
+def test_missing_session_setting_is_named() -> None:
+    values = list(session_settings.NEEDED.values())
+    assert list(session_settings.missing_settings(values)) == []
+    (text,) = session_settings.missing_settings(["on", *values[1:]])
+    assert text.endswith("should be set to: enable_seqscan=off")
 
 
-def test_the_readme_gives_the_role_what_a_pooler_keeps_us_from_sending() -> None:
-    (told,) = code("Your own Postgres", "sql")
-    assert told.strip().splitlines() == [
+def test_documented_role_settings_equal_the_session_settings() -> None:
+    """A connection pooler does not pass the session settings on, so the role must have them."""
+    page = (ROOT / "docs" / "operations" / "postgres.md").read_text()
+    blocks = re.findall(r"^```sql\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if "ALTER ROLE longshore IN DATABASE" in block]
+    assert block.strip().splitlines() == [
         f"ALTER ROLE longshore IN DATABASE longshore SET {name} = '{value}';"
         for name, value in session_settings.NEEDED.items()
     ]

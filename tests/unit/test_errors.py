@@ -1,4 +1,4 @@
-"""The error tree: every class is drawn in the docstring, and says what the contract says."""
+"""The error tree: every class is in the docstring's tree, with the documented code and status."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from app import errors
 from app.errors import Problem
 
-# API.md's table, as far as it is built, then what we added.
+# Public codes and statuses: clients depend on them.
 CONTRACT = {
     "malformed_json": 400,
     "validation_failed": 422,
@@ -46,26 +46,26 @@ def problems() -> list[type[Problem]]:
     ]
 
 
-def test_codes_and_statuses_are_those_of_the_contract() -> None:
+def test_codes_and_statuses_are_unchanged() -> None:
     assert {kind.code: kind.status for kind in problems()} == CONTRACT
 
 
-def test_no_code_is_used_twice() -> None:
+def test_codes_are_unique() -> None:
     kinds: list[type[Problem]] = [Problem, *problems()]
     codes = [kind.code for kind in kinds]
     assert len(set(codes)) == len(codes)
 
 
-def test_every_class_is_drawn_in_the_tree_with_its_status() -> None:
-    drawn = re.findall(r"(\w+) (\d{3})\b", errors.__doc__ or "")
-    assert sorted(drawn) == sorted((kind.__name__, str(kind.status)) for kind in problems())
+def test_docstring_tree_lists_every_class_with_its_status() -> None:
+    listed = re.findall(r"(\w+) (\d{3})\b", errors.__doc__ or "")
+    assert sorted(listed) == sorted((kind.__name__, str(kind.status)) for kind in problems())
 
 
 @pytest.mark.parametrize("kind", problems(), ids=lambda kind: kind.__name__)
-def test_a_problem_has_a_title_of_its_own(kind: type[Problem]) -> None:
+def test_title_is_unique(kind: type[Problem]) -> None:
     assert [other for other in problems() if other.title == kind.title] == [kind]
 
 
-def test_a_database_that_is_away_says_whether_anything_was_done() -> None:
+def test_database_unavailable_has_outcome_and_retry_after() -> None:
     problem = errors.DatabaseUnavailable("gone", "unknown")
     assert (problem.members, problem.retry_after) == ({"outcome": "unknown"}, 1)

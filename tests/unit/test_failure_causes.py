@@ -1,4 +1,4 @@
-"""The cause of a failed database call is in plain words: no class name, no host for callers, host and port for operators."""
+"""Causes of failed database calls in plain words: no class names; hosts and ports for operators only."""
 
 import errno
 import socket
@@ -8,13 +8,16 @@ import asyncpg
 from app.db.failure_causes import describe
 
 DSN = "postgresql://user:hunter2@db.example:6432,other.example/x"
-BOTH = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call failed ('127.0.0.1', 1)"
+BOTH_ADDRESSES_REFUSED = (
+    "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), "
+    "[Errno 111] Connect call failed ('127.0.0.1', 1)"
+)
 CASES: list[tuple[Exception, str]] = [
     (
         ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('10.0.0.1', 5432)"),
         "the database refuses connections",
     ),
-    (OSError(BOTH), "the database refuses connections"),
+    (OSError(BOTH_ADDRESSES_REFUSED), "the database refuses connections"),
     (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "the connection to the database broke"),
     (ConnectionError("unexpected connection_lost() call"), "the connection to the database broke"),
     (
@@ -33,12 +36,12 @@ CASES: list[tuple[Exception, str]] = [
 ]
 
 
-def test_cause_for_callers_names_no_host() -> None:
-    found = [(error, describe(error)) for error, _ in CASES]
-    assert [pair for pair, expected in zip(found, CASES, strict=True) if pair != expected] == []
+def test_cause_for_clients_contains_no_host() -> None:
+    results = [(error, describe(error)) for error, _ in CASES]
+    assert [pair for pair, expected in zip(results, CASES, strict=True) if pair != expected] == []
 
 
-def test_cause_for_operators_names_hosts_and_ports_without_the_password() -> None:
+def test_cause_for_operators_contains_hosts_and_ports_but_no_password() -> None:
     assert describe(CASES[0][0], DSN) == "the database refuses connections at db.example:6432, other.example:5432"
     assert describe(socket.gaierror(-2, "no"), DSN) == "unknown host name db.example, other.example"
     assert describe(ConnectionRefusedError(errno.ECONNREFUSED, "no"), "postgresql://u@/x?host=/run/pg") == (

@@ -1,4 +1,4 @@
-"""Ids: UUIDv7 that carry the lane of their job, and grow."""
+"""Job ids: increasing UUIDv7 that contain the lane of the job."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import RFC_4122, UUID
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.db import lanes
 from app.db.lanes import JobIdGenerator
 
-# The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
@@ -22,7 +22,7 @@ instants = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1), timezones=st
 
 
 @given(any_lane, instants)
-def test_an_id_is_a_uuid_v7_that_carries_its_lane(lane: int, now: datetime) -> None:
+def test_id_is_a_uuid_v7_that_contains_its_lane(lane: int, now: datetime) -> None:
     job_id = JobIdGenerator(lambda: now)(lane)
     assert (job_id.version, job_id.variant) == (7, RFC_4122)
     assert lanes.lane_of(job_id) == lane
@@ -30,28 +30,28 @@ def test_an_id_is_a_uuid_v7_that_carries_its_lane(lane: int, now: datetime) -> N
 
 
 @given(any_lane, instants)
-def test_an_id_tells_when_it_was_minted_to_the_millisecond(lane: int, now: datetime) -> None:
-    told = lanes.created_at(JobIdGenerator(lambda: now)(lane))
-    assert timedelta(0) <= now - told < timedelta(milliseconds=1)
+def test_id_contains_its_creation_time_in_milliseconds(lane: int, now: datetime) -> None:
+    created = lanes.created_at(JobIdGenerator(lambda: now)(lane))
+    assert timedelta(0) <= now - created < timedelta(milliseconds=1)
 
 
 @given(st.lists(st.tuples(any_lane, st.integers(-5000, 5000)), min_size=2, max_size=30))
-def test_ids_grow_even_when_the_clock_goes_back(minted: list[tuple[int, int]]) -> None:
-    clock = iter([NOON + timedelta(milliseconds=shift) for _, shift in minted])
+def test_ids_increase_even_if_the_clock_goes_back(requests: list[tuple[int, int]]) -> None:
+    clock = iter([NOON + timedelta(milliseconds=shift) for _, shift in requests])
     job_ids = JobIdGenerator(lambda: next(clock))
-    ids = [job_ids(lane) for lane, _ in minted]
+    ids = [job_ids(lane) for lane, _ in requests]
     assert ids == sorted(set(ids))
 
 
 @given(st.lists(st.lists(any_lane, max_size=20), max_size=5))
-def test_ids_that_are_minted_together_are_in_the_order_of_their_lanes_and_grow(together: list[list[int]]) -> None:
+def test_ids_generated_together_keep_the_order_of_lanes_and_increase(batches: list[list[int]]) -> None:
     job_ids = JobIdGenerator(lambda: NOON)
-    ids = [job_id for some in together for job_id in job_ids.several(some)]
-    assert [lanes.lane_of(job_id) for job_id in ids] == [lane for some in together for lane in some]
+    ids = [job_id for batch in batches for job_id in job_ids.generate_many(batch)]
+    assert [lanes.lane_of(job_id) for job_id in ids] == [lane for batch in batches for lane in batch]
     assert ids == sorted(set(ids))
 
 
-def test_more_ids_than_a_millisecond_has_room_for_still_grow() -> None:
+def test_ids_beyond_the_capacity_of_a_millisecond_still_increase() -> None:
     job_ids = JobIdGenerator(lambda: NOON)
     ids = [job_ids(0) for _ in range(5000)]
     assert ids == sorted(set(ids))
@@ -59,38 +59,38 @@ def test_more_ids_than_a_millisecond_has_room_for_still_grow() -> None:
 
 
 @given(any_lane, instants, instants)
-def test_the_first_id_of_an_instant_divides_before_from_after(lane: int, now: datetime, bound: datetime) -> None:
-    now, bound = now.replace(microsecond=0), bound.replace(microsecond=0)
-    assert (JobIdGenerator(lambda: now)(lane) >= lanes.first_id_at(bound)) == (now >= bound)
+def test_first_id_of_an_instant_separates_earlier_from_later_ids(lane: int, now: datetime, instant: datetime) -> None:
+    now, instant = now.replace(microsecond=0), instant.replace(microsecond=0)
+    assert (JobIdGenerator(lambda: now)(lane) >= lanes.first_id_at(instant)) == (now >= instant)
 
 
-def test_before_all_ids_there_is_a_first_one() -> None:
+def test_first_id_of_the_earliest_time_is_zero() -> None:
     assert lanes.first_id_at(datetime.min.replace(tzinfo=UTC)) == UUID(int=0)
 
 
 @given(st.integers(1, 65_535), st.integers(1, 256))
-def test_the_lanes_of_a_queue_name_the_queue(queue_id: int, count: int) -> None:
-    own = lanes.lanes_of(queue_id, count)
-    assert {lanes.queue_id_of(lane) for lane in own} == {queue_id}
-    assert own[-1] <= LAST_LANE
-    assert own[0] >= lanes.KEY_LANES
+def test_lanes_of_a_queue_contain_its_id(queue_id: int, count: int) -> None:
+    queue_lanes = lanes.lanes_of(queue_id, count)
+    assert {lanes.queue_id_of(lane) for lane in queue_lanes} == {queue_id}
+    assert queue_lanes[-1] <= LAST_LANE
+    assert queue_lanes[0] >= lanes.KEY_LANES
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_a_digest_keeps_its_parts_apart(a: str, b: str, c: str, d: str) -> None:
-    same = (a, b) == (c, d) or "\x1f" in a + b + c + d
-    assert same or lanes.digest(a, b) != lanes.digest(c, d)
+def test_digest_separates_its_parts(a: str, b: str, c: str, d: str) -> None:
+    is_same = (a, b) == (c, d) or "\x1f" in a + b + c + d
+    assert is_same or lanes.digest(a, b) != lanes.digest(c, d)
 
 
-def test_keys_spread_over_all_lanes() -> None:
-    spread = {lanes.lane_of_key(lanes.digest(str(number)), 8) for number in range(1000)}
-    assert spread == set(range(8))
+def test_keys_are_distributed_over_all_lanes() -> None:
+    used_lanes = {lanes.lane_of_key(lanes.digest(str(number)), 8) for number in range(1000)}
+    assert used_lanes == set(range(8))
 
 
 @given(st.lists(any_lane, max_size=20))
-def test_locks_are_taken_in_the_order_of_lanes_and_ids(chosen: list[int]) -> None:
+def test_grouped_ids_are_sorted_by_lane_and_id(job_lanes: list[int]) -> None:
     job_ids = JobIdGenerator(lambda: NOON)
-    grouped = lanes.by_lane([job_ids(lane) for lane in chosen], lambda job_id: job_id)
-    assert list(grouped) == sorted(set(chosen))
+    grouped = lanes.group_by_lane([job_ids(lane) for lane in job_lanes], lambda job_id: job_id)
+    assert list(grouped) == sorted(set(job_lanes))
     assert all(ids == sorted(ids) for ids in grouped.values())
-    assert sum(len(ids) for ids in grouped.values()) == len(chosen)
+    assert sum(len(ids) for ids in grouped.values()) == len(job_lanes)

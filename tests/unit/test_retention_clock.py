@@ -1,14 +1,14 @@
-"""The clock by which rows count as old follows a jump ahead only after a day."""
+"""The retention clock, which decides when rows are old, follows a jump ahead only after a day."""
 
-from app.db.retention_clock import BELIEVED_AFTER, RetentionClock
+from app.db.retention_clock import JUMP_ACCEPTED_AFTER, RetentionClock
 
 HOUR, DAY = 3600, 86400
 WALL = 1_800_000_000.0
 
 Steps = list[tuple[float, float]]
 
-# (hours that pass, by how many hours the database's clock is then off the right time), and by how many the retention clock is.
-STORIES: dict[str, tuple[Steps, float]] = {
+# Steps (hours that pass, error of the database's clock in hours), and the error of the retention clock.
+CASES: dict[str, tuple[Steps, float]] = {
     "steady": ([(1, 0), (30, 0), (1, 0)], 0),
     "slewed by seconds": ([(1, 0), (1, 0.01), (1, -0.01)], -0.01),
     "four minutes ahead": ([(1, 0), (1, 4 / 60)], 0.067),
@@ -27,22 +27,22 @@ STORIES: dict[str, tuple[Steps, float]] = {
 }
 
 
-def off_after(steps: Steps) -> float:
-    """Hours by which the retention clock is off the right time at the end."""
+def error_after(steps: Steps) -> float:
+    """Returns the error of the retention clock in hours after the steps."""
     elapsed = [0.0]
     clock = RetentionClock(wall=lambda: WALL, monotonic=lambda: elapsed[0])
-    for hours, off in steps:
+    for hours, error in steps:
         elapsed[0] += hours * HOUR
-        clock.observe(WALL + elapsed[0] + off * HOUR)
+        clock.observe(WALL + elapsed[0] + error * HOUR)
     return (clock.now().timestamp() - WALL - elapsed[0]) / HOUR
 
 
-def test_follows_a_jump_ahead_after_a_day_and_a_jump_back_at_once() -> None:
-    found = {name: round(off_after(steps), 3) for name, (steps, _) in STORIES.items()}
-    assert found == {name: expected for name, (_, expected) in STORIES.items()}
+def test_clock_follows_a_jump_ahead_after_a_day_and_a_jump_back_at_once() -> None:
+    errors = {name: round(error_after(steps), 3) for name, (steps, _) in CASES.items()}
+    assert errors == {name: expected for name, (_, expected) in CASES.items()}
 
 
-def test_advances_with_the_monotonic_clock_between_samples() -> None:
+def test_clock_advances_with_the_monotonic_clock_between_samples() -> None:
     elapsed = [0.0]
     clock = RetentionClock(wall=lambda: WALL, monotonic=lambda: elapsed[0])
     before = clock.now()
@@ -50,17 +50,17 @@ def test_advances_with_the_monotonic_clock_between_samples() -> None:
     assert (clock.now() - before).total_seconds() == 90
 
 
-def test_lag_is_how_far_it_is_behind_the_database_until_it_follows() -> None:
+def test_lag_is_the_distance_to_the_database_clock_until_it_is_followed() -> None:
     elapsed, lags = [0.0], []
     clock = RetentionClock(wall=lambda: WALL, monotonic=lambda: elapsed[0])
-    for at, off in ((0, 30), (10, 0), (20, DAY), (30, DAY), (BELIEVED_AFTER + 40, DAY)):
-        elapsed[0] = at
-        clock.observe(WALL + at + off)
+    for seconds, error in ((0, 30), (10, 0), (20, DAY), (30, DAY), (JUMP_ACCEPTED_AFTER + 40, DAY)):
+        elapsed[0] = seconds
+        clock.observe(WALL + seconds + error)
         lags.append(clock.lag())
     assert lags == [0, 0, DAY, DAY, 0]
 
 
-def test_a_clock_that_drifts_for_months_is_no_jump_and_takes_no_memory() -> None:
+def test_months_of_drift_are_no_jump_and_need_no_memory() -> None:
     elapsed, lags = [0.0], set()
     clock = RetentionClock(wall=lambda: WALL, monotonic=lambda: elapsed[0])
     for minute in range(100 * 24 * 60):

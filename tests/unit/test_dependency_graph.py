@@ -1,4 +1,4 @@
-"""Names to ids, and circles."""
+"""Dependency graph: resolving refs to ids, and detection of cycles."""
 
 from itertools import pairwise
 from uuid import UUID
@@ -12,39 +12,39 @@ from app.errors import ValidationFailed
 
 A, B = UUID("6f1c2a54-0234-4c5e-a310-f1a80f6ef701"), UUID("6f1c2a54-0234-4c5e-a310-f1a80f6ef702")
 
-# The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
 
 
-def way_round(parents: dict[str, list[str]]) -> list[str]:
-    """The circle that is told, or nothing."""
+def find_cycle(parents: dict[str, list[str]]) -> list[str]:
+    """Returns the cycle of the error, or an empty list."""
     try:
         check_no_cycle(parents, {ref: f"/jobs/{ref}" for ref in parents})
     except ValidationFailed as problem:
         (fault,) = problem.faults
-        way = fault.detail.split(" -> ")
-        assert (fault.pointer, fault.code) == (f"/jobs/{way[0]}/depends_on", "cycle")
-        return way
+        cycle = fault.detail.split(" -> ")
+        assert (fault.pointer, fault.code) == (f"/jobs/{cycle[0]}/depends_on", "cycle")
+        return cycle
     return []
 
 
-def test_refs_come_before_ids_and_each_parent_once() -> None:
+def test_refs_have_precedence_over_ids_and_parents_are_unique() -> None:
     assert resolve(["a", str(B), "a", str(A).upper()], {"a": A}, "") == [A, B]
     assert resolve([str(B)], {str(B): A}, "") == [A]
     assert resolve([], {}, "") == []
 
 
 @pytest.mark.parametrize("name", ["b", "0", str(A)[:-1], "01890000-0000-7000-8000-00000000000g"])
-def test_what_is_neither_is_pointed_at(name: str) -> None:
+def test_unknown_name_is_an_error_with_its_pointer(name: str) -> None:
     with pytest.raises(ValidationFailed) as raised:
         resolve(["a", name], {"a": A}, "/jobs/3")
     assert [(fault.pointer, fault.code) for fault in raised.value.faults] == [("/jobs/3/depends_on/1", "unknown_ref")]
 
 
 @pytest.mark.parametrize(
-    ("parents", "way"),
+    ("parents", "cycle"),
     [
         ({}, []),
         ({"a": []}, []),
@@ -57,33 +57,33 @@ def test_what_is_neither_is_pointed_at(name: str) -> None:
         ({"a": ["b", "b"], "b": []}, []),
     ],
 )
-def test_the_way_round_is_told(parents: dict[str, list[str]], way: list[str]) -> None:
-    assert way_round(parents) == way
+def test_error_lists_the_jobs_of_the_cycle(parents: dict[str, list[str]], cycle: list[str]) -> None:
+    assert find_cycle(parents) == cycle
 
 
-def test_a_chain_is_deeper_than_pythons_stack() -> None:
+def test_chain_may_be_longer_than_the_python_stack() -> None:
     chain = {f"{n}": [f"{n + 1}"] for n in range(20_000)}
-    assert way_round({**chain, "20000": []}) == []
-    assert way_round({**chain, "20000": ["0"]})[-3:] == ["17", "... (20001 jobs)", "0"]
+    assert find_cycle({**chain, "20000": []}) == []
+    assert find_cycle({**chain, "20000": ["0"]})[-3:] == ["17", "... (20001 jobs)", "0"]
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abcdef"), max_size=4)))
-def test_a_way_is_told_if_and_only_if_there_is_one(drawn: dict[str, list[str]]) -> None:
-    parents = {ref: [parent for parent in awaited if parent in drawn] for ref, awaited in drawn.items()}
-    way = way_round(parents)
-    assert bool(way) == _has_circle(parents)
-    assert all(parent in parents[ref] for ref, parent in pairwise(way))
-    assert not way or (way[0] == way[-1] and len(set(way)) == len(way) - 1)
+def test_cycle_is_reported_if_and_only_if_one_exists(names: dict[str, list[str]]) -> None:
+    parents = {ref: [parent for parent in depends_on if parent in names] for ref, depends_on in names.items()}
+    cycle = find_cycle(parents)
+    assert bool(cycle) == _has_cycle(parents)
+    assert all(parent in parents[ref] for ref, parent in pairwise(cycle))
+    assert not cycle or (cycle[0] == cycle[-1] and len(set(cycle)) == len(cycle) - 1)
 
 
-def _has_circle(parents: dict[str, list[str]]) -> bool:
-    """By taking away, again and again, whoever waits for nobody."""
-    left = dict(parents)
-    while free := [ref for ref, awaited in left.items() if not set(awaited) & left.keys()]:
+def _has_cycle(parents: dict[str, list[str]]) -> bool:
+    """Decides it by repeatedly removing the jobs without parents."""
+    remaining = dict(parents)
+    while free := [ref for ref, depends_on in remaining.items() if not set(depends_on) & remaining.keys()]:
         for ref in free:
-            del left[ref]
-    return bool(left)
+            del remaining[ref]
+    return bool(remaining)
 
 
-def test_ids_are_ids() -> None:
+def test_parents_given_by_id_are_uuids() -> None:
     assert all(isinstance(parent, UUID) for parent in resolve([str(A)], {}, ""))

@@ -1,4 +1,4 @@
-"""JSON merge patch on JSON text: RFC 7396, and what is not touched stays as it was spelt."""
+"""JSON merge patch on JSON text (RFC 7396): members outside the patch keep their exact spelling."""
 
 import json
 
@@ -15,7 +15,7 @@ def merge(text: str, patch: str) -> str:
     return merge_patch(text, _members.decode(patch))
 
 
-# The examples of RFC 7396, appendix A, whose patch is an object (ours always is).
+# The examples of RFC 7396, appendix A, whose patch is an object (the API accepts only objects).
 @pytest.mark.parametrize(
     ("text", "patch", "result"),
     [
@@ -32,25 +32,25 @@ def merge(text: str, patch: str) -> str:
         ("{}", '{"a":{"bb":{"ccc":null}}}', '{"a":{"bb":{}}}'),
     ],
 )
-def test_it_merges_as_the_rfc_says(text: str, patch: str, result: str) -> None:
+def test_merges_like_rfc_7396(text: str, patch: str, result: str) -> None:
     assert json.loads(merge(text, patch)) == json.loads(result)
 
 
-def test_numbers_keep_their_digits_on_both_sides() -> None:
-    kept = '{"id":12345678901234567890123,"rate":1.10,"deep":{"pi":3.14159265358979323846}}'
-    assert merge(kept, '{"new":1.00,"deep":{"e":2.71828182845904523536}}') == (
+def test_numbers_of_document_and_patch_keep_their_digits() -> None:
+    document = '{"id":12345678901234567890123,"rate":1.10,"deep":{"pi":3.14159265358979323846}}'
+    assert merge(document, '{"new":1.00,"deep":{"e":2.71828182845904523536}}') == (
         '{"id":12345678901234567890123,"rate":1.10,"deep":{"pi":3.14159265358979323846,"e":2.71828182845904523536},"new":1.00}'
     )
 
 
-def test_what_is_not_touched_keeps_its_spelling() -> None:
+def test_unpatched_members_keep_their_spelling() -> None:
     assert merge(r'{"a": [1,  2], "b": "\u00e9"}', '{"c": 1}') == r'{"a":[1,  2],"b":"\u00e9","c":1}'
 
 
-def test_an_empty_patch_changes_no_value() -> None:
+def test_empty_patch_changes_no_value() -> None:
     assert json.loads(merge('{"a": {"b": [null]}}', "{}")) == {"a": {"b": [None]}}
 
 
 @pytest.mark.parametrize("payload", ["null", "1", '"x"', "[]"])
-def test_a_payload_that_is_no_object_becomes_one(payload: str) -> None:
+def test_payload_that_is_not_an_object_becomes_one(payload: str) -> None:
     assert merge(payload, '{"a": 1}') == '{"a":1}'

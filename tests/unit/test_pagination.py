@@ -1,4 +1,4 @@
-"""Pages and cursors."""
+"""Pagination: page limits, byte limits and cursors."""
 
 import asyncio
 import json
@@ -12,65 +12,65 @@ from pydantic import ValidationError
 from app.errors import ValidationFailed
 from app.http.pagination import EncodedPage, PageParams, encode_page
 
-# The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
 
 
-def place(item: str) -> dict[str, str]:
+def cursor_members(item: str) -> dict[str, str]:
     return {"id": item}
 
 
-def page(found: list[str], *, limit: int = 2, max_bytes: int = 1000, total: int | None = None) -> EncodedPage[str]:
-    return asyncio.run(encode_page(found, str, place, limit=limit, max_bytes=max_bytes, total=total))
+def page(rows: list[str], *, limit: int = 2, max_bytes: int = 1000, total: int | None = None) -> EncodedPage[str]:
+    return asyncio.run(encode_page(rows, str, cursor_members, limit=limit, max_bytes=max_bytes, total=total))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=100))
-def test_a_cursor_says_where_the_page_ended(last: str) -> None:
+def test_cursor_holds_the_last_item_of_its_page(last: str) -> None:
     cursor = page([last, "more"], limit=1).next_cursor
     assert isinstance(cursor, str)
     assert PageParams(cursor=cursor, limit=1).after("id") == last
 
 
-def test_a_page_ends_at_its_limit_or_where_its_bytes_would_be_too_many() -> None:
-    """An item of one letter is three bytes and a comma."""
+def test_page_ends_at_item_limit_or_byte_limit() -> None:
+    """An item of one letter takes three bytes and a comma."""
     cases: dict[str, tuple[EncodedPage[str], list[str], bool]] = {
-        "all there are": (page(["a", "b"]), ["a", "b"], False),
-        "nothing": (page([]), [], False),
-        "one too many": (page(["a", "b", "c"]), ["a", "b"], True),
-        "just enough bytes": (page(["a", "b"], max_bytes=8), ["a", "b"], False),
+        "all items": (page(["a", "b"]), ["a", "b"], False),
+        "no items": (page([]), [], False),
+        "one item too many": (page(["a", "b", "c"]), ["a", "b"], True),
+        "exactly enough bytes": (page(["a", "b"], max_bytes=8), ["a", "b"], False),
         "one byte too few": (page(["a", "b"], max_bytes=7), ["a"], True),
-        "not one fits": (page(["a", "b"], max_bytes=1), ["a"], True),
-        "the only one does not fit": (page(["a"], max_bytes=1), ["a"], False),
+        "no item fits": (page(["a", "b"], max_bytes=1), ["a"], True),
+        "the only item does not fit": (page(["a"], max_bytes=1), ["a"], False),
         "the database found more": (page(["a"], total=2), ["a"], True),
     }
-    wrong = {
+    mismatches = {
         name: page
-        for name, (page, items, more) in cases.items()
-        if (page.items, page.next_cursor is not UNSET) != (items, more)
+        for name, (page, items, has_more) in cases.items()
+        if (page.items, page.next_cursor is not UNSET) != (items, has_more)
     }
-    assert wrong == {}
+    assert mismatches == {}
 
 
-def test_a_page_is_the_json_of_its_items_and_its_cursor() -> None:
+def test_response_contains_items_and_cursor() -> None:
     last, first = page(["a", "b"]), page(["a", "b", "c"])
     assert json.loads(bytes(last.response().body)) == {"items": ["a", "b"]}
     assert json.loads(bytes(first.response().body)) == {"items": ["a", "b"], "next_cursor": first.next_cursor}
 
 
-def test_the_first_page_is_after_nothing() -> None:
+def test_first_page_starts_at_the_beginning() -> None:
     assert PageParams(limit=1, cursor=None).after("id") == ""
 
 
 @pytest.mark.parametrize("forged", ["", "a", "!!", "e30=", "bnVsbA==", "eyJpZCI6IDF9", "ö", "/w==", "eyJ4Ijoi"])
-def test_a_forged_cursor_is_refused(forged: str) -> None:
-    with pytest.raises(ValidationFailed) as refused:
+def test_forged_cursor_is_rejected(forged: str) -> None:
+    with pytest.raises(ValidationFailed) as rejected:
         PageParams(limit=1, cursor=forged).after("id")
-    assert refused.value.faults[0].pointer == "/query/cursor"
+    assert rejected.value.faults[0].pointer == "/query/cursor"
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
-def test_a_limit_out_of_bounds_is_refused(limit: int) -> None:
+def test_limit_out_of_bounds_is_rejected(limit: int) -> None:
     with pytest.raises(ValidationError):
         PageParams(limit=limit, cursor=None)
