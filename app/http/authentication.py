@@ -1,4 +1,4 @@
-"""At the door of every route: who calls, whether the scope is there, and whether what the path names is theirs to reach."""
+"""Authenticates the caller of a request and checks its access, before the body is read."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, Protocol
@@ -12,73 +12,84 @@ from app.settings import is_loopback
 
 
 class Authenticator(Protocol):
-    async def admit(self, authorization: str | None) -> Caller:
-        """Raises Unauthenticated for no valid key, RateLimited for one that asks too often."""
+    async def authenticate(self, authorization: str | None) -> Caller:
+        """Raises Unauthenticated without a valid key, and RateLimited for a key over its quota."""
         ...
 
 
-# Raises if what the path names (a job, a queue) is not reached.
+# Raises if the key may not access the job or the queue that the path names.
 PathCheck = Callable[[Access, str, Mapping[str, str]], Awaitable[None]]
 
 
-def require_scopes(scopes: frozenset[Scope], *, everywhere: bool) -> Any:
-    """Runs before the body is looked at: a stranger's bytes are not worth parsing, and a large body of his is not even waited for."""
+def require_scopes(scopes: frozenset[Scope], *, all_queues: bool) -> Any:
+    """A route dependency: the caller needs one of the scopes, and access to what the path names.
 
-    async def enter(request: Request) -> None:
+    It runs before the body is parsed, and before a large body has arrived: the bytes of an
+    unauthenticated caller are not worth the work. `all_queues`: the key needs access to every queue.
+    """
+
+    async def check_access(request: Request) -> None:
         state = request.app.state
         headers: list[tuple[bytes, bytes]] = request.scope["headers"]
-        sent = dict(headers)
-        caller: Caller = await state.authenticator.admit(_authorization(sent, headers))
-        if caller is ANONYMOUS and _is_browser(sent):
-            _refuse_other_origins(sent, state.settings.host)
+        header_by_name = dict(headers)
+        caller: Caller = await state.authenticator.authenticate(_authorization(header_by_name, headers))
+        if caller is ANONYMOUS and _is_browser(header_by_name):
+            _reject_foreign_origin(header_by_name, state.settings.host)
         access = caller.access(scopes)
         if access is None:
-            raise Forbidden(f"this key lacks the scope {' or '.join(sorted(scopes))}")
-        if not access.everything:
-            if everywhere:
-                raise Forbidden("this call is for keys that reach every queue")
-            await state.border(access, request.scope["path"], request.path_params)
+            raise Forbidden(f"this API key lacks the scope {' or '.join(sorted(scopes))}")
+        if not access.all_queues:
+            if all_queues:
+                raise Forbidden("this call requires an API key with access to all queues")
+            await state.check_path(access, request.scope["path"], request.path_params)
         request.scope["state"]["access"] = access
 
-    return Depends(enter)
+    return Depends(check_access)
 
 
-def _authorization(sent: Mapping[bytes, bytes], headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """One, or none: of two, a proxy before us may have looked at the other."""
-    key = sent.get(b"authorization")
+def _authorization(header_by_name: Mapping[bytes, bytes], headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The Authorization header; None if there are several, as a proxy may have checked another."""
+    key = header_by_name.get(b"authorization")
     return (
         str(key, "latin-1") if key is not None and sum(name == b"authorization" for name, _ in headers) == 1 else None
     )
 
 
-def _refuse_other_origins(sent: Mapping[bytes, bytes], own_host: str) -> None:
-    """Where nobody needs a key, a page of somewhere else, open in a browser on this machine, could call in its user's name; also under a
-    name of its own that leads to us."""
-    origin, host = sent.get(b"origin"), sent.get(b"host", b"")
-    if sent.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (
+def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> None:
+    """Rejects calls of browser pages that another site has served.
+
+    On a broker without API keys such a page, open in a browser on this machine, could call in the
+    name of its user. It could also use its own host name, if that resolves to the broker.
+    """
+    origin, host = headers.get(b"origin"), headers.get(b"host", b"")
+    if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (
         None,
         b"http://" + host,
         b"https://" + host,
     ):
         raise ForeignOrigin(
-            "the request comes from a page of another origin: create an API key, and send it with the request"
+            "the request comes from a page of another origin: create an API key and send it with the request"
         )
-    if is_loopback(own_host) and not is_loopback(_name(str(host, "latin-1"))):
-        raise ForeignOrigin("the Host header is not a name of this machine: use localhost, or create an API key")
+    if is_loopback(bind_host) and not is_loopback(_host_name(str(host, "latin-1"))):
+        raise ForeignOrigin("the Host header does not name this machine: use localhost, or create an API key")
 
 
-def _is_browser(sent: Mapping[bytes, bytes]) -> bool:
-    """To go by what a page cannot leave out. Other programs on this machine may call us whatever they like."""
-    return b"origin" in sent or b"sec-fetch-site" in sent or b"mozilla" in sent.get(b"user-agent", b"").lower()
+def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
+    """Detects a browser by headers that a page cannot remove.
+
+    Other programs on this machine may use any host name for the broker.
+    """
+    return b"origin" in headers or b"sec-fetch-site" in headers or b"mozilla" in headers.get(b"user-agent", b"").lower()
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
+    """The host without its port and brackets."""
     return host.strip("[]") if host.endswith("]") or ":" not in host else host.rpartition(":")[0].strip("[]")
 
 
-def _entered(request: Request) -> Access:
+def _get_access(request: Request) -> Access:
     access: Access = request.scope["state"]["access"]
     return access
 
 
-AccessDep = Annotated[Access, resolver(_entered)]
+AccessDep = Annotated[Access, resolver(_get_access)]

@@ -1,4 +1,4 @@
-"""Who calls, and what that reaches: scopes, each limited to queue patterns (`work:email.*`). Knows no HTTP."""
+"""Callers and their access: scopes limited to queue patterns (`work:email.*`). Knows no HTTP."""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -17,14 +17,17 @@ class Scope(StrEnum):
     MANAGE = "manage"
 
 
-ADMIN = "admin"  # in a request for a key: all four scopes
+ADMIN = "admin"  # in the request that creates a key: all four scopes
 # No queue is named `.` or `..`.
 SCOPE_PATTERN = r"^(enqueue|work|read|manage|admin)(:(\.{0,2}[A-Za-z0-9_:*-]|\.{3})[A-Za-z0-9._:*-]{0,119})?$"
 SCOPE_RULE = "enqueue, work, read, manage or admin, alone or with a pattern of queue names such as work:email.*"
 
 
 class Grant(NamedTuple):
-    """One scope, for the queues that match. In a pattern `*` stands for anything; without one it is every queue."""
+    """One scope for the queues that match a pattern.
+
+    `*` matches any characters; the default is `*`.
+    """
 
     scope: Scope
     pattern: str
@@ -35,15 +38,15 @@ class Grant(NamedTuple):
         return cls(Scope(scope), pattern or "*")
 
 
-def expanded(text: str) -> list[str]:
-    """The scopes that one text of a request stands for: `admin:email.*` is all four scopes, for these queues."""
+def expand_scopes(text: str) -> list[str]:
+    """Replaces `admin` by the four scopes: `admin:email.*` is all of them, for these queues."""
     name, colon, pattern = text.partition(":")
     return [f"{scope}{colon}{pattern}" for scope in Scope] if name == ADMIN else [text]
 
 
 def is_admin(scopes: Iterable[str]) -> bool:
-    """Whether a key with these scopes manages every queue, and may therefore make other keys."""
-    return Grant(Scope.MANAGE, "*") in [Grant.parse(scope) for text in scopes for scope in expanded(text)]
+    """Whether a key with these scopes manages all queues, and may therefore create other keys."""
+    return Grant(Scope.MANAGE, "*") in [Grant.parse(scope) for text in scopes for scope in expand_scopes(text)]
 
 
 def _never() -> bool:
@@ -52,81 +55,88 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one request reaches: the queues for which its caller has the scope that the route asks for."""
+    """The queues that one request may access, by the scope of its route.
+
+    `is_inactive` tells whether the key has been revoked or has expired.
+    """
 
     caller: str
     patterns: frozenset[str]
     max_leases: int | None = None
-    ended: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    is_inactive: Callable[[], bool] = field(default=_never, repr=False, compare=False)
 
-    def check_not_revoked(self) -> None:
-        """For who has waited: the key may have been revoked, or have expired, meanwhile."""
-        if self.ended():
-            raise Unauthenticated("the key has ended while the call waited")
+    def check_key_active(self) -> None:
+        """For a call that has waited: its key may have been revoked or expired since."""
+        if self.is_inactive():
+            raise Unauthenticated("the API key was revoked or has expired while the call waited")
 
     @property
-    def everything(self) -> bool:
+    def all_queues(self) -> bool:
         return "*" in self.patterns
 
     def allows(self, queue: str) -> bool:
-        return self.everything or any(
-            _regex(pattern).fullmatch(queue) for pattern in self.patterns
-        )  # `_regex` remembers
+        return self.all_queues or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)  # cached
 
     def check(self, queue: str, pointer: str) -> None:
         if not self.allows(queue):
-            raise Forbidden.at(pointer, f"this key does not reach the queue {queue}")
+            raise Forbidden.at(pointer, f"this API key has no access to queue {queue}")
 
     @property
     def regex(self) -> str | None:
-        """For SQL: a name that matches is reached. None: every name is."""
+        """A regular expression for SQL that matches accessible queues. None: all queues."""
         return (
             None
-            if self.everything
-            else "|".join(f"^{_escaped(pattern).replace('*', '.*')}$" for pattern in sorted(self.patterns))
+            if self.all_queues
+            else "|".join(f"^{_escape(pattern).replace('*', '.*')}$" for pattern in sorted(self.patterns))
         )
 
 
-def _escaped(pattern: str) -> str:
-    """Of the characters in patterns only the dot and the star mean something to regular expressions, here and in Postgres."""
+def _escape(pattern: str) -> str:
+    """Escapes dots.
+
+    Of the characters in a pattern only dots and stars are special in a regular expression, both in
+    Python and in Postgres.
+    """
     return pattern.replace(".", r"\.")
 
 
 @lru_cache(maxsize=10_000)
 def _regex(pattern: str) -> "re.Pattern[str]":
-    """Each star but the last takes as little as it can and stays with that. With `.*` for each, `*a*a*a*a*a*a*b` took 7 s to find that it
-    does not match sixty times `a`."""
-    before, star, after = _escaped(pattern).rpartition("*")
+    """Compiles a pattern without backtracking: each star but the last is a lazy atomic group.
+
+    With `.*` for each star, `*a*a*a*a*a*a*b` took 7 s to find that it does not match 60 times `a`.
+    """
+    before, star, after = _escape(pattern).rpartition("*")
     first, *others = before.split("*")
     return re.compile("".join([first, *(f"(?>.*?{part})" for part in others), ".*" if star else "", after]))
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The holder of a key. Keys with the same name are one caller: a new key takes over from an old one."""
+    """The holder of a key. Keys with the same name are one caller, so that a key can be rotated."""
 
     name: str
     grants: frozenset[Grant]
     max_leases: int | None = None
-    ended: Callable[[], bool] = field(default=_never, repr=False, compare=False)
-    _reached: dict[frozenset[Scope], Access | None] = field(default_factory=dict, repr=False, compare=False)
+    is_inactive: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    _access_by_scopes: dict[frozenset[Scope], Access | None] = field(default_factory=dict, repr=False, compare=False)
 
     def access(self, scopes: frozenset[Scope]) -> Access | None:
-        """With any of these scopes; None if the caller has none of them."""
-        if scopes not in self._reached:
-            self._reached[scopes] = self._access(scopes)
-        return self._reached[scopes]
+        """The access that any of these scopes gives; None if the caller has none of them."""
+        if scopes not in self._access_by_scopes:
+            self._access_by_scopes[scopes] = self._access(scopes)
+        return self._access_by_scopes[scopes]
 
     def _access(self, scopes: Collection[Scope]) -> Access | None:
         patterns = frozenset(grant.pattern for grant in self.grants if grant.scope in scopes)
-        return Access(self.name, patterns, self.max_leases, self.ended) if patterns else None
+        return Access(self.name, patterns, self.max_leases, self.is_inactive) if patterns else None
 
 
-def caller_with(
-    name: str, scopes: Iterable[str], max_leases: int | None = None, ended: Callable[[], bool] = _never
+def make_caller(
+    name: str, scopes: Iterable[str], max_leases: int | None = None, is_inactive: Callable[[], bool] = _never
 ) -> Caller:
-    return Caller(name, frozenset(map(Grant.parse, scopes)), max_leases, ended)
+    return Caller(name, frozenset(map(Grant.parse, scopes)), max_leases, is_inactive)
 
 
-ANONYMOUS = caller_with("", Scope)  # where no keys have been made
-FULL_ACCESS = Access("", frozenset("*"))  # for what the broker does itself
+ANONYMOUS = make_caller("", Scope)  # any caller of a broker that has no API keys
+FULL_ACCESS = Access("", frozenset("*"))  # for operations of the broker itself

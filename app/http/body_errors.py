@@ -1,8 +1,9 @@
 """Finds all errors of a body that msgspec has rejected, by reading it again member by member.
 
-msgspec stops at the first error, words it for Python programmers, and rejects 60.0 as an integer, which JSON Schema accepts. This walk
-finds every error, words it for callers, and writes integral floats as integers. It runs only for bodies that failed, and visits a bounded
-number of values. Free JSON (`Raw`) is passed on as the bytes that were sent.
+msgspec stops at the first error, words it for Python programmers, and rejects 60.0 as an integer,
+which JSON Schema accepts. This walk finds every error, words it for callers, and writes integral
+floats as integers. It runs only for bodies that failed, and visits a bounded number of values. Free
+JSON (`Raw`) is passed on as the bytes that were sent.
 """
 
 import re
@@ -21,7 +22,7 @@ from app.http import instants
 T = TypeVar("T")
 
 MAX_VALUES = 20_000  # about 40 ms
-MAX_SHOWN = 100  # characters of a name that the caller made up
+MAX_SHOWN = 100  # characters of an unknown name that an error repeats
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 _items = msgspec.json.Decoder(list[Raw])
@@ -49,17 +50,20 @@ class BodyErrors:
         self.count = 0
         self.faults: list[Fault] = []
         self.others: dict[str, Raw] = {}
-        self._names_of_others = others
+        self._other_names = others
         self._suggest = suggest
         self._null_hint = null_hint
-        self._left = MAX_VALUES
+        self._values_left = MAX_VALUES
 
     def walk(self, kind: inspect.Type, raw: bytes | Raw, pointer: str) -> Any:
-        """Returns the value to decode instead of the sent one. It is meaningless once there is an error."""
-        self._left -= 1
-        if self._left < 0:
+        """Returns the value to decode instead of the sent one.
+
+        It is meaningless once there is an error.
+        """
+        self._values_left -= 1
+        if self._values_left < 0:
             raise TooManyValues
-        kind, rule = _unwrapped(kind)
+        kind, rule = _unwrap(kind)
         match kind:
             case inspect.RawType() | inspect.AnyType():
                 return Raw(raw)
@@ -76,14 +80,14 @@ class BodyErrors:
         if members is None:
             return None
         if not pointer:
-            self.others = {name: members.pop(name) for name in list(members) if name in self._names_of_others}
+            self.others = {name: members.pop(name) for name in list(members) if name in self._other_names}
         fields = {field.encode_name: field for field in kind.fields}
         for name in members:
             if name not in fields:
                 self._add(
-                    f"{pointer}/{escaped(name)}",
+                    f"{pointer}/{escape_pointer_step(name)}",
                     "unknown_field",
-                    partial(unknown_field, name, fields if self._suggest else ()),
+                    partial(unknown_field_detail, name, fields if self._suggest else ()),
                 )
         for name, field in fields.items():
             if field.required and name not in members:
@@ -107,33 +111,34 @@ class BodyErrors:
             return None
         self._check_size(kind, len(members), "member", pointer)
         return {
-            name: self.walk(kind.value_type, value, f"{pointer}/{escaped(name)}") for name, value in members.items()
+            name: self.walk(kind.value_type, value, f"{pointer}/{escape_pointer_step(name)}")
+            for name, value in members.items()
         }
 
-    def _check_size(self, kind: inspect.ListType | inspect.DictType, size: int, what: str, pointer: str) -> None:
+    def _check_size(self, kind: inspect.ListType | inspect.DictType, size: int, unit: str, pointer: str) -> None:
         if not _fits(size, kind.min_length, kind.max_length):
-            self._refuse(pointer, f"must have {_span(kind.min_length, kind.max_length, what)}; it has {size}")
+            self._reject(pointer, f"must have {_span(kind.min_length, kind.max_length, unit)}; it has {size}")
 
     def _parts(self, decoder: "msgspec.json.Decoder[T]", raw: bytes | Raw, pointer: str) -> T | None:
         try:
             return decoder.decode(raw)
         except msgspec.ValidationError:
             expected = _OBJECT if decoder is _members else _LIST
-            self._refuse(pointer, f"must be {expected}, not {_NAMES[type(msgspec.json.decode(raw))]}")
+            self._reject(pointer, f"must be {expected}, not {_NAMES[type(msgspec.json.decode(raw))]}")
             return None
 
     def _scalar(self, kind: inspect.Type, raw: bytes | Raw, pointer: str, rule: str | None) -> Any:
         value = msgspec.json.decode(raw)
         if isinstance(kind, inspect.IntType) and isinstance(value, float) and value.is_integer():
             value = int(value)
-        refusal = _refusal(kind, value)
-        if refusal:
-            self._refuse(pointer, f"must be {rule}" if rule and isinstance(value, str) else refusal)
+        reason = _violation(kind, value)
+        if reason:
+            self._reject(pointer, f"must be {rule}" if rule and isinstance(value, str) else reason)
         return value
 
-    def _refuse(self, pointer: str, why: str) -> None:
-        hint = self._null_hint if why.endswith(", not null") else ""
-        self._add(pointer, "invalid", lambda: f"{named(pointer)} {why}{hint}")
+    def _reject(self, pointer: str, reason: str) -> None:
+        hint = self._null_hint if reason.endswith(", not null") else ""
+        self._add(pointer, "invalid", lambda: f"{format_pointer(pointer)} {reason}{hint}")
 
     def _add(self, pointer: str, code: str, detail: Callable[[], str]) -> None:
         self.count += 1
@@ -141,73 +146,78 @@ class BodyErrors:
             self.faults.append(Fault(pointer, code, detail()))
 
 
-def escaped(name: str) -> str:
-    """The name as a step of a JSON pointer (RFC 6901)."""
+def escape_pointer_step(name: str) -> str:
+    """Escapes a name for a JSON pointer (RFC 6901)."""
     return name[:MAX_SHOWN].replace("~", "~0").replace("/", "~1")
 
 
-def named(pointer: str) -> str:
-    """`/jobs/3/queue` as people write it: jobs[3].queue."""
+def format_pointer(pointer: str) -> str:
+    """Formats a JSON pointer for people: `/jobs/3/queue` is jobs[3].queue."""
     steps = pointer.split("/")[1:]
     return "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in steps).lstrip(".") or "the body"
 
 
-def unknown_field(name: str, known: Iterable[str]) -> str:
+def unknown_field_detail(name: str, known: Iterable[str]) -> str:
+    """The error for an unknown field, with the most similar known name."""
     near = get_close_matches(name, list(known), n=1) if len(name) <= MAX_SHOWN else []
     return f"unknown field {name[:MAX_SHOWN]}" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
-    """The type without its metadata, and the text of its rule if it has one."""
+def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
+    """Returns the type without its metadata, and the text of its rule if it has one."""
     if isinstance(kind, inspect.Metadata):
         return kind.type, (kind.extra or {}).get("rule")
     return kind, None
 
 
-def _refusal(kind: inspect.Type, value: object) -> str | None:
-    """Why the value is not of this type; None if it is."""
+def _violation(kind: inspect.Type, value: object) -> str | None:
+    """How the value violates the type, as the predicate of a sentence; None if it does not."""
     match kind:
         case inspect.IntType():
-            return _not_in_bounds(kind, value) if type(value) is int else f"must be an integer, not {_shown(value)}"
+            return (
+                _bounds_violation(kind, value) if type(value) is int else f"must be an integer, not {_describe(value)}"
+            )
         case inspect.FloatType():
             return (
-                _not_in_bounds(kind, value) if type(value) in (int, float) else f"must be a number, not {_shown(value)}"
+                _bounds_violation(kind, value)
+                if type(value) in (int, float)
+                else f"must be a number, not {_describe(value)}"
             )
         case inspect.BoolType():
-            return None if isinstance(value, bool) else f"must be true or false, not {_shown(value)}"
+            return None if isinstance(value, bool) else f"must be true or false, not {_describe(value)}"
     if not isinstance(value, str):
-        return f"must be a string, not {_shown(value)}"
+        return f"must be a string, not {_describe(value)}"
     match kind:
         case inspect.StrType():
-            return _not_a_valid_text(kind, value)
+            return _text_violation(kind, value)
         case inspect.EnumType():
             options = [member.value for member in kind.cls]
             return None if value in options else f"must be one of {', '.join(options)}"
         case inspect.DateTimeType():
-            return _not_an_instant(value)
+            return _instant_violation(value)
         case inspect.UUIDType():
             return None if _is_uuid(value) else "must be a UUID"
     return None
 
 
-def _shown(value: object) -> str:
-    """The value of a float, as in "must be an integer, not 60.5"; otherwise the name of the type."""
+def _describe(value: object) -> str:
+    """The value of a float, as in "must be an integer, not 60.5"; the name of any other type."""
     return repr(value) if type(value) is float else _NAMES[type(value)]
 
 
-def _not_in_bounds(kind: inspect.IntType | inspect.FloatType, value: Any) -> str | None:
+def _bounds_violation(kind: inspect.IntType | inspect.FloatType, value: Any) -> str | None:
     return None if _fits(value, kind.ge, kind.le) else f"must be {_range(kind.ge, kind.le)}"
 
 
-def _not_a_valid_text(kind: inspect.StrType, value: str) -> str | None:
+def _text_violation(kind: inspect.StrType, value: str) -> str | None:
     if not _fits(len(value), kind.min_length, kind.max_length):
         return f"must have {_span(kind.min_length, kind.max_length, 'character')}; it has {len(value)}"
     return f"must match {kind.pattern}" if kind.pattern is not None and not re.search(kind.pattern, value) else None
 
 
-def _not_an_instant(value: str) -> str | None:
+def _instant_violation(value: str) -> str | None:
     try:
-        instants.read(value)
+        instants.parse(value)
     except ValueError as error:
         return str(error)
     return None
@@ -226,7 +236,7 @@ def _fits(value: float, low: float | None, high: float | None) -> bool:
 
 
 def _span(low: float | None, high: float | None, unit: str = "") -> str:
-    """`unit` is a noun in the singular."""
+    """Words a range such as "1 to 5 items". `unit` is a noun in the singular."""
     last = low if high is None else high
     noun = f" {unit}{'' if last == 1 else 's'}" if unit else ""
     if low is None or high is None:

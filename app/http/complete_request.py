@@ -1,4 +1,4 @@
-"""A request that is there to its last byte, and what can be found in it without waiting for anything."""
+"""A request whose body has arrived, and dependencies that are resolved from it synchronously."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -8,11 +8,13 @@ from fastapi import Request
 from fastapi.params import Depends
 from starlette.types import Scope
 
-Getter = Callable[[Any], object]
-Finder = Callable[[Request], Awaitable[object]]
+Resolve = Callable[[Any], object]
+ResolveAsync = Callable[[Request], Awaitable[object]]
 
 
 class CompleteRequest(Request):
+    """A request with all bytes of its body."""
+
     def __init__(self, scope: Scope, data: bytes) -> None:
         super().__init__(scope)
         self.data = data
@@ -24,20 +26,23 @@ def identity(request: Request) -> Request:
 
 @dataclass(frozen=True)
 class Resolver(Depends):
-    """A dependency that hot routes get by a call. The framework waits for it: what is no coroutine it would run in a thread."""
+    """A dependency with two forms: `resolve` for fast routes, and a coroutine for the framework.
 
-    get: Getter = identity
+    The framework would run a plain function in a thread.
+    """
+
+    resolve: Resolve = identity
 
     @property
-    def find(self) -> Finder:
+    def resolve_async(self) -> ResolveAsync:
         assert self.dependency is not None
         return self.dependency
 
 
-def resolver(get: Getter, find: Finder | None = None) -> Resolver:
-    """`find` is for requests of which something is still to come."""
+def resolver(resolve: Resolve, resolve_async: ResolveAsync | None = None) -> Resolver:
+    """A dependency. `resolve_async` is for requests whose body has not arrived completely."""
 
-    async def wait(request: Request) -> object:
-        return get(request)
+    async def call_resolve(request: Request) -> object:
+        return resolve(request)
 
-    return Resolver(find or wait, get=get)
+    return Resolver(resolve_async or call_resolve, resolve=resolve)

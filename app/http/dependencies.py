@@ -1,4 +1,4 @@
-"""How a route gets at its room: `Annotated[Intake, of(Intake)]`. `main` puts one of each kind into the app."""
+"""How a route gets a service: `Annotated[EnqueueService, service(EnqueueService)]`."""
 
 from typing import Any, TypeVar
 
@@ -10,12 +10,15 @@ T = TypeVar("T")
 
 
 def service(kind: type[T]) -> Any:
-    def find(request: Request) -> T:
-        room: T = request.app.state.rooms[kind]
-        return room
+    """A dependency: the service of this class that `create_app` has installed."""
 
-    return resolver(find)
+    def get(request: Request) -> T:
+        found: T = request.app.state.services[kind]
+        return found
+
+    return resolver(get)
 
 
-def install_services(app: FastAPI, *rooms: object) -> None:
-    app.state.rooms = {type(room): room for room in rooms}
+def install_services(app: FastAPI, *services: object) -> None:
+    """Makes the services available to `service`, one of each class."""
+    app.state.services = {type(service): service for service in services}

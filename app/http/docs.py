@@ -1,4 +1,4 @@
-"""GET /docs: the OpenAPI document to read and to try, with assets that come along (no internet needed)."""
+"""GET /docs: Swagger UI for the OpenAPI document, with bundled assets (no internet needed)."""
 
 from functools import cache
 from pathlib import Path
@@ -12,12 +12,14 @@ router = APIRouter(include_in_schema=False)
 
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
-# Scripts load from this server only and none is inline, so a script that a payload or a name injects does not run.
+# Scripts load from this server only and none is inline. A script injected by a payload or a name
+# does not run.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# This Swagger UI shows OpenAPI 3.0 only. What 3.1 adds to our document does not change how it is shown, so the page relabels its copy.
+# This Swagger UI supports OpenAPI 3.0 only. The 3.1 features of our document do not change how it
+# is shown, so the page relabels its copy.
 START = """fetch("/openapi.json")
   .then((response) => response.json())
   .then((document) =>
@@ -50,7 +52,11 @@ PAGE = """<!DOCTYPE html>
 
 @cache
 def _content(asset: str) -> bytes:
-    """Not a FileResponse, because that accepts Range headers and rejects invalid ones with an error format of its own."""
+    """Reads an asset.
+
+    Not a FileResponse, because that accepts Range headers, and rejects invalid ones with an error
+    format of its own.
+    """
     import swagger_ui_bundle  # type: ignore[import-untyped]
 
     return Path(swagger_ui_bundle.swagger_ui_path, asset).read_bytes()
@@ -69,5 +75,5 @@ async def read_docs_script() -> Response:
 @router.get("/docs/{asset}")
 async def read_docs_asset(asset: str) -> Response:
     if asset not in ASSETS:
-        raise NotFound(f"no asset {asset}")
+        raise NotFound(f"no asset named {asset}")
     return Response(_content(asset), media_type=ASSETS[asset])

@@ -1,6 +1,9 @@
-"""The hot seam: verbs that are called for every job go straight from the connection to their function, past ASGI, the framework's routing,
-its stack of middleware and its solver of dependencies. The function, its parameters, its errors and its place in the OpenAPI document are
-those of any route; what looks different in any way takes the framework's way to the same function."""
+"""Fast routes: operations that are called for every job, dispatched from the connection.
+
+A fast route bypasses ASGI, the framework's routing, its middleware and its dependency solver. Its
+function, parameters, errors and OpenAPI entry are like those of any other route. A request that is
+unusual in any way takes the framework's path to the same function.
+"""
 
 import asyncio
 import inspect
@@ -14,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.types import Receive, Scope
 
 from app import errors
-from app.http.complete_request import CompleteRequest, Finder, Getter, Resolver, identity, resolver
-from app.http.headers import sent_header
+from app.http.complete_request import CompleteRequest, Resolve, ResolveAsync, Resolver, identity, resolver
+from app.http.headers import get_header
 from app.http.middleware import RequestMiddleware
 from app.http.parameter_errors import validation_failed
 from app.http.problems import render
@@ -23,20 +26,23 @@ from app.server.exchange import Exchange
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_JOBS, _OF_JOB = "/jobs/", "/jobs/{job_id}/"
+_JOBS_PREFIX, _JOB_PREFIX = "/jobs/", "/jobs/{job_id}/"
 
 
 class FastRoute(APIRoute):
-    """For functions whose parameters are simple: the request, what a dependency finds without waiting, one header, an id in the path. Who
-    asks for more is told so when the module is imported."""
+    """A route whose function has simple parameters only.
+
+    A parameter may be the request, a `Resolver`, one header, or an id in the path. Any other
+    parameter fails when the module is imported.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._call: Callable[..., Awaitable[Response]] = endpoint
-        params = [_asked(parameter, path) for parameter in inspect.signature(endpoint).parameters.values()]
-        self._getters: list[Getter] = [one.get for one in params]
-        self._finders: list[Finder] = [one.find for one in params]
+        resolvers = [_resolver_for(parameter, path) for parameter in inspect.signature(endpoint).parameters.values()]
+        self._resolve: list[Resolve] = [dependency.resolve for dependency in resolvers]
+        self._resolve_async: list[ResolveAsync] = [dependency.resolve_async for dependency in resolvers]
         super().__init__(path, endpoint, **options)
-        self._door: list[Finder] = [
+        self._checks: list[ResolveAsync] = [
             depends.dependency for depends in self.dependencies if depends.dependency is not None
         ]
 
@@ -44,111 +50,117 @@ class FastRoute(APIRoute):
         return self.handle_streaming
 
     async def handle_streaming(self, request: Request) -> Response:
-        """What is still to come is waited for, when the caller has been let in."""
-        for enter in self._door:
-            await enter(request)
-        return await self._call(*[await find(request) for find in self._finders])
+        """Handles a request whose body is still arriving.
 
-    async def answer(self, request: CompleteRequest) -> Response:
-        for enter in self._door:
-            await enter(request)
-        return await self._call(*[get(request) for get in self._getters])
+        It waits for the body after the access check.
+        """
+        for check in self._checks:
+            await check(request)
+        return await self._call(*[await resolve(request) for resolve in self._resolve_async])
+
+    async def handle_complete(self, request: CompleteRequest) -> Response:
+        """Handles a request whose body has arrived: it waits for nothing but the access check."""
+        for check in self._checks:
+            await check(request)
+        return await self._call(*[resolve(request) for resolve in self._resolve])
 
 
-def fast_route(router: APIRouter, path: str, **contract: Any) -> Callable[[F], F]:
-    """Like `router.post`, for a verb that is called for every job."""
+def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]:
+    """Like `router.post`, for an operation that is called for every job."""
 
     def register(function: F) -> F:
-        router.add_api_route(path, function, methods=["POST"], route_class_override=FastRoute, **contract)
+        router.add_api_route(path, function, methods=["POST"], route_class_override=FastRoute, **options)
         return function
 
     return register
 
 
 class FastRouter:
-    """Finds the route of a hot verb by its path alone, and answers in its name."""
+    """Finds the fast route of a request by its path alone, and handles the request."""
 
-    def __init__(self, app: FastAPI, envelope: RequestMiddleware, routes: Iterable[FastRoute]) -> None:
+    def __init__(self, app: FastAPI, middleware: RequestMiddleware, routes: Iterable[FastRoute]) -> None:
         self._app = app
-        self._envelope = envelope
+        self._middleware = middleware
         routes = list(routes)
         self._by_path = {route.path: route for route in routes if "{" not in route.path}
-        self._by_verb = {route.path.removeprefix(_OF_JOB): route for route in routes if route.path.startswith(_OF_JOB)}
+        self._by_verb = {
+            route.path.removeprefix(_JOB_PREFIX): route for route in routes if route.path.startswith(_JOB_PREFIX)
+        }
 
-    def takes(self, cycle: Exchange) -> Coroutine[Any, Any, None] | None:
-        """The answer, if it is for one of us to give."""
-        route = self._find(cycle.params)
-        return None if route is None else self._answer(route, cycle)
+    def match(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """A coroutine that handles the request, or None if no fast route matches."""
+        route = self._find_route(exchange.params)
+        return None if route is None else self._handle(route, exchange)
 
-    def _find(self, scope: Scope) -> FastRoute | None:
+    def _find_route(self, scope: Scope) -> FastRoute | None:
         if scope["method"] != "POST" or scope["query_string"]:
             return None
         path: str = scope["path"]
-        found, named = self._by_path.get(path), {}
-        if found is None and path.startswith(_JOBS):
-            job_id, _, verb = path.removeprefix(_JOBS).partition("/")
-            found, named = self._by_verb.get(verb) if job_id else None, {"job_id": job_id}
-        if found is not None:
-            scope["path_params"] = named
-        return found
+        route, path_params = self._by_path.get(path), {}
+        if route is None and path.startswith(_JOBS_PREFIX):
+            job_id, _, verb = path.removeprefix(_JOBS_PREFIX).partition("/")
+            route, path_params = self._by_verb.get(verb) if job_id else None, {"job_id": job_id}
+        if route is not None:
+            scope["path_params"] = path_params
+        return route
 
-    async def _answer(self, route: FastRoute, cycle: Exchange) -> None:
+    async def _handle(self, route: FastRoute, exchange: Exchange) -> None:
         started = time.perf_counter()
-        scope = cycle.params
+        scope = exchange.params
         scope["app"] = self._app
-        name = self._envelope.open(scope)
+        request_id = self._middleware.begin(scope)
         try:
-            if cycle.more_body:
-                response = await route.handle_streaming(Request(scope, cast(Receive, cycle.receive)))
+            if exchange.more_body:
+                response = await route.handle_streaming(Request(scope, cast(Receive, exchange.receive)))
             else:
-                response = await route.answer(CompleteRequest(scope, bytes(cycle.body)))
+                response = await route.handle_complete(CompleteRequest(scope, bytes(exchange.body)))
         except errors.Problem as problem:
-            response = render(problem, name)
+            response = render(problem, request_id)
         except Exception as error:
-            response = self._envelope.failure(error, name)
-        except asyncio.CancelledError:  # the server stops and waits for nobody any more
-            response = render(errors.DatabaseUnavailable("the broker stops before this is done", "unknown"), name)
-        await cycle.send_response(
-            response.status_code, [*response.raw_headers, *self._envelope.headers(name)], bytes(response.body)
+            response = self._middleware.internal_error(error, request_id)
+        except asyncio.CancelledError:  # the server stops and no longer waits for requests
+            response = render(
+                errors.DatabaseUnavailable("the broker stopped before the request was done", "unknown"), request_id
+            )
+        await exchange.send_response(
+            response.status_code, [*response.raw_headers, *self._middleware.headers(request_id)], bytes(response.body)
         )
-        self._envelope.close(scope, route.name, response.status_code, time.perf_counter() - started)
+        self._middleware.finish(scope, route.name, response.status_code, time.perf_counter() - started)
 
 
-def _asked(parameter: inspect.Parameter, path: str) -> Resolver:
+def _resolver_for(parameter: inspect.Parameter, path: str) -> Resolver:
     name, kind = parameter.name, parameter.annotation
-    assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, (
-        f"a hot route is called by the order of its parameters: {name}"
-    )
+    assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, f"fast routes pass parameters by position: {name}"
     if kind is Request:
         return resolver(identity)
-    for fact in get_args(kind)[1:]:
-        if isinstance(fact, Resolver):
-            return fact
-        if isinstance(fact, params.Header):
-            return resolver(_header(name.replace("_", "-"), TypeAdapter(kind)))
-    assert f"{{{name}}}" in path, f"a hot route cannot take {name}"
-    return resolver(_in_path(name, TypeAdapter(kind)))
+    for annotation in get_args(kind)[1:]:
+        if isinstance(annotation, Resolver):
+            return annotation
+        if isinstance(annotation, params.Header):
+            return resolver(_from_header(name.replace("_", "-"), TypeAdapter(kind)))
+    assert f"{{{name}}}" in path, f"parameter of a fast route not supported: {name}"
+    return resolver(_from_path(name, TypeAdapter(kind)))
 
 
-def _header(name: str, kind: TypeAdapter[Any]) -> Getter:
+def _from_header(name: str, kind: TypeAdapter[Any]) -> Resolve:
     key = name.encode()
 
-    def get(request: Request) -> object:
-        value = sent_header(request.scope, key)
-        return None if value is None else _validated(kind, value, "header", name)
+    def resolve(request: Request) -> object:
+        value = get_header(request.scope, key)
+        return None if value is None else _validate(kind, value, "header", name)
 
-    return get
-
-
-def _in_path(name: str, kind: TypeAdapter[Any]) -> Getter:
-    def get(request: Request) -> object:
-        return _validated(kind, request.scope["path_params"][name], "path", name)
-
-    return get
+    return resolve
 
 
-def _validated(kind: TypeAdapter[Any], value: str, *place: str) -> object:
+def _from_path(name: str, kind: TypeAdapter[Any]) -> Resolve:
+    def resolve(request: Request) -> object:
+        return _validate(kind, request.scope["path_params"][name], "path", name)
+
+    return resolve
+
+
+def _validate(kind: TypeAdapter[Any], value: str, *location: str) -> object:
     try:
         return kind.validate_python(value)
     except ValidationError as error:
-        raise validation_failed([{**found, "loc": place} for found in error.errors()]) from None
+        raise validation_failed([{**found, "loc": location} for found in error.errors()]) from None

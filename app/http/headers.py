@@ -1,4 +1,4 @@
-"""What rooms read of a request beside its body: headers, the request id, and that no parameter is unknown."""
+"""Reads the parts of a request other than its body: headers, request id, parameter names."""
 
 from collections import Counter
 from typing import Annotated
@@ -16,23 +16,27 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         pattern=KEY_PATTERN,
-        description="Repeat the call with the same key to get the same answer instead of a second effect.",
+        description="Makes retries safe: a call repeated with the same key returns the first response "
+        "and has no second effect.",
     ),
 ]
 
 _TRACE = frozenset([b"traceparent", b"tracestate"])
 
 
-def sent_header(scope: Scope, name: bytes) -> str | None:
-    """The first of that name, which is in lower case like all names in a scope."""
+def get_header(scope: Scope, name: bytes) -> str | None:
+    """The first header of that name. The name is in lower case, like all names in a scope."""
     for key, value in scope["headers"]:
         if key == name:
             return str(value, "latin-1")
     return None
 
 
-def trace_of(request: Request) -> dict[str, str]:
-    """W3C trace context, stored on the job and handed out on claim. What is too long to be one is left out."""
+def trace_context(request: Request) -> dict[str, str]:
+    """The W3C trace context, which is stored with the job and delivered with it.
+
+    Values longer than 512 bytes are no valid trace context and are ignored.
+    """
     return {
         str(name, "latin-1"): str(value, "latin-1")
         for name, value in request.scope["headers"]
@@ -40,9 +44,12 @@ def trace_of(request: Request) -> dict[str, str]:
     }
 
 
-async def refuse_unknown_parameters(request: Request) -> None:
-    """For routes that take none: `POST /jobs/cancel?dry_run=true` must not cancel. Others refuse unknown ones by their model; probes may
-    carry what they like."""
+async def reject_unknown_parameters(request: Request) -> None:
+    """Rejects query parameters on routes that have none, and repeated parameters on all routes.
+
+    `POST /jobs/cancel?dry_run=true` must not cancel. Routes with parameters reject unknown ones by
+    their model. Health checks and documentation accept any parameter.
+    """
     if not request.scope["query_string"]:
         return
     names = [name for name, _ in request.query_params.multi_items()]
@@ -51,11 +58,11 @@ async def refuse_unknown_parameters(request: Request) -> None:
         raise ValidationFailed.at(
             f"/query/{next(iter(names), '')}", "this call takes no query parameters", "unknown_field"
         )
-    _refuse_repeated(names)
+    _reject_repeated(names)
 
 
-def _refuse_repeated(names: list[str]) -> None:
-    """No parameter takes several values: one of `state=ready&state=scheduled` would be lost."""
+def _reject_repeated(names: list[str]) -> None:
+    """No parameter has several values: of `state=ready&state=scheduled` one would be lost."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         detail = "this parameter takes one value; send it once"

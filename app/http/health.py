@@ -1,4 +1,4 @@
-"""What operators and orchestrators ask of a process: is it alive, is it ready, what does it count, what are its limits."""
+"""Health checks, metrics and limits of one process, for operators and orchestrators."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from app.errors import Problem
 from app.http.dependencies import service
-from app.http.operation import KEY_PROBLEMS, OPEN, READ, guarded, operation, problems
+from app.http.operation import KEY_PROBLEMS, PUBLIC, READ, operation, problems, require_key
 from app.http.request_body import json_response
 from app.http.schema_types import Int32, ResponseModel
 from app.metrics import Metrics
@@ -18,18 +18,18 @@ from app.settings import Settings
 
 router = APIRouter(tags=["operations"])
 
-CHECK_SECONDS = 3  # a database that hangs must not make the question hang too
-Probe = Callable[[], Awaitable[str]]
+CHECK_SECONDS = 3  # a database that hangs must not make /readyz hang too
+HealthCheck = Callable[[], Awaitable[str]]
 
 
 class Alive(ResponseModel):
-    """The process runs."""
+    """The process is running."""
 
     status: str
 
 
 class Check(ResponseModel):
-    """One thing that has to be right."""
+    """The result of one health check."""
 
     name: str
     ok: bool
@@ -37,14 +37,14 @@ class Check(ResponseModel):
 
 
 class Readiness(ResponseModel):
-    """Whether to send requests here, and why not."""
+    """Whether this process is ready for requests, and the result of each check."""
 
     ready: bool
     checks: list[Check]
 
 
 class Limits(ResponseModel):
-    """What this broker takes."""
+    """The limits of this broker."""
 
     max_payload_bytes: Int32
     max_batch_jobs: Int32
@@ -63,67 +63,80 @@ class Limits(ResponseModel):
 
 
 class Health:
-    """The checks of /readyz, by name. Each returns a detail, or raises."""
+    """The checks of /readyz, by name. Each returns a detail, or raises a Problem."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, checks: dict[str, Probe]) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, checks: dict[str, HealthCheck]) -> None:
         self.settings = settings
         self.metrics = metrics
         self._checks = checks
-        self._asking: asyncio.Task[Readiness] | None = None
+        self._running: asyncio.Task[Readiness] | None = None
 
     async def readiness(self) -> Readiness:
-        """Everybody may ask: those who ask at the same time get one answer, so that many of them cost the database no more than one."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(), name="readiness")
-        return await asyncio.shield(self._asking)
+        """Runs all checks. Concurrent calls share one run.
 
-    async def _ask(self) -> Readiness:
-        checks = [await _checked(name, check) for name, check in self._checks.items()]
+        The route is public, and many calls must not cost the database more than one.
+        """
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run_checks(), name="readiness")
+        return await asyncio.shield(self._running)
+
+    async def _run_checks(self) -> Readiness:
+        checks = [await _run_check(name, check) for name, check in self._checks.items()]
         return Readiness(ready=all(check.ok for check in checks), checks=checks)
 
 
-async def _checked(name: str, check: Probe) -> Check:
+async def _run_check(name: str, check: HealthCheck) -> Check:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return Check(name=name, ok=True, detail=await check())
     except Problem as problem:
         return Check(name=name, ok=False, detail=problem.detail)
     except TimeoutError:
-        return Check(name=name, ok=False, detail=f"no answer in {CHECK_SECONDS} s")
+        return Check(name=name, ok=False, detail=f"no response within {CHECK_SECONDS} s")
 
 
 HealthDep = Annotated[Health, service(Health)]
 
 
-@router.get("/livez", **operation(Alive, to=OPEN))
+@router.get("/livez", **operation(Alive, scopes=PUBLIC))
 async def get_liveness() -> Response:
-    """Whether the process runs. It does not ask the database: restarting us would not mend that."""
+    """Whether the process is running.
+
+    Does not query the database, because restarting the broker would not fix it.
+    """
     return json_response(Alive(status="alive"))
 
 
-@router.get("/readyz", **operation(Readiness, also={503: ("Not ready: some check failed.", Readiness)}, to=OPEN))
+@router.get(
+    "/readyz",
+    **operation(Readiness, other_responses={503: ("Not ready: a check failed.", Readiness)}, scopes=PUBLIC),
+)
 async def get_readiness(health: HealthDep) -> Response:
-    """Whether requests should be sent here: the database answers, the schema is this release's, we are not draining."""
+    """Whether to send requests to this process.
+
+    It is ready if the database answers and is durable, its schema fits this release, and the broker
+    is not draining.
+    """
     readiness = await health.readiness()
     return json_response(
         readiness, status=200 if readiness.ready else 503, headers={} if readiness.ready else {"Retry-After": "1"}
     )
 
 
-@router.get("/limits", **operation(Limits, to=OPEN))
+@router.get("/limits", **operation(Limits, scopes=PUBLIC))
 async def get_limits(health: HealthDep) -> Response:
-    """What this broker takes: sizes, counts, times."""
+    """The limits of this broker: sizes, counts and times."""
     settings = health.settings
-    own = {name: getattr(settings, name) for name in Limits.__struct_fields__ if name != "max_list_items"}
-    return json_response(Limits(**own, max_list_items=1000))
+    limits = {name: getattr(settings, name) for name in Limits.__struct_fields__ if name != "max_list_items"}
+    return json_response(Limits(**limits, max_list_items=1000))
 
 
 @router.get(
     "/metrics",
     response_class=PlainTextResponse,
     responses={200: {"description": "Prometheus text"}, **problems(*KEY_PROBLEMS)},
-    **guarded(READ, everywhere=True),
+    **require_key(READ, all_queues=True),
 )
 async def get_metrics(health: HealthDep) -> Response:
-    """What this process counts, for Prometheus."""
+    """The metrics of this process, for Prometheus."""
     return Response(generate_latest(health.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,7 +1,8 @@
 """The range of instants that the broker accepts, in bodies, queries and cursors.
 
-Both ends are at least a day inside Python's calendar, so that an instant can be written in any time zone. The ends of the calendar are a
-trap: the driver stores 0001-01-01T00:00:00Z, the zero time of Go, as `-infinity`, and reads that back as a datetime without a time zone.
+Both ends are at least a day inside Python's calendar, so that an instant can be written in any time
+zone. The ends of the calendar are a trap: asyncpg stores 0001-01-01T00:00:00Z, the zero time of Go,
+as `-infinity`, and reads that back as a datetime without a time zone.
 """
 
 import re
@@ -12,23 +13,23 @@ import msgspec
 
 FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 LAST = datetime(9999, 12, 30, 23, 59, 59, 999999, tzinfo=UTC)
-NO_SUCH_DAY = "must be a date and time that exist: the calendar has no such one"
-FORM = "must be an instant with a time zone, such as 2030-01-31T12:00:00Z"
-_FORMED = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+NO_SUCH_DATE = "must be a date and time that exist in the calendar"
+FORMAT_RULE = "must be an instant with a time zone, such as 2030-01-31T12:00:00Z"
+_FORMAT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 RANGE = "from 1970-01-01T00:00:00Z to 9999-12-30T23:59:59.999999Z"
 
 
-def read(text: str) -> datetime:
+def parse(text: str) -> datetime:
     """Parses RFC 3339 with a time zone, in the accepted range, as bodies do. Raises ValueError."""
     try:
         instant: datetime = msgspec.convert(text, Annotated[datetime, msgspec.Meta(tz=True)])
     except msgspec.ValidationError:
-        raise ValueError(NO_SUCH_DAY if _FORMED.fullmatch(text) else FORM) from None
-    if not is_accepted(instant):
+        raise ValueError(NO_SUCH_DATE if _FORMAT.fullmatch(text) else FORMAT_RULE) from None
+    if not is_in_range(instant):
         raise ValueError(f"must be {RANGE}")
     return instant
 
 
-def is_accepted(instant: datetime) -> bool:
+def is_in_range(instant: datetime) -> bool:
     """Compares in UTC, whatever the offset of the instant is."""
     return FIRST <= instant <= LAST

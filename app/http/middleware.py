@@ -1,4 +1,8 @@
-"""Around every request, as plain ASGI (a wrapped handler would never hear that its client left): id, log line, timing."""
+"""The middleware around every request: request id, log line, timing.
+
+It is plain ASGI, because a handler wrapped by BaseHTTPMiddleware is not notified that its client
+has disconnected.
+"""
 
 import logging
 import random
@@ -10,63 +14,66 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import Problem
-from app.http.headers import request_id, sent_header
+from app.http.headers import get_header, request_id
 from app.http.problems import render
 from app.log import log
 from app.metrics import Metrics
 
-_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # what users sent stays JSON, whatever a browser thinks of it
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # a browser must not guess that user data is HTML
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 
 
 class RequestMiddleware:
-    """Gives the request an id (the client's own if it is a sane one), counts and logs its end."""
+    """Gives each request an id (the client's, if it is a safe one), and records how it ended."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
         self._metrics = metrics
         self._verbose = log.is_enabled_for(logging.DEBUG)
-        self._timers: dict[
-            tuple[str, int], Histogram
-        ] = {}  # to look one up among the labels takes longer than to use it
+        # By route and status class. Finding a histogram by its labels takes longer than observing a
+        # value.
+        self._timers: dict[tuple[str, int], Histogram] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        name = self.open(scope)
-        routed = _as_get(scope)
+        id = self.begin(scope)
+        routed_scope = _route_head_as_get(scope)
         started = time.perf_counter()
-        status = 0  # until an answer has begun
+        status = 0  # until the response has started
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] += self.headers(name)
+                message["headers"] += self.headers(id)
             await send(message)
 
         try:
-            await self.app(routed, receive, send_with_id)
+            await self.app(routed_scope, receive, send_with_id)
         except Exception as error:
-            answer = self.failure(error, name)
+            response = self.internal_error(error, id)
             if status == 0:
-                await answer(scope, receive, send_with_id)
+                await response(scope, receive, send_with_id)
         finally:
-            self.close(scope, getattr(routed.get("route"), "name", "unknown"), status, time.perf_counter() - started)
+            route = getattr(routed_scope.get("route"), "name", "unknown")
+            self.finish(scope, route, status, time.perf_counter() - started)
 
-    def open(self, scope: Scope) -> str:
-        name = scope.setdefault("state", {})["request_id"] = _id_of(scope)
-        return name
+    def begin(self, scope: Scope) -> str:
+        """Returns the request id, and stores it in the scope."""
+        id = scope.setdefault("state", {})["request_id"] = _choose_id(scope)
+        return id
 
-    def headers(self, name: str) -> tuple[tuple[bytes, bytes], ...]:
-        return (b"x-request-id", name.encode()), _NO_SNIFFING
+    def headers(self, id: str) -> tuple[tuple[bytes, bytes], ...]:
+        return (b"x-request-id", id.encode()), _NO_SNIFFING
 
-    def failure(self, error: Exception, name: str) -> Response:
-        log.error("request failed", request_id=name, exc_info=error)
-        return render(Problem("the error was logged under this request id"), name)
+    def internal_error(self, error: Exception, id: str) -> Response:
+        log.error("request failed", request_id=id, exc_info=error)
+        return render(Problem("the error was logged with this request id"), id)
 
-    def close(self, scope: Scope, route: str, status: int, seconds: float) -> None:
+    def finish(self, scope: Scope, route: str, status: int, seconds: float) -> None:
+        """Observes the duration. Logs server errors, and at log level DEBUG every request."""
         timer = self._timers.get((route, status // 100))
         if timer is None:
             timer = self._timers[route, status // 100] = self._metrics.requests.labels(route, f"{status // 100}xx")
@@ -77,11 +84,14 @@ class RequestMiddleware:
             log.log(level, "request answered", request_id=request_id(scope), **facts)
 
 
-def _as_get(scope: Scope) -> Scope:
-    """Routes HEAD to the handler of GET. The server omits the body, because its own scope still says HEAD."""
+def _route_head_as_get(scope: Scope) -> Scope:
+    """Routes HEAD to the handler of GET.
+
+    The server omits the body, because its own scope still says HEAD.
+    """
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
 
-def _id_of(scope: Scope) -> str:
-    sent = sent_header(scope, b"x-request-id")
+def _choose_id(scope: Scope) -> str:
+    sent = get_header(scope, b"x-request-id")
     return sent if sent is not None and _SAFE_ID.fullmatch(sent) else f"{random.getrandbits(128):032x}"

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI knows of the routes, msgspec of the shapes, and openapi/examples of real calls."""
+"""The OpenAPI document: routes from FastAPI, models from msgspec, examples from files."""
 
 import json
 from collections.abc import Iterator
@@ -18,30 +18,36 @@ _METHODS = ("get", "put", "post", "delete", "patch")
 _BEARER = {
     "type": "http",
     "scheme": "bearer",
-    "description": "`Authorization: Bearer <key>`. An operation names the scopes of which the key needs one; a scope may be limited to "
-    "queues (`work:email.*`). A broker for which no key was ever created needs none, so every operation lists `{}` too. It listens on "
-    "loopback only, unless it is configured otherwise. From the first key on every call needs one.",
+    "description": "`Authorization: Bearer <key>`. Each operation lists scopes; the key needs one of them. A scope "
+    "may be limited to queues (`work:email.*`). A broker without API keys accepts calls without a key, so every "
+    "operation lists `{}` too. Such a broker listens on loopback only, unless configured otherwise. Once the first "
+    "key has been created, every call needs one.",
 }
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    made = get_openapi(
+    """Builds the OpenAPI document of the app."""
+    generated = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
     )
-    _, shapes = msgspec.json.schema_components(tuple(MODELS.values()), ref_template="#/components/schemas/{name}")
-    for shape in _descendants(RequestModel):
-        if shape.__name__ in shapes:
-            shapes[shape.__name__] |= shape.json_schema
-    enums = {name: schema for name, schema in made.get("components", {}).get("schemas", {}).items() if "enum" in schema}
-    made["components"] = {"schemas": dict(sorted({**enums, **shapes}.items())), "securitySchemes": {SECURITY: _BEARER}}
-    for path in made["paths"].values():
+    _, models = msgspec.json.schema_components(tuple(MODELS.values()), ref_template="#/components/schemas/{name}")
+    for model in _descendants(RequestModel):
+        if model.__name__ in models:
+            models[model.__name__] |= model.json_schema
+    schemas = generated.get("components", {}).get("schemas", {})
+    enums = {name: schema for name, schema in schemas.items() if "enum" in schema}
+    generated["components"] = {
+        "schemas": dict(sorted({**enums, **models}.items())),
+        "securitySchemes": {SECURITY: _BEARER},
+    }
+    for path in generated["paths"].values():
         for method in _METHODS:
             if method in path:
-                _finish(path[method])
+                _complete(path[method])
         if "put" in path:
-            path["put"]["requestBody"]["required"] = True  # see web.bodies
-    tidy: dict[str, Any] = _tidied(made)
-    return tidy
+            path["put"]["requestBody"]["required"] = True  # see `request_body.edited_body`
+    cleaned: dict[str, Any] = _clean(generated)
+    return cleaned
 
 
 def _descendants(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
@@ -50,9 +56,12 @@ def _descendants(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
         yield from _descendants(child)
 
 
-def _finish(operation: dict[str, Any]) -> None:
+def _complete(operation: dict[str, Any]) -> None:
+    """Removes FastAPI's 422, which we do not return, and adds the examples."""
     operation["responses"] = {
-        code: given for code, given in operation["responses"].items() if "HTTPValidationError" not in str(given)
+        code: response
+        for code, response in operation["responses"].items()
+        if "HTTPValidationError" not in str(response)
     }
     for example in examples(operation["operationId"]):
         if "requestBody" in operation:
@@ -63,41 +72,51 @@ def _finish(operation: dict[str, Any]) -> None:
 
 @cache
 def examples(operation_id: str) -> list[dict[str, Any]]:
-    """The usual call, `<operation_id>.json`, and others whose success has another status: `<operation_id>.207.json`."""
+    """The example calls of an operation.
+
+    `<operation_id>.json` is the usual call. `<operation_id>.207.json` is one that succeeds with
+    another status.
+    """
     others = sorted(EXAMPLES.glob(f"{operation_id}.*.json"))
     return [json.loads(path.read_text()) for path in (EXAMPLES / f"{operation_id}.json", *others) if path.exists()]
 
 
-def _tidied(value: Any) -> Any:
-    """What makes generated clients clean: no nulls, no defaults, no titles, sized numbers; and ECMA's spelling of a pattern's end."""
+def _clean(value: Any) -> Any:
+    """Cleans the document for client generators.
+
+    Removes nulls, defaults and titles, adds the size of numbers, and writes the end of a pattern as
+    in ECMAScript.
+    """
     if isinstance(value, list):
-        return [_tidied(item) for item in value]
+        return [_clean(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "anyOf" in value and {"type": "null"} in value["anyOf"]:
         value = {**_without_null(value["anyOf"]), **{name: item for name, item in value.items() if name != "anyOf"}}
-    tidy = {
-        name: item if name == "example" else _tidied(item) for name, item in value.items() if not _unwanted(name, item)
+    cleaned = {
+        name: item if name == "example" else _clean(item) for name, item in value.items() if not _is_removed(name, item)
     }
-    if "pattern" in tidy and isinstance(tidy["pattern"], str):
-        tidy["pattern"] = tidy["pattern"].replace(r"\Z", "$")
-    if tidy.get("type") in ("integer", "number"):
-        tidy.setdefault("format", "int32" if tidy["type"] == "integer" else "double")
-    return tidy
+    if "pattern" in cleaned and isinstance(cleaned["pattern"], str):
+        cleaned["pattern"] = cleaned["pattern"].replace(r"\Z", "$")
+    if cleaned.get("type") in ("integer", "number"):
+        cleaned.setdefault("format", "int32" if cleaned["type"] == "integer" else "double")
+    return cleaned
 
 
 def _without_null(options: list[dict[str, Any]]) -> dict[str, Any]:
-    left = [option for option in options if option != {"type": "null"}]
-    return left[0] if len(left) == 1 else {"anyOf": left}
+    remaining = [option for option in options if option != {"type": "null"}]
+    return remaining[0] if len(remaining) == 1 else {"anyOf": remaining}
 
 
-def _unwanted(name: str, item: Any) -> bool:
+def _is_removed(name: str, item: Any) -> bool:
     return (name == "title" and isinstance(item, str) and item != "Longshore") or (
         name == "default" and not isinstance(item, dict)
     )
 
 
 def install(app: FastAPI) -> None:
+    """Makes the app serve this document instead of FastAPI's."""
+
     @cache
     def openapi() -> dict[str, Any]:
         return document(app)

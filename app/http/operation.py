@@ -1,4 +1,7 @@
-"""What a route says about itself in the OpenAPI document: the shape it takes, the shapes it gives, the errors it may raise."""
+"""Describes an operation: its models, its errors, its scopes.
+
+The OpenAPI document is made from this.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,18 +12,19 @@ from fastapi import Depends
 from app import errors
 from app.http.authentication import require_scopes
 from app.http.authorization import Scope
-from app.http.headers import refuse_unknown_parameters
+from app.http.headers import reject_unknown_parameters
 from app.http.problems import Problem
 
-# FastAPI knows nothing of msgspec: routes refer to shapes by name, and web.openapi adds their schemas from here.
+# FastAPI does not know msgspec: routes refer to models by name, and `app.http.openapi` adds their
+# schemas.
 MODELS: dict[str, type] = {"Problem": Problem}
 
 SECURITY = "api_key"
-NO_KEY: dict[str, list[str]] = {}  # accepted by a broker for which no key was ever created
+NO_KEY: dict[str, list[str]] = {}  # accepted by a broker without API keys
 
 
-# Whom a route lets in. One with two scopes is for callers that have either.
-OPEN: Sequence[Scope] = ()  # probes and documentation
+# Scopes of a route. A key needs one of them.
+PUBLIC: Sequence[Scope] = ()  # health checks and documentation need no key
 ENQUEUE = (Scope.ENQUEUE,)
 WORK = (Scope.WORK,)
 READ = (Scope.READ,)
@@ -33,50 +37,55 @@ _BODY_PROBLEMS = (errors.MalformedJson, errors.PayloadTooLarge)
 
 
 def operation(
-    shape: type,
+    response: type,
     *raised: type[errors.Problem],
-    to: Sequence[Scope],
-    everywhere: bool = False,
-    takes: type | None = None,
+    scopes: Sequence[Scope],
+    all_queues: bool = False,
+    body: type | None = None,
     status: int = 200,
-    also: dict[int, tuple[str, type]] | None = None,
+    other_responses: dict[int, tuple[str, type]] | None = None,
 ) -> dict[str, Any]:
-    """Arguments for `@router.post(...)`. Every route may also answer with any other problem: that is the `default` response.
+    """Arguments for `@router.post(...)`.
 
-    `to` says whom: a route cannot be written without it. `everywhere`: only for keys that reach every queue.
+    Every route may also return any other problem, which is the `default` response. `scopes` has no
+    default, so that no route is public by mistake. `all_queues`: the key needs access to every
+    queue.
     """
     responses: dict[int | str, dict[str, Any]] = {
-        status: {"description": _first_sentence(shape), "content": _json(shape)},
-        **{code: {"description": text, "content": _json(other)} for code, (text, other) in (also or {}).items()},
+        status: {"description": _first_sentence(response), "content": _json(response)},
+        **{
+            code: {"description": text, "content": _json(model)}
+            for code, (text, model) in (other_responses or {}).items()
+        },
     }
-    common = (*((*KEY_PROBLEMS, errors.ValidationFailed) if to else ()), *(_BODY_PROBLEMS if takes else ()))
+    common = (*((*KEY_PROBLEMS, errors.ValidationFailed) if scopes else ()), *(_BODY_PROBLEMS if body else ()))
     responses |= problems(*common, *raised)
-    extra = {"requestBody": {"required": _needs_body(takes), "content": _json(takes)}} if takes else {}
-    door = guarded(to, everywhere=everywhere, **extra)
-    if to:  # after the door: a stranger hears nothing of what a call takes
-        door["dependencies"].append(Depends(refuse_unknown_parameters))
-    return {"status_code": status, "responses": responses, "response_model": None, **door}
+    extra = {"requestBody": {"required": _needs_body(body), "content": _json(body)}} if body else {}
+    options = require_key(scopes, all_queues=all_queues, **extra)
+    if scopes:  # after authentication: an unauthenticated caller learns nothing about parameters
+        options["dependencies"].append(Depends(reject_unknown_parameters))
+    return {"status_code": status, "responses": responses, "response_model": None, **options}
 
 
 def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI responses of a route that raises these problems, by status."""
     responses: dict[int | str, dict[str, Any]] = {}
     for error in dict.fromkeys(raised):
-        known = responses.setdefault(error.status, {"description": "", "content": _problem(error)})
-        known["description"] = "; ".join(filter(None, [known["description"], f"`{error.code}`: {error.title}"]))
-    return responses | OTHERWISE
+        response = responses.setdefault(error.status, {"description": "", "content": _problem(error)})
+        response["description"] = "; ".join(filter(None, [response["description"], f"`{error.code}`: {error.title}"]))
+    return responses | DEFAULT_RESPONSE
 
 
-def guarded(to: Sequence[Scope], *, everywhere: bool = False, **extra: Any) -> dict[str, Any]:
-    """The door of a route, and how the document tells of it."""
-    security = [*({SECURITY: [scope.value]} for scope in to), *([NO_KEY] if to else [])]
-    door = [require_scopes(frozenset(to), everywhere=everywhere)] if to else []
-    return {"dependencies": door, "openapi_extra": {**extra, "security": security}}
+def require_key(scopes: Sequence[Scope], *, all_queues: bool = False, **extra: Any) -> dict[str, Any]:
+    """Arguments for a route that checks these scopes, and says so in the OpenAPI document."""
+    security = [*({SECURITY: [scope.value]} for scope in scopes), *([NO_KEY] if scopes else [])]
+    checks = [require_scopes(frozenset(scopes), all_queues=all_queues)] if scopes else []
+    return {"dependencies": checks, "openapi_extra": {**extra, "security": security}}
 
 
-def _json(shape: type) -> dict[str, Any]:
-    MODELS[shape.__name__] = shape
-    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
+def _json(model: type) -> dict[str, Any]:
+    MODELS[model.__name__] = model
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
 
 
 def _problem(error: type[errors.Problem]) -> dict[str, Any]:
@@ -84,21 +93,22 @@ def _problem(error: type[errors.Problem]) -> dict[str, Any]:
         "type": f"/problems/{error.code}",
         "title": error.title,
         "status": error.status,
-        "detail": f"{error.title}, in the words of this case",
+        "detail": f"{error.title}: a sentence about this case",
         "instance": "171dfa6170c7451a8736e468487d31d0",
         "code": error.code,
     }
     return {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}}
 
 
-OTHERWISE: dict[int | str, dict[str, Any]] = {
+DEFAULT_RESPONSE: dict[int | str, dict[str, Any]] = {
     "default": {"description": "Any other problem", "content": _problem(errors.Problem)}
 }
 
 
-def _needs_body(shape: type) -> bool:
-    return any(field.required for field in msgspec.structs.fields(shape))
+def _needs_body(model: type) -> bool:
+    return any(field.required for field in msgspec.structs.fields(model))
 
 
-def _first_sentence(shape: type) -> str:
-    return (shape.__doc__ or "").split(". ")[0].rstrip(".")
+def _first_sentence(model: type) -> str:
+    doc = " ".join((model.__doc__ or "").split())
+    return doc.split(". ")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Lists come in pages: `limit` and an opaque `cursor`. There are no totals; counts live in stats."""
+"""Pages of lists: `limit` and an opaque `cursor`. There are no totals; statistics have counts."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _cursor = msgspec.json.Decoder(dict[str, str])
 
 
 class PageParams(BaseModel):
-    """The two parameters of every list. An unknown parameter is an error here too."""
+    """The two parameters of every list. An unknown parameter is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,19 +27,20 @@ class PageParams(BaseModel):
         100,
         ge=1,
         le=1000,
-        description="Most items of a page: 1 to 1000, default 100. Large items make it shorter: see `/limits`.",
+        description="Maximum number of items in a page: 1 to 1000, default 100. "
+        "A page of large items is shorter: see `max_list_bytes` in `/limits`.",
     )
-    cursor: str | None = Field(None, max_length=1000, description="`next_cursor` of the page before.")
+    cursor: str | None = Field(None, max_length=1000, description="`next_cursor` of the previous page.")
 
     def after(self, name: str) -> str:
-        """What the cursor says of where the last page ended; empty on the first page."""
+        """The value with which the previous page ended; empty on the first page."""
         if self.cursor is None:
             return ""
         try:
             last = _cursor.decode(urlsafe_b64decode(self.cursor))[name]
         except (ValueError, KeyError):
             last = "\0"
-        if "\0" in last:  # Postgres stores no NUL in texts, so no cursor of ours contains one
+        if "\0" in last:  # Postgres text cannot contain NUL, so a valid cursor does not
             raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page")
         return last
 
@@ -60,7 +61,7 @@ class EncodedPage(NamedTuple, Generic[T]):
 
 
 async def encode_page(
-    found: Sequence[R],
+    rows: Sequence[R],
     to_item: Callable[[R], T],
     cursor_of: Callable[[T], dict[str, str]],
     *,
@@ -68,13 +69,16 @@ async def encode_page(
     max_bytes: int,
     total: int | None = None,
 ) -> EncodedPage[T]:
-    """Encodes the first items that fit into `max_bytes` of JSON, at least one and at most `limit`. Callers query one row more than the
-    limit. If there are more rows than encoded items (`total`, by default the length of `found`), there is a next page, which begins
-    after the last encoded item."""
+    """Encodes the first items that fit into `max_bytes` of JSON, at least one and at most `limit`.
+
+    Callers query one row more than the limit. There is a next page if there are more rows than
+    encoded items; it begins after the last encoded item. `total` is the number of rows, by default
+    the length of `rows`.
+    """
     items: list[T] = []
     encoded: list[bytes] = []
     size = 0
-    async for row in in_slices(found[:limit]):
+    async for row in in_slices(rows[:limit]):
         item = to_item(row)
         data = encode(item)
         size += len(data) + 1
@@ -82,9 +86,9 @@ async def encode_page(
             break
         items.append(item)
         encoded.append(data)
-    more = len(items) < (len(found) if total is None else total)
-    return EncodedPage(items, encoded, _encoded_cursor(cursor_of(items[-1])) if more else UNSET)
+    has_more = len(items) < (len(rows) if total is None else total)
+    return EncodedPage(items, encoded, _encode_cursor(cursor_of(items[-1])) if has_more else UNSET)
 
 
-def _encoded_cursor(members: dict[str, str]) -> str:
+def _encode_cursor(members: dict[str, str]) -> str:
     return urlsafe_b64encode(msgspec.json.encode(members)).decode()

@@ -1,15 +1,15 @@
-"""Errors that pydantic finds in paths, query strings and headers, with the same texts as errors in bodies."""
+"""Words pydantic's errors in paths, query strings and headers like the errors in bodies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.errors import Fault, ValidationFailed
-from app.http.body_errors import unknown_field
+from app.http.body_errors import unknown_field_detail
 from app.http.headers import KEY_PATTERN, KEY_RULE
 from app.http.schema_types import NAME_PATTERN, NAME_RULE
 
 _CODES = {"extra_forbidden": "unknown_field", "missing": "missing"}
-_SENTENCES = {
+_DETAILS = {
     "missing": "{name} is required",
     "int_parsing": "{name} must be an integer",
     "int_from_float": "{name} must be an integer",
@@ -23,28 +23,33 @@ _SENTENCES = {
     "string_too_long": "{name} must have at most {max_length} characters",
     "value_error": "{name} {error}",
 }
-_PATTERNS = {NAME_PATTERN: NAME_RULE, KEY_PATTERN: KEY_RULE, r"^[0-9a-f]{16}$": "the id of a key: 16 digits of 0-9 a-f"}
+_PATTERNS = {
+    NAME_PATTERN: NAME_RULE,
+    KEY_PATTERN: KEY_RULE,
+    r"^[0-9a-f]{16}$": "the id of an API key: 16 hexadecimal digits (0-9 a-f)",
+}
 
 
-def validation_failed(found: Sequence[Mapping[str, Any]], known: Iterable[str] = ()) -> ValidationFailed:
-    """`known` are the names of the parameters that the call takes."""
-    return ValidationFailed.of([_fault(error, list(known)) for error in found])
+def validation_failed(errors: Sequence[Mapping[str, Any]], known: Iterable[str] = ()) -> ValidationFailed:
+    """`known` are the names of the call's parameters."""
+    return ValidationFailed.of([_fault(error, list(known)) for error in errors])
 
 
 def _fault(error: Mapping[str, Any], known: list[str]) -> Fault:
     steps = [str(step) for step in error["loc"]]
-    return Fault("/" + "/".join(steps), _CODES.get(error["type"], "invalid"), _sentence(error, steps[-1], known))
+    return Fault("/" + "/".join(steps), _CODES.get(error["type"], "invalid"), _detail(error, steps[-1], known))
 
 
-def _sentence(error: Mapping[str, Any], name: str, known: list[str]) -> str:
-    kind, facts = error["type"], error.get("ctx", {})
+def _detail(error: Mapping[str, Any], name: str, known: list[str]) -> str:
+    kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        return unknown_field(name, known).replace("field", "parameter", 1)
+        return unknown_field_detail(name, known).replace("field", "parameter", 1)
     if kind == "enum":
-        return f"{name} must be one of {', '.join(facts['expected'].replace(' or ', ', ').replace(chr(39), '').split(', '))}"
+        options: str = context["expected"].replace(" or ", ", ").replace("'", "")
+        return f"{name} must be one of {options}"
     if kind == "string_pattern_mismatch":
-        rule = _PATTERNS.get(facts["pattern"])
-        return f"{name} must be {rule}" if rule else f"{name} must match {facts['pattern']}"
-    if kind in _SENTENCES:
-        return _SENTENCES[kind].format(name=name, **facts)
+        rule = _PATTERNS.get(context["pattern"])
+        return f"{name} must be {rule}" if rule else f"{name} must match {context['pattern']}"
+    if kind in _DETAILS:
+        return _DETAILS[kind].format(name=name, **context)
     return str(error["msg"]).replace("Input should be", f"{name} must be")

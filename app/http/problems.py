@@ -1,4 +1,4 @@
-"""The one place that turns an error into an answer: application/problem+json (RFC 9457)."""
+"""Renders errors as application/problem+json (RFC 9457). No other module does."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -20,7 +20,10 @@ Methods = Mapping[str, Collection[str]]  # by path template
 
 
 class FieldProblem(ResponseModel):
-    """One thing that is wrong with the request. `pointer` is a JSON pointer into the body (or `/query/x`, `/path/x`)."""
+    """One error in the request.
+
+    `pointer` is a JSON pointer into the body, or `/query/x`, `/path/x`, `/header/x`.
+    """
 
     pointer: str
     code: str
@@ -28,7 +31,11 @@ class FieldProblem(ResponseModel):
 
 
 class Problem(ResponseModel):
-    """RFC 9457. `code` is for programs, `detail` for people, `instance` is the request id. Some members come with some codes only."""
+    """An error (RFC 9457).
+
+    `code` is for programs, `detail` for people, `instance` is the request id. Some members are
+    present with some codes only.
+    """
 
     type: str
     title: str
@@ -45,7 +52,8 @@ class Problem(ResponseModel):
     existing_job_id: str | UnsetType = UNSET
 
 
-def details(problem: errors.Problem, instance: str) -> Problem:
+def to_response_model(problem: errors.Problem, instance: str) -> Problem:
+    """The error as a response model, for use inside another response too."""
     return Problem(
         type=f"/problems/{problem.code}",
         title=problem.title,
@@ -61,37 +69,41 @@ def details(problem: errors.Problem, instance: str) -> Problem:
 def _detail(problem: errors.Problem) -> str:
     if problem.fault_count <= MAX_FAULTS:
         return problem.detail
-    number = errors.counted(problem.fault_count)
-    return problem.detail if problem.detail.startswith(number) else f"{problem.detail} ({number})"
+    count = errors.error_count(problem.fault_count)
+    return problem.detail if problem.detail.startswith(count) else f"{problem.detail} ({count})"
 
 
 def render(problem: errors.Problem, instance: str, headers: Mapping[str, str] | None = None) -> Response:
-    sent = {**problem.headers, **(headers or {})}
+    all_headers = {**problem.headers, **(headers or {})}
     if problem.retry_after is not None:
-        sent["Retry-After"] = str(problem.retry_after)
-    return Response(msgspec.json.encode(details(problem, instance)), problem.status, sent, "application/problem+json")
+        all_headers["Retry-After"] = str(problem.retry_after)
+    body = msgspec.json.encode(to_response_model(problem, instance))
+    return Response(body, problem.status, all_headers, "application/problem+json")
 
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(errors.Problem, _on_problem)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_anything)
-    app.add_middleware(_NoNul)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
+    app.add_exception_handler(HTTPException, _on_routing_error)
+    app.add_exception_handler(Exception, _on_internal_error)
+    app.add_middleware(_RejectNul)
 
 
-class _NoNul:
-    """Postgres has no NUL in texts: a filter with one can match nothing, and must not get that far. Bodies are checked as JSON."""
+class _RejectNul:
+    """Rejects NUL characters in query parameters.
+
+    Postgres cannot store them, so no filter could match. Bodies are checked as JSON.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and b"%00" in scope["query_string"]:
-            refusal = render(
+            response = render(
                 ValidationFailed.at("/query", "a parameter must not contain a NUL character"), request_id(scope)
             )
-            await refusal(scope, receive, send)
+            await response(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -101,18 +113,21 @@ async def _on_problem(request: Request, error: Exception) -> Response:
     return render(error, request_id(request.scope))
 
 
-async def _on_anything(request: Request, _error: Exception) -> Response:
-    """Raised again by the framework, and logged by the envelope."""
-    return render(errors.Problem("the error was logged under this request id"), request_id(request.scope))
+async def _on_internal_error(request: Request, _error: Exception) -> Response:
+    """Renders the error. The framework raises it again, and `RequestMiddleware` logs it."""
+    return render(errors.Problem("the error was logged with this request id"), request_id(request.scope))
 
 
-async def _on_invalid(request: Request, error: Exception) -> Response:
-    """Path and query errors, found by FastAPI. `GET /jobs/batch` is not a job with a bad id: that path exists, for POST."""
+async def _on_invalid_parameter(request: Request, error: Exception) -> Response:
+    """Renders errors that FastAPI finds in path and query parameters.
+
+    `GET /jobs/batch` is no invalid job id: the path exists for POST, so it is a wrong method.
+    """
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
-    if request.scope["path"] in request.app.state.methods and any(fault["loc"][0] == "path" for fault in found):
+    details = error.errors()
+    if request.scope["path"] in request.app.state.methods and any(detail["loc"][0] == "path" for detail in details):
         return _wrong_method(request)
-    return render(validation_failed(found, _known_parameters(request)), request_id(request.scope))
+    return render(validation_failed(details, _known_parameters(request)), request_id(request.scope))
 
 
 def _known_parameters(request: Request) -> list[str]:
@@ -123,8 +138,8 @@ def _known_parameters(request: Request) -> list[str]:
     return [name for model in models for name in getattr(model, "model_fields", ())]
 
 
-async def _on_http(request: Request, error: Exception) -> Response:
-    """The router's own: no such path, or not with that method."""
+async def _on_routing_error(request: Request, error: Exception) -> Response:
+    """Renders the router's errors: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         return _wrong_method(request)
@@ -133,16 +148,16 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 def _wrong_method(request: Request) -> Response:
     problem = MethodNotAllowed(f"{request.method} {request.url.path}")
-    return render(problem, request_id(request.scope), {"Allow": _allowed(request)})
+    return render(problem, request_id(request.scope), {"Allow": _allowed_methods(request)})
 
 
-def _allowed(request: Request) -> str:
+def _allowed_methods(request: Request) -> str:
     """All methods of the path. The router reports only those of the first route that matches."""
     methods: Methods = request.app.state.methods
     path = request.scope["path"]
-    fitting = [path] if path in methods else [template for template in methods if _fits(template, path)]
-    return ", ".join(sorted({method for template in fitting for method in methods[template]}))
+    matching = [path] if path in methods else [template for template in methods if _matches(template, path)]
+    return ", ".join(sorted({method for template in matching for method in methods[template]}))
 
 
-def _fits(template: str, path: str) -> bool:
+def _matches(template: str, path: str) -> bool:
     return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) is not None

@@ -1,9 +1,12 @@
-"""GET, edit, PUT: a caller may send read-only members back unchanged.
+"""Read-only members in the body of a PUT, for callers that GET, edit and PUT.
 
-Read-only members are those that a response has and its request model has not. The broker ignores an unchanged one and rejects a changed
-one, because the caller may expect an effect. Some advance on their own: a second later a schedule may have another next run. For these an
-earlier value is what an earlier GET returned, and only a later value is a change. Others depend on whether the resource is paused: they are
-not compared if it was paused or resumed after the caller read it.
+A member is read-only if the response model has it and the request model has not. The broker ignores
+an unchanged one, and rejects a changed one, because the caller may expect an effect.
+
+- Advancing members change on their own: a second later a schedule may have another next run. An
+  earlier value is what an earlier GET returned, so only a later value is a change.
+- Pause-dependent members are not compared if the resource was paused or resumed after the caller
+  read it.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -12,49 +15,59 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from app.errors import Fault, NotFound, refuse
+from app.errors import Fault, NotFound, raise_for_faults
 from app.http import instants
 
 T = TypeVar("T")
 
 
-class Edited(Generic[T]):
-    """The body of a PUT, and the read-only members that came with it."""
+class EditedBody(Generic[T]):
+    """The body of a PUT, and the read-only members in it."""
 
-    def __init__(self, body: T, others: dict[str, Raw], moving: Collection[str], by_pause: Collection[str]) -> None:
+    def __init__(
+        self, body: T, read_only: dict[str, Raw], advancing: Collection[str], pause_dependent: Collection[str]
+    ) -> None:
         self.body = body
-        self._others = others
-        self._moving = moving
-        self._by_pause = by_pause
+        self._read_only = read_only
+        self._advancing = advancing
+        self._pause_dependent = pause_dependent
 
     async def check(self, name: str, get: Callable[[], Awaitable[Struct]]) -> None:
-        """`get` returns the current state. If it raises NotFound only the name is compared: the caller puts a copy back after a DELETE."""
-        if not self._others:
+        """Rejects changed read-only members. `get` returns the current state.
+
+        If `get` raises NotFound, only the name is compared: the caller restores a deleted resource.
+        """
+        if not self._read_only:
             return
         try:
-            now = msgspec.json.decode(msgspec.json.encode(await get()))
-            compared = sorted(self._others.keys() - (self._by_pause if self._pause_has_changed(now) else ()))
+            current = msgspec.json.decode(msgspec.json.encode(await get()))
+            ignored = self._pause_dependent if self._has_pause_changed(current) else ()
+            compared = sorted(self._read_only.keys() - ignored)
         except NotFound:
-            now, compared = {"name": name}, sorted(self._others.keys() & {"name"})
-        refuse(_fault(member) for member in compared if not self._is_unchanged(member, now.get(member, UNSET)))
+            current, compared = {"name": name}, sorted(self._read_only.keys() & {"name"})
+        raise_for_faults(
+            _fault(member) for member in compared if not self._is_unchanged(member, current.get(member, UNSET))
+        )
 
-    def _pause_has_changed(self, now: dict[str, Any]) -> bool:
-        """Whether `paused` has changed since the caller's GET, or a later pause has replaced the sent one."""
-        if getattr(self.body, "paused", UNSET) not in (UNSET, now.get("paused")):
+    def _has_pause_changed(self, current: dict[str, Any]) -> bool:
+        """Whether `paused` has changed since the caller's GET, or another pause has begun."""
+        if getattr(self.body, "paused", UNSET) not in (UNSET, current.get("paused")):
             return True
-        return "paused_at" in self._others and _is_earlier(self._sent("paused_at"), _comparable(now.get("paused_at")))
+        if "paused_at" not in self._read_only:
+            return False
+        return _is_earlier(self._sent("paused_at"), _comparable(current.get("paused_at")))
 
     def _sent(self, member: str) -> Any:
-        return _comparable(msgspec.json.decode(self._others[member]))
+        return _comparable(msgspec.json.decode(self._read_only[member]))
 
-    def _is_unchanged(self, member: str, now: Any) -> bool:
-        sent, now = self._sent(member), _comparable(now)
-        return bool(sent == now or (member in self._moving and _is_earlier(sent, now)))
+    def _is_unchanged(self, member: str, current: Any) -> bool:
+        sent, current = self._sent(member), _comparable(current)
+        return bool(sent == current or (member in self._advancing and _is_earlier(sent, current)))
 
 
-def _is_earlier(sent: Any, now: Any) -> bool:
+def _is_earlier(sent: Any, current: Any) -> bool:
     try:
-        return bool(type(sent) is type(now) and sent and sent < now)
+        return bool(type(sent) is type(current) and sent and sent < current)
     except TypeError:  # lists whose items cannot be compared
         return False
 
@@ -64,7 +77,7 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, list):
         return [_comparable(item) for item in value]
     try:
-        return instants.read(value) if isinstance(value, str) else value
+        return instants.parse(value) if isinstance(value, str) else value
     except ValueError:
         return value
 
@@ -73,5 +86,5 @@ def _fault(member: str) -> Fault:
     return Fault(
         f"/{member}",
         "read_only",
-        f"{member} is read-only and has another value now: leave it out, or send what GET returns now",
+        f"{member} is read-only and has a different value now: omit it, or send the value that GET returns",
     )

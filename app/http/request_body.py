@@ -1,4 +1,7 @@
-"""Bodies in and answers out: read with a cap, checked, decoded into a shape; encoded from a shape. No content type is asked for."""
+"""Request bodies, limited, checked and decoded into models; and JSON responses.
+
+Any content type is accepted.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,68 +15,73 @@ from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, Uns
 from app.http import strict_json
 from app.http.body_decoder import BodyDecoder
 from app.http.complete_request import CompleteRequest, resolver
-from app.http.headers import sent_header
-from app.http.read_only import Edited
+from app.http.headers import get_header
+from app.http.read_only import EditedBody
 from app.http.schema_types import EmptyObject
 from app.settings import Settings
 
 T = TypeVar("T")
-LARGE = 256 * 1024  # bytes; to check 3 MB of small values took more than a second, in which nobody else was served
+# Larger bodies are checked in a thread. To check 3 MB of small values took more than a second,
+# during which no other request was served.
+LARGE_BODY_BYTES = 256 * 1024
 Limit = Literal["max_body_bytes", "max_batch_bytes"]
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
-def body(kind: type[T], *, limit: Limit = "max_body_bytes", nul_in_text: bool = False, null_hint: str = "") -> Any:
-    """A dependency that is the request's body as `kind`. An empty body is `{}` where nothing is required."""
-    return _body(BodyDecoder(kind, null_hint=null_hint).decode, _default_of(kind), limit, nul_in_text=nul_in_text)
+def body(kind: type[T], *, limit: Limit = "max_body_bytes", allow_nul: bool = False, null_hint: str = "") -> Any:
+    """A dependency: the body as `kind`. An empty body is `{}` if `kind` has no required field."""
+    return _body(BodyDecoder(kind, null_hint=null_hint).decode, _default_of(kind), limit, allow_nul=allow_nul)
 
 
 def edited_body(
     kind: type[msgspec.Struct],
-    json_response: type[msgspec.Struct],
+    response: type[msgspec.Struct],
     *,
-    moving: Collection[str] = (),
-    by_pause: Collection[str] = (),
+    advancing: Collection[str] = (),
+    pause_dependent: Collection[str] = (),
 ) -> Any:
-    """A dependency that is the body of a PUT as `Edited`, which may have all members that GET returns (see `read_only`). An empty body is
-    an error and not `{}`, because that would unset everything."""
+    """A dependency: the body of a PUT as `EditedBody`, which may have all members that GET returns.
+
+    `read_only` explains the two kinds of read-only members. An empty body is an error and not `{}`,
+    because that would unset everything.
+    """
     decoder = BodyDecoder(kind)
-    read_only = set(json_response.__struct_fields__) - set(kind.__struct_fields__)
+    read_only = set(response.__struct_fields__) - set(kind.__struct_fields__)
 
-    def decode(data: bytes) -> Edited[Any]:
-        return Edited(*decoder.decode_with(read_only, data), moving, by_pause)
+    def decode(data: bytes) -> EditedBody[Any]:
+        return EditedBody(*decoder.decode_with(read_only, data), advancing, pause_dependent)
 
-    return _body(decode, None, "max_body_bytes", nul_in_text=False)
+    return _body(decode, None, "max_body_bytes", allow_nul=False)
 
 
-def _body(decode: Callable[[bytes], T], empty: T | None, limit: Limit, *, nul_in_text: bool) -> Any:
-    def checked(data: bytes, settings: Settings) -> T:
-        nodes = strict_json.MAX_NODES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
-        strict_json.check(strict_json.text(data), max_nodes=nodes, nul_in_text=nul_in_text)
+def _body(decode: Callable[[bytes], T], empty: T | None, limit: Limit, *, allow_nul: bool) -> Any:
+    def decode_checked(data: bytes, settings: Settings) -> T:
+        max_values = strict_json.MAX_VALUES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
+        strict_json.check(strict_json.decode_utf8(data), max_values=max_values, allow_nul=allow_nul)
         return decode(data)
 
-    def absent() -> T:
+    def default() -> T:
         if empty is None:
             raise MalformedJson("the body is empty: this call needs a JSON object")
         return empty
 
-    def taken(request: CompleteRequest) -> T:
+    def resolve(request: CompleteRequest) -> T:
         settings: Settings = request.app.state.settings
-        _refuse_encoded(request.scope)
+        _reject_content_encoding(request.scope)
         if len(request.data) > getattr(settings, limit):
             raise _too_large(limit, settings)
-        return checked(request.data, settings) if request.data else absent()
+        return decode_checked(request.data, settings) if request.data else default()
 
     async def read(request: Request) -> T:
         settings: Settings = request.app.state.settings
-        _refuse_encoded(request.scope)
-        data = await _read_capped(request, limit, settings)
-        if len(data) > LARGE:
-            return await asyncio.to_thread(checked, data, settings)
-        return checked(data, settings) if data else absent()
+        _reject_content_encoding(request.scope)
+        data = await _read_limited(request, limit, settings)
+        if len(data) > LARGE_BODY_BYTES:
+            return await asyncio.to_thread(decode_checked, data, settings)
+        return decode_checked(data, settings) if data else default()
 
-    return resolver(taken, read)
+    return resolver(resolve, read)
 
 
 def _default_of(kind: type[T]) -> T | None:
@@ -83,30 +91,33 @@ def _default_of(kind: type[T]) -> T | None:
         return None
 
 
-def _refuse_encoded(scope: Scope) -> None:
-    encoding = sent_header(scope, b"content-encoding")
+def _reject_content_encoding(scope: Scope) -> None:
+    encoding = get_header(scope, b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in ("identity", ""):
-        raise UnsupportedMediaType("send the body without a Content-Encoding: the broker reads plain JSON only")
+        raise UnsupportedMediaType("Content-Encoding is not supported: send the body as plain JSON")
 
 
-async def _read_capped(request: Request, name: Limit, settings: Settings) -> bytes:
-    """Stops reading at the cap, so that an endless body costs no more memory than the largest allowed one."""
+async def _read_limited(request: Request, name: Limit, settings: Settings) -> bytes:
+    """Reads the body up to the limit.
+
+    An endless body then costs no more memory than the largest allowed one.
+    """
     limit: int = getattr(settings, name)
-    declared = sent_header(request.scope, b"content-length") or ""
+    declared = get_header(request.scope, b"content-length") or ""
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(name, settings)
     chunks: list[bytes] = []
     size = 0
-    more = True
-    while more:
+    has_more = True
+    while has_more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            raise MalformedJson("the client left in the middle of the body")
+            raise MalformedJson("the client disconnected before the body was complete")
         chunks.append(message["body"])
         size += len(message["body"])
         if size > limit:
             raise _too_large(name, settings)
-        more = message["more_body"]
+        has_more = message["more_body"]
     return b"".join(chunks)
 
 
@@ -117,7 +128,10 @@ def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLar
 
 
 class JsonResponse(Response):
-    """Starlette's, whose headers are known beforehand."""
+    """A JSON response.
+
+    Its headers are known in advance, so they are built faster than by Starlette.
+    """
 
     def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]]) -> None:
         self.status_code = status
@@ -131,20 +145,22 @@ class JsonResponse(Response):
 
 
 def json_response(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return JsonResponse(
-        encode(value) + b"\n", status, (headers or {}).items()
-    )  # so that the shell's prompt after curl is on a line of its own
+    """Encodes a value.
+
+    The trailing newline puts the shell's prompt after curl on a line of its own.
+    """
+    return JsonResponse(encode(value) + b"\n", status, (headers or {}).items())
 
 
 def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
-    """Payload, result and checkpoint have caps of their own, below those of the body."""
+    """Checks payload, result or checkpoint, whose limits are lower than that of the body."""
     if isinstance(raw, msgspec.UnsetType):
         return
     data = bytes(raw)
     if len(data) > limit:
-        detail = f"{pointer} has {len(data)} bytes, at most {limit} are taken"
+        detail = f"{pointer} has {len(data)} bytes; the limit is {limit}"
         raise PayloadTooLarge(detail, limit, [Fault(pointer, "payload_too_large", detail)])
-    strict_json.check_nodes(data, pointer)
+    strict_json.check_value_count(data, pointer)
 
 
 NoBody = Annotated[EmptyObject, body(EmptyObject)]

@@ -1,7 +1,8 @@
-"""What shapes are made of: the two bases, and the field types that rooms share.
+"""Base classes of request and response models, and the field types that packages share.
 
-msgspec and not pydantic, because `Raw` hands a payload through as the bytes that were sent (and decoding costs 0.5 µs, not 3.6).
-Optional fields are `X | UnsetType = UNSET`: absent, never null.
+Models use msgspec and not pydantic, because `Raw` passes a payload on as the bytes that were sent,
+and because decoding takes 0.5 µs instead of 3.6. Optional fields are `X | UnsetType = UNSET`:
+absent, never null.
 """
 
 from datetime import datetime
@@ -15,7 +16,8 @@ from pydantic import StringConstraints
 T = TypeVar("T")
 D = TypeVar("D")
 
-# Neither `.` nor `..`: clients remove these from a path before they send it. Without look-ahead, which pydantic's patterns do not support.
+# Neither `.` nor `..`, because clients remove these from a path before they send it. The pattern
+# has no look-ahead, because pydantic does not support it.
 NAME_PATTERN = r"^(\.{0,2}[A-Za-z0-9_:-]|\.{3})[A-Za-z0-9._:-]*$"
 NAME_LENGTH = 120
 NAME_RULE = f"1 to {NAME_LENGTH} of the characters A-Z a-z 0-9 . _ : - and neither . nor .."
@@ -23,33 +25,43 @@ NAME_RULE = f"1 to {NAME_LENGTH} of the characters A-Z a-z 0-9 . _ : - and neith
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class _Model(StructMeta):
-    """Frozen, and fields by keyword only, in every subclass too: msgspec alone would ask for both again in each of them. And nothing
-    for the garbage collector: what is sent or told holds no circle."""
+    """Makes models frozen and keyword-only, and hides them from the garbage collector.
+
+    With msgspec alone every subclass would have to say so again. Requests and responses have no
+    reference cycles, so they need no collection.
+    """
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
         return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, "gc": False, **config})
 
 
 class RequestModel(Struct, metaclass=_Model, forbid_unknown_fields=True):
-    """What comes in. A field that we do not know is an error: a misspelt `delay_second` must not run the job now."""
+    """A request.
 
-    json_schema: ClassVar[dict[str, Any]] = {}  # constraints across fields, added to the schema that msgspec generates
+    An unknown field is an error: a job with a misspelt `delay_second` must not run now.
+    """
+
+    # Constraints across fields, added to the schema that msgspec generates.
+    json_schema: ClassVar[dict[str, Any]] = {}
 
 
-def not_both(one: str, other: str) -> dict[str, Any]:
-    """A constraint for `json_schema`. Not oneOf, because client generators turn it into a union."""
-    return {"not": {"required": [one, other]}}
+def not_both(first: str, second: str) -> dict[str, Any]:
+    """A constraint for `json_schema`: at most one of two fields.
+
+    It is not oneOf, because client generators turn that into a union.
+    """
+    return {"not": {"required": [first, second]}}
 
 
 class EmptyObject(RequestModel):
-    """For calls that take no body: what is sent all the same was meant for another call."""
+    """The body of calls that need none. It must be empty: any member was meant for another call."""
 
 
 class ResponseModel(Struct, metaclass=_Model):
-    """What goes out."""
+    """A response."""
 
 
-# `\Z`, because `$` also matches before a trailing newline; web.openapi writes it as `$`.
+# `\Z`, because `$` also matches before a trailing newline. `app.http.openapi` writes it as `$`.
 Name = Annotated[
     str, Meta(pattern=NAME_PATTERN.replace("$", r"\Z"), min_length=1, max_length=NAME_LENGTH, extra={"rule": NAME_RULE})
 ]
@@ -63,7 +75,7 @@ DryRun = Annotated[bool, Meta(description="True if this was a dry run, in which 
 
 
 def integer(*, ge: int, le: int | None = None, description: str | None = None) -> Any:
-    """Bounds of an integer field; generators want to know how many bits it needs."""
+    """The bounds of an integer field, and its size for client generators."""
     return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "int32"})
 
 
@@ -71,32 +83,32 @@ def number(*, ge: float, le: float | None = None, description: str | None = None
     return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "double"})
 
 
-# For parameters of a path or a query, which pydantic checks.
+# For path and query parameters, which pydantic validates.
 NameParameter = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
 
 
 def value_or(value: T | UnsetType, default: D) -> T | D:
-    """What was sent, or else the default."""
+    """The value that was sent, or the default."""
     return default if isinstance(value, UnsetType) else value
 
 
 def unset_if_none(value: Any) -> Any:
-    """SQL's NULL is HTTP's absence."""
+    """SQL NULL becomes an absent member."""
     return UNSET if value is None else value
 
 
 def raw_or_unset(text: str | None) -> Raw | UnsetType:
-    """JSON text from the database, passed on as it is."""
+    """JSON text from the database, unchanged."""
     return UNSET if text is None else Raw(text.encode())
 
 
-def text_of(raw: Raw | UnsetType) -> str | None:
-    """JSON text for the database, as it was sent."""
+def raw_to_text(raw: Raw | UnsetType) -> str | None:
+    """The JSON text that was sent, for the database."""
     return None if isinstance(raw, UnsetType) else bytes(raw).decode()
 
 
-def encoded(value: object) -> str | None:
-    """JSON text for the database of what has no raw form; nothing for what was not sent."""
+def to_json_text(value: object) -> str | None:
+    """Encodes a decoded value as JSON text for the database; None if it was not sent."""
     return None if value is UNSET else msgspec.json.encode(value).decode()
 
 

@@ -1,4 +1,8 @@
-"""Whether the client is still there. A handler is never cancelled when its client leaves: `guard`, which has the connection, tells it."""
+"""Whether the client of a request is still connected.
+
+A handler is never cancelled when its client disconnects. `HardenedConnection`, which has the
+socket, notifies the `Client` instead.
+"""
 
 from collections.abc import Callable
 
@@ -6,31 +10,38 @@ from fastapi import Request
 
 
 class Client:
-    """`gone` turns true when the client leaves, and whoever asked with `on_leave` is told at once. While so much has been sent ahead that
-    we do not read on (`unread`) nobody can tell: then it is as good as gone, and no job is lost on it."""
+    """The client of one request.
 
-    __slots__ = ("_gone", "_told", "_unread")
+    `is_disconnected` turns true when the client disconnects, and the `on_disconnect` callback runs
+    at once. If the client has pipelined so much that the connection stops reading
+    (`is_read_paused`), a disconnect is not noticed. Then the client counts as disconnected, so that
+    no job is lost to it.
+    """
 
-    def __init__(self, unread: Callable[[], bool] = lambda: False) -> None:
-        self._gone = False
-        self._unread = unread
-        self._told: Callable[[], None] | None = None
+    __slots__ = ("_callback", "_disconnected", "_is_read_paused")
+
+    def __init__(self, is_read_paused: Callable[[], bool] = lambda: False) -> None:
+        self._disconnected = False
+        self._is_read_paused = is_read_paused
+        self._callback: Callable[[], None] | None = None
 
     @property
-    def gone(self) -> bool:
-        return self._gone or self._unread()
+    def is_disconnected(self) -> bool:
+        return self._disconnected or self._is_read_paused()
 
-    def on_disconnect(self, tell: Callable[[], None]) -> None:
-        self._told = tell
-        if self._gone:
-            tell()
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """Registers the callback; runs it now if the client has disconnected already."""
+        self._callback = callback
+        if self._disconnected:
+            callback()
 
-    def left(self) -> None:
-        self._gone = True
-        if self._told is not None:
-            self._told()
+    def disconnect(self) -> None:
+        """Marks the client as disconnected. The connection calls this."""
+        self._disconnected = True
+        if self._callback is not None:
+            self._callback()
 
 
-def client_of(request: Request) -> Client:
+def get_client(request: Request) -> Client:
     client: Client = request.scope["state"]["client"]
     return client

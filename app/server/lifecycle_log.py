@@ -1,4 +1,4 @@
-"""One log line each when a broker starts, drains and stops: what an operator reads first after an incident."""
+"""Log lines when a broker starts, drains and stops: the first lines to read after an incident."""
 
 import asyncio
 from contextlib import suppress
@@ -9,11 +9,14 @@ from uvicorn.server import ServerState
 from app.db import migrations
 from app.log import log
 
-QUERY_SECONDS = 1  # a database that hangs must delay neither the start nor the end
+QUERY_SECONDS = 1  # a database that hangs must delay neither the start nor the shutdown
 
 
 class LifecycleLog:
-    """Every line has release, schema revision and address, so that one line tells which broker it was."""
+    """Writes the lines.
+
+    Each has release, schema revision and address, so that one line identifies the broker.
+    """
 
     def __init__(self, release: str, broker: Any, state: ServerState) -> None:
         self._broker = broker
@@ -28,7 +31,10 @@ class LifecycleLog:
         self._log.info("broker draining", reason=reason, parked_polls=self._broker.waiting.parked, **self._open())
 
     def stopped(self, leases: int | None) -> None:
-        """`leases` are those of all brokers on the database: workers keep them, and settle them with any broker."""
+        """`leases` counts the leases of all brokers on the database.
+
+        Workers keep their leases when a broker stops, and settle them with any broker.
+        """
         self._log.info("broker stopped", leases=leases, **self._open())
 
     async def count_leases(self) -> int | None:
@@ -40,8 +46,11 @@ class LifecycleLog:
         return None
 
     async def _schema(self) -> str | None:
-        """None if the database does not answer; `none` if it has no schema yet."""
-        if not self._broker.infra.clock.known:  # the database did not answer at start-up: do not wait again
+        """The schema revision; `none` if there is no schema yet.
+
+        None if the database does not answer. If it did not at start-up, it is not asked again.
+        """
+        if not self._broker.infra.clock.is_known:
             return None
         with suppress(Exception):
             async with asyncio.timeout(QUERY_SECONDS):
@@ -49,5 +58,5 @@ class LifecycleLog:
         return None
 
     def _open(self) -> dict[str, int]:
-        """Requests include parked polls."""
+        """Open requests, which include parked polls, and open connections."""
         return {"requests": len(self._state.tasks), "connections": len(self._state.connections)}

@@ -1,6 +1,8 @@
-"""What all connections of a process share at the HTTP edge: its limits, its deadlines, and how a refusal looks on the wire.
+"""Limits and timeouts that all connections of a process share, and the bytes of error responses.
 
-No timer per request: connections that wait for the same thing stand in one line, and one tick looks at the heads of the lines."""
+There is no timer per request. Connections with the same timeout are in one `TimeoutQueue`, and one
+timer checks the heads of all queues every 0.1 s.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -18,19 +20,21 @@ from app.settings import KIB, Settings
 
 Headers = list[tuple[bytes, bytes]]
 
-SMALL_BODY = 64 * KIB  # a body up to here is nothing to speak of: uvicorn reads as much ahead by itself
-MAX_PIPELINED = (
-    100  # requests that may be sent before the first is answered; 256 kB can hold 8,000, each of which costs 5 kB
-)
-MAX_TINY_CHUNKS = 4096  # of less than 16 bytes each: 256 kB of such would keep everyone waiting for 40 ms
-UNCOUNTED_BYTES = (
-    4 * KIB
-)  # of a body whose caller is not known yet, as it is not there to its end: 20,000 of these are 80 MB
+# Bodies up to this size are buffered before the request starts; uvicorn reads as much ahead anyway.
+SMALL_BODY = 64 * KIB
+# Pipelined requests that may wait for a response. 256 kB can hold 8,000, and each of them costs 5
+# kB.
+MAX_PIPELINED = 100
+# Chunks of less than 16 bytes each. 256 kB of such chunks would block the event loop for 40 ms.
+MAX_TINY_CHUNKS = 4096
+# Bytes of an incomplete body, whose caller is not authenticated yet, that do not count as buffered:
+# 20,000 such bodies are 80 MB.
+UNCOUNTED_BYTES = 4 * KIB
 TICK_SECONDS = 0.1
 
 
 class Connection(Protocol):
-    """What a line may say to one that has stood in it for too long. Each either ends the connection or joins a line again."""
+    """The callbacks of a timeout queue. Each closes the connection or joins a queue again."""
 
     transport: asyncio.Transport
 
@@ -40,15 +44,22 @@ class Connection(Protocol):
 
 
 class TimeoutQueue:
-    """Everyone in a line has the same time, so those who came first are due first, and nobody else has to be looked at."""
+    """Connections with the same timeout, in the order in which they are due.
 
-    def __init__(self, seconds: float, on_late: Callable[[Connection], None]) -> None:
+    The timeout is the same for all, so the first to join is the first to be due. A check stops at
+    the first connection that is not due yet.
+    """
+
+    def __init__(self, seconds: float, on_timeout: Callable[[Connection], None]) -> None:
         self._seconds = seconds
-        self._on_late = on_late
+        self._on_timeout = on_timeout
         self._due: dict[Connection, float] = {}
 
     def join(self, connection: Connection, now: float) -> None:
-        """Whoever is in it leaves first: a dict keeps the place of what it has."""
+        """Appends the connection.
+
+        One that is in the queue must leave first: a dict keeps its old place.
+        """
         self._due[connection] = now + self._seconds
 
     def leave(self, connection: Connection) -> None:
@@ -58,6 +69,7 @@ class TimeoutQueue:
         return len(self._due)
 
     def run_once(self, now: float) -> None:
+        """Removes the connections that are due and runs their callbacks."""
         late = []
         for connection, due in self._due.items():
             if due > now:
@@ -65,11 +77,14 @@ class TimeoutQueue:
             late.append(connection)
         for connection in late:
             del self._due[connection]
-            self._on_late(connection)
+            self._on_timeout(connection)
 
 
 class EarlyResponse(asyncio.Transport):
-    """For an answer that may come before all of its request has: closing is left to `close`."""
+    """The transport of a response that may be sent before its request is complete.
+
+    Closing it calls `close`, which does a lingering close.
+    """
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         super().__init__()
@@ -87,85 +102,113 @@ class EarlyResponse(asyncio.Transport):
 
 
 class ConnectionLimits:
-    def __init__(self, settings: Settings, metrics: Metrics, hot: FastRouter, most: int) -> None:
+    """Limits, buffered bytes and timeout queues of one process."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, fast_router: FastRouter, max_connections: int) -> None:
+        """`max_connections` connections are served. A tenth more may be in a lingering close.
+
+        Any further connection is reset.
+        """
         self.metrics = metrics
-        self.hot = hot
-        self.most = most  # connections that are served; a tenth more may be on their way out, any further are cut
+        self.fast_router = fast_router
+        self.max_connections = max_connections
         self.header_seconds, self.body_seconds = settings.header_seconds, settings.body_seconds
         self.max_headers, self.max_header_bytes = settings.max_headers, settings.max_header_bytes
         self.max_url_bytes = settings.max_url_bytes
-        self.pace = settings.body_bytes_per_second * settings.body_seconds
-        self.max_held = max(settings.max_held_bytes, settings.max_batch_bytes)
-        self.held = 0  # bytes of bodies in memory
-        self.heads = TimeoutQueue(settings.header_seconds, lambda connection: connection.on_header_timeout())
-        self.bodies = TimeoutQueue(settings.body_seconds, lambda connection: connection.on_body_timeout())
-        self.idle = TimeoutQueue(settings.keep_alive_seconds, lambda connection: connection.transport.close())
-        self.leaving = TimeoutQueue(settings.header_seconds, lambda connection: connection.transport.abort())
-        self.unread = TimeoutQueue(settings.body_seconds, lambda connection: connection.on_send_timeout())
+        self.min_progress_bytes = settings.body_bytes_per_second * settings.body_seconds
+        self.max_buffered_bytes = max(settings.max_held_bytes, settings.max_batch_bytes)
+        self.buffered_bytes = 0  # of request bodies
+        self.header_timeouts = TimeoutQueue(settings.header_seconds, lambda connection: connection.on_header_timeout())
+        self.body_timeouts = TimeoutQueue(settings.body_seconds, lambda connection: connection.on_body_timeout())
+        self.keep_alive_timeouts = TimeoutQueue(
+            settings.keep_alive_seconds, lambda connection: connection.transport.close()
+        )
+        self.lingering_timeouts = TimeoutQueue(settings.header_seconds, lambda connection: connection.transport.abort())
+        self.send_timeouts = TimeoutQueue(settings.body_seconds, lambda connection: connection.on_send_timeout())
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, count: Callable[[], int]) -> None:
-        """`count` says how many connections there are. How late the tick comes is how long the loop let everyone wait."""
+    def start(self, count_connections: Callable[[], int]) -> None:
+        """Starts the timer.
+
+        Its lateness is the lag of the event loop, which it observes as a metric.
+        """
         loop = asyncio.get_running_loop()
 
         def tick(due: float) -> None:
             now = loop.time()
             self._timer = loop.call_at(now + TICK_SECONDS, tick, now + TICK_SECONDS)
             self.metrics.loop_lag.observe(max(0.0, now - due))
-            self.metrics.connections.set(count())
+            self.metrics.connections.set(count_connections())
             self.run_once(now)
 
         tick(loop.time())
 
     def run_once(self, now: float) -> None:
-        for line in (self.heads, self.bodies, self.idle, self.leaving, self.unread):
-            line.run_once(now)
+        for queue in (
+            self.header_timeouts,
+            self.body_timeouts,
+            self.keep_alive_timeouts,
+            self.lingering_timeouts,
+            self.send_timeouts,
+        ):
+            queue.run_once(now)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def refusal(self, problem: Problem, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """The whole answer. Written at once, and the connection is not used again."""
-        name = uuid4().hex
+    def error_response(self, problem: Problem, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """A complete response, to be sent in one write. The connection is closed after it."""
+        request_id = uuid4().hex
         self.metrics.refused.labels(problem.code).inc()
-        log.debug("request refused", request_id=name, code=problem.code, detail=problem.detail)
-        answer = render(
-            problem, name, {"Connection": "close", "X-Request-Id": name, "X-Content-Type-Options": "nosniff"}
+        log.debug("request rejected", request_id=request_id, code=problem.code, detail=problem.detail)
+        response = render(
+            problem,
+            request_id,
+            {"Connection": "close", "X-Request-Id": request_id, "X-Content-Type-Options": "nosniff"},
         )
-        headers = [b"%s: %s\r\n" % pair for pair in (*default_headers, *answer.raw_headers)]
-        return b"".join([STATUS_LINE[problem.status], *headers, b"\r\n", bytes(answer.body)])
+        headers = [b"%s: %s\r\n" % header for header in (*default_headers, *response.raw_headers)]
+        return b"".join([STATUS_LINE[problem.status], *headers, b"\r\n", bytes(response.body)])
 
     # Heads
 
     def too_large(self, url: bytes) -> Problem:
+        """The error for a head that is too large: 414 if its URL alone is, otherwise 431."""
         if len(url) > self.max_url_bytes:
             return UrlTooLong(f"the URL has more than {self.max_url_bytes} bytes")
         return HeadersTooLarge(f"the request line and headers have more than {self.max_header_bytes} bytes")
 
     def check_head(self, method: bytes, version: str, url: bytes, headers: Headers) -> Problem | None:
-        """Checks that the parser does not make. Old probes send HTTP/1.0 without a Host header. For the parser CONNECT is always an
-        upgrade, with any target and any headers, so it cannot be declined by parsing the head again."""
+        """Makes the checks that the parser does not make. Returns the error, if there is one.
+
+        HTTP/1.0 needs no Host header, because old health checks send none. CONNECT is rejected
+        here, because the parser treats it as an upgrade with any target and any headers: parsing
+        the head again without its Upgrade header would not help.
+        """
         hosts = [value for name, value in headers if name == b"host"]
         size = len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
         if len(url) > self.max_url_bytes or size > self.max_header_bytes:
             return self.too_large(url)
         if version not in ("1.0", "1.1"):
-            return BadRequest(f"HTTP/{version} is not spoken here")
+            return BadRequest(f"HTTP/{version} is not supported")
         if version == "1.0" and any(name == b"transfer-encoding" for name, _ in headers):
-            return BadRequest("there is no Transfer-Encoding in HTTP/1.0")
+            return BadRequest("Transfer-Encoding is not allowed in HTTP/1.0")
         if len(hosts) > 1 or (not hosts and version == "1.1"):
-            return BadRequest(f"{len(hosts)} Host headers instead of one")
+            return BadRequest(f"expected one Host header, got {len(hosts)}")
         if method == b"CONNECT":
-            return BadRequest("CONNECT asks for a tunnel, and this server is not a proxy")
-        return None if _is_target(url, b"".join(hosts)) else BadRequest("the request's target is not a path")
+            return BadRequest("CONNECT is not supported: this server is not a proxy")
+        return None if _is_valid_target(url, b"".join(hosts)) else BadRequest("the request target must be a path")
 
 
-def _is_target(url: bytes, host: bytes) -> bool:
-    """`GET http://host/path` is for proxies; it means the same here only if it names the same host."""
+def _is_valid_target(url: bytes, host: bytes) -> bool:
+    """Whether the target is a path, or an absolute URL on the host of the Host header.
+
+    `GET http://host/path` is meant for proxies. For the same host it has the same meaning here.
+    """
     return b"#" not in url and url.startswith((b"/", b"http://%s/" % host))
 
 
-def head_without(unwanted: bytes, method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
-    lines = [b"%s: %s\r\n" % pair for pair in headers if pair[0] != unwanted]
+def head_without(header: bytes, method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
+    """The bytes of a request's head without one of its headers."""
+    lines = [b"%s: %s\r\n" % pair for pair in headers if pair[0] != header]
     return b"".join([method, b" ", url, b" HTTP/", version.encode(), b"\r\n", *lines, b"\r\n"])

@@ -1,12 +1,14 @@
-"""The socket that a broker serves on."""
+"""The socket that a broker listens on."""
 
 import socket
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Reserves the address before anything else is set up, so that a taken port costs no initdb and leaves nothing behind.
+    """Binds the address before anything else is set up, and does not listen yet.
 
-    Bound and not yet listening: clients that connect during the set-up are refused at once, as if the broker were not there."""
+    A port in use then costs no initdb and leaves nothing behind. Clients that connect during the
+    set-up are refused at once, as if the broker were not running.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -15,17 +17,17 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise _explained(error, host, port) from error
+        raise _explain(error, host, port) from error
     return listener
 
 
 def listen(listener: socket.socket) -> None:
-    """Fails if another process that reserved the same address at the same time was first to listen."""
+    """Listens. Fails if another process bound the same address and was first to listen."""
     host, port = listener.getsockname()[:2]
     try:
         listener.listen()
     except OSError as error:
-        raise _explained(error, host, port) from error
+        raise _explain(error, host, port) from error
 
 
 def base_url(listener: socket.socket) -> str:
@@ -33,5 +35,5 @@ def base_url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _explained(error: OSError, host: str, port: int) -> OSError:
+def _explain(error: OSError, host: str, port: int) -> OSError:
     return OSError(f"cannot listen on {host} port {port}: {error.strerror}; set LONGSHORE_HOST and LONGSHORE_PORT")

@@ -1,4 +1,8 @@
-"""uvicorn with hardened connections; on SIGTERM parked polls are answered first (R15), and each step is one log line."""
+"""uvicorn with hardened connections and a graceful drain.
+
+On SIGTERM the broker answers parked polls first (docs/reliability/rules.md#r15). Starting, draining
+and stopping write one log line each.
+"""
 
 import asyncio
 import gc
@@ -19,17 +23,20 @@ from app.settings import Settings
 
 Listening = Callable[[str, int], None]
 
-OTHER_FILES = 300  # beside clients: the database's connections, logs, what libraries open
+RESERVED_FILES = 300  # file descriptors for database connections, logs and libraries
 
 
 class Server(uvicorn.Server):
-    """`timeout_graceful_shutdown` alone would reset every parked poll: they are woken before uvicorn starts to wait."""
+    """Wakes parked polls before uvicorn starts to wait for requests.
+
+    `timeout_graceful_shutdown` alone would reset every parked poll.
+    """
 
     def __init__(self, app: FastAPI, settings: Settings, on_listening: Listening) -> None:
-        self._edge = ConnectionLimits(
-            settings, app.state.broker.infra.metrics, app.state.hot, _raise_file_limit(settings.max_connections)
+        self._limits = ConnectionLimits(
+            settings, app.state.broker.infra.metrics, app.state.fast_router, _raise_file_limit(settings.max_connections)
         )
-        super().__init__(_config(app, settings, self._edge))
+        super().__init__(_config(app, settings, self._limits))
         self._app = app
         self._on_listening = on_listening
         self._lifecycle = LifecycleLog(app.version, app.state.broker, self.server_state)
@@ -37,7 +44,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
-            self._edge.start(lambda: len(self.server_state.connections))
+            self._limits.start(lambda: len(self.server_state.connections))
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             await self._lifecycle.started(base_url(self.servers[0].sockets[0]))
             self._on_listening(host, port)
@@ -45,7 +52,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         leases = await self._lifecycle.count_leases()  # before the database connections are closed
         await super().shutdown(sockets)
-        self._edge.stop()
+        self._limits.stop()
         self._lifecycle.stopped(leases)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -53,29 +60,31 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _drain(self, reason: str) -> None:
-        """Whoever is answered from now on hears that the connection ends with it."""
+        """Every response from now on has `Connection: close`."""
         self._lifecycle.draining(reason)
         for connection in list(self.server_state.connections):
             connection.shutdown()
         self._app.state.drain()
 
 
-def _connection_class(shared: ConnectionLimits) -> type[HardenedConnection]:
-    class Guarded(HardenedConnection):
-        edge = shared
+def _connection_class(shared_limits: ConnectionLimits) -> type[HardenedConnection]:
+    """A subclass with the limits of this server: uvicorn creates connections from a class."""
 
-    return Guarded
+    class LimitedConnection(HardenedConnection):
+        limits = shared_limits
+
+    return LimitedConnection
 
 
-def _config(app: FastAPI, settings: Settings, edge: ConnectionLimits) -> uvicorn.Config:
+def _config(app: FastAPI, settings: Settings, limits: ConnectionLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=_connection_class(edge),
+        http=_connection_class(limits),
         ws="none",
-        proxy_headers=False,  # nobody here asks who the client is
-        reset_contextvars=True,  # a request sent ahead must not inherit what the one before it has done
+        proxy_headers=False,  # the broker does not use the client's address
+        reset_contextvars=True,  # a pipelined request must not inherit context of the one before it
         log_config=None,
         access_log=False,
         server_header=False,
@@ -83,38 +92,52 @@ def _config(app: FastAPI, settings: Settings, edge: ConnectionLimits) -> uvicorn
     )
 
 
-def _raise_file_limit(connections: int) -> int:
-    """As many as asked for, or as the operating system lets us open. Without a file left to open we would lose the database too."""
+def _raise_file_limit(max_connections: int) -> int:
+    """Raises the limit of open files for `max_connections`.
+
+    Returns the number that the limit allows.
+
+    With no file descriptor left, the broker could not connect to its database either.
+    """
     if sys.platform == "win32":
-        return connections
+        return max_connections
     import resource
 
-    wanted = connections + connections // 10 + OTHER_FILES
+    needed = max_connections + max_connections // 10 + RESERVED_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted:
-        soft = min(wanted, hard)
+    if soft < needed:
+        soft = min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(connections, (soft - OTHER_FILES) * 10 // 11))
+    return max(1, min(max_connections, (soft - RESERVED_FILES) * 10 // 11))
 
 
 def tune_gc() -> None:
-    """What is there when serving begins stays: it need not be looked at again. And a request makes hundreds of objects, few of them in
-    circles: with Python's own 700 the collector took 8 % of the time. With 50,000 large batches took some per cent less, but a hundred
-    large uploads left 66 MiB behind, not 50."""
+    """Tunes the garbage collector for a server.
+
+    Objects that exist when serving begins are frozen, so that no collection visits them again. A
+    request creates hundreds of objects, few of them in cycles: with Python's default threshold of
+    700 the collector took 8 % of the time. With 50,000 large batches took a few per cent less time,
+    but a hundred large uploads left 66 MiB behind instead of 50.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 20, 100)
 
 
 def _shorten_switch_interval() -> None:
-    """Makes a thread that checks a large body yield to the event loop after 1 ms. With Python's default of 5 ms the event loop waited that
-    long whenever it polled its sockets, and a call that takes 0.5 ms alone took 15 ms."""
+    """Makes a thread that checks a large body yield to the event loop after 1 ms.
+
+    With Python's default of 5 ms the event loop waited that long whenever it polled its sockets,
+    and a call that takes 0.5 ms alone took 15 ms.
+    """
     sys.setswitchinterval(0.001)
 
 
 def serve(app: FastAPI, settings: Settings, listener: socket.socket, *, on_listening: Listening) -> None:
-    """Blocks until SIGTERM or SIGINT. A second SIGINT does not wait for running requests. The listener is bound by the caller: uvicorn
-    would end the process on its own when the port is taken."""
+    """Serves until SIGTERM or SIGINT. A second SIGINT does not wait for running requests.
+
+    The caller binds the listener, because uvicorn would exit the process if the port is in use.
+    """
     tune_gc()
     _shorten_switch_interval()
     server = Server(app, settings, on_listening)
