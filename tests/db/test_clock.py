@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from app.db.clock import DatabaseClock
 from app.db.pool import Database
 from app.metrics import Metrics
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase
 
 BUSY_SECONDS = 1.0
@@ -19,11 +19,11 @@ def test_wait_for_a_connection_does_not_move_the_clock(db: TestDatabase, loop: L
 
 
 async def error_after_a_busy_pool(dsn: str) -> timedelta:
-    pool = Database(dsn, QUICK.model_copy(update={"pool_size": 1, "pool_reserved": 0}), Metrics())
+    pool = Database(dsn, TEST_SETTINGS.model_copy(update={"pool_size": 1, "pool_reserved": 0}), Metrics())
     await pool.open()
     try:
         clock = DatabaseClock()
-        async with pool.held():
+        async with pool.autocommit():
             refresh = asyncio.create_task(clock.refresh(pool))
             await asyncio.sleep(BUSY_SECONDS)
         await refresh

@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from app.db.embedded import binaries
-from app.db.embedded.server import AlreadyOwned, EmbeddedError, EmbeddedPostgres, find_binaries
+from app.db.embedded.server import FolderInUse, EmbeddedError, EmbeddedPostgres, find_binaries
 
 OWNER = """
 import sys
@@ -25,7 +25,7 @@ from app.db.embedded.server import EmbeddedPostgres
 print(EmbeddedPostgres(Path(sys.argv[1])).start(), flush=True)
 sys.stdin.read()
 """
-QUICK = {"shared_buffers": "1MB", "max_connections": "10", "fsync": "off"}
+FAST_OPTIONS = {"shared_buffers": "1MB", "max_connections": "10", "fsync": "off"}
 
 
 def query(dsn: str, statement: str) -> object:
@@ -39,14 +39,14 @@ def query(dsn: str, statement: str) -> object:
     return asyncio.run(query())
 
 
-def until(condition: Callable[[], bool], *, limit: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], *, limit: float = 60.0) -> None:
     deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -55,12 +55,12 @@ def alive(pid: int) -> bool:
     return not (stat.exists() and ") Z " in stat.read_text())  # dead, but its new parent has not asked yet
 
 
-def postmaster(folder: Path) -> int:
+def postmaster_pid(folder: Path) -> int:
     return int((folder / "data" / "postmaster.pid").read_text().split()[0])
 
 
 def start(folder: Path) -> EmbeddedPostgres:
-    return EmbeddedPostgres(folder, options=QUICK)
+    return EmbeddedPostgres(folder, options=FAST_OPTIONS)
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def test_data_survives_a_restart(cluster: Path) -> None:
         assert query(dsn, "SELECT answer FROM kept") == 42
 
 
-def test_it_has_checksums_utf8_and_no_tcp_port(cluster: Path) -> None:
+def test_embedded_server_has_checksums_utf8_and_no_tcp_port(cluster: Path) -> None:
     with start(cluster) as dsn:
         shown = [query(dsn, f"SHOW {name}") for name in ("data_checksums", "server_encoding", "listen_addresses")]
     assert shown == ["on", "UTF8", ""]
@@ -111,61 +111,61 @@ def test_it_has_checksums_utf8_and_no_tcp_port(cluster: Path) -> None:
 def test_stopping_leaves_no_process_and_no_runtime_folder(cluster: Path) -> None:
     server = start(cluster)
     dsn = server.start()
-    pid, sockets = postmaster(cluster), Path(dsn.partition("host=")[2].partition("&")[0])
+    pid, sockets = postmaster_pid(cluster), Path(dsn.partition("host=")[2].partition("&")[0])
     server.stop()
-    assert not alive(pid)
+    assert not is_alive(pid)
     assert not sockets.parent.exists()
 
 
-def test_a_second_start_names_the_owner(cluster: Path) -> None:
-    with start(cluster), pytest.raises(AlreadyOwned, match=rf"in use by process {os.getpid()} \(since "):
+def test_second_start_fails_and_names_the_owner(cluster: Path) -> None:
+    with start(cluster), pytest.raises(FolderInUse, match=rf"in use by process {os.getpid()} \(since "):
         start(cluster).start()
 
 
-def test_a_killed_owner_leaves_no_postgres_and_the_next_start_has_its_data(
+def test_killed_owner_leaves_no_postgres_and_the_next_start_has_its_data(
     cluster: Path, owner: subprocess.Popen[str]
 ) -> None:
-    pid = postmaster(cluster)
+    pid = postmaster_pid(cluster)
     owner.kill()
     owner.wait()
     if sys.platform == "linux":
-        until(lambda: not alive(pid))
+        wait_for(lambda: not is_alive(pid))
     with start(cluster) as dsn:
-        assert not alive(pid)
+        assert not is_alive(pid)
         assert query(dsn, "SELECT 1") == 1
 
 
-def test_a_start_right_after_the_kill_waits_for_the_old_server(cluster: Path, owner: subprocess.Popen[str]) -> None:
+def test_start_right_after_the_owner_was_killed_waits_for_the_old_server(cluster: Path, owner: subprocess.Popen[str]) -> None:
     owner.kill()
     owner.wait()
     with start(cluster) as dsn:
         assert query(dsn, "SELECT 1") == 1
 
 
-def test_a_killed_postmaster_is_recovered_from(cluster: Path) -> None:
+def test_next_start_recovers_after_the_postmaster_was_killed(cluster: Path) -> None:
     server = start(cluster)
     dsn = server.start()
     query(dsn, "CREATE TABLE IF NOT EXISTS survived AS SELECT 1 AS one")
-    os.kill(postmaster(cluster), signal.SIGQUIT)  # ends without a checkpoint
+    os.kill(postmaster_pid(cluster), signal.SIGQUIT)  # ends without a checkpoint
     server.stop()
     with start(cluster) as dsn:
         assert query(dsn, "SELECT one FROM survived") == 1
 
 
-def test_a_killed_postmaster_is_started_again_at_the_same_address(cluster: Path) -> None:
+def test_killed_postmaster_is_restarted_at_the_same_address(cluster: Path) -> None:
     server = start(cluster)
     with server as dsn:
-        server.revive()
+        server.restart_on_exit()
         query(dsn, "CREATE TABLE IF NOT EXISTS survived AS SELECT 1 AS one")
         for _ in range(2):
-            killed = postmaster(cluster)
+            killed = postmaster_pid(cluster)
             os.kill(killed, signal.SIGKILL)
-            until(lambda: answers(dsn, "SELECT one FROM survived") and postmaster(cluster) != killed)  # noqa: B023
-        last = postmaster(cluster)
-    assert not alive(last)
+            wait_for(lambda: returns_one(dsn, "SELECT one FROM survived") and postmaster_pid(cluster) != killed)  # noqa: B023
+        last = postmaster_pid(cluster)
+    assert not is_alive(last)
 
 
-def answers(dsn: str, statement: str) -> bool:
+def returns_one(dsn: str, statement: str) -> bool:
     try:
         return query(dsn, statement) == 1
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
@@ -174,10 +174,10 @@ def answers(dsn: str, statement: str) -> bool:
 
 def test_ctrl_c_in_the_terminal_does_not_reach_postgres(cluster: Path) -> None:
     with start(cluster):
-        assert os.getpgid(postmaster(cluster)) != os.getpgid(0)
+        assert os.getpgid(postmaster_pid(cluster)) != os.getpgid(0)
 
 
-def test_a_stale_pid_file_whose_number_another_process_has_is_no_obstacle(cluster: Path) -> None:
+def test_start_ignores_a_stale_pid_file_with_the_pid_of_another_process(cluster: Path) -> None:
     with start(cluster):
         lines = (cluster / "data" / "postmaster.pid").read_text().splitlines()
     with subprocess.Popen(["sleep", "600"]) as stranger:
@@ -188,7 +188,7 @@ def test_a_stale_pid_file_whose_number_another_process_has_is_no_obstacle(cluste
         stranger.kill()
 
 
-def test_a_folder_of_another_major_version_is_refused_in_words(cluster: Path) -> None:
+def test_folder_of_another_major_version_is_refused_with_an_explanation(cluster: Path) -> None:
     with start(cluster):
         pass
     version = cluster / "data" / "PG_VERSION"
@@ -201,16 +201,16 @@ def test_a_folder_of_another_major_version_is_refused_in_words(cluster: Path) ->
         version.write_text(real)
 
 
-def test_a_server_that_cannot_start_shows_its_log(cluster: Path) -> None:
+def test_error_of_a_server_that_cannot_start_includes_its_log(cluster: Path) -> None:
     with pytest.raises(EmbeddedError, match=r"(?s)postgres\.log ends with:.*no_such_setting"):
         EmbeddedPostgres(cluster, options={"no_such_setting": "1"}).start()
 
 
-def test_an_interrupted_initdb_leaves_nothing_in_the_way(empty: Path) -> None:
+def test_start_succeeds_after_an_interrupted_initdb(empty: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, empty], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        until(lambda: any(empty.glob("data.new-*/*")))
+        wait_for(lambda: any(empty.glob("data.new-*/*")))
         process.kill()
     assert not (empty / "data").exists()
     with start(empty) as dsn:
@@ -218,7 +218,7 @@ def test_an_interrupted_initdb_leaves_nothing_in_the_way(empty: Path) -> None:
         assert not list(empty.glob("data.new-*"))
 
 
-def test_a_long_path_below_a_closed_folder_works(tmp_path: Path) -> None:
+def test_start_succeeds_in_a_long_path_below_an_inaccessible_folder(tmp_path: Path) -> None:
     """As root Postgres runs as another user, for whom root's home, say, is closed; the socket's path has its limit."""
     if os.geteuid() == 0 and binaries.version_of(find_binaries()) < 16:
         pytest.skip("needs Postgres 16, as the message then says")
@@ -229,20 +229,20 @@ def test_a_long_path_below_a_closed_folder_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes user")
-def test_binaries_below_a_closed_folder_are_run_from_a_copy(
+def test_binaries_below_an_inaccessible_folder_are_copied(
     cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if find_binaries().parent.parent.name != binaries.PACKAGE:
         pytest.skip("the system's binaries are open to all")
     (closed := tmp_path / "closed").mkdir()
-    hidden = binaries.copy_for_all(find_binaries(), closed)
+    hidden = binaries.copy_readable_by_all(find_binaries(), closed)
     closed.chmod(0o700)
     monkeypatch.setattr("app.db.embedded.server.find_binaries", lambda: hidden)
     with start(cluster) as dsn:
         assert query(dsn, "SELECT 1") == 1
 
 
-def test_without_binaries_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_without_binaries_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setattr(binaries, "_system_folders", list)
     with pytest.raises(EmbeddedError, match="DATABASE_URL"):

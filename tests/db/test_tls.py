@@ -13,7 +13,7 @@ from app.db.primary import PrimaryConnector
 from tests.api import Api
 from tests.broker import threaded_broker
 from tests.cli.command import run
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, create_database
 
 FOLDER = Path(__file__).parent / "tls"
@@ -144,10 +144,10 @@ def test_errors_name_what_is_wrong_with_the_url_or_the_certificate(server: TlsSe
     assert {name: text for name, text in found.items() if REFUSED[name][2] not in text} == {}
 
 
-def test_a_certificate_that_the_system_does_not_trust_is_a_503_that_says_so(server: TlsServer, loop: Loop) -> None:
+def test_untrusted_certificate_is_reported_in_a_503(server: TlsServer, loop: Loop) -> None:
     dsn = server.dsn("localhost", "sslmode=verify-full")
     assert "certificate verify failed" in loop.run(refusal(dsn))
-    with threaded_broker(QUICK, dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
         problem = Api(broker.http, "tls").enqueue(status=503)
     assert (
         problem["detail"]

@@ -14,7 +14,7 @@ SYNCHRONOUS = {"synchronous_standby_names": "standby"}
 ASYNCHRONOUS = {"synchronous_standby_names": ""}
 
 
-class Link:
+class ReplicationLink:
     """What the standby takes for the primary."""
 
     def __init__(self, primary: Server) -> None:
@@ -41,7 +41,7 @@ class Link:
 
 
 class Pair:
-    def __init__(self, primary: Server, standby: Server, link: Link, loop: Loop) -> None:
+    def __init__(self, primary: Server, standby: Server, link: ReplicationLink, loop: Loop) -> None:
         self.primary = primary
         self.standby = standby
         self._link = link
@@ -58,7 +58,7 @@ class Pair:
     def streams(self) -> bool:
         return self._links("streaming") == 1
 
-    def cut_link(self) -> None:
+    def break_link(self) -> None:
         """Returns when the primary knows."""
         self._link.cut()
         wait_until(self._is_cut)
@@ -70,11 +70,11 @@ class Pair:
     def _links(self, state: str) -> int:
         return int(self.on_primary.value("SELECT count(*) FROM pg_stat_replication WHERE state LIKE $1", state))
 
-    def mend_link(self) -> None:
+    def restore_link(self) -> None:
         self._link.mend()
         wait_until(self.streams)
 
-    def caught_up(self) -> None:
+    def wait_for_replay(self) -> None:
         """Returns when the standby has everything that is committed now."""
         here = self.on_primary.value("SELECT pg_current_wal_lsn()::text")
         wait_until(lambda: self.on_standby.value("SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", here))
@@ -94,12 +94,12 @@ class Pair:
 
 
 @contextmanager
-def pair(template: Server, loop: Loop, options: dict[str, str]) -> Iterator[Pair]:
+def start_pair(template: Server, loop: Loop, options: dict[str, str]) -> Iterator[Pair]:
     primary, standby = template.copy("a"), template.copy("b")
     with ExitStack() as stack:
         stack.callback(primary.stop)
         primary.start(options)
-        link = Link(primary)
+        link = ReplicationLink(primary)
         stack.callback(link.close)
         stack.callback(standby.stop)
         standby.mark("standby.signal")

@@ -9,12 +9,12 @@ import pytest
 
 from app.db import migrations
 from tests.database import Loop
-from tests.failover.cluster import ASYNCHRONOUS, SYNCHRONOUS, Pair, pair
-from tests.failover.disk import AT_HAND
+from tests.failover.cluster import ASYNCHRONOUS, SYNCHRONOUS, Pair, start_pair
+from tests.failover.disk import IS_AVAILABLE
 from tests.failover.server import Account, Server
 
 WITH_PATRONI = "PATRONI" in os.environ
-collect_ignore = ([] if AT_HAND else ["test_power_cut.py", "test_full_disk.py"]) + (
+collect_ignore = ([] if IS_AVAILABLE else ["test_power_cut.py", "test_full_disk.py"]) + (
     [] if WITH_PATRONI else ["test_patroni.py"]
 )
 
@@ -40,12 +40,12 @@ def template(account: Account) -> Server:
 @pytest.fixture
 def synchronous(template: Server, loop: Loop) -> Iterator[Pair]:
     """A commit is answered when the standby has it."""
-    with pair(template, loop, SYNCHRONOUS) as made:
+    with start_pair(template, loop, SYNCHRONOUS) as made:
         yield made
 
 
 @pytest.fixture
 def asynchronous(template: Server, loop: Loop) -> Iterator[Pair]:
     """A commit is answered when the primary has it."""
-    with pair(template, loop, ASYNCHRONOUS) as made:
+    with start_pair(template, loop, ASYNCHRONOUS) as made:
         yield made

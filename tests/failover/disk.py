@@ -22,13 +22,13 @@ class Disk:
         with self._image.open("wb") as image:
             image.truncate(megabytes * 2**20)
         run("mkfs.ext4", "-q", "-F", "-m", "0", self._image)
-        self.plug_in()
+        self.mount()
         self.mounted.chmod(0o711)
 
-    def plug_in(self) -> None:
+    def mount(self) -> None:
         run("mount", "-o", "loop", self._image, self.mounted)
 
-    def pull_the_plug(self) -> None:
+    def cut_power(self) -> None:
         """Everything that is only in memory is lost, from one moment to the next."""
         handle = os.open(self.mounted, os.O_RDONLY)
         try:
@@ -48,7 +48,7 @@ class Disk:
             for size in (2**20, 2**12):
                 _write_until_full(filler.fileno(), size)
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         (self.mounted / "filler").unlink()
 
 
@@ -65,7 +65,7 @@ def run(*command: str | Path) -> None:
 
 
 @contextmanager
-def disk(megabytes: int) -> Iterator[Disk]:
+def mounted_disk(megabytes: int) -> Iterator[Disk]:
     with tempfile.TemporaryDirectory(prefix="lsd-") as folder:
         Path(folder).chmod(0o711)
         made = Disk(Path(folder), megabytes)
@@ -75,14 +75,14 @@ def disk(megabytes: int) -> Iterator[Disk]:
             made.unmount()
 
 
-def at_hand() -> bool:
+def can_mount() -> bool:
     """Asked by trying: containers have root and no right to mount."""
     try:
-        with disk(1) as tried:
-            tried.pull_the_plug()
+        with mounted_disk(1) as tried:
+            tried.cut_power()
     except (OSError, subprocess.CalledProcessError):
         return False
     return True
 
 
-AT_HAND = at_hand()
+IS_AVAILABLE = can_mount()

@@ -13,10 +13,10 @@ from tests.conftest import wait_until
 from tests.database import TestDatabase
 from tests.polls import Background
 
-EVERYTHING = (
+ALL_JOBS = (
     "SELECT id::text FROM jobs UNION SELECT id::text FROM finished_jobs UNION SELECT id::text FROM dead_letters"
 )
-COMPLETED = "SELECT id::text FROM finished_jobs WHERE state = 'completed'"
+COMPLETED_JOBS = "SELECT id::text FROM finished_jobs WHERE state = 'completed'"
 
 
 class Load:
@@ -82,14 +82,14 @@ class Load:
 
     def lost(self, database: TestDatabase) -> tuple[list[str], list[str]]:
         """Jobs and settlements that were acknowledged and are not there."""
-        there, completed = ({row["id"] for row in database.rows(sql)} for sql in (EVERYTHING, COMPLETED))
+        there, completed = ({row["id"] for row in database.rows(sql)} for sql in (ALL_JOBS, COMPLETED_JOBS))
         return [job for job in self.enqueued.values() if job not in there], [
             job for job in self.settled if job not in completed
         ]
 
 
 @contextmanager
-def load(base: str, background: Background, *, producers: int = 6, workers: int = 3) -> Iterator[Load]:
+def run_load(base: str, background: Background, *, producers: int = 6, workers: int = 3) -> Iterator[Load]:
     made = Load(base)
     futures = [background.submit(made.produce, name) for name in range(producers)]
     futures += [background.submit(made.work, name) for name in range(workers)]

@@ -1,4 +1,4 @@
-"""Three Patroni nodes and an etcd on this machine, as docs/ha.md describes them. Needs `patroni` and `etcd` on the PATH."""
+"""Three Patroni nodes and an etcd on this machine, as docs/operations/high-availability.md describes them. Needs `patroni` and `etcd` on the PATH."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from tests.conftest import wait_until
-from tests.failover.server import Account, alive, children_of
+from tests.failover.server import Account, is_alive, children_of
 
 NAMES = ("a", "b", "c")
 PASSWORD = "patroni"
@@ -101,7 +101,7 @@ class Node:
             with suppress(ProcessLookupError):
                 subprocess.run(["kill", "-9", str(victim)], check=False)
         self._process.wait(30)
-        wait_until(lambda: not any(map(alive, victims)))
+        wait_until(lambda: not any(map(is_alive, victims)))
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -122,7 +122,7 @@ class Patroni:
     def leader(self) -> Node | None:
         return next((node for node in self.nodes if node.status().get("role") in ("primary", "master")), None)
 
-    def is_whole(self, members: int) -> bool:
+    def is_healthy(self, members: int) -> bool:
         """One leads, all others stream, and one of them has the leader's every commit."""
         states = [node.status() for node in self.nodes]
         streaming = sum(state.get("replication_state") == "streaming" for state in states)
@@ -137,7 +137,7 @@ class Patroni:
 
 
 @contextmanager
-def patroni(account: Account) -> Iterator[Patroni]:
+def start_patroni(account: Account) -> Iterator[Patroni]:
     port = free_port()
     etcd = start_etcd(account, port)
     nodes = [Node(account, name, port) for name in NAMES]
@@ -145,7 +145,7 @@ def patroni(account: Account) -> Iterator[Patroni]:
     try:
         for node in nodes:
             node.start()
-        wait_until(lambda: made.is_whole(len(NAMES)), 180)
+        wait_until(lambda: made.is_healthy(len(NAMES)), 180)
         yield made
     finally:
         for node in nodes:

@@ -13,14 +13,14 @@ from typing import IO, Any
 
 import asyncpg
 
-from app.db.embedded.binaries import ENVIRONMENT, copy_for_all, find_binaries
+from app.db.embedded.binaries import ENVIRONMENT, copy_readable_by_all, find_binaries
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, in_database
 
 PORT = 5432
 _numbers = itertools.count(1)  # a name may be used more than once
 # A process may be killed without fsync: what it has written is the kernel's. Tests that cut the power switch it on.
-QUICK = {
+FAST_OPTIONS = {
     "fsync": "off",
     "shared_buffers": "16MB",
     "max_connections": "60",
@@ -48,7 +48,7 @@ class Account:
         self.folder = folder
         folder.chmod(0o711)
         found = find_binaries()
-        self.binaries = found if self._may_run(found) else copy_for_all(found, folder)
+        self.binaries = found if self._may_run(found) else copy_readable_by_all(found, folder)
 
     def make_folder(self, path: Path) -> Path:
         path.mkdir(mode=0o700)
@@ -127,7 +127,7 @@ class Server:
     def start(self, options: Mapping[str, str] | None = None) -> None:
         """Once more with the options of the last start, if none are given. A file of a server that is no more is not in the way."""
         (self.data / "postmaster.pid").unlink(missing_ok=True)
-        self._options = self._options if options is None else QUICK | dict(options)
+        self._options = self._options if options is None else FAST_OPTIONS | dict(options)
         fixed = {"listen_addresses": "", "port": str(PORT), "unix_socket_directories": str(self.sockets)}
         settings = [f"--{name}={value}" for name, value in (self._options | fixed).items()]
         with self.log.open("ab") as log:
@@ -158,7 +158,7 @@ class Server:
                 with suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
             self._process.wait(30)
-            wait_until(lambda: not any(map(alive, victims)))
+            wait_until(lambda: not any(map(is_alive, victims)))
 
     def stop(self) -> None:
         """As an operator does it: sessions are ended, everything is written."""
@@ -182,7 +182,7 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     with suppress(OSError):
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     return False

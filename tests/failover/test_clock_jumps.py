@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, when
+from tests.api import Api, parse_time
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop
 from tests.settable_clock import SettableClock
 
@@ -25,11 +25,11 @@ def jumpy(postgres: str, loop: Loop) -> Iterator[SettableClock]:
 @pytest.fixture
 def api(jumpy: SettableClock, queue: str) -> Iterator[Api]:
     jumpy.jump("0")
-    with threaded_broker(QUICK, jumpy.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, jumpy.dsn) as broker:
         yield Api(broker.http, queue)
 
 
-def test_an_hour_ahead_every_lease_ends_and_no_job_is_settled_twice(
+def test_clock_an_hour_ahead_expires_every_lease_and_settles_no_job_twice(
     api: Api, jumpy: SettableClock, eventually: Eventually
 ) -> None:
     api.enqueue_many(50)
@@ -49,7 +49,7 @@ def test_an_hour_ahead_every_lease_ends_and_no_job_is_settled_twice(
     assert api.counts() == {"completed": 50}
 
 
-def test_an_hour_back_leases_last_longer_and_ids_stay_unique(
+def test_clock_an_hour_back_extends_leases_and_keeps_ids_unique(
     api: Api, jumpy: SettableClock, eventually: Eventually
 ) -> None:
     before = api.enqueue_many(20)
@@ -65,4 +65,4 @@ def test_an_hour_back_leases_last_longer_and_ids_stay_unique(
 
 
 def told_time(api: Api) -> datetime:
-    return when(api.claim(queues=["elsewhere"])["server_time"])
+    return parse_time(api.claim(queues=["elsewhere"])["server_time"])

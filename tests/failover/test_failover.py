@@ -5,10 +5,10 @@ from typing import Any
 
 from tests.api import Api
 from tests.broker import broker_process, threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.failover.cluster import Pair
-from tests.failover.load import Load, load
+from tests.failover.load import Load, run_load
 from tests.polls import Background
 
 Eventually = Callable[[Callable[[], Any]], Any]
@@ -18,16 +18,16 @@ def fail_over_under_load(
     pair: Pair, background: Background, once_cut: Callable[[Load], object]
 ) -> tuple[Load, TestDatabase]:
     """`once_cut` returns when enough has happened between the cut of the link and the primary's end."""
-    with broker_process(pair.dsn, log_level="error") as (broker, _), load(broker.base, background) as clients:
+    with broker_process(pair.dsn, log_level="error") as (broker, _), run_load(broker.base, background) as clients:
         clients.more(200, 50)
-        pair.cut_link()
+        pair.break_link()
         once_cut(clients)
         survivor = pair.fail_over()
         clients.more(100, 30)
     return clients, survivor
 
 
-def test_with_a_synchronous_standby_nothing_that_was_acknowledged_is_lost(
+def test_failover_to_a_synchronous_standby_loses_nothing_acknowledged(
     synchronous: Pair, background: Background, eventually: Eventually
 ) -> None:
     clients, survivor = fail_over_under_load(
@@ -38,7 +38,7 @@ def test_with_a_synchronous_standby_nothing_that_was_acknowledged_is_lost(
     assert len(set(clients.enqueued.values())) == len(clients.enqueued)
 
 
-def test_with_an_asynchronous_standby_the_same_failover_loses(asynchronous: Pair, background: Background) -> None:
+def test_failover_to_an_asynchronous_standby_loses_acknowledged_jobs(asynchronous: Pair, background: Background) -> None:
     """The control: this test can see a loss. What was acknowledged after the cut is gone."""
     clients, survivor = fail_over_under_load(asynchronous, background, lambda clients: clients.more(100, 20))
     jobs, _ = clients.lost(survivor)
@@ -46,13 +46,13 @@ def test_with_an_asynchronous_standby_the_same_failover_loses(asynchronous: Pair
     assert len(set(clients.enqueued.values())) == len(clients.enqueued)
 
 
-def test_after_an_asynchronous_failover_old_tokens_are_stale_and_jobs_come_again(asynchronous: Pair) -> None:
-    with threaded_broker(QUICK, asynchronous.dsn) as broker:
+def test_asynchronous_failover_makes_tokens_stale_and_redelivers_jobs(asynchronous: Pair) -> None:
+    with threaded_broker(TEST_SETTINGS, asynchronous.dsn) as broker:
         api = Api(broker.http, "orders")
         seen = {api.enqueue(payload=name)["id"] for name in ("done", "taken")}
         done = api.claim_one()
-        asynchronous.caught_up()
-        asynchronous.cut_link()
+        asynchronous.wait_for_replay()
+        asynchronous.break_link()
         api.complete(done)
         taken = api.claim_one()
         lost = api.enqueue(key="k")

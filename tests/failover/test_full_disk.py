@@ -8,9 +8,9 @@ import pytest
 
 from tests.api import Api, Json
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop
-from tests.failover.disk import Disk, disk, run
+from tests.failover.disk import Disk, mounted_disk, run
 from tests.failover.server import Server
 
 Eventually = Callable[[Callable[[], Any]], Any]
@@ -20,13 +20,13 @@ BIG = {"queue": "disk", "job_type": "test", "payload": secrets.token_hex(100_000
 
 @pytest.fixture
 def small_disk() -> Iterator[Disk]:
-    with disk(100) as made:
+    with mounted_disk(100) as made:
         yield made
 
 
 @pytest.fixture
 def api(broken: Server) -> Iterator[Api]:
-    with threaded_broker(QUICK, broken.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, broken.dsn) as broker:
         yield Api(broker.http, "disk")
 
 
@@ -65,13 +65,13 @@ def is_ready(api: Api, server: Server) -> bool:
     indirect=["broken"],
     ids=["tables", "log"],
 )
-def test_a_full_disk_is_told_and_leaves_no_half_batch(
+def test_full_disk_is_reported_and_leaves_no_partial_batch(
     api: Api, broken: Server, outcomes: set[str], small_disk: Disk, loop: Loop, eventually: Eventually
 ) -> None:
     acknowledged = api.enqueue_many(5)
     small_disk.fill()
     assert refused(api)["outcome"] in outcomes
-    small_disk.make_room()
+    small_disk.free_space()
     eventually(lambda: is_ready(api, broken))
     assert broken.open(loop).value("SELECT count(*) % 10 FROM jobs") == 5
     assert api.claim_one()["id"] == acknowledged[0]

@@ -9,7 +9,7 @@ import pytest
 from app.db.primary import PrimaryConnector
 from tests.api import Api
 from tests.broker import RunningBroker, threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.failover.cluster import Pair
 
 Eventually = Callable[[Callable[[], Any]], Any]
@@ -20,7 +20,7 @@ END_SESSIONS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WH
 
 @pytest.fixture
 def broker(asynchronous: Pair) -> Iterator[RunningBroker]:
-    with threaded_broker(QUICK, asynchronous.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, asynchronous.dsn) as broker:
         yield broker
 
 
@@ -32,7 +32,7 @@ def api(broker: RunningBroker) -> Api:
 def replaced(pair: Pair, api: Api, eventually: Eventually) -> None:
     """The standby has taken over, and the broker knows; then the old primary is back beside it, first in the list of hosts."""
     api.enqueue()
-    pair.caught_up()
+    pair.wait_for_replay()
     pair.fail_over()
     eventually(lambda: api.http.get("/readyz").status_code == 200)
     api.enqueue()
@@ -50,7 +50,7 @@ def acknowledged(api: Api, count: int) -> set[str]:
     return ids
 
 
-def test_an_old_primary_that_comes_back_is_given_nothing(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
+def test_old_primary_that_comes_back_gets_no_writes(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
     replaced(asynchronous, api, eventually)
     assert asynchronous.on_standby.value(END_SESSIONS) > 0
     ids = acknowledged(api, 20)
@@ -58,7 +58,7 @@ def test_an_old_primary_that_comes_back_is_given_nothing(asynchronous: Pair, api
     assert len(asynchronous.on_primary.rows(IDS)) == 1
 
 
-def test_without_the_check_the_old_primary_acknowledges(
+def test_old_primary_acknowledges_writes_without_the_timeline_check(
     asynchronous: Pair, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: the driver takes the first host that takes writes."""
@@ -69,23 +69,23 @@ def test_without_the_check_the_old_primary_acknowledges(
         return await asyncpg.connect(servers.dsn, **options)
 
     monkeypatch.setattr(PrimaryConnector, "connect", connect)
-    with threaded_broker(QUICK, asynchronous.dsn) as unchecked:
+    with threaded_broker(TEST_SETTINGS, asynchronous.dsn) as unchecked:
         api = Api(unchecked.http, "orders")
         replaced(asynchronous, api, eventually)
         assert asynchronous.on_standby.value(END_SESSIONS) > 0
         assert acknowledged(api, 20) <= {row["id"] for row in asynchronous.on_primary.rows(IDS)}
 
 
-def test_a_broker_that_starts_beside_both_finds_the_right_one(
+def test_new_broker_finds_the_current_one_of_two_primaries(
     asynchronous: Pair, api: Api, eventually: Eventually
 ) -> None:
     replaced(asynchronous, api, eventually)
-    with threaded_broker(QUICK, asynchronous.dsn) as another:
+    with threaded_broker(TEST_SETTINGS, asynchronous.dsn) as another:
         ids = acknowledged(Api(another.http, "orders"), 5)
     assert ids <= {row["id"] for row in asynchronous.on_standby.rows(IDS)}
 
 
-def test_an_old_primary_is_refused_even_if_there_is_no_other(
+def test_old_primary_is_refused_even_if_it_is_the_only_server(
     asynchronous: Pair, api: Api, eventually: Eventually
 ) -> None:
     replaced(asynchronous, api, eventually)
@@ -98,10 +98,10 @@ def test_an_old_primary_is_refused_even_if_there_is_no_other(
     assert api.enqueue()["state"] == "ready"
 
 
-def test_a_standby_reached_by_mistake_is_given_nothing_until_it_is_promoted(
+def test_standby_gets_no_writes_until_it_is_promoted(
     asynchronous: Pair, eventually: Eventually
 ) -> None:
-    with threaded_broker(QUICK, asynchronous.standby.dsn) as mistaken:
+    with threaded_broker(TEST_SETTINGS, asynchronous.standby.dsn) as mistaken:
         api = Api(mistaken.http, "orders")
         assert api.post("/jobs", {"queue": "orders", "job_type": "test"}, status=503)["outcome"] == "not_done"
         ready = api.get("/readyz", status=503)

@@ -7,23 +7,23 @@ import pytest
 from app.db import migrations
 from tests.broker import broker_process
 from tests.database import Loop
-from tests.failover.load import load
-from tests.failover.patroni import Patroni, patroni
+from tests.failover.load import run_load
+from tests.failover.patroni import Patroni, start_patroni
 from tests.failover.server import Account, Session
 from tests.polls import Background
 
 
 @pytest.fixture
 def cluster(account: Account) -> Iterator[Patroni]:
-    with patroni(account) as made:
+    with start_patroni(account) as made:
         migrations.upgrade(made.dsn)
         yield made
 
 
-def test_switchover_and_crash_lose_nothing_that_was_acknowledged(
+def test_switchover_and_crash_lose_nothing_acknowledged(
     cluster: Patroni, background: Background, loop: Loop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with broker_process(cluster.dsn, log_level="error") as (broker, _), load(broker.base, background) as clients:
+    with broker_process(cluster.dsn, log_level="error") as (broker, _), run_load(broker.base, background) as clients:
         clients.more(200, 50)
         cluster.switch_over()
         clients.more(200, 50)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.broker import broker_process
 from tests.database import Loop
-from tests.failover.disk import Disk, disk
-from tests.failover.load import Load, load
+from tests.failover.disk import Disk, mounted_disk
+from tests.failover.load import Load, run_load
 from tests.failover.server import Server, ServerEnded
 from tests.polls import Background
 
@@ -17,7 +17,7 @@ LOSING = [{"fsync": "off"}, {"fsync": "on", "synchronous_commit": "off", "wal_wr
 
 @pytest.fixture
 def small_disk() -> Iterator[Disk]:
-    with disk(400) as made:
+    with mounted_disk(400) as made:
         yield made
 
 
@@ -31,16 +31,16 @@ def on_disk(template: Server, small_disk: Disk) -> Iterator[Server]:
 
 def cut_under_load(server: Server, plug: Disk, background: Background, options: dict[str, str]) -> Load:
     server.start(options)
-    with broker_process(server.dsn, log_level="error") as (broker, _), load(broker.base, background) as clients:
+    with broker_process(server.dsn, log_level="error") as (broker, _), run_load(broker.base, background) as clients:
         clients.more(200, 50)
-        plug.pull_the_plug()
+        plug.cut_power()
     server.kill()
     plug.unmount()
-    plug.plug_in()
+    plug.mount()
     return clients
 
 
-def test_a_power_cut_loses_nothing_that_was_acknowledged(
+def test_power_cut_loses_nothing_acknowledged(
     on_disk: Server, small_disk: Disk, background: Background, loop: Loop
 ) -> None:
     clients = cut_under_load(on_disk, small_disk, background, DURABLE)
@@ -50,7 +50,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(
 
 
 @pytest.mark.parametrize("options", LOSING, ids=["fsync-off", "commit-async"])
-def test_without_flushing_the_same_cut_loses(
+def test_power_cut_without_flushing_loses_jobs(
     on_disk: Server, small_disk: Disk, background: Background, loop: Loop, options: dict[str, str]
 ) -> None:
     """The controls: this test can see a loss."""

@@ -9,9 +9,9 @@ from app.broker import build_broker
 from app.maintenance import restore as restoration
 from tests.api import Api
 from tests.broker import threaded_broker
-from tests.conftest import QUICK, wait_until
+from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import Loop
-from tests.failover.load import COMPLETED, EVERYTHING, load
+from tests.failover.load import COMPLETED_JOBS, ALL_JOBS, run_load
 from tests.failover.server import Server
 from tests.polls import Background
 
@@ -51,7 +51,7 @@ def archive_of(server: Server) -> Path:
 
 def end_leases(dsn: str, loop: Loop) -> int:
     """What `python -m app restored` does."""
-    broker_services = build_broker(QUICK, dsn)
+    broker_services = build_broker(TEST_SETTINGS, dsn)
 
     async def run() -> int:
         await broker_services.infra.db.open()
@@ -64,10 +64,10 @@ def end_leases(dsn: str, loop: Loop) -> int:
     return loop.run(run())
 
 
-def test_a_restored_database_knows_no_token_of_its_time_and_runs_again_what_was_done_since(
+def test_restored_database_rejects_old_tokens_and_redelivers_jobs_settled_since(
     server: Server, backup: Path, loop: Loop
 ) -> None:
-    with threaded_broker(QUICK, server.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, server.dsn) as broker:
         api = Api(broker.http, "orders")
         settled = api.enqueue(payload="settled before")["id"]
         api.complete(api.claim_one())
@@ -84,7 +84,7 @@ def test_a_restored_database_knows_no_token_of_its_time_and_runs_again_what_was_
     restored = restore(server, backup, loop)
     try:
         assert end_leases(restored.dsn, loop) == 3
-        with threaded_broker(QUICK, restored.dsn) as broker:
+        with threaded_broker(TEST_SETTINGS, restored.dsn) as broker:
             api = Api(broker.http, "orders")
             assert api.job(settled)["state"] == "completed"
             assert [api.complete(held, status=409)["code"] for held in (late, first, second)] == ["lease_lost"] * 3
@@ -100,10 +100,10 @@ def test_a_restored_database_knows_no_token_of_its_time_and_runs_again_what_was_
         restored.stop()
 
 
-def test_a_dump_taken_under_load_is_whole(server: Server, loop: Loop, background: Background) -> None:
+def test_dump_taken_under_load_is_consistent(server: Server, loop: Loop, background: Background) -> None:
     dump = server.sockets / "dump"
     where = ("-h", server.sockets, "-U", "postgres")
-    with threaded_broker(QUICK, server.dsn) as broker, load(broker.base, background) as clients:
+    with threaded_broker(TEST_SETTINGS, server.dsn) as broker, run_load(broker.base, background) as clients:
         clients.more(100, 20)
         enqueued, settled = set(clients.enqueued.values()), set(clients.settled)
         server.account.run("pg_dump", "-Fc", "-f", dump, *where, "postgres")
@@ -111,10 +111,10 @@ def test_a_dump_taken_under_load_is_whole(server: Server, loop: Loop, background
     server.open(loop).execute("CREATE DATABASE copy TEMPLATE template0")
     server.account.run("pg_restore", "-d", "copy", *where, "--exit-on-error", dump)
     copy = server.open(loop, "copy")
-    assert enqueued <= {row["id"] for row in copy.rows(EVERYTHING)}
-    assert settled <= {row["id"] for row in copy.rows(COMPLETED)}
+    assert enqueued <= {row["id"] for row in copy.rows(ALL_JOBS)}
+    assert settled <= {row["id"] for row in copy.rows(COMPLETED_JOBS)}
     end_leases(copy.dsn, loop)
-    with threaded_broker(QUICK, copy.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, copy.dsn) as broker:
         api = Api(broker.http, "load")
         there = copy.rows(
             "SELECT state, count(*) FROM jobs GROUP BY state UNION ALL SELECT state, count(*) FROM finished_jobs GROUP BY state"

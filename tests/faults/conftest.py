@@ -14,16 +14,16 @@ from app.db import migrations
 from app.db.pool import Database
 from app.metrics import Metrics
 from app.settings import Settings
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop
 from tests.failover.server import Account, Server
 
 _numbers = itertools.count(1)
-POOLER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-collect_ignore = [] if POOLER else ["test_pgbouncer.py"]
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+collect_ignore = [] if PGBOUNCER else ["test_pgbouncer.py"]
 
 
-Start = Callable[..., Server]
+StartServer = Callable[..., Server]
 
 
 @pytest.fixture(scope="package")
@@ -40,7 +40,7 @@ def migrated() -> Iterator[Server]:
 
 
 @pytest.fixture
-def start(migrated: Server) -> Iterator[Start]:
+def start(migrated: Server) -> Iterator[StartServer]:
     """A server of the test's own, with these settings."""
     with ExitStack() as stack:
 
@@ -57,7 +57,7 @@ def start(migrated: Server) -> Iterator[Start]:
 
 
 @contextmanager
-def opened(dsn: str, loop: Loop, **settings: object) -> Iterator[Database]:
+def open_database(dsn: str, loop: Loop, **settings: object) -> Iterator[Database]:
     """The floor alone: a pool with its watchdog, and no broker on it."""
     database = Database(dsn, settings_with(**settings), Metrics())
     loop.run(database.open())
@@ -68,4 +68,4 @@ def opened(dsn: str, loop: Loop, **settings: object) -> Iterator[Database]:
 
 
 def settings_with(**settings: object) -> Settings:
-    return QUICK.model_copy(update=settings)
+    return TEST_SETTINGS.model_copy(update=settings)

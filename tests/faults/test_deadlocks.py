@@ -10,7 +10,7 @@ from app.db.migrations import ROOT
 from app.db.session_settings import NEEDED
 from tests.api import Api, Json
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background
 
@@ -35,7 +35,7 @@ $$;
 """
 HELD = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted"
 # It changes its entries. Its callers parse the jobs again, and are repeated as a whole.
-REPEATED_BY_ITS_CALLERS = {"app/jobs/intake.py:_store_together"}
+REPEATED_BY_ITS_CALLERS = {"app/enqueue/service.py:_insert_in_transaction"}
 
 
 def fail_group(api: Api) -> Json:
@@ -73,7 +73,7 @@ def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 @pytest.fixture(scope="module")
 def api(database: TestDatabase) -> Iterator[Api]:
-    with threaded_broker(QUICK, database.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, database.dsn) as broker:
         api = Api(broker.http, NAME)
         api.configure(max_running=100)
         api.put("/queues/groups", {})
@@ -81,7 +81,7 @@ def api(database: TestDatabase) -> Iterator[Api]:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_the_victim_of_a_deadlock_is_repeated(
+def test_call_is_retried_after_a_deadlock(
     api: Api,
     database: TestDatabase,
     background: Background,
@@ -96,7 +96,7 @@ def test_the_victim_of_a_deadlock_is_repeated(
     assert answer.result(30)
 
 
-def test_deadlocks_are_found_before_the_wait_for_a_lock_ends(database: TestDatabase) -> None:
+def test_deadlock_is_detected_before_the_lock_timeout(database: TestDatabase) -> None:
     """Compares with the default deadlock_timeout of Postgres."""
     found, ends = database.row(
         "SELECT make_interval(secs => boot_val::int / 1000.0), $1::text::interval FROM pg_settings WHERE name = 'deadlock_timeout'",
@@ -105,7 +105,7 @@ def test_deadlocks_are_found_before_the_wait_for_a_lock_ends(database: TestDatab
     assert found < ends
 
 
-def test_every_transaction_of_the_product_is_repeated() -> None:
+def test_every_transaction_is_retried_after_a_deadlock() -> None:
     opened: dict[str, bool] = {}
     for file in sorted((ROOT / "app").rglob("*.py")):
         for function in ast.walk(ast.parse(file.read_text())):

@@ -11,10 +11,10 @@ from app.errors import DatabaseUnavailable
 from tests.api import Api
 from tests.broker import threaded_broker
 from tests.database import Loop, TestDatabase
-from tests.db.test_outcomes import outcome
+from tests.db.test_write_outcome import outcome
 from tests.failover.server import Server
-from tests.faults.conftest import Start, opened, settings_with
-from tests.polls import counted
+from tests.faults.conftest import StartServer, open_database, settings_with
+from tests.polls import metric_value
 
 DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
 
@@ -32,13 +32,13 @@ def api_on(server: Server, **settings: object) -> Iterator[Api]:
         yield Api(broker.http, "q")
 
 
-def test_a_durable_server_is_said_to_be_one(start: Start) -> None:
+def test_durable_server_is_reported_as_durable(start: StartServer) -> None:
     with api_on(start(**DURABLE), require_durable=True) as api:
         assert told(api) == "what is acknowledged is on disk"
         api.enqueue()
 
 
-def test_a_server_that_may_lose_jobs_is_degraded_and_refused_on_demand(start: Start) -> None:
+def test_server_that_may_lose_jobs_is_degraded_or_refused(start: StartServer) -> None:
     server = start(**DURABLE | {"fsync": "off"})
     with api_on(server) as api:
         assert told(api) == "degraded: fsync is off: a power cut loses jobs"
@@ -48,9 +48,9 @@ def test_a_server_that_may_lose_jobs_is_degraded_and_refused_on_demand(start: St
         assert outcome(api.http.post("/jobs", json={"queue": "q", "job_type": "test"})) == "not_done"
 
 
-def test_a_server_that_is_changed_meanwhile_is_refused_from_the_next_look_on(start: Start, loop: Loop) -> None:
+def test_server_that_becomes_unsafe_is_refused_after_the_next_check(start: StartServer, loop: Loop) -> None:
     server = start(fsync="on")
-    with opened(server.dsn, loop, require_durable=True) as db:
+    with open_database(server.dsn, loop, require_durable=True) as db:
         inspection = ServerChecks(db, settings_with(require_durable=True), db._metrics)
         loop.run(inspection.run_once())
         assert loop.run(db.value("SELECT 1")) == 1
@@ -63,10 +63,10 @@ def test_a_server_that_is_changed_meanwhile_is_refused_from_the_next_look_on(sta
             loop.run(db.value("SELECT 1"))
 
 
-def test_more_connections_than_the_server_takes_are_told(
-    start: Start, loop: Loop, eventually: Callable[..., Any]
+def test_too_many_connections_for_the_server_are_reported(
+    start: StartServer, loop: Loop, eventually: Callable[..., Any]
 ) -> None:
-    with opened(start(fsync="on").dsn, loop) as db:
+    with open_database(start(fsync="on").dsn, loop) as db:
         inspection = ServerChecks(db, settings_with(pool_size=100), db._metrics)
         eventually(
             lambda: loop.run(looked(inspection)).startswith(
@@ -80,8 +80,8 @@ async def looked(inspection: ServerChecks) -> str:
     return await inspection.to_response()
 
 
-def test_the_age_of_the_database_and_of_its_oldest_snapshot_are_measured(database: TestDatabase, loop: Loop) -> None:
-    with opened(database.dsn, loop) as db:
+def test_ages_of_the_database_and_of_its_oldest_snapshot_are_measured(database: TestDatabase, loop: Loop) -> None:
+    with open_database(database.dsn, loop) as db:
         inspection = ServerChecks(db, settings_with(), db._metrics)
         loop.run(inspection.run_once())
         assert measured(db, "database_frozen_xid_age") > 0
@@ -98,5 +98,5 @@ def measured(db: Any, name: str) -> float:
     return found
 
 
-def test_a_broker_measures_by_itself(api: Api, eventually: Callable[..., Any]) -> None:
-    eventually(lambda: counted(api.http, "database_frozen_xid_age") > 0)
+def test_running_broker_measures_the_age_of_the_database(api: Api, eventually: Callable[..., Any]) -> None:
+    eventually(lambda: metric_value(api.http, "database_frozen_xid_age") > 0)

@@ -14,8 +14,8 @@ from tests.api import Api
 from tests.broker import threaded_broker
 from tests.database import Loop, TestDatabase
 from tests.failover.server import PORT, Server
-from tests.faults.conftest import POOLER, Start, settings_with
-from tests.polls import Background, counted, parked
+from tests.faults.conftest import PGBOUNCER, StartServer, settings_with
+from tests.polls import Background, metric_value, parked_polls
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
@@ -35,7 +35,7 @@ default_pool_size = 6
 
 
 @pytest.fixture
-def server(start: Start) -> Server:
+def server(start: StartServer) -> Server:
     return start(fsync="on")
 
 
@@ -46,12 +46,12 @@ def direct(server: Server, loop: Loop) -> TestDatabase:
 
 @pytest.fixture
 def pooled(server: Server, loop: Loop, eventually: Eventually) -> Iterator[str]:
-    assert POOLER is not None
+    assert PGBOUNCER is not None
     folder = server.account.make_folder(server.account.folder / f"{server.name}-pooler")
     config = folder / "pgbouncer.ini"
     config.write_text(CONFIG.format(sockets=server.sockets, folder=folder, port=PORT))
     server.account.own(config)
-    process = server.account.start([POOLER, "--quiet", config], subprocess.DEVNULL)
+    process = server.account.start([PGBOUNCER, "--quiet", config], subprocess.DEVNULL)
     dsn = f"postgresql://postgres@/postgres?host={folder}&port={PORT}"
     try:
         eventually(lambda: answers(dsn, loop))
@@ -86,7 +86,7 @@ def settings(server: Server) -> Settings:
 
 @pytest.fixture
 def role_set(direct: TestDatabase) -> None:
-    """As the README says; before the pooler has any session."""
+    """The role settings of docs/operations/postgres.md, set before the pooler opens a session."""
     for name, value in session_settings.NEEDED.items():
         direct.execute(f"ALTER ROLE postgres IN DATABASE postgres SET {name} = '{value}'")
 
@@ -97,7 +97,7 @@ def test_brokers_behind_a_transaction_pooler_do_all_work_once(
     with threaded_broker(settings(server), pooled) as one, threaded_broker(settings(server), pooled) as two:
         here, there = Api(one.http, "q"), Api(two.http, "q")
         poll = background.claim(there)
-        eventually(lambda: parked(there.http) == 1)
+        eventually(lambda: parked_polls(there.http) == 1)
         first = here.enqueue()
         assert poll.result(20)["jobs"][0]["id"] == first["id"]
         there.complete(poll.result()["jobs"][0])
@@ -106,7 +106,7 @@ def test_brokers_behind_a_transaction_pooler_do_all_work_once(
         assert sorted(job for jobs in done for job in jobs) == sorted(ids)
         assert here.counts() == {"completed": 121}
         assert "what is acknowledged is on disk" in readiness(here)
-        assert counted(here.http, "notify_failures_total") == 0
+        assert metric_value(here.http, "notify_failures_total") == 0
 
 
 def work(api: Api, worker: str) -> list[str]:
@@ -122,7 +122,7 @@ def readiness(api: Api) -> str:
     return next(str(check["detail"]) for check in api.get("/readyz")["checks"] if check["name"] == "durability")
 
 
-def test_nothing_of_ours_is_left_in_a_session_and_what_the_role_lacks_is_told(
+def test_pooled_sessions_stay_unchanged_and_missing_role_settings_are_reported(
     server: Server, pooled: str, loop: Loop
 ) -> None:
     with threaded_broker(settings(server), pooled) as broker:
@@ -130,6 +130,6 @@ def test_nothing_of_ours_is_left_in_a_session_and_what_the_role_lacks_is_told(
         api.enqueue_many(10)
         assert len(api.claim(max_jobs=10)["jobs"]) == 10
         assert "the role should be set to: enable_seqscan=off" in readiness(api)
-        # The driver itself may leave jit off behind, when it asks what a type is; a role that is set as the README says has it off anyway.
+        # The driver itself may leave jit off behind, when it asks what a type is; a role that is set as docs/operations/postgres.md says has it off anyway.
         names = sorted(session_settings.NEEDED.keys() - {"jit"})
         assert [shown(pooled, loop, name) for name in names] == [shown(server.dsn, loop, name) for name in names]

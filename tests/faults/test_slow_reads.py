@@ -11,7 +11,7 @@ import pytest
 from tests.api import Api
 from tests.broker import RunningBroker, threaded_broker
 from tests.database import Loop, TestDatabase, create_database
-from tests.db.test_outcomes import outcome
+from tests.db.test_write_outcome import outcome
 from tests.faults.conftest import settings_with
 from tests.polls import Background
 
@@ -70,7 +70,7 @@ def slow(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database.close()
 
 
-def test_a_search_ends_after_the_time_limit(slow: TestDatabase, queue: str, eventually: Eventually) -> None:
+def test_search_ends_after_the_time_limit(slow: TestDatabase, queue: str, eventually: Eventually) -> None:
     reads = SlowReads(slow)
     with threaded_broker(settings_with(read_timeout_seconds=0.2, sweep_seconds=1.0), slow.dsn) as broker:
         Api(broker.http, queue).enqueue()
@@ -126,7 +126,7 @@ def test_searches_leave_connections_for_enqueues_and_claims(
     assert outcome(searched) == "not_done"
 
 
-def test_without_a_share_of_their_own_searches_take_every_connection(
+def test_searches_without_a_limited_share_use_every_connection(
     slow: TestDatabase, background: Background, eventually: Eventually, queue: str
 ) -> None:
     """The control: the test above can fail."""

@@ -15,8 +15,8 @@ from tests.broker import threaded_broker
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase
 from tests.failover.server import Server
-from tests.faults.conftest import Start, opened, settings_with
-from tests.polls import Background, counted
+from tests.faults.conftest import StartServer, open_database, settings_with
+from tests.polls import Background, metric_value
 
 Eventually = Callable[[Callable[[], Any]], Any]
 Call = Callable[[Api, Json], httpx.Response]
@@ -25,7 +25,7 @@ WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND que
 
 
 @pytest.fixture
-def server(start: Start) -> Server:
+def server(start: StartServer) -> Server:
     return start()
 
 
@@ -91,7 +91,7 @@ def cancelled(primary: TestDatabase, sign: str, call: "Future[httpx.Response]") 
     [(enqueue, "%INSERT INTO jobs%"), (claim, "COMMIT%"), (complete, "/* complete */%")],
     ids=["enqueue", "claim in a transaction", "complete"],
 )
-def test_a_cancelled_wait_for_the_standby_is_never_told_as_done(
+def test_cancelled_wait_for_the_standby_is_never_reported_as_success(
     api: Api, primary: TestDatabase, background: Background, eventually: Eventually, call: Call, sign: str
 ) -> None:
     api.enqueue_many(2)
@@ -104,7 +104,7 @@ def test_a_cancelled_wait_for_the_standby_is_never_told_as_done(
     as_before(primary)
 
 
-def test_what_was_cancelled_is_there_and_a_repeated_call_finds_out(
+def test_repeated_call_finds_the_job_whose_wait_was_cancelled(
     api: Api, primary: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     without_standby(primary)
@@ -116,12 +116,12 @@ def test_what_was_cancelled_is_there_and_a_repeated_call_finds_out(
     assert api.enqueue(key="k", job_type="new")["id"] == str(primary.value("SELECT id FROM jobs"))
 
 
-def test_a_write_that_waits_for_its_standby_goes_on_waiting_while_the_server_answers(
+def test_write_keeps_waiting_for_its_standby_while_the_server_answers(
     api: Api, primary: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     without_standby(primary)
     called = background.submit(enqueue, api, {})
-    eventually(lambda: counted(api.http, "long_statements") > 0)
+    eventually(lambda: metric_value(api.http, "long_statements") > 0)
     readiness = api.get("/readyz")
     told = next(check["detail"] for check in readiness["checks"] if check["name"] == "durability")
     assert (readiness["ready"], "running for long" in told) == (True, True)
@@ -130,11 +130,11 @@ def test_a_write_that_waits_for_its_standby_goes_on_waiting_while_the_server_ans
     assert called.result().status_code == 201
 
 
-def test_a_caller_who_is_cancelled_does_not_cancel_the_wait(
+def test_cancelled_caller_does_not_cancel_the_wait_for_the_standby(
     server: Server, primary: TestDatabase, loop: Loop, eventually: Eventually
 ) -> None:
     """The driver would send a cancel request: the row would be there for all to see, and on the primary alone."""
-    with opened(server.dsn, loop) as db:
+    with open_database(server.dsn, loop) as db:
         loop.run(db.value("SELECT 1"))
         without_standby(primary)
         for run in (alone, in_a_transaction):
@@ -168,7 +168,7 @@ async def started_and_cancelled(db: Database, run: Callable[[Database], Any], pr
     assert task.cancelled()
 
 
-def test_a_broker_that_stops_meanwhile_says_that_the_outcome_is_unknown(
+def test_broker_that_stops_during_a_wait_reports_an_unknown_outcome(
     server: Server, primary: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     """It does not wait for ever, and does not go without a word (B5)."""

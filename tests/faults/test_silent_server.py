@@ -16,9 +16,9 @@ from tests.api import Api
 from tests.broker import threaded_broker
 from tests.database import Loop, TestDatabase, create_database
 from tests.db.proxy import Proxy, proxy_to
-from tests.db.test_outcomes import outcome
+from tests.db.test_write_outcome import outcome
 from tests.failover.server import Server, children_of
-from tests.faults.conftest import Start, opened, settings_with
+from tests.faults.conftest import StartServer, open_database, settings_with
 from tests.leases.conftest import WATCH, ClaimStatements
 from tests.polls import Background
 
@@ -49,7 +49,7 @@ def readiness(api: Api) -> dict[str, str]:
     return {check["name"]: check["detail"] for check in api.http.get("/readyz").json()["checks"]}
 
 
-def test_a_black_hole_is_noticed_and_what_was_under_way_is_unknown(
+def test_black_hole_is_detected_and_running_calls_are_unknown(
     behind: Api, proxy: Proxy, watched: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     behind.enqueue()
@@ -67,7 +67,7 @@ def test_a_black_hole_is_noticed_and_what_was_under_way_is_unknown(
     behind.enqueue()
 
 
-def test_a_lost_reply_is_found_out_by_repeating_the_call(
+def test_repeated_call_finds_the_job_whose_reply_was_lost(
     behind: Api, proxy: Proxy, watched: TestDatabase, eventually: Eventually
 ) -> None:
     """The statement arrives and commits; nobody hears of it."""
@@ -97,8 +97,8 @@ def stopped(server: Server) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_server_that_hangs_is_noticed_and_used_again_when_it_goes_on(
-    start: Start, background: Background, eventually: Eventually
+def test_hung_server_is_detected_and_used_again_when_it_resumes(
+    start: StartServer, background: Background, eventually: Eventually
 ) -> None:
     server = start()
     with threaded_broker(
@@ -116,11 +116,11 @@ def test_a_server_that_hangs_is_noticed_and_used_again_when_it_goes_on(
         api.enqueue()
 
 
-def test_a_server_that_refuses_is_not_taken_for_a_silent_one(database: TestDatabase, loop: Loop) -> None:
+def test_server_that_refuses_connections_is_not_silent(database: TestDatabase, loop: Loop) -> None:
     """One that refuses speaks: what runs is left alone, and who comes hears the server's own word."""
     database.execute("CREATE ROLE narrow LOGIN CONNECTION LIMIT 0")
     try:
-        with opened(database.dsn.replace("postgres@", "narrow@"), loop) as db:
+        with open_database(database.dsn.replace("postgres@", "narrow@"), loop) as db:
             for _ in range(3):
                 loop.run(db._watchdog.run_once())
             with pytest.raises(DatabaseUnavailable, match="the database has no free connection slot") as refusal:
@@ -130,8 +130,8 @@ def test_a_server_that_refuses_is_not_taken_for_a_silent_one(database: TestDatab
         database.execute("DROP ROLE narrow")
 
 
-def test_cancelled_callers_leave_nothing_behind(database: TestDatabase, loop: Loop) -> None:
-    with opened(database.dsn, loop, pool_size=4) as db:
+def test_cancelled_callers_leave_no_open_transaction_and_lose_no_connection(database: TestDatabase, loop: Loop) -> None:
+    with open_database(database.dsn, loop, pool_size=4) as db:
         assert loop.run(cancel_many(db, 300)) == []
         mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longshore' AND state LIKE 'idle in transaction%'"
         assert loop.run(db.value(mine)) == 0

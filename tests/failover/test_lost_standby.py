@@ -8,11 +8,11 @@ import pytest
 
 from tests.api import Api, Json
 from tests.broker import RunningBroker, threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop
-from tests.failover.cluster import SYNCHRONOUS, Pair, pair
+from tests.failover.cluster import SYNCHRONOUS, Pair, start_pair
 from tests.failover.server import Server
-from tests.polls import Background, counted
+from tests.polls import Background, metric_value
 
 Eventually = Callable[[Callable[[], Any]], Any]
 Call = Callable[[], httpx.Response]
@@ -23,13 +23,13 @@ JOBS = "SELECT count(*) FROM jobs"
 @pytest.fixture(scope="module")
 def synchronous(template: Server, loop: Loop) -> Iterator[Pair]:
     """One for all: each test mends the link that it has cut."""
-    with pair(template, loop, SYNCHRONOUS) as made:
+    with start_pair(template, loop, SYNCHRONOUS) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def waiting_broker(synchronous: Pair) -> Iterator[RunningBroker]:
-    with threaded_broker(QUICK, synchronous.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, synchronous.dsn) as broker:
         yield broker
 
 
@@ -57,11 +57,11 @@ def outcome(answer: httpx.Response) -> Any:
     return problem["outcome"]
 
 
-def test_an_enqueue_whose_wait_was_cancelled_is_unknown_until_the_standby_has_it(
+def test_enqueue_with_a_cancelled_wait_is_unknown_until_replicated(
     synchronous: Pair, api: Api, background: Background, eventually: Eventually
 ) -> None:
     api.enqueue()
-    synchronous.cut_link()
+    synchronous.break_link()
     body = {"queue": api.queue, "job_type": "test"}
     before = synchronous.on_primary.value(JOBS)
 
@@ -72,62 +72,62 @@ def test_an_enqueue_whose_wait_was_cancelled_is_unknown_until_the_standby_has_it
     assert synchronous.on_primary.value(JOBS) == before + 1
     # Here it is, but a failover would lose it: whoever asks again is not told that all is well.
     assert outcome(with_cancelled_waits(synchronous, background, eventually, call)) == "unknown"
-    synchronous.mend_link()
+    synchronous.restore_link()
     job = call()
     assert (job.status_code, call().json()["id"]) == (201, job.json()["id"])
-    synchronous.caught_up()
+    synchronous.wait_for_replay()
     assert synchronous.on_standby.value(JOBS) == before + 1
 
 
 @pytest.mark.parametrize("verb", ["complete", "release"])
-def test_a_settlement_whose_wait_was_cancelled_is_unknown_until_the_standby_has_it(
+def test_settlement_with_a_cancelled_wait_is_unknown_until_replicated(
     synchronous: Pair, api: Api, background: Background, eventually: Eventually, verb: str
 ) -> None:
     api.enqueue()
     held = api.claim_one()
-    synchronous.cut_link()
+    synchronous.break_link()
 
     def call() -> httpx.Response:
         return api.http.post(f"/jobs/{held['id']}/{verb}", json={"lease_token": held["lease_token"]})
 
     for _ in range(2):
         assert outcome(with_cancelled_waits(synchronous, background, eventually, call)) == "unknown"
-    synchronous.mend_link()
+    synchronous.restore_link()
     assert call().json()["status"] == "already_settled"
-    synchronous.caught_up()
+    synchronous.wait_for_replay()
     assert (
         synchronous.on_standby.value("SELECT count(*) FROM jobs WHERE id = $1 AND state = 'running'", held["id"]) == 0
     )
 
 
-def test_a_claim_whose_wait_was_cancelled_is_unknown_until_the_standby_has_it(
+def test_claim_with_a_cancelled_wait_is_unknown_until_replicated(
     synchronous: Pair, api: Api, background: Background, eventually: Eventually
 ) -> None:
     job = api.enqueue()
-    synchronous.cut_link()
+    synchronous.break_link()
 
     def call() -> httpx.Response:
         return api.http.post("/claim", json={"queues": [api.queue]}, headers={"Idempotency-Key": "k"})
 
     for _ in range(2):
         assert outcome(with_cancelled_waits(synchronous, background, eventually, call)) == "unknown"
-    synchronous.mend_link()
+    synchronous.restore_link()
     assert [held["id"] for held in call().json()["jobs"]] == [job["id"]]
 
 
-def test_writes_wait_for_a_lost_standby_and_the_broker_says_so(
+def test_writes_wait_for_a_lost_standby_and_readyz_reports_it(
     synchronous: Pair, api: Api, background: Background, eventually: Eventually
 ) -> None:
     api.enqueue()
     assert "running for long" not in durability(api)
-    synchronous.cut_link()
+    synchronous.break_link()
     call = background.submit(api.enqueue)
-    eventually(lambda: counted(api.http, "long_statements") > 0)
+    eventually(lambda: metric_value(api.http, "long_statements") > 0)
     assert "running for long" in durability(api)
     assert not call.done()
-    synchronous.mend_link()
+    synchronous.restore_link()
     assert call.result(30)["state"] == "ready"
-    eventually(lambda: counted(api.http, "long_statements") == 0)
+    eventually(lambda: metric_value(api.http, "long_statements") == 0)
 
 
 def durability(api: Api) -> str:

@@ -15,7 +15,7 @@ from tests.api import Api
 from tests.broker import threaded_broker
 from tests.database import Loop, TestDatabase
 from tests.failover.server import Server
-from tests.faults.conftest import Start, opened, settings_with
+from tests.faults.conftest import StartServer, open_database, settings_with
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
@@ -36,7 +36,7 @@ $$;
 
 @pytest.fixture
 def db(database: TestDatabase, loop: Loop) -> Iterator[Database]:
-    with opened(database.dsn, loop) as db:
+    with open_database(database.dsn, loop) as db:
         yield db
 
 
@@ -48,18 +48,18 @@ def failing(database: TestDatabase) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("state", ["40P01", "40001"], ids=["deadlock", "serialization failure"])
-def test_what_postgres_has_undone_is_tried_once_more(db: Database, failing: None, loop: Loop, state: str) -> None:
+def test_statement_that_postgres_rolled_back_is_retried_once(db: Database, failing: None, loop: Loop, state: str) -> None:
     assert loop.run(db.value("SELECT fail_until(1, $1)", state)) == 2
 
 
 @pytest.mark.parametrize("state", ["40P01", "40001"], ids=["deadlock", "serialization failure"])
-def test_if_it_fails_twice_nothing_was_done(db: Database, failing: None, loop: Loop, state: str) -> None:
+def test_outcome_is_not_done_if_the_retry_is_rolled_back_too(db: Database, failing: None, loop: Loop, state: str) -> None:
     with pytest.raises(DatabaseUnavailable) as refusal:
         loop.run(db.value("SELECT fail_until(2, $1)", state))
     assert refusal.value.outcome == "not_done"
 
 
-def test_a_session_that_is_idle_in_its_transaction_is_ended_by_the_server(
+def test_server_ends_a_session_that_is_idle_in_transaction(
     db: Database, database: TestDatabase, loop: Loop
 ) -> None:
     """A broker that was stopped in the middle keeps its locks for ten seconds at most."""
@@ -78,7 +78,7 @@ def test_a_session_that_is_idle_in_its_transaction_is_ended_by_the_server(
     assert loop.run(db.value("SELECT 1")) == 1
 
 
-def test_a_transaction_in_which_a_statement_failed_unheard_is_not_told_as_done(db: Database, loop: Loop) -> None:
+def test_transaction_with_a_suppressed_error_is_not_reported_as_committed(db: Database, loop: Loop) -> None:
     """Postgres answers its COMMIT with ROLLBACK, and no error."""
 
     async def swallow() -> None:
@@ -110,8 +110,8 @@ def restarted(server: Server, _loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("happen", [killed, crashed, restarted])
-def test_what_was_acknowledged_outlives_the_server_and_the_pool_recovers_by_itself(
-    start: Start, loop: Loop, eventually: Eventually, happen: Callable[[Server, Loop], None]
+def test_acknowledged_jobs_survive_the_server_and_the_pool_reconnects(
+    start: StartServer, loop: Loop, eventually: Eventually, happen: Callable[[Server, Loop], None]
 ) -> None:
     server = start()
     with threaded_broker(settings_with(notify=False), server.dsn) as broker:

@@ -8,11 +8,11 @@ import pytest
 
 from tests.api import Api, Json
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 from tests.db.proxy import Proxy, proxy_to
 from tests.leases.conftest import WATCH, ClaimStatements
-from tests.polls import Background, heard_of
+from tests.polls import Background, wait_until_read
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def proxy(watched: TestDatabase) -> Iterator[Proxy]:
 @pytest.fixture
 def behind(proxy: Proxy, queue: str) -> Iterator[Api]:
     """A broker whose connections to the database can be cut."""
-    with threaded_broker(QUICK.model_copy(update={"notify": False}), proxy.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"notify": False}), proxy.dsn) as broker:
         yield Api(broker.http, queue)
 
 
@@ -43,7 +43,7 @@ def outcome(response: httpx.Response) -> str:
     return str(problem["outcome"])
 
 
-def test_a_connection_cut_in_the_middle_of_a_statement_leaves_the_outcome_unknown(
+def test_outcome_is_unknown_if_the_connection_breaks_during_a_statement(
     behind: Api, proxy: Proxy, watched: TestDatabase, background: Background, eventually: Callable[..., Any]
 ) -> None:
     """And rightly so: Postgres did not hear that we are gone, and commits."""
@@ -57,7 +57,7 @@ def test_a_connection_cut_in_the_middle_of_a_statement_leaves_the_outcome_unknow
     eventually(lambda: watched.value("SELECT state FROM jobs WHERE id = $1", job["id"]) == "running")
 
 
-def test_a_session_ended_by_the_server_leaves_the_outcome_unknown(
+def test_outcome_is_unknown_if_the_server_ends_the_session(
     behind: Api, watched: TestDatabase, background: Background, eventually: Callable[..., Any]
 ) -> None:
     behind.enqueue()
@@ -70,14 +70,14 @@ def test_a_session_ended_by_the_server_leaves_the_outcome_unknown(
         assert outcome(claim.result()) == "unknown"
 
 
-def test_without_a_connection_nothing_was_done(behind: Api, proxy: Proxy) -> None:
+def test_outcome_is_not_done_without_a_connection(behind: Api, proxy: Proxy) -> None:
     behind.enqueue()
     proxy.refuse()
-    heard_of(behind.http)
+    wait_until_read(behind.http)
     assert outcome(behind.http.post("/jobs", json={"queue": behind.queue, "job_type": "test"})) == "not_done"
 
 
-def test_a_lock_that_is_not_to_be_had_means_that_nothing_was_done(behind: Api, watched: TestDatabase) -> None:
+def test_outcome_is_not_done_after_a_lock_timeout(behind: Api, watched: TestDatabase) -> None:
     behind.enqueue()
     held = behind.claim_one()
     with watched.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", held["id"]):
@@ -86,7 +86,7 @@ def test_a_lock_that_is_not_to_be_had_means_that_nothing_was_done(behind: Api, w
     assert behind.complete(held)["status"] == "settled"
 
 
-def test_after_a_part_was_written_no_failure_says_that_nothing_was_done(behind: Api, watched: TestDatabase) -> None:
+def test_outcome_is_unknown_after_a_part_of_the_request_was_written(behind: Api, watched: TestDatabase) -> None:
     queues = [behind.queue, f"{behind.queue}-later"]  # lanes are written in the order in which their queues were made
     for queue in queues:
         behind.enqueue(queue=queue)

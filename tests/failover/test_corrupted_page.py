@@ -7,7 +7,7 @@ import pytest
 
 from tests.api import Api
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.contract.test_logs import logging_broker
 from tests.database import Loop
 from tests.failover.server import Server
@@ -37,9 +37,9 @@ def damage(server: Server, loop: Loop, job_id: str) -> None:
     server.start()
 
 
-def test_a_damaged_page_is_told_and_other_queues_go_on(server: Server, loop: Loop, tmp_path: Path) -> None:
+def test_corrupted_page_is_reported_and_other_queues_keep_working(server: Server, loop: Loop, tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
-    with threaded_broker(QUICK, server.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, server.dsn) as broker:
         hit = Api(broker.http, "hit").enqueue_many(10, payload=BIG)[0]
         Api(broker.http, "spared").enqueue_many(10, payload=BIG)
     damage(server, loop, hit)

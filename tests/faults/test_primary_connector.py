@@ -12,10 +12,10 @@ from app.db.pool import Database
 from app.errors import DatabaseUnavailable
 from tests.api import Api
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase
 from tests.failover.server import PORT, Server
-from tests.faults.conftest import Start, opened
+from tests.faults.conftest import StartServer, open_database
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
@@ -31,7 +31,7 @@ class Rivals(NamedTuple):
 
 
 @pytest.fixture
-def rivals(start: Start, loop: Loop) -> Rivals:
+def rivals(start: StartServer, loop: Loop) -> Rivals:
     old, new = start(), start(standby=True)
     new.promote(loop)
     return Rivals(old, new)
@@ -55,8 +55,8 @@ def both(one: Server, other: Server) -> str:
     return f"postgresql://postgres@/postgres?host={one.sockets},{other.sockets}&port={PORT},{PORT}&target_session_attrs=primary"
 
 
-def test_a_standby_is_refused_and_readiness_says_so(start: Start) -> None:
-    with threaded_broker(QUICK, start(standby=True).dsn) as broker:
+def test_standby_is_refused_and_reported_by_readyz(start: StartServer) -> None:
+    with threaded_broker(TEST_SETTINGS, start(standby=True).dsn) as broker:
         api = Api(broker.http, "q")
         problem = api.enqueue(status=503)
         assert (problem["outcome"], problem["detail"]) == ("not_done", "the server is a standby: it takes no writes")
@@ -65,10 +65,10 @@ def test_a_standby_is_refused_and_readiness_says_so(start: Start) -> None:
         assert api.get("/livez")["status"] == "alive"
 
 
-def test_an_old_primary_is_refused_by_who_has_seen_a_newer_one(
+def test_old_primary_is_refused_by_a_process_that_has_seen_a_newer_timeline(
     rivals: Rivals, address: Callable[[Server], str], loop: Loop
 ) -> None:
-    with opened(address(rivals.new), loop) as db:
+    with open_database(address(rivals.new), loop) as db:
         loop.run(db.rows(WRITE, "on the new one"))
         address(rivals.old)
         db.terminate()
@@ -83,27 +83,27 @@ def test_an_old_primary_is_refused_by_who_has_seen_a_newer_one(
     assert rivals.old.open(loop).value(WRITTEN) is None
 
 
-def test_who_has_seen_nothing_newer_takes_the_old_primary(
+def test_old_primary_is_accepted_by_a_process_that_has_seen_no_newer_timeline(
     rivals: Rivals, address: Callable[[Server], str], loop: Loop
 ) -> None:
     """The control: nothing else keeps it away."""
-    with opened(address(rivals.old), loop) as db:
+    with open_database(address(rivals.old), loop) as db:
         loop.run(db.rows(WRITE, "on the old one"))
     assert rivals.old.open(loop).value(WRITTEN) == ["on the old one"]
 
 
-def test_of_several_hosts_the_newest_primary_is_taken_wherever_it_stands_in_the_list(
+def test_newest_primary_of_several_hosts_is_used_in_any_order(
     rivals: Rivals, loop: Loop
 ) -> None:
-    with opened(both(rivals.old, rivals.new), loop) as db:
+    with open_database(both(rivals.old, rivals.new), loop) as db:
         loop.run(db.rows(WRITE, "x"))
     assert (rivals.old.open(loop).value(WRITTEN), rivals.new.open(loop).value(WRITTEN)) == (None, ["x"])
 
 
-def test_of_several_hosts_those_that_are_away_are_passed_over(start: Start, loop: Loop, eventually: Eventually) -> None:
+def test_unreachable_hosts_of_several_are_skipped(start: StartServer, loop: Loop, eventually: Eventually) -> None:
     away, there = start(), start()
     away.stop()
-    with opened(both(away, there), loop) as db:
+    with open_database(both(away, there), loop) as db:
         loop.run(db.rows(WRITE, "x"))
         there.stop()
         with pytest.raises(DatabaseUnavailable):
@@ -112,12 +112,12 @@ def test_of_several_hosts_those_that_are_away_are_passed_over(start: Start, loop
         eventually(lambda: _timeline(db, loop) == "00000001")
 
 
-def test_a_promotion_elsewhere_ends_the_connections_to_the_old_primary(
-    start: Start, loop: Loop, eventually: Eventually
+def test_promotion_of_another_host_terminates_connections_to_the_old_primary(
+    start: StartServer, loop: Loop, eventually: Eventually
 ) -> None:
     """It does not know that it was replaced: its standby's host tells."""
     old, new = start(), start(standby=True)
-    with opened(both(old, new), loop) as db:
+    with open_database(both(old, new), loop) as db:
         loop.run(db.rows(WRITE, "before"))
         new.promote(loop)
         eventually(lambda: _timeline(db, loop) == "00000002")
@@ -131,7 +131,7 @@ def _timeline(db: Database, loop: Loop) -> object:
     return None
 
 
-def test_migrations_go_to_the_primary_of_several_hosts(start: Start, loop: Loop) -> None:
+def test_migrations_run_on_the_primary_of_several_hosts(start: StartServer, loop: Loop) -> None:
     standby, primary = start(standby=True), start()
     there = primary.open(loop)
     there.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
@@ -139,8 +139,8 @@ def test_migrations_go_to_the_primary_of_several_hosts(start: Start, loop: Loop)
     assert there.value("SELECT version_num FROM alembic_version") == migrations.head()
 
 
-def test_a_session_that_turned_out_read_only_is_not_used_again(database: TestDatabase, loop: Loop) -> None:
-    with opened(database.dsn, loop) as db:
+def test_read_only_session_is_not_reused(database: TestDatabase, loop: Loop) -> None:
+    with open_database(database.dsn, loop) as db:
         read_only = loop.run(_made_read_only(db))
         with pytest.raises(DatabaseUnavailable) as refusal:
             loop.run(db.rows(WRITE, "refused"))

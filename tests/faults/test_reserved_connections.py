@@ -9,7 +9,7 @@ import pytest
 from tests.api import Api, Json
 from tests.broker import threaded_broker
 from tests.database import Loop, TestDatabase, create_database
-from tests.db.test_outcomes import outcome
+from tests.db.test_write_outcome import outcome
 from tests.faults.conftest import settings_with
 from tests.leases.conftest import WATCH, ClaimStatements
 from tests.polls import Background
@@ -70,7 +70,7 @@ def test_claims_cannot_starve_heartbeats_and_settlements(
     assert settled.json()["status"] == "settled"
 
 
-def test_without_a_reserve_they_starve(
+def test_claims_starve_heartbeats_and_settlements_without_reserved_connections(
     watched: TestDatabase, background: Background, eventually: Eventually, queue: str
 ) -> None:
     """The control."""

@@ -11,8 +11,8 @@ from tests.api import Api
 from tests.broker import threaded_broker
 from tests.database import Loop, TestDatabase, create_database
 from tests.db.proxy import Proxy, proxy_to
-from tests.faults.conftest import Start, settings_with
-from tests.polls import Background, counted, parked
+from tests.faults.conftest import StartServer, settings_with
+from tests.polls import Background, metric_value, parked_polls
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
@@ -40,7 +40,7 @@ def way_to_hear(common: TestDatabase) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_a_listener_that_hears_nothing_any_more_finds_out_and_listens_anew(
+def test_notifier_detects_a_black_hole_and_reconnects(
     common: TestDatabase, way_to_hear: Proxy, background: Background, eventually: Eventually, queue: str
 ) -> None:
     """It does not poll: what it gets it was told, or found when it looked everywhere after the loss."""
@@ -50,17 +50,17 @@ def test_a_listener_that_hears_nothing_any_more_finds_out_and_listens_anew(
     with threaded_broker(deaf, common.dsn) as one, threaded_broker(settings_with(), common.dsn) as other:
         here, elsewhere = Api(one.http, queue), Api(other.http, queue)
         poll = background.claim(here)
-        eventually(lambda: parked(here.http) == 1)
+        eventually(lambda: parked_polls(here.http) == 1)
         way_to_hear.swallow("requests", "replies")
         missed = elsewhere.enqueue()
-        eventually(lambda: counted(here.http, "notify_failures_total") > 0)
+        eventually(lambda: metric_value(here.http, "notify_failures_total") > 0)
         way_to_hear.swallow()
         way_to_hear.cut()
         assert poll.result(20)["jobs"][0]["id"] == missed["id"]
 
 
-def test_a_full_notify_queue_keeps_no_job_out_and_polls_still_find_it(
-    start: Start, loop: Loop, background: Background, eventually: Eventually
+def test_jobs_are_enqueued_and_claimed_while_the_notify_queue_is_full(
+    start: StartServer, loop: Loop, background: Background, eventually: Eventually
 ) -> None:
     """A session that listens and never ends its transaction keeps everything that was told since."""
     server = start(max_notify_queue_pages="64")
@@ -71,10 +71,10 @@ def test_a_full_notify_queue_keeps_no_job_out_and_polls_still_find_it(
         fill(server.open(loop))
     with threaded_broker(settings_with(), server.dsn) as one, threaded_broker(settings_with(), server.dsn) as other:
         poll = background.claim(Api(other.http, "q"))
-        eventually(lambda: parked(other.http) == 1)
+        eventually(lambda: parked_polls(other.http) == 1)
         job = Api(one.http, "q").enqueue()
         assert poll.result(20)["jobs"][0]["id"] == job["id"]
-        eventually(lambda: counted(one.http, "notify_failures_total") > 0)
+        eventually(lambda: metric_value(one.http, "notify_failures_total") > 0)
     loop.run(sleeper.close())
 
 
