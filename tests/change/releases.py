@@ -20,7 +20,7 @@ def _archive() -> bytes | None:
     return made.stdout if made.returncode == 0 else None
 
 
-AT_HAND = _archive() is not None
+IS_AVAILABLE = _archive() is not None
 
 
 def unpack(folder: Path) -> Path:

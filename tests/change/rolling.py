@@ -209,7 +209,7 @@ def _main() -> None:
     import tempfile
 
     from app.db.migrations import ROOT
-    from tests.change.releases import AT_HAND, unpack
+    from tests.change.releases import IS_AVAILABLE, unpack
     from tests.database import Loop, create_database, server
 
     options = argparse.ArgumentParser()
@@ -218,7 +218,7 @@ def _main() -> None:
     options.add_argument("--kill", action="store_true", help="kill -9 instead of SIGTERM")
     params = options.parse_args()
     with tempfile.TemporaryDirectory() as folder, server(Path(folder) / "postgres") as dsn:
-        trees = [unpack(Path(folder) / "previous"), ROOT] if AT_HAND and not params.alone else [ROOT]
+        trees = [unpack(Path(folder) / "previous"), ROOT] if IS_AVAILABLE and not params.alone else [ROOT]
         how = signal.SIGKILL if params.kill else signal.SIGTERM
         seen = roll(create_database(dsn, Loop(), "rolling"), trees, params.rounds, how=how)
     print(f"releases {len(trees)}, restarts {len(seen.exits)}, jobs {len(seen.enqueued)}, done {len(seen.settled)}")

@@ -29,4 +29,4 @@ def _at_hand() -> bool:
         return False
 
 
-AT_HAND = _at_hand()
+IS_AVAILABLE = _at_hand()

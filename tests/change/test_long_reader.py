@@ -9,7 +9,7 @@ import pytest
 from app.db import migrations
 from tests.api import Api
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 from tests.migrations.test_in_company import Session
 from tests.polls import Background
@@ -43,7 +43,7 @@ def reader(read: TestDatabase) -> Iterator[Session]:
 
 def test_claims_go_on_behind_our_migration(read: TestDatabase, reader: Session, eventually: Eventually) -> None:
     """The way down stands for any such migration. It gives up its place in the line again and again."""
-    with threaded_broker(QUICK, read.dsn) as broker, ThreadPoolExecutor() as deploys:
+    with threaded_broker(TEST_SETTINGS, read.dsn) as broker, ThreadPoolExecutor() as deploys:
         api = Api(broker.http, "read")
         api.enqueue_many(CLAIMS)
         migrating = deploys.submit(migrations.downgrade, read.dsn, "0004")
@@ -59,7 +59,7 @@ def test_claims_behind_an_impatient_alter_are_refused_and_nothing_is_lost(
 ) -> None:
     """The control: without lock_timeout all wait in line behind it, until their own patience ends (C22)."""
     impatient = Session(read.dsn, read.loop)
-    with threaded_broker(QUICK, read.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, read.dsn) as broker:
         api = Api(broker.http, "control")
         api.enqueue_many(CLAIMS)
         altering = background.submit(impatient.execute, "ALTER TABLE jobs ADD COLUMN more int")

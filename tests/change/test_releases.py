@@ -11,7 +11,7 @@ from tests.api import Api
 from tests.broker import RunningBroker, broker_process
 from tests.change.releases import release_process
 from tests.database import Loop, TestDatabase, create_database
-from tests.polls import Background, parked
+from tests.polls import Background, parked_polls
 
 Eventually = Callable[[Callable[[], Any]], Any]
 BRISK = {"sweep_seconds": "0.05", "poll_seconds": "0.2", "log_level": "error"}
@@ -63,7 +63,7 @@ def test_a_job_lives_across_both(one: Api, other: Api) -> None:
 
 
 def test_what_one_buries_the_other_revives(one: Api, other: Api) -> None:
-    job = one.dead()
+    job = one.dead_letter()
     other.replay(job)
     held = one.claim_one()
     assert held["id"] == job["id"]
@@ -86,7 +86,7 @@ def test_a_poll_on_one_hears_of_a_job_on_the_other(
     one: Api, other: Api, background: Background, eventually: Eventually
 ) -> None:
     poll = background.claim(one)
-    eventually(lambda: parked(one.http) == 1)
+    eventually(lambda: parked_polls(one.http) == 1)
     job = other.enqueue()
     assert poll.result(20)["jobs"][0]["id"] == job["id"]
 

@@ -12,8 +12,8 @@ from tests.broker import RunningBroker, broker_process
 from tests.change.roles import OWNER, SERVER, ServerLog, as_role, owned_database
 from tests.contract.arrangements import ARRANGED, example, with_real_names
 from tests.database import Loop, TestDatabase
-from tests.sql.lives import live
-from tests.sql.statements import ALL, named
+from tests.sql.lifecycles import run_all_lifecycles
+from tests.sql.statements import ALL_STATEMENTS, statement_named
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
@@ -65,8 +65,8 @@ def call_every_operation(broker: RunningBroker, database: TestDatabase) -> None:
 async def run_what_is_rarely_run(dsn: str) -> None:
     """An operator's, after a restore; and a look over a lane that is full of the dead, which otherwise is only explained."""
     connection = await asyncpg.connect(dsn)
-    await connection.fetch(named("live_tokens").text, -(2**31), UUID(int=0), 1)
-    await connection.fetch(named("first_ready").text, 256, [0])
+    await connection.fetch(statement_named("live_tokens").text, -(2**31), UUID(int=0), 1)
+    await connection.fetch(statement_named("first_ready").text, 256, [0])
     await connection.close()
 
 
@@ -83,12 +83,12 @@ def test_every_operation_and_every_statement_runs_with_what_the_role_was_granted
     ):
         api = Api(broker.http, "life")
         assert api.get("/readyz")["ready"]
-        live(api, owned)
+        run_all_lifecycles(api, owned)
         call_every_operation(broker, owned)
         eventually(lambda: owned.value("SELECT to_regclass('finished_jobs_20200101') IS NULL"))
         eventually(lambda: "record_key_use" in log.statements())  # once in a while
     owned.loop.run(run_what_is_rarely_run(as_role(owned.dsn, SERVER)))
-    left = {statement.name for statement in ALL} - log.statements()
+    left = {statement.name for statement in ALL_STATEMENTS} - log.statements()
     assert log.denied() == []
     assert left == set()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.db.migrations import ROOT
-from tests.change.releases import AT_HAND, unpack
+from tests.change.releases import IS_AVAILABLE, unpack
 from tests.change.rolling import Seen, roll
 from tests.database import Loop, TestDatabase, create_database
 
@@ -18,7 +18,7 @@ LEFT = "SELECT count(*) FROM jobs"
 @pytest.fixture
 def trees(tmp_path: Path) -> list[Path]:
     """The release before and this one, or this one alone; what was not tried is said at the end of the run."""
-    return [unpack(tmp_path), ROOT] if AT_HAND else [ROOT]
+    return [unpack(tmp_path), ROOT] if IS_AVAILABLE else [ROOT]
 
 
 @pytest.mark.parametrize(("how", "rounds"), [(signal.SIGTERM, 2), (signal.SIGKILL, 1)], ids=["SIGTERM", "SIGKILL"])

@@ -1,1 +1,2 @@
-"""What plain Postgres can prove about the SQL: the catalogue, the text, the shapes, the plans, and lanes as partitions."""
+"""Tests of the SQL on plain Postgres: system catalogue, statement text, row types, query plans, and
+lanes as partitions."""

@@ -1,14 +1,14 @@
-"""The rules for SQL text. Each takes a statement and gives what is wrong with it, or None."""
+"""The rules for SQL text. Each rule takes a statement and returns its violation, or None."""
 
 import re
 from collections.abc import Callable, Iterator
 
-from tests.sql.statements import LANED, Named
+from tests.sql.statements import TABLES_WITH_LANES, Statement
 
-Rule = Callable[[Named], str | None]
+Rule = Callable[[Statement], str | None]
 
-# What looks across lanes by nature: sweeps that find out which lanes to visit, statistics, lists of workers. None of them locks a job,
-# none is on the path of a hot call.
+# Statements that read across lanes: scans that find the lanes to visit, statistics, lists of workers.
+# None of them locks a job, and none is on the path of a fast route.
 ACROSS_LANES = {
     "maintenance.overdue",
     "jobs.due_jobs",
@@ -45,7 +45,7 @@ ACROSS_LANES = {
     "workers.get_worker",
 }
 
-_TABLE = "|".join(LANED)
+_TABLE = "|".join(TABLES_WITH_LANES)
 _READS = re.compile(rf"\b(?:FROM|UPDATE|JOIN|USING)\s+(?:{_TABLE})\b(?!\s*\()")
 _WRITES = re.compile(rf"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:{_TABLE})\b")
 _MOVES = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(?:jobs|finished_jobs|dead_letters)\b")
@@ -56,15 +56,16 @@ _STAR = re.compile(r"(?<![(\'])(?:(\w+)\.)?\*(?!\')")
 _PARAMETERS_ONLY = r"make_interval\(\w+ => \$\d+\)"
 
 
-def says_its_transition(statement: Named) -> str | None:
-    """`grep -- '->' app/*/*.sql` lists all transitions."""
+def names_its_transition(statement: Statement) -> str | None:
+    """A comment names each transition, so that `grep -- '->' app/*/*.sql` lists all of them."""
     if _MOVES.search(statement.code) and not re.search(r"^-- .*->", statement.text, re.MULTILINE):
         return "moves or changes jobs, and its comment names no transition"
     return None
 
 
-def names_its_columns(statement: Named) -> str | None:
-    """A star is for rows on their way from a DELETE .. RETURNING to an INSERT that names them, and for the columns of an unnest."""
+def names_its_columns(statement: Statement) -> str | None:
+    """A star is allowed only for rows that pass from DELETE .. RETURNING to an INSERT with a column
+    list, and for the columns of an unnest."""
     for star in _STAR.finditer(statement.code):
         before = statement.code[: star.start()]
         inner = before.count("(") > before.count(")")
@@ -74,77 +75,79 @@ def names_its_columns(statement: Named) -> str | None:
     return None
 
 
-def _unnested(statement: Named) -> list[str]:
+def _unnested(statement: Statement) -> list[str]:
     return re.findall(r"\bunnest\([^)]*\) AS (\w+)", statement.code)
 
 
-def is_the_same_on_every_node(statement: Named) -> str | None:
-    rng = re.search(
+def is_deterministic(statement: Statement) -> str | None:
+    match = re.search(
         r"\b(random|clock_timestamp|statement_timestamp|gen_random_uuid|uuidv7|nextval|timeofday)\(", statement.code
     )
-    return f"calls {rng[1]}" if rng else None
+    return f"calls {match[1]}" if match else None
 
 
-def computes_no_time_from_a_column(statement: Named) -> str | None:
-    """Citus refuses `now() + column` in UPDATE and DELETE: the broker computes such times."""
+def computes_no_time_from_columns(statement: Statement) -> str | None:
+    """Citus rejects `now() + column` in UPDATE and DELETE, so the broker computes such times."""
     if not re.search(r"\b(UPDATE|DELETE)\b", statement.code):
         return None
     code = re.sub(rf"now\(\) [-+] {_PARAMETERS_ONLY}", "now()", statement.code)
     return "computes with now()" if re.search(r"now\(\)\s*[-+*/]|[-+*/]\s*now\(\)", code) else None
 
 
-def wakes_nobody_and_takes_no_session_lock(statement: Named) -> str | None:
-    """NOTIFY holds a lock of the whole cluster until after the flush; advisory locks do not work behind a pooler."""
-    found = re.search(r"\b(NOTIFY|LISTEN|pg_notify|LOCK TABLE|\w*advisory\w*)\b", statement.code, re.IGNORECASE)
-    return f"uses {found[1]}" if found else None
+def uses_no_notify_and_no_session_lock(statement: Statement) -> str | None:
+    """NOTIFY holds a cluster-wide lock until after the WAL flush. Advisory locks do not work behind a
+    connection pooler."""
+    match = re.search(r"\b(NOTIFY|LISTEN|pg_notify|LOCK TABLE|\w*advisory\w*)\b", statement.code, re.IGNORECASE)
+    return f"uses {match[1]}" if match else None
 
 
-def stays_in_its_lane(statement: Named) -> str | None:
+def stays_in_its_lane(statement: Statement) -> str | None:
     if str(statement) in ACROSS_LANES:
         return None
     reads, bounds = len(_READS.findall(statement.code)), len(re.findall(r"\blane = \$1(?!\d)", statement.code))
     if reads > bounds:
-        return f"touches laned tables {reads} times and says `lane = $1` {bounds} times"
-    strays = [
+        return f"reads tables with lanes {reads} times, but has `lane = $1` {bounds} times"
+    misplaced = [
         value for column, value in _FILLED.findall(statement.code) if column != "lane" or value not in ("$1", "lane")
     ]
     written = len(re.findall(rf"INSERT INTO (?:{_TABLE})\b", statement.code))
-    if strays or written != len(_FILLED.findall(statement.code)):
-        return f"writes rows whose lane is not plain to see: {strays}"
+    if misplaced or written != len(_FILLED.findall(statement.code)):
+        return f"writes rows whose lane is not evident: {misplaced}"
     return None
 
 
-def locks_within_one_lane_in_the_order_of_ids(statement: Named) -> str | None:
+def locks_one_lane_in_id_order(statement: Statement) -> str | None:
     for locking in re.finditer(r"SELECT\b(?:(?!SELECT).)*?FOR UPDATE", statement.code, re.DOTALL):
         if _READS.search(locking[0]) and not re.search(r"\blane = \$1(?!\d)", locking[0]):
             return "FOR UPDATE without `lane = $1`"
         many = re.search(r"\bid = ANY\(|\bunnest\(", locking[0])
         if many and not re.search(r"ORDER BY (?:\w+\.)?id\s+FOR UPDATE", locking[0]):
-            return "locks many rows in no order"
+            return "locks many rows without ORDER BY id"
     return None
 
 
-def writes_no_lane_if_across_lanes(statement: Named) -> str | None:
-    """A sweep finds; the statement of one lane acts. Old keys and statistics may be deleted anywhere, as nobody waits for them."""
+def moves_no_jobs_across_lanes(statement: Statement) -> str | None:
+    """A scan finds jobs; a statement of one lane moves them. Old keys and statistics may be deleted
+    across lanes, because no request waits for them."""
     if str(statement) in ACROSS_LANES and _MOVES.search(statement.code):
         return "moves jobs across lanes"
     return None
 
 
 RULES: tuple[Rule, ...] = (
-    says_its_transition,
+    names_its_transition,
     names_its_columns,
-    is_the_same_on_every_node,
-    computes_no_time_from_a_column,
-    wakes_nobody_and_takes_no_session_lock,
+    is_deterministic,
+    computes_no_time_from_columns,
+    uses_no_notify_and_no_session_lock,
     stays_in_its_lane,
-    locks_within_one_lane_in_the_order_of_ids,
-    writes_no_lane_if_across_lanes,
+    locks_one_lane_in_id_order,
+    moves_no_jobs_across_lanes,
 )
 
 
-def faults(statement: Named) -> Iterator[str]:
+def violations(statement: Statement) -> Iterator[str]:
     for rule in RULES:
-        fault = rule(statement)
-        if fault is not None:
-            yield f"{rule.__name__}: {fault}"
+        violation = rule(statement)
+        if violation is not None:
+            yield f"{rule.__name__}: {violation}"

@@ -1,4 +1,4 @@
-"""Every statement of the product, for the tests that look at each of them."""
+"""All named statements of the broker, for tests that check each of them."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from types import ModuleType
 from app.db.migrations import ROOT
 from app.db.queries import Queries
 
-LANED = (
+TABLES_WITH_LANES = (
     "jobs",
     "finished_jobs",
     "dead_letters",
@@ -26,16 +26,16 @@ LANED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A statement and the room it lives in."""
+class Statement:
+    """A named statement and its package."""
 
-    room: str
+    package: str
     name: str
     text: str
     fills: str | None
 
     def __str__(self) -> str:
-        return f"{self.room}.{self.name}"
+        return f"{self.package}.{self.name}"
 
     @property
     def code(self) -> str:
@@ -44,24 +44,24 @@ class Named:
 
     @property
     def store(self) -> ModuleType:
-        return import_module(f"app.{self.room}.store")
+        return import_module(f"app.{self.package}.store")
 
 
-def all_statements() -> list[Named]:
+def all_statements() -> list[Statement]:
     files = sorted((ROOT / "app").glob("*/*.sql"))
-    assert files, "the rooms have SQL files"
+    assert files, "no SQL files found"
     return [
-        Named(file.parent.name, statement.name, statement.text, statement.fills)
+        Statement(file.parent.name, statement.name, statement.text, statement.fills)
         for file in files
         for statement in Queries(file).all.values()
     ]
 
 
-ALL = all_statements()
+ALL_STATEMENTS = all_statements()
 
 
-def named(name: str) -> Named:
-    """The one statement of that name, in whichever room."""
-    found = [statement for statement in ALL if statement.name == name]
-    assert len(found) == 1, found
-    return found[0]
+def statement_named(name: str) -> Statement:
+    """Returns the statement of that name, of any package."""
+    matches = [statement for statement in ALL_STATEMENTS if statement.name == name]
+    assert len(matches) == 1, matches
+    return matches[0]

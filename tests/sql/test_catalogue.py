@@ -1,13 +1,13 @@
-"""The lane rules, as the catalogue of the migrated database tells them: what a cluster sharded by lane needs."""
+"""The rules for tables with lanes, checked in the system catalogue: a cluster sharded by lane needs them."""
 
 import re
 
 import pytest
 
 from tests.database import TestDatabase
-from tests.sql.statements import LANED
+from tests.sql.statements import TABLES_WITH_LANES
 
-LANED_TABLES = """
+SELECT_TABLES_WITH_LANES = """
 SELECT relation.oid::regclass::text AS name
 FROM pg_class AS relation
 JOIN pg_attribute AS lane ON lane.attrelid = relation.oid AND lane.attname = 'lane'
@@ -19,28 +19,28 @@ def names(database: TestDatabase, query: str) -> list[str]:
     return [row["name"] for row in database.rows(query)]
 
 
-def test_the_laned_tables_are_the_ones_we_know(database: TestDatabase) -> None:
-    roots = f"{LANED_TABLES} AND NOT relation.relispartition"
-    assert sorted(names(database, roots)) == sorted(LANED)
+def test_tables_with_a_lane_column_are_the_listed_ones(database: TestDatabase) -> None:
+    roots = f"{SELECT_TABLES_WITH_LANES} AND NOT relation.relispartition"
+    assert sorted(names(database, roots)) == sorted(TABLES_WITH_LANES)
 
 
-def test_every_lane_is_a_number_and_never_missing(database: TestDatabase) -> None:
-    told = f"""
+def test_lane_is_a_non_null_integer(database: TestDatabase) -> None:
+    query = f"""
     SELECT attrelid::regclass::text AS name, atttypid::regtype::text AS type, attnotnull
     FROM pg_attribute
-    WHERE attname = 'lane' AND attrelid::regclass::text IN ({LANED_TABLES})
+    WHERE attname = 'lane' AND attrelid::regclass::text IN ({SELECT_TABLES_WITH_LANES})
     """
-    assert {(row["type"], row["attnotnull"]) for row in database.rows(told)} == {("integer", True)}
+    assert {(row["type"], row["attnotnull"]) for row in database.rows(query)} == {("integer", True)}
 
 
-def test_every_primary_key_and_unique_index_of_a_laned_table_starts_with_the_lane(database: TestDatabase) -> None:
+def test_unique_indexes_of_tables_with_lanes_start_with_the_lane(database: TestDatabase) -> None:
     unique = f"""
     SELECT index.indexrelid::regclass::text AS name, first.attname
     FROM pg_index AS index
     JOIN pg_attribute AS first ON first.attrelid = index.indrelid AND first.attnum = index.indkey[0]
-    WHERE index.indisunique AND index.indrelid::regclass::text IN ({LANED_TABLES})
+    WHERE index.indisunique AND index.indrelid::regclass::text IN ({SELECT_TABLES_WITH_LANES})
     """
-    found = {row["name"]: row["attname"] for row in database.rows(unique)}
+    first_columns = {row["name"]: row["attname"] for row in database.rows(unique)}
     assert {
         "jobs_pkey",
         "dead_letters_pkey",
@@ -48,12 +48,12 @@ def test_every_primary_key_and_unique_index_of_a_laned_table_starts_with_the_lan
         "stat_totals_pkey",
         "stat_rates_pkey",
         "stat_times_pkey",
-    } <= found.keys()
-    assert set(found.values()) == {"lane"}, found
+    } <= first_columns.keys()
+    assert set(first_columns.values()) == {"lane"}, first_columns
 
 
 @pytest.mark.parametrize(
-    ("what", "query"),
+    ("kind", "query"),
     [
         ("foreign keys", "SELECT conname AS name FROM pg_constraint WHERE contype = 'f'"),
         ("triggers", "SELECT tgname AS name FROM pg_trigger WHERE NOT tgisinternal"),
@@ -75,22 +75,22 @@ def test_every_primary_key_and_unique_index_of_a_laned_table_starts_with_the_lan
         ),
     ],
 )
-def test_there_are_none_of(database: TestDatabase, what: str, query: str) -> None:
-    assert names(database, query) == [], what
+def test_schema_has_no_object_that_sharding_forbids(database: TestDatabase, kind: str, query: str) -> None:
+    assert names(database, query) == [], kind
 
 
-def test_the_claim_index_holds_ready_rows_only_in_the_order_of_the_claim(database: TestDatabase) -> None:
+def test_claim_index_contains_only_ready_jobs_in_claim_order(database: TestDatabase) -> None:
     definition = database.value("SELECT pg_get_indexdef('jobs_ready'::regclass)")
     columns, condition = re.fullmatch(r".*\(lane, (.*)\) WHERE \((.*)\)", definition).groups()  # type: ignore[union-attr]
     assert columns == "priority DESC, id"
     assert condition == "state = 'ready'::text"
 
 
-def test_defaults_of_laned_tables_are_the_same_on_every_node(database: TestDatabase) -> None:
-    """A default runs where the row is written: anything but a constant or now() would differ or need a sequence."""
+def test_column_defaults_of_tables_with_lanes_are_constants_or_now(database: TestDatabase) -> None:
+    """A default is evaluated on the node that writes the row, so it must be a constant or now()."""
     defaults = f"""
     SELECT DISTINCT pg_get_expr(adbin, adrelid) AS name
     FROM pg_attrdef
-    WHERE adrelid::regclass::text IN ({LANED_TABLES})
+    WHERE adrelid::regclass::text IN ({SELECT_TABLES_WITH_LANES})
     """
     assert sorted(names(database, defaults)) == ["0", "now()"]

@@ -1,4 +1,5 @@
-"""The .sql files keep the rules of rules.py, every rule can tell a bad statement, and files and stores name the same things."""
+"""The .sql files follow the rules of rules.py, every rule detects a bad statement, and .sql files and
+stores have the same names."""
 
 import ast
 import re
@@ -6,24 +7,24 @@ import re
 import pytest
 
 from app.db.migrations import ROOT
-from tests.sql.rules import ACROSS_LANES, RULES, faults
-from tests.sql.statements import ALL, Named
+from tests.sql.rules import ACROSS_LANES, RULES, violations
+from tests.sql.statements import ALL_STATEMENTS, Statement
 
-ROOMS = sorted({statement.room for statement in ALL})
+PACKAGES = sorted({statement.package for statement in ALL_STATEMENTS})
 
-BAD = {
-    "says_its_transition": ["UPDATE jobs SET attempt = 0 WHERE lane = $1 AND id = $2"],
+VIOLATING_STATEMENTS = {
+    "names_its_transition": ["UPDATE jobs SET attempt = 0 WHERE lane = $1 AND id = $2"],
     "names_its_columns": [
         "SELECT * FROM queues",
         "-- a -> b\nDELETE FROM jobs WHERE lane = $1 RETURNING jobs.*",
         "WITH found AS (SELECT jobs.* FROM jobs WHERE lane = $1) SELECT id FROM found",
     ],
-    "is_the_same_on_every_node": ["SELECT id FROM queues WHERE random() < $1", "SELECT gen_random_uuid()"],
-    "computes_no_time_from_a_column": [
+    "is_deterministic": ["SELECT id FROM queues WHERE random() < $1", "SELECT gen_random_uuid()"],
+    "computes_no_time_from_columns": [
         "UPDATE keys SET expires_at = now() + make_interval(secs => ttl) WHERE lane = $1",
         "DELETE FROM keys WHERE lane = $1 AND expires_at - now() < $2",
     ],
-    "wakes_nobody_and_takes_no_session_lock": [
+    "uses_no_notify_and_no_session_lock": [
         "NOTIFY ready",
         "SELECT pg_notify($1, $2)",
         "SELECT pg_try_advisory_lock($1)",
@@ -35,55 +36,57 @@ BAD = {
         "INSERT INTO keys (lane, digest) VALUES ($2, $1)",
         "INSERT INTO keys (digest, lane) VALUES ($1, $2)",
     ],
-    "locks_within_one_lane_in_the_order_of_ids": [
+    "locks_one_lane_in_id_order": [
         "SELECT id FROM jobs WHERE id = ANY($1) ORDER BY id FOR UPDATE",
         "SELECT id FROM jobs WHERE lane = $1 AND id = ANY($2) FOR UPDATE",
     ],
-    "writes_no_lane_if_across_lanes": ["-- scheduled -> ready\nUPDATE jobs SET state = 'ready' WHERE run_at < $1"],
+    "moves_no_jobs_across_lanes": ["-- scheduled -> ready\nUPDATE jobs SET state = 'ready' WHERE run_at < $1"],
 }
 
 
-@pytest.mark.parametrize("statement", ALL, ids=str)
-def test_a_statement_keeps_the_rules(statement: Named) -> None:
-    assert list(faults(statement)) == []
+@pytest.mark.parametrize("statement", ALL_STATEMENTS, ids=str)
+def test_statement_follows_all_rules(statement: Statement) -> None:
+    assert list(violations(statement)) == []
 
 
-@pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in BAD.items() for text in texts])
-def test_a_rule_finds_what_it_is_for(rule: str, text: str) -> None:
-    room, name = ("jobs", "due_jobs") if rule == "writes_no_lane_if_across_lanes" else ("jobs", "bad")
-    assert any(fault.startswith(f"{rule}: ") for fault in faults(Named(room, name, text, None)))
+@pytest.mark.parametrize(
+    ("rule", "text"), [(rule, text) for rule, texts in VIOLATING_STATEMENTS.items() for text in texts]
+)
+def test_rule_detects_a_violation(rule: str, text: str) -> None:
+    package, name = ("jobs", "due_jobs") if rule == "moves_no_jobs_across_lanes" else ("jobs", "bad")
+    assert any(fault.startswith(f"{rule}: ") for fault in violations(Statement(package, name, text, None)))
 
 
-def test_every_rule_has_a_statement_that_breaks_it() -> None:
-    assert {rule.__name__ for rule in RULES} == BAD.keys()
+def test_every_rule_has_a_violating_statement() -> None:
+    assert {rule.__name__ for rule in RULES} == VIOLATING_STATEMENTS.keys()
 
 
-def test_the_exceptions_exist() -> None:
-    assert {str(statement) for statement in ALL} >= ACROSS_LANES
+def test_every_exception_is_an_existing_statement() -> None:
+    assert {str(statement) for statement in ALL_STATEMENTS} >= ACROSS_LANES
 
 
-def test_names_are_unique_in_the_whole_product() -> None:
-    """They are the labels under which pg_stat_statements and the logs show a statement."""
-    names = [statement.name for statement in ALL]
+def test_statement_names_are_unique() -> None:
+    """Statement names are the labels in pg_stat_statements and in the logs."""
+    names = [statement.name for statement in ALL_STATEMENTS]
     assert sorted(names) == sorted(set(names))
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_statement_of_a_room_is_run_by_its_store_and_no_other(room: str) -> None:
-    written = {statement.name for statement in ALL if statement.room == room}
-    assert set(re.findall(r"\bSQL\.(\w+)", (ROOT / "app" / room / "store.py").read_text())) == written
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_statement_is_run_by_the_store_of_its_package_only(package: str) -> None:
+    names = {statement.name for statement in ALL_STATEMENTS if statement.package == package}
+    assert set(re.findall(r"\bSQL\.(\w+)", (ROOT / "app" / package / "store.py").read_text())) == names
     others = [
         file
-        for file in (ROOT / "app" / room).glob("*.py")
+        for file in (ROOT / "app" / package).glob("*.py")
         if file.name != "store.py" and re.search(r"(?<!\.)\bSQL\.[a-z]", file.read_text())
     ]
     assert others == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_function_of_a_store_that_runs_one_statement_bears_its_name(room: str) -> None:
-    tree = ast.parse((ROOT / "app" / room / "store.py").read_text())
+@pytest.mark.parametrize("package", PACKAGES)
+def test_store_function_with_one_statement_has_its_name(package: str) -> None:
+    tree = ast.parse((ROOT / "app" / package / "store.py").read_text())
     functions = {node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.AsyncFunctionDef)}
-    run = {name: set(re.findall(r"\bSQL\.(\w+)", body)) for name, body in functions.items()}
-    assert run
-    assert {name: ran for name, ran in run.items() if not ran or (len(ran) == 1 and ran != {name})} == {}
+    statements = {name: set(re.findall(r"\bSQL\.(\w+)", body)) for name, body in functions.items()}
+    assert statements
+    assert {name: run for name, run in statements.items() if not run or (len(run) == 1 and run != {name})} == {}

@@ -1,5 +1,7 @@
-"""Every hot statement reads by the index that is meant for it, whatever the statistics say: of an empty queue, from before the claims,
-from after them, or none at all. The tables are large enough for any scan to cost."""
+"""Every statement of the fast routes uses its index, whatever the planner statistics are.
+
+The statistics are missing, or from empty tables, from before the claims, or from after the claims.
+The tables are large enough for any other scan to be expensive."""
 
 import re
 from collections.abc import Iterator
@@ -10,18 +12,18 @@ import pytest
 from app.db.pool import AutocommitConnection, Database
 from app.leases.store import ClaimParams, LanePolicy, claim
 from app.metrics import Metrics
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, create_database
-from tests.sql.plans import Scan, explain
-from tests.sql.statements import ALL, LANED, Named, named
+from tests.sql.explain import Scan, explain
+from tests.sql.statements import ALL_STATEMENTS, TABLES_WITH_LANES, Statement, statement_named
 
-ASKED = ClaimParams(
+PARAMS = ClaimParams(
     worker_id="w",
     secret="s",
     lease_seconds=None,
     default_lease_seconds=60,
     max_bytes=2**30,
-    at_least_one=True,
+    allow_one_oversized=True,
     job_types=None,
 )
 JOBS = """
@@ -31,31 +33,38 @@ FROM generate_series(1, 20000) AS n
 """
 FUTURE = JOBS.replace("'ready', now()", "'scheduled', now() + make_interval(days => 1)")
 FINISHED = """
-INSERT INTO finished_jobs (lane, id, state, finished_at, keep_until, archive, attempt, crashes, run_at, deliveries, priority,
-    max_attempts, replay_count, job_type, payload)
-SELECT 256 + n % 2, gen_random_uuid(), 'completed', now(), now() + make_interval(days => 1), false, 1, 0, now(), 1, 0, 5, 0, 'test', '1'
+INSERT INTO finished_jobs (lane, id, state, finished_at, keep_until, archive, attempt, crashes, run_at,
+    deliveries, priority, max_attempts, replay_count, job_type, payload)
+SELECT 256 + n % 2, gen_random_uuid(), 'completed', now(), now() + make_interval(days => 1), false, 1, 0,
+    now(), 1, 0, 5, 0, 'test', '1'
 FROM generate_series(1, 20000) AS n
 """
-DEAD = """
-INSERT INTO dead_letters (lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, dead_at, reason,
-    fingerprint, job_type, payload)
-SELECT 256 + n % 2, gen_random_uuid(), 1, 0, 1, 0, 5, 0, now(), now() - make_interval(secs => n), 'poison', 'x', 'test', '1'
+DEAD_LETTERS = """
+INSERT INTO dead_letters (lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, dead_at,
+    reason, fingerprint, job_type, payload)
+SELECT 256 + n % 2, gen_random_uuid(), 1, 0, 1, 0, 5, 0, now(), now() - make_interval(secs => n),
+    'poison', 'x', 'test', '1'
 FROM generate_series(1, 20000) AS n
 """
-KEYS = "INSERT INTO keys (lane, digest, expires_at) SELECT n % 256, gen_random_uuid(), now() FROM generate_series(1, 20000) AS n"
-CLAIMED = """
+KEYS = """
+INSERT INTO keys (lane, digest, expires_at)
+SELECT n % 256, gen_random_uuid(), now()
+FROM generate_series(1, 20000) AS n
+"""
+CLAIM_HALF = """
 UPDATE jobs
-SET state = 'running', lease_expires_at = now() + make_interval(secs => 60), lease_token = id, worker_id = 'w', started_at = now()
+SET state = 'running', lease_expires_at = now() + make_interval(secs => 60), lease_token = id, worker_id = 'w',
+    started_at = now()
 WHERE state = 'ready' AND id < '80000000-0000-0000-0000-000000000000'
 """
-TIMES = {
-    "nothing is known": [JOBS, FUTURE, FINISHED, DEAD, KEYS],
-    "the tables were empty": ["ANALYZE"],
-    "before the claims": [JOBS, FUTURE, FINISHED, DEAD, KEYS, "ANALYZE", CLAIMED],
-    "after the claims": [JOBS, FUTURE, FINISHED, DEAD, KEYS, CLAIMED, "ANALYZE"],
+STATISTICS = {
+    "no statistics": [JOBS, FUTURE, FINISHED, DEAD_LETTERS, KEYS],
+    "statistics of empty tables": ["ANALYZE"],
+    "statistics before the claims": [JOBS, FUTURE, FINISHED, DEAD_LETTERS, KEYS, "ANALYZE", CLAIM_HALF],
+    "statistics after the claims": [JOBS, FUTURE, FINISHED, DEAD_LETTERS, KEYS, CLAIM_HALF, "ANALYZE"],
 }
 
-# By name: the index by which each table is entered. What starts with (lane, id) must also be entered by the id.
+# The indexes that each statement uses. An index on (lane, id) must also be searched by the id.
 INDEXES = {
     "enqueue": set[str](),
     "claim": {"jobs_ready", "jobs_pkey"},
@@ -144,29 +153,29 @@ INDEXES = {
     "oldest_pending": {"jobs_parked"},
 }
 
-# By design these read a lane from a place on, page by page.
+# These statements read a whole lane by design, page by page.
 WHOLE_LANE = {"apply_rules_to_page"}
 
 
-@pytest.fixture(scope="module", params=TIMES)
-def time(request: pytest.FixtureRequest) -> str:
-    """From when the statistics are."""
+@pytest.fixture(scope="module", params=STATISTICS)
+def statistics(request: pytest.FixtureRequest) -> str:
+    """The state of the planner statistics."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def known(time: str, postgres: str, loop: Loop) -> Iterator[Database]:
-    """A database in which the statistics are from that time."""
-    dsn = create_database(postgres, loop, f"plans {time}")
-    db = Database(dsn, QUICK, Metrics())
+def db_with_statistics(statistics: str, postgres: str, loop: Loop) -> Iterator[Database]:
+    """A database with these planner statistics."""
+    dsn = create_database(postgres, loop, f"plans {statistics}")
+    db = Database(dsn, TEST_SETTINGS, Metrics())
     loop.run(db.open())
-    for sql in TIMES[time]:
+    for sql in STATISTICS[statistics]:
         loop.run(db.rows(sql))
     yield db
     loop.run(db.close())
 
 
-def scans(loop: Loop, db: Database, statement: Named, *, custom: bool) -> list[Scan]:
+def scans(loop: Loop, db: Database, statement: Statement, *, custom: bool) -> list[Scan]:
     async def scans() -> list[Scan]:
         async with db.connection() as connection:
             return await explain(connection, statement, custom=custom)
@@ -177,44 +186,47 @@ def scans(loop: Loop, db: Database, statement: Named, *, custom: bool) -> list[S
 _BY_ID = ("jobs_pkey", "dead_letters_pkey", "keys_pkey", "finished_jobs_")
 
 
-def of_parent(index: str) -> str:
-    """An index of a partition bears the partition's name."""
+def parent_index(index: str) -> str:
+    """Returns the name of the parent index for the index of a partition."""
     return re.sub(r"^finished_jobs_(default|\d+)_lane_id_idx$", "finished_jobs_id", index)
 
 
 @pytest.mark.parametrize("custom", [False, True], ids=["generic", "custom"])
 @pytest.mark.parametrize("name", INDEXES)
-def test_a_statement_reads_by_its_index(loop: Loop, known: Database, name: str, custom: bool) -> None:
-    found = [scan for scan in scans(loop, known, named(name), custom=custom) if scan.table.startswith(LANED)]
-    assert {of_parent(scan.index) for scan in found} == INDEXES[name], found
-    by_id = [scan for scan in found if scan.index.startswith(_BY_ID)]
-    assert name in WHOLE_LANE or [scan for scan in by_id if not re.search(r"\b(id|digest) = ", scan.bound)] == [], (
+def test_statement_uses_its_index(loop: Loop, db_with_statistics: Database, name: str, custom: bool) -> None:
+    scanned = [
+        scan
+        for scan in scans(loop, db_with_statistics, statement_named(name), custom=custom)
+        if scan.table.startswith(TABLES_WITH_LANES)
+    ]
+    assert {parent_index(scan.index) for scan in scanned} == INDEXES[name], scanned
+    by_id = [scan for scan in scanned if scan.index.startswith(_BY_ID)]
+    assert name in WHOLE_LANE or [scan for scan in by_id if not re.search(r"\b(id|digest) = ", scan.condition)] == [], (
         "reads the whole lane"
     )
-    assert {scan.kind for scan in found} <= {"Index Scan", "Index Only Scan"}
+    assert {scan.kind for scan in scanned} <= {"Index Scan", "Index Only Scan"}
 
 
-@pytest.mark.parametrize("most", [1, 100])
-def test_claims_are_not_planned_anew_each_time(loop: Loop, known: Database, most: int) -> None:
-    """Postgres keeps a plan after five calls, unless those made for the single calls seem cheaper than one for all."""
+@pytest.mark.parametrize("limit", [1, 100])
+def test_claim_uses_a_generic_plan(loop: Loop, db_with_statistics: Database, limit: int) -> None:
+    """Postgres switches to a generic plan after five calls, unless custom plans seem cheaper."""
 
-    async def kept() -> int:
-        async with known.connection() as connection:
+    async def generic_plans() -> int:
+        async with db_with_statistics.connection() as connection:
             await connection.execute("DISCARD PLANS")
             for _ in range(10):
-                await claim(AutocommitConnection(connection), 256, most, ASKED, LanePolicy(), datetime.now(UTC))
+                await claim(AutocommitConnection(connection), 256, limit, PARAMS, LanePolicy(), datetime.now(UTC))
             count: int = await connection.fetchval(
                 "SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '/* claim */%'"
             )
             return count
 
-    assert loop.run(kept()) > 0
+    assert loop.run(generic_plans()) > 0
 
 
-def test_every_statement_that_names_a_lane_has_its_index_named_here() -> None:
-    written_only = {
-        "acquire_idempotency_key",
-        "lock_claim_key",
-        "lock_unique_keys",
-    }  # an upsert's way in is its conflict target
-    assert {statement.name for statement in ALL if "lane = $1" in statement.code} <= INDEXES.keys() | written_only
+def test_every_statement_with_a_lane_is_listed_with_its_index() -> None:
+    # An upsert finds its row by the conflict target.
+    written_only = {"acquire_idempotency_key", "lock_claim_key", "lock_unique_keys"}
+    assert {
+        statement.name for statement in ALL_STATEMENTS if "lane = $1" in statement.code
+    } <= INDEXES.keys() | written_only

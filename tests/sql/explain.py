@@ -1,4 +1,4 @@
-"""What EXPLAIN says about a statement, in a session of the product's own pool."""
+"""Runs EXPLAIN on a statement, in a session of the broker's own connection pool."""
 
 import json
 from collections.abc import Iterator
@@ -8,32 +8,32 @@ from typing import Any
 from uuid import uuid4
 
 from app.db.primary import Connection
-from tests.sql.statements import Named
+from tests.sql.statements import Statement
 
 Node = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One way in which a plan reads a table. `bound` is the condition that the index itself answers."""
+    """One scan of a table in a plan. `condition` is the part of the filter that the index evaluates."""
 
     kind: str
     table: str
     index: str
-    bound: str
+    condition: str
 
 
-async def explain(connection: Connection, statement: Named, *, custom: bool) -> list[Scan]:
-    """The plan that serves every call (no value is known), or a plan made for one (1000 ids are sent)."""
-    told = await (_custom if custom else _generic)(connection, statement)
+async def explain(connection: Connection, statement: Statement, *, custom: bool) -> list[Scan]:
+    """Returns the scans of the generic plan, or of a custom plan for a call with 1000 ids."""
+    plan = await (_custom if custom else _generic)(connection, statement)
     return [
         _scan(node)
-        for node in _nodes(json.loads(told)[0]["Plan"])
+        for node in _nodes(json.loads(plan)[0]["Plan"])
         if "Relation Name" in node and node["Node Type"] != "ModifyTable"
     ]
 
 
-async def _generic(connection: Connection, statement: Named) -> str:
+async def _generic(connection: Connection, statement: Statement) -> str:
     parameters = (await connection.prepare(statement.text)).get_parameters()
     values = f"({', '.join(['NULL'] * len(parameters))})" if parameters else ""
     await connection.execute(f"SET plan_cache_mode = 'force_generic_plan'; PREPARE explained AS {statement.text}")
@@ -43,22 +43,22 @@ async def _generic(connection: Connection, statement: Named) -> str:
         await connection.execute("DEALLOCATE explained; RESET plan_cache_mode")
 
 
-async def _custom(connection: Connection, statement: Named) -> str:
+async def _custom(connection: Connection, statement: Statement) -> str:
     parameters = (await connection.prepare(statement.text)).get_parameters()
     return str(
         await connection.fetchval(
-            f"EXPLAIN (FORMAT JSON) {statement.text}", *[_sent(parameter.name) for parameter in parameters]
+            f"EXPLAIN (FORMAT JSON) {statement.text}", *[_sample_value(parameter.name) for parameter in parameters]
         )
     )
 
 
-def _sent(kind: str) -> object:
+def _sample_value(kind: str) -> object:
     if kind == "uuid[]":
         return [uuid4() for _ in range(1000)]
     if kind.endswith("[]"):
         return [None] * 1000
-    known = {"uuid": uuid4(), "timestamptz": datetime.now(UTC), "text": "x", "bool": False, "date": date(2000, 1, 1)}
-    return known.get(kind, 256)
+    samples = {"uuid": uuid4(), "timestamptz": datetime.now(UTC), "text": "x", "bool": False, "date": date(2000, 1, 1)}
+    return samples.get(kind, 256)
 
 
 def _nodes(node: Node) -> Iterator[Node]:

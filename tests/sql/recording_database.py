@@ -1,4 +1,4 @@
-"""A database that notes which parts of the divided tables each named statement touches."""
+"""A database that records the partitions which each named statement locks."""
 
 import re
 from collections import defaultdict
@@ -10,8 +10,8 @@ from asyncpg import Record
 
 from app.db.pool import Database, Transaction
 
-# What the transaction has locked: planning locks what a plan can reach, and a row that is written locks where it goes.
-TOUCHED = """
+# Partitions locked by the transaction: planning locks those that a plan can read, writing a row its target.
+LOCKED_PARTITIONS = """
 SELECT part.inhparent::regclass::text AS parent, array_agg(DISTINCT part.inhrelid::regclass::text) AS parts
 FROM pg_locks
 JOIN pg_inherits AS part ON part.inhrelid = pg_locks.relation
@@ -20,15 +20,15 @@ WHERE pg_locks.pid = pg_backend_pid() AND pg_locks.locktype = 'relation'
 GROUP BY part.inhparent
 """
 
-Touched = dict[str, list[str]]
-NOTES: dict[str, list[Touched]] = defaultdict(list)
+PartitionsByTable = dict[str, list[str]]
+RECORDED: dict[str, list[PartitionsByTable]] = defaultdict(list)
 
 
-class WatchedTransaction(Transaction):
+class RecordingTransaction(Transaction):
     async def rows(self, sql: str, *args: object) -> list[Record]:
         rows = await super().rows(sql, *args)
         if name := re.match(r"/\* (\w+) \*/", sql):
-            NOTES[name[1]].append({row["parent"]: row["parts"] for row in await super().rows(TOUCHED)})
+            RECORDED[name[1]].append({row["parent"]: row["parts"] for row in await super().rows(LOCKED_PARTITIONS)})
         return rows
 
     async def row(self, sql: str, *args: object) -> Record | None:
@@ -40,22 +40,22 @@ class WatchedTransaction(Transaction):
         return row[0] if row else None
 
 
-class WatchedDatabase(Database):
-    """Every statement in a transaction of its own, at whose end it is known what was touched."""
+class RecordingDatabase(Database):
+    """Runs every statement in its own transaction, and records its locks at the end."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         async with self.connection() as connection, connection.transaction():
             await connection.execute("SET LOCAL plan_cache_mode = 'force_custom_plan'")
-            yield WatchedTransaction(connection)
+            yield RecordingTransaction(connection)
 
     @asynccontextmanager
-    async def reading(self, begin: str) -> AsyncIterator[Transaction]:
+    async def read_only_transaction(self, begin: str) -> AsyncIterator[Transaction]:
         async with self.transaction() as transaction:
             yield transaction
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[Any]:
+    async def autocommit(self) -> AsyncIterator[Any]:
         async with self.transaction() as transaction:
             yield transaction
 
