@@ -12,6 +12,7 @@ READY := .venv/.ready
 UV_READY := .tools/uv-$(UV_VERSION)
 UP := $(wildcard alembic/versions/*.up.sql)
 DOWN := $(wildcard alembic/versions/*.down.sql)
+REFERENCE := settings errors metrics
 OUTSIDE := $(shell grep -ls CONCURRENTLY $(UP) $(DOWN))
 # alembic/env.py sets the timeouts and opens the transaction. Down migrations must drop objects.
 # Small integer types are intended, because every byte is WAL.
@@ -28,7 +29,7 @@ export UV_CACHE_DIR := $(CURDIR)/.tools/uv-cache
 with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
 
-.PHONY: help run test lint bench bench-cost bench-policies bench-flat bench-growth bench-profile properties model fuzz chaos chaos-full mutants failover patroni rolling image-check sbom fresh format lock openapi schema clean
+.PHONY: help run test lint bench bench-cost bench-policies bench-flat bench-growth bench-profile properties model fuzz chaos chaos-full mutants failover patroni rolling image-check sbom fresh format lock openapi schema reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,9 +103,10 @@ sbom: $(READY) ## write sbom.json: the components of a release, as CycloneDX
 	$(BIN)/python -m tests.dump_sbom > sbom.json.new
 	@mv sbom.json.new sbom.json
 
-fresh: $(READY) ## check that openapi.json and schema.sql match the code
+fresh: $(READY) ## check that openapi.json, schema.sql and docs/reference match the code
 	$(BIN)/python -m app openapi | diff -u openapi/openapi.json -
 	$(BIN)/python -m tests.dump_schema | diff -u alembic/schema.sql -
+	for page in $(REFERENCE); do $(BIN)/python -m tests.reference_pages $$page | diff -u docs/reference/$$page.md - || exit 1; done
 
 format: $(READY) ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
@@ -118,6 +120,11 @@ openapi: $(READY) ## write openapi/openapi.json
 schema: $(READY) ## write alembic/schema.sql, a dump of the newest migration
 	$(BIN)/python -m tests.dump_schema > alembic/schema.sql.new
 	@mv alembic/schema.sql.new alembic/schema.sql
+
+reference: $(READY) ## write docs/reference: settings, errors and metrics
+	for page in $(REFERENCE); do \
+		$(BIN)/python -m tests.reference_pages $$page > docs/reference/$$page.md.new && \
+		mv docs/reference/$$page.md.new docs/reference/$$page.md || exit 1; done
 
 lock: $(UV_READY) ## write requirements.lock from pyproject.toml (UPGRADE=1 upgrades all versions)
 	$(with_index) $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \

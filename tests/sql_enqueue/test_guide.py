@@ -1,15 +1,15 @@
-"""The README's example is run: as the service that it is written for."""
+"""Runs the example of docs/guides/transactional-enqueue.md as the role of a service."""
 
 from tests.api import Api
 from tests.database import TestDatabase
-from tests.readme.test_readme import code, section
+from tests.docs.pages import code, text_of
 from tests.sql_enqueue.conftest import Session
 
-TITLE = "Enqueue in your own transaction"
+PAGE = "docs/guides/transactional-enqueue.md"
 
 
-def test_the_order_and_its_job_commit_or_roll_back_together(shop: Session, api: Api, db: TestDatabase) -> None:
-    example, grant = code(TITLE, "sql")
+def test_order_and_its_job_commit_or_roll_back_together(shop: Session, api: Api, db: TestDatabase) -> None:
+    example, grant = code(PAGE, "sql")
     db.execute(grant)
     shop.execute("CREATE TABLE shop.orders (id int PRIMARY KEY, item text)")
     shipping = Api(api.http, "shipping")
@@ -25,6 +25,6 @@ def test_the_order_and_its_job_commit_or_roll_back_together(shop: Session, api: 
     shop.execute("DROP TABLE shop.orders")
 
 
-def test_it_names_every_parameter(shop: Session) -> None:
+def test_guide_names_every_parameter(shop: Session) -> None:
     names = shop.value("SELECT proargnames FROM pg_proc WHERE proname = 'longshore_enqueue_v1'")
-    assert [name for name in names if f"`{name}`" not in section(TITLE)] == []
+    assert [name for name in names if f"`{name}`" not in text_of(PAGE)] == []
