@@ -1,51 +1,51 @@
-"""An Idempotency-Key belongs to the caller who chose it: nobody else's call is answered with what it made."""
+"""An Idempotency-Key belongs to its caller: it replays no response to another caller."""
 
 from tests.api_keys.conftest import Callers
 
 
-def test_the_same_key_of_two_callers_makes_two_jobs(callers: Callers) -> None:
-    one, other = callers.api(), callers.api()
-    first, second = (api.enqueue(key="k") for api in (one, other))
+def test_same_idempotency_key_of_two_callers_creates_two_jobs(callers: Callers) -> None:
+    first_caller, second_caller = callers.api(), callers.api()
+    first, second = (api.enqueue(key="k") for api in (first_caller, second_caller))
     assert first["id"] != second["id"]
-    assert [api.enqueue(key="k")["id"] for api in (one, other)] == [first["id"], second["id"]]
+    assert [api.enqueue(key="k")["id"] for api in (first_caller, second_caller)] == [first["id"], second["id"]]
 
 
-def test_another_callers_key_is_not_in_use_whatever_the_body(callers: Callers) -> None:
-    one, other = callers.api(), callers.api()
-    one.enqueue(key="k", payload=1)
-    assert other.enqueue(key="k", payload=2)["payload"] == 2
+def test_idempotency_key_of_another_caller_does_not_conflict_with_a_different_body(callers: Callers) -> None:
+    first_caller, second_caller = callers.api(), callers.api()
+    first_caller.enqueue(key="k", payload=1)
+    assert second_caller.enqueue(key="k", payload=2)["payload"] == 2
 
 
-def test_the_same_key_of_two_callers_makes_two_batches(callers: Callers) -> None:
-    one, other = callers.api(), callers.api()
-    batches = [api.batch({}, {}, key="k")["results"] for api in (one, other, one)]
+def test_same_idempotency_key_of_two_callers_creates_two_batches(callers: Callers) -> None:
+    first_caller, second_caller = callers.api(), callers.api()
+    batches = [api.batch({}, {}, key="k")["results"] for api in (first_caller, second_caller, first_caller)]
     assert batches[0] == batches[2]
     assert {result["job_id"] for result in batches[0]}.isdisjoint(result["job_id"] for result in batches[1])
 
 
-def test_a_claim_is_not_repeated_by_another_caller(callers: Callers) -> None:
-    one, other = callers.api(), callers.api()
-    one.enqueue_many(2)
-    first, second = one.claim_one(key="k"), other.claim_one(key="k")
+def test_same_idempotency_key_of_two_callers_claims_two_jobs(callers: Callers) -> None:
+    first_caller, second_caller = callers.api(), callers.api()
+    first_caller.enqueue_many(2)
+    first, second = first_caller.claim_one(key="k"), second_caller.claim_one(key="k")
     assert first["id"] != second["id"]
-    assert one.claim_one(key="k")["lease_token"] == first["lease_token"]
-    assert other.claim_one(key="k")["lease_token"] == second["lease_token"]
+    assert first_caller.claim_one(key="k")["lease_token"] == first["lease_token"]
+    assert second_caller.claim_one(key="k")["lease_token"] == second["lease_token"]
 
 
-def test_a_key_that_takes_over_goes_on_with_what_the_old_one_began(callers: Callers) -> None:
+def test_rotated_api_key_replays_enqueues_and_claims_of_its_predecessor(callers: Callers) -> None:
     old, new = callers.key(name="taking-over"), callers.key(name="taking-over")
     job = old.api.enqueue(key="k")
-    held = old.api.claim_one(key="k")
+    lease = old.api.claim_one(key="k")
     callers.revoke(old)
     assert new.api.enqueue(key="k")["id"] == job["id"]
-    assert new.api.claim_one(key="k")["lease_token"] == held["lease_token"]
-    assert new.api.complete(held)["status"] == "settled"
+    assert new.api.claim_one(key="k")["lease_token"] == lease["lease_token"]
+    assert new.api.complete(lease)["status"] == "settled"
 
 
-def test_a_key_that_reaches_less_is_not_told_what_its_namesake_claimed(callers: Callers, queue: str) -> None:
+def test_replayed_claim_returns_no_job_that_the_api_key_may_not_access(callers: Callers, queue: str) -> None:
     wide, narrow = callers.key(name="namesakes"), callers.key(f"work:{queue}-own", name="namesakes")
     wide.api.enqueue()
     wide.api.enqueue(queue=f"{queue}-own")
-    held = wide.api.claim_one(key="k")
+    lease = wide.api.claim_one(key="k")
     assert narrow.api.claim(queues=[f"{queue}-own"], key="k")["jobs"] == []
-    assert wide.api.claim_one(key="k")["lease_token"] == held["lease_token"]
+    assert wide.api.claim_one(key="k")["lease_token"] == lease["lease_token"]

@@ -1,4 +1,4 @@
-"""A call that waits is not told anything any more once its key has ended."""
+"""A waiting call returns no data once its key has been revoked."""
 
 import time
 from collections.abc import Callable
@@ -11,69 +11,75 @@ from app.db import config_versions
 from tests.api import Api
 from tests.api_keys.conftest import Callers
 from tests.broker import RunningBroker, threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.polls import Background
 
 
-def test_a_parked_claim_gets_nothing_when_its_key_was_revoked(
+def test_parked_claim_of_a_revoked_key_gets_no_job(
     callers: Callers,
-    guarded: tuple[RunningBroker, str],
+    keyed_broker: tuple[RunningBroker, str],
     background: Background,
     eventually: Callable[..., Any],
     queue: str,
 ) -> None:
     key = callers.key("work")
     poll = background.submit(key.api.http.post, "/claim", json={"queues": [queue], "wait_seconds": 25})
-    broker_services = guarded[0].broker_services
+    broker_services = keyed_broker[0].broker_services
     assert broker_services is not None
-    eventually(lambda: broker_services.waiting.waiting(queue) == 1)
+    eventually(lambda: broker_services.pollers.count(queue) == 1)
     callers.revoke(key)
     job = callers.admin.enqueue()
     assert poll.result(30).status_code == 401
     assert callers.admin.job(job["id"])["state"] == "ready"
 
 
-def test_nor_where_nobody_has_called_for_a_while_and_no_word_comes(
+def test_parked_claim_of_a_revoked_key_gets_no_job_on_an_idle_broker_without_notifications(
     callers: Callers,
-    guarded_database: TestDatabase,
+    key_database: TestDatabase,
     background: Background,
     eventually: Callable[..., Any],
     queue: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that hears no NOTIFY, and does not look by itself."""
+    """The broker receives no NOTIFY and does not check the configuration versions on its own."""
     key = callers.key("work")
-    with threaded_broker(QUICK.model_copy(update={"notify": False}), guarded_database.dsn) as deaf:
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"notify": False}), key_database.dsn) as unnotified:
         claim = {"queues": [queue], "wait_seconds": 25}
         poll = background.submit(
-            httpx.post, f"{deaf.base}/claim", json=claim, headers={"Authorization": f"Bearer {key.text}"}, timeout=60
+            httpx.post,
+            f"{unnotified.base}/claim",
+            json=claim,
+            headers={"Authorization": f"Bearer {key.text}"},
+            timeout=60,
         )
-        assert deaf.broker_services is not None
-        waiting = deaf.broker_services.waiting
-        eventually(lambda: waiting.waiting(queue) == 1)
+        assert unnotified.broker_services is not None
+        pollers = unnotified.broker_services.pollers
+        eventually(lambda: pollers.count(queue) == 1)
         monkeypatch.setattr(config_versions, "AWAKE_SECONDS", -1.0)
         monkeypatch.setattr(config_versions, "IDLE_CHECK_SECONDS", 3600.0)
         callers.revoke(key)
-        time.sleep(2 * config_versions.FRESH_SECONDS)  # that is what is promised
+        time.sleep(2 * config_versions.FRESH_SECONDS)  # documented bound
         job = callers.admin.enqueue()
         assert poll.result(30).status_code == 401
         assert callers.admin.job(job["id"])["state"] == "ready"
 
 
-def test_who_waits_for_a_job_hears_nothing_of_it_when_its_key_was_revoked(
+def test_wait_for_a_job_with_a_revoked_key_is_unauthorized(
     callers: Callers, background: Background, admin: Api
 ) -> None:
     key, job = callers.key("read"), admin.enqueue()
-    answer = background.submit(key.api.http.get, f"/jobs/{job['id']}", params={"wait_seconds": 25})
-    held = admin.claim_one()
+    response = background.submit(key.api.http.get, f"/jobs/{job['id']}", params={"wait_seconds": 25})
+    lease = admin.claim_one()
     callers.revoke(key)
-    admin.complete(held)
-    assert answer.result(30).status_code == 401
+    admin.complete(lease)
+    assert response.result(30).status_code == 401
 
 
-def test_two_keys_in_one_call_are_none(callers: Callers, guarded: tuple[RunningBroker, str]) -> None:
+def test_request_with_two_authorization_headers_is_unauthorized(
+    callers: Callers, keyed_broker: tuple[RunningBroker, str]
+) -> None:
     keys = [callers.key().text, "lsk_0123456789abcdef_" + "0" * 64]
-    for sent in (keys, keys[::-1]):
-        headers = [("Authorization", f"Bearer {key}") for key in sent]
-        assert httpx.get(f"{guarded[0].base}/jobs", headers=headers).status_code == 401
+    for keys_sent in (keys, keys[::-1]):
+        headers = [("Authorization", f"Bearer {key}") for key in keys_sent]
+        assert httpx.get(f"{keyed_broker[0].base}/jobs", headers=headers).status_code == 401
