@@ -1,4 +1,7 @@
-"""Limits: brokers of their own, how a test knows that all turns have been decided, and how time passes by moving rows."""
+"""Fixtures for limits: further brokers, a worker that checks the order, and waiting for admissions.
+
+Time passes by moving rows.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -6,9 +9,9 @@ import pytest
 
 from tests.api import Api, Json
 from tests.broker import RunningBroker, threaded_broker
-from tests.conftest import QUICK, wait_until
+from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import Loop, TestDatabase, create_database
-from tests.limits.cooling import QUEUES, Cooling
+from tests.limits.cooling_group import QUEUES, CoolingGroup
 
 Expire = Callable[[Json], None]
 
@@ -16,41 +19,45 @@ SENTINEL = "sentinel"
 
 
 class Worker:
-    """Takes jobs of one queue, waiting for each: whose turn it is is decided a moment after somebody came or left."""
+    """Claims jobs of one queue. Uses long polls: admissions are made a moment after a job moves."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
 
-    def take(self, **fields: object) -> Json:
+    def claim(self, **fields: object) -> Json:
         return self.api.claim_one(wait_seconds=20, **fields)
 
-    def takes(self, job: Json | str, **fields: object) -> Json:
-        """This job is the next one, or the test fails."""
-        taken = self.take(**fields)
-        assert taken["id"] == (job if isinstance(job, str) else job["id"])
-        return taken
+    def claim_expected(self, job: Json | str, **fields: object) -> Json:
+        """Claims the next job, which must be this one."""
+        claimed = self.claim(**fields)
+        assert claimed["id"] == (job if isinstance(job, str) else job["id"])
+        return claimed
 
-    def does(self, *jobs: Json | str) -> None:
-        """These are the next ones, in this order, one after the other."""
+    def complete_in_order(self, *jobs: Json | str) -> None:
+        """Claims and completes one job after the other, which must be these in this order."""
         for job in jobs:
-            self.api.complete(self.takes(job))
+            self.api.complete(self.claim_expected(job))
 
-    def gets_nothing(self) -> bool:
-        """Also after everything that has happened so far has been decided on."""
-        settled(self.api)
+    def finds_nothing(self) -> bool:
+        """Returns whether no job can be claimed, once every decision is made."""
+        wait_until_admitted(self.api)
         return not self.api.claim(max_jobs=100)["jobs"]
 
-    def does_all(self, count: int) -> list[Json]:
-        """So many, one after the other, as they come."""
-        done = []
+    def complete_any(self, count: int) -> list[Json]:
+        """Claims and completes `count` jobs, one after the other, in any order."""
+        jobs = []
         for _ in range(count):
-            done.append(self.take())
-            self.api.complete(done[-1])
-        return done
+            jobs.append(self.claim())
+            self.api.complete(jobs[-1])
+        return jobs
 
 
-def settled(api: Api) -> None:
-    """A job of a group of its own is handed out when all that moved before it has been decided. For queues with turns and one lane."""
+def wait_until_admitted(api: Api) -> None:
+    """Waits until the scheduler has decided about every job that has moved so far.
+
+    A job of a group of its own is delivered only after that. For queues with admissions and one
+    lane.
+    """
     api.enqueue(group=SENTINEL, job_type=SENTINEL)
     api.complete(api.claim_one(job_types=[SENTINEL], wait_seconds=20))
 
@@ -66,56 +73,59 @@ def worker(api: Api) -> Worker:
 
 @pytest.fixture
 def expire(api: Api, db: TestDatabase) -> Expire:
-    """Lets a lease of the default length run out, and waits for the sweep."""
+    """Lets a lease of the default length expire, and waits for the rescuer."""
 
-    def run_out(job: Json) -> None:
+    def expire_lease(job: Json) -> None:
         db.age(job["id"], 61)
         wait_until(lambda: api.job(job["id"])["state"] != "running")
 
-    return run_out
+    return expire_lease
 
 
 @pytest.fixture
 def second_broker(dsn: str) -> Iterator[RunningBroker]:
-    with threaded_broker(QUICK, dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
         yield broker
 
 
 @pytest.fixture
-def second(second_broker: RunningBroker, api: Api) -> Api:
-    """Another broker on the same database, started after this test's other fixtures."""
+def second_api(second_broker: RunningBroker, api: Api) -> Api:
+    """The API of another broker on the same database, started after the fixtures of this test."""
     return Api(second_broker.http, api.queue)
 
 
 @pytest.fixture(scope="package")
-def lone_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+def isolated_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "limits"), loop)
     yield database
     database.close()
 
 
 @pytest.fixture(scope="package")
-def lone_broker(lone_database: TestDatabase) -> Iterator[RunningBroker]:
+def isolated_broker(isolated_database: TestDatabase) -> Iterator[RunningBroker]:
     with threaded_broker(
-        QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False}), lone_database.dsn
+        TEST_SETTINGS.model_copy(update={"poll_seconds": 3600.0, "notify": False}), isolated_database.dsn
     ) as broker:
         yield broker
 
 
 @pytest.fixture
-def lone_db(lone_database: TestDatabase) -> TestDatabase:
-    lone_database.empty()
-    return lone_database
+def isolated_db(isolated_database: TestDatabase) -> TestDatabase:
+    isolated_database.empty()
+    return isolated_database
 
 
 @pytest.fixture
-def lone(lone_broker: RunningBroker, lone_db: TestDatabase, queue: str) -> Api:
-    """The API of a broker that is alone on its database and does not look for ready jobs by itself: what wakes here was woken."""
-    return Api(lone_broker.http, queue)
+def isolated_api(isolated_broker: RunningBroker, isolated_db: TestDatabase, queue: str) -> Api:
+    """The API of a broker that is alone on its database and does not scan for ready jobs.
+
+    A poll that wakes here was woken by an event.
+    """
+    return Api(isolated_broker.http, queue)
 
 
 @pytest.fixture(params=list(QUEUES.values()), ids=list(QUEUES))
-def cool(request: pytest.FixtureRequest, api: Api) -> Cooling:
-    """In every kind of queue."""
+def cooling_group(request: pytest.FixtureRequest, api: Api) -> CoolingGroup:
+    """A cooling group, in every kind of queue."""
     api.configure(**request.param)
-    return Cooling(api)
+    return CoolingGroup(api)

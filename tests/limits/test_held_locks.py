@@ -1,4 +1,4 @@
-"""A lane lock that another transaction holds delays claims of its own queue, and no claim that can be served from another queue."""
+"""A lane lock held by another transaction delays claims of its own queue only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +9,15 @@ from tests.api import Api, Json
 from tests.database import TestDatabase
 from tests.polls import Background
 
-CLAIMS: dict[str, Json] = {"plain": {}, "with a key": {"key": "claim-1"}, "of several": {"max_jobs": 5}}
-WAITERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%hold_gate%'"
+CLAIMS: dict[str, Json] = {"plain": {}, "with idempotency key": {"key": "claim-1"}, "of several jobs": {"max_jobs": 5}}
+WAITERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%lock_lane%'"
 
 
 @pytest.fixture
 def queues(api: Api) -> list[str]:
-    """A limited queue, whose lock row exists because a job was claimed from it, and an unlimited one."""
+    """A limited queue, whose lane lock exists because a job was claimed from it; and an unlimited
+    one.
+    """
     api.configure(max_running=5)
     api.enqueue()
     api.complete(api.claim_one())
@@ -23,7 +25,7 @@ def queues(api: Api) -> list[str]:
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
-def test_claims_from_the_other_queue_when_the_lock_of_the_first_is_held(
+def test_claim_uses_the_other_queue_while_the_lane_lock_of_the_first_is_held(
     api: Api, db: TestDatabase, queues: list[str], claim: Json
 ) -> None:
     api.enqueue()
@@ -33,7 +35,7 @@ def test_claims_from_the_other_queue_when_the_lock_of_the_first_is_held(
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
-def test_waits_for_the_lock_when_no_other_queue_has_jobs(
+def test_claim_waits_for_the_lane_lock_when_no_other_queue_has_jobs(
     api: Api, db: TestDatabase, queues: list[str], claim: Json, background: Background, eventually: Callable[..., Any]
 ) -> None:
     job = api.enqueue()
@@ -43,7 +45,7 @@ def test_waits_for_the_lock_when_no_other_queue_has_jobs(
     assert [claimed["id"] for claimed in waiting.result(20)["jobs"]] == [job["id"]]
 
 
-def test_prefers_the_first_queue_while_its_lock_is_free(api: Api, queues: list[str]) -> None:
+def test_claim_prefers_the_first_queue_while_its_lane_lock_is_free(api: Api, queues: list[str]) -> None:
     api.enqueue(queue=queues[1])
     first = api.enqueue()
     assert api.claim_one(queues=queues)["id"] == first["id"]

@@ -1,4 +1,4 @@
-"""max_running_per_group = 1: the jobs of a group run one after the other, in the order in which they came."""
+"""max_running_per_group = 1: the jobs of a group run one after the other, oldest first."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,24 +8,24 @@ import pytest
 from tests.api import Api, Json
 from tests.conftest import wait_until
 from tests.database import TestDatabase
-from tests.limits.conftest import Expire, Worker, ids, settled
-from tests.polls import Background, parked
+from tests.limits.conftest import Expire, Worker, ids, wait_until_admitted
+from tests.polls import Background, parked_polls
 
-BackAgain = Callable[[Api, Json, Expire], object]
+EndRun = Callable[[Api, Json, Expire], object]
 
-BACK_AT_ONCE: dict[str, BackAgain] = {
+REQUEUES: dict[str, EndRun] = {
     "release": lambda api, job, expire: api.release(job),
     "failure": lambda api, job, expire: api.fail(job, retry_after_seconds=0),
     "snooze": lambda api, job, expire: api.snooze(job, 0),
     "expiry": lambda api, job, expire: expire(job),
 }
-PUT_OFF: dict[str, BackAgain] = {
+DELAYS: dict[str, EndRun] = {
     "failure": lambda api, job, expire: api.fail(job, retry_after_seconds=3600),
     "snooze": lambda api, job, expire: api.snooze(job, 3600),
 }
-ENDS: dict[str, BackAgain] = {
+ENDS: dict[str, EndRun] = {
     "complete": lambda api, job, expire: api.complete(job),
-    "death": lambda api, job, expire: api.fail(job, retryable=False),
+    "dead letter": lambda api, job, expire: api.fail(job, retryable=False),
     "cancel": lambda api, job, expire: (api.cancel(job, status=202), api.release(job)),
 }
 
@@ -35,232 +35,234 @@ def configured(api: Api) -> None:
     api.configure(max_running_per_group=1)
 
 
-def test_one_after_the_other_in_the_order_of_their_coming(api: Api, worker: Worker) -> None:
+def test_jobs_of_a_strict_group_run_one_at_a_time_in_order(api: Api, worker: Worker) -> None:
     first, second, third = api.enqueue_many(3, group="a")
-    held = worker.takes(first)
-    assert worker.gets_nothing()
+    held = worker.claim_expected(first)
+    assert worker.finds_nothing()
     api.complete(held)
-    worker.does(second, third)
+    worker.complete_in_order(second, third)
 
 
-@pytest.mark.parametrize("back", BACK_AT_ONCE.values(), ids=BACK_AT_ONCE)
-def test_a_job_that_comes_back_is_the_next_one_again(api: Api, worker: Worker, expire: Expire, back: BackAgain) -> None:
-    jobs = api.enqueue_many(3, group="a")
-    back(api, worker.takes(jobs[0]), expire)
-    back(api, worker.takes(jobs[0]), expire)
-    worker.does(*jobs)
-
-
-@pytest.mark.parametrize("off", PUT_OFF.values(), ids=PUT_OFF)
-def test_a_job_that_is_put_off_holds_back_those_behind_it(
-    api: Api, worker: Worker, expire: Expire, db: TestDatabase, off: BackAgain
+@pytest.mark.parametrize("requeue", REQUEUES.values(), ids=REQUEUES)
+def test_requeued_job_of_a_strict_group_is_next_again(
+    api: Api, worker: Worker, expire: Expire, requeue: EndRun
 ) -> None:
     jobs = api.enqueue_many(3, group="a")
-    off(api, worker.takes(jobs[0]), expire)
-    assert worker.gets_nothing()
-    db.age(jobs[0], 3600)
-    worker.does(*jobs)
+    requeue(api, worker.claim_expected(jobs[0]), expire)
+    requeue(api, worker.claim_expected(jobs[0]), expire)
+    worker.complete_in_order(*jobs)
 
 
-@pytest.mark.parametrize("off", PUT_OFF.values(), ids=PUT_OFF)
-def test_a_job_that_is_put_off_can_be_hurried(api: Api, worker: Worker, expire: Expire, off: BackAgain) -> None:
+@pytest.mark.parametrize("delay", DELAYS.values(), ids=DELAYS)
+def test_delayed_job_blocks_its_strict_group(
+    api: Api, worker: Worker, expire: Expire, db: TestDatabase, delay: EndRun
+) -> None:
     jobs = api.enqueue_many(3, group="a")
-    off(api, worker.takes(jobs[0]), expire)
+    delay(api, worker.claim_expected(jobs[0]), expire)
+    assert worker.finds_nothing()
+    db.age(jobs[0], 3600)
+    worker.complete_in_order(*jobs)
+
+
+@pytest.mark.parametrize("delay", DELAYS.values(), ids=DELAYS)
+def test_delayed_job_of_a_strict_group_can_be_run_now(api: Api, worker: Worker, expire: Expire, delay: EndRun) -> None:
+    jobs = api.enqueue_many(3, group="a")
+    delay(api, worker.claim_expected(jobs[0]), expire)
     api.post(f"/jobs/{jobs[0]}/run-now")
-    worker.does(*jobs)
+    worker.complete_in_order(*jobs)
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_the_next_one_wakes_a_poll_when_the_last_has_ended(
-    lone: Api, background: Background, expire: Expire, end: BackAgain
+def test_end_of_a_job_admits_the_next_and_wakes_a_poll(
+    isolated_api: Api, background: Background, expire: Expire, end: EndRun
 ) -> None:
-    lone.configure(max_running_per_group=1)
-    first, second = lone.enqueue_many(2, group="a")
-    held = Worker(lone).takes(first)
-    poll = background.claim(lone)
-    wait_until(lambda: parked(lone.http) == 1)
-    end(lone, held, expire)
+    isolated_api.configure(max_running_per_group=1)
+    first, second = isolated_api.enqueue_many(2, group="a")
+    held = Worker(isolated_api).claim_expected(first)
+    poll = background.claim(isolated_api)
+    wait_until(lambda: parked_polls(isolated_api.http) == 1)
+    end(isolated_api, held, expire)
     assert ids(poll.result(20)["jobs"]) == [second]
 
 
-def test_a_late_completion_lets_the_next_one_begin(api: Api, worker: Worker, expire: Expire) -> None:
+def test_late_completion_admits_the_next_job(api: Api, worker: Worker, expire: Expire) -> None:
     first, second = api.enqueue_many(2, group="a")
-    late = worker.takes(first)
+    late = worker.claim_expected(first)
     expire(late)
     api.complete(late)
-    worker.does(second)
+    worker.complete_in_order(second)
 
 
-def test_a_dead_letter_that_is_replayed_comes_before_younger_ones(api: Api, worker: Worker) -> None:
+def test_replayed_dead_letter_goes_before_younger_jobs(api: Api, worker: Worker) -> None:
     first, second, third = api.enqueue_many(3, group="a")
-    dead = worker.takes(first)
+    dead = worker.claim_expected(first)
     api.fail(dead, retryable=False)
-    running = worker.takes(second)
+    running = worker.claim_expected(second)
     api.replay(dead)
-    assert worker.gets_nothing()
+    assert worker.finds_nothing()
     api.complete(running)
-    worker.does(first, third)
+    worker.complete_in_order(first, third)
 
 
-def test_when_the_one_whose_turn_it_is_is_cancelled_the_next_has_it(api: Api, worker: Worker) -> None:
+def test_cancelling_the_admitted_job_admits_the_next(api: Api, worker: Worker) -> None:
     jobs = api.enqueue_many(4, group="a")
-    settled(api)
+    wait_until_admitted(api)
     api.cancel({"id": jobs[0]})
-    worker.does(jobs[1])
-    api.fail(worker.takes(jobs[2]), retry_after_seconds=3600)
+    worker.complete_in_order(jobs[1])
+    api.fail(worker.claim_expected(jobs[2]), retry_after_seconds=3600)
     api.cancel({"id": jobs[2]})
-    worker.does(jobs[3])
+    worker.complete_in_order(jobs[3])
 
 
-def test_when_the_one_whose_turn_it_is_expires_unbegun_the_next_has_it(
-    api: Api, db: TestDatabase, worker: Worker
-) -> None:
+def test_missed_start_deadline_of_the_admitted_job_admits_the_next(api: Api, db: TestDatabase, worker: Worker) -> None:
     first = api.enqueue(group="a", expires_at=db.instant(3600))
     second = api.enqueue(group="a")
-    settled(api)
+    wait_until_admitted(api)
     db.execute("UPDATE jobs SET expires_at = now() - interval '1 minute' WHERE id = $1", first["id"])
-    worker.does(second)
+    worker.complete_in_order(second)
 
 
-def test_purging_what_waits_frees_the_turns(api: Api, worker: Worker) -> None:
+def test_purge_frees_admissions(api: Api, worker: Worker) -> None:
     api.enqueue_many(2, group="a")
-    settled(api)
+    wait_until_admitted(api)
     api.post(f"/queues/{api.queue}/purge", {"dry_run": False})
-    worker.does(api.enqueue(group="a"))
+    worker.complete_in_order(api.enqueue(group="a"))
 
 
-def test_an_initial_delay_does_not_hold_the_group_back(api: Api, db: TestDatabase, worker: Worker) -> None:
+def test_initial_delay_does_not_block_a_strict_group(api: Api, db: TestDatabase, worker: Worker) -> None:
     delayed = api.enqueue(group="a", delay_seconds=3600)
     first, second, third = api.enqueue_many(3, group="a")
-    held = worker.takes(first)
+    held = worker.claim_expected(first)
     db.age(delayed["id"], 3600)
     wait_until(lambda: api.job(delayed["id"])["state"] == "ready")
-    assert worker.gets_nothing()
+    assert worker.finds_nothing()
     api.complete(held)
-    worker.does(delayed, second, third)
+    worker.complete_in_order(delayed, second, third)
 
 
-def test_a_waiting_job_that_is_put_off_lets_the_others_pass(api: Api, db: TestDatabase, worker: Worker) -> None:
+def test_unstarted_job_that_is_delayed_does_not_block_its_strict_group(
+    api: Api, db: TestDatabase, worker: Worker
+) -> None:
     first, second, third = api.enqueue_many(3, group="a")
-    settled(api)
+    wait_until_admitted(api)
     api.change({"id": first}, run_at=db.instant(3600))
-    held = worker.takes(second)
+    held = worker.claim_expected(second)
     api.change({"id": first}, run_at=db.instant(-1))
     api.complete(held)
-    worker.does(first, third)
+    worker.complete_in_order(first, third)
 
 
-def test_a_retry_that_is_changed_to_now_is_next(api: Api, db: TestDatabase, worker: Worker) -> None:
+def test_retry_that_is_moved_to_now_is_next(api: Api, db: TestDatabase, worker: Worker) -> None:
     first, second = api.enqueue_many(2, group="a")
-    api.fail(worker.takes(first), retry_after_seconds=3600)
+    api.fail(worker.claim_expected(first), retry_after_seconds=3600)
     api.change({"id": first}, run_at=db.instant(-1))
-    worker.does(first, second)
+    worker.complete_in_order(first, second)
 
 
-def test_a_retry_that_is_put_off_by_hand_still_holds_back_those_behind_it(
+def test_retry_that_is_moved_further_away_still_blocks_its_strict_group(
     api: Api, db: TestDatabase, worker: Worker
 ) -> None:
     first, second = api.enqueue_many(2, group="a")
-    api.fail(worker.takes(first), retry_after_seconds=3600)
+    api.fail(worker.claim_expected(first), retry_after_seconds=3600)
     api.change({"id": first}, run_at=db.instant(7200))
-    assert worker.gets_nothing()
+    assert worker.finds_nothing()
     db.age(first, 7200)
-    worker.does(first, second)
+    worker.complete_in_order(first, second)
 
 
-def test_changing_anything_else_keeps_the_turn(api: Api, worker: Worker) -> None:
+def test_changing_other_fields_keeps_the_admission(api: Api, worker: Worker) -> None:
     first, second = api.enqueue_many(2, group="a")
-    settled(api)
+    wait_until_admitted(api)
     api.change({"id": first}, priority=-5, tags=["late"])
-    worker.does(first, second)
+    worker.complete_in_order(first, second)
 
 
-def test_priorities_do_not_break_it(api: Api, worker: Worker) -> None:
+def test_priorities_do_not_break_strict_order(api: Api, worker: Worker) -> None:
     jobs = [api.enqueue(group="a", priority=priority) for priority in (-1, 9, 0, 5)]
-    worker.does(*jobs)
+    worker.complete_in_order(*jobs)
 
 
-def test_priorities_decide_between_groups(api: Api, worker: Worker) -> None:
+def test_priorities_order_strict_groups(api: Api, worker: Worker) -> None:
     low, high = api.enqueue(group="a", priority=1), api.enqueue(group="b", priority=2)
-    settled(api)
-    worker.does(high, low)
+    wait_until_admitted(api)
+    worker.complete_in_order(high, low)
 
 
-def test_a_job_that_waits_for_another_takes_its_place_when_it_may(api: Api, worker: Worker) -> None:
+def test_unblocked_child_goes_before_younger_jobs_of_its_group(api: Api, worker: Worker) -> None:
     parent = api.enqueue(job_type="parent")
     child = api.enqueue(group="a", depends_on=[parent["id"]])
     first, second = api.enqueue_many(2, group="a")
-    held = worker.takes(first, job_types=["test"])
-    worker.does(parent)
+    held = worker.claim_expected(first, job_types=["test"])
+    worker.complete_in_order(parent)
     wait_until(lambda: api.job(child["id"])["state"] == "ready")
-    assert worker.gets_nothing()
+    assert worker.finds_nothing()
     api.complete(held)
-    worker.does(child, second)
+    worker.complete_in_order(child, second)
 
 
-def test_a_unique_job_that_is_replaced_keeps_its_place(api: Api, worker: Worker) -> None:
+def test_replaced_unique_job_keeps_its_position(api: Api, worker: Worker) -> None:
     first = api.enqueue(group="a", unique={"key": "k", "on_duplicate": "replace"})
     second = api.enqueue(group="a")
-    settled(api)
+    wait_until_admitted(api)
     body = {"queue": api.queue, "job_type": "test", "payload": 2, "unique": {"key": "k", "on_duplicate": "replace"}}
     assert api.post("/jobs", body)["id"] == first["id"]
-    held = worker.takes(first)
+    held = worker.claim_expected(first)
     assert held["payload"] == 2
     api.complete(held)
-    worker.does(second)
+    worker.complete_in_order(second)
 
 
-def test_groups_do_not_wait_for_each_other(api: Api) -> None:
+def test_strict_groups_are_independent(api: Api) -> None:
     firsts = [api.enqueue_many(3, group=group)[0] for group in "abc"]
-    settled(api)
+    wait_until_admitted(api)
     assert sorted(ids(api.claim(max_jobs=9)["jobs"])) == sorted(firsts)
 
 
-def test_jobs_without_a_group_are_not_limited(api: Api) -> None:
+def test_jobs_without_group_are_not_limited(api: Api) -> None:
     api.enqueue_many(4)
     assert len(api.claim(max_jobs=9)["jobs"]) == 4
 
 
-def test_in_several_lanes_every_group_keeps_its_order(api: Api, worker: Worker) -> None:
+def test_strict_order_holds_in_a_queue_with_several_lanes(api: Api, worker: Worker) -> None:
     api.configure(max_running_per_group=1, lanes=4)
     groups = [f"g{number}" for number in range(6)]
-    wanted = {group: api.enqueue_many(4, group=group) for group in groups}
+    expected = {group: api.enqueue_many(4, group=group) for group in groups}
     done: dict[str, list[str]] = {group: [] for group in groups}
-    for turn in range(35):
-        job = worker.take()
-        if turn % 3 == 2:
+    for step in range(35):
+        job = worker.claim()
+        if step % 3 == 2:
             api.release(job)
         else:
             done[job["group"]].append(job["id"])
             api.complete(job)
-    assert done == wanted
+    assert done == expected
 
 
-def test_workers_of_two_brokers_keep_it(api: Api, second: Api, background: Background) -> None:
-    wanted = {group: api.enqueue_many(12, group=group) for group in "abc"}
-    done: dict[str, list[str]] = {group: [] for group in wanted}
+def test_strict_order_holds_with_workers_of_two_brokers(api: Api, second_api: Api, background: Background) -> None:
+    expected = {group: api.enqueue_many(12, group=group) for group in "abc"}
+    done: dict[str, list[str]] = {group: [] for group in expected}
     running: list[str] = []
 
-    def work(at: Api) -> None:
+    def work(broker_api: Api) -> None:
         while sum(map(len, done.values())) < 36:
-            for job in at.claim(max_jobs=2, wait_seconds=0.2)["jobs"]:
+            for job in broker_api.claim(max_jobs=2, wait_seconds=0.2)["jobs"]:
                 assert job["group"] not in running
                 running.append(job["group"])
-                again = job["deliveries"] == 1 and len(done[job["group"]]) % 3 == 0
-                done[job["group"]] += [] if again else [job["id"]]
+                is_retried = job["deliveries"] == 1 and len(done[job["group"]]) % 3 == 0
+                done[job["group"]] += [] if is_retried else [job["id"]]
                 running.remove(job["group"])
-                at.fail(job, retry_after_seconds=0) if again else at.complete(job)
+                broker_api.fail(job, retry_after_seconds=0) if is_retried else broker_api.complete(job)
 
-    background.together(*[partial(work, at) for at in (api, second) * 3])
-    assert done == wanted
+    background.together(*[partial(work, broker_api) for broker_api in (api, second_api) * 3])
+    assert done == expected
 
 
-def test_one_that_was_replayed_comes_before_a_younger_one_that_nobody_has_begun(api: Api, worker: Worker) -> None:
+def test_replayed_job_goes_before_a_younger_admitted_job_that_no_worker_has_started(api: Api, worker: Worker) -> None:
     first, second, third = api.enqueue_many(3, group="a")
-    held = worker.takes(first)
+    held = worker.claim_expected(first)
     api.fail(held, retryable=False)
     wait_until(lambda: "group_at_limit" not in {one["code"] for one in api.get(f"/jobs/{second}/explain")["reasons"]})
     api.post(f"/dead-letters/{first}/replay")
     wait_until(lambda: "group_at_limit" in {one["code"] for one in api.get(f"/jobs/{second}/explain")["reasons"]})
     for job_id in (first, second, third):
-        api.complete(worker.takes(job_id))
+        api.complete(worker.claim_expected(job_id))

@@ -1,4 +1,4 @@
-"""A group that cools down, in every kind of queue, and how its time passes."""
+"""A group that cools down, in every kind of queue, and how its cool-down passes."""
 
 from tests.api import Api, Json
 from tests.conftest import wait_until
@@ -15,46 +15,46 @@ QUEUES: dict[str, Json] = {
 }
 
 
-class Cooling:
-    """A group of some jobs whose first one has said that its downstream has had enough."""
+class CoolingGroup:
+    """A group of jobs whose first job has failed with scope `group`."""
 
     def __init__(self, api: Api, jobs: int = 4, seconds: int = HOUR) -> None:
         self.api = api
         self.jobs = api.enqueue_many(jobs, group="a")
         self.strict = api.get(f"/queues/{api.queue}").get("max_running_per_group") == 1
         self.first = api.claim_one(wait_seconds=20)
-        self.to_response = api.fail(self.first, scope="group", retry_after_seconds=seconds)
+        self.response = api.fail(self.first, scope="group", retry_after_seconds=seconds)
 
-    def hands_out_nothing(self) -> bool:
-        """Not even after another group's job, which is decided on later, has been handed out."""
+    def delivers_nothing(self) -> bool:
+        """Returns whether no job of the group is delivered before or after one of another group."""
         other = self.api.enqueue(group="other")
-        taken = self.api.claim_one(max_jobs=10, wait_seconds=20)
-        self.api.complete(taken)
-        return bool(taken["id"] == other["id"]) and not self.api.claim(max_jobs=10)["jobs"]
+        claimed = self.api.claim_one(max_jobs=10, wait_seconds=20)
+        self.api.complete(claimed)
+        return bool(claimed["id"] == other["id"]) and not self.api.claim(max_jobs=10)["jobs"]
 
-    def probe(self) -> Json:
-        """The one that goes first; nobody goes with it."""
+    def claim_probe(self) -> Json:
+        """Claims the half-open probe, and checks that it is the only job that is delivered."""
         probe = self.api.claim_one(max_jobs=10, wait_seconds=20)
         assert probe["group"] == "a"
-        assert self.hands_out_nothing()
+        assert self.delivers_nothing()
         return probe
 
-    def all_done(self) -> bool:
-        """Everybody is handed out, in the end."""
+    def complete_all(self) -> bool:
+        """Completes all jobs. Returns whether none of the group is left."""
         while self.api.counts().keys() & {"ready", "running"}:
             for job in self.api.claim(max_jobs=10, wait_seconds=20)["jobs"]:
                 self.api.complete(job)
         return not self.api.get("/jobs", queue=self.api.queue, group="a", state="ready")["items"]
 
 
-def rest_over(db: TestDatabase) -> None:
-    """As if the time had passed, for the groups that rest and for the jobs that were put off with them."""
+def end_cooldowns(db: TestDatabase) -> None:
+    """Lets all cool-downs, and the delays of the jobs that started them, pass."""
     db.execute("UPDATE rests SET until = now() - interval '1 millisecond'")
     db.execute("UPDATE jobs SET run_at = now() - interval '1 millisecond' WHERE state = 'scheduled'")
     db.execute("UPDATE versions SET number = number + 1")
     wait_until(lambda: db.value("SELECT count(*) FROM jobs WHERE state = 'scheduled' AND run_at < now()") == 0)
 
 
-def resting(db: TestDatabase, api: Api) -> int:
+def count_cooldowns(db: TestDatabase, api: Api) -> int:
     count: int = db.value("SELECT count(*) FROM rests JOIN queues ON lane / 256 = queues.id WHERE name = $1", api.queue)
     return count
