@@ -1,1 +1,4 @@
-"""The HTTP edge, over raw sockets: what is refused and how, what is served, and what slow or greedy clients can do to others."""
+"""The HTTP server, over raw sockets.
+
+Tests of rejected and accepted requests, and of the effect of slow or greedy clients on others.
+"""

@@ -1,15 +1,18 @@
-"""Requests that two readers could read in two ways (FAULTS A23), and neighbours of theirs that have one meaning only."""
+"""Ambiguous requests, which two servers could read differently, and similar unambiguous ones.
+
+Request smuggling: docs/reliability/faults.md#a23.
+"""
 
 _POST = b"POST /jobs/cancel HTTP/1.1\r\nHost: test\r\n"
 _GET = b"GET /livez HTTP/1.1\r\nHost: test\r\n"
 _CHUNKED = _POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-def _length(value: bytes) -> bytes:
+def _content_length(value: bytes) -> bytes:
     return _POST + b"Content-Length: " + value + b"\r\n\r\n{}"
 
 
-def _coding(value: bytes) -> bytes:
+def _transfer_encoding(value: bytes) -> bytes:
     return _POST + b"Transfer-Encoding:" + value + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
 
 
@@ -17,31 +20,31 @@ def _header(line: bytes) -> bytes:
     return _GET + line + b"\r\n\r\n"
 
 
-# Each is answered with 400 and the end of the connection, whatever follows it.
-REFUSED = {
+# The broker answers each with 400 and closes the connection, whatever follows.
+REJECTED = {
     "length and coding": _POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "coding and length": _POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
     "two lengths": _POST + b"Content-Length: 2\r\nContent-Length: 40\r\n\r\n{}",
     "the same length twice": _POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
-    "a list of lengths": _length(b"2, 2"),
-    "length with a plus": _length(b"+2"),
-    "length with a minus": _length(b"-2"),
-    "hexadecimal length": _length(b"0x2"),
-    "length with an underscore": _length(b"0_2"),
-    "two numbers as length": _length(b"1 1"),
-    "no length": _length(b""),
-    "a length beyond all numbers": _length(b"99999999999999999999999"),
-    "xchunked": _coding(b" xchunked"),
-    "gzip, then chunked": _coding(b" gzip, chunked"),
-    "chunked, then gzip": _coding(b" chunked, gzip"),
-    "chunked, then identity": _coding(b" chunked, identity"),
-    "chunked twice": _coding(b" chunked, chunked"),
-    "two codings": _coding(b" chunked\r\nTransfer-Encoding: identity"),
-    "identity": _coding(b" identity"),
-    "no coding": _coding(b""),
-    "vertical tab before the coding": _coding(b" \x0bchunked"),
-    "coding in quotes": _coding(b' "chunked"'),
-    "folded coding": _coding(b"\r\n chunked"),
+    "a list of lengths": _content_length(b"2, 2"),
+    "length with a plus": _content_length(b"+2"),
+    "length with a minus": _content_length(b"-2"),
+    "hexadecimal length": _content_length(b"0x2"),
+    "length with an underscore": _content_length(b"0_2"),
+    "two numbers as length": _content_length(b"1 1"),
+    "no length": _content_length(b""),
+    "a length that overflows": _content_length(b"99999999999999999999999"),
+    "xchunked": _transfer_encoding(b" xchunked"),
+    "gzip, then chunked": _transfer_encoding(b" gzip, chunked"),
+    "chunked, then gzip": _transfer_encoding(b" chunked, gzip"),
+    "chunked, then identity": _transfer_encoding(b" chunked, identity"),
+    "chunked twice": _transfer_encoding(b" chunked, chunked"),
+    "two codings": _transfer_encoding(b" chunked\r\nTransfer-Encoding: identity"),
+    "identity": _transfer_encoding(b" identity"),
+    "no coding": _transfer_encoding(b""),
+    "vertical tab before the coding": _transfer_encoding(b" \x0bchunked"),
+    "coding in quotes": _transfer_encoding(b' "chunked"'),
+    "folded coding": _transfer_encoding(b"\r\n chunked"),
     "space before the colon": _POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
     "coding in HTTP/1.0": b"POST /jobs/cancel HTTP/1.0\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "lines that end with LF": b"GET /livez HTTP/1.1\nHost: test\n\n",
@@ -71,13 +74,14 @@ REFUSED = {
     "CONNECT to a route": b"CONNECT /livez HTTP/1.1\r\nHost: test\r\n\r\n",
     "CONNECT with the host in the target": b"CONNECT http://test/livez HTTP/1.1\r\nHost: test\r\n\r\n",
     "CONNECT with a body": b"CONNECT /x HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n{}",
-    "CONNECT with chunks": b"CONNECT /x HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    "CONNECT with chunks": b"CONNECT /x HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"2\r\n{}\r\n0\r\n\r\n",
     "CONNECT with an upgrade": b"CONNECT /x HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
     "CONNECT in HTTP/1.0": b"CONNECT /x HTTP/1.0\r\n\r\n",
     "CONNECT in lower case": b"connect /x HTTP/1.1\r\nHost: test\r\n\r\n",
-    "a method that is none": b"FETCH /livez HTTP/1.1\r\nHost: test\r\n\r\n",
+    "unknown method": b"FETCH /livez HTTP/1.1\r\nHost: test\r\n\r\n",
     "PRI in HTTP/1.1": b"PRI /livez HTTP/1.1\r\nHost: test\r\n\r\n",
-    "chunk size beyond all numbers": _CHUNKED + b"10000000000000002\r\n{}\r\n0\r\n\r\n",
+    "chunk size that overflows": _CHUNKED + b"10000000000000002\r\n{}\r\n0\r\n\r\n",
     "chunk size with a minus": _CHUNKED + b"-2\r\n{}\r\n0\r\n\r\n",
     "chunk size with a plus": _CHUNKED + b"+2\r\n{}\r\n0\r\n\r\n",
     "chunk size with 0x": _CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\n",
@@ -94,8 +98,8 @@ REFUSED = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 }
 
-# Each is answered with 200, and so is what follows it.
-TAKEN = {
+# The broker answers each with 200, and the next request too.
+ACCEPTED = {
     "a path": _GET + b"\r\n",
     "HTTP/1.1 with the host in the target": b"GET http://test/livez HTTP/1.1\r\nHost: test\r\n\r\n",
     "an empty line before": b"\r\n" + _GET + b"\r\n",

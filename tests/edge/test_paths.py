@@ -1,4 +1,4 @@
-"""Percent escapes in paths: an encoded character is part of a name, and never leads to another route."""
+"""Percent escapes in paths: an encoded character is part of a name, never of another route."""
 
 from tests.api import Api
 from tests.edge.conftest import Connect
@@ -6,7 +6,7 @@ from tests.edge.conftest import Connect
 UNKNOWN = "0198c0de-0000-7000-8000-000000000000"
 
 
-def test_an_encoded_slash_is_no_separator(connect: Connect, api: Api) -> None:
+def test_encoded_slash_is_no_path_separator(connect: Connect, api: Api) -> None:
     """Every path here would be a route if the encoded slash were a separator."""
     api.enqueue(queue="inner")
     expected = {
@@ -31,7 +31,7 @@ def test_an_encoded_slash_is_no_separator(connect: Connect, api: Api) -> None:
     assert {request: status(connect, request) for request in expected} == expected
 
 
-def test_other_escapes_are_part_of_a_name_too(connect: Connect, api: Api) -> None:
+def test_other_percent_escapes_are_part_of_a_name(connect: Connect, api: Api) -> None:
     expected = {
         "GET /%6Civez": 200,
         "GET /%2e%2e/livez": 404,
@@ -53,6 +53,6 @@ def test_other_escapes_are_part_of_a_name_too(connect: Connect, api: Api) -> Non
 
 
 def status(connect: Connect, request: str) -> int:
-    raw = connect()
-    raw.send(f"{request} HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
-    return raw.answer().status
+    connection = connect()
+    connection.send(f"{request} HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+    return connection.response().status

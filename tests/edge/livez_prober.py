@@ -1,4 +1,7 @@
-"""`python -m tests.edge.prober host port` calls /livez repeatedly, and prints when each call began and ended."""
+"""Calls /livez repeatedly and prints when each call began and ended.
+
+Usage: `python -m tests.edge.livez_prober host port`.
+"""
 
 import sys
 import time
