@@ -1,4 +1,7 @@
-"""A way to Postgres that can be cut, or swallow what goes through it: a socket of the test's own."""
+"""A proxy to Postgres that can break connections or drop bytes.
+
+Listens on a Unix socket of its own.
+"""
 
 import socket
 import tempfile
@@ -15,32 +18,37 @@ Direction = Literal["requests", "replies"]
 
 
 class Proxy:
+    """Forwards connections to the server of `dsn`, whose own `dsn` leads to the proxy."""
+
     def __init__(self, dsn: str, folder: Path) -> None:
-        place = urlsplit(dsn)
-        found = parse_qs(place.query)
-        self._behind = f"{found['host'][0]}/.s.PGSQL.{found['port'][0]}"
+        url = urlsplit(dsn)
+        options = parse_qs(url.query)
+        self._server = f"{options['host'][0]}/.s.PGSQL.{options['port'][0]}"
         self._file = folder / f".s.PGSQL.{PORT}"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self._file))
         self._listener.listen(100)
-        self._ends: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._swallows: set[Direction] = set()
-        self.dsn = place._replace(query=f"host={folder}&port={PORT}").geturl()
+        self._dropped: set[Direction] = set()
+        self.dsn = url._replace(query=f"host={folder}&port={PORT}").geturl()
         self._start(self._accept)
 
     def cut(self) -> None:
-        """Both ends of every connection: neither side hears anything more."""
-        while self._ends:
+        """Breaks every connection, on both sides."""
+        while self._sockets:
             with suppress(OSError):
-                self._ends.pop().shutdown(socket.SHUT_RDWR)
+                self._sockets.pop().shutdown(socket.SHUT_RDWR)
 
     def swallow(self, *directions: Direction) -> None:
-        """From now on bytes in these directions vanish, on old and new connections; with none, they pass again."""
-        self._swallows = set(directions)
+        """Drops bytes in these directions from now on, on old and new connections.
+
+        Without a direction, bytes pass again.
+        """
+        self._dropped = set(directions)
 
     def refuse(self) -> None:
-        """As if the server were gone."""
+        """Breaks every connection and accepts no new one, as if the server had exited."""
         self._file.unlink()
         self.cut()
 
@@ -54,17 +62,17 @@ class Proxy:
     def _accept(self) -> None:
         with self._listener, suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
-                far = socket.socket(socket.AF_UNIX)
-                far.connect(self._behind)
-                self._ends += [near, far]
-                self._start(self._forward, near, far, "requests")
-                self._start(self._forward, far, near, "replies")
+                client, _ = self._listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._server)
+                self._sockets += [client, server]
+                self._start(self._forward, client, server, "requests")
+                self._start(self._forward, server, client, "replies")
 
     def _forward(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
         with source, suppress(OSError):
             while data := source.recv(65536):
-                if direction not in self._swallows:
+                if direction not in self._dropped:
                     sink.sendall(data)
             sink.shutdown(socket.SHUT_RDWR)
 
@@ -75,7 +83,7 @@ class Proxy:
 
 @contextmanager
 def proxy_to(dsn: str) -> Iterator[Proxy]:
-    """In a folder with a short name: the path of a socket may have a hundred characters."""
+    """Uses a folder with a short path: the path of a socket may have about a hundred characters."""
     with tempfile.TemporaryDirectory() as folder:
         proxy = Proxy(dsn, Path(folder))
         try:

@@ -1,4 +1,4 @@
-"""The database's clock as a broker sees it."""
+"""The estimate of the database's clock."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -14,11 +14,11 @@ BUSY_SECONDS = 1.0
 
 def test_wait_for_a_connection_does_not_move_the_clock(db: TestDatabase, loop: Loop) -> None:
     """With the wait inside the measured round trip, the clock would be ahead by half of it."""
-    error = loop.run(error_after_a_busy_pool(db.dsn))
+    error = loop.run(error_after_waiting_for_a_connection(db.dsn))
     assert abs(error) < timedelta(seconds=BUSY_SECONDS / 4)
 
 
-async def error_after_a_busy_pool(dsn: str) -> timedelta:
+async def error_after_waiting_for_a_connection(dsn: str) -> timedelta:
     pool = Database(dsn, TEST_SETTINGS.model_copy(update={"pool_size": 1, "pool_reserved": 0}), Metrics())
     await pool.open()
     try:

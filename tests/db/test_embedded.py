@@ -1,4 +1,6 @@
-"""The embedded Postgres with the real binaries: it keeps data, names its owner, dies with it, and cleans up after a killed one."""
+"""The embedded Postgres with real binaries: it keeps data, names its owner, stops with it, and
+cleans up after a killed one.
+"""
 
 import asyncio
 import os
@@ -16,7 +18,7 @@ import asyncpg
 import pytest
 
 from app.db.embedded import binaries
-from app.db.embedded.server import FolderInUse, EmbeddedError, EmbeddedPostgres, find_binaries
+from app.db.embedded.server import EmbeddedError, EmbeddedPostgres, FolderInUse, find_binaries
 
 OWNER = """
 import sys
@@ -52,7 +54,7 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     stat = Path(f"/proc/{pid}/stat")
-    return not (stat.exists() and ") Z " in stat.read_text())  # dead, but its new parent has not asked yet
+    return not (stat.exists() and ") Z " in stat.read_text())  # a zombie is dead, but not reaped yet
 
 
 def postmaster_pid(folder: Path) -> int:
@@ -64,8 +66,10 @@ def start(folder: Path) -> EmbeddedPostgres:
 
 
 @contextmanager
-def open_folder() -> Iterator[Path]:
-    """Unlike `tmp_path` open to other users, without which a system's Postgres 15 cannot be started by root."""
+def accessible_folder() -> Iterator[Path]:
+    """A folder that other users can enter, unlike `tmp_path`: otherwise root cannot start a
+    system's Postgres 15.
+    """
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name, "postgres")
@@ -73,14 +77,14 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Path]:
-    """One folder for the tests that do not care what is in it: initdb is the slow part."""
-    with open_folder() as folder:
+    """One folder for all tests that do not depend on its content, because initdb is slow."""
+    with accessible_folder() as folder:
         yield folder
 
 
 @pytest.fixture
-def empty() -> Iterator[Path]:
-    with open_folder() as folder:
+def empty_folder() -> Iterator[Path]:
+    with accessible_folder() as folder:
         yield folder
 
 
@@ -104,8 +108,8 @@ def test_data_survives_a_restart(cluster: Path) -> None:
 
 def test_embedded_server_has_checksums_utf8_and_no_tcp_port(cluster: Path) -> None:
     with start(cluster) as dsn:
-        shown = [query(dsn, f"SHOW {name}") for name in ("data_checksums", "server_encoding", "listen_addresses")]
-    assert shown == ["on", "UTF8", ""]
+        settings = [query(dsn, f"SHOW {name}") for name in ("data_checksums", "server_encoding", "listen_addresses")]
+    assert settings == ["on", "UTF8", ""]
 
 
 def test_stopping_leaves_no_process_and_no_runtime_folder(cluster: Path) -> None:
@@ -135,7 +139,9 @@ def test_killed_owner_leaves_no_postgres_and_the_next_start_has_its_data(
         assert query(dsn, "SELECT 1") == 1
 
 
-def test_start_right_after_the_owner_was_killed_waits_for_the_old_server(cluster: Path, owner: subprocess.Popen[str]) -> None:
+def test_start_right_after_the_owner_was_killed_waits_for_the_old_server(
+    cluster: Path, owner: subprocess.Popen[str]
+) -> None:
     owner.kill()
     owner.wait()
     with start(cluster) as dsn:
@@ -180,12 +186,12 @@ def test_ctrl_c_in_the_terminal_does_not_reach_postgres(cluster: Path) -> None:
 def test_start_ignores_a_stale_pid_file_with_the_pid_of_another_process(cluster: Path) -> None:
     with start(cluster):
         lines = (cluster / "data" / "postmaster.pid").read_text().splitlines()
-    with subprocess.Popen(["sleep", "600"]) as stranger:
-        (cluster / "data" / "postmaster.pid").write_text("\n".join([str(stranger.pid), *lines[1:], ""]))
+    with subprocess.Popen(["sleep", "600"]) as other_process:
+        (cluster / "data" / "postmaster.pid").write_text("\n".join([str(other_process.pid), *lines[1:], ""]))
         with start(cluster) as dsn:
             assert query(dsn, "SELECT 1") == 1
-        assert stranger.poll() is None
-        stranger.kill()
+        assert other_process.poll() is None
+        other_process.kill()
 
 
 def test_folder_of_another_major_version_is_refused_with_an_explanation(cluster: Path) -> None:
@@ -195,7 +201,7 @@ def test_folder_of_another_major_version_is_refused_with_an_explanation(cluster:
     real = version.read_text()
     version.write_text("9\n")
     try:
-        with pytest.raises(EmbeddedError, match="made by Postgres 9"):
+        with pytest.raises(EmbeddedError, match="created by Postgres 9"):
             start(cluster).start()
     finally:
         version.write_text(real)
@@ -206,37 +212,39 @@ def test_error_of_a_server_that_cannot_start_includes_its_log(cluster: Path) -> 
         EmbeddedPostgres(cluster, options={"no_such_setting": "1"}).start()
 
 
-def test_start_succeeds_after_an_interrupted_initdb(empty: Path) -> None:
+def test_start_succeeds_after_an_interrupted_initdb(empty_folder: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, empty], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", OWNER, empty_folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        wait_for(lambda: any(empty.glob("data.new-*/*")))
+        wait_for(lambda: any(empty_folder.glob("data.new-*/*")))
         process.kill()
-    assert not (empty / "data").exists()
-    with start(empty) as dsn:
+    assert not (empty_folder / "data").exists()
+    with start(empty_folder) as dsn:
         assert query(dsn, "SELECT 1") == 1
-        assert not list(empty.glob("data.new-*"))
+        assert not list(empty_folder.glob("data.new-*"))
 
 
 def test_start_succeeds_in_a_long_path_below_an_inaccessible_folder(tmp_path: Path) -> None:
-    """As root Postgres runs as another user, for whom root's home, say, is closed; the socket's path has its limit."""
+    """If the test runs as root, Postgres runs as another user, which cannot enter, for example,
+    root's home. The length of the socket's path is limited.
+    """
     if os.geteuid() == 0 and binaries.version_of(find_binaries()) < 16:
-        pytest.skip("needs Postgres 16, as the message then says")
-    (closed := tmp_path / "closed").mkdir(mode=0o700)
-    with start(closed / ("long-" * 30) / "postgres") as dsn:
+        pytest.skip("needs Postgres 16")
+    (inaccessible := tmp_path / "closed").mkdir(mode=0o700)
+    with start(inaccessible / ("long-" * 30) / "postgres") as dsn:
         assert query(dsn, "SELECT 1") == 1
-    assert closed.stat().st_mode & 0o777 == 0o700
+    assert inaccessible.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 def test_binaries_below_an_inaccessible_folder_are_copied(
     cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if find_binaries().parent.parent.name != binaries.PACKAGE:
-        pytest.skip("the system's binaries are open to all")
-    (closed := tmp_path / "closed").mkdir()
-    hidden = binaries.copy_readable_by_all(find_binaries(), closed)
-    closed.chmod(0o700)
+        pytest.skip("all users can run the system's binaries")
+    (inaccessible := tmp_path / "closed").mkdir()
+    hidden = binaries.copy_readable_by_all(find_binaries(), inaccessible)
+    inaccessible.chmod(0o700)
     monkeypatch.setattr("app.db.embedded.server.find_binaries", lambda: hidden)
     with start(cluster) as dsn:
         assert query(dsn, "SELECT 1") == 1
@@ -252,9 +260,9 @@ def test_error_without_binaries_says_what_to_do(monkeypatch: pytest.MonkeyPatch,
 def test_uid_without_passwd_entry_is_reported_before_anything_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nameless = next(uid for uid in range(54321, 2**31) if not has_passwd_entry(uid))
-    monkeypatch.setattr(os, "geteuid", lambda: nameless)
-    with pytest.raises(EmbeddedError, match=f"uid {nameless} has no entry in /etc/passwd.*useradd.*DATABASE_URL"):
+    unknown_uid = next(uid for uid in range(54321, 2**31) if not has_passwd_entry(uid))
+    monkeypatch.setattr(os, "geteuid", lambda: unknown_uid)
+    with pytest.raises(EmbeddedError, match=f"uid {unknown_uid} has no entry in /etc/passwd.*useradd.*DATABASE_URL"):
         EmbeddedPostgres(tmp_path / "postgres").start()
     assert list(tmp_path.iterdir()) == []
 

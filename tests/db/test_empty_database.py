@@ -1,4 +1,7 @@
-"""Tests empty the database while a broker works on it: this neither waits for locked rows nor leaves any behind."""
+"""Tests empty the database while a broker uses it.
+
+Emptying holds no lock while it waits for a locked row, and leaves no row behind.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""TLS to the database: which certificates are accepted, and that a mistake in the URL is one readable line."""
+"""TLS connections to the database: which certificates are accepted, and one readable line for a
+mistake in the URL.
+"""
 
 import asyncio
 import ssl
@@ -17,16 +19,18 @@ from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, create_database
 
 FOLDER = Path(__file__).parent / "tls"
-CERTIFICATE, KEY = FOLDER / "certificate.pem", FOLDER / "key.pem"  # of `localhost`, signed by itself, valid until 2126
+CERTIFICATE, KEY = FOLDER / "certificate.pem", FOLDER / "key.pem"  # for `localhost`, self-signed, valid until 2126
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 
 
 class TlsServer:
-    """A TLS proxy before Postgres, because the binaries that tests run have no TLS. It refuses a client that asks for no TLS."""
+    """A TLS proxy in front of Postgres, because the binaries of the tests have no TLS. Rejects
+    clients without TLS.
+    """
 
     def __init__(self, dsn: str, loop: Loop) -> None:
-        place = parse_qs(urlsplit(dsn).query)
-        self._socket = f"{place['host'][0]}/.s.PGSQL.{place['port'][0]}"
+        options = parse_qs(urlsplit(dsn).query)
+        self._socket = f"{options['host'][0]}/.s.PGSQL.{options['port'][0]}"
         self._path = urlsplit(dsn).path
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(CERTIFICATE, KEY)
@@ -51,18 +55,18 @@ class TlsServer:
             assert await reader.readexactly(8) == SSL_REQUEST
             writer.write(b"S")
             await writer.start_tls(self._context)
-            replies, behind = await asyncio.open_unix_connection(self._socket)
-            writers.append(behind)
-            pumps = [asyncio.ensure_future(pump) for pump in (_pump(reader, behind), _pump(replies, writer))]
+            replies, server_writer = await asyncio.open_unix_connection(self._socket)
+            writers.append(server_writer)
+            pumps = [asyncio.ensure_future(pump) for pump in (_pump(reader, server_writer), _pump(replies, writer))]
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
         except (OSError, AssertionError, asyncio.IncompleteReadError):
-            pass  # the client has refused the certificate
+            pass  # the client rejected the certificate
         finally:
-            for end in writers:
-                end.transport.abort()
+            for open_writer in writers:
+                open_writer.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +83,7 @@ def server(postgres: str, loop: Loop) -> Iterator[TlsServer]:
 
 
 @pytest.fixture
-def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def trusted_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the system trust the server's certificate, and sets a home folder without certificates."""
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
     monkeypatch.setenv("HOME", "/nonexistent")
@@ -122,8 +126,8 @@ REFUSED = {
 }
 
 
-async def refusal(dsn: str) -> str:
-    """The error if no connection is made."""
+async def connection_error(dsn: str) -> str:
+    """The error message, or `connected`."""
     try:
         connection = await PrimaryConnector(dsn).connect(timeout=20)
     except (OSError, asyncpg.InterfaceError) as error:
@@ -132,21 +136,23 @@ async def refusal(dsn: str) -> str:
     return "connected"
 
 
-@pytest.mark.usefixtures("trusted")
+@pytest.mark.usefixtures("trusted_certificate")
 def test_sslmode_decides_which_certificates_are_accepted(server: TlsServer, loop: Loop) -> None:
-    found = {name: loop.run(refusal(server.dsn(host, options))) for name, (host, options) in ACCEPTED.items()}
+    found = {name: loop.run(connection_error(server.dsn(host, options))) for name, (host, options) in ACCEPTED.items()}
     assert found == dict.fromkeys(ACCEPTED, "connected")
 
 
-@pytest.mark.usefixtures("trusted")
+@pytest.mark.usefixtures("trusted_certificate")
 def test_errors_name_what_is_wrong_with_the_url_or_the_certificate(server: TlsServer, loop: Loop) -> None:
-    found = {name: loop.run(refusal(server.dsn(host, options))) for name, (host, options, _) in REFUSED.items()}
+    found = {
+        name: loop.run(connection_error(server.dsn(host, options))) for name, (host, options, _) in REFUSED.items()
+    }
     assert {name: text for name, text in found.items() if REFUSED[name][2] not in text} == {}
 
 
 def test_untrusted_certificate_is_reported_in_a_503(server: TlsServer, loop: Loop) -> None:
     dsn = server.dsn("localhost", "sslmode=verify-full")
-    assert "certificate verify failed" in loop.run(refusal(dsn))
+    assert "certificate verify failed" in loop.run(connection_error(dsn))
     with threaded_broker(TEST_SETTINGS, dsn) as broker:
         problem = Api(broker.http, "tls").enqueue(status=503)
     assert (
@@ -166,6 +172,10 @@ COMMANDS = {
 
 
 def test_commands_end_with_one_line_if_the_url_is_wrong(server: TlsServer) -> None:
-    for (command, options), said in COMMANDS.items():
-        done = run(command, DATABASE_URL=server.dsn("localhost", options), LONGSHORE_PORT="0")
-        assert (done.returncode, len(done.stderr.splitlines()), said in done.stderr) == (1, 1, True), done.stderr
+    for (command, options), message in COMMANDS.items():
+        completed = run(command, DATABASE_URL=server.dsn("localhost", options), LONGSHORE_PORT="0")
+        assert (completed.returncode, len(completed.stderr.splitlines()), message in completed.stderr) == (
+            1,
+            1,
+            True,
+        ), completed.stderr

@@ -1,4 +1,6 @@
-"""What a caller is told when the database fails: `not_done` only if that is certain, else `unknown`."""
+"""The outcome in the 503 of a failed database call: `not_done` only if that is certain, else
+`unknown`.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +18,7 @@ from tests.polls import Background, wait_until_read
 
 
 @pytest.fixture(scope="module")
-def watched(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "outcomes"), loop)
     database.execute(WATCH)
     yield database
@@ -24,14 +26,14 @@ def watched(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture
-def proxy(watched: TestDatabase) -> Iterator[Proxy]:
-    with proxy_to(watched.dsn) as proxy:
+def proxy(database: TestDatabase) -> Iterator[Proxy]:
+    with proxy_to(database.dsn) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def behind(proxy: Proxy, queue: str) -> Iterator[Api]:
-    """A broker whose connections to the database can be cut."""
+def api(proxy: Proxy, queue: str) -> Iterator[Api]:
+    """A broker whose connections to the database can be broken."""
     with threaded_broker(TEST_SETTINGS.model_copy(update={"notify": False}), proxy.dsn) as broker:
         yield Api(broker.http, queue)
 
@@ -44,55 +46,58 @@ def outcome(response: httpx.Response) -> str:
 
 
 def test_outcome_is_unknown_if_the_connection_breaks_during_a_statement(
-    behind: Api, proxy: Proxy, watched: TestDatabase, background: Background, eventually: Callable[..., Any]
+    api: Api, proxy: Proxy, database: TestDatabase, background: Background, eventually: Callable[..., Any]
 ) -> None:
-    """And rightly so: Postgres did not hear that we are gone, and commits."""
-    job = behind.enqueue()
-    claims = ClaimStatements(watched)
+    """Rightly so: Postgres does not notice the broken connection, and commits."""
+    job = api.enqueue()
+    claims = ClaimStatements(database)
     with claims.held():
-        claim = background.submit(behind.http.post, "/claim", json={"queues": [behind.queue]})
+        claim = background.submit(api.http.post, "/claim", json={"queues": [api.queue]})
         eventually(lambda: claims.running() == 1)
         proxy.cut()
         assert outcome(claim.result()) == "unknown"
-    eventually(lambda: watched.value("SELECT state FROM jobs WHERE id = $1", job["id"]) == "running")
+    eventually(lambda: database.value("SELECT state FROM jobs WHERE id = $1", job["id"]) == "running")
 
 
 def test_outcome_is_unknown_if_the_server_ends_the_session(
-    behind: Api, watched: TestDatabase, background: Background, eventually: Callable[..., Any]
+    api: Api, database: TestDatabase, background: Background, eventually: Callable[..., Any]
 ) -> None:
-    behind.enqueue()
-    claims = ClaimStatements(watched)
+    api.enqueue()
+    claims = ClaimStatements(database)
     with claims.held():
-        claim = background.submit(behind.http.post, "/claim", json={"queues": [behind.queue]})
+        claim = background.submit(api.http.post, "/claim", json={"queues": [api.queue]})
         eventually(lambda: claims.running() == 1)
-        held = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-        eventually(lambda: watched.rows(held))  # between two naps it is not to be seen
+        end_session = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE wait_event = 'PgSleep' AND datname = current_database()"
+        )
+        eventually(lambda: database.rows(end_session))  # it is not visible between two sleeps
         assert outcome(claim.result()) == "unknown"
 
 
-def test_outcome_is_not_done_without_a_connection(behind: Api, proxy: Proxy) -> None:
-    behind.enqueue()
+def test_outcome_is_not_done_without_a_connection(api: Api, proxy: Proxy) -> None:
+    api.enqueue()
     proxy.refuse()
-    wait_until_read(behind.http)
-    assert outcome(behind.http.post("/jobs", json={"queue": behind.queue, "job_type": "test"})) == "not_done"
+    wait_until_read(api.http)
+    assert outcome(api.http.post("/jobs", json={"queue": api.queue, "job_type": "test"})) == "not_done"
 
 
-def test_outcome_is_not_done_after_a_lock_timeout(behind: Api, watched: TestDatabase) -> None:
-    behind.enqueue()
-    held = behind.claim_one()
-    with watched.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", held["id"]):
-        response = behind.http.post(f"/jobs/{held['id']}/complete", json={"lease_token": held["lease_token"]})
+def test_outcome_is_not_done_after_a_lock_timeout(api: Api, database: TestDatabase) -> None:
+    api.enqueue()
+    claimed = api.claim_one()
+    with database.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", claimed["id"]):
+        response = api.http.post(f"/jobs/{claimed['id']}/complete", json={"lease_token": claimed["lease_token"]})
     assert outcome(response) == "not_done"
-    assert behind.complete(held)["status"] == "settled"
+    assert api.complete(claimed)["status"] == "settled"
 
 
-def test_outcome_is_unknown_after_a_part_of_the_request_was_written(behind: Api, watched: TestDatabase) -> None:
-    queues = [behind.queue, f"{behind.queue}-later"]  # lanes are written in the order in which their queues were made
+def test_outcome_is_unknown_after_a_part_of_the_request_was_written(api: Api, database: TestDatabase) -> None:
+    queues = [api.queue, f"{api.queue}-later"]  # lanes are written in the order in which their queues were created
     for queue in queues:
-        behind.enqueue(queue=queue)
-    first, second = behind.claim(queues=queues, max_jobs=2)["jobs"]
+        api.enqueue(queue=queue)
+    first, second = api.claim(queues=queues, max_jobs=2)["jobs"]
     items = [{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in (first, second)]
-    with watched.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", second["id"]):
-        response = behind.http.post("/settle", json={"items": items})
+    with database.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", second["id"]):
+        response = api.http.post("/settle", json={"items": items})
     assert outcome(response) == "unknown"
-    assert [result["status"] for result in behind.settle(*items)["results"]] == ["already_settled", "settled"]
+    assert [result["status"] for result in api.settle(*items)["results"]] == ["already_settled", "settled"]
