@@ -1,4 +1,7 @@
-"""Servers that a test may set as it likes, stop and kill: each is a copy of one migrated cluster."""
+"""Postgres servers that a test may configure, stop and kill.
+
+Each is a copy of one migrated cluster.
+"""
 
 import itertools
 import os
@@ -18,7 +21,7 @@ from tests.conftest import TEST_SETTINGS
 from tests.database import Loop
 from tests.failover.server import Account, Server
 
-_numbers = itertools.count(1)
+_copies = itertools.count(1)
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 collect_ignore = [] if PGBOUNCER else ["test_pgbouncer.py"]
 
@@ -27,8 +30,11 @@ StartServer = Callable[..., Server]
 
 
 @pytest.fixture(scope="package")
-def migrated() -> Iterator[Server]:
-    """Stopped, to be copied. In a folder with a short name: the path of a socket may have a hundred characters."""
+def template() -> Iterator[Server]:
+    """A stopped server, to be copied.
+
+    Its folder has a short path: the path of a socket may have about a hundred characters.
+    """
     with tempfile.TemporaryDirectory(prefix="lsd-") as folder:
         account = Account(Path(folder))
         server = Server(account, "template", account.make_folder(account.folder / "t"))
@@ -40,12 +46,12 @@ def migrated() -> Iterator[Server]:
 
 
 @pytest.fixture
-def start(migrated: Server) -> Iterator[StartServer]:
-    """A server of the test's own, with these settings."""
+def start(template: Server) -> Iterator[StartServer]:
+    """Starts a server with these options, for one test."""
     with ExitStack() as stack:
 
-        def started(*, standby: bool = False, **options: str) -> Server:
-            server = migrated.copy(f"d{next(_numbers)}")
+        def start_copy(*, standby: bool = False, **options: str) -> Server:
+            server = template.copy(f"d{next(_copies)}")
             if standby:
                 server.mark("standby.signal")
             stack.callback(shutil.rmtree, server.data)
@@ -53,12 +59,12 @@ def start(migrated: Server) -> Iterator[StartServer]:
             server.start(options)
             return server
 
-        yield started
+        yield start_copy
 
 
 @contextmanager
 def open_database(dsn: str, loop: Loop, **settings: object) -> Iterator[Database]:
-    """The floor alone: a pool with its watchdog, and no broker on it."""
+    """A pool with its watchdog, without a broker."""
     database = Database(dsn, settings_with(**settings), Metrics())
     loop.run(database.open())
     try:

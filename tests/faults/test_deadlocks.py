@@ -1,4 +1,7 @@
-"""The broker repeats a transaction that Postgres rolls back as the victim of a deadlock: the client does not notice."""
+"""The broker retries a transaction that Postgres rolled back because of a deadlock.
+
+The client does not notice.
+"""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -16,8 +19,9 @@ from tests.polls import Background
 
 NAME = "deadlocks"
 TABLES = ("keys", "schedules", "job_types", "queues", "rests")
-# The first write after a reset of `tries` acquires lock 1, waits until the test waits for lock 1, and then waits for lock 2, which the test
-# holds. A sequence is not rolled back, so the second try acquires no locks.
+# The first write after a reset of `tries` acquires lock 1, waits until the test waits for lock 1,
+# and then waits for lock 2, which the test holds. A sequence is not rolled back, so the second try
+# acquires no locks.
 LOCKS = """
 CREATE SEQUENCE tries START 2;
 CREATE FUNCTION lock_both() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -33,9 +37,9 @@ BEGIN
 END
 $$;
 """
-HELD = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted"
-# It changes its entries. Its callers parse the jobs again, and are repeated as a whole.
-REPEATED_BY_ITS_CALLERS = {"app/enqueue/service.py:_insert_in_transaction"}
+LOCK_1_HOLDERS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted"
+# It changes its drafts. Its callers parse the jobs again, and are retried as a whole.
+RETRIED_BY_ITS_CALLERS = {"app/enqueue/service.py:_insert_in_transaction"}
 
 
 def fail_group(api: Api) -> Json:
@@ -90,27 +94,28 @@ def test_call_is_retried_after_a_deadlock(
 ) -> None:
     with database.uncommitted("SET LOCAL deadlock_timeout = '1min'; SELECT pg_advisory_xact_lock(2)") as other:
         database.execute("SELECT setval('tries', 1, false)")
-        answer = background.submit(call, api)
-        eventually(lambda: database.value(HELD))
+        response = background.submit(call, api)
+        eventually(lambda: database.value(LOCK_1_HOLDERS))
         other("SELECT pg_advisory_xact_lock(1)")  # returns when the broker's transaction has been rolled back
-    assert answer.result(30)
+    assert response.result(30)
 
 
 def test_deadlock_is_detected_before_the_lock_timeout(database: TestDatabase) -> None:
-    """Compares with the default deadlock_timeout of Postgres."""
-    found, ends = database.row(
-        "SELECT make_interval(secs => boot_val::int / 1000.0), $1::text::interval FROM pg_settings WHERE name = 'deadlock_timeout'",
+    """Uses the default deadlock_timeout of Postgres."""
+    deadlock_timeout, lock_timeout = database.row(
+        "SELECT make_interval(secs => boot_val::int / 1000.0), $1::text::interval FROM pg_settings "
+        "WHERE name = 'deadlock_timeout'",
         NEEDED["lock_timeout"],
     )
-    assert found < ends
+    assert deadlock_timeout < lock_timeout
 
 
 def test_every_transaction_is_retried_after_a_deadlock() -> None:
-    opened: dict[str, bool] = {}
+    is_retried: dict[str, bool] = {}
     for file in sorted((ROOT / "app").rglob("*.py")):
         for function in ast.walk(ast.parse(file.read_text())):
             if isinstance(function, ast.AsyncFunctionDef) and ".db.transaction()" in ast.unparse(function):
                 name = f"{file.relative_to(ROOT)}:{function.name}"
-                opened[name] = "repeated_after_deadlock" in map(ast.unparse, function.decorator_list)
-    assert {name for name, repeated in opened.items() if not repeated} == REPEATED_BY_ITS_CALLERS
-    assert len(opened) > 15
+                is_retried[name] = "retry_after_deadlock" in map(ast.unparse, function.decorator_list)
+    assert {name for name, retried in is_retried.items() if not retried} == RETRIED_BY_ITS_CALLERS
+    assert len(is_retried) > 15

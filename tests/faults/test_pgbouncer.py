@@ -1,4 +1,6 @@
-"""Through PgBouncer in transaction mode: statements by the pooler, LISTEN and migrations directly, nothing left in lent sessions (C32)."""
+"""PgBouncer in transaction mode: statements go through the pooler, LISTEN and migrations connect
+directly, and no setting stays in a shared session. See docs/reliability/faults.md#c32.
+"""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from tests.polls import Background, metric_value, parked_polls
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
-# Fewer sessions than a broker has connections: they are lent from one to the other all the time.
+# Fewer sessions than a broker has connections, so that connections share them all the time.
 CONFIG = """
 [databases]
 postgres = host={sockets} port={port} user=postgres
@@ -54,21 +56,21 @@ def pooled(server: Server, loop: Loop, eventually: Eventually) -> Iterator[str]:
     process = server.account.start([PGBOUNCER, "--quiet", config], subprocess.DEVNULL)
     dsn = f"postgresql://postgres@/postgres?host={folder}&port={PORT}"
     try:
-        eventually(lambda: answers(dsn, loop))
+        eventually(lambda: is_up(dsn, loop))
         yield dsn
     finally:
         process.terminate()
         process.wait(30)
 
 
-def answers(dsn: str, loop: Loop) -> bool:
+def is_up(dsn: str, loop: Loop) -> bool:
     try:
-        return bool(shown(dsn, loop, "server_version"))
+        return bool(show(dsn, loop, "server_version"))
     except OSError:
         return False
 
 
-def shown(dsn: str, loop: Loop, name: str) -> str:
+def show(dsn: str, loop: Loop, name: str) -> str:
     async def query() -> str:
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
         try:
@@ -85,14 +87,14 @@ def settings(server: Server) -> Settings:
 
 
 @pytest.fixture
-def role_set(direct: TestDatabase) -> None:
+def role_settings(direct: TestDatabase) -> None:
     """The role settings of docs/operations/postgres.md, set before the pooler opens a session."""
     for name, value in session_settings.NEEDED.items():
         direct.execute(f"ALTER ROLE postgres IN DATABASE postgres SET {name} = '{value}'")
 
 
 def test_brokers_behind_a_transaction_pooler_do_all_work_once(
-    server: Server, role_set: None, pooled: str, background: Background, eventually: Eventually
+    server: Server, role_settings: None, pooled: str, background: Background, eventually: Eventually
 ) -> None:
     with threaded_broker(settings(server), pooled) as one, threaded_broker(settings(server), pooled) as two:
         here, there = Api(one.http, "q"), Api(two.http, "q")
@@ -105,17 +107,17 @@ def test_brokers_behind_a_transaction_pooler_do_all_work_once(
         done = background.together(*[partial(work, api, f"{n}") for n, api in enumerate((here, there) * 4)])
         assert sorted(job for jobs in done for job in jobs) == sorted(ids)
         assert here.counts() == {"completed": 121}
-        assert "what is acknowledged is on disk" in readiness(here)
+        assert "acknowledged writes are on disk" in readiness(here)
         assert metric_value(here.http, "notify_failures_total") == 0
 
 
 def work(api: Api, worker: str) -> list[str]:
-    """Claims with keys, so in transactions, and settles, until there is nothing left."""
-    taken: list[str] = []
-    while jobs := api.claim(max_jobs=5, key=f"{worker}-{len(taken)}")["jobs"]:
-        taken += [job["id"] for job in jobs]
+    """Claims with keys, and therefore in transactions, and settles, until no job is left."""
+    claimed: list[str] = []
+    while jobs := api.claim(max_jobs=5, key=f"{worker}-{len(claimed)}")["jobs"]:
+        claimed += [job["id"] for job in jobs]
         api.settle(*[{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in jobs])
-    return taken
+    return claimed
 
 
 def readiness(api: Api) -> str:
@@ -129,7 +131,8 @@ def test_pooled_sessions_stay_unchanged_and_missing_role_settings_are_reported(
         api = Api(broker.http, "q")
         api.enqueue_many(10)
         assert len(api.claim(max_jobs=10)["jobs"]) == 10
-        assert "the role should be set to: enable_seqscan=off" in readiness(api)
-        # The driver itself may leave jit off behind, when it asks what a type is; a role that is set as docs/operations/postgres.md says has it off anyway.
+        assert "the database role should be set to: enable_seqscan=off" in readiness(api)
+        # The driver itself may leave jit off when it looks up a type. A role that is
+        # set as docs/operations/postgres.md says has it off anyway.
         names = sorted(session_settings.NEEDED.keys() - {"jit"})
-        assert [shown(pooled, loop, name) for name in names] == [shown(server.dsn, loop, name) for name in names]
+        assert [show(pooled, loop, name) for name in names] == [show(server.dsn, loop, name) for name in names]

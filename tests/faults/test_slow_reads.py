@@ -1,4 +1,4 @@
-"""Slow searches: they end after a time limit, and leave connections for enqueues and claims."""
+"""Slow searches end after a time limit, and leave connections for enqueues and claims."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ SEARCHES = {
 
 
 class SlowReads:
-    """Holds up reads of dead letters while they run."""
+    """Blocks reads of dead letters."""
 
     def __init__(self, db: TestDatabase) -> None:
         self._db = db
@@ -63,52 +63,54 @@ class SlowReads:
 
 
 @pytest.fixture(scope="module")
-def slow(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "slow reads"), loop)
     database.execute(SLOW)
     yield database
     database.close()
 
 
-def test_search_ends_after_the_time_limit(slow: TestDatabase, queue: str, eventually: Eventually) -> None:
-    reads = SlowReads(slow)
-    with threaded_broker(settings_with(read_timeout_seconds=0.2, sweep_seconds=1.0), slow.dsn) as broker:
+def test_search_ends_after_the_time_limit(database: TestDatabase, queue: str, eventually: Eventually) -> None:
+    reads = SlowReads(database)
+    with threaded_broker(settings_with(read_timeout_seconds=0.2, sweep_seconds=1.0), database.dsn) as broker:
         Api(broker.http, queue).enqueue()
         with reads.held():
-            slow_answers = {
+            responses = {
                 name: broker.http.request(method, path, json=body) for name, (method, path, body) in SEARCHES.items()
             }
-            assert reads.running() == 0, "the server ends them too"
+            assert reads.running() == 0, "the server cancels them"
         for method, path, body in SEARCHES.values():
             eventually(partial(succeeds, broker, method, path, body))
-    assert {name: answer.status_code for name, answer in slow_answers.items()} == dict.fromkeys(SEARCHES, 503)
-    assert {name: outcome(answer) for name, answer in slow_answers.items()} == dict.fromkeys(SEARCHES, "not_done")
-    assert [name for name, answer in slow_answers.items() if "narrow the filter" not in answer.json()["detail"]] == []
+    assert {name: response.status_code for name, response in responses.items()} == dict.fromkeys(SEARCHES, 503)
+    assert {name: outcome(response) for name, response in responses.items()} == dict.fromkeys(SEARCHES, "not_done")
+    assert [name for name, response in responses.items() if "narrow the filter" not in response.json()["detail"]] == []
 
 
 def succeeds(broker: RunningBroker, method: str, path: str, body: Any) -> bool:
-    """A busy machine may need longer than the time limit, so this is tried again."""
+    """Retried, because a busy machine may need longer than the time limit."""
     return broker.http.request(method, path, json=body).status_code == 200
 
 
-def saturated(
-    slow: TestDatabase, background: Background, eventually: Eventually, queue: str, share: int
+def call_while_searches_block(
+    database: TestDatabase, background: Background, eventually: Eventually, queue: str, share: int
 ) -> list[httpx.Response]:
-    """The responses to an enqueue, a claim and one more search, while searches use every connection that they may use."""
-    reads = SlowReads(slow)
+    """The responses to an enqueue, a claim and one more search, while searches use every connection
+    that they may use.
+    """
+    reads = SlowReads(database)
     settings = settings_with(
         pool_size=5, pool_reserved=1, pool_reads=share, acquire_timeout_seconds=1.0, sweep_seconds=1.0, notify=False
     )
-    with threaded_broker(settings, slow.dsn) as broker:
+    with threaded_broker(settings, database.dsn) as broker:
         api = Api(broker.http, queue)
         api.enqueue()
         with reads.held():
-            eventually(lambda: one_more(background, api, reads) == share)
+            eventually(lambda: submit_search(background, api, reads) == share)
             body = {"queue": queue, "job_type": "test"}
             return [api.http.post("/jobs", json=body), api.http.post("/claim", json={"queues": [queue]}), search(api)]
 
 
-def one_more(background: Background, api: Api, reads: SlowReads) -> int:
+def submit_search(background: Background, api: Api, reads: SlowReads) -> int:
     background.submit(search, api)
     return reads.running()
 
@@ -118,17 +120,19 @@ def search(api: Api) -> httpx.Response:
 
 
 def test_searches_leave_connections_for_enqueues_and_claims(
-    slow: TestDatabase, background: Background, eventually: Eventually, queue: str
+    database: TestDatabase, background: Background, eventually: Eventually, queue: str
 ) -> None:
-    enqueued, claimed, searched = saturated(slow, background, eventually, queue, share=2)
-    assert enqueued.status_code == 201
-    assert len(claimed.json()["jobs"]) == 1
-    assert outcome(searched) == "not_done"
+    enqueue_response, claim_response, search_response = call_while_searches_block(
+        database, background, eventually, queue, share=2
+    )
+    assert enqueue_response.status_code == 201
+    assert len(claim_response.json()["jobs"]) == 1
+    assert outcome(search_response) == "not_done"
 
 
 def test_searches_without_a_limited_share_use_every_connection(
-    slow: TestDatabase, background: Background, eventually: Eventually, queue: str
+    database: TestDatabase, background: Background, eventually: Eventually, queue: str
 ) -> None:
     """The control: the test above can fail."""
-    answers = saturated(slow, background, eventually, queue, share=4)
-    assert [outcome(answer) for answer in answers] == ["not_done"] * 3
+    responses = call_while_searches_block(database, background, eventually, queue, share=4)
+    assert [outcome(response) for response in responses] == ["not_done"] * 3

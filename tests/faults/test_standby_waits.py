@@ -1,4 +1,8 @@
-"""A commit that waits for its standby: it goes on waiting, and if the wait is cancelled its outcome is unknown (R8, R9, C13, C14)."""
+"""A commit that waits for its standby keeps waiting.
+
+If the wait is cancelled, the outcome is unknown. See docs/reliability/rules.md#r8 and #r9,
+docs/reliability/faults.md#c13 and #c14.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -36,22 +40,22 @@ def primary(server: Server, loop: Loop) -> TestDatabase:
 
 @pytest.fixture
 def api(server: Server) -> Iterator[Api]:
-    """With connections to spare: the chores that write will be waiting too."""
+    """Has spare connections, because maintenance services that write wait as well."""
     with threaded_broker(settings_with(notify=False, pool_size=40), server.dsn) as broker:
         yield Api(broker.http, "q")
 
 
-def without_standby(primary: TestDatabase) -> None:
-    """From now on commits wait for somebody who is not there."""
-    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+def require_missing_standby(primary: TestDatabase) -> None:
+    """Makes commits wait for a standby that does not exist."""
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
     primary.execute("SELECT pg_reload_conf()")
-    wait_until(lambda: primary.loop.run(commit_waits(primary.dsn)))  # a reload is in force some time after the call
+    wait_until(lambda: primary.loop.run(commit_waits(primary.dsn)))  # a reload takes effect some time after the call
 
 
 async def commit_waits(dsn: str) -> bool:
-    """Tries one. If it waits, the wait is cancelled, which leaves no session behind."""
+    """Tries a commit. If it waits, cancels the wait, so that no session is left."""
     writer, watcher = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
-    commit = asyncio.create_task(writer.execute("SELECT pg_logical_emit_message(true, 'test', 'has to be flushed')"))
+    commit = asyncio.create_task(writer.execute("SELECT pg_logical_emit_message(true, 'test', 'must be flushed')"))
     cancelled = None
     while not commit.done() and cancelled is None:
         cancelled = await watcher.fetchval(
@@ -63,104 +67,108 @@ async def commit_waits(dsn: str) -> bool:
     return cancelled is not None
 
 
-def as_before(primary: TestDatabase) -> None:
+def require_no_standby(primary: TestDatabase) -> None:
     primary.execute("ALTER SYSTEM RESET synchronous_standby_names")
     primary.execute("SELECT pg_reload_conf()")
 
 
-def enqueue(api: Api, _held: Json) -> httpx.Response:
+def enqueue(api: Api, _claimed: Json) -> httpx.Response:
     return api.http.post("/jobs", json={"queue": "q", "job_type": "new"})
 
 
-def claim(api: Api, _held: Json) -> httpx.Response:
+def claim(api: Api, _claimed: Json) -> httpx.Response:
     return api.http.post("/claim", json={"queues": ["q"]}, headers={"Idempotency-Key": "k"})
 
 
-def complete(api: Api, held: Json) -> httpx.Response:
-    return api.http.post(f"/jobs/{held['id']}/complete", json={"lease_token": held["lease_token"]})
+def complete(api: Api, claimed: Json) -> httpx.Response:
+    return api.http.post(f"/jobs/{claimed['id']}/complete", json={"lease_token": claimed["lease_token"]})
 
 
-def cancelled(primary: TestDatabase, sign: str, call: "Future[httpx.Response]") -> bool:
-    """As an operator who wants to get rid of what hangs. Before it waits, a cancel would undo it: only waiting ones are meant."""
-    primary.rows(f"SELECT pg_cancel_backend(pid) FROM ({WAITING}) AS waiting", sign)
+def cancel_wait(primary: TestDatabase, pattern: str, call: "Future[httpx.Response]") -> bool:
+    """Cancels waiting statements, as an operator does to get rid of hung ones.
+
+    Before a statement waits, a cancel would roll it back, so only waiting ones are cancelled.
+    """
+    primary.rows(f"SELECT pg_cancel_backend(pid) FROM ({WAITING}) AS waiting", pattern)
     return call.done()
 
 
 @pytest.mark.parametrize(
-    ("call", "sign"),
+    ("call", "pattern"),
     [(enqueue, "%INSERT INTO jobs%"), (claim, "COMMIT%"), (complete, "/* complete */%")],
     ids=["enqueue", "claim in a transaction", "complete"],
 )
 def test_cancelled_wait_for_the_standby_is_never_reported_as_success(
-    api: Api, primary: TestDatabase, background: Background, eventually: Eventually, call: Call, sign: str
+    api: Api, primary: TestDatabase, background: Background, eventually: Eventually, call: Call, pattern: str
 ) -> None:
     api.enqueue_many(2)
-    held = api.claim_one()
-    without_standby(primary)
-    called = background.submit(call, api, held)
-    eventually(lambda: cancelled(primary, sign, called))
-    problem = called.result().json()
+    claimed = api.claim_one()
+    require_missing_standby(primary)
+    response = background.submit(call, api, claimed)
+    eventually(lambda: cancel_wait(primary, pattern, response))
+    problem = response.result().json()
     assert (problem["status"], problem.get("outcome")) == (503, "unknown")
-    as_before(primary)
+    require_no_standby(primary)
 
 
 def test_repeated_call_finds_the_job_whose_wait_was_cancelled(
     api: Api, primary: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
-    without_standby(primary)
+    require_missing_standby(primary)
     body = {"queue": "q", "job_type": "new"}
-    called = background.submit(api.http.post, "/jobs", json=body, headers={"Idempotency-Key": "k"})
-    eventually(lambda: cancelled(primary, "%", called))
-    assert called.result().json()["outcome"] == "unknown"
-    as_before(primary)
+    response = background.submit(api.http.post, "/jobs", json=body, headers={"Idempotency-Key": "k"})
+    eventually(lambda: cancel_wait(primary, "%", response))
+    assert response.result().json()["outcome"] == "unknown"
+    require_no_standby(primary)
     assert api.enqueue(key="k", job_type="new")["id"] == str(primary.value("SELECT id FROM jobs"))
 
 
 def test_write_keeps_waiting_for_its_standby_while_the_server_answers(
     api: Api, primary: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
-    without_standby(primary)
-    called = background.submit(enqueue, api, {})
+    require_missing_standby(primary)
+    response = background.submit(enqueue, api, {})
     eventually(lambda: metric_value(api.http, "long_statements") > 0)
     readiness = api.get("/readyz")
-    told = next(check["detail"] for check in readiness["checks"] if check["name"] == "durability")
-    assert (readiness["ready"], "running for long" in told) == (True, True)
-    assert not called.done()
-    as_before(primary)
-    assert called.result().status_code == 201
+    detail = next(check["detail"] for check in readiness["checks"] if check["name"] == "durability")
+    assert (readiness["ready"], "have been running for more than 5 seconds" in detail) == (True, True)
+    assert not response.done()
+    require_no_standby(primary)
+    assert response.result().status_code == 201
 
 
 def test_cancelled_caller_does_not_cancel_the_wait_for_the_standby(
     server: Server, primary: TestDatabase, loop: Loop, eventually: Eventually
 ) -> None:
-    """The driver would send a cancel request: the row would be there for all to see, and on the primary alone."""
+    """The driver would send a cancel request: the row would be visible to everyone, and only on the
+    primary."""
     with open_database(server.dsn, loop) as db:
         loop.run(db.value("SELECT 1"))
-        without_standby(primary)
-        for run in (alone, in_a_transaction):
-            loop.run(started_and_cancelled(db, run, primary))
-        waiting = eventually(lambda: len(found := primary.rows(WAITING, "%")) == 2 and found)
+        require_missing_standby(primary)
+        for write in (write_in_autocommit, write_in_a_transaction):
+            loop.run(start_and_cancel(db, write, primary))
+        waiting = eventually(lambda: len(rows := primary.rows(WAITING, "%")) == 2 and rows)
         assert len(waiting) == 2
         assert primary.value("SELECT count(*) FROM leaders") == 0
         assert loop.run(db.value("SELECT 1")) == 1
-    as_before(primary)
+    require_no_standby(primary)
     eventually(lambda: primary.value("SELECT count(*) FROM leaders") == 2)
 
 
-async def alone(db: Database) -> None:
+async def write_in_autocommit(db: Database) -> None:
     await db.rows("INSERT INTO leaders (chore, holder, held_until) VALUES ('alone', gen_random_uuid(), now())")
 
 
-async def in_a_transaction(db: Database) -> None:
+async def write_in_a_transaction(db: Database) -> None:
     async with db.transaction() as transaction:
         await transaction.rows(
             "INSERT INTO leaders (chore, holder, held_until) VALUES ('together', gen_random_uuid(), now())"
         )
 
 
-async def started_and_cancelled(db: Database, run: Callable[[Database], Any], primary: TestDatabase) -> None:
+async def start_and_cancel(db: Database, write: Callable[[Database], Any], primary: TestDatabase) -> None:
     before = len(await primary._pool.fetch(WAITING, "%"))
-    task = asyncio.create_task(run(db))
+    task = asyncio.create_task(write(db))
     while len(await primary._pool.fetch(WAITING, "%")) == before:
         pass
     task.cancel()
@@ -171,15 +179,16 @@ async def started_and_cancelled(db: Database, run: Callable[[Database], Any], pr
 def test_broker_that_stops_during_a_wait_reports_an_unknown_outcome(
     server: Server, primary: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
-    """It does not wait for ever, and does not go without a word (B5)."""
+    """It neither waits forever nor closes the connection without a response. See
+    docs/reliability/faults.md#b5."""
     with threaded_broker(settings_with(notify=False, pool_size=40, shutdown_seconds=1.0), server.dsn) as broker:
         api = Api(broker.http, "q")
         api.enqueue()
-        without_standby(primary)
-        called = background.submit(
+        require_missing_standby(primary)
+        response = background.submit(
             httpx.post, f"{broker.base}/jobs", json={"queue": "q", "job_type": "new"}, timeout=60
         )
         eventually(lambda: primary.rows(WAITING, "%INSERT INTO jobs%"))
-    problem = called.result(60).json()
+    problem = response.result(60).json()
     assert (problem["status"], problem["outcome"]) == (503, "unknown")
-    as_before(primary)
+    require_no_standby(primary)
