@@ -1,4 +1,6 @@
-"""Queues that are created on first use: all of a call in one statement, and none by a call that is refused."""
+"""Creation of queues on first use: one statement creates all queues of a call; a rejected call
+creates none.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -10,57 +12,57 @@ from app.http.authorization import FULL_ACCESS
 from app.jobs.schemas import JobCreate
 from tests.api import Api, Json
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase
 from tests.polls import Background
 from tests.queues.test_queues import names
 
-NOWHERE = "01890000-0000-7000-8000-000000000000"
+UNKNOWN_JOB = "01890000-0000-7000-8000-000000000000"
 
 
-def refusals(api: Api) -> dict[str, Callable[[str], Any]]:
-    """Calls that name a queue which does not exist, and are refused: before the transaction or inside it."""
-    busy = api.queue
+def rejected_calls(api: Api) -> dict[str, Callable[[str], Any]]:
+    """Calls that name a missing queue and are rejected, before the transaction or inside it."""
+    prefix = api.queue
 
     def batch(new: str, *others: Json, key: str | None = None, status: int) -> Any:
         return api.batch({"queue": new}, *others, status=status, key=key)
 
     def reuse(new: str) -> None:
-        api.enqueue(key=f"{busy}-single")
-        api.enqueue(queue=new, key=f"{busy}-single", status=422)
+        api.enqueue(key=f"{prefix}-single")
+        api.enqueue(queue=new, key=f"{prefix}-single", status=422)
 
     def reuse_batch(new: str) -> None:
-        api.batch({}, key=f"{busy}-batch")
-        batch(new, key=f"{busy}-batch", status=422)
+        api.batch({}, key=f"{prefix}-batch")
+        batch(new, key=f"{prefix}-batch", status=422)
 
     def replay(new: str) -> None:
-        job = api.enqueue(queue=f"{busy}.dead", payload={"big": "x" * 200_000})
-        api.fail(api.claim_one(queues=[f"{busy}.dead"]), retryable=False)
+        job = api.enqueue(queue=f"{prefix}.dead", payload={"big": "x" * 200_000})
+        api.fail(api.claim_one(queues=[f"{prefix}.dead"]), retryable=False)
         overrides = {"queue": new, "payload_merge": {"more": "x" * 100_000}}
         api.post("/dead-letters/replay", {"ids": [job["id"]], "overrides": overrides}, status=413)
 
     return {
         "bad job": lambda new: batch(new, {"priority": 1_000_000}, status=422),
-        "unknown ref": lambda new: batch(new, {"depends_on": ["nobody"]}, status=422),
+        "unknown ref": lambda new: batch(new, {"depends_on": ["missing"]}, status=422),
         "cycle": lambda new: batch(new, {"ref": "a", "depends_on": ["a"]}, status=422),
-        "unknown parent": lambda new: batch(new, {"depends_on": [NOWHERE]}, status=422),
-        "full queue": lambda new: batch(new, {"queue": f"{busy}.full"}, {"queue": f"{busy}.full"}, status=429),
+        "unknown parent": lambda new: batch(new, {"depends_on": [UNKNOWN_JOB]}, status=422),
+        "full queue": lambda new: batch(new, {"queue": f"{prefix}.full"}, {"queue": f"{prefix}.full"}, status=429),
         "duplicate": lambda new: batch(new, {"unique": {"key": "k", "on_duplicate": "reject"}}, status=409),
         "used key of a batch": reuse_batch,
         "used key of a job": reuse,
-        "unknown parent of a job": lambda new: api.enqueue(queue=new, depends_on=[NOWHERE], status=422),
+        "unknown parent of a job": lambda new: api.enqueue(queue=new, depends_on=[UNKNOWN_JOB], status=422),
         "unknown parent, not atomic": lambda new: api.batch(
-            {"queue": new, "depends_on": [NOWHERE]}, atomic=False, status=207
+            {"queue": new, "depends_on": [UNKNOWN_JOB]}, atomic=False, status=207
         ),
         "payload of a replay": replay,
     }
 
 
-def test_a_refused_call_creates_no_queue(api: Api) -> None:
+def test_rejected_call_creates_no_queue(api: Api) -> None:
     api.put(f"/queues/{api.queue}.full", {"max_waiting": 1})
     api.enqueue(unique={"key": "k"})
     created = []
-    for number, (case, call) in enumerate(refusals(api).items()):
+    for number, (case, call) in enumerate(rejected_calls(api).items()):
         call(f"{api.queue}-{number}")
         created += [(case, name) for name in names(api) if name == f"{api.queue}-{number}"]
     assert created == []
@@ -79,43 +81,47 @@ def test_new_queues_of_a_batch_are_created_by_one_statement(api: Api, db: TestDa
 
 
 def test_batches_that_share_new_queues_all_succeed(api: Api, dsn: str, background: Background) -> None:
-    """Two brokers draft the same numbers; the database rejects one of them, and that broker repeats the call."""
-    with threaded_broker(QUICK, dsn) as other:
-        brokers = [api, Api(other.http, api.queue)]
+    """Two brokers draft the same ids; the database rejects one of them, and that broker repeats the
+    call.
+    """
+    with threaded_broker(TEST_SETTINGS, dsn) as second:
+        brokers = [api, Api(second.http, api.queue)]
 
         def store(number: int) -> int:
-            jobs = [{"queue": f"{api.queue}-{(number + place) % 30}"} for place in range(10)]
+            jobs = [{"queue": f"{api.queue}-{(number + offset) % 30}"} for offset in range(10)]
             return int(brokers[number % 2].batch(*jobs)["created"])
 
         assert list(background.map(store, range(30))) == [10] * 30
     assert len(names(api)) == 30
 
 
-def test_batches_that_name_new_queues_in_opposite_orders_do_not_block_each_other(
+def test_batches_that_name_new_queues_in_opposite_orders_do_not_deadlock(
     dsn: str, db: TestDatabase, background: Background
 ) -> None:
-    """Each would hold numbers that the other needs, if both did not begin with the same one."""
-    refused = []
-    with threaded_broker(QUICK, dsn) as one, threaded_broker(QUICK, dsn) as other:
-        for turn in range(10):
-            ascending = [{"queue": f"up-{turn}-{number:02}"} for number in range(90)]
-            descending = [{"queue": f"down-{turn}-{number:02}"} for number in reversed(range(90))]
-            answers = background.together(
+    """Without sorting, each would lock ids that the other needs; sorted, both begin with the same
+    id.
+    """
+    failures = []
+    with threaded_broker(TEST_SETTINGS, dsn) as first, threaded_broker(TEST_SETTINGS, dsn) as second:
+        for round_number in range(10):
+            ascending = [{"queue": f"up-{round_number}-{number:02}"} for number in range(90)]
+            descending = [{"queue": f"down-{round_number}-{number:02}"} for number in reversed(range(90))]
+            responses = background.together(
                 partial(
-                    one.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in ascending]}
+                    first.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in ascending]}
                 ),
                 partial(
-                    other.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in descending]}
+                    second.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in descending]}
                 ),
             )
-            refused += [answer.text for answer in answers if answer.status_code != 201]
-    assert refused == []
+            failures += [response.text for response in responses if response.status_code != 201]
+    assert failures == []
 
 
-def test_jobs_that_wait_for_one_new_queue_are_stored_together(
+def test_concurrent_enqueues_into_one_new_queue_are_inserted_in_batches(
     broker_services: Broker, loop: Loop, db: TestDatabase, queue: str
 ) -> None:
-    """After the first of them, as if the queue had existed before."""
+    """Once the first job has created the queue, the others are batched as usual."""
 
     async def enqueue_all() -> None:
         job = JobCreate(queue=queue, job_type="test")
@@ -126,9 +132,9 @@ def test_jobs_that_wait_for_one_new_queue_are_stored_together(
     assert db.value("SELECT count(DISTINCT xmin::text) FROM jobs") < 100
 
 
-def test_queues_up_to_the_limit_are_created(dsn: str, db: TestDatabase, queue: str) -> None:
+def test_queues_are_created_up_to_max_queues(dsn: str, db: TestDatabase, queue: str) -> None:
     limit = db.value("SELECT count(*) FROM queues WHERE deleted_at IS NULL") + 2
-    with threaded_broker(QUICK.model_copy(update={"max_queues": limit}), dsn) as broker:
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"max_queues": limit}), dsn) as broker:
         api = Api(broker.http, queue)
         jobs = [{"queue": f"{queue}-{number}"} for number in range(3)]
         assert api.batch(*jobs, status=429)["errors"][0]["pointer"] == "/jobs/2/queue"
@@ -138,11 +144,11 @@ def test_queues_up_to_the_limit_are_created(dsn: str, db: TestDatabase, queue: s
         assert names(api) == [f"{queue}-0", f"{queue}-1"]
 
 
-def test_a_deleted_queue_is_undeleted_only_if_its_job_is_stored(api: Api) -> None:
+def test_enqueue_undeletes_a_queue_only_if_its_job_is_stored(api: Api) -> None:
     api.enqueue()
     api.complete(api.claim_one())
     api.delete(f"/queues/{api.queue}")
-    api.batch({}, {"depends_on": [NOWHERE]}, status=422)
+    api.batch({}, {"depends_on": [UNKNOWN_JOB]}, status=422)
     api.get(f"/queues/{api.queue}", status=404)
     api.batch({}, {})
     assert len(api.claim(max_jobs=10)["jobs"]) == 2

@@ -1,13 +1,14 @@
-"""Changes of queues by several brokers at once, and how they hear of each other's."""
+"""Concurrent changes of queues by several brokers, and how the changes reach the others."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.api import Api, Json
 from tests.broker import RunningBroker, threaded_broker
-from tests.conftest import QUICK, wait_until
+from tests.conftest import TEST_SETTINGS, wait_until
 from tests.polls import Background
 
 FIELDS: Json = {
@@ -21,49 +22,53 @@ FIELDS: Json = {
 }
 
 
-@pytest.fixture(params=[True, False], ids=["told by notify", "found by looking"])
-def second(request: pytest.FixtureRequest, dsn: str) -> Iterator[RunningBroker]:
-    with threaded_broker(QUICK.model_copy(update={"notify": request.param}), dsn) as broker:
+@pytest.fixture(params=[True, False], ids=["with NOTIFY", "by polling"])
+def second_broker(request: pytest.FixtureRequest, dsn: str) -> Iterator[RunningBroker]:
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"notify": request.param}), dsn) as broker:
         yield broker
 
 
-def cached(broker: RunningBroker, name: str) -> Any:
-    """The queue as that broker decides by it, or None."""
+def cached_queue(broker: RunningBroker, name: str) -> Any:
+    """The queue in the cache of that broker, or None."""
     assert broker.broker_services is not None
-    return next((queue for queue in broker.broker_services.queues.known() if queue.name == name), None)
+    return next((queue for queue in broker.broker_services.queues.all() if queue.name == name), None)
 
 
-def test_a_change_is_in_force_here_when_it_is_answered(broker: RunningBroker, api: Api) -> None:
+def test_change_is_in_effect_on_this_broker_when_the_call_returns(broker: RunningBroker, api: Api) -> None:
     api.configure(max_running=3)
-    assert cached(broker, api.queue).max_running == 3
+    assert cached_queue(broker, api.queue).max_running == 3
     api.post(f"/queues/{api.queue}/pause")
-    assert cached(broker, api.queue).paused
+    assert cached_queue(broker, api.queue).paused
     api.patch(f"/queues/{api.queue}", {"max_running": 4})
-    assert (cached(broker, api.queue).paused, cached(broker, api.queue).max_running) == (True, 4)
+    assert (cached_queue(broker, api.queue).paused, cached_queue(broker, api.queue).max_running) == (True, 4)
     api.resume()
-    assert not cached(broker, api.queue).paused
+    assert not cached_queue(broker, api.queue).paused
     api.delete(f"/queues/{api.queue}")
-    assert cached(broker, api.queue) is None
+    assert cached_queue(broker, api.queue) is None
 
 
-def test_a_change_is_in_force_elsewhere_soon(api: Api, second: RunningBroker) -> None:
+def test_change_takes_effect_on_other_brokers(api: Api, second_broker: RunningBroker) -> None:
     api.configure(max_running=3)
-    wait_until(lambda: cached(second, api.queue) and cached(second, api.queue).max_running == 3)
+    wait_until(
+        lambda: cached_queue(second_broker, api.queue) and cached_queue(second_broker, api.queue).max_running == 3
+    )
     api.post(f"/queues/{api.queue}/pause")
-    wait_until(lambda: cached(second, api.queue).paused)
+    wait_until(lambda: cached_queue(second_broker, api.queue).paused)
     api.post(f"/queues/{api.queue}/resume")
-    wait_until(lambda: not cached(second, api.queue).paused)
+    wait_until(lambda: not cached_queue(second_broker, api.queue).paused)
     api.delete(f"/queues/{api.queue}")
-    wait_until(lambda: cached(second, api.queue) is None)
+    wait_until(lambda: cached_queue(second_broker, api.queue) is None)
     api.configure(lanes=2)
-    wait_until(lambda: cached(second, api.queue) and cached(second, api.queue).lanes == 2)
+    wait_until(lambda: cached_queue(second_broker, api.queue) and cached_queue(second_broker, api.queue).lanes == 2)
 
 
-def test_changes_of_different_fields_at_once_all_stand(api: Api, second: RunningBroker, background: Background) -> None:
+def test_concurrent_patches_of_different_members_are_all_kept(
+    api: Api, second_broker: RunningBroker, background: Background
+) -> None:
     api.configure()
-    apis = [api, Api(second.http, api.queue)]
+    apis = [api, Api(second_broker.http, api.queue)]
     calls = [
-        lambda name=name, value=value, at=apis[number % 2]: at.patch(f"/queues/{api.queue}", {name: value})
+        lambda name=name, value=value, client=apis[number % 2]: client.patch(f"/queues/{api.queue}", {name: value})
         for number, (name, value) in enumerate(FIELDS.items())
     ]
     background.together(*calls)
@@ -71,11 +76,13 @@ def test_changes_of_different_fields_at_once_all_stand(api: Api, second: Running
     assert {name: queue.get(name) for name in FIELDS} == FIELDS
 
 
-def test_puts_of_new_queues_at_once_all_stand(api: Api, second: RunningBroker, background: Background) -> None:
-    apis = [api, Api(second.http, api.queue)]
+def test_concurrent_puts_of_new_queues_all_succeed(
+    api: Api, second_broker: RunningBroker, background: Background
+) -> None:
+    apis = [api, Api(second_broker.http, api.queue)]
     names = [f"{api.queue}-{number % 3}" for number in range(12)]
     calls = [
-        lambda name=name, at=apis[number // 3 % 2]: at.put(f"/queues/{name}", {"max_waiting": 5})
+        lambda name=name, client=apis[number // 3 % 2]: client.put(f"/queues/{name}", {"max_waiting": 5})
         for number, name in enumerate(names)
     ]
     assert [(queue["name"], queue["max_waiting"]) for queue in background.together(*calls)] == [
@@ -84,14 +91,15 @@ def test_puts_of_new_queues_at_once_all_stand(api: Api, second: RunningBroker, b
     assert len({api.enqueue(queue=name)["queue"] for name in names}) == 3
 
 
-def test_an_enqueue_and_a_put_at_once_make_one_queue(api: Api, second: RunningBroker, background: Background) -> None:
-    """Whoever was first, the queue is configured and has the job."""
-    other = Api(second.http, api.queue)
+def test_concurrent_enqueue_and_put_create_one_configured_queue(
+    api: Api, second_broker: RunningBroker, background: Background
+) -> None:
+    """Whichever call comes first, the queue is configured and has the job."""
+    other_api = Api(second_broker.http, api.queue)
     for number in range(6):
         name = f"{api.queue}-{number}"
         background.together(
-            lambda name=name: api.enqueue(queue=name),
-            lambda name=name: other.put(f"/queues/{name}", {"max_waiting": 5}),
-        )  # type: ignore[misc]
+            partial(api.enqueue, queue=name), partial(other_api.put, f"/queues/{name}", {"max_waiting": 5})
+        )
         assert api.get(f"/queues/{name}")["max_waiting"] == 5
         assert api.claim_one(queues=[name])["queue"] == name
