@@ -1,4 +1,6 @@
-"""A broker that does not poll, so that only wake-ups wake; and a watch on the claim statement."""
+"""A broker that never polls, so that only wake-ups wake pollers; and a trigger on the claim
+statement.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,10 +9,10 @@ import pytest
 
 from tests.api import Api, Json
 from tests.broker import RunningBroker, threaded_broker
-from tests.conftest import QUICK, wait_until
+from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import Loop, TestDatabase, create_database
 
-WATCH = """
+CLAIM_TRIGGER = """
 CREATE TABLE claim_statements (at timestamptz DEFAULT clock_timestamp());
 CREATE TABLE claims_held (since timestamptz DEFAULT clock_timestamp());
 CREATE FUNCTION watch_claim() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -29,7 +31,7 @@ CREATE TRIGGER watch_claim BEFORE UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNC
 
 
 class ClaimStatements:
-    """Counts the claim statements that have run, and can hold them up while they run."""
+    """Counts the claim statements that have run, and can block them while they run."""
 
     def __init__(self, db: TestDatabase) -> None:
         self._db = db
@@ -58,26 +60,26 @@ class ClaimStatements:
 
 @pytest.fixture
 def expire(api: Api, db: TestDatabase) -> Callable[[Json], None]:
-    """Lets a lease of the default length run out, and waits for the sweep."""
+    """Lets a lease of the default length expire, and waits for the lease rescuer."""
 
-    def run_out(job: Json) -> None:
+    def expire_lease(job: Json) -> None:
         db.age(job["id"], 61)
         wait_until(lambda: api.job(job["id"])["state"] != "running")
 
-    return run_out
+    return expire_lease
 
 
 @pytest.fixture(scope="session")
 def quiet_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "quiet"), loop)
-    database.execute(WATCH)
+    database.execute(CLAIM_TRIGGER)
     yield database
     database.close()
 
 
 @pytest.fixture(scope="package")
 def quiet_broker(quiet_database: TestDatabase) -> Iterator[RunningBroker]:
-    settings = QUICK.model_copy(
+    settings = TEST_SETTINGS.model_copy(
         update={"poll_seconds": 3600.0, "notify": False, "pool_size": 4, "max_parked_polls": 60}
     )
     with threaded_broker(settings, quiet_database.dsn) as broker:
@@ -92,7 +94,10 @@ def quiet_db(quiet_database: TestDatabase) -> TestDatabase:
 
 @pytest.fixture
 def quiet(quiet_broker: RunningBroker, quiet_db: TestDatabase, queue: str) -> Api:
-    """The API of a broker that is alone on its database and never polls: what wakes here was woken."""
+    """The API of a broker that is alone on its database and never polls for ready jobs.
+
+    A poller that wakes up here was woken.
+    """
     api = Api(quiet_broker.http, queue)
     api.enqueue()  # so that the queue exists
     quiet_db.empty()

@@ -1,4 +1,6 @@
-"""Heartbeats: what they extend, what they tell, what they keep."""
+"""Heartbeats: extending leases, reporting lost and cancelled ones, storing progress and
+checkpoints.
+"""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -19,39 +21,39 @@ def held(api: Api) -> Json:
     return api.claim_one(worker_id="w")
 
 
-def ends(db: TestDatabase, job: Json) -> datetime:
+def lease_end(db: TestDatabase, job: Json) -> datetime:
     instant: datetime = db.value("SELECT lease_expires_at FROM jobs WHERE id = $1", job["id"])
     return instant
 
 
 def test_a_heartbeat_extends_the_lease(api: Api, db: TestDatabase, held: Json) -> None:
     db.age(held["id"], 30)
-    before = ends(db, held)
+    before = lease_end(db, held)
     (lease,) = api.heartbeat("w", held)["leases"]
     assert (lease["job_id"], lease["status"], lease["action"]) == (held["id"], "extended", "continue")
-    assert datetime.fromisoformat(lease["lease_expires_at"]) == ends(db, held) > before
+    assert datetime.fromisoformat(lease["lease_expires_at"]) == lease_end(db, held) > before
     db.age(held["id"], 30)
-    assert datetime.fromisoformat(api.heartbeat_one(held)["lease_expires_at"]) == ends(db, held) > before
+    assert datetime.fromisoformat(api.heartbeat_one(held)["lease_expires_at"]) == lease_end(db, held) > before
 
 
-def test_a_heartbeat_may_name_the_length_of_the_lease(api: Api, db: TestDatabase, held: Json) -> None:
+def test_heartbeat_can_set_the_length_of_the_lease(api: Api, db: TestDatabase, held: Json) -> None:
     now = db.value("SELECT now()")
     api.heartbeat_one(held, lease_seconds=7200)
-    assert ends(db, held) > now + timedelta(seconds=7000)
+    assert lease_end(db, held) > now + timedelta(seconds=7000)
     api.heartbeat_one(held, lease_seconds=10)
-    assert ends(db, held) < now + timedelta(seconds=7000)
+    assert lease_end(db, held) < now + timedelta(seconds=7000)
 
 
-def test_a_heartbeat_that_names_no_length_does_not_shorten_a_long_lease(api: Api, db: TestDatabase) -> None:
+def test_heartbeat_without_a_length_does_not_shorten_a_long_lease(api: Api, db: TestDatabase) -> None:
     api.enqueue()
     held = api.claim_one(lease_seconds=7200)
-    before = ends(db, held)
+    before = lease_end(db, held)
     assert api.heartbeat("w", held)["leases"][0]["status"] == "extended"
-    assert ends(db, held) >= before
+    assert lease_end(db, held) >= before
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 86401, 10**9])
-def test_a_length_out_of_bounds_is_refused(api: Api, held: Json, seconds: int) -> None:
+def test_lease_length_out_of_bounds_is_rejected(api: Api, held: Json, seconds: int) -> None:
     token = {"lease_token": held["lease_token"], "lease_seconds": seconds}
     assert api.post(f"/jobs/{held['id']}/heartbeat", token, status=422)["errors"][0]["pointer"] == "/lease_seconds"
     bulk = {"worker_id": "w", "leases": [{"job_id": held["id"], **token}]}
@@ -66,16 +68,16 @@ def test_the_next_heartbeat_is_due_before_the_shortest_lease_ends(api: Api) -> N
     assert api.heartbeat("w")["next_heartbeat_ms"] == 20_000
 
 
-def test_answers_keep_the_order_and_one_lost_lease_fails_nothing(api: Api) -> None:
+def test_lease_statuses_keep_the_order_and_one_lost_lease_fails_no_other(api: Api) -> None:
     for _ in range(4):
         api.enqueue()
     a, b, c, d = api.claim(max_jobs=4)["jobs"]
     api.complete(b)
-    stranger = {"id": str(uuid4()), "lease_token": "?"}
-    beats = [d, b, {**a, "lease_token": c["lease_token"]}, stranger, a, c, {**c, "lease_token": ""}]
-    answer = api.heartbeat("w", *beats)
-    assert [lease["job_id"] for lease in answer["leases"]] == [beat["id"] for beat in beats]
-    assert [lease["status"] for lease in answer["leases"]] == [
+    unknown = {"id": str(uuid4()), "lease_token": "?"}
+    beats = [d, b, {**a, "lease_token": c["lease_token"]}, unknown, a, c, {**c, "lease_token": ""}]
+    response = api.heartbeat("w", *beats)
+    assert [lease["job_id"] for lease in response["leases"]] == [beat["id"] for beat in beats]
+    assert [lease["status"] for lease in response["leases"]] == [
         "extended",
         "lost",
         "lost",
@@ -84,13 +86,15 @@ def test_answers_keep_the_order_and_one_lost_lease_fails_nothing(api: Api) -> No
         "extended",
         "lost",
     ]
-    assert [lease["action"] for lease in answer["leases"]][:3] == ["continue", "abandon", "abandon"]
-    assert "lease_expires_at" not in answer["leases"][1]
+    assert [lease["action"] for lease in response["leases"]][:3] == ["continue", "abandon", "abandon"]
+    assert "lease_expires_at" not in response["leases"][1]
 
 
 @pytest.mark.parametrize("token", ["", "garbage", "5b7b9a88-a14a-4e74-8b43-018ef2aec98f", "x" * 5000, "' OR true --"])
-def test_a_wrong_token_is_a_lost_lease_and_touches_nothing(api: Api, db: TestDatabase, held: Json, token: str) -> None:
-    before = ends(db, held)
+def test_heartbeat_with_a_wrong_token_is_lost_and_changes_nothing(
+    api: Api, db: TestDatabase, held: Json, token: str
+) -> None:
+    before = lease_end(db, held)
     wrong = {**held, "lease_token": token}
     problem = api.heartbeat_one(wrong, status=409, progress={"percent": 1}, checkpoint=1)
     assert (problem["code"], problem["job_id"], problem["state"], problem["attempt"]) == (
@@ -100,17 +104,17 @@ def test_a_wrong_token_is_a_lost_lease_and_touches_nothing(api: Api, db: TestDat
         1,
     )
     assert api.heartbeat("w", wrong)["leases"][0]["status"] == "lost"
-    assert ends(db, held) == before
+    assert lease_end(db, held) == before
     assert not {"progress", "checkpoint"} & api.job(held["id"]).keys()
 
 
-def test_the_token_of_an_earlier_hand_out_is_lost(api: Api, held: Json) -> None:
+def test_heartbeat_with_the_token_of_an_earlier_delivery_is_lost(api: Api, held: Json) -> None:
     api.release(held)
     api.claim_one()
     assert api.heartbeat_one(held, status=409)["code"] == "lease_lost"
 
 
-def test_a_lease_that_expiry_took_back_cannot_be_extended_though_nobody_claimed_it(
+def test_expired_lease_cannot_be_extended_even_if_the_job_was_not_claimed_again(
     api: Api, held: Json, expire: Expire
 ) -> None:
     expire(held)
@@ -132,11 +136,11 @@ def test_a_settled_lease_cannot_be_extended(api: Api, held: Json, verb: str) -> 
     assert api.heartbeat_one(held, status=409)["code"] == "lease_lost"
 
 
-def test_a_heartbeat_for_no_job_is_not_found(api: Api) -> None:
+def test_heartbeat_for_an_unknown_job_is_not_found(api: Api) -> None:
     assert api.heartbeat_one({"id": str(uuid4()), "lease_token": "x"}, status=404)["code"] == "not_found"
 
 
-def test_a_cancelled_job_is_told_to_stop_and_its_lease_goes_on(api: Api, held: Json) -> None:
+def test_heartbeat_of_a_job_to_be_cancelled_returns_cancel_and_extends_the_lease(api: Api, held: Json) -> None:
     api.post(f"/jobs/{held['id']}/cancel", {}, status=202)
     (lease,) = api.heartbeat("w", held)["leases"]
     assert (lease["status"], lease["action"]) == ("extended", "cancel")
@@ -151,7 +155,7 @@ ENDS: dict[str, Callable[[Api, Json], object]] = {
 }
 
 
-def test_progress_of_a_completed_job_is_100_percent_and_that_of_any_other_the_last_report(api: Api) -> None:
+def test_progress_is_100_percent_after_completion_and_the_last_report_otherwise(api: Api) -> None:
     found = {}
     for end in ENDS.values():
         for progress in ({"percent": 40, "stage": "two"}, {"stage": "two"}):
@@ -190,7 +194,7 @@ def test_progress_and_checkpoint_are_kept_until_the_next_ones(api: Api, held: Js
     ],
     ids=["checkpoint too large", "percent above 100", "misspelt progress", "misspelt field"],
 )
-def test_a_heartbeat_that_is_not_what_we_take_is_refused(
+def test_invalid_heartbeat_is_rejected_with_a_pointer(
     api: Api, held: Json, field: dict[str, Any], status: int, pointer: str
 ) -> None:
     beat = {"job_id": held["id"], "lease_token": held["lease_token"], **field}
@@ -198,7 +202,7 @@ def test_a_heartbeat_that_is_not_what_we_take_is_refused(
     assert problem["errors"][0]["pointer"] == pointer
 
 
-def test_more_than_a_thousand_leases_are_too_many(api: Api) -> None:
+def test_heartbeat_with_more_than_1000_leases_is_rejected(api: Api) -> None:
     lease = {"job_id": str(uuid4()), "lease_token": "x"}
     problem = api.post("/heartbeat", {"worker_id": "w", "leases": [lease] * 1001}, status=413)
     assert (problem["code"], problem["limit"]) == ("batch_too_large", 1000)

@@ -1,4 +1,4 @@
-"""Work that comes after its lease has run out is not thrown away, as long as nobody has taken the job over."""
+"""A settlement after the lease has expired is accepted unless the job was delivered again."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Expire = Callable[[Json], None]
 
 @pytest.fixture
 def expired(api: Api, expire: Expire) -> Json:
-    """A lease that ran out; the job is ready and nobody has claimed it."""
+    """An expired lease. The job is ready and has not been claimed again."""
     api.enqueue()
     job = api.claim_one(worker_id="slow")
     expire(job)
@@ -30,7 +30,7 @@ def test_a_late_completion_is_accepted(api: Api, expired: Json) -> None:
     assert api.counts() == {"completed": 1}
 
 
-def test_a_late_failure_is_accepted_and_waits_for_its_back_off(api: Api, expired: Json) -> None:
+def test_late_failure_is_accepted_and_the_job_waits_for_its_back_off(api: Api, expired: Json) -> None:
     result = api.fail(expired)
     assert (result["status"], result["state"], result["attempt"]) == ("settled", "scheduled", 1)
     assert api.claim()["jobs"] == []
@@ -42,13 +42,13 @@ def test_a_late_final_failure_is_accepted(api: Api, expired: Json) -> None:
     assert api.counts() == {"dead": 1}
 
 
-def test_a_late_snooze_is_accepted_but_the_attempt_is_spent(api: Api, expired: Json) -> None:
+def test_late_snooze_is_accepted_but_costs_the_attempt(api: Api, expired: Json) -> None:
     result = api.snooze(expired, 600, checkpoint={"page": 1})
     assert (result["status"], result["state"], result["attempt"]) == ("settled", "scheduled", 1)
     assert api.job(expired["id"])["checkpoint"] == {"page": 1}
 
 
-def test_a_late_release_is_accepted_but_the_attempt_is_spent(api: Api, expired: Json) -> None:
+def test_late_release_is_accepted_but_costs_the_attempt(api: Api, expired: Json) -> None:
     result = api.release(expired)
     assert (result["status"], result["state"], result["attempt"]) == ("settled", "ready", 1)
     assert api.claim_one()["attempt"] == 2
@@ -59,7 +59,7 @@ def test_a_late_batch_is_accepted(api: Api, expired: Json) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["complete", "fail", "snooze", "release"])
-def test_a_late_settlement_of_a_job_that_was_put_off_keeps_the_counts_right(
+def test_late_settlement_of_a_postponed_job_keeps_the_counts_correct(
     api: Api, db: TestDatabase, expired: Json, outcome: str
 ) -> None:
     run_at = db.value("SELECT to_char(now() AT TIME ZONE 'UTC' + interval '1 hour', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')")
@@ -68,15 +68,13 @@ def test_a_late_settlement_of_a_job_that_was_put_off_keeps_the_counts_right(
     assert api.counts() == {state: 1}
 
 
-def test_a_late_settlement_of_a_job_that_was_taken_over_is_refused_even_when_it_is_free_again(
-    api: Api, expired: Json
-) -> None:
+def test_late_settlement_is_rejected_after_another_delivery_even_if_that_was_released(api: Api, expired: Json) -> None:
     renewed = api.claim_one()
     api.release(renewed)
     assert api.complete(expired, status=409)["state"] == "ready"
     assert api.claim_one()["id"] == expired["id"]
 
 
-def test_a_late_settlement_of_a_cancelled_job_is_refused(api: Api, expired: Json) -> None:
+def test_late_settlement_of_a_cancelled_job_is_rejected(api: Api, expired: Json) -> None:
     api.post(f"/jobs/{expired['id']}/cancel", {})
     assert api.complete(expired, status=409)["state"] == "cancelled"

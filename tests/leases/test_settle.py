@@ -1,4 +1,4 @@
-"""How a worker ends a lease: complete, fail, snooze, release; one by one and many at once."""
+"""How a worker settles leases: complete, fail, snooze, release; one by one and in batches."""
 
 from datetime import datetime
 from typing import Any
@@ -21,7 +21,7 @@ VALUES: list[Any] = [
     {"a": [1, {"ä☃": None}], "b": '\\u0041 " \\'},
 ]
 
-NEEDED: dict[str, Json] = {"fail": {"error": {"message": "m"}}, "snooze": {"delay_seconds": 60}}
+REQUIRED_FIELDS: dict[str, Json] = {"fail": {"error": {"message": "m"}}, "snooze": {"delay_seconds": 60}}
 
 
 def item(job: Json, outcome: str, **fields: Any) -> Json:
@@ -29,7 +29,7 @@ def item(job: Json, outcome: str, **fields: Any) -> Json:
         "job_id": job["id"],
         "lease_token": job["lease_token"],
         "outcome": outcome,
-        **NEEDED.get(outcome, {}),
+        **REQUIRED_FIELDS.get(outcome, {}),
         **fields,
     }
 
@@ -55,14 +55,14 @@ def test_a_job_completed_without_a_result_has_none(api: Api, held: Json) -> None
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_result_is_kept_value_for_value(api: Api, held: Json, value: object) -> None:
+def test_result_is_stored_unchanged(api: Api, held: Json, value: object) -> None:
     api.complete(held, result=value)
     job = api.job(held["id"])
     assert job["result"] == value
     assert type(job["result"]) is type(value)
 
 
-def test_details_of_an_error_and_a_checkpoint_are_kept_value_for_value(api: Api) -> None:
+def test_error_details_and_checkpoint_are_stored_unchanged(api: Api) -> None:
     for value in VALUES:
         job = api.enqueue()
         held = api.claim_one()
@@ -73,7 +73,7 @@ def test_details_of_an_error_and_a_checkpoint_are_kept_value_for_value(api: Api)
         assert (after["error"], after["checkpoint"]) == (error, value)
 
 
-def test_fail_sends_the_job_to_its_back_off_with_its_error(api: Api, held: Json) -> None:
+def test_fail_schedules_the_job_after_its_back_off_and_stores_the_error(api: Api, held: Json) -> None:
     result = api.fail(held, error={"message": "no route", "error_type": "Net", "stack": "at x", "details": {"code": 7}})
     assert (result["status"], result["state"], result["attempt"]) == ("settled", "scheduled", 1)
     job = api.job(held["id"])
@@ -88,7 +88,7 @@ def test_fail_sends_the_job_to_its_back_off_with_its_error(api: Api, held: Json)
     )
 
 
-def test_snooze_puts_the_job_off_and_gives_the_attempt_back(api: Api, held: Json) -> None:
+def test_snooze_schedules_the_job_and_costs_no_attempt(api: Api, held: Json) -> None:
     result = api.snooze(held, 120, checkpoint={"page": 2})
     assert (result["state"], result["attempt"]) == ("scheduled", 0)
     job = api.job(held["id"])
@@ -97,7 +97,7 @@ def test_snooze_puts_the_job_off_and_gives_the_attempt_back(api: Api, held: Json
     assert api.get(f"/jobs/{held['id']}/attempts")["items"] == []
 
 
-def test_release_makes_the_job_ready_and_gives_the_attempt_back(api: Api, held: Json) -> None:
+def test_release_makes_the_job_ready_and_costs_no_attempt(api: Api, held: Json) -> None:
     result = api.release(held)
     assert (result["state"], result["attempt"]) == ("ready", 0)
     again = api.claim_one()
@@ -105,23 +105,23 @@ def test_release_makes_the_job_ready_and_gives_the_attempt_back(api: Api, held: 
     assert again["lease_token"] != held["lease_token"]
 
 
-def test_settle_takes_all_outcomes_at_once_and_answers_in_order(api: Api) -> None:
+def test_settle_accepts_all_outcomes_in_one_call_and_keeps_their_order(api: Api) -> None:
     other = f"{api.queue}-other"
     for queue in (api.queue, other, api.queue, other, api.queue):
         api.enqueue(queue=queue)
     a, b, c, d, e = api.claim(max_jobs=5, queues=[api.queue, other])["jobs"]
-    stranger = {"id": str(uuid4()), "lease_token": "x"}
+    unknown = {"id": str(uuid4()), "lease_token": "x"}
     items = [
         item(e, "release"),
         item(d, "complete", result=1),
-        item(stranger, "complete"),
+        item(unknown, "complete"),
         item(c, "snooze"),
         item(b, "fail"),
         item({**a, "lease_token": "stale"}, "complete"),
     ]
-    answer = api.settle(*items)
-    assert [result["job_id"] for result in answer["results"]] == [sent["job_id"] for sent in items]
-    states = [(result["status"], result.get("state")) for result in answer["results"]]
+    response = api.settle(*items)
+    assert [result["job_id"] for result in response["results"]] == [sent["job_id"] for sent in items]
+    states = [(result["status"], result.get("state")) for result in response["results"]]
     assert states == [
         ("settled", "ready"),
         ("settled", "completed"),
@@ -130,27 +130,27 @@ def test_settle_takes_all_outcomes_at_once_and_answers_in_order(api: Api) -> Non
         ("settled", "scheduled"),
         ("lease_lost", "running"),
     ]
-    assert (answer["settled"], answer["lost"]) == (4, 2)
+    assert (response["settled"], response["lost"]) == (4, 2)
 
 
-def test_a_job_named_twice_is_settled_by_the_first(api: Api, held: Json) -> None:
-    answer = api.settle(item(held, "complete", result=1), item(held, "complete", result=2), item(held, "fail"))
-    assert [result["status"] for result in answer["results"]] == ["settled", "already_settled", "lease_lost"]
+def test_job_that_appears_twice_is_settled_by_the_first_item(api: Api, held: Json) -> None:
+    response = api.settle(item(held, "complete", result=1), item(held, "complete", result=2), item(held, "fail"))
+    assert [result["status"] for result in response["results"]] == ["settled", "already_settled", "lease_lost"]
     assert api.job(held["id"])["result"] == 1
 
 
-def test_the_first_that_holds_the_token_settles_not_the_first_that_names_the_job(api: Api, held: Json) -> None:
-    answer = api.settle(item({**held, "lease_token": "?"}, "fail"), item(held, "complete"))
-    assert [result["status"] for result in answer["results"]] == ["lease_lost", "settled"]
+def test_first_item_with_the_valid_token_settles_the_job(api: Api, held: Json) -> None:
+    response = api.settle(item({**held, "lease_token": "?"}, "fail"), item(held, "complete"))
+    assert [result["status"] for result in response["results"]] == ["lease_lost", "settled"]
 
 
-def test_an_empty_list_of_settlements_is_fine(api: Api) -> None:
+def test_settle_accepts_an_empty_list(api: Api) -> None:
     assert api.settle() == {"results": [], "settled": 0, "lost": 0}
 
 
 @pytest.mark.parametrize("verb", ["complete", "fail", "snooze", "release", "heartbeat"])
-def test_a_job_that_does_not_exist_is_not_found(api: Api, verb: str) -> None:
-    body = {"lease_token": "x", **NEEDED.get(verb, {})}
+def test_settlement_of_an_unknown_job_is_not_found(api: Api, verb: str) -> None:
+    body = {"lease_token": "x", **REQUIRED_FIELDS.get(verb, {})}
     for version in (1, 4, 7):
         job_id = f"01890000-0000-{version}000-8000-000000000000"
         assert api.post(f"/jobs/{job_id}/{verb}", body, status=404)["code"] == "not_found"
@@ -167,16 +167,14 @@ def test_a_job_that_does_not_exist_is_not_found(api: Api, verb: str) -> None:
     ],
     ids=str,
 )
-def test_one_malformed_settlement_refuses_the_call_and_settles_nothing(
-    api: Api, held: Json, sent: Json, pointer: str
-) -> None:
+def test_one_invalid_item_rejects_the_call_and_settles_nothing(api: Api, held: Json, sent: Json, pointer: str) -> None:
     problem = api.post("/settle", {"items": [item(held, "complete"), {**item(held, "release"), **sent}]}, status=422)
     assert problem["errors"][0]["pointer"] == pointer
     assert api.job(held["id"])["state"] == "running"
 
 
 @pytest.mark.parametrize(("outcome", "missing"), [("fail", "error"), ("snooze", "delay_seconds")])
-def test_what_an_outcome_needs_is_asked_for_wherever_it_is_sent(
+def test_fields_that_an_outcome_requires_are_required_on_every_route(
     api: Api, held: Json, outcome: str, missing: str
 ) -> None:
     sent = {"job_id": held["id"], "lease_token": held["lease_token"], "outcome": outcome}
@@ -186,24 +184,26 @@ def test_what_an_outcome_needs_is_asked_for_wherever_it_is_sent(
     assert api.post(f"/jobs/{held['id']}/{outcome}", token, status=422)["errors"][0]["pointer"] == f"/{missing}"
 
 
-def test_more_than_a_thousand_settlements_are_too_many(api: Api, held: Json) -> None:
+def test_settle_rejects_more_than_1000_items(api: Api, held: Json) -> None:
     many = [item(held, "complete")] * 1001
     problem = api.post("/settle", {"items": many}, status=413)
     assert (problem["code"], problem["limit"]) == ("batch_too_large", 1000)
     assert api.job(held["id"])["state"] == "running"
 
 
-def test_a_thousand_jobs_are_settled_in_one_call(api: Api, db: TestDatabase) -> None:
+def test_settle_accepts_1000_items(api: Api, db: TestDatabase) -> None:
     api.post("/jobs/batch", {"jobs": [{"queue": api.queue, "job_type": "t"}] * 1000}, status=201)
     jobs = api.claim(max_jobs=1000)["jobs"]
-    answer = api.settle(*[item(job, "complete") for job in reversed(jobs)])
-    assert (answer["settled"], answer["lost"]) == (1000, 0)
-    assert [result["job_id"] for result in answer["results"]] == [job["id"] for job in reversed(jobs)]
+    response = api.settle(*[item(job, "complete") for job in reversed(jobs)])
+    assert (response["settled"], response["lost"]) == (1000, 0)
+    assert [result["job_id"] for result in response["results"]] == [job["id"] for job in reversed(jobs)]
     assert db.value("SELECT count(*) FROM finished_jobs WHERE state = 'completed'") == 1000
 
 
 @pytest.mark.parametrize(("field", "verb"), [("result", "complete"), ("checkpoint", "snooze")])
-def test_user_data_beyond_its_cap_is_refused_and_the_lease_lives(api: Api, held: Json, field: str, verb: str) -> None:
+def test_user_data_above_the_maximum_size_is_rejected_and_the_lease_stays(
+    api: Api, held: Json, field: str, verb: str
+) -> None:
     body = {
         "lease_token": held["lease_token"],
         field: "x" * 256 * 1024,
@@ -218,7 +218,7 @@ def test_user_data_beyond_its_cap_is_refused_and_the_lease_lives(api: Api, held:
     assert api.heartbeat_one(held)["status"] == "extended"
 
 
-def test_texts_of_an_error_are_cut_to_eight_kilobytes_and_lose_their_nul_characters(api: Api, held: Json) -> None:
+def test_error_texts_are_cut_to_8_kilobytes_and_lose_nul_characters(api: Api, held: Json) -> None:
     error = {"message": "a\x00b" + "€" * 5000, "stack": "\x00" + "s" * 100_000, "error_type": "E\x00" + "t" * 500}
     api.fail(held, error=error)
     kept = api.job(held["id"])["error"]
@@ -228,6 +228,6 @@ def test_texts_of_an_error_are_cut_to_eight_kilobytes_and_lose_their_nul_charact
     assert len(kept["message"].encode()) > 8000
 
 
-def test_a_large_error_in_a_batch_is_cut_too(api: Api, held: Json) -> None:
+def test_large_error_in_a_batch_is_cut_too(api: Api, held: Json) -> None:
     api.settle(item(held, "fail", error={"message": "\x00m" * 100_000}))
     assert api.job(held["id"])["error"]["message"] == "m" * 8192

@@ -1,4 +1,4 @@
-"""Whatever makes a job claimable wakes a poll: here on a broker that never polls by itself."""
+"""Everything that makes a job claimable wakes a poller, here on a broker that never polls."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 
 from tests.api import Api, Json
 from tests.database import TestDatabase
-from tests.polls import Background, parked
+from tests.polls import Background, parked_polls
 
 Eventually = Callable[[Callable[[], Any]], Any]
 Waker = Callable[[Api, TestDatabase, Json], object]
 
 
 def enqueued(api: Api) -> Json:
-    """Nothing has happened yet: the waker enqueues."""
+    """No job yet: the waker enqueues it."""
     return {"queue": api.queue}
 
 
@@ -28,10 +28,10 @@ def leased(api: Api) -> Json:
 
 
 def dead(api: Api) -> Json:
-    return api.dead()
+    return api.dead_letter()
 
 
-def come_due(api: Api, db: TestDatabase, job: Json) -> None:
+def become_due(api: Api, db: TestDatabase, job: Json) -> None:
     db.age(job["id"], 3600)
 
 
@@ -60,7 +60,7 @@ def reconcile(api: Api, db: TestDatabase, job: Json) -> None:
             ),
         ),
         (enqueued, lambda api, db, job: api.enqueue(delay_seconds=1)),
-        (scheduled, come_due),
+        (scheduled, become_due),
         (scheduled, lambda api, db, job: api.post(f"/jobs/{job['id']}/run-now")),
         (scheduled, lambda api, db, job: api.patch(f"/jobs/{job['id']}", {"run_at": "2020-01-01T00:00:00Z"})),
         (leased, lambda api, db, job: api.release(job)),
@@ -82,13 +82,13 @@ def reconcile(api: Api, db: TestDatabase, job: Json) -> None:
         "release",
         "snooze over",
         "back-off over",
-        "expiry",
+        "lease expiry",
         "reconciliation",
         "replay",
         "replay by filter",
     ],
 )
-def test_a_poll_is_woken_by(
+def test_poller_is_woken_by(
     quiet: Api,
     quiet_db: TestDatabase,
     background: Background,
@@ -98,50 +98,50 @@ def test_a_poll_is_woken_by(
 ) -> None:
     job = before(quiet)
     poll = background.claim(quiet)
-    eventually(lambda: parked(quiet.http) == 1)
+    eventually(lambda: parked_polls(quiet.http) == 1)
     waker(quiet, quiet_db, job)
     claimed = poll.result(20)["jobs"]
     assert [got["id"] for got in claimed] == [job.get("id", claimed[0]["id"])]
 
 
-def test_a_poll_for_a_queue_that_does_not_exist_yet_is_woken_when_it_does(
+def test_poller_of_an_unknown_queue_is_woken_when_the_queue_is_created(
     quiet: Api, background: Background, eventually: Eventually
 ) -> None:
-    poll = background.claim(quiet, queues=[f"{quiet.queue}-unborn"])
-    eventually(lambda: parked(quiet.http) == 1)
-    job = quiet.enqueue(queue=f"{quiet.queue}-unborn")
+    poll = background.claim(quiet, queues=[f"{quiet.queue}-new"])
+    eventually(lambda: parked_polls(quiet.http) == 1)
+    job = quiet.enqueue(queue=f"{quiet.queue}-new")
     assert poll.result(20)["jobs"][0]["id"] == job["id"]
 
 
-def test_a_poll_of_several_queues_is_woken_by_each(quiet: Api, background: Background, eventually: Eventually) -> None:
+def test_poller_of_several_queues_is_woken_by_each(quiet: Api, background: Background, eventually: Eventually) -> None:
     queues = [quiet.queue, f"{quiet.queue}-2", f"{quiet.queue}-3"]
     for queue in queues:
         poll = background.claim(quiet, queues=queues)
-        eventually(lambda: parked(quiet.http) == 1)
+        eventually(lambda: parked_polls(quiet.http) == 1)
         quiet.enqueue(queue=queue)
         assert poll.result(20)["jobs"][0]["queue"] == queue
 
 
-def test_a_directive_ends_the_polls_of_its_worker_and_of_no_other(
+def test_directive_ends_the_polls_of_its_worker_and_of_no_other(
     quiet: Api, background: Background, eventually: Eventually
 ) -> None:
-    told = background.claim(quiet, worker_id="told")
+    drained = background.claim(quiet, worker_id="drained")
     other = background.claim(quiet, worker_id="other")
-    eventually(lambda: parked(quiet.http) == 2)
-    quiet.post("/workers/told/drain")
-    answer = told.result(20)
-    assert (answer["jobs"], answer["directive"]) == ([], "drain")
+    eventually(lambda: parked_polls(quiet.http) == 2)
+    quiet.post("/workers/drained/drain")
+    response = drained.result(20)
+    assert (response["jobs"], response["directive"]) == ([], "drain")
     assert not other.done()
     quiet.enqueue()
     assert other.result(20)["directive"] == "run"
 
 
-def test_a_worker_that_is_to_drain_gets_no_jobs_until_it_may_run_again(quiet: Api) -> None:
+def test_worker_with_a_directive_gets_no_jobs_until_it_is_resumed(quiet: Api) -> None:
     quiet.enqueue()
     quiet.claim(worker_id="w", queues=["elsewhere"])
     quiet.post("/workers/w/stop")
-    answer = quiet.claim(worker_id="w")
-    assert (answer["jobs"], answer["directive"], answer["poll_after_ms"] > 0) == ([], "stop", True)
+    response = quiet.claim(worker_id="w")
+    assert (response["jobs"], response["directive"], response["poll_after_ms"] > 0) == ([], "stop", True)
     assert quiet.heartbeat("w")["directive"] == "stop"
     quiet.post("/workers/w/resume")
     assert quiet.claim(worker_id="w")["jobs"]

@@ -7,60 +7,60 @@ import pytest
 from tests.api import Api
 from tests.broker import RunningBroker, broker_process
 from tests.database import Loop, TestDatabase, create_database
-from tests.leases.conftest import WATCH, ClaimStatements
+from tests.leases.conftest import CLAIM_TRIGGER, ClaimStatements
 
-QUICK = {"sweep_seconds": "0.05", "log_level": "error"}
+FAST_SETTINGS = {"sweep_seconds": "0.05", "log_level": "error"}
 
 
 @pytest.fixture(scope="session")
-def common_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+def shared_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "processes"), loop)
-    database.execute(WATCH)
+    database.execute(CLAIM_TRIGGER)
     yield database
     database.close()
 
 
 @pytest.fixture(scope="package")
-def told_brokers(common_database: TestDatabase) -> Iterator[tuple[RunningBroker, RunningBroker]]:
-    """Two that hear of each other's jobs through NOTIFY and nothing else: they do not poll."""
-    dsn = common_database.dsn
+def notified_brokers(shared_database: TestDatabase) -> Iterator[tuple[RunningBroker, RunningBroker]]:
+    """Two brokers that learn of each other's jobs only by NOTIFY: they do not poll."""
+    dsn = shared_database.dsn
     with (
-        broker_process(dsn, poll_seconds="3600", **QUICK) as (one, _),
-        broker_process(dsn, poll_seconds="3600", **QUICK) as (two, _),
+        broker_process(dsn, poll_seconds="3600", **FAST_SETTINGS) as (one, _),
+        broker_process(dsn, poll_seconds="3600", **FAST_SETTINGS) as (two, _),
     ):
         yield one, two
 
 
 @pytest.fixture(scope="module")
-def polling_broker(common_database: TestDatabase) -> Iterator[RunningBroker]:
-    """One that neither hears nor tells anything and looks by itself. Only for modules that need it."""
-    with broker_process(common_database.dsn, poll_seconds="0.1", notify="false", **QUICK) as (broker, _):
+def polling_broker(shared_database: TestDatabase) -> Iterator[RunningBroker]:
+    """A broker without NOTIFY that polls for ready jobs. Only for modules that need it."""
+    with broker_process(shared_database.dsn, poll_seconds="0.1", notify="false", **FAST_SETTINGS) as (broker, _):
         yield broker
 
 
 @pytest.fixture
-def common(common_database: TestDatabase) -> TestDatabase:
-    common_database.empty()
-    return common_database
+def shared_db(shared_database: TestDatabase) -> TestDatabase:
+    shared_database.empty()
+    return shared_database
 
 
 @pytest.fixture
-def one(told_brokers: tuple[RunningBroker, RunningBroker], common: TestDatabase, queue: str) -> Api:
-    return Api(told_brokers[0].http, queue)
+def one(notified_brokers: tuple[RunningBroker, RunningBroker], shared_db: TestDatabase, queue: str) -> Api:
+    return Api(notified_brokers[0].http, queue)
 
 
 @pytest.fixture
-def two(told_brokers: tuple[RunningBroker, RunningBroker], common: TestDatabase, queue: str) -> Api:
-    return Api(told_brokers[1].http, queue)
+def two(notified_brokers: tuple[RunningBroker, RunningBroker], shared_db: TestDatabase, queue: str) -> Api:
+    return Api(notified_brokers[1].http, queue)
 
 
 @pytest.fixture
-def three(polling_broker: RunningBroker, common: TestDatabase, queue: str) -> Api:
+def three(polling_broker: RunningBroker, shared_db: TestDatabase, queue: str) -> Api:
     return Api(polling_broker.http, queue)
 
 
 @pytest.fixture
-def claim_statements(common: TestDatabase) -> ClaimStatements:
-    statements = ClaimStatements(common)
+def claim_statements(shared_db: TestDatabase) -> ClaimStatements:
+    statements = ClaimStatements(shared_db)
     statements.forget()
     return statements

@@ -1,4 +1,7 @@
-"""Two processes that hear of each other's jobs through NOTIFY and do not poll. No third one: it could sweep and keep it to itself."""
+"""Two processes that learn of each other's jobs by NOTIFY and do not poll.
+
+No third one: it could run a scan and notify no other process.
+"""
 
 import pytest
 
@@ -8,5 +11,5 @@ from tests.processes.wake_ups import WakeUps
 
 class TestNotify(WakeUps):
     @pytest.fixture
-    def there(self, two: Api) -> Api:
+    def poller_api(self, two: Api) -> Api:
         return two

@@ -1,4 +1,6 @@
-"""A broker whose own clock is two hours ahead or behind: only the database's counts."""
+"""A broker whose local clock is two hours ahead or behind: only the clock of the database
+counts.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,21 +10,21 @@ import pytest
 
 from tests.api import Api
 from tests.broker import broker_process, threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 
-WRONG = """
+WRONG_CLOCK = """
 import time
 right = time.time
 time.time = lambda: right() + {seconds}
 """
 
-# A database that answers everything but what time it is, until the row is deleted.
-UNTOLD = """
-CREATE TABLE untold AS SELECT true;
+# A database that answers everything but the time, until the row is deleted.
+NO_TIME = """
+CREATE TABLE no_time AS SELECT true;
 CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$
 BEGIN
-    IF EXISTS (SELECT FROM untold) THEN
+    IF EXISTS (SELECT FROM no_time) THEN
         RAISE EXCEPTION 'not yet' USING ERRCODE = 'cannot_connect_now';
     END IF;
     RETURN pg_catalog.clock_timestamp();
@@ -34,37 +36,37 @@ ALTER DATABASE wrong_clock SET search_path = public, pg_catalog;
 
 @pytest.fixture
 def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
-    """With no other broker on it, whose sweeps would be by the right time."""
+    """A database without another broker, whose scans would use the correct time."""
     database = TestDatabase(create_database(postgres, loop, "wrong_clock"), loop)
     yield database
     database.close()
 
 
-def test_a_broker_whose_clock_is_ahead_ends_no_lease_and_makes_no_job_of_the_future(
+def test_broker_whose_clock_is_ahead_expires_no_lease_early_and_dates_no_job_in_the_future(
     database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
 ) -> None:
-    with threaded_broker(QUICK, database.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, database.dsn) as broker:
         api = Api(broker.http, "clocks")
         api.enqueue_many(2)
         held, lost = api.claim(max_jobs=2, lease_seconds=3600)["jobs"]
     database.age(lost["id"], 3601)
-    database.execute(UNTOLD)
-    (tmp_path / "sitecustomize.py").write_text(WRONG.format(seconds=7200))
+    database.execute(NO_TIME)
+    (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=7200))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with broker_process(database.dsn, sweep_seconds="0.05", log_level="error") as (ahead, _):
         api = Api(ahead.http, "clocks")
-        untimely = api.post("/jobs", {"queue": "clocks", "job_type": "test"}, status=503)
-        assert untimely["outcome"] == "not_done"
-        database.execute("DELETE FROM untold")
+        problem = api.post("/jobs", {"queue": "clocks", "job_type": "test"}, status=503)
+        assert problem["outcome"] == "not_done"
+        database.execute("DELETE FROM no_time")
         eventually(lambda: api.job(lost["id"])["state"] == "ready")
         assert api.job(held["id"])["state"] == "running"
         assert api.enqueue()["created_at"] < database.instant(3600)
 
 
-def test_unique_key_ends_on_time_though_the_clock_of_the_broker_is_behind(
+def test_unique_key_expires_on_time_though_the_clock_of_the_broker_is_behind(
     database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(WRONG.format(seconds=-7200))
+    (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=-7200))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with broker_process(database.dsn, log_level="error") as (behind, _):
         api = Api(behind.http, "windows")

@@ -1,4 +1,4 @@
-"""Claims against claims: no job in two hands, none left behind."""
+"""Claims against claims: no job is claimed twice, none is left behind."""
 
 from collections import Counter
 from functools import partial
@@ -21,38 +21,40 @@ def fill(api: Api, count: int) -> None:
 
 
 def claim_all(api: Api, max_jobs: int, key: str | None = None) -> list[str]:
-    """Claims until there is nothing left."""
-    taken: list[str] = []
-    while jobs := api.claim(max_jobs=max_jobs, key=f"{key}-{len(taken)}" if key else None)["jobs"]:
-        taken += [job["id"] for job in jobs]
-    return taken
+    """Claims until no job is left."""
+    claimed: list[str] = []
+    while jobs := api.claim(max_jobs=max_jobs, key=f"{key}-{len(claimed)}" if key else None)["jobs"]:
+        claimed += [job["id"] for job in jobs]
+    return claimed
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "with keys"])
-def test_claimers_never_share_a_job(api: Api, db: TestDatabase, background: Background, keyed: bool) -> None:
+def test_concurrent_claims_never_return_the_same_job(
+    api: Api, db: TestDatabase, background: Background, keyed: bool
+) -> None:
     fill(api, 400)
-    takers = [partial(claim_all, api, 1 + number * 3, f"worker-{number}" if keyed else None) for number in range(6)]
-    hands = Counter(job for taken in background.together(*takers) for job in taken)
-    left = claim_all(api, 1000)  # an empty look may have been at rows that others had locked
-    assert set(hands.values()) == {1}
-    assert len(hands) + len(left) == 400
+    calls = [partial(claim_all, api, 1 + number * 3, f"worker-{number}" if keyed else None) for number in range(6)]
+    counts = Counter(job for claimed in background.together(*calls) for job in claimed)
+    left = claim_all(api, 1000)  # an empty claim may have skipped rows that others had locked
+    assert set(counts.values()) == {1}
+    assert len(counts) + len(left) == 400
     assert db.value("SELECT count(*) FROM jobs WHERE state = 'running' AND attempt = 1 AND deliveries = 1") == 400
 
 
-def test_parked_polls_and_producers_lose_nothing(api: Api, background: Background) -> None:
-    """Wake-ups race with polls that come and go: every job is taken, none twice."""
+def test_concurrent_pollers_and_producers_lose_no_job(api: Api, background: Background) -> None:
+    """Wake-ups race with pollers that come and go: every job is claimed, none twice."""
     polls = background.claims(30, api, max_jobs=2)
     background.together(*[partial(fill, api, 10)] * 6)
-    taken = [job["id"] for poll in polls for job in poll.result(30)["jobs"]]
+    claimed = [job["id"] for poll in polls for job in poll.result(30)["jobs"]]
     rest = claim_all(api, 100)
-    assert len(set(taken + rest)) == len(taken + rest) == 60
+    assert len(set(claimed + rest)) == len(claimed + rest) == 60
 
 
-def test_a_repeated_claim_and_its_cut_original_get_one_lease(
+def test_repeated_claim_and_its_disconnected_original_get_one_lease(
     api: Api, broker: RunningBroker, background: Background
 ) -> None:
-    for turn in range(30):
-        job, key = api.enqueue(), f"key-{turn}"
+    for number in range(30):
+        job, key = api.enqueue(), f"key-{number}"
         original = RawClaim(broker.base, {"queues": [api.queue]}, key=key)
         original.cut()
         first, second = background.together(*[partial(api.claim_one, key=key)] * 2)
@@ -61,16 +63,16 @@ def test_a_repeated_claim_and_its_cut_original_get_one_lease(
         assert api.complete(first)["status"] == "settled"
 
 
-def test_no_lease_is_lost_when_every_answer_is_cut(api: Api, broker: RunningBroker, db: TestDatabase) -> None:
+def test_no_lease_is_lost_when_every_client_disconnects(api: Api, broker: RunningBroker, db: TestDatabase) -> None:
     fill(api, 60)
     for number in range(60):
         RawClaim(broker.base, {"queues": [api.queue]}, key=f"cut-{number}").cut()
-    taken = [api.claim_one(key=f"cut-{number}") for number in range(60)]
-    assert len({job["id"] for job in taken}) == 60
+    claimed = [api.claim_one(key=f"cut-{number}") for number in range(60)]
+    assert len({job["id"] for job in claimed}) == 60
     assert db.value("SELECT max(deliveries) FROM jobs") == 1
 
 
-def test_a_claim_and_a_cancel_of_a_waiting_job(api: Api, background: Background) -> None:
+def test_claim_against_cancel_of_a_ready_job_has_one_outcome(api: Api, background: Background) -> None:
     for _ in range(30):
         job = api.enqueue()
         claim, cancel = background.together(

@@ -1,4 +1,6 @@
-"""Hand-off: a job that comes in while polls wait is stored as leased to one of them. What that must not cost anybody."""
+"""Sync match: a new job is stored as leased to a waiting poller, and what may go wrong in
+between.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,80 +12,82 @@ import pytest
 from app.matching import pollers
 from tests.api import Api, Json
 from tests.broker import RunningBroker, threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 from tests.db.proxy import Proxy, proxy_to
-from tests.db.test_outcomes import outcome
+from tests.db.test_write_outcome import outcome
 from tests.leases.conftest import ClaimStatements
-from tests.polls import Background, RawClaim, counted, heard_of, jobs_of
+from tests.polls import Background, RawClaim, jobs_of_finished_polls, metric_value, wait_until_read
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
-HOLD = """
-CREATE TABLE inserts_held (since timestamptz DEFAULT clock_timestamp());
-CREATE FUNCTION hold_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BLOCK_INSERTS = """
+CREATE TABLE inserts_blocked (since timestamptz DEFAULT clock_timestamp());
+CREATE FUNCTION block_insert() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    WHILE EXISTS (SELECT FROM inserts_held) LOOP
+    WHILE EXISTS (SELECT FROM inserts_blocked) LOOP
         PERFORM pg_sleep(0.002);
     END LOOP;
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER hold_insert AFTER INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION hold_insert();
+CREATE TRIGGER block_insert AFTER INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION block_insert();
 """
 SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
 
 
-def asleep(broker: RunningBroker) -> int:
-    """Polls that have looked and found nothing; `parked` counts those that are just looking too."""
+def sleeping_pollers(broker: RunningBroker) -> int:
+    """The number of pollers that sleep. The metric polls_parked counts claiming pollers too."""
     assert broker.broker_services is not None
-    return sum(poll.is_asleep for poll in broker.broker_services.waiting.polls())
+    return sum(poller.is_asleep for poller in broker.broker_services.pollers.pollers())
 
 
 def matched(api: Api) -> int:
-    return counted(api.http, "jobs_handed_over_total")
+    return metric_value(api.http, "jobs_handed_over_total")
 
 
 @pytest.fixture(scope="module")
-def holding(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
-    """A database whose inserts can be held up."""
-    database = TestDatabase(create_database(postgres, loop, "handing"), loop)
-    database.execute(HOLD)
+def blocking_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    """A database whose inserts can be blocked."""
+    database = TestDatabase(create_database(postgres, loop, "matching"), loop)
+    database.execute(BLOCK_INSERTS)
     yield database
     database.close()
 
 
 @pytest.fixture
-def proxy(holding: TestDatabase) -> Iterator[Proxy]:
-    with proxy_to(holding.dsn) as proxy:
+def proxy(blocking_database: TestDatabase) -> Iterator[Proxy]:
+    with proxy_to(blocking_database.dsn) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def held_broker(proxy: Proxy) -> Iterator[RunningBroker]:
-    with threaded_broker(QUICK.model_copy(update={"poll_seconds": 3600.0, "notify": False}), proxy.dsn) as broker:
+def blocking_broker(proxy: Proxy) -> Iterator[RunningBroker]:
+    with threaded_broker(
+        TEST_SETTINGS.model_copy(update={"poll_seconds": 3600.0, "notify": False}), proxy.dsn
+    ) as broker:
         yield broker
 
 
 @pytest.fixture
-def slow(held_broker: RunningBroker, holding: TestDatabase, queue: str) -> Api:
-    api = Api(held_broker.http, queue)
-    holding.empty()
+def blocking(blocking_broker: RunningBroker, blocking_database: TestDatabase, queue: str) -> Api:
+    api = Api(blocking_broker.http, queue)
+    blocking_database.empty()
     api.enqueue()
-    holding.empty()
+    blocking_database.empty()
     return api
 
 
 @contextmanager
-def inserts_held(db: TestDatabase) -> Iterator[None]:
-    db.execute("INSERT INTO inserts_held DEFAULT VALUES")
+def inserts_blocked(db: TestDatabase) -> Iterator[None]:
+    db.execute("INSERT INTO inserts_blocked DEFAULT VALUES")
     try:
         yield
     finally:
-        db.execute("DELETE FROM inserts_held")
+        db.execute("DELETE FROM inserts_blocked")
 
 
-def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
+def test_waiting_poller_gets_a_job_without_a_claim_statement(
     quiet: Api,
     quiet_broker: RunningBroker,
     background: Background,
@@ -92,7 +96,7 @@ def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
 ) -> None:
     before = matched(quiet)
     poll = background.claim(quiet, worker_id="first", lease_seconds=30)
-    eventually(lambda: asleep(quiet_broker) == claim_statements.count() == 1)
+    eventually(lambda: sleeping_pollers(quiet_broker) == claim_statements.count() == 1)
     job = quiet.enqueue(payload={"n": 1}, tags=["a"], metadata={"b": 2}, priority=3)
     (got,) = poll.result(20)["jobs"]
     assert (claim_statements.count(), matched(quiet)) == (1, before + 1)
@@ -109,7 +113,7 @@ def test_a_waiting_poll_gets_the_job_with_the_statement_that_stores_it(
     assert quiet.counts() == {"completed": 1}
 
 
-def test_what_is_handed_over_is_told_as_a_claim_tells_it(
+def test_matched_job_has_the_same_fields_as_a_claimed_one(
     quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     fields: Json = {
@@ -121,46 +125,46 @@ def test_what_is_handed_over_is_told_as_a_claim_tells_it(
         "max_attempts": 2,
     }
     poll = background.claim(quiet)
-    eventually(lambda: asleep(quiet_broker) == 1)
+    eventually(lambda: sleeping_pollers(quiet_broker) == 1)
     quiet.enqueue(**fields)
     (first,) = poll.result(20)["jobs"]
     quiet.enqueue(**fields)
     second = quiet.claim_one()
-    updater = {"id", "lease_token", "lease_expires_at", "created_at", "deadline_at"}
-    assert {name: value for name, value in first.items() if name not in updater} == {
-        name: value for name, value in second.items() if name not in updater
+    differing = {"id", "lease_token", "lease_expires_at", "created_at", "deadline_at"}
+    assert {name: value for name, value in first.items() if name not in differing} == {
+        name: value for name, value in second.items() if name not in differing
     }
     assert first.keys() == second.keys()
     assert first["deadline_at"] == first["lease_expires_at"]
 
 
-def test_a_batch_goes_to_as_many_polls_as_wait(
+def test_batch_is_matched_with_every_waiting_poller(
     quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     polls = background.claims(3, quiet)
-    eventually(lambda: asleep(quiet_broker) == 3)
+    eventually(lambda: sleeping_pollers(quiet_broker) == 3)
     ids = quiet.enqueue_many(5)
-    eventually(lambda: len(jobs_of(polls)) == 3)
-    assert {job["id"] for job in jobs_of(polls)} < set(ids)
+    eventually(lambda: len(jobs_of_finished_polls(polls)) == 3)
+    assert {job["id"] for job in jobs_of_finished_polls(polls)} < set(ids)
     assert quiet.counts() == {"running": 3, "ready": 2}
 
 
-def test_a_poll_gets_as_many_as_it_asked_for_and_the_most_urgent_first(
+def test_poller_gets_at_most_max_jobs_and_the_highest_priority_first(
     quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     poll = background.claim(quiet, max_jobs=2)
-    eventually(lambda: asleep(quiet_broker) == 1)
+    eventually(lambda: sleeping_pollers(quiet_broker) == 1)
     quiet.batch({"priority": 0}, {"priority": 9}, {"priority": 5})
     stored = {item["priority"]: item["id"] for item in quiet.get("/jobs", queue=quiet.queue)["items"]}
     assert [job["id"] for job in poll.result(20)["jobs"]] == [stored[9], stored[5]]
     assert quiet.counts() == {"running": 2, "ready": 1}
 
 
-def test_each_job_goes_to_a_poll_that_takes_its_type(
+def test_job_is_matched_with_a_poller_of_its_type(
     quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     polls = {kind: background.claim(quiet, job_types=[kind]) for kind in ("a", "b")}
-    eventually(lambda: asleep(quiet_broker) == 2)
+    eventually(lambda: sleeping_pollers(quiet_broker) == 2)
     quiet.batch({"job_type": "c"}, {"job_type": "b"}, {"job_type": "a"})
     assert {kind: poll.result(20)["jobs"][0]["job_type"] for kind, poll in polls.items()} == {"a": "a", "b": "b"}
     assert quiet.counts() == {"running": 2, "ready": 1}
@@ -189,7 +193,7 @@ def test_each_job_goes_to_a_poll_that_takes_its_type(
         "a unique key",
     ],
 )
-def test_where_more_decides_than_who_came_first_the_poll_claims(
+def test_poller_claims_instead_if_arrival_alone_does_not_decide(
     quiet: Api,
     quiet_broker: RunningBroker,
     background: Background,
@@ -201,96 +205,100 @@ def test_where_more_decides_than_who_came_first_the_poll_claims(
     before = matched(quiet)
     quiet.configure(**config)
     poll = background.claim(quiet, **claim)
-    eventually(lambda: asleep(quiet_broker) == 1)
+    eventually(lambda: sleeping_pollers(quiet_broker) == 1)
     stored = quiet.enqueue(**job)
     assert poll.result(20)["jobs"][0]["id"] == stored["id"]
     assert matched(quiet) == before
 
 
-def test_a_paused_queue_hands_nothing_over(
+def test_paused_queue_matches_nothing(
     quiet: Api, quiet_broker: RunningBroker, background: Background, eventually: Eventually
 ) -> None:
     quiet.pause()
     poll = background.claim(quiet)
-    eventually(lambda: asleep(quiet_broker) == 1)
+    eventually(lambda: sleeping_pollers(quiet_broker) == 1)
     quiet.enqueue()
     assert quiet.counts() == {"ready": 1}
     quiet.resume()
     assert len(poll.result(20)["jobs"]) == 1
 
 
-def test_a_client_that_leaves_while_the_job_is_stored_costs_it_nothing(
-    slow: Api, held_broker: RunningBroker, holding: TestDatabase, background: Background, eventually: Eventually
+def test_job_is_returned_at_no_cost_if_the_client_disconnects_during_the_insert(
+    blocking: Api,
+    blocking_broker: RunningBroker,
+    blocking_database: TestDatabase,
+    background: Background,
+    eventually: Eventually,
 ) -> None:
-    poll = RawClaim(held_broker.base, {"queues": [slow.queue], "wait_seconds": 25})
-    eventually(lambda: asleep(held_broker) == 1)
-    with inserts_held(holding):
-        stored = background.submit(slow.enqueue)
-        eventually(lambda: holding.value(SLEEPING) == 1)
+    poll = RawClaim(blocking_broker.base, {"queues": [blocking.queue], "wait_seconds": 25})
+    eventually(lambda: sleeping_pollers(blocking_broker) == 1)
+    with inserts_blocked(blocking_database):
+        stored = background.submit(blocking.enqueue)
+        eventually(lambda: blocking_database.value(SLEEPING) == 1)
         poll.cut()
-        heard_of(slow.http)
+        wait_until_read(blocking.http)
     job = stored.result(20)
-    eventually(lambda: slow.job(job["id"])["state"] == "ready")
-    after = slow.job(job["id"])
+    eventually(lambda: blocking.job(job["id"])["state"] == "ready")
+    after = blocking.job(job["id"])
     assert (after["attempt"], after["crashes"], after["deliveries"]) == (0, 0, 1)
-    assert slow.claim_one()["attempt"] == 1
+    assert blocking.claim_one()["attempt"] == 1
 
 
-def test_a_wait_that_is_over_while_the_job_is_stored_still_brings_it(
-    slow: Api,
-    held_broker: RunningBroker,
-    holding: TestDatabase,
+def test_poller_whose_wait_ends_during_the_insert_still_gets_the_job(
+    blocking: Api,
+    blocking_broker: RunningBroker,
+    blocking_database: TestDatabase,
     background: Background,
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pollers, "PATIENCE", 60.0)
-    poll = background.claim(slow, wait_seconds=3)
-    eventually(lambda: asleep(held_broker) == 1)
-    with inserts_held(holding):
-        stored = background.submit(slow.enqueue)
-        eventually(lambda: holding.value(SLEEPING) == 1)
-        eventually(lambda: asleep(held_broker) == 0)
+    poll = background.claim(blocking, wait_seconds=3)
+    eventually(lambda: sleeping_pollers(blocking_broker) == 1)
+    with inserts_blocked(blocking_database):
+        stored = background.submit(blocking.enqueue)
+        eventually(lambda: blocking_database.value(SLEEPING) == 1)
+        eventually(lambda: sleeping_pollers(blocking_broker) == 0)
         assert not poll.done()
     assert poll.result(20)["jobs"][0]["id"] == stored.result(20)["id"]
 
 
-def test_a_poll_does_not_wait_for_ever_for_what_it_was_promised(
-    slow: Api,
-    held_broker: RunningBroker,
-    holding: TestDatabase,
+def test_poller_does_not_wait_forever_for_a_reserved_job(
+    blocking: Api,
+    blocking_broker: RunningBroker,
+    blocking_database: TestDatabase,
     background: Background,
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And the job, stored at last as leased to it, goes back at no cost."""
+    """The job, stored later as leased to the poller, is returned at no cost."""
     monkeypatch.setattr(pollers, "PATIENCE", 0.01)
-    poll = background.claim(slow, wait_seconds=3)
-    eventually(lambda: asleep(held_broker) == 1)
-    with inserts_held(holding):
-        stored = background.submit(slow.enqueue)
+    poll = background.claim(blocking, wait_seconds=3)
+    eventually(lambda: sleeping_pollers(blocking_broker) == 1)
+    with inserts_blocked(blocking_database):
+        stored = background.submit(blocking.enqueue)
         assert poll.result(20)["jobs"] == []
     job = stored.result(20)
-    eventually(lambda: slow.job(job["id"])["state"] == "ready")
-    assert slow.claim_one()["attempt"] == 1
-    assert slow.job(job["id"])["crashes"] == 0
+    eventually(lambda: blocking.job(job["id"])["state"] == "ready")
+    assert blocking.claim_one()["attempt"] == 1
+    assert blocking.job(job["id"])["crashes"] == 0
 
 
-def test_a_job_that_may_be_stored_does_not_wait_for_a_lease_that_nobody_has(
-    slow: Api,
-    held_broker: RunningBroker,
+def test_job_whose_insert_has_an_unknown_outcome_does_not_wait_for_lease_expiry(
+    blocking: Api,
+    blocking_broker: RunningBroker,
     proxy: Proxy,
-    holding: TestDatabase,
+    blocking_database: TestDatabase,
     background: Background,
     eventually: Eventually,
 ) -> None:
-    """The connection is cut in mid-statement: nobody knows, and Postgres commits."""
-    poll = background.claim(slow)
-    eventually(lambda: asleep(held_broker) == 1)
-    with inserts_held(holding):
-        stored = background.submit(slow.http.post, "/jobs", json={"queue": slow.queue, "job_type": "test"})
-        eventually(lambda: holding.value(SLEEPING) == 1)
+    """The connection breaks during the statement: the outcome is unknown, and Postgres commits."""
+    poll = background.claim(blocking)
+    eventually(lambda: sleeping_pollers(blocking_broker) == 1)
+    with inserts_blocked(blocking_database):
+        stored = background.submit(blocking.http.post, "/jobs", json={"queue": blocking.queue, "job_type": "test"})
+        eventually(lambda: blocking_database.value(SLEEPING) == 1)
         proxy.cut()
         assert outcome(stored.result(20)) == "unknown"
     (got,) = poll.result(20)["jobs"]
-    assert (got["attempt"], got["deliveries"], slow.job(got["id"])["crashes"]) == (1, 2, 0)
+    assert (got["attempt"], got["deliveries"], blocking.job(got["id"])["crashes"]) == (1, 2, 0)

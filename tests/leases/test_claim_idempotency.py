@@ -1,4 +1,4 @@
-"""A claim with an Idempotency-Key can be repeated: the same leases, with the same tokens, in the same order."""
+"""A claim with an Idempotency-Key can be repeated: same leases, same tokens, same order."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,20 +6,20 @@ from typing import Any
 
 from tests.api import Api, Json
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
-from tests.polls import Background, counted, parked
+from tests.polls import Background, metric_value, parked_polls
 
 Eventually = Callable[[Callable[[], Any]], Any]
 Expire = Callable[[Json], None]
 
 
-def leases(answer: Json) -> list[tuple[str, str]]:
-    return [(job["id"], job["lease_token"]) for job in answer["jobs"]]
+def leases(response: Json) -> list[tuple[str, str]]:
+    return [(job["id"], job["lease_token"]) for job in response["jobs"]]
 
 
 def test_a_repeated_claim_gets_the_same_leases_in_the_same_order(api: Api) -> None:
-    before = counted(api.http, "claims_replayed_total")
+    before = metric_value(api.http, "claims_replayed_total")
     other = f"{api.queue}-other"
     for priority, queue in ((0, api.queue), (5, api.queue), (9, other)):
         api.enqueue(priority=priority, queue=queue)
@@ -28,17 +28,17 @@ def test_a_repeated_claim_gets_the_same_leases_in_the_same_order(api: Api) -> No
     api.enqueue(priority=100)
     again = api.claim(key="k", max_jobs=10, queues=[api.queue, other])
     assert again["jobs"] == first["jobs"]
-    assert counted(api.http, "claims_replayed_total") == before + 3
+    assert metric_value(api.http, "claims_replayed_total") == before + 3
 
 
-def test_the_key_alone_is_the_identity_whatever_the_body(api: Api) -> None:
+def test_repeated_claim_is_identified_by_its_key_whatever_the_body(api: Api) -> None:
     api.enqueue(), api.enqueue()
     first = api.claim(key="k", max_jobs=2)
     again = api.claim(key="k", max_jobs=1, queues=["elsewhere"], job_types=["x"], worker_id="w", lease_seconds=7)
     assert leases(again) == leases(first)
 
 
-def test_another_key_is_another_claim(api: Api) -> None:
+def test_claim_with_another_key_gets_other_leases(api: Api) -> None:
     api.enqueue(), api.enqueue()
     assert leases(api.claim(key="k1")) != leases(api.claim(key="k2"))
 
@@ -48,7 +48,7 @@ def test_an_enqueue_and_a_claim_may_use_the_same_key(api: Api) -> None:
     assert api.claim_one(key="k")["id"] == job["id"]
 
 
-def test_after_some_were_settled_only_the_rest_comes_back(api: Api) -> None:
+def test_repeated_claim_omits_settled_leases(api: Api) -> None:
     for _ in range(4):
         api.enqueue()
     first = api.claim(key="k", max_jobs=4)
@@ -58,7 +58,7 @@ def test_after_some_were_settled_only_the_rest_comes_back(api: Api) -> None:
     assert leases(api.claim(key="k", max_jobs=4)) == [leases(first)[0], leases(first)[3]]
 
 
-def test_after_all_were_settled_nothing_comes_back_and_nothing_new(api: Api) -> None:
+def test_repeated_claim_is_empty_after_all_leases_were_settled(api: Api) -> None:
     api.enqueue(), api.enqueue()
     for job in api.claim(key="k", max_jobs=2)["jobs"]:
         api.complete(job)
@@ -77,7 +77,7 @@ def test_a_repeated_claim_whose_leases_were_settled_does_not_wait(quiet: Api) ->
         quiet.http.timeout = 60
 
 
-def test_after_all_have_expired_it_claims_anew(api: Api, expire: Expire) -> None:
+def test_repeated_claim_claims_again_after_all_leases_expired(api: Api, expire: Expire) -> None:
     job = api.enqueue()
     first = api.claim_one(key="k")
     expire(job)
@@ -87,7 +87,7 @@ def test_after_all_have_expired_it_claims_anew(api: Api, expire: Expire) -> None
     assert leases(api.claim(key="k")) == [(job["id"], again["lease_token"])]
 
 
-def test_after_some_have_expired_only_those_that_live_come_back(api: Api, expire: Expire) -> None:
+def test_repeated_claim_omits_expired_leases(api: Api, expire: Expire) -> None:
     for _ in range(2):
         api.enqueue()
     first = api.claim(key="k", max_jobs=2)
@@ -95,7 +95,7 @@ def test_after_some_have_expired_only_those_that_live_come_back(api: Api, expire
     assert leases(api.claim(key="k", max_jobs=2)) == leases(first)[1:]
 
 
-def test_an_expired_lease_that_another_worker_took_over_is_not_handed_back(api: Api, expire: Expire) -> None:
+def test_repeated_claim_omits_a_lease_that_another_worker_has_claimed_since(api: Api, expire: Expire) -> None:
     job = api.enqueue()
     api.claim_one(key="k")
     expire(job)
@@ -104,47 +104,47 @@ def test_an_expired_lease_that_another_worker_took_over_is_not_handed_back(api: 
     assert api.complete(taken_over)["status"] == "settled"
 
 
-def test_after_it_had_got_nothing_it_claims_anew(api: Api) -> None:
+def test_repeated_claim_claims_again_after_an_empty_one(api: Api) -> None:
     assert api.claim(key="k")["jobs"] == []
     job = api.enqueue()
     assert api.claim_one(key="k")["id"] == job["id"]
 
 
-def test_a_claim_with_a_key_waits_and_is_woken_like_any_other(
+def test_claim_with_a_key_waits_and_is_woken_like_any_other(
     quiet: Api, background: Background, eventually: Eventually
 ) -> None:
     poll = background.claim(quiet, key="k")
-    eventually(lambda: parked(quiet.http) == 1)
+    eventually(lambda: parked_polls(quiet.http) == 1)
     job = quiet.enqueue()
     assert [lease[0] for lease in leases(poll.result(20))] == [job["id"]]
     assert leases(quiet.claim(key="k")) == leases(poll.result())
 
 
-def test_concurrent_claims_with_one_key_get_one_set(api: Api, background: Background) -> None:
-    for turn in range(10):
+def test_concurrent_claims_with_one_key_get_the_same_leases(api: Api, background: Background) -> None:
+    for number in range(10):
         for _ in range(6):
             api.enqueue()
-        answers = background.together(*[lambda key=f"k{turn}": leases(api.claim(key=key, max_jobs=2))] * 8)
-        assert len(answers[0]) == 2
-        assert answers == [answers[0]] * 8
+        responses = background.together(*[lambda key=f"k{number}": leases(api.claim(key=key, max_jobs=2))] * 8)
+        assert len(responses[0]) == 2
+        assert responses == [responses[0]] * 8
 
 
-def test_concurrent_parked_polls_with_one_key_share_one_lease(
+def test_concurrent_waiting_pollers_with_one_key_get_the_same_lease(
     quiet: Api, background: Background, eventually: Eventually
 ) -> None:
     polls = background.claims(3, quiet, key="k")
-    eventually(lambda: parked(quiet.http) == 3)
+    eventually(lambda: parked_polls(quiet.http) == 3)
     quiet.post("/jobs/batch", {"jobs": [{"queue": quiet.queue, "job_type": "t"}] * 3}, status=201)
-    answers = [leases(poll.result(20)) for poll in polls]
-    assert answers == [answers[0]] * 3
+    responses = [leases(poll.result(20)) for poll in polls]
+    assert responses == [responses[0]] * 3
     assert len(quiet.claim(max_jobs=5)["jobs"]) == 2
 
 
-def test_many_claims_with_keys_on_a_queue_that_nobody_made_share_two_connections(
+def test_many_claims_with_keys_on_an_unknown_queue_do_not_exhaust_two_connections(
     db: TestDatabase, queue: str, background: Background
 ) -> None:
-    """None may hold one connection and wait for another: all would wait for each other."""
-    with threaded_broker(QUICK.model_copy(update={"pool_size": 2}), db.dsn) as broker:
+    """No claim may hold one connection and wait for another: all would wait for each other."""
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"pool_size": 2}), db.dsn) as broker:
         api = Api(broker.http, queue)
-        answers = background.together(*[partial(api.claim, key=f"{queue}-{number}") for number in range(20)])
-    assert [answer["jobs"] for answer in answers] == [[]] * 20
+        responses = background.together(*[partial(api.claim, key=f"{queue}-{number}") for number in range(20)])
+    assert [response["jobs"] for response in responses] == [[]] * 20
