@@ -60,19 +60,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def optional_tests() -> dict[str, bool]:
     """Returns which optional tests can run here. Imports late: tests of one package do not need them."""
-    from tests.change import releases, sealed
+    from tests.change import releases, sandbox
     from tests.failover import conftest as failover
     from tests.failover import disk
-    from tests.faults.conftest import POOLER
+    from tests.faults.conftest import PGBOUNCER
 
     return {
-        "power cut, full disk (they need root, loop devices and mkfs.ext4)": disk.AT_HAND,
+        "power cut, full disk (they need root, loop devices and mkfs.ext4)": disk.IS_AVAILABLE,
         "failover by Patroni (make patroni)": failover.WITH_PATRONI,
-        "PgBouncer (if there is one on the PATH)": bool(POOLER),
+        "PgBouncer (if there is one on the PATH)": bool(PGBOUNCER),
         f"the previous release ({releases.PREVIOUS}, if its commit is in this clone) beside this one": (
             releases.IS_AVAILABLE
         ),
-        "a read-only file system without privileges (if a mount namespace can be created)": sealed.IS_AVAILABLE,
+        "a read-only file system without privileges (if a mount namespace can be created)": sandbox.IS_AVAILABLE,
     }
 
 

@@ -1,1 +1,2 @@
-"""Change: migrators that are killed, the release before beside this one, rolling restarts, the role that serves, a sealed file system."""
+"""Upgrades and deployments: killed migrators, the previous release beside this one, rolling restarts,
+the database role of brokers, a read-only file system."""

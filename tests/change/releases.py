@@ -1,4 +1,4 @@
-"""The release before this one, from git: its code runs beside ours, on our schema."""
+"""The previous release, from git: its brokers run beside this release, on this release's schema."""
 
 import io
 import subprocess
@@ -10,21 +10,21 @@ from pathlib import Path
 from app.db.migrations import ROOT
 from tests.broker import RunningBroker, broker_process
 
-PREVIOUS = "0b7623ff50"  # the last commit of the release before: schema 0004
+PREVIOUS = "0b7623ff50"  # the last commit of the previous release: schema 0004
 
 
 def _archive() -> bytes | None:
-    """None in a clone without its history."""
+    """Returns the source tree as a zip file; None in a clone without history."""
     archive = ["git", "archive", "--format=zip", PREVIOUS, "app", "alembic", "alembic.ini"]
-    made = subprocess.run(archive, cwd=ROOT, capture_output=True, check=False)
-    return made.stdout if made.returncode == 0 else None
+    result = subprocess.run(archive, cwd=ROOT, capture_output=True, check=False)
+    return result.stdout if result.returncode == 0 else None
 
 
 IS_AVAILABLE = _archive() is not None
 
 
 def unpack(folder: Path) -> Path:
-    """Its tree, which `python -m app` runs from with the libraries of this one."""
+    """Unpacks the source tree. `python -m app` runs from it with the libraries of this release."""
     archive = _archive()
     assert archive is not None
     with zipfile.ZipFile(io.BytesIO(archive)) as tree:
@@ -34,7 +34,7 @@ def unpack(folder: Path) -> Path:
 
 @contextmanager
 def release_process(tree: Path, dsn: str, **settings: str) -> Iterator[tuple[RunningBroker, "subprocess.Popen[str]"]]:
-    """A broker of the release that lies there."""
+    """Runs a broker of the release in `tree`."""
     with ExitStack() as stack:
         with chdir(tree):
             started = stack.enter_context(broker_process(dsn, **settings))

@@ -1,6 +1,8 @@
-"""Brokers that are replaced one by one under load (T7, B2, B4): `python -m tests.change.rolling --rounds 20` prints what the clients saw.
+"""Replaces brokers one by one under load: `python -m tests.change.rolling --rounds 20`.
 
-Clients know both addresses and repeat a call once, on the other one, with the same key or token: nothing more may be needed.
+It prints the results of the clients. Clients know both addresses and retry a call once, on the other
+address, with the same key or token: nothing more may be needed. Faults:
+docs/reliability/faults.md#b2, #b4.
 """
 
 import itertools
@@ -27,22 +29,22 @@ SETTINGS = {"sweep_seconds": "0.1", "poll_seconds": "0.3", "log_level": "error"}
 
 
 @dataclass
-class Seen:
-    """By all clients together."""
+class Results:
+    """The results of all clients together."""
 
     enqueued: set[str] = field(default_factory=set)
     settled: list[str] = field(default_factory=list)
     calls: int = 0
-    repeated: int = 0
+    retried: int = 0
     failed: list[str] = field(default_factory=list)
-    reasons: "Counter[str]" = field(default_factory=Counter)  # of repetitions
+    reasons: "Counter[str]" = field(default_factory=Counter)  # of retries
     served: "Counter[str]" = field(default_factory=Counter)  # by address
     exits: list[int] = field(default_factory=list)
     exit_seconds: list[float] = field(default_factory=list)
 
 
 class Slot:
-    """An address at which one broker after the other serves."""
+    """An address at which one broker after another serves."""
 
     def __init__(self, dsn: str, tree: Path) -> None:
         self._dsn = dsn
@@ -52,107 +54,111 @@ class Slot:
         self.start(tree)
 
     def start(self, tree: Path) -> None:
-        """Of the release that lies there. Answers when it serves."""
+        """Starts a broker of the release in `tree`. Returns when it serves."""
         _, self._process = self._stack.enter_context(release_process(tree, self._dsn, port=self._port, **SETTINGS))
 
-    def end(self, how: signal.Signals) -> "tuple[int, float]":
-        """Its status, and how long it took."""
-        began = time.monotonic()
-        self._process.send_signal(how)
-        return self._process.wait(60), time.monotonic() - began
+    def stop(self, number: signal.Signals) -> "tuple[int, float]":
+        """Stops the broker by a signal. Returns its exit status and the seconds until its exit."""
+        started = time.monotonic()
+        self._process.send_signal(number)
+        return self._process.wait(60), time.monotonic() - started
 
     def close(self) -> None:
         self._stack.close()
 
 
 class Client:
-    """One after the other, beginning with another address each time."""
+    """A client that sends one call at a time, to both addresses in turn."""
 
-    def __init__(self, bases: Sequence[str], seen: Seen, number: int) -> None:
+    def __init__(self, bases: Sequence[str], results: Results, number: int) -> None:
         self._bases = itertools.cycle(bases)
-        self._seen = seen
+        self._results = results
         self._http = httpx.Client(timeout=60)
         self._number = number
         self._keys = itertools.count()
-        self.answered = 0
+        self.finished_calls = 0
 
     def key(self) -> str:
         return f"{self._number}-{next(self._keys)}"
 
     def call(self, path: str, body: Json, key: str = "") -> Json:
-        """The answer; if there was none, or the broker could not, the other's. What that fails in, fails."""
-        told = self._ask(path, body, key)
-        if told is None:
-            self._seen.repeated += 1
-            told = self._ask(path, body, key)
-        if told is None:
-            self._seen.failed.append(path)
-        self._seen.calls += 1
-        self.answered += 1
-        return told or {}
+        """Sends a call, and retries it once at the other address. A second failure is recorded."""
+        response = self._send(path, body, key)
+        if response is None:
+            self._results.retried += 1
+            response = self._send(path, body, key)
+        if response is None:
+            self._results.failed.append(path)
+        self._results.calls += 1
+        self.finished_calls += 1
+        return response or {}
 
-    def _ask(self, path: str, body: Json, key: str) -> Json | None:
+    def _send(self, path: str, body: Json, key: str) -> Json | None:
         base = next(self._bases)
         try:
-            answer = self._http.post(f"{base}{path}", json=body, headers={"Idempotency-Key": key} if key else {})
+            response = self._http.post(f"{base}{path}", json=body, headers={"Idempotency-Key": key} if key else {})
         except httpx.TransportError as error:
-            self._seen.reasons[type(error).__name__] += 1
+            self._results.reasons[type(error).__name__] += 1
             return None
-        told: Json = answer.json()
-        if answer.status_code >= 300:
-            self._seen.reasons[f"{answer.status_code} {told.get('code')}"] += 1
+        content: Json = response.json()
+        if response.status_code >= 300:
+            self._results.reasons[f"{response.status_code} {content.get('code')}"] += 1
             return None
-        self._seen.served[base] += 1
-        return told
+        self._results.served[base] += 1
+        return content
 
     def close(self) -> None:
         self._http.close()
 
 
 class Load:
-    """Producers and workers, until they are told to stop and nothing is left."""
+    """Producers and workers that run until they are stopped and no job is left."""
 
-    def __init__(self, bases: Sequence[str], seen: Seen) -> None:
-        self._bases, self._seen = bases, seen
-        self._enough = threading.Event()
+    def __init__(self, bases: Sequence[str], results: Results) -> None:
+        self._bases, self._results = bases, results
+        self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(PRODUCERS + WORKERS)
         self._clients: list[Client] = []
         self._producers = [self._start(self._produce) for _ in range(PRODUCERS)]
         self._workers = [self._start(self._work) for _ in range(WORKERS)]
 
     def _start(self, run: Callable[[Client], None]) -> "Future[None]":
-        self._clients.append(Client(self._bases, self._seen, len(self._clients)))
+        self._clients.append(Client(self._bases, self._results, len(self._clients)))
         return self._pool.submit(run, self._clients[-1])
 
-    def await_answers(self, base: str) -> None:
-        """The new broker there serves, and what every client has asked until now has been answered: no call sees two brokers go."""
-        served, before = self._seen.served[base], [client.answered for client in self._clients]
-        _until(lambda: self._seen.served[base] > served)
-        _until(lambda: all(client.answered > count for client, count in zip(self._clients, before, strict=True)))
+    def wait_for_responses(self, base: str) -> None:
+        """Waits until the new broker serves and every client has finished a call since.
+
+        So no call spans the replacement of both brokers."""
+        served, before = self._results.served[base], [client.finished_calls for client in self._clients]
+        _wait_until(lambda: self._results.served[base] > served)
+        _wait_until(
+            lambda: all(client.finished_calls > count for client, count in zip(self._clients, before, strict=True))
+        )
 
     def _produce(self, client: Client) -> None:
-        while not self._enough.wait(0.01):
+        while not self._stopping.wait(0.01):
             job = client.call("/jobs", {"queue": QUEUE, "job_type": "roll"}, client.key())
             if job:
-                self._seen.enqueued.add(job["id"])
+                self._results.enqueued.add(job["id"])
 
     def _work(self, client: Client) -> None:
-        """Parked some of the time; ends when nothing comes any more."""
+        """Polls, parked some of the time, until the producers have ended and no job is left."""
         while True:
-            over = all(producer.done() for producer in self._producers)
-            wait = 0 if over else 3
+            is_last = all(producer.done() for producer in self._producers)
+            wait = 0 if is_last else 3
             jobs = client.call(
                 "/claim", {"queues": [QUEUE], "wait_seconds": wait, "lease_seconds": 60}, client.key()
             ).get("jobs", [])
             for job in jobs:
-                told = client.call(f"/jobs/{job['id']}/complete", {"lease_token": job["lease_token"]})
-                if told:
-                    self._seen.settled.append(told["job_id"])
-            if over and not jobs:
+                settled = client.call(f"/jobs/{job['id']}/complete", {"lease_token": job["lease_token"]})
+                if settled:
+                    self._results.settled.append(settled["job_id"])
+            if is_last and not jobs:
                 return
 
     def finish(self) -> None:
-        self._enough.set()
+        self._stopping.set()
         for running in (*self._producers, *self._workers):
             running.result(60)
         self._pool.shutdown()
@@ -163,11 +169,11 @@ class Load:
 @contextmanager
 def slots(dsn: str, *trees: Path) -> Iterator[list[Slot]]:
     with ExitStack() as stack:
-        made = []
+        opened = []
         for tree in trees:
-            made.append(Slot(dsn, tree))
-            stack.callback(made[-1].close)
-        yield made
+            opened.append(Slot(dsn, tree))
+            stack.callback(opened[-1].close)
+        yield opened
 
 
 def roll(
@@ -175,32 +181,33 @@ def roll(
     trees: Sequence[Path],
     rounds: int,
     *,
-    how: signal.Signals = signal.SIGTERM,
-    told: Callable[[str], None] = print,
-) -> Seen:
-    """Two brokers of the first release; then each in turn is replaced by the next release of the list, round and round."""
-    seen, following = Seen(), itertools.cycle([*trees[1:], trees[0]])
+    number: signal.Signals = signal.SIGTERM,
+    report: Callable[[str], None] = print,
+) -> Results:
+    """Starts two brokers of the first release, then replaces each in turn, release by release."""
+    results, next_trees = Results(), itertools.cycle([*trees[1:], trees[0]])
     with slots(dsn, trees[0], trees[0]) as brokers:
-        load = Load([broker.base for broker in brokers], seen)
-        for number in range(rounds):
-            tree = next(following)
+        load = Load([broker.base for broker in brokers], results)
+        for round_number in range(rounds):
+            tree = next(next_trees)
             for broker in brokers:
-                status, seconds = broker.end(how)
-                seen.exits.append(status)
-                seen.exit_seconds.append(seconds)
+                status, seconds = broker.stop(number)
+                results.exits.append(status)
+                results.exit_seconds.append(seconds)
                 broker.start(tree)
-                load.await_answers(broker.base)
-            told(
-                f"round {number + 1} of {rounds}: {len(seen.settled)} jobs done, {seen.repeated} calls repeated, {len(seen.failed)} failed"
+                load.wait_for_responses(broker.base)
+            report(
+                f"round {round_number + 1} of {rounds}: {len(results.settled)} jobs completed, "
+                f"{results.retried} calls retried, {len(results.failed)} failed"
             )
         load.finish()
-    return seen
+    return results
 
 
-def _until(condition: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "nothing is done any more"
+        assert time.monotonic() < deadline, "no progress within 60 s"
         time.sleep(0.01)
 
 
@@ -216,16 +223,21 @@ def _main() -> None:
     options.add_argument("--rounds", type=int, default=20)
     options.add_argument("--alone", action="store_true", help="this release only")
     options.add_argument("--kill", action="store_true", help="kill -9 instead of SIGTERM")
-    params = options.parse_args()
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as folder, server(Path(folder) / "postgres") as dsn:
-        trees = [unpack(Path(folder) / "previous"), ROOT] if IS_AVAILABLE and not params.alone else [ROOT]
-        how = signal.SIGKILL if params.kill else signal.SIGTERM
-        seen = roll(create_database(dsn, Loop(), "rolling"), trees, params.rounds, how=how)
-    print(f"releases {len(trees)}, restarts {len(seen.exits)}, jobs {len(seen.enqueued)}, done {len(seen.settled)}")
-    print(f"lost {len(seen.enqueued - set(seen.settled))}, done twice {len(seen.settled) - len(set(seen.settled))}")
-    print(f"calls {seen.calls}, repeated {seen.repeated}, failed after one repetition {len(seen.failed)}")
-    print(f"reasons {dict(seen.reasons)}, served {dict(seen.served)}")
-    print(f"signal to exit, one by one: {' '.join(f'{seconds:.2f}' for seconds in seen.exit_seconds)} s")
+        trees = [unpack(Path(folder) / "previous"), ROOT] if IS_AVAILABLE and not arguments.alone else [ROOT]
+        number = signal.SIGKILL if arguments.kill else signal.SIGTERM
+        results = roll(create_database(dsn, Loop(), "rolling"), trees, arguments.rounds, number=number)
+    print(
+        f"releases {len(trees)}, restarts {len(results.exits)}, "
+        f"jobs {len(results.enqueued)}, completed {len(results.settled)}"
+    )
+    print(
+        f"lost {len(results.enqueued - set(results.settled))}, twice {len(results.settled) - len(set(results.settled))}"
+    )
+    print(f"calls {results.calls}, retried {results.retried}, failed after one retry {len(results.failed)}")
+    print(f"reasons {dict(results.reasons)}, served {dict(results.served)}")
+    print(f"signal to exit, one by one: {' '.join(f'{seconds:.2f}' for seconds in results.exit_seconds)} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A migration that needs all of `jobs` for itself, behind somebody who reads it for long (F1, R18): claims go on meanwhile."""
+"""A migration that needs an exclusive lock on `jobs`, behind a long reader: claims continue meanwhile.
+
+Fault: docs/reliability/faults.md#f1. Rule: docs/reliability/rules.md#r18."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +13,13 @@ from tests.api import Api
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
-from tests.migrations.test_in_company import Session
+from tests.migrations.test_concurrent_migrations import Session
 from tests.polls import Background
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
 CLAIMS = 5
-WAITING = """
+WAITING_FOR_EXCLUSIVE_LOCK = """
 SELECT count(*)
 FROM pg_locks JOIN pg_database ON pg_database.oid = database
 WHERE relation = 'jobs'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted AND datname = current_database()
@@ -25,8 +27,8 @@ WHERE relation = 'jobs'::regclass AND mode = 'AccessExclusiveLock' AND NOT grant
 
 
 @pytest.fixture
-def read(postgres: str, loop: Loop, request: pytest.FixtureRequest) -> Iterator[TestDatabase]:
-    """One step above 0004, on the way to which a column is dropped."""
+def database(postgres: str, loop: Loop, request: pytest.FixtureRequest) -> Iterator[TestDatabase]:
+    """A database at revision 0005: the migration down to 0004 drops a column of `jobs`."""
     database = TestDatabase(create_database(postgres, loop, request.node.name[:60]), loop)
     migrations.downgrade(database.dsn, "0005")
     yield database
@@ -34,44 +36,46 @@ def read(postgres: str, loop: Loop, request: pytest.FixtureRequest) -> Iterator[
 
 
 @pytest.fixture
-def reader(read: TestDatabase) -> Iterator[Session]:
-    session = Session(read.dsn, read.loop)
+def reader(database: TestDatabase) -> Iterator[Session]:
+    session = Session(database.dsn, database.loop)
     session.execute("BEGIN; SELECT count(*) FROM jobs")
     yield session
     session.close()
 
 
-def test_claims_go_on_behind_our_migration(read: TestDatabase, reader: Session, eventually: Eventually) -> None:
-    """The way down stands for any such migration. It gives up its place in the line again and again."""
-    with threaded_broker(TEST_SETTINGS, read.dsn) as broker, ThreadPoolExecutor() as deploys:
+def test_claims_succeed_behind_a_waiting_migration(
+    database: TestDatabase, reader: Session, eventually: Eventually
+) -> None:
+    """The downgrade stands for any such migration. lock_timeout makes it leave the lock queue repeatedly."""
+    with threaded_broker(TEST_SETTINGS, database.dsn) as broker, ThreadPoolExecutor() as executor:
         api = Api(broker.http, "read")
         api.enqueue_many(CLAIMS)
-        migrating = deploys.submit(migrations.downgrade, read.dsn, "0004")
-        ours = [answered(api, read, eventually) for _ in range(CLAIMS)]
+        migrating = executor.submit(migrations.downgrade, database.dsn, "0004")
+        statuses = [status_of_claim(api, database, eventually) for _ in range(CLAIMS)]
         assert not migrating.done()
         reader.execute("COMMIT")
         migrating.result(60)
-    assert ours == [200] * CLAIMS
+    assert statuses == [200] * CLAIMS
 
 
-def test_claims_behind_an_impatient_alter_are_refused_and_nothing_is_lost(
-    read: TestDatabase, reader: Session, background: Background, eventually: Eventually
+def test_claims_behind_an_alter_without_lock_timeout_fail_and_no_job_is_lost(
+    database: TestDatabase, reader: Session, background: Background, eventually: Eventually
 ) -> None:
-    """The control: without lock_timeout all wait in line behind it, until their own patience ends (C22)."""
-    impatient = Session(read.dsn, read.loop)
-    with threaded_broker(TEST_SETTINGS, read.dsn) as broker:
+    """Control: without lock_timeout all claims wait behind it until their own lock_timeout ends them."""
+    other_session = Session(database.dsn, database.loop)
+    with threaded_broker(TEST_SETTINGS, database.dsn) as broker:
         api = Api(broker.http, "control")
         api.enqueue_many(CLAIMS)
-        altering = background.submit(impatient.execute, "ALTER TABLE jobs ADD COLUMN more int")
-        assert [answered(api, read, eventually) for _ in range(2)] == [503] * 2
+        altering = background.submit(other_session.execute, "ALTER TABLE jobs ADD COLUMN more int")
+        assert [status_of_claim(api, database, eventually) for _ in range(2)] == [503] * 2
         assert not altering.done()
         reader.execute("COMMIT")
         altering.result(60)
         assert len(api.claim(max_jobs=CLAIMS)["jobs"]) == CLAIMS
-    impatient.close()
+    other_session.close()
 
 
-def answered(api: Api, database: TestDatabase, eventually: Eventually) -> int:
-    """The status of a claim that comes while somebody waits for the table."""
-    eventually(lambda: database.value(WAITING) > 0)
+def status_of_claim(api: Api, database: TestDatabase, eventually: Eventually) -> int:
+    """Sends a claim while a session waits for the exclusive lock; returns its status."""
+    eventually(lambda: database.value(WAITING_FOR_EXCLUSIVE_LOCK) > 0)
     return api.http.post("/claim", json={"queues": [api.queue]}).status_code

@@ -1,4 +1,4 @@
-"""What a release is made of (E18): every package pinned by hash, from no named host, and told in an SBOM."""
+"""Supply chain (docs/reliability/faults.md#e18): packages pinned by hash, no host names, an SBOM."""
 
 import re
 
@@ -9,7 +9,7 @@ LOCK = (ROOT / "requirements.lock").read_text()
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
-def test_every_line_of_the_lock_is_pinned_by_hash() -> None:
+def test_every_package_of_the_lock_file_is_pinned_by_hash() -> None:
     packages = re.split(r"\n(?=[A-Za-z0-9])", LOCK.partition("\n#    make lock\n")[2])
     assert len(packages) > 30
     assert [
@@ -19,23 +19,25 @@ def test_every_line_of_the_lock_is_pinned_by_hash() -> None:
     ] == []
 
 
-def test_the_lock_names_no_host() -> None:
+def test_lock_file_names_no_host() -> None:
     assert re.findall(r"https?://|--index-url|--find-links|@ file:", LOCK) == []
 
 
-def test_the_sbom_tells_every_package_of_the_lock_with_its_hashes() -> None:
-    components = {(part["name"], part["version"]): part for part in sbom()["components"]}
+def test_sbom_lists_every_package_of_the_lock_file_with_hashes() -> None:
+    components = {(component["name"], component["version"]): component for component in sbom()["components"]}
     assert components.keys() == set(PINNED.findall(LOCK))
-    assert sum(len(part["hashes"]) for part in components.values()) == LOCK.count("--hash=sha256:")
+    assert sum(len(component["hashes"]) for component in components.values()) == LOCK.count("--hash=sha256:")
 
 
-def test_references_of_the_sbom_are_unique() -> None:
-    references = [part["bom-ref"] for part in sbom()["components"]]
+def test_sbom_references_are_unique() -> None:
+    references = [component["bom-ref"] for component in sbom()["components"]]
     assert len(references) == len(set(references))
 
 
-def test_the_licence_of_what_is_installed_is_told() -> None:
+def test_sbom_contains_licences_of_installed_packages() -> None:
     licences = {
-        part["name"]: part["licenses"][0]["license"]["name"] for part in sbom()["components"] if "licenses" in part
+        component["name"]: component["licenses"][0]["license"]["name"]
+        for component in sbom()["components"]
+        if "licenses" in component
     }
     assert {"fastapi", "asyncpg", "uvicorn", "sqlalchemy"} <= licences.keys()

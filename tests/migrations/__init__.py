@@ -1,1 +1,1 @@
-"""Migrations: up, down, side by side, behind a reader, killed half way, missing, and on every Postgres at hand."""
+"""Migrations: up, down, concurrent, behind a reader, killed, missing, and on every available Postgres."""

@@ -1,4 +1,4 @@
-"""Databases that are not migrated yet, one for each test."""
+"""An empty database without a schema for each test."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def blank(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
-    """A database with nothing in it."""
+def empty_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    """A database without a schema."""
     database = TestDatabase(create_empty_database(postgres, loop, f"blank_{next(_numbers)}"), loop)
     yield database
     database.close()

@@ -1,4 +1,6 @@
-"""Every Postgres at hand: the schema goes up, down and up, and a job lives on it. What is not at hand is named at the end of a run."""
+"""Every available Postgres version: the schema migrates up, down and up, and jobs run on it.
+
+The end of the test run lists the missing versions."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,41 +13,41 @@ from app.db.embedded.binaries import version_of
 from app.db.embedded.server import find_binaries
 from tests.api import Api
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import server
-from tests.versions import AT_HAND
+from tests.versions import AVAILABLE_VERSIONS
 
 
-@pytest.fixture(scope="module", params=AT_HAND, ids=lambda version: f"postgres {version}")
+@pytest.fixture(scope="module", params=AVAILABLE_VERSIONS, ids=lambda version: f"postgres {version}")
 def dsn(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A migrated database on that Postgres. Its folder is open to others: root starts it as another user."""
+    """A migrated database on that version. Its folder is open, because root starts Postgres as another user."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        patch.setattr("app.db.embedded.server.find_binaries", lambda: AT_HAND[request.param])
+        patch.setattr("app.db.embedded.server.find_binaries", lambda: AVAILABLE_VERSIONS[request.param])
         with server(Path(folder) / "postgres") as dsn:
             migrations.upgrade(dsn)
             yield dsn
 
 
-def test_the_embedded_one_is_among_them() -> None:
-    assert version_of(find_binaries()) in AT_HAND
+def test_embedded_version_is_available() -> None:
+    assert version_of(find_binaries()) in AVAILABLE_VERSIONS
 
 
-def test_the_schema_goes_down_and_up_again(dsn: str) -> None:
+def test_schema_migrates_down_and_up_again(dsn: str) -> None:
     migrations.downgrade(dsn, "base")
     migrations.upgrade(dsn)
 
 
-def test_a_job_lives_its_life(dsn: str) -> None:
-    with threaded_broker(QUICK, dsn) as broker:
+def test_jobs_complete_and_dead_letters_are_replayed(dsn: str) -> None:
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
         api = Api(broker.http, "life")
         assert api.get("/readyz")["ready"]
-        complete(api)
-        die_and_return(api)
+        complete_job(api)
+        fail_and_replay(api)
         assert api.get("/queues/life/stats")["counts"]["completed"] == 2
 
 
-def complete(api: Api) -> None:
+def complete_job(api: Api) -> None:
     later = api.enqueue(delay_seconds=60)
     api.post(f"/jobs/{later['id']}/run-now", {})
     job = api.claim_one(worker_id="w")
@@ -54,7 +56,7 @@ def complete(api: Api) -> None:
     assert api.job(later["id"])["result"] == {"sent": True}
 
 
-def die_and_return(api: Api) -> None:
+def fail_and_replay(api: Api) -> None:
     api.enqueue()
     assert api.fail(api.claim_one(), retryable=False)["state"] == "dead"
     (letter,) = api.get("/dead-letters")["items"]

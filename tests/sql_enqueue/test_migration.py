@@ -8,32 +8,32 @@ import pytest
 
 from app.db import migrations
 from tests.database import Loop, TestDatabase, create_empty_database, in_database, server
-from tests.migrations.test_in_company import migrator
+from tests.migrations.test_concurrent_migrations import migrator
 from tests.sql_enqueue.conftest import Session
-from tests.versions import AT_HAND
+from tests.versions import AVAILABLE_VERSIONS
 
 FUNCTIONS = "SELECT proname FROM pg_proc WHERE proname LIKE 'longshore%' ORDER BY proname"
 ROLE = "SELECT count(*) FROM pg_roles WHERE rolname = 'longshore_producer'"
 MAY_CALL = "SELECT has_function_privilege('longshore_producer', 'longshore_enqueue_v1'::regproc, 'EXECUTE')"
-MAY_LOOK = "SELECT has_schema_privilege('longshore_producer', $1, 'USAGE')"
+MAY_USE_SCHEMA = "SELECT has_schema_privilege('longshore_producer', $1, 'USAGE')"
 
 
-@pytest.fixture(params=AT_HAND, ids=lambda version: f"postgres {version}")
-def fresh(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(params=AVAILABLE_VERSIONS, ids=lambda version: f"postgres {version}")
+def fresh_server(request: pytest.FixtureRequest) -> Iterator[str]:
     """A server on which the role has never been, of every version at hand. Its folder is open: root starts it as another user."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        patch.setattr("app.db.embedded.server.find_binaries", lambda: AT_HAND[request.param])
+        patch.setattr("app.db.embedded.server.find_binaries", lambda: AVAILABLE_VERSIONS[request.param])
         with server(Path(folder) / "postgres") as dsn:
             yield dsn
 
 
-def opened(dsn: str, loop: Loop, name: str) -> TestDatabase:
+def create_test_database(dsn: str, loop: Loop, name: str) -> TestDatabase:
     return TestDatabase(create_empty_database(dsn, loop, name), loop)
 
 
-def test_down_takes_the_functions_away_and_leaves_the_role(fresh: str, loop: Loop) -> None:
-    database = opened(fresh, loop, "shared")
+def test_downgrade_removes_the_functions_and_keeps_the_role(fresh_server: str, loop: Loop) -> None:
+    database = create_test_database(fresh_server, loop, "shared")
     migrations.upgrade(database.dsn)
     before = database.rows(FUNCTIONS)
     assert (database.value(ROLE), database.value(MAY_CALL), len(before)) == (1, True, 12)
@@ -44,8 +44,8 @@ def test_down_takes_the_functions_away_and_leaves_the_role(fresh: str, loop: Loo
     database.close()
 
 
-def test_a_migrator_that_may_not_create_roles_does_the_rest(fresh: str, loop: Loop) -> None:
-    database = opened(fresh, loop, "shared")
+def test_migration_without_the_right_to_create_roles_creates_the_functions(fresh_server: str, loop: Loop) -> None:
+    database = create_test_database(fresh_server, loop, "shared")
     database.execute("CREATE ROLE deployer LOGIN; ALTER DATABASE shared OWNER TO deployer")
     migrations.upgrade(database.dsn.replace("//postgres@", "//deployer@"))
     assert (database.value(ROLE), len(database.rows(FUNCTIONS))) == (0, 12)
@@ -57,11 +57,11 @@ def test_a_migrator_that_may_not_create_roles_does_the_rest(fresh: str, loop: Lo
     database.close()
 
 
-def test_the_function_stays_in_the_schema_in_which_it_was_made(fresh: str, loop: Loop) -> None:
-    database = opened(fresh, loop, "shared")
+def test_sql_function_works_in_the_schema_in_which_it_was_created(fresh_server: str, loop: Loop) -> None:
+    database = create_test_database(fresh_server, loop, "shared")
     database.execute("CREATE SCHEMA broker; ALTER DATABASE shared SET search_path = broker")
     migrations.upgrade(database.dsn)
-    assert database.value(MAY_LOOK, "broker")
+    assert database.value(MAY_USE_SCHEMA, "broker")
     database.execute("ALTER DATABASE shared RESET search_path; CREATE ROLE shop LOGIN IN ROLE longshore_producer")
     shop = Session(database.dsn.replace("//postgres@", "//shop@"), loop, "mail")
     job_id = shop.value("SELECT broker.longshore_enqueue_v1('test', unique_key => 'k', group_key => 'g')")
@@ -70,13 +70,13 @@ def test_the_function_stays_in_the_schema_in_which_it_was_made(fresh: str, loop:
     database.close()
 
 
-def test_two_databases_of_one_server_are_migrated_at_once(fresh: str, loop: Loop) -> None:
+def test_databases_of_one_server_can_be_migrated_concurrently(fresh_server: str, loop: Loop) -> None:
     names = ("one", "two", "three")
     for name in names:
-        create_empty_database(fresh, loop, name)
-    running = [migrator(in_database(fresh, name)) for name in names]
+        create_empty_database(fresh_server, loop, name)
+    running = [migrator(in_database(fresh_server, name)) for name in names]
     assert [process.wait(120) for process in running] == [0] * len(names)
     for name in names:
-        database = TestDatabase(in_database(fresh, name), loop)
+        database = TestDatabase(in_database(fresh_server, name), loop)
         assert (database.value(ROLE), database.value(MAY_CALL)) == (1, True)
         database.close()
