@@ -1,115 +1,121 @@
-"""Finished jobs go by partition when their day is over, dead letters by age; queued work never."""
+"""Retention: finished jobs are deleted by partition, dead letters by age, queued jobs never."""
 
 import pytest
 
 from tests.api import Api, Json
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
-from tests.maintenance.conftest import Retain, day_of, keep_until, make_partition, partitions
+from tests.maintenance.conftest import RunRetention, keep_until, make_partition, partition_name, partitions
 
 DAY = 24 * 60 * 60
 
 
 @pytest.fixture
-def done(api: Api) -> Json:
+def completed_job(api: Api) -> Json:
     """A completed job."""
     job = api.enqueue()
     api.complete(api.claim_one())
     return job
 
 
-def home_of(db: TestDatabase, job: Json) -> str:
+def partition_of(db: TestDatabase, job: Json) -> str:
     name: str = db.value("SELECT tableoid::regclass::text FROM finished_jobs WHERE id = $1", job["id"])
     return name
 
 
 @pytest.mark.parametrize(("mode", "archive"), [("drop", False), ("detach", True)])
-def test_partitions_are_made_ahead(db: TestDatabase, retain: Retain, mode: str, archive: bool) -> None:
-    retain(finished_seconds=100 * DAY, finished_mode=mode)
-    assert {day_of(db, days, archive=archive) for days in (100, 101, 102)} <= partitions(db, attached=True)
+def test_partitions_are_created_ahead(db: TestDatabase, run_retention: RunRetention, mode: str, archive: bool) -> None:
+    run_retention(finished_seconds=100 * DAY, finished_mode=mode)
+    assert {partition_name(db, days, archive=archive) for days in (100, 101, 102)} <= partitions(db, attached=True)
 
 
-def test_running_it_again_changes_nothing(db: TestDatabase, retain: Retain) -> None:
-    retain()
+def test_second_retention_run_changes_nothing(db: TestDatabase, run_retention: RunRetention) -> None:
+    run_retention()
     before = partitions(db)
-    retain()
+    run_retention()
     assert partitions(db) == before
 
 
-def test_what_finishes_goes_into_the_partition_of_its_day(api: Api, db: TestDatabase, retain: Retain) -> None:
-    retain()
+def test_finished_job_goes_into_the_partition_of_its_day(
+    api: Api, db: TestDatabase, run_retention: RunRetention
+) -> None:
+    run_retention()
     job = api.enqueue()
     api.complete(api.claim_one())
-    assert home_of(db, job) in {day_of(db, 7), day_of(db, 8)}
+    assert partition_of(db, job) in {partition_name(db, 7), partition_name(db, 8)}
 
 
-def test_what_lies_in_the_default_partition_is_moved(db: TestDatabase, retain: Retain, done: Json) -> None:
-    keep_until(db, done["id"], 50)
-    assert home_of(db, done) == "finished_jobs_default"
-    retain(finished_seconds=49 * DAY)
-    assert home_of(db, done) == day_of(db, 50)
+def test_job_in_the_default_partition_is_moved_to_its_day(
+    db: TestDatabase, run_retention: RunRetention, completed_job: Json
+) -> None:
+    keep_until(db, completed_job["id"], 50)
+    assert partition_of(db, completed_job) == "finished_jobs_default"
+    run_retention(finished_seconds=49 * DAY)
+    assert partition_of(db, completed_job) == partition_name(db, 50)
 
 
-def test_what_lies_there_from_other_settings_is_moved_too_and_goes_in_time(
-    api: Api, db: TestDatabase, retain: Retain, done: Json
+def test_jobs_kept_under_other_settings_are_moved_and_deleted_in_time(
+    api: Api, db: TestDatabase, run_retention: RunRetention, completed_job: Json
 ) -> None:
     other = api.enqueue()
     api.cancel(other)
-    keep_until(db, done["id"], 40)
+    keep_until(db, completed_job["id"], 40)
     keep_until(db, other["id"], -3)
-    retain()
-    assert home_of(db, done) == day_of(db, 40)
+    run_retention()
+    assert partition_of(db, completed_job) == partition_name(db, 40)
     assert db.value("SELECT count(*) FROM finished_jobs WHERE id = $1", other["id"]) == 0
     assert api.counts() == {"completed": 1}
 
 
-def test_only_days_that_are_over_are_dropped(db: TestDatabase, retain: Retain) -> None:
+def test_only_partitions_of_past_days_are_dropped(db: TestDatabase, run_retention: RunRetention) -> None:
     names = {days: make_partition(db, days) for days in (-400, -1, 0, 1)}
-    retain()
+    run_retention()
     left = partitions(db)
     assert [days for days, name in names.items() if name in left] == [0, 1]
 
 
-def test_what_is_past_its_time_is_gone_for_readers_before_its_partition_goes(
-    api: Api, db: TestDatabase, done: Json
+def test_job_past_its_retention_is_hidden_before_its_partition_is_dropped(
+    api: Api, db: TestDatabase, completed_job: Json
 ) -> None:
-    db.execute("UPDATE finished_jobs SET keep_until = now() - interval '1 minute' WHERE id = $1", done["id"])
-    api.get(f"/jobs/{done['id']}", status=404)
-    api.get(f"/jobs/{done['id']}/attempts", status=404)
-    api.cancel(done, status=404)
+    db.execute("UPDATE finished_jobs SET keep_until = now() - interval '1 minute' WHERE id = $1", completed_job["id"])
+    api.get(f"/jobs/{completed_job['id']}", status=404)
+    api.get(f"/jobs/{completed_job['id']}/attempts", status=404)
+    api.cancel(completed_job, status=404)
     assert api.get("/jobs") == {"items": []}
 
 
-def test_retained_counts_follow_a_dropped_partition(api: Api, db: TestDatabase, retain: Retain, done: Json) -> None:
+def test_counts_follow_a_dropped_partition(
+    api: Api, db: TestDatabase, run_retention: RunRetention, completed_job: Json
+) -> None:
     kept, cancelled = api.enqueue(), api.enqueue()
     api.complete(api.claim_one())
     api.cancel(cancelled)
     make_partition(db, -2)
-    for job in (done, cancelled):
+    for job in (completed_job, cancelled):
         keep_until(db, job["id"], -2)
-    retain()
+    run_retention()
     assert api.job(kept["id"])["state"] == "completed"
     assert api.counts() == {"completed": 1}
     assert api.stats()["rates"]["completed"]["last_1m"] == 2
 
 
-def test_a_partition_of_the_archive_is_detached_and_keeps_its_jobs(
-    api: Api, db: TestDatabase, retain: Retain, done: Json
+def test_archive_partition_is_detached_and_keeps_its_jobs(
+    api: Api, db: TestDatabase, run_retention: RunRetention, completed_job: Json
 ) -> None:
     name = make_partition(db, -2, archive=True)
-    keep_until(db, done["id"], -2, archive=True)
-    retain()
+    keep_until(db, completed_job["id"], -2, archive=True)
+    run_retention()
     assert name in partitions(db) - partitions(db, attached=True)
-    assert str(db.value(f"SELECT id FROM {name}")) == done["id"]
-    api.get(f"/jobs/{done['id']}", status=404)
+    assert str(db.value(f"SELECT id FROM {name}")) == completed_job["id"]
+    api.get(f"/jobs/{completed_job['id']}", status=404)
     assert api.counts() == {}
 
 
-def test_a_broker_that_detaches_marks_its_finished_jobs_for_the_archive(
-    api: Api, dsn: str, db: TestDatabase, retain: Retain
+def test_broker_in_detach_mode_marks_finished_jobs_for_the_archive(
+    api: Api, dsn: str, db: TestDatabase, run_retention: RunRetention
 ) -> None:
-    with threaded_broker(QUICK.model_copy(update={"finished_mode": "detach"}), dsn) as broker:
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"finished_mode": "detach"}), dsn) as broker:
         other = Api(broker.http, api.queue)
         done, cancelled = other.enqueue(), other.enqueue()
         other.complete(other.claim_one())
@@ -120,46 +126,48 @@ def test_a_broker_that_detaches_marks_its_finished_jobs_for_the_archive(
     }
 
 
-def test_queued_work_is_never_removed(api: Api, db: TestDatabase, retain: Retain) -> None:
+def test_retention_never_removes_queued_jobs(api: Api, db: TestDatabase, run_retention: RunRetention) -> None:
     ready, later = api.enqueue(), api.enqueue(delay_seconds=60)
     running = api.enqueue(priority=1)
     api.claim_one()
     db.execute("UPDATE jobs SET run_at = run_at - interval '900 days' WHERE state <> 'scheduled'")
     db.execute("UPDATE jobs SET started_at = started_at - interval '900 days'")
-    retain(finished_seconds=1, dead_letter_seconds=1)
+    run_retention(finished_seconds=1, dead_letter_seconds=1)
     assert [api.job(job["id"])["state"] for job in (ready, later, running)] == ["ready", "scheduled", "running"]
 
 
-def test_dead_letters_go_by_age(api: Api, db: TestDatabase, retain: Retain) -> None:
-    old, new = api.dead(), api.dead()
+def test_old_dead_letters_are_deleted(api: Api, db: TestDatabase, run_retention: RunRetention) -> None:
+    old, new = api.dead_letter(), api.dead_letter()
     db.execute("UPDATE dead_letters SET dead_at = dead_at - interval '91 days' WHERE id = $1", old["id"])
-    retain()
+    run_retention()
     api.get(f"/dead-letters/{old['id']}", status=404)
     assert api.job(new["id"])["state"] == "dead"
     assert api.counts() == {"dead": 1}
 
 
-def test_more_old_dead_letters_than_one_sweep_takes_go_in_one_run(api: Api, db: TestDatabase, retain: Retain) -> None:
+def test_one_run_deletes_more_than_one_batch_of_dead_letters(
+    api: Api, db: TestDatabase, run_retention: RunRetention
+) -> None:
     api.enqueue_many(600)
     failed: Json = {"outcome": "fail", "error": {"message": "no"}, "retryable": False}
     held = api.claim(max_jobs=600)["jobs"]
     api.settle(*[{**failed, "job_id": job["id"], "lease_token": job["lease_token"]} for job in held])
     db.execute("UPDATE dead_letters SET dead_at = dead_at - interval '91 days'")
-    retain()
+    run_retention()
     assert api.counts() == {}
 
 
-def test_keys_are_forgotten_when_their_time_is_over(api: Api, db: TestDatabase, retain: Retain) -> None:
+def test_expired_idempotency_keys_are_deleted(api: Api, db: TestDatabase, run_retention: RunRetention) -> None:
     api.batch({}, key="old")
     db.execute("UPDATE keys SET expires_at = now() - interval '1 minute'")
     first = api.batch({}, key="new")
-    retain()
+    run_retention()
     assert db.value("SELECT count(*) FROM keys") == 1
     assert api.batch({}, key="new") == first
 
 
-def test_workers_are_forgotten_and_later_those_that_were_told_something(
-    api: Api, db: TestDatabase, retain: Retain
+def test_unseen_workers_are_deleted_and_those_with_a_directive_later(
+    api: Api, db: TestDatabase, run_retention: RunRetention
 ) -> None:
     names = [f"{api.queue}-{name}" for name in ("gone", "drained", "drained-long-gone", "here")]
     gone, drained, long_gone, here = names
@@ -169,15 +177,15 @@ def test_workers_are_forgotten_and_later_those_that_were_told_something(
         api.post(f"/workers/{name}/drain")
     db.execute("UPDATE workers SET last_seen_at = now() - interval '2 days' WHERE id = ANY($1)", [gone, drained])
     db.execute("UPDATE workers SET last_seen_at = now() - interval '8 days' WHERE id = $1", long_gone)
-    retain()
+    run_retention()
     assert [worker["worker_id"] for worker in api.get("/workers")["items"]] == [drained, here]
 
 
-def test_old_statistics_are_forgotten_but_not_the_counts(api: Api, db: TestDatabase, retain: Retain) -> None:
+def test_old_statistics_are_deleted_but_not_the_counts(api: Api, db: TestDatabase, run_retention: RunRetention) -> None:
     api.enqueue()
     db.execute("INSERT INTO stat_rates VALUES (1, now() - interval '3 hours', 1, 1, 1, 1), (1, now(), 1, 1, 1, 1)")
     db.execute("INSERT INTO stat_times VALUES (1, now() - interval '3 hours', 'run', 1, 1), (1, now(), 'run', 1, 1)")
-    retain()
+    run_retention()
     for table in ("stat_rates", "stat_times"):
         assert db.value(f"SELECT count(*) FROM {table} WHERE lane = 1") == 1
     assert api.counts() == {"ready": 1}

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, Json, when
+from tests.api import Api, Json, parse_time
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.polls import Background
 
 
 @pytest.fixture
 def w1(queue: str) -> str:
-    """A name of this test's own: brokers remember directives for a moment."""
+    """A worker id that no other test uses: brokers cache directives for a moment."""
     return f"{queue}-w1"
 
 
@@ -28,28 +28,28 @@ def worker(api: Api, worker_id: str) -> Json:
     return found
 
 
-def test_a_worker_is_seen_when_it_claims(api: Api, w1: str) -> None:
-    answer = api.claim(worker_id=w1)
+def test_claim_lists_the_worker(api: Api, w1: str) -> None:
+    response = api.claim(worker_id=w1)
     seen = worker(api, w1)
     assert (seen["directive"], seen["held_leases"]) == ("run", 0)
-    assert seen["last_seen_at"] >= answer["server_time"][:10]
+    assert seen["last_seen_at"] >= response["server_time"][:10]
 
 
-def test_a_worker_is_seen_when_it_sends_a_heartbeat(api: Api, w1: str) -> None:
+def test_heartbeat_lists_the_worker(api: Api, w1: str) -> None:
     api.heartbeat(w1)
     assert worker(api, w1)["held_leases"] == 0
 
 
-def test_a_worker_is_seen_again(api: Api, w1: str, db: TestDatabase) -> None:
+def test_next_request_updates_last_seen_at(api: Api, w1: str, db: TestDatabase) -> None:
     api.claim(worker_id=w1)
     api.get("/workers")
     db.execute("UPDATE workers SET last_seen_at = last_seen_at - interval '1 hour'")
     before = worker(api, w1)["last_seen_at"]
     api.heartbeat(w1)
-    assert when(worker(api, w1)["last_seen_at"]) > when(before)
+    assert parse_time(worker(api, w1)["last_seen_at"]) > parse_time(before)
 
 
-def test_held_leases_are_those_that_were_not_settled(api: Api, w1: str, w2: str) -> None:
+def test_held_leases_counts_unsettled_jobs(api: Api, w1: str, w2: str) -> None:
     api.enqueue_many(4)
     jobs = api.claim(worker_id=w1, max_jobs=3)["jobs"]
     api.claim(worker_id=w2)
@@ -59,13 +59,13 @@ def test_held_leases_are_those_that_were_not_settled(api: Api, w1: str, w2: str)
     assert worker(api, w1)["held_leases"] == 1
 
 
-def test_a_claim_without_a_worker_id_leaves_no_trace(api: Api) -> None:
+def test_claim_without_worker_id_lists_no_worker(api: Api) -> None:
     api.enqueue()
     api.claim_one()
     assert api.get("/workers") == {"items": []}
 
 
-def test_workers_come_in_pages_in_the_order_of_their_ids(api: Api) -> None:
+def test_worker_list_is_paged_in_id_order(api: Api) -> None:
     names = [f"w{n}" for n in range(7)]
     for name in reversed(names):
         api.claim(worker_id=name)
@@ -74,29 +74,29 @@ def test_workers_come_in_pages_in_the_order_of_their_ids(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("limit", 0), ("limit", 1001), ("state", "run"), ("cursor", "x")])
-def test_a_bad_parameter_is_pointed_at(api: Api, name: str, value: Any) -> None:
+def test_worker_list_rejects_invalid_query_parameters_with_a_pointer(api: Api, name: str, value: Any) -> None:
     assert api.get("/workers", **{name: value}, status=422)["errors"][0]["pointer"] == f"/query/{name}"
 
 
 @pytest.mark.parametrize("directive", ["drain", "stop"])
-def test_a_worker_that_is_told_to_end_gets_no_more_jobs(api: Api, w1: str, w2: str, directive: str) -> None:
+def test_draining_or_stopping_worker_gets_no_jobs(api: Api, w1: str, w2: str, directive: str) -> None:
     api.enqueue()
     api.claim(worker_id=w1, queues=["empty"])
     assert api.post(f"/workers/{w1}/{directive}")["directive"] == directive
-    answer = api.claim(worker_id=w1, wait_seconds=20)
-    assert (answer["jobs"], answer["directive"], answer["poll_after_ms"] > 0) == ([], directive, True)
+    response = api.claim(worker_id=w1, wait_seconds=20)
+    assert (response["jobs"], response["directive"], response["poll_after_ms"] > 0) == ([], directive, True)
     assert api.claim_one(worker_id=w2)["attempt"] == 1
 
 
 @pytest.mark.parametrize("directive", ["drain", "stop"])
-def test_a_heartbeat_tells_the_directive_and_still_extends(api: Api, w1: str, directive: str) -> None:
+def test_heartbeat_returns_the_directive_and_still_extends_leases(api: Api, w1: str, directive: str) -> None:
     api.enqueue()
     job = api.claim_one(worker_id=w1)
     assert api.heartbeat(w1, job)["directive"] == "run"
-    told = api.post(f"/workers/{w1}/{directive}")
-    assert told["held_leases"] == 1
-    answer = api.heartbeat(w1, job)
-    assert (answer["directive"], answer["leases"][0]["status"], answer["leases"][0]["action"]) == (
+    directed = api.post(f"/workers/{w1}/{directive}")
+    assert directed["held_leases"] == 1
+    response = api.heartbeat(w1, job)
+    assert (response["directive"], response["leases"][0]["status"], response["leases"][0]["action"]) == (
         directive,
         "extended",
         "continue",
@@ -104,16 +104,16 @@ def test_a_heartbeat_tells_the_directive_and_still_extends(api: Api, w1: str, di
     assert api.complete(job)["status"] == "settled"
 
 
-def test_a_drained_worker_may_still_settle_with_its_claim(api: Api, w1: str) -> None:
+def test_drained_worker_can_still_settle_with_a_claim(api: Api, w1: str) -> None:
     api.enqueue_many(2)
     job = api.claim_one(worker_id=w1)
     api.post(f"/workers/{w1}/drain")
     settled = {"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"}
-    answer = api.claim(worker_id=w1, settle=[settled])
-    assert ([result["status"] for result in answer["settled"]], answer["jobs"]) == (["settled"], [])
+    response = api.claim(worker_id=w1, settle=[settled])
+    assert ([result["status"] for result in response["settled"]], response["jobs"]) == (["settled"], [])
 
 
-def test_a_resumed_worker_gets_jobs_again(api: Api, w1: str) -> None:
+def test_resumed_worker_gets_jobs_again(api: Api, w1: str) -> None:
     api.claim(worker_id=w1)
     api.post(f"/workers/{w1}/stop")
     assert api.post(f"/workers/{w1}/resume")["directive"] == "run"
@@ -122,7 +122,7 @@ def test_a_resumed_worker_gets_jobs_again(api: Api, w1: str) -> None:
     assert api.heartbeat(w1)["directive"] == "run"
 
 
-def test_the_last_directive_counts(api: Api, w1: str) -> None:
+def test_last_directive_wins(api: Api, w1: str) -> None:
     api.claim(worker_id=w1)
     for directive in ("drain", "stop", "drain"):
         api.post(f"/workers/{w1}/{directive}")
@@ -131,24 +131,24 @@ def test_the_last_directive_counts(api: Api, w1: str) -> None:
 
 
 @pytest.mark.parametrize("directive", ["drain", "stop"])
-def test_a_parked_poll_of_a_worker_that_is_told_to_end_comes_back(
+def test_waiting_poll_returns_when_its_worker_gets_a_directive(
     api: Api, w1: str, w2: str, directive: str, background: Background, eventually: Callable[..., Any]
 ) -> None:
     poll = background.submit(api.claim, worker_id=w1, wait_seconds=30)
     other = background.submit(api.claim, worker_id=w2, wait_seconds=30)
     eventually(lambda: api.get("/stats")["waiting_polls"] == 2)
     api.post(f"/workers/{w1}/{directive}")
-    answer = poll.result()
-    assert (answer["jobs"], answer["directive"]) == ([], directive)
+    response = poll.result()
+    assert (response["jobs"], response["directive"]) == ([], directive)
     assert not other.done()
     api.enqueue()
     assert len(other.result()["jobs"]) == 1
 
 
-def test_a_worker_that_polls_another_broker_is_told_too(
+def test_directive_reaches_a_worker_that_polls_another_broker(
     api: Api, w1: str, dsn: str, background: Background, eventually: Callable[..., Any]
 ) -> None:
-    with threaded_broker(QUICK, dsn) as broker:
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
         other = Api(broker.http, api.queue)
         poll = background.submit(other.claim, worker_id=w1, wait_seconds=30)
         eventually(lambda: api.get("/workers")["items"])
@@ -157,13 +157,13 @@ def test_a_worker_that_polls_another_broker_is_told_too(
 
 
 @pytest.mark.parametrize("verb", ["drain", "stop", "resume"])
-def test_a_worker_that_was_never_seen_cannot_be_told(api: Api, verb: str) -> None:
-    assert api.post(f"/workers/nobody/{verb}", status=404)["code"] == "not_found"
+def test_directive_for_an_unknown_worker_is_rejected(api: Api, verb: str) -> None:
+    assert api.post(f"/workers/unknown/{verb}", status=404)["code"] == "not_found"
     assert api.post(f"/workers/a b/{verb}", status=422)["errors"][0]["pointer"] == "/path/worker_id"
 
 
 def test_worker_ids_beyond_the_limit_of_a_key_are_served_but_not_listed(db: TestDatabase, queue: str) -> None:
-    with threaded_broker(QUICK.model_copy(update={"max_workers_per_key": 3}), db.dsn) as broker:
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"max_workers_per_key": 3}), db.dsn) as broker:
         api = Api(broker.http, queue)
         api.enqueue_many(6)
         held = [api.claim_one(worker_id=f"{queue}-{number}") for number in range(5)]
