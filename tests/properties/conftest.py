@@ -1,4 +1,7 @@
-"""Two broker processes on one database, for all properties. `PROPERTIES` in the environment says how many examples are tried."""
+"""Two broker processes on one database, for all property tests.
+
+The environment variable `PROPERTIES` sets how many examples are tried.
+"""
 
 import os
 from collections.abc import Iterator
@@ -11,37 +14,44 @@ from tests.api import Api
 from tests.broker import RunningBroker, broker_process
 from tests.database import Loop, TestDatabase, create_database
 
-QUICK = {"sweep_seconds": "0.05", "poll_seconds": "0.2", "max_crashes": "1000", "log_level": "error"}
-FEW = 25  # enough to notice that something is broken for everybody; `make properties` tries many, and other ones each time
+BROKER_SETTINGS = {"sweep_seconds": "0.05", "poll_seconds": "0.2", "max_crashes": "1000", "log_level": "error"}
+# Enough to notice a general fault. `make properties` tries many, and other ones each time.
+DEFAULT_EXAMPLES = 25
 
 
-class World(NamedTuple):
-    """What a model is compared with."""
+class BrokerPair(NamedTuple):
+    """Two brokers on one database, with which a model is compared."""
 
     brokers: tuple[RunningBroker, RunningBroker]
     db: TestDatabase
 
     def apis(self, queue: str) -> tuple[Api, Api]:
-        one, two = self.brokers
-        return Api(one.http, queue), Api(two.http, queue)
+        first, second = self.brokers
+        return Api(first.http, queue), Api(second.http, queue)
 
 
 @pytest.fixture(scope="module")
-def world(postgres: str, loop: Loop) -> Iterator[World]:
+def broker_pair(postgres: str, loop: Loop) -> Iterator[BrokerPair]:
     database = TestDatabase(create_database(postgres, loop, "properties"), loop)
-    with broker_process(database.dsn, **QUICK) as (one, _), broker_process(database.dsn, **QUICK) as (two, _):
-        yield World((one, two), database)
+    with (
+        broker_process(database.dsn, **BROKER_SETTINGS) as (first, _),
+        broker_process(database.dsn, **BROKER_SETTINGS) as (second, _),
+    ):
+        yield BrokerPair((first, second), database)
     database.close()
 
 
 @pytest.fixture(scope="package")
-def effort() -> settings:
-    """The same examples each time, unless somebody asks for more. What fails is told as it was found: brokers may not do the same twice."""
-    params = os.environ.get("PROPERTIES")
+def hypothesis_settings() -> settings:
+    """The same examples each time, unless `PROPERTIES` is set.
+
+    Failures are not shrunk: brokers may not do the same twice.
+    """
+    examples = os.environ.get("PROPERTIES")
     return settings(
-        max_examples=int(params or FEW),
-        stateful_step_count=60 if params else 30,
-        derandomize=params is None,
+        max_examples=int(examples or DEFAULT_EXAMPLES),
+        stateful_step_count=60 if examples else 30,
+        derandomize=examples is None,
         deadline=None,
         database=None,
         phases=[Phase.generate],

@@ -1,4 +1,7 @@
-"""Whatever producers, workers and operators do on two brokers: no limit is exceeded, no order broken, no unique job doubled, none lost."""
+"""Limits as a state machine: producers, workers and operators act on two brokers at random.
+
+No limit is exceeded, no strict order is broken, no unique job is duplicated, and no job is lost.
+"""
 
 import itertools
 import sys
@@ -11,17 +14,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.api import Api, Json
 from tests.conftest import wait_until
-from tests.properties.conftest import World
+from tests.properties.conftest import BrokerPair
 
-# The broker of other tests lives in this process and rolls dice too: hypothesis takes that for ours.
+# The broker of other tests runs in this process and uses `random`, which hypothesis attributes to
+# this test.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
 
 _numbers = itertools.count(1)
 
-# What is drawn never depends on what the brokers answer: they may answer in another order next time. So jobs are chosen by number, and a
-# rule for which there is no job does nothing.
+# Draws never depend on the responses of the brokers: they may come in another order next time. So
+# jobs are chosen by number, and a rule for which there is no job does nothing.
 BROKERS = st.integers(0, 1)
 JOBS = st.integers(0, 7)
 GROUPS = st.sampled_from([None, "a", "a", "a", "b"])
@@ -42,8 +46,11 @@ CONFIGS = st.sampled_from(
 
 
 @dataclass
-class Known:
-    """A job as it should be. `epoch`: since which change of rules it waits; only jobs of the same one have an order."""
+class ModelJob:
+    """A job as it should be.
+
+    `epoch`: the change of rules since which it waits. Only jobs of the same epoch have an order.
+    """
 
     id: str
     number: int
@@ -55,159 +62,175 @@ class Known:
     lease: Json = field(default_factory=dict)
 
 
-class Limits(RuleBasedStateMachine):
-    def __init__(self, world: World) -> None:
+class LimitsMachine(RuleBasedStateMachine):
+    def __init__(self, broker_pair: BrokerPair) -> None:
         super().__init__()
-        self.db = world.db
+        self.db = broker_pair.db
         self.queue = f"limits-{next(_numbers)}"
-        self.apis = world.apis(self.queue)
-        self.markers = world.apis(f"{self.queue}-marker")
+        self.apis = broker_pair.apis(self.queue)
+        self.markers = broker_pair.apis(f"{self.queue}-marker")
         self.marked = False
         self.config: Json = {}
         self.paused = False
         self.epoch = 0
-        self.jobs: dict[str, Known] = {}
+        self.jobs: dict[str, ModelJob] = {}
 
-    # What there is
+    # The model
 
-    def those(self, state: str) -> list[Known]:
+    def jobs_in(self, state: str) -> list[ModelJob]:
         return [job for job in self.jobs.values() if job.state == state]
 
-    def chosen(self, state: str, number: int) -> Known | None:
-        jobs = self.those(state)
+    def choose(self, state: str, number: int) -> ModelJob | None:
+        jobs = self.jobs_in(state)
         return jobs[number % len(jobs)] if jobs else None
 
     def running(self, group: str | None) -> int:
-        return sum(job.group == group for job in self.those("running"))
+        return sum(job.group == group for job in self.jobs_in("running"))
 
     @property
-    def slot_free(self) -> bool:
-        return len(self.those("running")) < int(self.config.get("max_running", sys.maxsize))
+    def has_free_slot(self) -> bool:
+        return len(self.jobs_in("running")) < int(self.config.get("max_running", sys.maxsize))
 
-    def place_free(self, group: str | None) -> bool:
+    def has_free_admission(self, group: str | None) -> bool:
         return group is None or self.running(group) < int(self.config.get("max_running_per_group", sys.maxsize))
 
     def claimable(self) -> bool:
-        return not self.paused and self.slot_free and any(self.place_free(job.group) for job in self.those("waiting"))
+        return (
+            not self.paused
+            and self.has_free_slot
+            and any(self.has_free_admission(job.group) for job in self.jobs_in("waiting"))
+        )
 
     # Producers
 
-    @rule(at=BROKERS, jobs=st.lists(st.tuples(GROUPS, st.integers(-1, 1), KEYS), min_size=1, max_size=5))
-    def produce(self, at: int, jobs: list[tuple[str | None, int, str | None]]) -> None:
+    @rule(broker=BROKERS, jobs=st.lists(st.tuples(GROUPS, st.integers(-1, 1), KEYS), min_size=1, max_size=5))
+    def produce(self, broker: int, jobs: list[tuple[str | None, int, str | None]]) -> None:
         for group, priority, key in jobs:
-            self.enqueue(at, group, priority, key)
+            self.enqueue(broker, group, priority, key)
 
-    def enqueue(self, at: int, group: str | None, priority: int, key: str | None) -> None:
+    def enqueue(self, broker: int, group: str | None, priority: int, key: str | None) -> None:
         body: Json = {"queue": self.queue, "job_type": "test", "priority": priority, "max_attempts": 1000}
         body |= {"group": group} if group else {}
         body |= {"unique": {"key": key}} if key else {}
-        answer = self.apis[at].http.post("/jobs", json=body)
+        response = self.apis[broker].http.post("/jobs", json=body)
         holder = self.holder(key)
         if holder is not None:
-            assert (answer.status_code, answer.json()["id"]) == (200, holder.id)
+            assert (response.status_code, response.json()["id"]) == (200, holder.id)
             return
-        assert answer.status_code == 201, answer.text
-        job_id = answer.json()["id"]
+        assert response.status_code == 201, response.text
+        job_id = response.json()["id"]
         assert job_id not in self.jobs
-        self.jobs[job_id] = Known(job_id, len(self.jobs), self.epoch, group, key)
+        self.jobs[job_id] = ModelJob(job_id, len(self.jobs), self.epoch, group, key)
 
-    def holder(self, key: str | None) -> Known | None:
+    def holder(self, key: str | None) -> ModelJob | None:
         live = [job for job in self.jobs.values() if key and job.key == key and job.state in ("waiting", "running")]
         assert len(live) <= 1
         return live[0] if live else None
 
-    @rule(at=BROKERS, number=JOBS, running=st.booleans())
-    def cancel(self, at: int, number: int, running: bool) -> None:
-        job = self.chosen("running" if running else "waiting", number)
+    @rule(broker=BROKERS, number=JOBS, running=st.booleans())
+    def cancel(self, broker: int, number: int, running: bool) -> None:
+        job = self.choose("running" if running else "waiting", number)
         if job is None:
             return
-        answer = self.apis[at].http.post(f"/jobs/{job.id}/cancel", json={})
-        assert answer.status_code == (202 if running and not job.cancel_requested else 200), answer.text
+        response = self.apis[broker].http.post(f"/jobs/{job.id}/cancel", json={})
+        assert response.status_code == (202 if running and not job.cancel_requested else 200), response.text
         job.cancel_requested = True
         if not running:
             job.state = "cancelled"
 
     # Workers
 
-    @rule(at=BROKERS, max_jobs=st.integers(1, 3))
-    def take_one_or_some(self, at: int, max_jobs: int) -> None:
-        self.claim(at, max_jobs)
+    @rule(broker=BROKERS, max_jobs=st.integers(1, 3))
+    def claim_a_few(self, broker: int, max_jobs: int) -> None:
+        self.claim(broker, max_jobs)
 
-    @rule(at=BROKERS)
-    def take_many(self, at: int) -> None:
-        self.claim(at, 10)
+    @rule(broker=BROKERS)
+    def claim_many(self, broker: int) -> None:
+        self.claim(broker, 10)
 
-    def claim(self, at: int, max_jobs: int) -> None:
+    def claim(self, broker: int, max_jobs: int) -> None:
         expected = self.claimable()
-        taken = self.apis[at].claim(max_jobs=max_jobs, wait_seconds=20 if expected else 0)["jobs"]
-        note(f"took {[self.jobs[job['id']].number for job in taken]}")
-        assert bool(taken) == expected
-        for job in taken:
-            self.take(self.jobs[job["id"]], job)
+        claimed = self.apis[broker].claim(max_jobs=max_jobs, wait_seconds=20 if expected else 0)["jobs"]
+        note(f"claimed {[self.jobs[job['id']].number for job in claimed]}")
+        assert bool(claimed) == expected
+        for job in claimed:
+            self.record_claim(self.jobs[job["id"]], job)
 
-    def take(self, job: Known, lease: Json) -> None:
+    def record_claim(self, job: ModelJob, lease: Json) -> None:
         assert job.state == "waiting"
-        assert self.slot_free
-        assert self.place_free(job.group)
-        assert not self.overtaken(job)
+        assert self.has_free_slot
+        assert self.has_free_admission(job.group)
+        assert not self.overtaken_jobs(job)
         job.state, job.lease = "running", lease
 
-    def overtaken(self, job: Known) -> list[Known]:
-        """Those of a strict group that came before it and wait. Two brokers know the time to some milliseconds, and ids go by it."""
+    def overtaken_jobs(self, job: ModelJob) -> list[ModelJob]:
+        """Returns the waiting jobs of a strict group that came before this one.
+
+        Ids must be in order, too: they contain the time, which two brokers know to a few
+        milliseconds.
+        """
         if self.config.get("max_running_per_group") != 1 or job.group is None:
             return []
-        rivals = [other for other in self.those("waiting") if other.group == job.group and other.epoch == job.epoch]
+        rivals = [other for other in self.jobs_in("waiting") if other.group == job.group and other.epoch == job.epoch]
         return [other for other in rivals if other.number < job.number and other.id < job.id]
 
     @rule(
-        at=BROKERS,
+        broker=BROKERS,
         number=JOBS,
-        way=st.sampled_from(["complete", "complete", "fail", "release", "snooze", "expire", "die"]),
+        outcome=st.sampled_from(["complete", "complete", "fail", "release", "snooze", "expire", "die_and_replay"]),
     )
-    def end(self, at: int, number: int, way: str) -> None:
-        job = self.chosen("running", number)
+    def end(self, broker: int, number: int, outcome: str) -> None:
+        job = self.choose("running", number)
         if job is not None:
-            getattr(self, way)(self.apis[at], job)
+            getattr(self, outcome)(self.apis[broker], job)
 
-    def complete(self, api: Api, job: Known) -> None:
+    def complete(self, api: Api, job: ModelJob) -> None:
         assert api.complete(job.lease)["state"] == "completed"
         job.state = "completed"
 
-    def fail(self, api: Api, job: Known) -> None:
-        self.is_back(job, api.fail(job.lease, retry_after_seconds=0)["state"])
+    def fail(self, api: Api, job: ModelJob) -> None:
+        self.record_requeue(job, api.fail(job.lease, retry_after_seconds=0)["state"])
 
-    def release(self, api: Api, job: Known) -> None:
-        self.is_back(job, api.release(job.lease)["state"])
+    def release(self, api: Api, job: ModelJob) -> None:
+        self.record_requeue(job, api.release(job.lease)["state"])
 
-    def snooze(self, api: Api, job: Known) -> None:
-        self.is_back(job, api.snooze(job.lease, 0)["state"])
+    def snooze(self, api: Api, job: ModelJob) -> None:
+        self.record_requeue(job, api.snooze(job.lease, 0)["state"])
 
-    def expire(self, api: Api, job: Known) -> None:
+    def expire(self, api: Api, job: ModelJob) -> None:
         self.db.age(job.id, 61)
         wait_until(lambda: api.job(job.id)["state"] != "running")
-        self.is_back(job, api.job(job.id)["state"])
+        self.record_requeue(job, api.job(job.id)["state"])
 
-    def die(self, api: Api, job: Known) -> None:
-        """And be replayed. Who had to make way for it has gone on meanwhile."""
+    def die_and_replay(self, api: Api, job: ModelJob) -> None:
+        """Fails the job for good and replays it.
+
+        Younger jobs of its group have gone on in the meantime.
+        """
         if job.cancel_requested:
             return
         assert api.fail(job.lease, retryable=False)["state"] == "dead"
         assert api.replay({"id": job.id})["state"] == "ready"
         job.state, job.lease, job.epoch = "waiting", {}, -1 - job.number
 
-    def is_back(self, job: Known, told: str) -> None:
-        assert told == ("cancelled" if job.cancel_requested else "ready")
+    def record_requeue(self, job: ModelJob, state: str) -> None:
+        assert state == ("cancelled" if job.cancel_requested else "ready")
         job.state = "cancelled" if job.cancel_requested else "waiting"
 
-    @rule(at=BROKERS, number=JOBS)
-    def complete_late(self, at: int, number: int) -> None:
-        """By a worker whose lease has run out: accepted, unless somebody has the job by now, or its token was used."""
-        job = self.chosen("waiting", number)
+    @rule(broker=BROKERS, number=JOBS)
+    def complete_late(self, broker: int, number: int) -> None:
+        """Completes a job after its lease has expired.
+
+        The broker accepts that, unless the job was delivered again or its token was consumed.
+        """
+        job = self.choose("waiting", number)
         if job is None or not job.lease:
             return
-        answer = self.apis[at].http.post(f"/jobs/{job.id}/complete", json={"lease_token": job.lease["lease_token"]})
-        assert answer.status_code in (200, 409)
-        if answer.status_code == 200:
+        response = self.apis[broker].http.post(
+            f"/jobs/{job.id}/complete", json={"lease_token": job.lease["lease_token"]}
+        )
+        assert response.status_code in (200, 409)
+        if response.status_code == 200:
             job.state = "completed"
 
     # Operators
@@ -218,64 +241,64 @@ class Limits(RuleBasedStateMachine):
             marker.enqueue()
         self.configure(0, config)
 
-    @rule(at=BROKERS, config=CONFIGS)
-    def configure(self, at: int, config: Json) -> None:
-        self.apis[at].configure(**config, paused=self.paused)
+    @rule(broker=BROKERS, config=CONFIGS)
+    def configure(self, broker: int, config: Json) -> None:
+        self.apis[broker].configure(**config, paused=self.paused)
         self.config = config
         self.epoch += 1
-        for job in self.those("waiting") + self.those("running"):
-            job.epoch = -1 - job.number  # they may have begun in another order
-        self.heard(at)
+        for job in self.jobs_in("waiting") + self.jobs_in("running"):
+            job.epoch = -1 - job.number  # they may have started in another order
+        self.wait_for_other_broker(broker)
 
-    @rule(at=BROKERS, seldom=st.integers(0, 3))
-    def pause_or_resume(self, at: int, seldom: int = 0) -> None:
-        if seldom and not self.paused:
+    @rule(broker=BROKERS, rarely=st.integers(0, 3))
+    def pause_or_resume(self, broker: int, rarely: int = 0) -> None:
+        if rarely and not self.paused:
             return
-        self.apis[at].resume() if self.paused else self.apis[at].pause()
+        self.apis[broker].resume() if self.paused else self.apis[broker].pause()
         self.paused = not self.paused
-        self.heard(at)
+        self.wait_for_other_broker(broker)
 
-    def heard(self, at: int) -> None:
-        """The other broker has put in force what this one was told: it has heard of what came after, twice."""
-        marker, other = self.markers[at], self.markers[1 - at]
+    def wait_for_other_broker(self, broker: int) -> None:
+        """Waits until the other broker uses the new rules: it has seen a later change, twice."""
+        marker, other = self.markers[broker], self.markers[1 - broker]
         for _ in range(2):
             marker.resume() if self.marked else marker.pause()
             self.marked = not self.marked
-            wait_until(lambda: hands_out(other) is not self.marked)
+            wait_until(lambda: delivers(other) is not self.marked)
 
-    # Always, and at the end
+    # Invariants, at each step and at the end
 
     @invariant()
     def every_job_is_where_it_should_be(self) -> None:
         counts = self.db.rows(
             "SELECT state, count(*) AS n FROM jobs WHERE id = ANY($1::uuid[]) GROUP BY state", list(self.jobs)
         )
-        told = {row["state"]: row["n"] for row in counts}
-        assert told.get("running", 0) == len(self.those("running"))
-        assert told.get("ready", 0) + told.get("parked", 0) == len(self.those("waiting"))
+        counts_by_state = {row["state"]: row["n"] for row in counts}
+        assert counts_by_state.get("running", 0) == len(self.jobs_in("running"))
+        assert counts_by_state.get("ready", 0) + counts_by_state.get("parked", 0) == len(self.jobs_in("waiting"))
 
     def teardown(self) -> None:
-        """Nothing is stuck: all that is left can be done, under the rules that are in force."""
+        """No job is stuck: all remaining jobs can be completed under the current rules."""
         if sys.exc_info()[0] is not None:
-            return  # it is broken already
+            return  # the test has failed already
         if self.paused:
             self.pause_or_resume(0)
-        at = 0
-        while self.those("waiting") or self.those("running"):
-            self.end(at, 0, "complete")
-            self.claim(at, 3) if self.those("waiting") else None
-            at = 1 - at
+        broker = 0
+        while self.jobs_in("waiting") or self.jobs_in("running"):
+            self.end(broker, 0, "complete")
+            self.claim(broker, 3) if self.jobs_in("waiting") else None
+            broker = 1 - broker
         for job in self.jobs.values():
-            assert self.apis[at].job(job.id)["state"] == job.state
-        assert self.apis[at].claim(max_jobs=10)["jobs"] == []
+            assert self.apis[broker].job(job.id)["state"] == job.state
+        assert self.apis[broker].claim(max_jobs=10)["jobs"] == []
 
 
-def hands_out(marker: Api) -> bool:
+def delivers(marker: Api) -> bool:
     jobs = marker.claim()["jobs"]
     for job in jobs:
         marker.release(job)
     return bool(jobs)
 
 
-def test_limits_hold_and_nothing_is_lost(world: World, effort: settings) -> None:
-    run_state_machine_as_test(lambda: Limits(world), settings=effort)  # type: ignore[arg-type]
+def test_limits_hold_and_no_job_is_lost(broker_pair: BrokerPair, hypothesis_settings: settings) -> None:
+    run_state_machine_as_test(lambda: LimitsMachine(broker_pair), settings=hypothesis_settings)  # type: ignore[arg-type]
