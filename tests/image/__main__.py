@@ -1,7 +1,8 @@
 """`make image-check`: builds the container image without a Docker engine and runs it as an orchestrator would.
 
-buildah builds the Dockerfile in a chroot; a base made by debootstrap stands in for the named one. The image then runs with a
-read-only root, as its own user and without capabilities, against a real Postgres: migrate, serve, health check, a job, stop."""
+buildah builds the Dockerfile in a chroot, on a base image made by debootstrap that replaces the named
+one. The image then runs with a read-only root, as its own user and without capabilities, against a
+real Postgres: migrate, serve, health check, a job, stop."""
 
 import re
 import shutil
@@ -47,26 +48,26 @@ def main() -> int:
 def build(buildah: Builder, folder: Path) -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     for base in sorted(set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE))):
-        say(f"a stand-in for {base}, by debootstrap")
+        report(f"a substitute for {base}, by debootstrap")
         build_base(buildah, f"docker.io/library/{base}", folder / "base")
-    say("buildah builds the Dockerfile")
+    report("buildah builds the Dockerfile")
     buildah("build", "--isolation=chroot", "--pull-never", "--format=docker", f"--tag={IMAGE}", str(ROOT))
 
 
 @contextmanager
 def postgres(folder: Path) -> Iterator[tuple[str, Path]]:
-    """An empty Postgres, and a folder with a socket that the image's user may use."""
+    """Runs an empty Postgres. Yields its DSN and a folder with a socket that the image's user may use."""
     with EmbeddedPostgres(folder / "data") as dsn, proxy_to(dsn) as proxy:
-        place = urlsplit(proxy.dsn)
-        sockets = Path(dict(part.split("=") for part in place.query.split("&"))["host"])
+        url = urlsplit(proxy.dsn)
+        sockets = Path(dict(part.split("=") for part in url.query.split("&"))["host"])
         for path in (sockets, *sockets.iterdir()):
             path.chmod(0o777)
-        yield place._replace(query=f"host={SOCKETS}&port=5432").geturl(), sockets
+        yield url._replace(query=f"host={SOCKETS}&port=5432").geturl(), sockets
 
 
 def check(container: Container, dsn: str) -> None:
-    say(f"added to the base: {container.size('/opt/venv', '/srv') // 2**20} MiB")
-    say(f"migrate: {container.run('migrate', DATABASE_URL=dsn)}")
+    report(f"added to the base: {container.size('/opt/venv', '/srv') // 2**20} MiB")
+    report(f"migrate: {container.run('migrate', DATABASE_URL=dsn)}")
     key = container.run(
         "keys", "create", "--name=check", "--scope=enqueue", "--scope=work", "--scope=read", DATABASE_URL=dsn
     )
@@ -74,14 +75,14 @@ def check(container: Container, dsn: str) -> None:
     broker = container.start(**environment)
     try:
         wait_until_serving(f"http://127.0.0.1:{environment['LONGSHORE_PORT']}", broker)
-        say(f"serve: process {broker.pid} listens on port {environment['LONGSHORE_PORT']}")
+        report(f"serve: process {broker.pid} listens on port {environment['LONGSHORE_PORT']}")
         container.check_health(**environment)
-        say("the image's health check passes")
+        report("the image's health check passes")
         check_api(f"http://127.0.0.1:{environment['LONGSHORE_PORT']}", key)
-        check_seal(container, broker.pid)
+        check_sandbox(container, broker.pid)
         broker.send_signal(signal.SIGTERM)
         assert broker.wait(30) == 0, f"exit status {broker.returncode}"
-        say("stop: exit status 0 after SIGTERM")
+        report("stop: exit status 0 after SIGTERM")
     finally:
         broker.kill()
         broker.communicate()
@@ -94,18 +95,18 @@ def check_api(base: str, key: str) -> None:
         (claimed,) = http.post("/claim", json={"worker_id": "check"}).raise_for_status().json()["jobs"]
         http.post(f"/jobs/{claimed['id']}/complete", json={"lease_token": claimed["lease_token"]}).raise_for_status()
         assert http.get(f"/jobs/{job['id']}").json()["state"] == "completed"
-    say("ready; a job was enqueued, claimed and completed")
+    report("ready; a job was enqueued, claimed and completed")
 
 
-def check_seal(container: Container, pid: int) -> None:
-    """The broker has its own uid and no capabilities, and neither it nor its user can write to the image."""
+def check_sandbox(container: Container, pid: int) -> None:
+    """Checks that the broker has its own uid, no capabilities, and cannot write to the image."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     assert status["Uid"] == ["65532"] * 4, status["Uid"]
     assert [status[name] for name in ("NoNewPrivs", "CapEff", "CapBnd")] == [["1"], ["0" * 16], ["0" * 16]]
     attempt = "import errno\ntry: open('/srv/new', 'w')\nexcept OSError as error: print(errno.errorcode[error.errno])"
     assert container.execute(["python", "-c", attempt]) == "EROFS"
-    say("uid 65532, no capabilities, no new privileges, read-only root")
+    report("uid 65532, no capabilities, no new privileges, read-only root")
 
 
 def free_port() -> int:
@@ -114,7 +115,7 @@ def free_port() -> int:
         return port
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     print(f"image-check: {line}", flush=True)
 
 

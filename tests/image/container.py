@@ -1,6 +1,7 @@
-"""A container without an engine: the image's root file system mounted read-only, its user, no capabilities, `/tmp` in memory.
+"""A container without a container engine: the image's root file system mounted read-only, the image's
+user, no capabilities, `/tmp` in memory.
 
-What an engine would add and this does not have: a network of its own, limits of memory and processes, a seccomp profile."""
+An engine would add a separate network, limits of memory and processes, and a seccomp profile."""
 
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 from tests.image.base import Builder
 
-SOCKETS = "/tmp/postgres"  # where the container finds the folder with the database's socket
+SOCKETS = "/tmp/postgres"  # the folder with the database's socket, inside the container
 
 # All mounts exist in a mount namespace of this process only.
 ENTER = """
@@ -31,7 +32,7 @@ exec chroot "$root" setpriv --reuid "${user%:*}" --regid "${user#*:}" --clear-gr
 
 
 class Container:
-    """Runs commands as the image's configuration says."""
+    """Runs commands with the image's configuration."""
 
     def __init__(self, *, root: Path, config: dict[str, Any], sockets: Path) -> None:
         self._root = root
@@ -43,14 +44,14 @@ class Container:
         return sum(path.lstat().st_size for path in files)
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        """The image's entrypoint with these arguments; none: with the image's own command."""
+        """Starts the image's entrypoint with these arguments; without arguments, with the image's command."""
         return self._start([*self._config["Entrypoint"], *(arguments or self._config["Cmd"])], environment)
 
     def run(self, *arguments: str, **environment: str) -> str:
         return self._result(self.start(*arguments, **environment))
 
     def execute(self, command: list[str], **environment: str) -> str:
-        """Any command beside the entrypoint, as `docker exec` does."""
+        """Runs any command instead of the entrypoint, as `docker exec` does."""
         return self._result(self._start(command, environment))
 
     def check_health(self, **environment: str) -> str:
@@ -60,8 +61,8 @@ class Container:
 
     def _start(self, command: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
         variables = [*self._config["Env"], *(f"{name}={value}" for name, value in environment.items())]
-        place = [str(self._root), self._config["User"], self._config["WorkingDir"], str(self._sockets)]
-        enter = ["unshare", "--mount", "sh", "-c", ENTER, "enter", *place]
+        parameters = [str(self._root), self._config["User"], self._config["WorkingDir"], str(self._sockets)]
+        enter = ["unshare", "--mount", "sh", "-c", ENTER, "enter", *parameters]
         return subprocess.Popen(
             [*enter, "--ignore-environment", *variables, *command],
             text=True,

@@ -1,4 +1,4 @@
-"""The example workers, each with the test's handler in the place that is marked for the user's."""
+"""The example workers, each with the test's handler instead of the user's."""
 
 import re
 import shutil
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from app.db.migrations import ROOT
 
-# What all handlers do, by job type:
-# echo            returns the payload;
-# fail            fails;
-# not_json        returns what has no JSON form;
-# wait            creates the file `<path>.begun`, waits for `<path>.go`, returns {};
-# until_cancelled waits until the job is cancelled.
+# The handlers, by job type:
+# echo             returns the payload
+# fail             fails
+# not_json         returns a value that JSON cannot represent
+# wait             creates the file `<path>.started`, waits for `<path>.go`, returns {}
+# until_cancelled  waits until the job is cancelled
 
 PYTHON = """
 def handle(job, cancelled):
@@ -27,7 +27,7 @@ def handle(job, cancelled):
     if kind == "until_cancelled":
         cancelled.wait()
         raise RuntimeError("cancelled")
-    open(payload + ".begun", "w").close()
+    open(payload + ".started", "w").close()
     while not os.path.exists(payload + ".go"):
         time.sleep(0.01)
     return {}
@@ -42,7 +42,7 @@ async function handle(job, cancelled) {
     while (!cancelled.aborted) await sleep(10);
     throw new Error("cancelled");
   }
-  writeFileSync(job.payload + ".begun", "");
+  writeFileSync(job.payload + ".started", "");
   while (!existsSync(job.payload + ".go")) await sleep(10);
   return {};
 }
@@ -56,30 +56,32 @@ handle() {
     until_cancelled) sleep 1000 ;;
     wait)
       path=$(tr -d '"')
-      touch "$path.begun"
+      touch "$path.started"
       until [ -e "$path.go" ]; do sleep 0.05; done
       echo '{}' ;;
   esac
 }
 """
-IN_README = f"{PYTHON}\ndef work(job):\n    return handle(job, None)\n"
-MARKED = re.compile(r"(?<=Yours: begin\n).*?(?=(?:#|//) Yours: end\n)", re.DOTALL)
-IN_README_MARKED = re.compile(r"^def work\(job\):.*?\n(?=\n)", re.DOTALL | re.MULTILINE)
+README_HANDLER = f"{PYTHON}\ndef work(job):\n    return handle(job, None)\n"
+PLACEHOLDER = re.compile(r"(?<=Yours: begin\n).*?(?=(?:#|//) Yours: end\n)", re.DOTALL)
+README_PLACEHOLDER = re.compile(r"^def work\(job\):.*?\n(?=\n)", re.DOTALL | re.MULTILINE)
 
 
 class Example(NamedTuple):
     file: str
     program: str
     handler: str
-    marked: "re.Pattern[str]" = MARKED
+    placeholder: "re.Pattern[str]" = PLACEHOLDER
     stops_cancelled_jobs: bool = True
 
     def command(self, folder: Path) -> list[str]:
-        """How a user runs a copy of it. A machine without the program fails the test: the README says that tests need it."""
+        """Returns the command by which a user runs a copy of the worker.
+
+        A machine without the program fails the test: the documentation says that tests need it."""
         program = shutil.which(self.program)
         assert program is not None, f"{self.program} is not on the PATH: `make test` needs it for {self.file}"
-        text, count = self.marked.subn(lambda _: self.handler, self._text())
-        assert count == 1, f"{self.file} has one place for the user's own work"
+        text, count = self.placeholder.subn(lambda _: self.handler, self._text())
+        assert count == 1, f"{self.file} must have exactly one place for the user's handler"
         copy = folder / self.file
         copy.write_text(text)
         return [program, str(copy)]
@@ -92,7 +94,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES = [
-    Example("README.md", sys.executable, IN_README, IN_README_MARKED, stops_cancelled_jobs=False),
+    Example("README.md", sys.executable, README_HANDLER, README_PLACEHOLDER, stops_cancelled_jobs=False),
     Example("worker.py", "python3", PYTHON),
     Example("worker.mjs", "node", NODE),
     Example("worker.sh", "bash", BASH),
