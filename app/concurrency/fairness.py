@@ -1,6 +1,4 @@
-"""Pure decisions of the group scheduler: how many jobs of a group are admitted now, and in which
-passes.
-"""
+"""Pure decisions of the group scheduler: capacity of a group, and passes of a fair queue."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

@@ -141,8 +141,9 @@ class GroupScheduler:
             raise
 
     async def _scan(self) -> None:
-        """Finds groups with free capacity and pending jobs: jobs enqueued by SQL, and those of a
-        broker that died.
+        """Finds groups with free capacity and pending jobs.
+
+        These are groups of jobs enqueued by SQL, and of brokers that died before they could decide.
         """
         for cooldown in self._cooldowns:
             if cooldown.until <= self._infra.now():
@@ -198,17 +199,14 @@ class GroupScheduler:
         )
 
     def _forget_passes(self, lane: int, used: Mapping[str, int]) -> None:
-        """Forgets the passes that were used, unless another job of the group has moved in the
-        meantime.
-        """
+        """Forgets the passes that were used, unless another job of the group has moved since."""
         remembered = self._last_passes.get(lane, {})
         for group, number in used.items():
             if remembered.get(group) == number:
                 del remembered[group]
 
     async def _revoke_for_older_jobs(self, transaction: Executor, lane: int, groups: Sequence[str]) -> None:
-        """Keeps a strict group in order: an older pending job goes before a younger one that no
-        worker has started.
+        """Lets an older pending job of a strict group go before a younger, unstarted one.
 
         The older job was replayed, or its parents took long.
         """
@@ -261,8 +259,9 @@ class GroupScheduler:
     async def _next_waiting(
         self, transaction: Executor, lane: int, capacities: Mapping[str, GroupCapacity]
     ) -> list[WaitingRow]:
-        """Reads groups that need a probe first: if the batch ended before them, their cool-down
-        would end without one.
+        """Reads the pending jobs to admit. Groups that need a probe come first.
+
+        If the batch ended before such a group, its cool-down would end without a probe.
         """
         params = [
             (group, capacity.admissions)
@@ -355,7 +354,8 @@ class GroupScheduler:
 
 
 def _probe_state(cooldown: CooldownRow | None, states: Mapping[UUID, str]) -> str | None:
-    """Returns the state of the half-open probe; None if there is no probe, or if it has left the
-    table of live jobs.
+    """Returns the state of the half-open probe.
+
+    None if there is no probe, or if it has left the table of live jobs.
     """
     return states.get(cooldown.probe) if cooldown is not None and cooldown.probe is not None else None

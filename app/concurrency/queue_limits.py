@@ -45,8 +45,9 @@ class QueueLimits:
         return await self.remaining_rate(db, queue, lane, limit)
 
     async def remaining_rate(self, db: Executor, queue: Queue, lane: int, limit: int) -> Allowance:
-        """Sliding window: no window of `per_seconds`, wherever it begins, contains more than
-        `rate.limit` jobs.
+        """Returns what the rate limit allows: a sliding window.
+
+        No window of `per_seconds`, wherever it begins, contains more than `rate.limit` jobs.
 
         - Time does not go back behind the last recorded usage, because brokers know the database's
           clock to a few milliseconds only.

@@ -49,8 +49,9 @@ class RuleChanges:
         infra.config_versions.subscribe("policies", self.apply_changes)
 
     async def apply_changes(self) -> None:
-        """Counts the running jobs of queues whose rules have changed before any claim asks for the
-        count.
+        """Finds queues whose rules have changed, and counts their running jobs.
+
+        The count is there before any claim asks for it.
 
         If that is impossible now, because another transaction has locked a row, it is done later:
         no other caller has to wait for it.
@@ -123,9 +124,7 @@ class RuleChanges:
         await for_each(list(self._page_starts), self._check_page)
 
     async def _check_page(self, lane: int) -> None:
-        """Makes ready jobs of held groups pending, and pending jobs of groups that are not held
-        ready.
-        """
+        """Makes ready jobs of held groups pending, and pending jobs of other groups ready."""
         after, changes = self._page_starts[lane], self._changes[lane]
         page = await store.apply_rules_to_page(self._infra.db, lane, after, self._queues.held_groups(lane), PAGE_SIZE)
         if page.ready:

@@ -4,8 +4,9 @@ from app.http.schema_types import UNSET, UUID, Instant, Int32, ResponseModel, Un
 
 
 class Reason(ResponseModel, kw_only=True):
-    """One reason why a job is not running: for programs (`code`), for people (`detail`), with its
-    facts.
+    """A reason why a job is not running.
+
+    `code` is for programs, `detail` for people; the other fields are its facts.
 
     Codes of a job that is held back: `not_due`, `waiting_for_jobs`, `queue_paused`,
     `queue_at_limit`, `rate_limited`, `group_at_limit`, `group_at_rest` (the group is cooling down),

@@ -1,8 +1,8 @@
 """Deletes rows past their retention.
 
 These are dead letters, deduplication keys, workers, poll history and old statistics. Queued jobs
-are never deleted. Finished jobs are dropped by partition (partitions.py). One broker at
-a time, the leader, runs the cleaner.
+are never deleted. Finished jobs are dropped by partition (partitions.py). One broker at a time, the
+leader, runs the cleaner.
 
 Ages are measured by the retention clock, which follows a jump of the database clock only a day
 later: a wrong clock must not delete anything.

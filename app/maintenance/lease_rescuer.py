@@ -1,5 +1,6 @@
-"""Rescues jobs whose lease has expired: their worker has crashed, hangs, or has lost its
-connection.
+"""Rescues jobs whose lease has expired.
+
+Their worker has crashed, hangs, or has lost its connection.
 
     running -> ready | pending   the job has attempts left
     running -> scheduled         the run reached its timeout; the job is retried after a back-off

@@ -2,7 +2,7 @@
 
     running -> ready | pending | ...   as if the worker had released the job
 
-The restored database does not know what workers were told after that time.
+The restored database does not know which responses workers got after that time.
 """
 
 from uuid import UUID
@@ -18,8 +18,9 @@ _BEGINNING = (-(2**31), UUID(int=0))  # before the first lane and job
 
 
 async def end_leases(infra: Infrastructure, settlements: SettlementService) -> int:
-    """Releases every lease and returns their number: the attempt is given back, the token is
-    consumed.
+    """Releases every lease. Returns how many.
+
+    The attempt is given back, and the token is consumed.
 
     - In the time that was lost, the job may have been settled or delivered to another worker. The
       worker that holds the restored lease must not settle the job now.

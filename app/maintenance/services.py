@@ -1,5 +1,6 @@
-"""Runs periodic services: each in a named task, at an interval or when woken, until the process
-ends.
+"""Runs periodic services.
+
+Each runs in a named task, at an interval or when woken, until the process ends.
 
 A service that is `leader_only` runs in one broker at a time. Leadership is a lease, a row in
 `leaders`:
@@ -95,8 +96,9 @@ class ServiceRunner:
             log.exception("service failed", service=service.name)
 
     async def _leads(self, service: PeriodicService) -> bool:
-        """Renews the lease when half of it is over, or earlier if it would not last until the next
-        run.
+        """Returns whether this broker leads. Renews the lease when half of it is over.
+
+        Renews earlier if the lease would not last until the next run.
         """
         seconds = max(LEAD_SECONDS, 2 * service.seconds)
         now = time.monotonic()

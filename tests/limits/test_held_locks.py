@@ -15,8 +15,9 @@ WAITERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' 
 
 @pytest.fixture
 def queues(api: Api) -> list[str]:
-    """A limited queue, whose lane lock exists because a job was claimed from it; and an unlimited
-    one.
+    """A limited queue and an unlimited one.
+
+    The lane lock of the first exists, because a job was claimed from it.
     """
     api.configure(max_running=5)
     api.enqueue()
