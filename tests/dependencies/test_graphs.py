@@ -1,4 +1,4 @@
-"""Whole graphs: every job runs once, and after all that it waits for."""
+"""Whole graphs: every job runs once, after all its parents."""
 
 from collections.abc import Iterator
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.api import Api, Json
 from tests.conftest import wait_until
-from tests.dependencies.family import Family, born
+from tests.dependencies.job_graph import JobGraph, enqueue_graph
 
-# The broker lives in this process and rolls dice too: hypothesis takes that for ours.
+# The broker in this process uses `random` too, and hypothesis warns about it.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
@@ -18,66 +18,66 @@ pytestmark = pytest.mark.filterwarnings(
 Parents = dict[str, list[str]]
 
 
-def outcome(job: Json, bad: frozenset[str]) -> Json:
-    """As a settlement: those that are bad die."""
+def outcome(job: Json, failing: frozenset[str]) -> Json:
+    """The settlement of a job: a failing job dies, others complete."""
     lease = {"job_id": job["id"], "lease_token": job["lease_token"]}
-    if job["job_type"] in bad:
+    if job["job_type"] in failing:
         return {**lease, "outcome": "fail", "retryable": False, "error": {"message": "it broke"}}
     return {**lease, "outcome": "complete"}
 
 
-def rounds(api: Api, bad: frozenset[str] = frozenset()) -> Iterator[list[str]]:
-    """Works until nothing waits any more, and tells who ran in which hand-out."""
+def claim_rounds(api: Api, failing: frozenset[str] = frozenset()) -> Iterator[list[str]]:
+    """Runs all jobs. Yields the job types of each claim."""
     while wait_until(lambda: not api.counts().keys() & {"blocked"} or api.counts().get("ready")) and api.counts().get(
         "ready"
     ):
         jobs = api.claim(max_jobs=1000)["jobs"]
         yield [job["job_type"] for job in jobs]
-        api.settle(*[outcome(job, bad) for job in jobs])
+        api.settle(*[outcome(job, failing) for job in jobs])
 
 
-def worked(api: Api, bad: frozenset[str] = frozenset()) -> list[str]:
-    return [name for names in rounds(api, bad) for name in names]
+def run_all(api: Api, failing: frozenset[str] = frozenset()) -> list[str]:
+    return [name for names in claim_rounds(api, failing) for name in names]
 
 
-def expected(parents: Parents, bad: frozenset[str]) -> dict[str, str]:
-    """Parents come before their children here."""
+def expected(parents: Parents, failing: frozenset[str]) -> dict[str, str]:
+    """The final states. `parents` lists parents before their children."""
     states: dict[str, str] = {}
     for name, awaited in parents.items():
         cancelled = any(states[parent] != "completed" for parent in awaited)
-        states[name] = "cancelled" if cancelled else "dead" if name in bad else "completed"
+        states[name] = "cancelled" if cancelled else "dead" if name in failing else "completed"
     return states
 
 
-def check(api: Api, family: Family, parents: Parents, order: list[str], bad: frozenset[str] = frozenset()) -> None:
-    states = expected(parents, bad)
-    assert family.states() == states
+def check(api: Api, graph: JobGraph, parents: Parents, order: list[str], failing: frozenset[str] = frozenset()) -> None:
+    states = expected(parents, failing)
+    assert graph.states() == states
     assert sorted(order) == sorted(name for name in parents if states[name] != "cancelled")
     assert all(order.index(parent) < order.index(name) for name in order for parent in parents[name])
 
 
-def test_a_diamond(api: Api) -> None:
+def test_diamond_graph_runs_in_order(api: Api) -> None:
     parents: Parents = {"top": [], "left": ["top"], "right": ["top"], "bottom": ["left", "right"]}
-    family = born(api, parents)
-    check(api, family, parents, worked(api))
+    graph = enqueue_graph(api, parents)
+    check(api, graph, parents, run_all(api))
 
 
-def test_a_diamond_with_a_bad_side(api: Api) -> None:
+def test_diamond_graph_with_a_failing_side_cancels_its_bottom(api: Api) -> None:
     parents: Parents = {"top": [], "left": ["top"], "right": ["top"], "bottom": ["left", "right"], "end": ["bottom"]}
-    family = born(api, parents)
-    bad = frozenset({"left"})
-    check(api, family, parents, worked(api, bad), bad)
+    graph = enqueue_graph(api, parents)
+    failing = frozenset({"left"})
+    check(api, graph, parents, run_all(api, failing), failing)
 
 
-def test_a_lattice(api: Api) -> None:
+def test_lattice_graph_runs_in_order(api: Api) -> None:
     parents: Parents = {
         f"j{row}{n}": [f"j{row - 1}{m}" for m in range(5)] if row else [] for row in range(6) for n in range(5)
     }
-    family = born(api, parents)
-    check(api, family, parents, worked(api))
+    graph = enqueue_graph(api, parents)
+    check(api, graph, parents, run_all(api))
 
 
-def test_a_thousand_children_of_one_parent(api: Api) -> None:
+def test_parent_unblocks_a_thousand_children(api: Api) -> None:
     parent = api.enqueue(job_type="parent")
     api.batch(*[{"depends_on": [parent["id"]]}] * 1000)
     api.batch(*[{"depends_on": [parent["id"]]}] * 500)
@@ -86,14 +86,14 @@ def test_a_thousand_children_of_one_parent(api: Api) -> None:
     wait_until(lambda: api.counts() == {"completed": 1, "ready": 1500})
 
 
-def test_a_thousand_children_are_cancelled_with_one_parent(api: Api) -> None:
+def test_failed_parent_cancels_a_thousand_children(api: Api) -> None:
     api.batch({"ref": "parent"}, *[{"depends_on": ["parent"], "queue": f"{api.queue}-{n % 2}"} for n in range(999)])
     api.fail(api.claim_one(), retryable=False)
     wait_until(lambda: api.get("/stats")["counts"]["cancelled"] == 999)
     assert api.get("/stats")["counts"]["blocked"] == 0
 
 
-def test_a_thousand_parents_of_one_child(api: Api) -> None:
+def test_child_may_have_a_thousand_parents(api: Api) -> None:
     *parents, child = [
         result["job_id"]
         for result in api.batch(*[{"ref": f"p{n}"} for n in range(999)], {"depends_on": [f"p{n}" for n in range(999)]})[
@@ -105,22 +105,22 @@ def test_a_thousand_parents_of_one_child(api: Api) -> None:
     wait_until(lambda: api.counts() == {"completed": 999, "ready": 1})
 
 
-def test_a_chain_of_a_thousand_may_stand_in_any_order(api: Api) -> None:
+def test_chain_of_a_thousand_jobs_may_be_in_any_order_in_the_batch(api: Api) -> None:
     jobs = [{"ref": f"r{n}", "depends_on": [f"r{n - 1}"] if n else []} for n in range(1000)]
     assert api.batch(*jobs[::-1])["created"] == 1000
     assert api.counts() == {"ready": 1, "blocked": 999}
     api.cancel({"id": api.claim_one()["id"]}, status=202)
 
 
-def test_a_chain_is_cancelled_link_by_link(api: Api) -> None:
+def test_cancelled_job_cancels_the_chain_behind_it(api: Api) -> None:
     parents: Parents = {f"r{n}": [f"r{n - 1}"] if n else [] for n in range(60)}
-    family = born(api, parents)
-    family.cancel("r0")
+    graph = enqueue_graph(api, parents)
+    graph.cancel("r0")
     wait_until(lambda: api.counts() == {"cancelled": 60})
 
 
-def test_half_a_million_edges_are_checked_in_no_time_worth_speaking_of(api: Api) -> None:
-    """All jobs wait for all before them; the last one for itself. Nothing is stored, but the way round is found."""
+def test_cycle_is_found_among_half_a_million_edges(api: Api) -> None:
+    """Every job depends on all jobs before it, and the last one on itself. Nothing is stored."""
     jobs = [{"ref": f"{n}", "depends_on": [f"{m}" for m in range(n)]} for n in range(999)]
     problem = api.batch(*jobs, {"ref": "last", "depends_on": ["last"]}, status=422)
     assert problem["errors"][0]["detail"] == "last -> last"
@@ -128,7 +128,7 @@ def test_half_a_million_edges_are_checked_in_no_time_worth_speaking_of(api: Api)
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[Parents, frozenset[str]]:
-    """Any graph without circles: each job waits for some of those before it."""
+    """Acyclic graphs: each job depends on some of the jobs before it."""
     names = [f"j{n}" for n in range(draw(st.integers(1, 12)))]
     parents = {
         name: sorted(draw(st.sets(st.sampled_from(names[:n]), max_size=4))) if n else [] for n, name in enumerate(names)
@@ -138,9 +138,11 @@ def graphs(draw: st.DrawFn) -> tuple[Parents, frozenset[str]]:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs(), st.randoms(use_true_random=False))
-def test_any_graph_runs_in_order_and_once(api: Api, drawn: tuple[Parents, frozenset[str]], random: object) -> None:
-    parents, bad = drawn
+def test_any_acyclic_graph_runs_in_order_and_once(
+    api: Api, drawn: tuple[Parents, frozenset[str]], random: object
+) -> None:
+    parents, failing = drawn
     shuffled = sorted(parents, key=lambda name: random.random())  # type: ignore[attr-defined]
-    family = born(api, {name: parents[name] for name in shuffled})
-    check(api, family, parents, worked(api, bad), bad)
+    graph = enqueue_graph(api, {name: parents[name] for name in shuffled})
+    check(api, graph, parents, run_all(api, failing), failing)
     api.post(f"/queues/{api.queue}/purge", {"dry_run": False})

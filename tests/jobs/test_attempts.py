@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tests.api import Api, Json, when
+from tests.api import Api, Json, parse_time
 from tests.database import TestDatabase
 
 
@@ -11,11 +11,11 @@ def counters(job: Json) -> tuple[int, int, int]:
     return job["attempt"], job["crashes"], job["deliveries"]
 
 
-def test_a_job_that_never_ran_has_none(api: Api) -> None:
+def test_job_that_never_ran_has_no_attempts(api: Api) -> None:
     assert api.attempts(api.enqueue()) == []
 
 
-def test_a_running_job_has_the_one_that_goes_on(api: Api) -> None:
+def test_running_job_has_its_current_attempt(api: Api) -> None:
     job = api.enqueue()
     api.claim_one(worker_id="w1")
     (attempt,) = api.attempts(job)
@@ -27,7 +27,7 @@ def test_a_running_job_has_the_one_that_goes_on(api: Api) -> None:
     }
 
 
-def test_every_attempt_is_told_oldest_first(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_attempts_are_listed_oldest_first(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
     job = api.enqueue()
     api.fail(api.claim_one(worker_id="w1"), retry_after_seconds=0, error={"message": "no", "error_type": "Net"})
     api.claim_one(worker_id="w2", wait_seconds=20)
@@ -40,10 +40,10 @@ def test_every_attempt_is_told_oldest_first(api: Api, db: TestDatabase, eventual
         (3, "w3", "complete"),
     ]
     assert [a.get("error", {}).get("error_type") for a in attempts] == ["Net", "lease_expired", None]
-    assert all(when(a["started_at"]) <= when(a["ended_at"]) for a in attempts)
+    assert all(parse_time(a["started_at"]) <= parse_time(a["ended_at"]) for a in attempts)
 
 
-def test_the_attempts_of_a_dead_job_are_kept(api: Api) -> None:
+def test_dead_job_keeps_its_attempts(api: Api) -> None:
     job = api.enqueue(max_attempts=2)
     api.fail(api.claim_one(), "one", retry_after_seconds=0)
     api.fail(api.claim_one(wait_seconds=20), "two")
@@ -51,7 +51,7 @@ def test_the_attempts_of_a_dead_job_are_kept(api: Api) -> None:
     assert [attempt["error"]["message"] for attempt in api.attempts(job)] == ["one", "two"]
 
 
-def test_pages_have_every_attempt_though_the_clock_was_set_back_between_them(api: Api, db: TestDatabase) -> None:
+def test_attempt_pages_are_complete_when_the_clock_was_set_back(api: Api, db: TestDatabase) -> None:
     job = api.enqueue(max_attempts=9)
     for n in range(3):
         api.fail(api.claim_one(wait_seconds=20), str(n), retry_after_seconds=0)
@@ -60,7 +60,7 @@ def test_pages_have_every_attempt_though_the_clock_was_set_back_between_them(api
     assert [attempt["error"]["message"] for page in pages for attempt in page] == ["2", "0", "1"]
 
 
-def test_of_many_failures_the_last_twenty_are_kept(api: Api) -> None:
+def test_last_twenty_failed_attempts_are_stored(api: Api) -> None:
     job = api.enqueue(max_attempts=100)
     for n in range(23):
         api.fail(api.claim_one(wait_seconds=20), str(n), retry_after_seconds=0)
@@ -70,13 +70,13 @@ def test_of_many_failures_the_last_twenty_are_kept(api: Api) -> None:
     assert [attempt["outcome"] for attempt in api.attempts(job)] == ["fail"] * 20 + ["complete"]
 
 
-def test_a_failure_spends_an_attempt(api: Api) -> None:
+def test_failure_costs_an_attempt(api: Api) -> None:
     job = api.enqueue()
     api.fail(api.claim_one())
     assert counters(api.job(job["id"])) == (1, 0, 1)
 
 
-def test_release_and_snooze_give_the_attempt_back_but_not_the_delivery(api: Api) -> None:
+def test_release_and_snooze_return_the_attempt_but_not_the_delivery(api: Api) -> None:
     job = api.enqueue()
     api.release(api.claim_one())
     assert counters(api.job(job["id"])) == (0, 0, 1)
@@ -86,9 +86,7 @@ def test_release_and_snooze_give_the_attempt_back_but_not_the_delivery(api: Api)
     assert api.attempts(job) == []
 
 
-def test_a_lease_that_runs_out_spends_an_attempt_and_a_crash(
-    api: Api, db: TestDatabase, eventually: Callable[..., Any]
-) -> None:
+def test_expired_lease_costs_an_attempt_and_a_crash(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
     job = api.enqueue()
     api.claim_one()
     db.age(job["id"], 61)
@@ -97,7 +95,7 @@ def test_a_lease_that_runs_out_spends_an_attempt_and_a_crash(
     assert api.claim_one()["deliveries"] == 2
 
 
-def test_three_crashes_are_poison(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_job_with_three_crashes_is_dead_as_poison(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
     job = api.enqueue(max_attempts=100)
     for _ in range(3):
         api.claim_one(wait_seconds=20)
@@ -107,7 +105,9 @@ def test_three_crashes_are_poison(api: Api, db: TestDatabase, eventually: Callab
     assert (dead["state_reason"], counters(dead)) == ("poison", (3, 3, 3))
 
 
-def test_a_crash_at_the_last_attempt_is_the_end(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_crash_in_the_last_attempt_exhausts_the_attempts(
+    api: Api, db: TestDatabase, eventually: Callable[..., Any]
+) -> None:
     job = api.enqueue(max_attempts=1)
     api.claim_one()
     db.age(job["id"], 61)

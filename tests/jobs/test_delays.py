@@ -1,4 +1,4 @@
-"""run_at, delay_seconds and POST /jobs/{id}/run-now: not before its time, and on time."""
+"""run_at, delay_seconds and POST /jobs/{id}/run-now: jobs start on time and not earlier."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, when
+from tests.api import Api, parse_time
 from tests.database import TestDatabase
 from tests.polls import Background
 
@@ -14,36 +14,36 @@ YEAR = 366 * 24 * 60 * 60
 
 
 @pytest.mark.parametrize("fields", [{"delay_seconds": 60}, {"run_at": 60}])
-def test_a_delayed_job_is_scheduled_and_not_handed_out(api: Api, db: TestDatabase, fields: dict[str, Any]) -> None:
+def test_delayed_job_is_scheduled_and_not_delivered(api: Api, db: TestDatabase, fields: dict[str, Any]) -> None:
     if "run_at" in fields:
         fields = {"run_at": db.instant(fields["run_at"])}
     job = api.enqueue(**fields)
-    assert (job["state"], when(job["run_at"]) > when(job["created_at"])) == ("scheduled", True)
+    assert (job["state"], parse_time(job["run_at"]) > parse_time(job["created_at"])) == ("scheduled", True)
     assert api.claim()["jobs"] == []
     assert api.job(job["id"]) == job
 
 
-def test_a_run_at_is_kept_exactly(api: Api, db: TestDatabase) -> None:
+def test_run_at_is_stored_exactly(api: Api, db: TestDatabase) -> None:
     at = db.instant(60)
     assert api.enqueue(run_at=at)["run_at"] == at
 
 
-def test_a_run_at_of_another_zone_is_told_in_utc(api: Api, db: TestDatabase) -> None:
+def test_run_at_of_another_time_zone_is_returned_in_utc(api: Api, db: TestDatabase) -> None:
     at = db.instant(60)
     job = api.enqueue(run_at=datetime.fromisoformat(at).astimezone(timezone(timedelta(hours=2))).isoformat())
     assert (job["run_at"], api.job(job["id"])["run_at"]) == (at, at)
 
 
-def test_a_run_at_in_the_past_is_ready_now(api: Api, db: TestDatabase) -> None:
+def test_job_with_run_at_in_the_past_is_ready(api: Api, db: TestDatabase) -> None:
     assert api.enqueue(run_at=db.instant(-60))["state"] == "ready"
     assert api.enqueue(run_at="1970-01-01T00:00:00Z")["state"] == "ready"
 
 
-def test_no_delay_is_ready_now(api: Api) -> None:
+def test_job_with_zero_delay_is_ready(api: Api) -> None:
     assert api.enqueue(delay_seconds=0)["state"] == "ready"
 
 
-def test_a_job_becomes_ready_when_its_time_comes(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_scheduled_job_becomes_ready_when_it_is_due(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
     job = api.enqueue(delay_seconds=60)
     other = api.enqueue(delay_seconds=3600)
     db.age(job["id"], 60)
@@ -52,21 +52,21 @@ def test_a_job_becomes_ready_when_its_time_comes(api: Api, db: TestDatabase, eve
     assert api.counts() == {"ready": 1, "scheduled": 1}
 
 
-def test_a_poll_gets_a_job_on_time_and_not_before(api: Api, db: TestDatabase) -> None:
+def test_poller_gets_a_scheduled_job_on_time_and_not_earlier(api: Api, db: TestDatabase) -> None:
     job = api.enqueue(run_at=db.instant(0.3))
     claimed = api.claim_one(wait_seconds=20)
     assert claimed["id"] == job["id"]
-    assert when(api.job(job["id"])["started_at"]) >= when(job["run_at"])
+    assert parse_time(api.job(job["id"])["started_at"]) >= parse_time(job["run_at"])
 
 
-def test_a_poll_in_a_broker_hears_of_a_time_that_comes(
+def test_waiting_poller_is_woken_when_a_job_becomes_due(
     api: Api, db: TestDatabase, background: Background, eventually: Callable[..., Any]
 ) -> None:
-    poll = background.submit(api.claim_one, wait_seconds=20)
+    poller = background.submit(api.claim_one, wait_seconds=20)
     eventually(lambda: api.get("/stats")["waiting_polls"] == 1)
     job = api.enqueue(delay_seconds=60)
     db.age(job["id"], 60)
-    assert poll.result()["id"] == job["id"]
+    assert poller.result()["id"] == job["id"]
 
 
 def test_many_due_jobs_become_ready_together(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
@@ -79,29 +79,29 @@ def test_many_due_jobs_become_ready_together(api: Api, db: TestDatabase, eventua
 def test_run_now_makes_a_scheduled_job_ready(api: Api) -> None:
     job = api.enqueue(delay_seconds=600)
     ready = api.post(f"/jobs/{job['id']}/run-now")
-    assert (ready["state"], when(ready["run_at"]) < when(job["run_at"])) == ("ready", True)
+    assert (ready["state"], parse_time(ready["run_at"]) < parse_time(job["run_at"])) == ("ready", True)
     assert api.claim_one()["id"] == job["id"]
 
 
-def test_run_now_wakes_a_poll(api: Api, background: Background) -> None:
+def test_run_now_wakes_a_poller(api: Api, background: Background) -> None:
     job = api.enqueue(delay_seconds=600)
-    poll = background.submit(api.claim_one, wait_seconds=20)
+    poller = background.submit(api.claim_one, wait_seconds=20)
     api.post(f"/jobs/{job['id']}/run-now")
-    assert poll.result()["id"] == job["id"]
+    assert poller.result()["id"] == job["id"]
 
 
-def test_run_now_ends_a_back_off(api: Api) -> None:
+def test_run_now_ends_the_back_off(api: Api) -> None:
     job = api.enqueue()
     api.fail(api.claim_one(), retry_after_seconds=600)
     assert "state_reason" not in api.post(f"/jobs/{job['id']}/run-now")
 
 
-def test_run_now_leaves_a_ready_job_as_it_is(api: Api) -> None:
+def test_run_now_does_not_change_a_ready_job(api: Api) -> None:
     job = api.enqueue()
     assert api.post(f"/jobs/{job['id']}/run-now") == job
 
 
-def test_run_now_is_too_late_for_a_job_that_runs_or_has_ended(api: Api) -> None:
+def test_run_now_rejects_running_and_finished_jobs(api: Api) -> None:
     job = api.enqueue()
     claimed = api.claim_one()
     assert api.post(f"/jobs/{job['id']}/run-now", status=409)["state"] == "running"
@@ -109,7 +109,7 @@ def test_run_now_is_too_late_for_a_job_that_runs_or_has_ended(api: Api) -> None:
     assert api.post(f"/jobs/{job['id']}/run-now", status=409)["state"] == "completed"
 
 
-def test_a_year_ahead_is_allowed(api: Api) -> None:
+def test_delay_of_a_year_is_accepted(api: Api) -> None:
     assert api.enqueue(delay_seconds=YEAR)["state"] == "scheduled"
 
 
@@ -134,5 +134,5 @@ def test_a_year_ahead_is_allowed(api: Api) -> None:
         ({"run_at": None}, "/run_at"),
     ],
 )
-def test_a_time_that_is_none_is_refused(api: Api, fields: dict[str, Any], pointer: str) -> None:
+def test_invalid_run_at_or_delay_is_rejected(api: Api, fields: dict[str, Any], pointer: str) -> None:
     assert api.post("/jobs", {"job_type": "test", **fields}, status=422)["errors"][0]["pointer"] == pointer

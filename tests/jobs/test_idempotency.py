@@ -13,42 +13,42 @@ def enqueue(api: Api, key: str, *, status: int = 201, **fields: Any) -> Json:
     return job
 
 
-def test_the_same_key_gives_the_same_job(api: Api) -> None:
+def test_same_idempotency_key_returns_the_same_job(api: Api) -> None:
     first = enqueue(api, "k", payload={"n": 1})
     assert enqueue(api, "k", payload={"n": 1}) == first
     assert api.counts() == {"ready": 1}
 
 
-def test_another_key_gives_another_job(api: Api) -> None:
+def test_different_idempotency_key_creates_another_job(api: Api) -> None:
     assert enqueue(api, "k1")["id"] != enqueue(api, "k2")["id"]
 
 
-def test_a_repeated_call_tells_the_job_as_it_is_now(api: Api) -> None:
+def test_repeated_enqueue_returns_the_job_as_it_is_now(api: Api) -> None:
     first = enqueue(api, "k")
     api.complete(api.claim_one(), result=42)
     again = enqueue(api, "k")
     assert (again["id"], again["state"], again["result"]) == (first["id"], "completed", 42)
 
 
-def test_the_order_of_keys_in_the_body_does_not_matter(api: Api) -> None:
+def test_key_order_of_a_repeated_body_does_not_matter(api: Api) -> None:
     first = api.post("/jobs", {"queue": api.queue, "job_type": "test", "priority": 1}, status=201, key="k")
     again = api.post("/jobs", {"priority": 1, "job_type": "test", "queue": api.queue}, status=201, key="k")
     assert again["id"] == first["id"]
 
 
-def test_the_same_key_with_another_body_is_refused(api: Api) -> None:
+def test_same_idempotency_key_with_another_body_is_rejected(api: Api) -> None:
     enqueue(api, "k", payload=1)
     assert enqueue(api, "k", payload=2, status=422)["code"] == "idempotency_key_reused"
     assert api.counts() == {"ready": 1}
 
 
-def test_calls_with_one_key_at_once_make_one_job(api: Api, background: Background) -> None:
+def test_concurrent_enqueues_with_one_key_create_one_job(api: Api, background: Background) -> None:
     jobs = list(background.map(lambda _: enqueue(api, "k"), range(16)))
     assert len({job["id"] for job in jobs}) == 1
     assert api.counts() == {"ready": 1}
 
 
-def test_a_key_whose_first_call_has_not_ended_is_in_use(api: Api, db: TestDatabase) -> None:
+def test_idempotency_key_is_in_use_while_the_first_call_runs(api: Api, db: TestDatabase) -> None:
     key = digest("enqueue", "enqueue_job", "k")
     first_call = "INSERT INTO keys (lane, digest, expires_at) VALUES ($1, $2, now() + interval '1 day')"
     with db.uncommitted(first_call, lane_of_key(key, KEY_LANES), key):
@@ -56,12 +56,12 @@ def test_a_key_whose_first_call_has_not_ended_is_in_use(api: Api, db: TestDataba
     assert enqueue(api, "k")["state"] == "ready"
 
 
-def test_a_refused_call_does_not_use_the_key_up(api: Api) -> None:
+def test_rejected_enqueue_does_not_use_up_its_idempotency_key(api: Api) -> None:
     enqueue(api, "k", priority=99_999, status=422)
     assert enqueue(api, "k", priority=1)["priority"] == 1
 
 
-def test_a_key_is_taken_over_when_its_time_has_passed(api: Api, db: TestDatabase) -> None:
+def test_expired_idempotency_key_can_be_used_again(api: Api, db: TestDatabase) -> None:
     first = enqueue(api, "k", payload=1)
     db.execute("UPDATE keys SET expires_at = now() - interval '1 minute'")
     other = enqueue(api, "k", payload=2)
@@ -69,51 +69,50 @@ def test_a_key_is_taken_over_when_its_time_has_passed(api: Api, db: TestDatabase
     assert enqueue(api, "k", payload=2)["id"] == other["id"]
 
 
-def test_the_two_enqueues_do_not_share_keys(api: Api) -> None:
-    one = enqueue(api, "k")
-    many = api.batch({}, key="k")
-    assert many["results"][0]["job_id"] != one["id"]
+def test_single_and_batch_enqueue_do_not_share_idempotency_keys(api: Api) -> None:
+    single = enqueue(api, "k")
+    batch = api.batch({}, key="k")
+    assert batch["results"][0]["job_id"] != single["id"]
 
 
-def test_a_claim_may_use_the_key_of_an_enqueue(api: Api) -> None:
+def test_claim_may_use_the_idempotency_key_of_an_enqueue(api: Api) -> None:
     job = enqueue(api, "k")
     assert api.claim_one(key="k")["id"] == job["id"]
 
 
-def test_a_repeated_batch_gives_the_same_ids_in_the_same_order(api: Api) -> None:
+def test_repeated_batch_returns_the_same_ids_in_the_same_order(api: Api) -> None:
     jobs = [{"queue": f"{api.queue}-{n % 3}", "payload": n} for n in range(12)]
     first = api.batch(*jobs, key="k")
     assert api.batch(*jobs, key="k") == first
     assert len(api.get("/jobs")["items"]) == 12
 
 
-def test_a_repeated_batch_that_is_not_atomic_gives_the_same_answer(api: Api) -> None:
+def test_repeated_non_atomic_batch_returns_the_same_response(api: Api) -> None:
     jobs: list[Json] = [{}, {"job_type": "a b"}, {}]
     first = api.batch(*jobs, key="k", atomic=False, status=207)
     again = api.batch(*jobs, key="k", atomic=False, status=207)
-    assert first["results"][1]["problem"].pop("instance") != again["results"][1]["problem"].pop(
-        "instance"
-    )  # they are two requests
+    instances = [response["results"][1]["problem"].pop("instance") for response in (first, again)]
+    assert instances[0] != instances[1]  # the instance is the request
     assert again == first
     assert api.counts() == {"ready": 2}
 
 
-def test_the_same_key_with_another_batch_is_refused(api: Api) -> None:
+def test_same_idempotency_key_with_another_batch_is_rejected(api: Api) -> None:
     api.batch({}, {}, key="k")
     assert api.batch({}, key="k", status=422)["code"] == "idempotency_key_reused"
     assert api.counts() == {"ready": 2}
 
 
-def test_a_refused_batch_does_not_use_the_key_up(api: Api) -> None:
+def test_rejected_batch_does_not_use_up_its_idempotency_key(api: Api) -> None:
     api.batch({}, {"job_type": "a b"}, key="k", status=422)
     assert api.batch({}, {}, key="k")["created"] == 2
 
 
-def test_batches_with_one_key_at_once_are_stored_once(api: Api, background: Background) -> None:
+def test_concurrent_batches_with_one_key_are_stored_once(api: Api, background: Background) -> None:
     answers = list(background.map(lambda _: api.batch({}, {"queue": f"{api.queue}-b"}, key="k"), range(8)))
     assert all(answer == answers[0] for answer in answers)
     assert api.counts() == {"ready": 1}
 
 
-def test_a_key_that_is_no_name_is_refused(api: Api) -> None:
+def test_invalid_idempotency_key_is_rejected(api: Api) -> None:
     assert enqueue(api, "k k", status=422)["code"] == "validation_failed"

@@ -1,4 +1,4 @@
-"""Lists stop at a number of bytes: the page is short and has a cursor, and the broker reads no more from the database either."""
+"""Byte limit of lists: the page is short and has a cursor, and the broker reads no more rows."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from tests.api import Api, Json
 from tests.broker import broker_process, threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.edge.test_memory import Memory
 
@@ -17,9 +17,9 @@ CAP = 20 * KIB
 
 
 @pytest.fixture
-def short(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
-    """A broker whose lists stop at 20 KiB."""
-    with threaded_broker(QUICK.model_copy(update={"max_list_bytes": CAP}), dsn) as broker:
+def limited(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
+    """A broker whose list pages end at 20 KiB."""
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"max_list_bytes": CAP}), dsn) as broker:
         yield Api(broker.http, queue)
 
 
@@ -28,11 +28,11 @@ def schema(number: int) -> Json:
 
 
 def fill(api: Api) -> dict[str, tuple[str, Json]]:
-    """Lists with at least 36 KiB each: path and parameters."""
+    """Creates lists of at least 36 KiB each. Returns their paths and parameters."""
     job = {"payload": "x" * 6 * KIB, "metadata": {"m": "x" * KIB}}
     api.batch(*[job] * 6)
     for _ in range(6):
-        api.dead({"message": "no", "details": "x" * 6 * KIB}, queue=f"{api.queue}.dead")
+        api.dead_letter({"message": "no", "details": "x" * 6 * KIB}, queue=f"{api.queue}.dead")
     for number in range(6):
         api.put(
             f"/schedules/{api.queue}-{number}",
@@ -75,11 +75,11 @@ def key(item: Json) -> Any:
     return item.get("id") or item.get("name") or item["started_at"]
 
 
-def test_every_list_stops_at_the_limit_and_goes_on_with_its_cursor(api: Api, short: Api) -> None:
+def test_every_list_ends_a_page_at_the_byte_limit_and_continues_with_its_cursor(api: Api, limited: Api) -> None:
     wrong: dict[str, Any] = {}
     for name, (path, params) in fill(api).items():
         whole = [item for _, items in pages(api, path, params) for item in items]
-        parts = pages(short, path, params)
+        parts = pages(limited, path, params)
         if (
             len(parts) < 2
             or max(size for size, _ in parts) > CAP + 200
@@ -89,18 +89,18 @@ def test_every_list_stops_at_the_limit_and_goes_on_with_its_cursor(api: Api, sho
     assert wrong == {}
 
 
-def test_an_item_larger_than_the_limit_is_a_page_of_its_own(api: Api, short: Api) -> None:
+def test_item_larger_than_the_byte_limit_is_a_page_of_its_own(api: Api, limited: Api) -> None:
     large = api.enqueue(payload="x" * 2 * CAP)
     small = api.enqueue()
-    found = [[item["id"] for item in items] for _, items in pages(short, "/jobs", {"order": "asc"})]
+    found = [[item["id"] for item in items] for _, items in pages(limited, "/jobs", {"order": "asc"})]
     assert found == [[large["id"]], [small["id"]]]
 
 
-def test_payloads_can_be_left_out(api: Api, short: Api) -> None:
+def test_lists_can_omit_payloads(api: Api, limited: Api) -> None:
     jobs = [api.enqueue(payload="x" * CAP) for _ in range(3)]
-    letters = [api.dead(queue=f"{api.queue}.dead", payload="x" * CAP) for _ in range(3)]
-    (listed,) = [items for _, items in pages(short, "/jobs", {"queue": api.queue, "payload": "false"})]
-    (dead,) = [items for _, items in pages(short, "/dead-letters", {"payload": "false"})]
+    letters = [api.dead_letter(queue=f"{api.queue}.dead", payload="x" * CAP) for _ in range(3)]
+    (listed,) = [items for _, items in pages(limited, "/jobs", {"queue": api.queue, "payload": "false"})]
+    (dead,) = [items for _, items in pages(limited, "/dead-letters", {"payload": "false"})]
     assert listed == [
         {name: value for name, value in api.job(job["id"]).items() if name != "payload"} for job in reversed(jobs)
     ]
@@ -109,18 +109,18 @@ def test_payloads_can_be_left_out(api: Api, short: Api) -> None:
     assert [job for job in api.get("/jobs", payload="true")["items"] if "payload" not in job] == []
 
 
-def test_the_limit_is_published(api: Api, short: Api) -> None:
-    assert (api.get("/limits")["max_list_bytes"], short.get("/limits")["max_list_bytes"]) == (8 * KIB * KIB, CAP)
+def test_byte_limit_of_lists_is_published(api: Api, limited: Api) -> None:
+    assert (api.get("/limits")["max_list_bytes"], limited.get("/limits")["max_list_bytes"]) == (8 * KIB * KIB, CAP)
 
 
-def test_a_list_of_100_mb_takes_little_memory(dsn: str, db: TestDatabase, queue: str) -> None:
-    """The whole list is six times what a page may be, and the broker reads one page from the database."""
+def test_listing_100_mb_of_jobs_takes_little_memory(dsn: str, db: TestDatabase, queue: str) -> None:
+    """The list is six times as large as a page, and the broker reads one page from the database."""
     with broker_process(dsn, log_level="error") as (broker, process):
         api, memory = Api(broker.http, queue), Memory(process.pid)
         for _ in range(16):
             api.batch(*[{"payload": "x" * 250_000}] * 25)
         api.get("/jobs", limit=1000)
-        memory.forget_peak()
+        memory.reset_peak()
         before = memory.now()
         response = broker.http.get("/jobs", params={"limit": 1000})
         assert len(response.content) <= 8 * KIB * KIB + 200

@@ -1,4 +1,7 @@
-"""Instants at the ends of Postgres' calendar break nothing. Earlier releases accepted them, so some databases have them."""
+"""Jobs with instants of minus infinity can be read and run.
+
+Earlier releases accepted such instants, so some databases contain them.
+"""
 
 import re
 from collections.abc import Callable
@@ -23,9 +26,9 @@ def test_job_due_since_minus_infinity_can_be_read_and_run(api: Api, db: TestData
     db.execute("UPDATE jobs SET run_at = '-infinity' WHERE id = $1", job["id"])
     for path in ("/stats", f"/queues/{api.queue}/stats", "/jobs", f"/jobs/{job['id']}", f"/jobs/{job['id']}/explain"):
         api.get(path)
-    held = api.claim_one(wait_seconds=5)
+    claimed = api.claim_one(wait_seconds=5)
     api.get("/stats")
-    api.release(held)
+    api.release(claimed)
     assert api.complete(api.claim_one(wait_seconds=5))["state"] == "completed"
 
 

@@ -1,4 +1,4 @@
-"""How a purge goes about it: in batches, telling the lanes, and writing down what others wait for."""
+"""A purge works in batches, rescans the lanes, and records removed jobs that have dependents."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from app.broker import Broker, build_broker
 from app.db.lanes import lane_of
 from app.purging.purging import BATCH, QueuePurger
 from app.queues.schemas import PurgeQueue, QueuePurged
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 
 QUEUE = "mail"
-LANES = [256, 257]  # of the first queue
+LANES = [256, 257]  # the lanes of the first queue
 JOBS = """
 INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload, awaited)
 SELECT $1, new.id, 'ready', now(), 0, 5, 'test', '{}', $3
@@ -23,8 +23,8 @@ FROM unnest($2::uuid[]) AS new (id)
 
 
 @pytest.fixture
-def alone(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
-    """A database that no broker works on: nobody takes away what is written there."""
+def database_without_broker(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    """A database without a broker, so that no service changes its rows."""
     database = TestDatabase(create_database(postgres, loop, "purging"), loop)
     database.empty()
     database.execute("DELETE FROM endings")
@@ -34,8 +34,8 @@ def alone(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture
-def quiet(alone: TestDatabase, loop: Loop) -> Iterator[Broker]:
-    broker_services = build_broker(QUICK, alone.dsn)
+def services(database_without_broker: TestDatabase, loop: Loop) -> Iterator[Broker]:
+    broker_services = build_broker(TEST_SETTINGS, database_without_broker.dsn)
     loop.run(broker_services.infra.db.open())
     loop.run(broker_services.infra.clock.refresh(broker_services.infra.db))
     yield broker_services
@@ -49,7 +49,7 @@ def add(broker_services: Broker, db: TestDatabase, lane: int, count: int, *, awa
 
 
 def purge(broker_services: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
-    """What it answers, and the lanes that were told, once per batch."""
+    """The response, and the rescanned lanes, once for each batch."""
     lanes: list[int] = []
     return loop.run(
         QueuePurger(broker_services.infra, broker_services.queues, broker_services.signals, lanes.append).purge(
@@ -58,34 +58,40 @@ def purge(broker_services: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
     ), lanes
 
 
-def test_many_jobs_go_in_batches_and_each_tells_its_lane(quiet: Broker, alone: TestDatabase, loop: Loop) -> None:
+def test_purge_removes_jobs_in_batches_and_rescans_the_lane_after_each(
+    services: Broker, database_without_broker: TestDatabase, loop: Loop
+) -> None:
     counts = {LANES[0]: 2 * BATCH + 500, LANES[1]: BATCH}
     for lane, count in counts.items():
-        add(quiet, alone, lane, count)
-    answer, lanes = purge(quiet, loop)
+        add(services, database_without_broker, lane, count)
+    answer, lanes = purge(services, loop)
     assert answer == QueuePurged(matched=sum(counts.values()), purged=sum(counts.values()))
-    assert alone.value("SELECT count(*) FROM jobs") == 0
-    deltas = alone.rows("SELECT lane, ready FROM stat_deltas")
+    assert database_without_broker.value("SELECT count(*) FROM jobs") == 0
+    deltas = database_without_broker.rows("SELECT lane, ready FROM stat_deltas")
     assert Counter(lanes) == Counter(row["lane"] for row in deltas)
     assert {lane: -sum(row["ready"] for row in deltas if row["lane"] == lane) for lane in counts} == counts
     assert max(-row["ready"] for row in deltas) == BATCH
 
 
-def test_what_others_wait_for_is_written_down_as_purged(quiet: Broker, alone: TestDatabase, loop: Loop) -> None:
+def test_purged_job_with_dependents_is_recorded_as_finished_parent(
+    services: Broker, database_without_broker: TestDatabase, loop: Loop
+) -> None:
     for lane in LANES:
-        add(quiet, alone, lane, 3)
-    awaited = [job_id for lane in LANES for job_id in add(quiet, alone, lane, 2, awaited=True)]
-    answer, _ = purge(quiet, loop)
+        add(services, database_without_broker, lane, 3)
+    awaited = [job_id for lane in LANES for job_id in add(services, database_without_broker, lane, 2, awaited=True)]
+    answer, _ = purge(services, loop)
     assert answer.purged == 10
-    endings = alone.rows("SELECT lane, id, state FROM endings ORDER BY lane, id")
+    endings = database_without_broker.rows("SELECT lane, id, state FROM endings ORDER BY lane, id")
     assert [(row["lane"], str(row["id"]), row["state"]) for row in endings] == [
         (lane_of(UUID(id_)), id_, "purged") for id_ in awaited
     ]
 
 
-def test_an_ending_that_was_written_before_stays(quiet: Broker, alone: TestDatabase, loop: Loop) -> None:
-    """A job that died and was replayed may be purged before all who waited for it know of its death."""
-    (job_id,) = add(quiet, alone, LANES[0], 1, awaited=True)
-    alone.execute("INSERT INTO endings (lane, id, state) VALUES ($1, $2, 'dead')", LANES[0], job_id)
-    assert purge(quiet, loop)[0].purged == 1
-    assert [row["state"] for row in alone.rows("SELECT state FROM endings")] == ["dead"]
+def test_purge_keeps_an_earlier_record_of_a_finished_parent(
+    services: Broker, database_without_broker: TestDatabase, loop: Loop
+) -> None:
+    """A job that died and was replayed may be purged before its children are resolved."""
+    (job_id,) = add(services, database_without_broker, LANES[0], 1, awaited=True)
+    database_without_broker.execute("INSERT INTO endings (lane, id, state) VALUES ($1, $2, 'dead')", LANES[0], job_id)
+    assert purge(services, loop)[0].purged == 1
+    assert [row["state"] for row in database_without_broker.rows("SELECT state FROM endings")] == ["dead"]

@@ -1,4 +1,4 @@
-"""A service that shares the database: its role was granted longshore_producer and nothing else, and has a schema of its own."""
+"""A service (`shop`) that shares the database: its role has longshore_producer and its own schema."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ import pytest
 from tests.api import Api, Json
 from tests.database import Loop, TestDatabase
 
-# Roles belong to the server, which other databases of this run share: the role may be there already.
-ARRIVES = """
+# Roles belong to the server, which the other databases of this test run share: the role may exist.
+CREATE_SHOP = """
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'shop') THEN
@@ -25,7 +25,7 @@ CREATE SCHEMA shop AUTHORIZATION shop;
 
 
 class Session:
-    """A connection on which jobs are enqueued."""
+    """A connection that enqueues jobs."""
 
     def __init__(self, dsn: str, loop: Loop, queue: str) -> None:
         self._loop = loop
@@ -39,15 +39,15 @@ class Session:
         return self._loop.run(self._connection.fetchval(sql, *args))
 
     def enqueue(self, **fields: Any) -> str:
-        """The id of the job: of this test's queue and of type test, unless it says otherwise."""
-        named = {"job_type": "test", "queue": self.queue, **fields}
-        arguments = ", ".join(f"{name} => ${number}" for number, name in enumerate(named, 1))
-        return str(self.value(f"SELECT longshore_enqueue_v1({arguments})", *named.values()))
+        """Enqueues a job of this test's queue and of type `test` by default. Returns its id."""
+        parameters = {"job_type": "test", "queue": self.queue, **fields}
+        arguments = ", ".join(f"{name} => ${number}" for number, name in enumerate(parameters, 1))
+        return str(self.value(f"SELECT longshore_enqueue_v1({arguments})", *parameters.values()))
 
-    def refused(self, **fields: Any) -> asyncpg.PostgresError:
-        with pytest.raises(asyncpg.PostgresError) as refused:
+    def enqueue_error(self, **fields: Any) -> asyncpg.PostgresError:
+        with pytest.raises(asyncpg.PostgresError) as error:
             self.enqueue(**fields)
-        return refused.value
+        return error.value
 
     @contextmanager
     def transaction(self, end: str = "COMMIT") -> Iterator[None]:
@@ -59,52 +59,58 @@ class Session:
         self._loop.run(self._connection.close())
 
 
-def as_shop(dsn: str) -> str:
+def shop_dsn(dsn: str) -> str:
     assert "//postgres@" in dsn
     return dsn.replace("//postgres@", "//shop@")
 
 
 @pytest.fixture(scope="package")
-def shared(database: TestDatabase) -> Iterator[TestDatabase]:
-    """The broker's database, with the service in it."""
-    database.execute(ARRIVES)
+def shared_database(database: TestDatabase) -> Iterator[TestDatabase]:
+    """The broker's database, with the role and the schema of the service."""
+    database.execute(CREATE_SHOP)
     yield database
     database.execute("DROP SCHEMA shop CASCADE")
 
 
 @pytest.fixture
-def shop(shared: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
-    """The service."""
-    session = Session(as_shop(db.dsn), db.loop, queue)
+def shop(shared_database: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
+    """A session of the service."""
+    session = Session(shop_dsn(db.dsn), db.loop, queue)
     yield session
     session.close()
 
 
 @pytest.fixture
-def rival(shared: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
-    """The same service, on another connection."""
-    session = Session(as_shop(db.dsn), db.loop, queue)
+def other_session(shared_database: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
+    """Another session of the service."""
+    session = Session(shop_dsn(db.dsn), db.loop, queue)
     yield session
     session.close()
 
 
 @pytest.fixture
-def owner(db: TestDatabase, queue: str) -> Iterator[Session]:
-    """Who can see what the service has done, and has not committed yet: the function does the same for whoever calls it."""
+def owner_session(db: TestDatabase, queue: str) -> Iterator[Session]:
+    """A session of the owner, which can read the jobs that it has enqueued and not committed yet.
+
+    The function does the same for every caller.
+    """
     session = Session(db.dsn, db.loop, queue)
     yield session
     session.close()
 
 
-class Asks:
-    """Asks for the key, by either way; gives the id of the job that has it."""
+class KeyedEnqueues:
+    """Enqueues jobs with a unique key by SQL or over HTTP.
+
+    Returns the id of the job that has the key.
+    """
 
     def __init__(self, shop: Session, api: Api) -> None:
         self.shop = shop
         self.api = api
 
-    def by(self, way: str, key: str = "k", **fields: Any) -> str:
-        return self.sql(key, **fields) if way == "sql" else self.http(key, **fields)["id"]
+    def via(self, source: str, key: str = "k", **fields: Any) -> str:
+        return self.sql(key, **fields) if source == "sql" else self.http(key, **fields)["id"]
 
     def sql(self, key: str = "k", **fields: Any) -> str:
         if "for_seconds" in fields:
@@ -119,11 +125,11 @@ class Asks:
 
 
 @pytest.fixture
-def poll_history(shop: Session, api: Api) -> Asks:
+def keyed(shop: Session, api: Api) -> KeyedEnqueues:
     api.configure()
-    return Asks(shop, api)
+    return KeyedEnqueues(shop, api)
 
 
 def without_times(job: Json) -> Json:
-    """What two jobs that were asked for alike have in common."""
+    """The fields that two equal requests have in common."""
     return {name: value for name, value in job.items() if name not in ("id", "created_at", "run_at")}

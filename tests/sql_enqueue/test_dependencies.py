@@ -1,4 +1,4 @@
-"""depends_on: a job that came by SQL waits for others, and others wait for it."""
+"""depends_on: a job enqueued by SQL waits for others, and others wait for it."""
 
 import pytest
 
@@ -9,61 +9,63 @@ from tests.polls import Background
 from tests.sql_enqueue.conftest import Session, without_times
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'longshore' AND wait_event_type = 'Lock'"
-KEPT = "SELECT keep_until - finished_at AS kept, archive, attempt, deliveries FROM finished_jobs WHERE id = $1"
+RETENTION = "SELECT keep_until - finished_at AS kept, archive, attempt, deliveries FROM finished_jobs WHERE id = $1"
 
 
-def ended(api: Api, how: str) -> str:
-    """A job that has ended like this."""
+def finished_job(api: Api, state: str) -> str:
+    """A job in this final state."""
     job = api.enqueue()
-    if how == "cancelled":
+    if state == "cancelled":
         api.cancel(job)
-    elif how == "dead":
+    elif state == "dead":
         api.fail(api.claim_one(), retryable=False)
     else:
         api.complete(api.claim_one(), result=17)
-    assert api.job(job["id"])["state"] == how
+    assert api.job(job["id"])["state"] == state
     return str(job["id"])
 
 
-def told(job: Json) -> tuple[str, str | None]:
+def state_and_reason(job: Json) -> tuple[str, str | None]:
     return job["state"], job.get("state_reason")
 
 
-def test_a_job_waits_for_its_parent_and_gets_its_result(shop: Session, api: Api) -> None:
+def test_sql_child_waits_for_its_parent_and_gets_its_result(shop: Session, api: Api) -> None:
     parent = api.enqueue()["id"]
     child = shop.enqueue(depends_on=[parent])
-    assert told(api.job(child)) == ("blocked", "waiting_for_jobs")
+    assert state_and_reason(api.job(child)) == ("blocked", "waiting_for_jobs")
     assert api.counts() == {"ready": 1, "blocked": 1}
     api.complete(api.claim_one(), result=17)
     claimed = api.claim_one(wait_seconds=20, parent_results=True)
     assert claimed["id"] == child
-    assert [(one["job_id"], one["result"]) for one in claimed["parent_results"]] == [(parent, 17)]
+    assert [(parent_result["job_id"], parent_result["result"]) for parent_result in claimed["parent_results"]] == [
+        (parent, 17)
+    ]
 
 
-def test_a_whole_chain_of_one_transaction(shop: Session, api: Api) -> None:
+def test_one_transaction_may_enqueue_a_chain(shop: Session, api: Api) -> None:
     with shop.transaction():
         first = shop.enqueue()
         second = shop.enqueue(depends_on=[first])
         third = shop.enqueue(depends_on=[first, second, first])
     assert api.job(third)["depends_on"] == [first, second]
     for job_id in (first, second, third):
-        held = api.claim_one(wait_seconds=20)
-        assert held["id"] == job_id
-        api.complete(held)
+        claimed = api.claim_one(wait_seconds=20)
+        assert claimed["id"] == job_id
+        api.complete(claimed)
 
 
-def test_parents_in_many_lanes_and_queues(shop: Session, api: Api) -> None:
+def test_sql_child_may_have_parents_in_many_lanes_and_queues(shop: Session, api: Api) -> None:
     api.configure(lanes=16)
     parents = [shop.enqueue(queue=queue) for queue in (api.queue, f"{api.queue}-2") for _ in range(8)]
     child = shop.enqueue(queue=f"{api.queue}-3", depends_on=parents)
     for queue in (api.queue, f"{api.queue}-2"):
-        for held in api.claim(queues=[queue], max_jobs=8)["jobs"]:
+        for claimed in api.claim(queues=[queue], max_jobs=8)["jobs"]:
             assert api.job(child)["state"] == "blocked"
-            api.complete(held)
+            api.complete(claimed)
     assert api.claim_one(queues=[f"{api.queue}-3"], wait_seconds=20)["id"] == child
 
 
-def test_a_job_over_http_waits_for_one_that_came_by_sql(shop: Session, api: Api) -> None:
+def test_http_child_waits_for_a_sql_parent(shop: Session, api: Api) -> None:
     parent = shop.enqueue()
     child = api.enqueue(depends_on=[parent])
     assert child["state"] == "blocked"
@@ -72,71 +74,71 @@ def test_a_job_over_http_waits_for_one_that_came_by_sql(shop: Session, api: Api)
 
 
 @pytest.mark.parametrize("policy", [None, "cancel", "run"])
-@pytest.mark.parametrize("how", ["completed", "dead", "cancelled"])
-def test_a_parent_that_has_ended_already(
-    shop: Session, api: Api, db: TestDatabase, how: str, policy: str | None
+@pytest.mark.parametrize("state", ["completed", "dead", "cancelled"])
+def test_sql_and_http_treat_a_finished_parent_alike(
+    shop: Session, api: Api, db: TestDatabase, state: str, policy: str | None
 ) -> None:
     api.configure(retention={"finished_seconds": 5000, "mode": "detach"})
-    parent = ended(api, how)
+    parent = finished_job(api, state)
     before = api.counts()
-    mine = api.job(
-        shop.enqueue(depends_on=[parent], on_parent_failure=policy, unique_key="mine", group_key="g", tags=["a"])
+    by_sql = api.job(
+        shop.enqueue(depends_on=[parent], on_parent_failure=policy, unique_key="by sql", group_key="g", tags=["a"])
     )
     after = api.counts()
-    same: Json = {"depends_on": [parent], "unique": {"key": "theirs"}, "group": "g", "tags": ["a"]}
-    theirs = api.enqueue(**same | ({"on_parent_failure": policy} if policy else {}))
-    assert told(mine) == (
-        ("ready", None) if how == "completed" or policy == "run" else ("cancelled", "dependency_failed")
+    same: Json = {"depends_on": [parent], "unique": {"key": "by http"}, "group": "g", "tags": ["a"]}
+    by_http = api.enqueue(**same | ({"on_parent_failure": policy} if policy else {}))
+    assert state_and_reason(by_sql) == (
+        ("ready", None) if state == "completed" or policy == "run" else ("cancelled", "dependency_failed")
     )
-    unlike = {"unique_key", "finished_at"}
-    assert {k: v for k, v in without_times(mine).items() if k not in unlike} == {
-        k: v for k, v in without_times(api.job(theirs["id"])).items() if k not in unlike
+    different = {"unique_key", "finished_at"}
+    assert {k: v for k, v in without_times(by_sql).items() if k not in different} == {
+        k: v for k, v in without_times(api.job(by_http["id"])).items() if k not in different
     }
     assert {state: count - before.get(state, 0) for state, count in after.items() if count != before.get(state, 0)} == {
-        mine["state"]: 1
+        by_sql["state"]: 1
     }
-    assert [dict(row) for row in db.rows(KEPT, mine["id"])] == [dict(row) for row in db.rows(KEPT, theirs["id"])]
+    assert [dict(row) for row in db.rows(RETENTION, by_sql["id"])] == [
+        dict(row) for row in db.rows(RETENTION, by_http["id"])
+    ]
 
 
-def test_one_that_is_cancelled_is_kept_as_long_as_the_settings_say_by_default(
-    shop: Session, api: Api, db: TestDatabase
-) -> None:
-    parent = ended(api, "dead")
-    mine, theirs = shop.enqueue(depends_on=[parent]), api.enqueue(depends_on=[parent])["id"]
-    assert dict(db.row(KEPT, mine)) == dict(db.row(KEPT, theirs))
+def test_sql_child_cancelled_on_enqueue_has_the_default_retention(shop: Session, api: Api, db: TestDatabase) -> None:
+    parent = finished_job(api, "dead")
+    by_sql, by_http = shop.enqueue(depends_on=[parent]), api.enqueue(depends_on=[parent])["id"]
+    assert dict(db.row(RETENTION, by_sql)) == dict(db.row(RETENTION, by_http))
 
 
-def test_one_of_several_has_ended(shop: Session, api: Api) -> None:
-    done, living = ended(api, "completed"), api.enqueue()["id"]
-    child = shop.enqueue(depends_on=[done, living])
-    assert (api.job(child)["state"], api.job(child)["depends_on"]) == ("blocked", [done, living])
+def test_sql_child_waits_only_for_live_parents(shop: Session, api: Api) -> None:
+    done, live = finished_job(api, "completed"), api.enqueue()["id"]
+    child = shop.enqueue(depends_on=[done, live])
+    assert (api.job(child)["state"], api.job(child)["depends_on"]) == ("blocked", [done, live])
     api.complete(api.claim_one())
     assert api.claim_one(wait_seconds=20)["id"] == child
 
 
 @pytest.mark.parametrize(("policy", "state"), [("cancel", "cancelled"), ("run", "ready")])
-def test_a_parent_that_fails_later(shop: Session, api: Api, policy: str, state: str) -> None:
+def test_policy_of_a_sql_child_applies_when_its_parent_fails(shop: Session, api: Api, policy: str, state: str) -> None:
     api.enqueue()
-    held = api.claim_one()
-    child = shop.enqueue(depends_on=[held["id"]], on_parent_failure=policy)
-    api.fail(held, retryable=False)
+    claimed = api.claim_one()
+    child = shop.enqueue(depends_on=[claimed["id"]], on_parent_failure=policy)
+    api.fail(claimed, retryable=False)
     wait_until(lambda: api.job(child)["state"] == state)
 
 
-def test_a_parent_cannot_end_before_its_child_is_stored(
+def test_parent_cannot_finish_before_the_transaction_of_its_sql_child(
     shop: Session, api: Api, db: TestDatabase, background: Background
 ) -> None:
     api.enqueue()
-    held = api.claim_one()
+    claimed = api.claim_one()
     with shop.transaction():
-        child = shop.enqueue(depends_on=[held["id"]])
-        ends = background.submit(api.complete, held)
+        child = shop.enqueue(depends_on=[claimed["id"]])
+        completion = background.submit(api.complete, claimed)
         wait_until(lambda: db.value(WAITING) >= 1)
-    assert ends.result(20)["state"] == "completed"
+    assert completion.result(20)["state"] == "completed"
     assert api.claim_one(wait_seconds=20)["id"] == child
 
 
-def test_with_a_rollback_the_parent_does_not_know_the_child(shop: Session, api: Api, db: TestDatabase) -> None:
+def test_rolled_back_sql_child_leaves_no_dependency(shop: Session, api: Api, db: TestDatabase) -> None:
     parent = api.enqueue()["id"]
     with shop.transaction("ROLLBACK"):
         child = shop.enqueue(depends_on=[parent])

@@ -1,4 +1,4 @@
-"""A job that came by SQL is the job that would have come over HTTP: the same fields, the same defaults, the same states."""
+"""SQL enqueue stores the job that HTTP stores: the same fields, the same defaults, the same states."""
 
 import json
 from datetime import timedelta
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, Json, when
+from tests.api import Api, Json, parse_time
 from tests.database import TestDatabase
 from tests.sql_enqueue.conftest import Session, without_times
 
@@ -22,15 +22,15 @@ WHERE id = $1
 POLICIES = {"base_seconds": 1, "factor": 3}, {"factor": 4, "max_seconds": 9}, {"max_seconds": 8.5, "jitter": 0.25}
 
 
-def both(shop: Session, api: Api, **fields: Any) -> tuple[str, str]:
-    """The same job by SQL and over HTTP."""
-    own = {name: json.dumps(value) if name in AS_JSON else value for name, value in fields.items()}
+def enqueue_both_ways(shop: Session, api: Api, **fields: Any) -> tuple[str, str]:
+    """Enqueues the same job by SQL and over HTTP."""
+    parameters = {name: json.dumps(value) if name in AS_JSON else value for name, value in fields.items()}
     by_http = api.enqueue(**{RENAMED.get(name, name): value for name, value in fields.items()})
-    return shop.enqueue(**own), by_http["id"]
+    return shop.enqueue(**parameters), by_http["id"]
 
 
-def row(db: TestDatabase, job_id: str) -> Json:
-    """As it is stored; but 60 and 60.0 are one number."""
+def stored_row(db: TestDatabase, job_id: str) -> Json:
+    """The stored columns, with JSON decoded, so that 60 equals 60.0."""
     found = dict(db.row(COLUMNS, job_id))
     return found | {name: json.loads(found[name]) for name in ("retry", "tags", "metadata") if found[name] is not None}
 
@@ -52,77 +52,79 @@ def row(db: TestDatabase, job_id: str) -> Json:
     ],
     ids=str,
 )
-def test_what_is_asked_for_alike_is_stored_alike(shop: Session, api: Api, db: TestDatabase, fields: Json) -> None:
-    mine, theirs = both(shop, api, **fields)
-    assert without_times(api.job(mine)) == without_times(api.job(theirs))
-    assert row(db, mine) == row(db, theirs)
+def test_sql_and_http_store_the_same_job(shop: Session, api: Api, db: TestDatabase, fields: Json) -> None:
+    by_sql, by_http = enqueue_both_ways(shop, api, **fields)
+    assert without_times(api.job(by_sql)) == without_times(api.job(by_http))
+    assert stored_row(db, by_sql) == stored_row(db, by_http)
 
 
-def test_a_job_needs_only_a_type(shop: Session, api: Api) -> None:
+def test_sql_enqueue_requires_only_the_job_type(shop: Session, api: Api) -> None:
     job = api.job(str(shop.value("SELECT longshore_enqueue_v1('bare')")))
     assert (job["queue"], job["payload"], job["priority"], job["tags"], job["metadata"]) == ("default", {}, 0, [], {})
     assert job["run_at"] == job["created_at"]
 
 
-def test_what_is_null_is_absent(shop: Session, api: Api) -> None:
+def test_null_parameters_of_sql_enqueue_mean_absent(shop: Session, api: Api) -> None:
     names = shop.value("SELECT proargnames FROM pg_proc WHERE proname = 'longshore_enqueue_v1'")
     assert len(names) == 21
     job_id = shop.enqueue(**dict.fromkeys(names[1:]))
     assert without_times(api.job(job_id)) == without_times(api.enqueue(queue="default"))
 
 
-def test_a_payload_is_kept_as_it_was_written(shop: Session, db: TestDatabase) -> None:
+def test_sql_enqueue_stores_the_payload_as_written(shop: Session, db: TestDatabase) -> None:
     payload = ' {"z": 1.50, "a": 12345678901234567890,\n "e": 1E5, "u": "\\u00fc"} '
     assert db.value("SELECT payload FROM jobs WHERE id = $1", shop.enqueue(payload=payload)) == payload
 
 
-def test_the_trace_is_handed_out_with_the_job(shop: Session, api: Api) -> None:
+def test_trace_of_sql_enqueue_is_delivered_with_the_job(shop: Session, api: Api) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     shop.enqueue(traceparent=trace, tracestate="a=1")
     claimed = api.claim_one()
     assert (claimed["traceparent"], claimed["tracestate"]) == (trace, "a=1")
 
 
-def test_a_job_for_later_is_scheduled(shop: Session, api: Api, db: TestDatabase) -> None:
-    at = when(db.instant(60))
+def test_sql_enqueue_with_future_run_at_is_scheduled(shop: Session, api: Api, db: TestDatabase) -> None:
+    at = parse_time(db.instant(60))
     job = api.job(shop.enqueue(run_at=at))
-    assert (job["state"], when(job["run_at"])) == ("scheduled", at)
+    assert (job["state"], parse_time(job["run_at"])) == ("scheduled", at)
     assert api.claim()["jobs"] == []
 
 
-def test_a_job_whose_time_has_passed_is_ready(shop: Session, api: Api, db: TestDatabase) -> None:
-    at = when(db.instant(-60))
+def test_sql_enqueue_with_past_run_at_is_ready(shop: Session, api: Api, db: TestDatabase) -> None:
+    at = parse_time(db.instant(-60))
     job_id = shop.enqueue(run_at=at)
-    assert (api.job(job_id)["state"], when(api.job(job_id)["run_at"])) == ("ready", at)
+    assert (api.job(job_id)["state"], parse_time(api.job(job_id)["run_at"])) == ("ready", at)
     assert api.claim_one()["id"] == job_id
 
 
-def test_a_delay_counts_from_now(shop: Session, api: Api, db: TestDatabase) -> None:
-    before = when(db.instant(3600))
+def test_delay_of_sql_enqueue_counts_from_now(shop: Session, api: Api, db: TestDatabase) -> None:
+    before = parse_time(db.instant(3600))
     job = api.job(shop.enqueue(delay_seconds=3600))
-    assert before <= when(job["run_at"]) <= when(db.instant(3600))
+    assert before <= parse_time(job["run_at"]) <= parse_time(db.instant(3600))
 
 
-def test_in_a_long_transaction_now_is_the_call_and_not_the_beginning(shop: Session, api: Api, db: TestDatabase) -> None:
+def test_delay_in_a_long_transaction_counts_from_the_call(shop: Session, api: Api, db: TestDatabase) -> None:
     with shop.transaction():
         shop.value("SELECT now()")
-        later = when(db.instant(0))
+        later = parse_time(db.instant(0))
         job_id = shop.enqueue(delay_seconds=3600)
     job = api.job(job_id)
-    assert when(job["run_at"]) >= later + HOUR
-    assert when(job["created_at"]) >= later - timedelta(milliseconds=1)
+    assert parse_time(job["run_at"]) >= later + HOUR
+    assert parse_time(job["created_at"]) >= later - timedelta(milliseconds=1)
 
 
-def test_a_job_that_nobody_has_begun_in_time_is_dead(shop: Session, api: Api, db: TestDatabase) -> None:
-    job = api.job(shop.enqueue(delay_seconds=60, expires_at=when(db.instant(-1))), wait_seconds=20)
+def test_sql_job_that_misses_its_start_deadline_is_dead(shop: Session, api: Api, db: TestDatabase) -> None:
+    job = api.job(shop.enqueue(delay_seconds=60, expires_at=parse_time(db.instant(-1))), wait_seconds=20)
     assert (job["state"], job["state_reason"]) == ("dead", "expired")
 
 
 @pytest.mark.parametrize(
-    "own", [{}, {"priority": 7, "max_attempts": 2, "lease_seconds": 5, "timeout_seconds": 6}], ids=["theirs", "its own"]
+    "values",
+    [{}, {"priority": 7, "max_attempts": 2, "lease_seconds": 5, "timeout_seconds": 6}],
+    ids=["defaults", "own values"],
 )
-def test_what_it_does_not_say_its_type_says_and_then_its_queue(
-    shop: Session, api: Api, db: TestDatabase, own: Json
+def test_sql_enqueue_takes_defaults_from_job_type_then_queue(
+    shop: Session, api: Api, db: TestDatabase, values: Json
 ) -> None:
     queue_retry, type_retry, own_retry = POLICIES
     api.configure(default_priority=3, default_max_attempts=9, default_lease_seconds=90, default_retry=queue_retry)
@@ -130,23 +132,25 @@ def test_what_it_does_not_say_its_type_says_and_then_its_queue(
         f"/job-types/{api.queue}", {"max_attempts": 8, "lease_seconds": 80, "timeout_seconds": 800, "retry": type_retry}
     )
     for job_type in ("test", api.queue):
-        for fields in (own, own | {"retry": own_retry}):
-            mine, theirs = both(shop, api, job_type=job_type, **fields)
-            assert row(db, mine) == row(db, theirs)
-    assert row(db, mine)["retry"] == queue_retry | type_retry | own_retry
+        for fields in (values, values | {"retry": own_retry}):
+            by_sql, by_http = enqueue_both_ways(shop, api, job_type=job_type, **fields)
+            assert stored_row(db, by_sql) == stored_row(db, by_http)
+    assert stored_row(db, by_sql)["retry"] == queue_retry | type_retry | own_retry
 
 
 @pytest.mark.parametrize(
     "config", [{"retry": {"max_attempts": 7}}, {"retry": {"max_attempts": 7}, "max_attempts": 6}], ids=str
 )
-def test_a_type_may_say_in_its_retry_how_often(shop: Session, api: Api, db: TestDatabase, config: Json) -> None:
+def test_sql_enqueue_takes_max_attempts_from_the_retry_policy_of_the_job_type(
+    shop: Session, api: Api, db: TestDatabase, config: Json
+) -> None:
     api.put(f"/job-types/{api.queue}", config)
-    mine, theirs = both(shop, api, job_type=api.queue)
-    assert row(db, mine) == row(db, theirs)
-    assert row(db, mine)["retry"] is None
+    by_sql, by_http = enqueue_both_ways(shop, api, job_type=api.queue)
+    assert stored_row(db, by_sql) == stored_row(db, by_http)
+    assert stored_row(db, by_sql)["retry"] is None
 
 
-def test_the_schema_of_a_type_is_not_applied(shop: Session, api: Api) -> None:
+def test_sql_enqueue_does_not_apply_the_payload_schema(shop: Session, api: Api) -> None:
     api.put(f"/job-types/{api.queue}", {"payload_schema": {"type": "object", "required": ["to"]}})
     api.post("/jobs", {"queue": api.queue, "job_type": api.queue}, status=422)
     assert api.job(shop.enqueue(job_type=api.queue))["payload"] == {}
@@ -164,7 +168,7 @@ def test_the_schema_of_a_type_is_not_applied(shop: Session, api: Api) -> None:
         "intervalstyle = 'sql_standard'",
     ],
 )
-def test_how_the_session_is_set_changes_nothing(shop: Session, api: Api, db: TestDatabase, setting: str) -> None:
+def test_session_settings_do_not_affect_sql_enqueue(shop: Session, api: Api, db: TestDatabase, setting: str) -> None:
     shop.execute(f"SET {setting}")
     fields = {
         "payload": {"a\\b": 'c"d'},
@@ -173,6 +177,6 @@ def test_how_the_session_is_set_changes_nothing(shop: Session, api: Api, db: Tes
         "retry": {"factor": 1.1},
         "tags": ["a\\"],
     }
-    mine, theirs = both(shop, api, **fields)
-    assert row(db, mine) == row(db, theirs)
-    assert abs(when(api.job(mine)["run_at"]) - when(api.job(theirs)["run_at"])) < HOUR
+    by_sql, by_http = enqueue_both_ways(shop, api, **fields)
+    assert stored_row(db, by_sql) == stored_row(db, by_http)
+    assert abs(parse_time(api.job(by_sql)["run_at"]) - parse_time(api.job(by_http)["run_at"])) < HOUR

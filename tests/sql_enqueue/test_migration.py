@@ -1,4 +1,7 @@
-"""How the function and its role come and go: down and up, by a migrator with few rights, in any schema, in several databases at once."""
+"""Migrations of the SQL function and its role.
+
+They go down and up, run with few rights, in any schema, and in several databases concurrently.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +23,10 @@ MAY_USE_SCHEMA = "SELECT has_schema_privilege('longshore_producer', $1, 'USAGE')
 
 @pytest.fixture(params=AVAILABLE_VERSIONS, ids=lambda version: f"postgres {version}")
 def fresh_server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server on which the role has never been, of every version at hand. Its folder is open: root starts it as another user."""
+    """A server on which the role never existed, of every available version.
+
+    Its folder is readable by all, because root starts the server as another user.
+    """
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         patch.setattr("app.db.embedded.server.find_binaries", lambda: AVAILABLE_VERSIONS[request.param])

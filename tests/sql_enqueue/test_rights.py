@@ -1,4 +1,4 @@
-"""Who was granted longshore_producer can enqueue and nothing else, and cannot make the function do something else."""
+"""The role longshore_producer can enqueue and nothing else, and cannot subvert the function."""
 
 from collections.abc import Iterator
 
@@ -15,10 +15,14 @@ FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S')
     AND has_table_privilege('shop', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
 """
-FUNCTIONS = "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND has_function_privilege('shop', oid, 'EXECUTE')"
+FUNCTIONS = """
+SELECT proname
+FROM pg_proc
+WHERE pronamespace = 'public'::regnamespace AND has_function_privilege('shop', oid, 'EXECUTE')
+"""
 DEFINERS = "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef"
 
-# Whatever the function could mistake for what it looks for: it would fail, or leave its rows there.
+# Objects that the function could confuse with its own: it would fail, or write its rows there.
 TABLE_NAMES = (
     "queues",
     "job_types",
@@ -48,7 +52,7 @@ TRAPS = (
     "OPERATOR traps.!~ (LEFTARG = text, RIGHTARG = text, FUNCTION = traps.trap)",
     "OPERATOR traps.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = traps.trap)",
 )
-EVERYTHING: dict[str, object] = {
+ALL_FIELDS: dict[str, object] = {
     "payload": '{"a": [1, {"b": "c"}]}',
     "group_key": "g",
     "unique_key": "k",
@@ -61,36 +65,38 @@ EVERYTHING: dict[str, object] = {
 
 @pytest.fixture
 def traps(shop: Session, db: TestDatabase) -> Iterator[Session]:
-    """The service with traps of every kind in a schema of its own, which it searches first, even before Postgres' own."""
+    """A session with traps of every kind in its own schema, which it searches even before
+    pg_catalog.
+    """
     db.execute("CREATE SCHEMA traps AUTHORIZATION shop")
     for name in TABLE_NAMES:
         shop.execute(f"CREATE TABLE traps.{name} (lane int, id int, name text)")
-    for made in TRAPS:
-        shop.execute(f"CREATE {made}")
+    for definition in TRAPS:
+        shop.execute(f"CREATE {definition}")
     shop.execute("SET search_path = traps, pg_catalog, public")
     yield shop
     db.execute("DROP SCHEMA traps CASCADE")
 
 
 @pytest.fixture
-def stranger(shared: TestDatabase, db: TestDatabase) -> asyncpg.PostgresError:
-    """What somebody hears who was granted nothing."""
+def error_without_grant(shared_database: TestDatabase, db: TestDatabase) -> asyncpg.PostgresError:
+    """The error of an enqueue by a role without the grant."""
     db.execute("DROP ROLE IF EXISTS stranger; CREATE ROLE stranger LOGIN")
     session = Session(db.dsn.replace("//postgres@", "//stranger@"), db.loop, "mail")
-    refused = session.refused()
+    error = session.enqueue_error()
     session.close()
-    return refused
+    return error
 
 
-def test_a_producer_has_rights_on_no_table(shop: Session, db: TestDatabase) -> None:
+def test_producer_role_has_no_rights_on_tables(shop: Session, db: TestDatabase) -> None:
     assert db.rows(TABLES) == []
 
 
-def test_a_producer_may_call_one_function(shop: Session, db: TestDatabase) -> None:
+def test_producer_role_may_call_one_function(shop: Session, db: TestDatabase) -> None:
     assert [row["proname"] for row in db.rows(FUNCTIONS)] == ["longshore_enqueue_v1"]
 
 
-def test_a_producer_may_make_nothing_in_our_schema(shop: Session, db: TestDatabase) -> None:
+def test_producer_role_may_not_create_objects_in_the_schema(shop: Session, db: TestDatabase) -> None:
     assert db.value("SELECT has_schema_privilege('shop', 'public', 'CREATE')") is False
 
 
@@ -111,52 +117,50 @@ def test_a_producer_may_make_nothing_in_our_schema(shop: Session, db: TestDataba
         "CREATE TABLE public.mine (id int)",
     ],
 )
-def test_a_producer_is_refused_everything_else(shop: Session, sql: str) -> None:
+def test_producer_role_is_denied_everything_else(shop: Session, sql: str) -> None:
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         shop.execute(sql)
 
 
-def test_who_was_not_granted_the_role_may_not_enqueue(stranger: asyncpg.PostgresError) -> None:
-    assert isinstance(stranger, asyncpg.InsufficientPrivilegeError)
+def test_role_without_the_grant_may_not_enqueue(error_without_grant: asyncpg.PostgresError) -> None:
+    assert isinstance(error_without_grant, asyncpg.InsufficientPrivilegeError)
 
 
-def test_the_role_cannot_log_in_and_is_nothing_special(shared: TestDatabase) -> None:
-    role = shared.row("SELECT * FROM pg_roles WHERE rolname = 'longshore_producer'")
+def test_producer_role_cannot_log_in_and_has_no_attributes(shared_database: TestDatabase) -> None:
+    role = shared_database.row("SELECT * FROM pg_roles WHERE rolname = 'longshore_producer'")
     rights = ("rolsuper", "rolcreaterole", "rolcreatedb", "rolcanlogin", "rolreplication", "rolbypassrls")
     assert [role[right] for right in rights] == [False] * 6
 
 
-def test_every_function_that_runs_as_its_owner_has_a_fixed_search_path(shared: TestDatabase) -> None:
+def test_every_security_definer_function_has_a_fixed_search_path(shared_database: TestDatabase) -> None:
     paths = {
         row["proname"]: [setting for setting in row["proconfig"] if "search_path" in setting]
-        for row in shared.rows(DEFINERS)
+        for row in shared_database.rows(DEFINERS)
     }
     assert "longshore_enqueue_v1" in paths
     assert {tuple(path) for path in paths.values()} == {("search_path=public, pg_temp",)}
 
 
-def test_tables_functions_and_operators_of_the_caller_do_not_fool_it(
-    traps: Session, api: Api, db: TestDatabase
-) -> None:
+def test_sql_function_ignores_objects_in_the_callers_schema(traps: Session, api: Api, db: TestDatabase) -> None:
     with pytest.raises(asyncpg.RaiseError, match="fooled"):
-        traps.execute("SELECT clock_timestamp()")  # the traps are armed
-    job_id = traps.enqueue(**EVERYTHING)
-    assert traps.enqueue(**EVERYTHING) == job_id
+        traps.execute("SELECT clock_timestamp()")  # the traps work
+    job_id = traps.enqueue(**ALL_FIELDS)
+    assert traps.enqueue(**ALL_FIELDS) == job_id
     child = traps.enqueue(depends_on=[job_id])
-    assert [api.job(one)["state"] for one in (job_id, child)] == ["ready", "blocked"]
+    assert [api.job(id_)["state"] for id_ in (job_id, child)] == ["ready", "blocked"]
     assert [name for name in TABLE_NAMES if db.value(f"SELECT count(*) FROM traps.{name}")] == []
 
 
-def test_temporary_tables_of_the_caller_do_not_fool_it(shop: Session, api: Api) -> None:
+def test_sql_function_ignores_temporary_tables_of_the_caller(shop: Session, api: Api) -> None:
     for name in TABLE_NAMES:
         shop.execute(f"CREATE TEMP TABLE {name} (lane int, id int, name text)")
-    job_id = shop.enqueue(**EVERYTHING)
-    assert shop.enqueue(**EVERYTHING) == job_id
+    job_id = shop.enqueue(**ALL_FIELDS)
+    assert shop.enqueue(**ALL_FIELDS) == job_id
     assert api.claim_one()["id"] == job_id
     assert [name for name in TABLE_NAMES if shop.value(f"SELECT count(*) FROM pg_temp.{name}")] == []
 
 
-def test_the_function_leaves_the_session_as_it_was(shop: Session) -> None:
+def test_sql_function_leaves_the_session_settings_unchanged(shop: Session) -> None:
     shop.execute("SET search_path = shop, public")
     shop.enqueue()
     shown = [shop.value(f"SHOW {name}") for name in ("search_path", "enable_seqscan", "enable_bitmapscan")]

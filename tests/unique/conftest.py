@@ -1,6 +1,6 @@
-"""Fixtures of other rooms that are needed here too."""
+"""Fixtures of other test packages."""
 
 from tests.leases.conftest import expire
-from tests.maintenance.conftest import retain
+from tests.maintenance.conftest import run_retention
 
-__all__ = ["expire", "retain"]
+__all__ = ["expire", "run_retention"]

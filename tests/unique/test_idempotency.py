@@ -1,7 +1,7 @@
-"""A unique key together with an Idempotency-Key: the repeated call gives the same status and ids."""
+"""A unique key with an Idempotency-Key: a repeated call returns the same status and ids."""
 
 from tests.api import Api, Json
-from tests.unique.keys import has
+from tests.unique.keys import with_key
 
 
 def status_of(api: Api, key: str, **fields: object) -> tuple[int, str | None, str]:
@@ -10,52 +10,52 @@ def status_of(api: Api, key: str, **fields: object) -> tuple[int, str | None, st
     return response.status_code, response.headers.get("job-duplicate"), response.json()["id"]
 
 
-def test_a_repeated_call_that_created_says_created(api: Api) -> None:
-    first = status_of(api, "i", **has())
+def test_repeated_call_that_created_a_job_returns_201_again(api: Api) -> None:
+    first = status_of(api, "i", **with_key())
     assert (first[0], first[1]) == (201, None)
-    assert status_of(api, "i", **has()) == first
-    assert status_of(api, "other", **has()) == (200, "true", first[2])
+    assert status_of(api, "i", **with_key()) == first
+    assert status_of(api, "other", **with_key()) == (200, "true", first[2])
 
 
-def test_a_repeated_call_that_found_a_duplicate_says_so_again(api: Api) -> None:
-    first = api.enqueue(**has())
-    assert status_of(api, "i", **has()) == (200, "true", first["id"])
+def test_repeated_call_that_found_a_duplicate_returns_200_again(api: Api) -> None:
+    first = api.enqueue(**with_key())
+    assert status_of(api, "i", **with_key()) == (200, "true", first["id"])
     api.complete(api.claim_one())
-    second = api.enqueue(**has())
-    assert status_of(api, "i", **has()) == (200, "true", first["id"])
-    assert status_of(api, "j", **has()) == (200, "true", second["id"])
+    second = api.enqueue(**with_key())
+    assert status_of(api, "i", **with_key()) == (200, "true", first["id"])
+    assert status_of(api, "j", **with_key()) == (200, "true", second["id"])
 
 
-def test_a_repeated_call_that_created_says_so_when_another_has_the_key(api: Api) -> None:
-    first = status_of(api, "i", **has())
+def test_repeated_call_returns_its_job_when_another_job_has_the_unique_key(api: Api) -> None:
+    first = status_of(api, "i", **with_key())
     api.complete(api.claim_one())
-    api.enqueue(**has())
-    assert status_of(api, "i", **has()) == first
+    api.enqueue(**with_key())
+    assert status_of(api, "i", **with_key()) == first
 
 
-def test_a_repeated_call_replaces_once(api: Api) -> None:
-    first = api.enqueue(**has(payload=1))
-    assert status_of(api, "i", **has(payload=2, on_duplicate="replace")) == (200, "true", first["id"])
-    api.enqueue(status=200, **has(payload=3, on_duplicate="replace"))
-    assert status_of(api, "i", **has(payload=2, on_duplicate="replace")) == (200, "true", first["id"])
+def test_repeated_call_replaces_once(api: Api) -> None:
+    first = api.enqueue(**with_key(payload=1))
+    assert status_of(api, "i", **with_key(payload=2, on_duplicate="replace")) == (200, "true", first["id"])
+    api.enqueue(status=200, **with_key(payload=3, on_duplicate="replace"))
+    assert status_of(api, "i", **with_key(payload=2, on_duplicate="replace")) == (200, "true", first["id"])
     assert api.job(first["id"])["payload"] == 3
 
 
-def test_a_rejected_call_uses_no_idempotency_key_up(api: Api) -> None:
-    api.enqueue(**has())
-    api.enqueue(status=409, key="i", **has(on_duplicate="reject"))
+def test_rejected_duplicate_does_not_use_up_its_idempotency_key(api: Api) -> None:
+    api.enqueue(**with_key())
+    api.enqueue(status=409, key="i", **with_key(on_duplicate="reject"))
     api.complete(api.claim_one())
-    assert status_of(api, "i", **has(on_duplicate="reject"))[0] == 201
+    assert status_of(api, "i", **with_key(on_duplicate="reject"))[0] == 201
 
 
-def test_another_unique_key_is_another_body(api: Api) -> None:
-    api.enqueue(key="i", **has("a"))
-    assert api.enqueue(status=422, key="i", **has("b"))["code"] == "idempotency_key_reused"
+def test_another_unique_key_is_another_body_for_the_idempotency_key(api: Api) -> None:
+    api.enqueue(key="i", **with_key("a"))
+    assert api.enqueue(status=422, key="i", **with_key("b"))["code"] == "idempotency_key_reused"
 
 
-def test_a_repeated_batch_gives_the_same_answer(api: Api) -> None:
-    api.enqueue(**has("taken"))
-    jobs: list[Json] = [has("a"), has("taken"), has("a"), {}, has("b", on_duplicate="replace")]
+def test_repeated_batch_with_unique_keys_returns_the_same_response(api: Api) -> None:
+    api.enqueue(**with_key("taken"))
+    jobs: list[Json] = [with_key("a"), with_key("taken"), with_key("a"), {}, with_key("b", on_duplicate="replace")]
     first = api.batch(*jobs, key="i")
     api.settle(
         *[
@@ -67,13 +67,13 @@ def test_a_repeated_batch_gives_the_same_answer(api: Api) -> None:
     assert api.counts() == {"completed": 4}
 
 
-def test_a_repeated_batch_that_is_not_atomic_rejects_the_same(api: Api) -> None:
-    api.enqueue(**has("taken"))
-    jobs = [has("taken", on_duplicate="reject"), has("free"), has("taken")]
+def test_repeated_non_atomic_batch_rejects_the_same_duplicates(api: Api) -> None:
+    api.enqueue(**with_key("taken"))
+    jobs = [with_key("taken", on_duplicate="reject"), with_key("free"), with_key("taken")]
     first = api.batch(*jobs, key="i", atomic=False, status=207)
     api.complete(api.claim_one())
     again = api.batch(*jobs, key="i", atomic=False, status=207)
-    assert [(one["status"], one.get("job_id")) for one in again["results"]] == [
-        (one["status"], one.get("job_id")) for one in first["results"]
+    assert [(result["status"], result.get("job_id")) for result in again["results"]] == [
+        (result["status"], result.get("job_id")) for result in first["results"]
     ]
     assert [again[name] for name in ("created", "duplicates", "rejected")] == [1, 1, 1]

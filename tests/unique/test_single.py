@@ -1,22 +1,22 @@
-"""One job at a time: who asks for a key that a job has already."""
+"""Unique keys of single enqueues."""
 
 import pytest
 
-from tests.api import Api, Json, when
+from tests.api import Api, Json, parse_time
 from tests.database import TestDatabase
-from tests.unique.keys import count_jobs, has
+from tests.unique.keys import count_jobs, with_key
 
 
-def test_the_first_job_is_created_and_tells_its_key(api: Api) -> None:
-    job = api.enqueue(**has("invoice 7/März"))
+def test_created_job_shows_its_unique_key(api: Api) -> None:
+    job = api.enqueue(**with_key("invoice 7/März"))
     assert job["unique_key"] == "invoice 7/März"
     assert api.job(job["id"]) == job
     assert api.get("/jobs", queue=api.queue)["items"] == [job]
 
 
-def test_the_second_is_answered_with_the_first(api: Api) -> None:
-    first = api.enqueue(**has(payload=1, priority=3))
-    response = api.http.post("/jobs", json={"queue": api.queue, "job_type": "other", "payload": 2, **has()})
+def test_duplicate_enqueue_returns_the_existing_job(api: Api) -> None:
+    first = api.enqueue(**with_key(payload=1, priority=3))
+    response = api.http.post("/jobs", json={"queue": api.queue, "job_type": "other", "payload": 2, **with_key()})
     assert response.status_code == 200
     assert response.headers["job-duplicate"] == "true"
     assert response.headers["location"] == f"/jobs/{first['id']}"
@@ -24,115 +24,120 @@ def test_the_second_is_answered_with_the_first(api: Api) -> None:
     assert api.counts() == {"ready": 1}
 
 
-def test_a_created_job_is_not_called_a_duplicate(api: Api) -> None:
-    response = api.http.post("/jobs", json={"queue": api.queue, "job_type": "test", **has()})
+def test_created_job_is_not_reported_as_duplicate(api: Api) -> None:
+    response = api.http.post("/jobs", json={"queue": api.queue, "job_type": "test", **with_key()})
     assert response.status_code == 201
     assert "job-duplicate" not in response.headers
 
 
-def test_return_existing_is_what_happens_if_nothing_is_said(api: Api) -> None:
-    first = api.enqueue(**has())
-    assert api.enqueue(status=200, **has()) == api.enqueue(status=200, **has(on_duplicate="return_existing")) == first
+def test_return_existing_is_the_default_of_on_duplicate(api: Api) -> None:
+    first = api.enqueue(**with_key())
+    assert (
+        api.enqueue(status=200, **with_key())
+        == api.enqueue(status=200, **with_key(on_duplicate="return_existing"))
+        == first
+    )
 
 
-def test_reject_names_the_job_that_has_the_key(api: Api) -> None:
-    first = api.enqueue(**has(on_duplicate="reject"))
-    problem = api.enqueue(status=409, **has(on_duplicate="reject"))
+def test_rejected_duplicate_names_the_existing_job(api: Api) -> None:
+    first = api.enqueue(**with_key(on_duplicate="reject"))
+    problem = api.enqueue(status=409, **with_key(on_duplicate="reject"))
     assert (problem["code"], problem["existing_job_id"]) == ("duplicate_job", first["id"])
     assert [error["pointer"] for error in problem["errors"]] == ["/unique/key"]
     assert api.counts() == {"ready": 1}
 
 
-def test_a_key_is_of_its_queue(api: Api) -> None:
-    jobs = [api.enqueue(queue=f"{api.queue}-{name}", **has(on_duplicate="reject")) for name in "abc"]
+def test_unique_keys_belong_to_their_queue(api: Api) -> None:
+    jobs = [api.enqueue(queue=f"{api.queue}-{name}", **with_key(on_duplicate="reject")) for name in "abc"]
     assert len({job["id"] for job in jobs}) == 3
 
 
-def test_keys_differ_by_every_character(api: Api) -> None:
+def test_unique_keys_are_compared_exactly(api: Api) -> None:
     for key in ("k", "K", "k ", " k", "k\x1f", "kk"):
-        api.enqueue(**has(key, on_duplicate="reject"))
+        api.enqueue(**with_key(key, on_duplicate="reject"))
     assert api.counts() == {"ready": 6}
 
 
-def test_jobs_without_a_key_are_not_compared(api: Api) -> None:
-    api.enqueue(**has())
+def test_jobs_without_a_unique_key_are_never_duplicates(api: Api) -> None:
+    api.enqueue(**with_key())
     api.enqueue()
     api.enqueue()
     assert api.counts() == {"ready": 3}
 
 
 @pytest.mark.parametrize("fields", [{}, {"delay_seconds": 3600}, {"group": "g"}], ids=["ready", "scheduled", "group"])
-def test_a_waiting_job_has_its_key(api: Api, fields: Json) -> None:
-    first = api.enqueue(**has(**fields))
-    assert api.enqueue(status=200, **has())["id"] == first["id"]
+def test_waiting_job_has_its_unique_key(api: Api, fields: Json) -> None:
+    first = api.enqueue(**with_key(**fields))
+    assert api.enqueue(status=200, **with_key())["id"] == first["id"]
 
 
-def test_a_running_job_has_its_key(api: Api) -> None:
-    first = api.enqueue(**has())
+def test_running_job_has_its_unique_key(api: Api) -> None:
+    first = api.enqueue(**with_key())
     api.claim_one()
-    again = api.enqueue(status=200, **has())
+    again = api.enqueue(status=200, **with_key())
     assert (again["id"], again["state"]) == (first["id"], "running")
 
 
-def test_a_job_that_waits_for_its_retry_has_its_key(api: Api) -> None:
-    first = api.enqueue(**has())
+def test_job_in_back_off_has_its_unique_key(api: Api) -> None:
+    first = api.enqueue(**with_key())
     api.fail(api.claim_one())
-    assert api.enqueue(status=200, **has())["id"] == first["id"]
+    assert api.enqueue(status=200, **with_key())["id"] == first["id"]
 
 
-def test_a_job_that_waits_for_its_turn_has_its_key(api: Api) -> None:
+def test_pending_job_has_its_unique_key(api: Api) -> None:
     api.configure(max_running_per_group=1)
     api.enqueue(group="g")
-    second = api.enqueue(**has(group="g"))
-    assert api.enqueue(status=200, **has(group="g"))["id"] == second["id"]
+    second = api.enqueue(**with_key(group="g"))
+    assert api.enqueue(status=200, **with_key(group="g"))["id"] == second["id"]
 
 
 @pytest.mark.parametrize("end", ["complete", "fail", "cancel"])
-def test_a_job_that_has_ended_has_no_key(api: Api, db: TestDatabase, end: str) -> None:
-    first = api.enqueue(**has())
+def test_finished_job_frees_its_unique_key(api: Api, db: TestDatabase, end: str) -> None:
+    first = api.enqueue(**with_key())
     if end == "cancel":
         api.cancel(first)
     else:
-        held = api.claim_one()
-        api.complete(held) if end == "complete" else api.fail(held, retryable=False)
-    assert api.enqueue(**has())["id"] != first["id"]
+        claimed = api.claim_one()
+        api.complete(claimed) if end == "complete" else api.fail(claimed, retryable=False)
+    assert api.enqueue(**with_key())["id"] != first["id"]
     assert count_jobs(db) == 2
 
 
-def test_an_expired_job_has_no_key(api: Api, db: TestDatabase) -> None:
-    first = api.enqueue(**has(expires_at=db.instant(-1)))
+def test_job_that_missed_its_start_deadline_frees_its_unique_key(api: Api, db: TestDatabase) -> None:
+    first = api.enqueue(**with_key(expires_at=db.instant(-1)))
     api.job(first["id"], wait_seconds=20)
-    assert api.enqueue(**has())["id"] != first["id"]
+    assert api.enqueue(**with_key())["id"] != first["id"]
 
 
-def test_a_purged_job_has_no_key(api: Api) -> None:
-    first = api.enqueue(**has())
+def test_purged_job_frees_its_unique_key(api: Api) -> None:
+    first = api.enqueue(**with_key())
     api.post(f"/queues/{api.queue}/purge", {"dry_run": False})
-    assert api.enqueue(**has())["id"] != first["id"]
+    assert api.enqueue(**with_key())["id"] != first["id"]
 
 
-def test_the_next_job_of_a_key_has_it_in_turn(api: Api) -> None:
+def test_next_job_with_the_unique_key_gets_it(api: Api) -> None:
     for _ in range(3):
-        job = api.enqueue(**has())
-        assert api.enqueue(status=200, **has())["id"] == job["id"]
+        job = api.enqueue(**with_key())
+        assert api.enqueue(status=200, **with_key())["id"] == job["id"]
         api.complete(api.claim_one())
     assert api.counts() == {"completed": 3}
 
 
-def test_a_duplicate_does_not_count_against_the_places_of_a_full_queue(api: Api) -> None:
+def test_duplicate_is_accepted_by_a_full_queue(api: Api) -> None:
     api.configure(max_waiting=1)
-    first = api.enqueue(**has())
-    assert api.enqueue(status=200, **has())["id"] == first["id"]
-    assert api.enqueue(status=200, **has(payload=2, on_duplicate="replace"))["payload"] == 2
-    assert api.enqueue(status=429, **has("other"))["code"] == "queue_full"
-    assert api.enqueue(status=429, **has("other"))["code"] == "queue_full"  # a refused job has taken no key
+    first = api.enqueue(**with_key())
+    assert api.enqueue(status=200, **with_key())["id"] == first["id"]
+    assert api.enqueue(status=200, **with_key(payload=2, on_duplicate="replace"))["payload"] == 2
+    assert api.enqueue(status=429, **with_key("other"))["code"] == "queue_full"
+    # A rejected job acquires no key
+    assert api.enqueue(status=429, **with_key("other"))["code"] == "queue_full"
 
 
-def test_a_duplicate_is_told_as_it_is_now(api: Api) -> None:
-    first = api.enqueue(**has(delay_seconds=3600))
+def test_duplicate_enqueue_returns_the_job_as_it_is_now(api: Api) -> None:
+    first = api.enqueue(**with_key(delay_seconds=3600))
     api.patch(f"/jobs/{first['id']}", {"priority": 9})
-    again = api.enqueue(status=200, **has(priority=1))
-    assert (again["priority"], when(again["run_at"])) == (9, when(first["run_at"]))
+    again = api.enqueue(status=200, **with_key(priority=1))
+    assert (again["priority"], parse_time(again["run_at"])) == (9, parse_time(first["run_at"]))
 
 
 @pytest.mark.parametrize(
@@ -154,12 +159,12 @@ def test_a_duplicate_is_told_as_it_is_now(api: Api) -> None:
         (None, "/unique"),
     ],
 )
-def test_what_is_no_unique_key_is_refused(api: Api, unique: object, pointer: str) -> None:
+def test_invalid_unique_key_is_rejected(api: Api, unique: object, pointer: str) -> None:
     problem = api.enqueue(status=422, unique=unique)
     assert [error["pointer"] for error in problem["errors"]] == [pointer]
     problem = api.batch({}, {"unique": unique}, status=422)
     assert [error["pointer"] for error in problem["errors"]] == [f"/jobs/1{pointer}"]
 
 
-def test_the_longest_key_is_taken(api: Api) -> None:
-    assert api.enqueue(**has("ü" * 200))["unique_key"] == "ü" * 200
+def test_longest_unique_key_is_accepted(api: Api) -> None:
+    assert api.enqueue(**with_key("ü" * 200))["unique_key"] == "ü" * 200
