@@ -1,4 +1,7 @@
-"""A broker that asks for keys, apart from the one that all tests share: whoever made a key there would lock the others out."""
+"""A broker with API keys, apart from the shared one.
+
+The first key created on the shared broker would lock out all other tests.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -6,23 +9,23 @@ import pytest
 
 from tests.api import Api
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
-from tests.contract.arrangements import KEYED
+from tests.conftest import TEST_SETTINGS
+from tests.contract.example_setup import KEY_EXAMPLES
 from tests.database import Loop, create_database
 
-Served = Callable[[str], Api]
+ApiFor = Callable[[str], Api]
 
 
 @pytest.fixture(scope="session")
-def keyed(postgres: str, loop: Loop) -> Iterator[Api]:
-    """With the key of an administrator."""
-    with threaded_broker(QUICK, create_database(postgres, loop, "contract of keys")) as broker:
-        made = broker.http.post("/api-keys", json={"name": "admin", "scopes": ["manage", "read", "work", "enqueue"]})
-        broker.http.headers["Authorization"] = f"Bearer {made.raise_for_status().json()['key']}"
+def keyed_api(postgres: str, loop: Loop) -> Iterator[Api]:
+    """A client of that broker, with the key of an administrator."""
+    with threaded_broker(TEST_SETTINGS, create_database(postgres, loop, "contract of keys")) as broker:
+        created = broker.http.post("/api-keys", json={"name": "admin", "scopes": ["manage", "read", "work", "enqueue"]})
+        broker.http.headers["Authorization"] = f"Bearer {created.raise_for_status().json()['key']}"
         yield Api(broker.http, "keyed")
 
 
 @pytest.fixture
-def serving(api: Api, keyed: Api) -> Served:
-    """The broker on which an operation, or an example of it, is tried."""
-    return lambda name: keyed if name in KEYED else api
+def api_for(api: Api, keyed_api: Api) -> ApiFor:
+    """Returns the client for an operation or an example: with keys if it is about keys."""
+    return lambda name: keyed_api if name in KEY_EXAMPLES else api

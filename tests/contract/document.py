@@ -1,4 +1,4 @@
-"""The OpenAPI document as the app makes it, and ways to walk through it."""
+"""The OpenAPI document of the app, and functions that walk through it."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -24,8 +24,8 @@ class Operation(NamedTuple):
         return name
 
     @property
-    def takes(self) -> Schema | None:
-        """The schema of its request body."""
+    def request_schema(self) -> Schema | None:
+        """The schema of the request body."""
         body = self.spec.get("requestBody")
         return None if body is None else body["content"]["application/json"]["schema"]
 
@@ -62,42 +62,44 @@ def operation(name: str) -> Operation:
 
 
 def component(schema: Schema) -> Schema:
-    """What a `$ref` points at; anything else is itself."""
-    found: Schema = openapi()["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
-    return found
+    """The component to which a `$ref` points; any other schema unchanged."""
+    resolved: Schema = (
+        openapi()["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
+    )
+    return resolved
 
 
 def schemas() -> Iterator[tuple[str, Schema]]:
-    """Every schema and sub-schema in the document, with the place where it stands."""
+    """Every schema and sub-schema of the document, with its location."""
     for name, schema in openapi()["components"]["schemas"].items():
-        yield from _within(name, schema)
+        yield from _with_sub_schemas(name, schema)
     for found in operations():
         for parameter in found.spec.get("parameters", []):
-            yield from _within(f"{found.name}?{parameter['name']}", parameter["schema"])
-        for where, content in found.bodies():
-            yield from _within(f"{found.name} {where}", content.get("schema", {}))
+            yield from _with_sub_schemas(f"{found.name}?{parameter['name']}", parameter["schema"])
+        for part, content in found.bodies():
+            yield from _with_sub_schemas(f"{found.name} {part}", content.get("schema", {}))
 
 
-def _within(place: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
-    yield place, schema
+def _with_sub_schemas(location: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
+    yield location, schema
     for name, inner in schema.get("properties", {}).items():
-        yield from _within(f"{place}.{name}", inner)
+        yield from _with_sub_schemas(f"{location}.{name}", inner)
     for name in ("items", "additionalProperties"):
         if isinstance(schema.get(name), dict):
-            yield from _within(f"{place}.{name}", schema[name])
+            yield from _with_sub_schemas(f"{location}.{name}", schema[name])
     for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
         for index, inner in enumerate(schema.get(name, [])):
-            yield from _within(f"{place}.{name}[{index}]", inner)
+            yield from _with_sub_schemas(f"{location}.{name}[{index}]", inner)
 
 
 def request_components() -> set[str]:
-    """The names of all components that a request body can reach."""
-    reached: set[str] = set()
-    left = [found.takes for found in operations() if found.takes is not None]
-    while left:
-        for _, schema in _within("", left.pop()):
+    """The names of all components that a request body refers to."""
+    components: set[str] = set()
+    remaining = [found.request_schema for found in operations() if found.request_schema is not None]
+    while remaining:
+        for _, schema in _with_sub_schemas("", remaining.pop()):
             name = schema.get("$ref", "").rsplit("/", 1)[-1]
-            if name and name not in reached:
-                reached.add(name)
-                left.append(component(schema))
-    return reached
+            if name and name not in components:
+                components.add(name)
+                remaining.append(component(schema))
+    return components

@@ -1,6 +1,7 @@
-"""Requests generated from the OpenAPI document, valid and invalid: no response is a 5xx, and every response conforms to the document.
+"""Valid and invalid requests, generated from the OpenAPI document.
 
-`make test` sends the same few requests each time, `make fuzz` many more, with another seed each time.
+No response is a 5xx, and every response conforms to the document. `make test` sends the same few
+requests each time, `make fuzz` many more, with another seed each time.
 """
 
 import copy
@@ -26,7 +27,7 @@ from tests.contract.document import Schema, openapi, operations
 from tests.database import Loop, create_database
 
 FUZZ = os.environ.get("FUZZ")
-EFFORT = settings(
+FUZZ_SETTINGS = settings(
     max_examples=int(FUZZ or 12),
     derandomize=FUZZ is None,
     deadline=None,
@@ -56,23 +57,26 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def broker(postgres: str, loop: Loop) -> Iterator[RunningBroker]:
-    """Has a database of its own and an administrator's key, because the first key that a request creates would lock the others out."""
+    """A broker with a database of its own and an administrator's key.
+
+    The first key that a generated request creates would lock out all others.
+    """
     with broker_process(create_database(postgres, loop, "fuzz"), max_wait_seconds="0", log_level="error") as (
         broker,
         _,
     ):
-        made = broker.http.post("/api-keys", json={"name": "fuzz", "scopes": ["manage", "read", "work", "enqueue"]})
-        broker.http.headers["Authorization"] = f"Bearer {made.raise_for_status().json()['key']}"
+        created = broker.http.post("/api-keys", json={"name": "fuzz", "scopes": ["manage", "read", "work", "enqueue"]})
+        broker.http.headers["Authorization"] = f"Bearer {created.raise_for_status().json()['key']}"
         yield broker
 
 
 @pytest.fixture
-def known(broker: RunningBroker, queue: str) -> dict[str, list[str]]:
-    """Values of parameters and members by their name, so that requests reach objects that exist, in each state."""
+def known_values(broker: RunningBroker, queue: str) -> dict[str, list[str]]:
+    """Values by the name of their parameter or member, so that requests reach existing objects."""
     api = Api(broker.http, queue)
     api.put(f"/job-types/{queue}", {})
     api.put(f"/schedules/{queue}", {"cron": "0 0 1 1 *", "job": {"queue": queue, "job_type": "test"}})
-    jobs = [api.dead(), api.enqueue()]
+    jobs = [api.dead_letter(), api.enqueue()]
     api.complete(api.claim_one())
     held = [api.enqueue() and api.claim_one(worker_id=queue, lease_seconds=3600) for _ in range(2)]
     jobs += [*held, api.enqueue(), api.enqueue(delay_seconds=3600)]
@@ -84,13 +88,16 @@ def known(broker: RunningBroker, queue: str) -> dict[str, list[str]]:
     }
 
 
-def with_known_values(document: Json, known: dict[str, list[str]]) -> Json:
-    """Valid requests use only the known values. Invalid requests, and other tests, name objects that do not exist."""
+def with_known_values(document: Json, known_values: dict[str, list[str]]) -> Json:
+    """The document, in which valid requests use only the known values.
+
+    Invalid requests, and other tests, name objects that do not exist.
+    """
     changed = copy.deepcopy(document)
-    for name, found in named_schemas(changed):
-        if name in known:
-            found.clear()
-            found["enum"] = known[name]
+    for name, schema in named_schemas(changed):
+        if name in known_values:
+            schema.clear()
+            schema["enum"] = known_values[name]
     return changed
 
 
@@ -111,11 +118,11 @@ def requests(operation: Any) -> st.SearchStrategy[Case[Any]]:
 
 @pytest.mark.parametrize("name", [operation.name for operation in operations()])
 def test_responses_conform_to_the_openapi_document(
-    broker: RunningBroker, known: dict[str, list[str]], name: str
+    broker: RunningBroker, known_values: dict[str, list[str]], name: str
 ) -> None:
-    schema = schemathesis.openapi.from_dict(with_known_values(openapi(), known))
+    schema = schemathesis.openapi.from_dict(with_known_values(openapi(), known_values))
 
-    @EFFORT
+    @FUZZ_SETTINGS
     @given(requests(schema.find_operation_by_id(name)))
     def conforms(case: Case[Any]) -> None:
         case.call_and_validate(base_url=broker.base, headers=dict(broker.http.headers), checks=CHECKS)

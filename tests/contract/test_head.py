@@ -5,13 +5,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.api import Api
 from tests.broker import RunningBroker
-from tests.contract.arrangements import ARRANGED, example, with_real_names
-from tests.contract.conftest import Served
+from tests.contract.conftest import ApiFor
 from tests.contract.document import operations
-from tests.edge.raw import Raw
+from tests.contract.example_setup import SETUPS, example, with_real_ids
+from tests.edge.raw_connection import RawConnection
 
 UNKNOWN = "0198c0de-0000-7000-8000-000000000000"
-OTHERS = [
+OTHER_PATHS = [
     "/docs",
     "/docs/swagger-ui.css",
     "/docs/start.js",
@@ -22,53 +22,53 @@ OTHERS = [
     "/jobs?limit=0",
     "/claim",
 ]
-VARYING = {"date", "x-request-id"}
+VARYING_HEADERS = {"date", "x-request-id"}
 
 
-def test_head_of_every_operation_has_the_status_and_headers_of_get(serving: Served) -> None:
+def test_head_of_every_operation_has_the_status_and_headers_of_get(api_for: ApiFor) -> None:
     mismatches = []
     for found in operations():
         if found.method == "GET":
-            api = serving(found.name)
-            path = with_real_names(example(found.name)["request"], ARRANGED[found.name](api))["path"]
+            api = api_for(found.name)
+            path = with_real_ids(example(found.name)["request"], SETUPS[found.name](api))["path"]
             mismatches += mismatches_between_head_and_get(api.http, path)
     assert mismatches == []
 
 
 def test_head_of_other_paths_has_the_status_and_headers_of_get(http: httpx.Client) -> None:
-    assert [mismatch for path in OTHERS for mismatch in mismatches_between_head_and_get(http, path)] == []
+    assert [mismatch for path in OTHER_PATHS for mismatch in mismatches_between_head_and_get(http, path)] == []
 
 
 def mismatches_between_head_and_get(http: httpx.Client, path: str) -> list[str]:
     head, get = http.head(path), http.get(path)
-    ignored = VARYING | (
+    ignored = VARYING_HEADERS | (
         {"content-length"} if "content-length" in head.headers and path in ("/metrics", "/readyz") else set()
     )
-    mine, theirs = (
-        {name: value for name, value in answer.headers.items() if name not in ignored} for answer in (head, get)
+    head_headers, get_headers = (
+        {name: value for name, value in response.headers.items() if name not in ignored} for response in (head, get)
     )
-    if (head.status_code, mine, head.content) == (get.status_code, theirs, b""):
+    if (head.status_code, head_headers, head.content) == (get.status_code, get_headers, b""):
         return []
-    return [f"{path}: {head.status_code} {mine} {head.content!r}, GET {get.status_code} {theirs}"]
+    return [f"{path}: {head.status_code} {head_headers} {head.content!r}, GET {get.status_code} {get_headers}"]
 
 
-def test_head_needs_the_key_of_get(keyed: Api) -> None:
-    key = keyed.http.headers.pop("Authorization")
+def test_head_needs_the_key_of_get(keyed_api: Api) -> None:
+    key = keyed_api.http.headers.pop("Authorization")
     try:
-        without = [keyed.http.head(path).status_code for path in ("/jobs", "/metrics", "/livez")]
+        statuses_without_key = [keyed_api.http.head(path).status_code for path in ("/jobs", "/metrics", "/livez")]
     finally:
-        keyed.http.headers["Authorization"] = key
-    assert without == [401, 401, 200]
-    assert [keyed.http.head(path).status_code for path in ("/jobs", "/metrics", "/livez")] == [200, 200, 200]
+        keyed_api.http.headers["Authorization"] = key
+    assert statuses_without_key == [401, 401, 200]
+    assert [keyed_api.http.head(path).status_code for path in ("/jobs", "/metrics", "/livez")] == [200, 200, 200]
 
 
 def test_head_sends_no_byte_of_a_body(broker: RunningBroker) -> None:
     received = {}
     for path in ("/livez", "/docs/swagger-ui.css", "/no/such/path"):
-        raw = Raw(broker.base)
-        raw.send(f"HEAD {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n".encode())
-        received[path] = raw.received().partition(b"\r\n\r\n")[2]
-        raw.close()
+        connection = RawConnection(broker.base)
+        connection.send(f"HEAD {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n".encode())
+        received[path] = connection.received().partition(b"\r\n\r\n")[2]
+        connection.close()
     assert received == dict.fromkeys(received, b"")
 
 

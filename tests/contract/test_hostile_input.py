@@ -1,4 +1,8 @@
-"""Bad input on every route that takes a body: the 4xx that FAULTS section D names, never a 5xx, and no silent change of what is taken."""
+"""Invalid input on every operation with a body.
+
+The response is the 4xx that the catalogue of faults demands (docs/reliability/faults.md#d1 and
+following), never a 5xx. Accepted values are not changed.
+"""
 
 import copy
 import itertools
@@ -12,19 +16,19 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from tests.api import Api, Json
-from tests.contract.arrangements import ARRANGED, example, with_real_names
-from tests.contract.conftest import Served
+from tests.contract.conftest import ApiFor
 from tests.contract.document import Operation, Schema, component, openapi, operation, operations
-from tests.contract.hostile import BODIES, FIRST_AND_LAST, INSTANTS, NAMES, VALUES, Case, exactly
+from tests.contract.example_setup import SETUPS, example, with_real_ids
+from tests.contract.hostile_cases import BODIES, FIRST_AND_LAST, INSTANTS, NAMES, VALUES, Case, exact
 
-CHANGING = [found for found in operations() if found.method in ("POST", "PATCH", "PUT")]
-TAKING = [found for found in CHANGING if found.takes is not None]
-HERE = "@here@"
+WRITING = [found for found in operations() if found.method in ("POST", "PATCH", "PUT")]
+WITH_BODY = [found for found in WRITING if found.request_schema is not None]
+PLACEHOLDER = "@here@"
 LIBRARY_WORDING = re.compile(r"Expected `|Object (missing|contains)|Input should|Value error|matching regex|valid enum")
-WRONG: list[Any] = [None, True, -1, 1.5, 10**30, "", "x" * 10_000, [], {}, [[]], {"a": 1}]
+WRONG_TYPES: list[Any] = [None, True, -1, 1.5, 10**30, "", "x" * 10_000, [], {}, [[]], {"a": 1}]
 
-# Where each route takes free JSON; those that take none get the values in place of a text.
-SLOTS: dict[str, list[list[str | int]]] = {
+# The members of each request that hold free JSON. Operations without one get the values in a text.
+FREE_JSON: dict[str, list[list[str | int]]] = {
     "enqueue_job": [["payload"], ["metadata", "x"]],
     "enqueue_jobs": [["jobs", 0, "payload"], ["jobs", 1, "metadata", "x"]],
     "update_job": [["payload"], ["metadata", "x"]],
@@ -54,174 +58,196 @@ TEXTS: dict[str, list[list[str | int]]] = {
 
 
 class Sender:
-    """Sends to an operation what its example sends, with one thing changed; notes what went wrong, to be asserted at the end."""
+    """Sends the example of an operation with one change.
+
+    Collects mismatches, so that one assertion at the end lists them all.
+    """
 
     def __init__(self, api: Api, found: Operation) -> None:
-        sent = with_real_names(example(found.name)["request"], ARRANGED[found.name](api))
+        sent = with_real_ids(example(found.name)["request"], SETUPS[found.name](api))
         self.http = api.http
         self.operation = found
         self.path: str = sent["path"]
         self.base: Json = sent.get("body", {})
         self.base.pop("wait_seconds", None)
-        self.wrong: list[str] = []
+        self.mismatches: list[str] = []
 
-    def send(self, what: str, content: bytes, status: int | None = None) -> httpx.Response:
+    def send(self, description: str, content: bytes, status: int | None = None) -> httpx.Response:
         response = self.http.request(self.operation.method, self.path, content=content)
         if response.status_code >= 500 or (status is not None and response.status_code != status):
-            self.wrong.append(
-                f"{self.operation.name}: {what}: {response.status_code}, not {status or 'below 500'}: {response.text[:150]}"
+            self.mismatches.append(
+                f"{self.operation.name}: {description}: {response.status_code}, "
+                f"not {status or 'below 500'}: {response.text[:150]}"
             )
         if response.status_code == 422 and LIBRARY_WORDING.search(response.text):
-            self.wrong.append(f"{self.operation.name}: {what}: in the words of a library: {response.text[:300]}")
+            self.mismatches.append(f"{self.operation.name}: {description}: worded by a library: {response.text[:300]}")
         return response
 
-    def with_value(self, place: list[str | int], value: Any) -> Json:
+    def with_value(self, path: list[str | int], value: Any) -> Json:
         changed = copy.deepcopy(self.base)
         inner: Any = changed
-        for step, following in itertools.pairwise(place):
+        for step, following in itertools.pairwise(path):
             if isinstance(following, int) and step not in inner:
-                raise KeyError(step)  # no list that it could stand in
+                raise KeyError(step)  # the example has no such list
             inner = inner.setdefault(step, {}) if isinstance(inner, dict) else inner[step]
-        inner[place[-1]] = value
+        inner[path[-1]] = value
         return changed
 
-    def with_text(self, place: list[str | int], text: bytes) -> bytes:
-        return json.dumps(self.with_value(place, HERE)).encode().replace(json.dumps(HERE).encode(), text)
+    def with_text(self, path: list[str | int], text: bytes) -> bytes:
+        return json.dumps(self.with_value(path, PLACEHOLDER)).encode().replace(json.dumps(PLACEHOLDER).encode(), text)
 
 
-@pytest.fixture(params=CHANGING, ids=lambda found: found.name)
-def sender(request: pytest.FixtureRequest, serving: Served) -> Iterator[Sender]:
-    sender = Sender(serving(request.param.name), request.param)
+@pytest.fixture(params=WRITING, ids=lambda found: found.name)
+def sender(request: pytest.FixtureRequest, api_for: ApiFor) -> Iterator[Sender]:
+    sender = Sender(api_for(request.param.name), request.param)
     yield sender
-    assert sender.wrong == []
+    assert sender.mismatches == []
 
 
-@pytest.fixture(params=TAKING, ids=lambda found: found.name)
-def reader(request: pytest.FixtureRequest, serving: Served) -> Iterator[Sender]:
-    """A sender to an operation that reads its body."""
-    sender = Sender(serving(request.param.name), request.param)
+@pytest.fixture(params=WITH_BODY, ids=lambda found: found.name)
+def reader(request: pytest.FixtureRequest, api_for: ApiFor) -> Iterator[Sender]:
+    """Sends to an operation that has a request body."""
+    sender = Sender(api_for(request.param.name), request.param)
     yield sender
-    assert sender.wrong == []
+    assert sender.mismatches == []
 
 
-def test_the_corpus_is_as_large_as_was_asked() -> None:
+def test_corpus_has_60_cases_and_covers_every_operation_with_a_body() -> None:
     assert len(VALUES) + len(BODIES) >= 60
-    assert {*SLOTS, *TEXTS} == {found.name for found in TAKING}
+    assert {*FREE_JSON, *TEXTS} == {found.name for found in WITH_BODY}
 
 
-def test_bad_bodies_are_refused(sender: Sender) -> None:
+def test_invalid_bodies_are_rejected(sender: Sender) -> None:
     for case in BODIES:
-        sender.send(case.row, case.text, case.status if sender.operation.takes else None)
+        sender.send(case.row, case.text, case.status if sender.operation.request_schema else None)
 
 
-def expected(case: Case, name: str, place: list[str | int]) -> int | None:
-    """Short texts have caps of their own (422), a token has none; what is merged into a payload is measured when it is merged."""
-    if case.status == 413 and (name in TEXTS or "metadata" in place):
+def expected(case: Case, name: str, path: list[str | int]) -> int | None:
+    """The expected status.
+
+    Short texts have limits of their own (422), a token has none. A value that is merged into a
+    payload is measured when it is merged.
+    """
+    if case.status == 413 and (name in TEXTS or "metadata" in path):
         return None if name == "release_job" else 422
     return None if name == "replay_dead_letters" and case.row.startswith(("D13", "D14")) else case.status
 
 
-def test_bad_values_are_refused_and_good_ones_break_nothing(reader: Sender) -> None:
+def test_invalid_values_are_rejected_and_valid_ones_cause_no_server_error(reader: Sender) -> None:
     name = reader.operation.name
     for case in VALUES:
-        for place in SLOTS.get(name) or TEXTS[name]:
-            reader.send(f"{case.row} at {place}", reader.with_text(place, case.text), expected(case, name, place))
+        for path in FREE_JSON.get(name) or TEXTS[name]:
+            reader.send(f"{case.row} at {path}", reader.with_text(path, case.text), expected(case, name, path))
 
 
 @pytest.mark.parametrize(
     "case", [case for case in VALUES if case.row.startswith(("D13", "D14"))], ids=lambda case: case.row
 )
-def test_what_is_merged_into_a_payload_has_its_caps(case: Case, api: Api) -> None:
-    job = api.dead()
+def test_merged_payload_has_the_limits_of_a_payload(case: Case, api: Api) -> None:
+    job = api.dead_letter()
     merge = b'{"ids": ["%s"], "overrides": {"payload_merge": {"x": %s}}}' % (job["id"].encode(), case.text)
     assert api.http.post("/dead-letters/replay", content=merge).status_code == (case.status or 200)
 
 
 @pytest.mark.parametrize("case", [case for case in VALUES if case.status is None], ids=lambda case: case.row)
-def test_what_is_taken_is_kept_value_for_value(case: Case, api: Api) -> None:
-    sent = exactly(case.text)
+def test_accepted_values_are_stored_exactly(case: Case, api: Api) -> None:
+    sent = exact(case.text)
 
     def call(path: str, body: Json, method: str = "POST") -> Any:
-        content = json.dumps(body).encode().replace(json.dumps(HERE).encode(), case.text)
-        return exactly(api.http.request(method, path, content=content).raise_for_status().content)
+        content = json.dumps(body).encode().replace(json.dumps(PLACEHOLDER).encode(), case.text)
+        return exact(api.http.request(method, path, content=content).raise_for_status().content)
 
     def job() -> Any:
-        return exactly(api.http.get(f"/jobs/{job_id}").content)
+        return exact(api.http.get(f"/jobs/{job_id}").content)
 
-    job_id = call("/jobs", {"job_type": "test", "queue": api.queue, "payload": HERE})["id"]
+    job_id = call("/jobs", {"job_type": "test", "queue": api.queue, "payload": PLACEHOLDER})["id"]
     assert job()["payload"] == sent
     claimed = call("/claim", {"queues": [api.queue]})["jobs"][0]
     lease = {"lease_token": claimed["lease_token"]}
     assert claimed["payload"] == sent
-    call(f"/jobs/{job_id}/heartbeat", {**lease, "checkpoint": HERE})
+    call(f"/jobs/{job_id}/heartbeat", {**lease, "checkpoint": PLACEHOLDER})
     assert job()["checkpoint"] == sent
-    call(f"/jobs/{job_id}/fail", {**lease, "error": {"message": "x", "details": HERE}, "retryable": False})
+    call(f"/jobs/{job_id}/fail", {**lease, "error": {"message": "x", "details": PLACEHOLDER}, "retryable": False})
     assert job()["error"]["details"] == sent
-    replay = {"ids": [job_id], "overrides": {"payload_merge": {"old": 1.50, "new": HERE}}}
+    replay = {"ids": [job_id], "overrides": {"payload_merge": {"old": 1.50, "new": PLACEHOLDER}}}
     assert call("/dead-letters/replay", replay)["replayed"] == ("number", "1")
     assert job()["payload"].get("new") == (sent if case.text != b"null" else None)
-    call(f"/jobs/{job_id}", {"payload": HERE, "metadata": {"x": 1}}, "PATCH")
+    call(f"/jobs/{job_id}", {"payload": PLACEHOLDER, "metadata": {"x": 1}}, "PATCH")
     assert job()["payload"] == sent
     again = call("/claim", {"queues": [api.queue]})["jobs"][0]
     assert (again["payload"], again["checkpoint"]) == (sent, sent)
     call(
         "/settle",
-        {"items": [{"job_id": job_id, "lease_token": again["lease_token"], "outcome": "complete", "result": HERE}]},
+        {
+            "items": [
+                {"job_id": job_id, "lease_token": again["lease_token"], "outcome": "complete", "result": PLACEHOLDER}
+            ]
+        },
     )
     assert job()["result"] == sent
 
 
-def properties(schema: Schema, place: tuple[str | int, ...] = ()) -> Iterator[tuple[list[str | int], Schema]]:
-    """Every field that a body may have, with its schema; of a list its first item."""
+def properties(schema: Schema, path: tuple[str | int, ...] = ()) -> Iterator[tuple[list[str | int], Schema]]:
+    """Every field of a body, with its schema; of a list its first item."""
     for name, inner in component(schema).get("properties", {}).items():
-        yield [*place, name], inner
-        yield from properties(inner, (*place, name))
+        yield [*path, name], inner
+        yield from properties(inner, (*path, name))
         if "items" in inner:
-            yield [*place, name, 0], inner["items"]
-            yield from properties(inner["items"], (*place, name, 0))
+            yield [*path, name, 0], inner["items"]
+            yield from properties(inner["items"], (*path, name, 0))
 
 
 def fields(sender: Sender) -> Iterator[tuple[list[str | int], Schema]]:
-    """Those that can be set in the example's body: what stands in a list has to be there already."""
-    for place, schema in properties(sender.operation.takes or {}):
+    """The fields that can be set in the body of the example. List items must exist in it."""
+    for path, schema in properties(sender.operation.request_schema or {}):
         try:
-            sender.with_value(place, None)
+            sender.with_value(path, None)
         except (KeyError, IndexError):
             continue
-        yield place, schema
+        yield path, schema
 
 
-def test_a_wrong_type_is_refused_in_every_field(reader: Sender) -> None:
-    """The document decides: what its schema does not allow is 422, null for optional fields included; what it allows is not a 5xx."""
-    schema = Draft202012Validator({**(reader.operation.takes or {}), "components": openapi()["components"]})
-    for place, _ in fields(reader):
-        for value in WRONG:
-            body = reader.with_value(place, value)
+def test_wrong_type_is_rejected_in_every_field(reader: Sender) -> None:
+    """The OpenAPI document decides.
+
+    A value that its schema does not allow is 422, including null for optional fields. A value that
+    it allows causes no 5xx.
+    """
+    schema = Draft202012Validator({**(reader.operation.request_schema or {}), "components": openapi()["components"]})
+    for path, _ in fields(reader):
+        for value in WRONG_TYPES:
+            body = reader.with_value(path, value)
             status = None if schema.is_valid(body) else 422
-            reader.send(f"{place} = {str(value)[:20]}", json.dumps(body).encode(), status)
+            reader.send(f"{path} = {str(value)[:20]}", json.dumps(body).encode(), status)
 
 
-def test_a_bad_name_is_refused_wherever_a_name_stands(reader: Sender) -> None:
-    for place, schema in fields(reader):
+def test_invalid_name_is_rejected_in_every_field(reader: Sender) -> None:
+    for path, schema in fields(reader):
         if "pattern" in schema:
-            for what, name in NAMES.items():
-                response = reader.send(f"{place}: {what}", json.dumps(reader.with_value(place, name)).encode(), 422)
-                if what != "NUL":
-                    assert response.json()["errors"][0]["pointer"] == "/" + "/".join(str(step) for step in place)
+            for kind, name in NAMES.items():
+                response = reader.send(f"{path}: {kind}", json.dumps(reader.with_value(path, name)).encode(), 422)
+                if kind != "NUL":
+                    assert response.json()["errors"][0]["pointer"] == "/" + "/".join(str(step) for step in path)
 
 
-def instants_of(found: Operation) -> set[tuple[str | int, ...]]:
-    """The path of every instant that the body may have."""
-    return {tuple(place) for place, schema in properties(found.takes or {}) if schema.get("format") == "date-time"}
+def body_instants(found: Operation) -> set[tuple[str | int, ...]]:
+    """The path of every instant in the body of an operation."""
+    return {
+        tuple(path) for path, schema in properties(found.request_schema or {}) if schema.get("format") == "date-time"
+    }
 
 
-def queried_instants(found: Operation) -> list[str]:
+def query_instants(found: Operation) -> list[str]:
     parameters = found.spec.get("parameters", [])
-    return [one["name"] for one in parameters if one["in"] == "query" and one["schema"].get("format") == "date-time"]
+    return [
+        parameter["name"]
+        for parameter in parameters
+        if parameter["in"] == "query" and parameter["schema"].get("format") == "date-time"
+    ]
 
 
 def test_instants_are_found_in_the_document() -> None:
-    bodies = {found.name for found in TAKING if instants_of(found)}
+    bodies = {found.name for found in WITH_BODY if body_instants(found)}
     assert bodies >= {
         "enqueue_job",
         "enqueue_jobs",
@@ -231,65 +257,68 @@ def test_instants_are_found_in_the_document() -> None:
         "create_api_key",
         "purge_dead_letters",
     }
-    assert {found.name for found in operations() if queried_instants(found)} >= {
+    assert {found.name for found in operations() if query_instants(found)} >= {
         "list_jobs",
         "list_dead_letters",
         "group_dead_letters",
     }
 
 
-def test_instants_outside_the_range_are_refused_in_every_body(reader: Sender) -> None:
-    """The error points at the field. Instants at the ends of the range are accepted, or refused for another reason."""
-    tried = set()
-    for place, _ in fields(reader):
-        if tuple(place) not in instants_of(reader.operation):
+def test_instants_outside_the_range_are_rejected_in_every_body(reader: Sender) -> None:
+    """The error points at the field.
+
+    Instants at the ends of the range are accepted, or rejected for another reason.
+    """
+    tested = set()
+    for path, _ in fields(reader):
+        if tuple(path) not in body_instants(reader.operation):
             continue
-        tried.add(tuple(place))
+        tested.add(tuple(path))
         for instant in INSTANTS:
-            response = reader.send(f"{place}: {instant}", json.dumps(reader.with_value(place, instant)).encode(), 422)
-            if response.status_code == 422 and "/" + "/".join(map(str, place)) not in [
-                one["pointer"] for one in response.json()["errors"]
+            response = reader.send(f"{path}: {instant}", json.dumps(reader.with_value(path, instant)).encode(), 422)
+            if response.status_code == 422 and "/" + "/".join(map(str, path)) not in [
+                error["pointer"] for error in response.json()["errors"]
             ]:
-                reader.wrong.append(f"{reader.operation.name}: {place}: {instant}: {response.text}")
+                reader.mismatches.append(f"{reader.operation.name}: {path}: {instant}: {response.text}")
         for instant in FIRST_AND_LAST:
-            response = reader.send(f"{place}: {instant}", json.dumps(reader.with_value(place, instant)).encode())
+            response = reader.send(f"{path}: {instant}", json.dumps(reader.with_value(path, instant)).encode())
             if "9999-12-30T23:59:59.999999Z" in response.text and response.status_code == 422:
-                reader.wrong.append(f"{reader.operation.name}: {place}: {instant}: {response.text}")
-    assert tried == instants_of(reader.operation)
+                reader.mismatches.append(f"{reader.operation.name}: {path}: {instant}: {response.text}")
+    assert tested == body_instants(reader.operation)
 
 
 @pytest.mark.parametrize(
-    "found", [found for found in operations() if queried_instants(found)], ids=lambda found: found.name
+    "found", [found for found in operations() if query_instants(found)], ids=lambda found: found.name
 )
-def test_instants_outside_the_range_are_refused_in_every_query(found: Operation, serving: Served) -> None:
-    api = serving(found.name)
-    wrong = []
-    for name in queried_instants(found):
-        for status, instants in ((422, [str(one) for one in INSTANTS]), (200, FIRST_AND_LAST)):
+def test_instants_outside_the_range_are_rejected_in_every_query(found: Operation, api_for: ApiFor) -> None:
+    api = api_for(found.name)
+    mismatches = []
+    for name in query_instants(found):
+        for status, instants in ((422, [str(instant) for instant in INSTANTS]), (200, FIRST_AND_LAST)):
             for instant in instants:
                 response = api.http.request(found.method, found.path, params={name: instant})
-                pointers = [one["pointer"] for one in response.json().get("errors", [])]
+                pointers = [error["pointer"] for error in response.json().get("errors", [])]
                 if response.status_code != status or (status == 422 and pointers != [f"/query/{name}"]):
-                    wrong.append(f"{name}={instant}: {response.text[:200]}")
-    assert wrong == []
+                    mismatches.append(f"{name}={instant}: {response.text[:200]}")
+    assert mismatches == []
 
 
 @pytest.mark.parametrize(
     "found", [found for found in operations() if found.method == "GET"], ids=lambda found: found.name
 )
-def test_bad_parameters_are_no_error_of_ours(found: Operation, serving: Served) -> None:
-    api = serving(found.name)
-    names = ARRANGED[found.name](api)
-    path = with_real_names(example(found.name)["request"]["path"], names).partition("?")[0]
-    wrong = [NAMES["NUL"], NAMES["SQL"], NAMES["10 kB"], *map(str, INSTANTS), "9" * 30, "NaN", "e30=", "bnVsbA=="]
+def test_invalid_parameters_cause_no_server_error(found: Operation, api_for: ApiFor) -> None:
+    api = api_for(found.name)
+    ids = SETUPS[found.name](api)
+    path = with_real_ids(example(found.name)["request"]["path"], ids).partition("?")[0]
+    values = [NAMES["NUL"], NAMES["SQL"], NAMES["10 kB"], *map(str, INSTANTS), "9" * 30, "NaN", "e30=", "bnVsbA=="]
     for parameter in found.spec.get("parameters", []):
         if parameter["in"] == "query" and parameter["name"] != "wait_seconds":
-            for value in wrong:
+            for value in values:
                 response = api.http.get(path, params={parameter["name"]: value})
                 assert response.status_code < 500, (parameter["name"], value, response.text)
 
 
-HUGE = {
+BATCHES = {
     "enqueue_jobs": (["jobs"], {"job_type": "test"}),
     "settle_jobs": (
         ["items"],
@@ -303,17 +332,17 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize("name", HUGE)
-def test_a_huge_batch_is_refused_as_such(name: str, api: Api) -> None:
-    sender, (place, item) = Sender(api, operation(name)), HUGE[name]
+@pytest.mark.parametrize("name", BATCHES)
+def test_batch_over_the_limit_is_rejected_as_too_large(name: str, api: Api) -> None:
+    sender, (path, item) = Sender(api, operation(name)), BATCHES[name]
     for count in (1001, 20_000):
         response = sender.send(
-            f"{count} items", json.dumps(sender.with_value(list(place), [item] * count)).encode(), 413
+            f"{count} items", json.dumps(sender.with_value(list(path), [item] * count)).encode(), 413
         )
         assert (response.json()["code"], response.json()["limit"]) == ("batch_too_large", 1000)
-    assert sender.wrong == []
+    assert sender.mismatches == []
 
 
-def test_a_million_jobs_are_refused_as_such(http: httpx.Client) -> None:
+def test_batch_of_a_million_jobs_is_rejected_as_too_large(http: httpx.Client) -> None:
     response = http.post("/jobs/batch", content=b'{"jobs": [' + b"{}," * 999_999 + b"{}]}")
     assert (response.status_code, response.json()["code"]) == (413, "batch_too_large")

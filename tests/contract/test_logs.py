@@ -1,4 +1,7 @@
-"""Log lines of a real broker process at debug level: JSON, one per event, forged by nobody, and without a lease token."""
+"""Log lines of a broker process at debug level.
+
+They are JSON, one line per event, cannot be forged, and contain no lease token.
+"""
 
 import json
 import shlex
@@ -13,14 +16,14 @@ from tests.api import Api, Json
 from tests.broker import RunningBroker, broker_process
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, create_database
-from tests.edge.raw import Raw
+from tests.edge.raw_connection import RawConnection
 
 FORGED = '\r\n{"event": "forged", "level": "info"}\r\n\x1b[31m'
 
 
 @contextmanager
 def logging_broker(dsn: str, file: Path) -> Iterator[RunningBroker]:
-    """A broker whose log goes to a file."""
+    """A broker that logs to a file."""
     with broker_process(dsn, "sh", "-c", f'exec "$@" 2> {shlex.quote(str(file))}', "sh", log_level="debug") as (
         broker,
         _,
@@ -29,20 +32,20 @@ def logging_broker(dsn: str, file: Path) -> Iterator[RunningBroker]:
 
 
 @pytest.fixture(scope="module")
-def logged(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningBroker, Path]]:
+def broker_and_log(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningBroker, Path]]:
     file = tmp_path_factory.mktemp("log") / "broker.log"
     with logging_broker(dsn, file) as broker:
         yield broker, file
 
 
 def lines(file: Path, last: str) -> list[Json]:
-    """All lines, once the request of that id has been logged: that happens after its answer."""
+    """Returns all lines, once the request with that id appears. It is logged after its response."""
     wait_until(lambda: f'"{last}"' in file.read_text())
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_no_name_path_or_header_can_forge_a_line(logged: tuple[RunningBroker, Path]) -> None:
-    broker, file = logged
+def test_no_name_path_or_header_can_forge_a_log_line(broker_and_log: tuple[RunningBroker, Path]) -> None:
+    broker, file = broker_and_log
     assert broker.http.get("/livez", headers={b"X-Request-Id": b"forged\x1b[31m"}).status_code == 400
     broker.http.get(
         f"/jobs/{quote(FORGED)}", headers={"X-Request-Id": "forged\tforged", "traceparent": "forged\tforged"}
@@ -52,24 +55,24 @@ def test_no_name_path_or_header_can_forge_a_line(logged: tuple[RunningBroker, Pa
     job = broker.http.post("/jobs", json={"job_type": "test", "queue": "logs"}).json()
     broker.http.post(f"/jobs/{job['id']}/cancel", json={"reason": FORGED})
     broker.http.get("/jobs", params={"tag": FORGED}, headers={"X-Request-Id": "last-of-forged"})
-    written = lines(file, "last-of-forged")
-    assert {line["event"] for line in written} >= {"request answered", "job cancelled"}
-    assert [line for line in written if line["event"] == "forged"] == []
+    log_lines = lines(file, "last-of-forged")
+    assert {line["event"] for line in log_lines} >= {"request answered", "job cancelled"}
+    assert [line for line in log_lines if line["event"] == "forged"] == []
     assert "\x1b" not in file.read_text()
-    assert next(line for line in written if line["event"] == "job cancelled")["reason"] == FORGED
-    assert f"/jobs/{FORGED}" in [line.get("path") for line in written]
+    assert next(line for line in log_lines if line["event"] == "job cancelled")["reason"] == FORGED
+    assert f"/jobs/{FORGED}" in [line.get("path") for line in log_lines]
 
 
-def test_a_line_says_what_was_asked_and_how_it_ended(logged: tuple[RunningBroker, Path]) -> None:
-    broker, file = logged
+def test_log_line_has_method_path_and_status_of_the_request(broker_and_log: tuple[RunningBroker, Path]) -> None:
+    broker, file = broker_and_log
     broker.http.get("/no/such/path", headers={"X-Request-Id": "find-me"})
     (line,) = [line for line in lines(file, "find-me") if line.get("request_id") == "find-me"]
     assert (line["level"], line["method"], line["path"], line["status"]) == ("debug", "GET", "/no/such/path", 404)
     assert line.keys() >= {"timestamp", "event", "ms"}
 
 
-def test_no_lease_token_is_ever_logged(logged: tuple[RunningBroker, Path]) -> None:
-    broker, file = logged
+def test_no_lease_token_is_ever_logged(broker_and_log: tuple[RunningBroker, Path]) -> None:
+    broker, file = broker_and_log
     api = Api(broker.http, "logged-leases")
     for _ in range(5):
         api.enqueue(payload={"secret": "canary-payload"})
@@ -92,17 +95,19 @@ def test_no_lease_token_is_ever_logged(logged: tuple[RunningBroker, Path]) -> No
     assert "canary" not in text
 
 
-def test_connect_writes_no_error(logged: tuple[RunningBroker, Path]) -> None:
-    broker, file = logged
-    raw = Raw(broker.base)
-    raw.send(b"CONNECT /x HTTP/1.1\r\nHost: test\r\n\r\n")
-    assert raw.refusal().status == 400
-    raw.close()
+def test_connect_writes_no_error(broker_and_log: tuple[RunningBroker, Path]) -> None:
+    broker, file = broker_and_log
+    connection = RawConnection(broker.base)
+    connection.send(b"CONNECT /x HTTP/1.1\r\nHost: test\r\n\r\n")
+    assert connection.error_response().status == 400
+    connection.close()
     broker.http.get("/livez", headers={"X-Request-Id": "after-connect"})
     assert [line for line in lines(file, "after-connect") if line["level"] == "error"] == []
 
 
-def test_bulk_actions_name_their_caller_and_expiry_names_the_queue(postgres: str, loop: Loop, tmp_path: Path) -> None:
+def test_bulk_operations_log_their_caller_and_missed_start_deadlines_log_the_queue(
+    postgres: str, loop: Loop, tmp_path: Path
+) -> None:
     database = TestDatabase(create_database(postgres, loop, "bulk_logs"), loop)
     file = tmp_path / "broker.log"
     with logging_broker(database.dsn, file) as broker:
@@ -119,12 +124,12 @@ def test_bulk_actions_name_their_caller_and_expiry_names_the_queue(postgres: str
         }
         body = {"filter": {"queue": "other"}, "dry_run": False}
         sent = {path: {"dry_run": False} if path.startswith("/queues") else body for path in calls}
-        answers = {path: broker.http.post(path, json=sent[path]).status_code for path in calls}
-        assert answers == dict.fromkeys(calls, 200)
-        wait_until(lambda: "jobs expired before they were begun" in file.read_text())
-    written = [json.loads(line) for line in file.read_text().splitlines()]
-    assert {line["event"]: line["caller"] for line in written if line["event"] in calls.values()} == dict.fromkeys(
+        responses = {path: broker.http.post(path, json=sent[path]).status_code for path in calls}
+        assert responses == dict.fromkeys(calls, 200)
+        wait_until(lambda: "jobs missed their start deadline" in file.read_text())
+    log_lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {line["event"]: line["caller"] for line in log_lines if line["event"] in calls.values()} == dict.fromkeys(
         calls.values(), "operator"
     )
-    assert [line["queue"] for line in written if line["event"] == "jobs expired before they were begun"] == ["late"]
+    assert [line["queue"] for line in log_lines if line["event"] == "jobs missed their start deadline"] == ["late"]
     database.close()

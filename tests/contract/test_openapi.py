@@ -1,4 +1,4 @@
-"""openapi.json is what the app says, and says it the way that client generators need it (API.md, "What generators need")."""
+"""openapi.json is up to date, and has the form that client generators need."""
 
 import json
 import re
@@ -16,64 +16,65 @@ from tests.contract.document import Operation, app, openapi, operations, request
 FILE = Path(__file__).parents[2] / "openapi" / "openapi.json"
 each_operation = pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.name)
 
-# Keys that users choose: what stands below is theirs.
+# Objects whose keys the user chooses.
 FREE_MAPS = {"metadata", "payload_merge"}
 
 
 def routes() -> list[APIRoute]:
-    """Of the routers that `main` included, each of which FastAPI keeps as one entry."""
+    """The routes of all routers that the app includes. FastAPI keeps each router as one entry."""
     routers = [app(), *[entry.original_router for entry in app().routes if hasattr(entry, "original_router")]]
     return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
 
-def test_the_file_is_what_the_app_says() -> None:
+def test_openapi_file_is_up_to_date() -> None:
     assert json.loads(FILE.read_text()) == openapi(), "run `make openapi`"
 
 
-def test_the_broker_serves_the_same_document(http: httpx.Client) -> None:
+def test_broker_serves_the_same_document(http: httpx.Client) -> None:
     assert http.get("/openapi.json").json() == openapi()
 
 
-def test_it_is_valid_openapi_3_1() -> None:
+def test_document_is_valid_openapi_3_1() -> None:
     assert openapi()["openapi"].startswith("3.1.")
     OpenAPIV31SpecValidator(openapi()).validate()
 
 
-def test_every_route_is_in_the_document_but_the_docs() -> None:
+def test_every_route_except_the_docs_is_in_the_document() -> None:
     hidden = {route.path for route in routes() if not route.include_in_schema}
     assert hidden == {"/docs", "/docs/start.js", "/docs/{asset}"}
     served = {(method, route.path) for route in routes() if route.include_in_schema for method in route.methods or ()}
     assert served == {(operation.method, operation.path) for operation in operations()}
 
 
-def test_an_operation_is_named_for_its_function() -> None:
+def test_operation_id_is_the_name_of_the_function() -> None:
     served = {(method, route.path): route.endpoint.__name__ for route in routes() for method in route.methods or ()}
     assert {operation.name: served[operation.method, operation.path] for operation in operations()} == {
         operation.name: operation.name for operation in operations()
     }
 
 
-def test_names_of_operations_are_unique() -> None:
+def test_operation_ids_are_unique() -> None:
     names = [operation.name for operation in operations()]
     assert len(set(names)) == len(names)
 
 
 @each_operation
-def test_an_operation_is_a_verb_and_a_noun(operation: Operation) -> None:
+def test_operation_id_is_a_verb_and_a_noun(operation: Operation) -> None:
     assert re.fullmatch(r"[a-z]+(_[a-z]+)+", operation.name)
 
 
-def test_tags_are_rooms() -> None:
-    rooms = {route.endpoint.__name__: route.endpoint.__module__.split(".")[1] for route in routes()}
-    # A purge knows jobs, which queues do not, and explain knows all that holds one back; for callers they are of the queue and the job.
-    others = {"web": "operations", "purging": "queues", "explain": "jobs"}
+def test_tag_of_an_operation_is_its_package() -> None:
+    packages = {route.endpoint.__name__: route.endpoint.__module__.split(".")[1] for route in routes()}
+    # For callers a purge belongs to queues and explain to jobs. Their packages are separate,
+    # because the package of queues does not know jobs, and explain depends on most packages.
+    tags = {"http": "operations", "purging": "queues", "explain": "jobs"}
     for operation in operations():
-        room = rooms[operation.name]
-        assert operation.spec["tags"] == [others.get(room, room)]
+        package = packages[operation.name]
+        assert operation.spec["tags"] == [tags.get(package, package)]
 
 
 @each_operation
-def test_an_operation_is_described(operation: Operation) -> None:
+def test_operation_has_a_description_and_a_summary(operation: Operation) -> None:
     assert len(operation.spec["description"]) > 10
     assert operation.spec["summary"]
 
@@ -87,23 +88,25 @@ def test_every_put_requires_a_body() -> None:
     assert required == dict.fromkeys(required, True)
 
 
-def test_a_broker_without_keys_needs_none() -> None:
-    """`{}` makes the key optional for every operation that takes one."""
-    guarded = [operation for operation in operations() if operation.spec["security"]]
-    assert len(guarded) > 30
-    assert [operation.name for operation in guarded if {} not in operation.spec["security"]] == []
+def test_api_key_is_optional_in_every_operation() -> None:
+    """`{}` makes the key optional: a broker without API keys needs none."""
+    with_scopes = [operation for operation in operations() if operation.spec["security"]]
+    assert len(with_scopes) > 30
+    assert [operation.name for operation in with_scopes if {} not in operation.spec["security"]] == []
 
 
 def test_every_dry_run_is_described() -> None:
-    described = {place: schema.get("description", "") for place, schema in schemas() if place.endswith(".dry_run")}
+    described = {
+        location: schema.get("description", "") for location, schema in schemas() if location.endswith(".dry_run")
+    }
     assert len(described) == 8, "four requests and their responses"
     requests = r"Only counts the matches and changes nothing\. Default (true|false)\."
     expected = re.compile(rf"{requests}|True if this was a dry run, in which nothing changed\. Otherwise absent\.")
-    assert [place for place, text in described.items() if not expected.fullmatch(text)] == []
+    assert [location for location, text in described.items() if not expected.fullmatch(text)] == []
 
 
-def test_fields_that_exclude_each_other_are_refused_together(api: Api) -> None:
-    """The broker refuses what the schema forbids."""
+def test_mutually_exclusive_fields_are_rejected_by_schema_and_broker(api: Api) -> None:
+    """The broker rejects what the schema forbids."""
     filters: Json = {"ids": [], "filter": {"queue": api.queue}}
     times: Json = {"cron": "@daily", "every_seconds": 60}
     job: Json = {"job_type": "test", "run_at": "2026-01-01T00:00:00Z", "delay_seconds": 1}
@@ -126,16 +129,16 @@ def test_fields_that_exclude_each_other_are_refused_together(api: Api) -> None:
 
 
 @each_operation
-def test_any_other_answer_is_a_problem(operation: Operation) -> None:
+def test_default_response_is_a_problem(operation: Operation) -> None:
     content = operation.spec["responses"]["default"]["content"]
     assert list(content) == ["application/problem+json"]
     assert content["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
 
 
 @each_operation
-def test_every_body_has_an_example_that_fits_its_schema(operation: Operation) -> None:
-    for where, content in operation.bodies():
-        assert "example" in content, where
+def test_every_body_has_an_example_that_matches_its_schema(operation: Operation) -> None:
+    for part, content in operation.bodies():
+        assert "example" in content, part
         validator({**content["schema"], "components": openapi()["components"]}).validate(content["example"])
 
 
@@ -143,74 +146,83 @@ def validator(schema: dict[str, object]) -> Draft202012Validator:
     return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 
-def test_no_schema_offers_a_choice() -> None:
-    """No anyOf with null, no oneOf, no discriminator: generators make unions of them, or give up."""
-    chosen = [
-        place for place, schema in schemas() if schema.keys() & {"anyOf", "oneOf", "allOf", "discriminator", "nullable"}
+def test_no_schema_is_a_union() -> None:
+    """No anyOf with null, no oneOf, no discriminator: generators make unions of them, or fail."""
+    unions = [
+        location
+        for location, schema in schemas()
+        if schema.keys() & {"anyOf", "oneOf", "allOf", "discriminator", "nullable"}
     ]
-    assert chosen == []
+    assert unions == []
 
 
-def test_nothing_is_null() -> None:
-    assert [place for place, schema in schemas() if "null" in str(schema.get("type"))] == []
+def test_no_schema_allows_null() -> None:
+    assert [location for location, schema in schemas() if "null" in str(schema.get("type"))] == []
 
 
 def test_no_schema_has_a_default() -> None:
-    assert [place for place, schema in schemas() if "default" in schema] == []
+    assert [location for location, schema in schemas() if "default" in schema] == []
 
 
 def test_every_number_has_a_format() -> None:
     formats = {"integer": {"int32", "int64"}, "number": {"double"}}
-    odd = [
-        place
-        for place, schema in schemas()
+    without_format = [
+        location
+        for location, schema in schemas()
         if schema.get("type") in formats and schema.get("format") not in formats[schema["type"]]
     ]
-    assert odd == []
+    assert without_format == []
 
 
-def test_objects_and_enums_have_names() -> None:
-    """Free maps, whose keys are the user's, are the only objects that stand where they are used."""
-    named = set(openapi()["components"]["schemas"])
+def test_objects_and_enums_are_named_components() -> None:
+    """The only inline objects are free maps, whose keys the user chooses."""
+    components = set(openapi()["components"]["schemas"])
     inline = [
-        place for place, schema in schemas() if place not in named and ("properties" in schema or "enum" in schema)
+        location
+        for location, schema in schemas()
+        if location not in components and ("properties" in schema or "enum" in schema)
     ]
     maps = {
-        place.rsplit(".", 1)[1] for place, schema in schemas() if place not in named and schema.get("type") == "object"
+        location.rsplit(".", 1)[1]
+        for location, schema in schemas()
+        if location not in components and schema.get("type") == "object"
     }
     assert (inline, maps) == ([], FREE_MAPS)
 
 
-def test_free_json_says_nothing_of_itself() -> None:
-    """`{}`, or with a description only: any value, and no generator asks for an object."""
+def test_free_json_has_no_type() -> None:
+    """`{}`, or only a description: any value, so that no generator requires an object."""
     for name in ("payload", "result", "checkpoint", "details"):
-        found = [schema for place, schema in schemas() if place.endswith(f".{name}")]
+        found = [schema for location, schema in schemas() if location.endswith(f".{name}")]
         assert found
         assert all(schema.keys() <= {"description"} for schema in found), name
 
 
-def test_what_is_sent_is_strict_and_what_is_told_may_grow() -> None:
+def test_requests_forbid_additional_properties_and_responses_allow_them() -> None:
     strict = {
         name
         for name, schema in openapi()["components"]["schemas"].items()
         if schema.get("additionalProperties") is False
     }
-    sent = {name for name in request_components() if "properties" in openapi()["components"]["schemas"][name]}
-    assert strict == sent
+    requests = {name for name in request_components() if "properties" in openapi()["components"]["schemas"][name]}
+    assert strict == requests
 
 
-def test_answers_have_no_enums() -> None:
-    """An answer that may grow is a string with its values described: an old client must not choke on a new state."""
-    params = request_components() | {
+def test_responses_have_no_enums() -> None:
+    """A member with new values in the future is a string whose values are described.
+
+    An old client must not fail on a new state.
+    """
+    request_enums = request_components() | {
         parameter["schema"]["$ref"].rsplit("/", 1)[1]
         for operation in operations()
         for parameter in operation.spec.get("parameters", [])
         if "$ref" in parameter["schema"]
     }
-    assert {name for name, schema in openapi()["components"]["schemas"].items() if "enum" in schema} <= params
+    assert {name for name, schema in openapi()["components"]["schemas"].items() if "enum" in schema} <= request_enums
 
 
-def test_fastapis_own_errors_are_not_in_it() -> None:
+def test_document_does_not_contain_the_errors_of_fastapi() -> None:
     assert "ValidationError" not in json.dumps(openapi())
 
 

@@ -1,4 +1,7 @@
-"""Every error is application/problem+json with all its members, whoever raised it: a room, the router, or the reading of a body."""
+"""Every error is application/problem+json with all its members.
+
+It does not matter whether a route, the router or the body parser raised it.
+"""
 
 import itertools
 import json
@@ -15,7 +18,7 @@ from tests.contract.document import operations
 UNKNOWN = "01a1e24b-7875-7000-8000-4007af56e171"
 
 
-class Bad(NamedTuple):
+class InvalidCall(NamedTuple):
     method: str
     path: str
     body: str
@@ -24,39 +27,41 @@ class Bad(NamedTuple):
     pointer: str | None = None
 
 
-BAD = [
-    Bad("GET", "/no/such/path", "", 404, "not_found"),
-    Bad("GET", "/jobs/", "", 404, "not_found"),
-    Bad("DELETE", "/jobs", "", 405, "method_not_allowed"),
-    Bad("HEAD", "/claim", "", 405, "method_not_allowed"),
-    Bad("GET", "/jobs?state=ready&state=scheduled", "", 422, "validation_failed", "/query/state"),
-    Bad("GET", "/jobs?limit=5&limit=5", "", 422, "validation_failed", "/query/limit"),
-    Bad("GET", "/dead-letters/groups?by=queue&by=job_type", "", 422, "validation_failed", "/query/by"),
-    Bad("GET", f"/jobs/{UNKNOWN}", "", 404, "not_found"),
-    Bad("GET", "/jobs/4711", "", 422, "validation_failed", "/path/job_id"),
-    Bad("GET", "/jobs?limit=0", "", 422, "validation_failed", "/query/limit"),
-    Bad("GET", "/jobs?limit=1001", "", 422, "validation_failed", "/query/limit"),
-    Bad("GET", "/jobs?state=sleeping", "", 422, "validation_failed", "/query/state"),
-    Bad("GET", "/jobs?stat=ready", "", 422, "validation_failed", "/query/stat"),
-    Bad("GET", "/jobs?created_after=2026-01-01T00:00:00", "", 422, "validation_failed", "/query/created_after"),
-    Bad("GET", "/jobs?cursor=forged", "", 422, "validation_failed", "/query/cursor"),
-    Bad("GET", "/workers?cursor=%00", "", 422, "validation_failed", "/query"),
-    Bad("GET", "/dead-letters?cursor=e30=", "", 422, "validation_failed", "/query/cursor"),
-    Bad("GET", "/dead-letters/groups?by=mood", "", 422, "validation_failed", "/query/by"),
-    Bad("GET", "/queues/no%20spaces/stats", "", 422, "validation_failed", "/path/name"),
-    Bad("GET", "/queues/nobody-made-it/stats", "", 404, "not_found"),
-    Bad("POST", "/workers/nobody/drain", "", 404, "not_found"),
-    Bad("POST", "/jobs", "{", 400, "malformed_json"),
-    Bad("POST", "/jobs", "", 400, "malformed_json"),
-    Bad("POST", "/jobs", "[]", 422, "validation_failed", ""),
-    Bad("POST", "/jobs", "{}", 422, "validation_failed", "/job_type"),
-    Bad("POST", "/jobs", '{"job_type": "a", "delay_second": 5}', 422, "validation_failed", "/delay_second"),
-    Bad("POST", "/jobs", '{"job_type": "a", "priority": 32768}', 422, "validation_failed", "/priority"),
-    Bad("POST", "/jobs", '{"job_type": "a", "retry": {"jitter": 2}}', 422, "validation_failed", "/retry/jitter"),
-    Bad(
+INVALID_CALLS = [
+    InvalidCall("GET", "/no/such/path", "", 404, "not_found"),
+    InvalidCall("GET", "/jobs/", "", 404, "not_found"),
+    InvalidCall("DELETE", "/jobs", "", 405, "method_not_allowed"),
+    InvalidCall("HEAD", "/claim", "", 405, "method_not_allowed"),
+    InvalidCall("GET", "/jobs?state=ready&state=scheduled", "", 422, "validation_failed", "/query/state"),
+    InvalidCall("GET", "/jobs?limit=5&limit=5", "", 422, "validation_failed", "/query/limit"),
+    InvalidCall("GET", "/dead-letters/groups?by=queue&by=job_type", "", 422, "validation_failed", "/query/by"),
+    InvalidCall("GET", f"/jobs/{UNKNOWN}", "", 404, "not_found"),
+    InvalidCall("GET", "/jobs/4711", "", 422, "validation_failed", "/path/job_id"),
+    InvalidCall("GET", "/jobs?limit=0", "", 422, "validation_failed", "/query/limit"),
+    InvalidCall("GET", "/jobs?limit=1001", "", 422, "validation_failed", "/query/limit"),
+    InvalidCall("GET", "/jobs?state=sleeping", "", 422, "validation_failed", "/query/state"),
+    InvalidCall("GET", "/jobs?stat=ready", "", 422, "validation_failed", "/query/stat"),
+    InvalidCall("GET", "/jobs?created_after=2026-01-01T00:00:00", "", 422, "validation_failed", "/query/created_after"),
+    InvalidCall("GET", "/jobs?cursor=forged", "", 422, "validation_failed", "/query/cursor"),
+    InvalidCall("GET", "/workers?cursor=%00", "", 422, "validation_failed", "/query"),
+    InvalidCall("GET", "/dead-letters?cursor=e30=", "", 422, "validation_failed", "/query/cursor"),
+    InvalidCall("GET", "/dead-letters/groups?by=mood", "", 422, "validation_failed", "/query/by"),
+    InvalidCall("GET", "/queues/no%20spaces/stats", "", 422, "validation_failed", "/path/name"),
+    InvalidCall("GET", "/queues/does-not-exist/stats", "", 404, "not_found"),
+    InvalidCall("POST", "/workers/unknown/drain", "", 404, "not_found"),
+    InvalidCall("POST", "/jobs", "{", 400, "malformed_json"),
+    InvalidCall("POST", "/jobs", "", 400, "malformed_json"),
+    InvalidCall("POST", "/jobs", "[]", 422, "validation_failed", ""),
+    InvalidCall("POST", "/jobs", "{}", 422, "validation_failed", "/job_type"),
+    InvalidCall("POST", "/jobs", '{"job_type": "a", "delay_second": 5}', 422, "validation_failed", "/delay_second"),
+    InvalidCall("POST", "/jobs", '{"job_type": "a", "priority": 32768}', 422, "validation_failed", "/priority"),
+    InvalidCall(
+        "POST", "/jobs", '{"job_type": "a", "retry": {"jitter": 2}}', 422, "validation_failed", "/retry/jitter"
+    ),
+    InvalidCall(
         "POST", "/jobs", '{"job_type": "a", "payload": {"a/b": [0, NaN]}}', 422, "validation_failed", "/payload/a~1b/1"
     ),
-    Bad(
+    InvalidCall(
         "POST",
         "/jobs/batch",
         '{"jobs": [{"job_type": "a"}, {"job_type": "a", "queue": "b c"}]}',
@@ -64,8 +69,8 @@ BAD = [
         "validation_failed",
         "/jobs/1/queue",
     ),
-    Bad("POST", "/jobs/batch", '{"jobs": []}', 422, "validation_failed", "/jobs"),
-    Bad(
+    InvalidCall("POST", "/jobs/batch", '{"jobs": []}', 422, "validation_failed", "/jobs"),
+    InvalidCall(
         "POST",
         "/settle",
         '{"items": [{"lease_token": "x", "outcome": "release"}]}',
@@ -73,55 +78,55 @@ BAD = [
         "validation_failed",
         "/items/0/job_id",
     ),
-    Bad("POST", f"/jobs/{UNKNOWN}/complete", '{"lease_token": "x"}', 404, "not_found"),
-    Bad("POST", "/jobs/cancel", "{}", 422, "validation_failed", "/filter"),
-    Bad("PATCH", f"/jobs/{UNKNOWN}", '{"priority": 1}', 404, "not_found"),
+    InvalidCall("POST", f"/jobs/{UNKNOWN}/complete", '{"lease_token": "x"}', 404, "not_found"),
+    InvalidCall("POST", "/jobs/cancel", "{}", 422, "validation_failed", "/filter"),
+    InvalidCall("PATCH", f"/jobs/{UNKNOWN}", '{"priority": 1}', 404, "not_found"),
 ]
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.method} {bad.path} {bad.body}"[:80])
-def test_an_error_is_a_problem_with_all_its_members(bad: Bad, http: httpx.Client) -> None:
-    response = http.request(bad.method, bad.path, content=bad.body, headers={"X-Request-Id": "req-1"})
-    assert response.status_code == bad.status, response.text
+@pytest.mark.parametrize("call", INVALID_CALLS, ids=lambda call: f"{call.method} {call.path} {call.body}"[:80])
+def test_error_is_a_problem_with_all_its_members(call: InvalidCall, http: httpx.Client) -> None:
+    response = http.request(call.method, call.path, content=call.body, headers={"X-Request-Id": "req-1"})
+    assert response.status_code == call.status, response.text
     assert response.headers["content-type"] == "application/problem+json"
-    if bad.method == "HEAD":
+    if call.method == "HEAD":
         return
     problem = response.json()
     assert problem.keys() - {"errors"} == {"type", "title", "status", "detail", "instance", "code"}
-    assert (problem["type"], problem["status"], problem["code"]) == (f"/problems/{bad.code}", bad.status, bad.code)
+    assert (problem["type"], problem["status"], problem["code"]) == (f"/problems/{call.code}", call.status, call.code)
     assert problem["instance"] == "req-1"
     assert problem["title"]
     assert problem["detail"]
-    if bad.pointer is not None:
-        assert [fault["pointer"] for fault in problem["errors"]] == [bad.pointer]
+    if call.pointer is not None:
+        assert [error["pointer"] for error in problem["errors"]] == [call.pointer]
         assert problem["errors"][0].keys() == {"pointer", "code", "detail"}
 
 
-def test_a_body_above_the_cap_is_refused_with_the_limit(http: httpx.Client) -> None:
+def test_body_over_the_limit_is_rejected_with_the_limit(http: httpx.Client) -> None:
     response = http.post("/jobs", content=b" " * (1024 * 1024 + 1))
     assert response.status_code == 413
     assert (response.json()["code"], response.json()["limit"]) == ("payload_too_large", 1024 * 1024)
 
 
-def test_a_chunked_body_above_the_cap_is_refused_too(http: httpx.Client) -> None:
-    """It declares no length, and this one never ends by itself: the broker has to stop reading."""
+def test_chunked_body_over_the_limit_is_rejected_with_the_limit(http: httpx.Client) -> None:
+    """It declares no length and does not end: the broker has to stop reading."""
     endless = itertools.repeat(b" " * 65536, 4096)
     response = http.post("/jobs", content=endless)
     assert response.status_code == 413
     assert response.json()["limit"] == 1024 * 1024
 
 
-def test_a_payload_above_its_own_cap_is_refused_with_a_pointer(api: Api) -> None:
+def test_payload_over_its_limit_is_rejected_with_a_pointer(api: Api) -> None:
     problem = api.post("/jobs", {"job_type": "a", "payload": "x" * (256 * 1024)}, status=413)
     assert (problem["limit"], problem["errors"][0]["pointer"]) == (256 * 1024, "/payload")
 
 
-def test_a_wrong_method_names_the_right_ones(http: httpx.Client) -> None:
+def test_wrong_method_returns_an_allow_header(http: httpx.Client) -> None:
     assert http.delete("/livez").headers["allow"] == "GET, HEAD"
 
 
-def test_a_method_that_a_fixed_path_lacks_is_refused_as_such(http: httpx.Client) -> None:
-    """`GET /jobs/batch` is not a job with a bad id."""
+def test_wrong_method_of_a_fixed_path_is_405_and_no_invalid_id(http: httpx.Client) -> None:
+    """`GET /jobs/batch` is not a job with an invalid id."""
     expected = {
         ("GET", "/jobs/batch"): "POST",
         ("HEAD", "/jobs/batch"): "POST",
@@ -134,28 +139,28 @@ def test_a_method_that_a_fixed_path_lacks_is_refused_as_such(http: httpx.Client)
         ("POST", "/dead-letters/groups"): "GET, HEAD",
         ("DELETE", "/jobs/batch"): "POST",
     }
-    answers = {call: http.request(*call) for call in expected}
-    assert {call: (answer.status_code, answer.headers.get("allow")) for call, answer in answers.items()} == {
+    responses = {call: http.request(*call) for call in expected}
+    assert {call: (response.status_code, response.headers.get("allow")) for call, response in responses.items()} == {
         call: (405, allowed) for call, allowed in expected.items()
     }
 
 
-def test_a_repeated_parameter_is_refused_on_every_route_that_takes_it(api: Api) -> None:
-    """One of two values would be lost."""
-    wrong = []
+def test_repeated_parameter_is_rejected_by_every_operation_that_has_it(api: Api) -> None:
+    """One of the two values would be lost."""
+    mismatches = []
     for found in operations():
         for parameter in found.spec.get("parameters", []):
             if parameter["in"] == "query":
                 path, name = found.path.replace("{job_id}", UNKNOWN).replace("{name}", api.queue), parameter["name"]
-                answer = api.http.request(found.method, path, params=[(name, "1"), (name, "1")])
-                pointers = [fault["pointer"] for fault in answer.json().get("errors", [])]
-                if (answer.status_code, pointers) != (422, [f"/query/{name}"]):
-                    wrong.append(f"{found.name} {name}: {answer.status_code} {pointers}")
-    assert wrong == []
+                response = api.http.request(found.method, path, params=[(name, "1"), (name, "1")])
+                pointers = [error["pointer"] for error in response.json().get("errors", [])]
+                if (response.status_code, pointers) != (422, [f"/query/{name}"]):
+                    mismatches.append(f"{found.name} {name}: {response.status_code} {pointers}")
+    assert mismatches == []
 
 
-def test_a_put_without_a_body_changes_nothing(api: Api) -> None:
-    """Read as `{}` it would unset the whole configuration."""
+def test_put_without_a_body_is_rejected_and_changes_nothing(api: Api) -> None:
+    """Read as `{}` it would unset the complete configuration."""
     puts = {
         f"/queues/{api.queue}": {"max_running": 5},
         f"/job-types/{api.queue}": {"max_attempts": 5},
@@ -164,15 +169,15 @@ def test_a_put_without_a_body_changes_nothing(api: Api) -> None:
     assert len(puts) == len([found for found in operations() if found.method == "PUT"])
     for path, body in puts.items():
         before = api.put(path, body)
-        refused = api.http.put(path)
-        assert (refused.status_code, refused.json()["code"]) == (400, "malformed_json"), path
+        rejected = api.http.put(path)
+        assert (rejected.status_code, rejected.json()["code"]) == (400, "malformed_json"), path
         assert api.get(path) == before
     for path in puts:
         api.delete(path)
 
 
-def test_a_forged_cursor_is_refused_by_every_list(api: Api) -> None:
-    """Every member of the cursor contains a NUL, which Postgres does not store."""
+def test_forged_cursor_is_rejected_by_every_list(api: Api) -> None:
+    """Every member of the cursor contains a NUL, which Postgres cannot store."""
     forged = urlsafe_b64encode(json.dumps(dict.fromkeys(("id", "name", "at", "worker_id"), "\0")).encode()).decode()
     lists = [
         found
@@ -187,7 +192,7 @@ def test_a_forged_cursor_is_refused_by_every_list(api: Api) -> None:
     assert {path for path, status in statuses.items() if status not in (404, 422)} == set(), statuses
 
 
-def test_a_lost_lease_tells_where_the_job_is(api: Api) -> None:
+def test_lease_lost_problem_has_state_and_attempt_of_the_job(api: Api) -> None:
     job = api.enqueue()
     problem = api.post(f"/jobs/{job['id']}/complete", {"lease_token": "not-mine"}, status=409)
     assert (problem["code"], problem["job_id"], problem["state"], problem["attempt"]) == (
@@ -198,7 +203,7 @@ def test_a_lost_lease_tells_where_the_job_is(api: Api) -> None:
     )
 
 
-def test_a_wrong_state_is_named(api: Api) -> None:
+def test_wrong_state_problem_has_the_state_of_the_job(api: Api) -> None:
     job = api.enqueue()
     api.complete(api.claim_one())
     problem = api.post(f"/jobs/{job['id']}/cancel", {}, status=409)
@@ -208,7 +213,7 @@ def test_a_wrong_state_is_named(api: Api) -> None:
 @pytest.mark.parametrize(
     "job_id", [UUID(int=0), UUID(int=2**128 - 1), uuid1(), uuid4(), UUID(UNKNOWN)], ids=["nil", "max", "v1", "v4", "v7"]
 )
-def test_an_unknown_uuid_of_any_version_is_not_found(job_id: UUID, http: httpx.Client) -> None:
+def test_unknown_uuid_of_any_version_is_not_found(job_id: UUID, http: httpx.Client) -> None:
     bodies: dict[str, Json] = {
         "complete_job": {},
         "release_job": {},
@@ -216,11 +221,11 @@ def test_an_unknown_uuid_of_any_version_is_not_found(job_id: UUID, http: httpx.C
         "fail_job": {"error": {"message": "x"}},
         "snooze_job": {"delay_seconds": 1},
     }
-    params = [found for found in operations() if "{job_id}" in found.path]
-    for found in params:
+    job_operations = [found for found in operations() if "{job_id}" in found.path]
+    for found in job_operations:
         body = {"lease_token": "x", **bodies[found.name]} if found.name in bodies else {}
         response = http.request(
-            found.method, found.path.replace("{job_id}", str(job_id)), json=body if found.takes else None
+            found.method, found.path.replace("{job_id}", str(job_id)), json=body if found.request_schema else None
         )
         assert (response.status_code, response.json()["code"]) == (404, "not_found"), found.name
-    assert len(params) > 10
+    assert len(job_operations) > 10

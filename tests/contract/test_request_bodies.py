@@ -1,4 +1,4 @@
-"""Rules for the body of every operation: integers as in JSON Schema, no encodings, and all errors in one response."""
+"""Request bodies: integral floats, no encodings, and all errors in one response."""
 
 import gzip
 import json
@@ -9,20 +9,20 @@ import pytest
 
 from app.http.body_errors import format_pointer
 from tests.api import Api, Json
-from tests.contract.conftest import Served
+from tests.contract.conftest import ApiFor
 from tests.contract.document import operation
-from tests.contract.test_hostile_input import TAKING, Sender, fields
+from tests.contract.test_hostile_input import WITH_BODY, Sender, fields
 
-NO_SUCH_DAY = "must be a date and time that exist: the calendar has no such one"
+NO_SUCH_DATE = "must be a date and time that exist in the calendar"
 CRON_FORMS = "alone, in a list (1,3), in a range (1-3) or with a step (*/3)"
 TIME_ZONE = "the IANA name of a time zone, such as Europe/Berlin"
 
 
-@pytest.fixture(params=TAKING, ids=lambda found: found.name)
-def sender(request: pytest.FixtureRequest, serving: Served) -> Iterator[Sender]:
-    sender = Sender(serving(request.param.name), request.param)
+@pytest.fixture(params=WITH_BODY, ids=lambda found: found.name)
+def sender(request: pytest.FixtureRequest, api_for: ApiFor) -> Iterator[Sender]:
+    sender = Sender(api_for(request.param.name), request.param)
     yield sender
-    assert sender.wrong == []
+    assert sender.mismatches == []
 
 
 def faults(problem: Json) -> list[tuple[str, str]]:
@@ -34,18 +34,20 @@ def pointers(problem: Json) -> list[str]:
 
 
 def test_integral_float_is_an_integer_in_every_field(sender: Sender) -> None:
-    for place, schema in fields(sender):
+    for path, schema in fields(sender):
         if schema.get("type") != "integer":
             continue
-        pointer, least = "/" + "/".join(map(str, place)), schema.get("minimum", 1)
-        for text, refused in ((f"{least}.0", False), (f"{least}.00e0", False), (f"{least}.5", True)):
-            found = sender.send(f"{place} = {text}", sender.with_text(place, text.encode())).json()
-            if ((pointer, f"{format_pointer(pointer)} must be an integer, not {text}") in faults(found)) is not refused:
-                sender.wrong.append(f"{sender.operation.name}: {place} = {text}: {found}")
+        pointer, minimum = "/" + "/".join(map(str, path)), schema.get("minimum", 1)
+        for text, is_rejected in ((f"{minimum}.0", False), (f"{minimum}.00e0", False), (f"{minimum}.5", True)):
+            problem = sender.send(f"{path} = {text}", sender.with_text(path, text.encode())).json()
+            if (
+                (pointer, f"{format_pointer(pointer)} must be an integer, not {text}") in faults(problem)
+            ) is not is_rejected:
+                sender.mismatches.append(f"{sender.operation.name}: {path} = {text}: {problem}")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "br", "gzip, gzip", "identity, gzip"])
-def test_encoded_body_is_refused_by_every_operation(sender: Sender, encoding: str) -> None:
+def test_encoded_body_is_rejected_by_every_operation(sender: Sender, encoding: str) -> None:
     plain = json.dumps(sender.base).encode()
     for content in (plain, gzip.compress(plain)):
         headers = {"Content-Encoding": encoding}
@@ -53,8 +55,8 @@ def test_encoded_body_is_refused_by_every_operation(sender: Sender, encoding: st
         assert (response.status_code, response.json()["code"]) == (415, "unsupported_media_type")
 
 
-def test_large_encoded_body_is_refused(api: Api) -> None:
-    """The body arrives in pieces, so that the broker checks the headers before it has the rest."""
+def test_large_encoded_body_is_rejected(api: Api) -> None:
+    """The body arrives in pieces, so the broker checks the headers before it is complete."""
     response = api.http.post(
         "/jobs", content=iter([gzip.compress(b"x") * 10_000]), headers={"Content-Encoding": "gzip"}
     )
@@ -71,17 +73,20 @@ def test_content_encoding_identity_is_accepted(api: Api, encoding: str) -> None:
 
 def test_integral_floats_are_stored_as_integers_and_free_json_as_sent(api: Api) -> None:
     free = '{"n": 60.0, "m": [1.00, 6e1],  "s": " "}'
-    body = '{"job_type": "test", "queue": "%s", "max_attempts": 7.0, "retry": {"base_seconds": 2.5}, "payload": %s, "metadata": {"x": 1.0}}'
+    body = (
+        '{"job_type": "test", "queue": "%s", "max_attempts": 7.0, "retry": {"base_seconds": 2.5}, '
+        '"payload": %s, "metadata": {"x": 1.0}}'
+    )
     for path, text in (("/jobs", body), ("/jobs/batch", f'{{"jobs": [{body}]}}')):
-        made = api.http.post(path, content=text % (api.queue, free)).raise_for_status().json()
-        job_id = made["id"] if path == "/jobs" else made["results"][0]["job_id"]
+        created = api.http.post(path, content=text % (api.queue, free)).raise_for_status().json()
+        job_id = created["id"] if path == "/jobs" else created["results"][0]["job_id"]
         stored = api.http.get(f"/jobs/{job_id}").text
         assert f'"payload":{free}' in stored
         assert '"max_attempts":7,' in stored
         assert '"metadata":{"x":1.0}' in stored
 
 
-ALL_WRONG: Json = {
+ALL_INVALID: Json = {
     "queue": "..",
     "priority": "high",
     "delay_second": 5,
@@ -89,7 +94,7 @@ ALL_WRONG: Json = {
     "tags": ["", 7],
     "run_at": "0001-01-01T00:00:00Z",
 }
-WRONG_POINTERS = {
+INVALID_POINTERS = {
     "/job_type",
     "/queue",
     "/priority",
@@ -103,16 +108,16 @@ WRONG_POINTERS = {
 
 
 def test_all_errors_of_a_body_are_reported(api: Api) -> None:
-    problem = api.post("/jobs", ALL_WRONG, status=422)
-    assert set(pointers(problem)) == WRONG_POINTERS
-    assert problem["detail"].startswith(f"{len(WRONG_POINTERS)} errors")
+    problem = api.post("/jobs", ALL_INVALID, status=422)
+    assert set(pointers(problem)) == INVALID_POINTERS
+    assert problem["detail"].startswith(f"{len(INVALID_POINTERS)} errors")
 
 
 def test_all_errors_of_each_job_of_a_batch_are_reported(api: Api) -> None:
-    problem = api.post("/jobs/batch", {"jobs": [{"job_type": "test"}, ALL_WRONG]}, status=422)
-    assert set(pointers(problem)) == {f"/jobs/1{pointer}" for pointer in WRONG_POINTERS}
-    result = api.post("/jobs/batch", {"jobs": [ALL_WRONG], "atomic": False}, status=207)["results"][0]
-    assert set(pointers(result["problem"])) == {f"/jobs/0{pointer}" for pointer in WRONG_POINTERS}
+    problem = api.post("/jobs/batch", {"jobs": [{"job_type": "test"}, ALL_INVALID]}, status=422)
+    assert set(pointers(problem)) == {f"/jobs/1{pointer}" for pointer in INVALID_POINTERS}
+    result = api.post("/jobs/batch", {"jobs": [ALL_INVALID], "atomic": False}, status=207)["results"][0]
+    assert set(pointers(result["problem"])) == {f"/jobs/0{pointer}" for pointer in INVALID_POINTERS}
 
 
 def test_all_errors_that_a_schema_cannot_express_are_reported(api: Api) -> None:
@@ -158,7 +163,7 @@ def test_ten_errors_are_listed_and_all_are_counted(api: Api, path: str, body: Js
     assert problem["detail"].count("errors") == 1
 
 
-def test_body_with_too_many_values_to_explain_is_refused(api: Api) -> None:
+def test_body_with_too_many_values_to_explain_is_rejected(api: Api) -> None:
     items = b",".join([b'{"a":1,"b":2,"c":3}'] * 30_000)
     for path, name in (("/settle", b"items"), ("/claim", b"settle")):
         response = api.http.post(path, content=b'{"%s":[%s]}' % (name, items))
@@ -195,8 +200,8 @@ def test_body_with_too_many_values_to_explain_is_refused(api: Api) -> None:
             {"job_type": "a", "run_at": "now"},
             ["run_at must be an instant with a time zone, such as 2030-01-31T12:00:00Z"],
         ),
-        ("enqueue_job", {"job_type": "a", "run_at": "2026-02-30T00:00:00Z"}, [f"run_at {NO_SUCH_DAY}"]),
-        ("enqueue_job", {"job_type": "a", "depends_on": ["self"]}, ["self is not the id of a job"]),
+        ("enqueue_job", {"job_type": "a", "run_at": "2026-02-30T00:00:00Z"}, [f"run_at {NO_SUCH_DATE}"]),
+        ("enqueue_job", {"job_type": "a", "depends_on": ["self"]}, ["self is not a job id"]),
         (
             "enqueue_job",
             {"job_type": "a", "run_at": "2026-01-01T00:00:00Z", "delay_seconds": 1},
@@ -205,7 +210,7 @@ def test_body_with_too_many_values_to_explain_is_refused(api: Api) -> None:
         (
             "enqueue_jobs",
             {"jobs": [{"job_type": "a", "depends_on": ["self"]}]},
-            ["self is neither a job's id nor a ref of this batch"],
+            ["self is neither a job id nor a ref of this batch"],
         ),
         ("enqueue_jobs", {"jobs": []}, ["jobs must contain at least one job"]),
         ("preview_schedule", {}, ["send either cron or every_seconds"]),
@@ -241,11 +246,11 @@ def test_errors_are_plain_sentences(api: Api, name: str, body: Any, details: lis
 def test_errors_of_queues_and_job_types_are_plain_sentences(api: Api) -> None:
     queue, job_type = f"/queues/{api.queue}", f"/job-types/{api.queue}"
     api.put(queue, {"max_running": 1})
-    removes = "PATCH cannot unset a member, but PUT without the member does"
+    hint = "PATCH cannot unset a member, but PUT without the member does"
     types = "type must be array, boolean, integer, null, number, object or string, or a list of distinct ones"
     cases: list[tuple[str, str, Json, str]] = [
-        ("PATCH", queue, {"max_running": None}, f"max_running must be an integer, not null; {removes}"),
-        ("PATCH", queue, {"rate": None}, f"rate must be an object, not null; {removes}"),
+        ("PATCH", queue, {"max_running": None}, f"max_running must be an integer, not null; {hint}"),
+        ("PATCH", queue, {"rate": None}, f"rate must be an object, not null; {hint}"),
         ("PUT", queue, {"max_running": None}, "max_running must be an integer, not null"),
         ("PUT", queue, {"default_lease_seconds": 86_401}, "default_lease_seconds must be from 1 to 86400"),
         ("POST", f"{queue}/purge", {"states": []}, "states must have at least 1 item; it has 0"),
@@ -253,11 +258,11 @@ def test_errors_of_queues_and_job_types_are_plain_sentences(api: Api) -> None:
         ("PUT", job_type, {"payload_schema": {"properties": {"a": {"type": ["string", "banana"]}}}}, types),
         ("PUT", job_type, {"payload_schema": 1}, "payload_schema must be an object or a boolean"),
     ]
-    found = [
+    details = [
         api.http.request(method, path, json=body).json().get("errors", [{}])[0].get("detail")
         for method, path, body, _ in cases
     ]
-    assert [(case[:3], detail) for case, detail in zip(cases, found, strict=True) if detail != case[3]] == []
+    assert [(case[:3], detail) for case, detail in zip(cases, details, strict=True) if detail != case[3]] == []
 
 
 def test_duplicate_key_is_named(api: Api) -> None:

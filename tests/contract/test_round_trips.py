@@ -1,4 +1,4 @@
-"""GET, edit, PUT: what GET returned can be sent back."""
+"""GET, edit, PUT: a response of GET can be sent with PUT."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,8 +35,8 @@ CHANGED: dict[str, Json] = {
         "upcoming": [],
     },
 }
-WRONG: list[Any] = [None, 1, "", [], {}, [1], [None], ["x"], [{}]]
-THINGS = pytest.mark.parametrize("things", CONFIGS)
+WRONG_TYPES: list[Any] = [None, 1, "", [], {}, [1], [None], ["x"], [{}]]
+EACH_RESOURCE = pytest.mark.parametrize("resource", CONFIGS)
 
 
 @pytest.fixture(autouse=True)
@@ -45,28 +45,28 @@ def _clean(api: Api) -> Iterator[None]:
     api.http.delete(f"/job-types/{api.queue}")
 
 
-def put(api: Api, things: str) -> str:
-    path = f"/{things}/{api.queue}"
-    api.put(path, CONFIGS[things])
+def put(api: Api, resource: str) -> str:
+    path = f"/{resource}/{api.queue}"
+    api.put(path, CONFIGS[resource])
     return path
 
 
-@THINGS
-def test_what_get_returns_can_be_put_back(api: Api, things: str) -> None:
-    path = put(api, things)
+@EACH_RESOURCE
+def test_response_of_get_can_be_sent_with_put(api: Api, resource: str) -> None:
+    path = put(api, resource)
     got = api.get(path)
     again = api.put(path, got)
     assert {**again, "updated_at": ""} == {**got, "updated_at": ""}
     assert {**api.get(path), "updated_at": ""} == {**got, "updated_at": ""}
 
 
-def test_paused_queue_can_be_put_back(api: Api) -> None:
+def test_response_of_get_for_a_paused_queue_can_be_sent_with_put(api: Api) -> None:
     path = put(api, "queues")
     paused = api.post(f"{path}/pause", {"reason": "deploy"})
     assert api.put(path, {**paused, "max_running": 7}) == {**paused, "max_running": 7}
 
 
-def test_stale_copy_of_a_resumed_queue_is_refused_at_paused_alone(api: Api) -> None:
+def test_stale_copy_of_a_resumed_queue_is_rejected_only_at_paused(api: Api) -> None:
     path = put(api, "queues")
     copy = api.post(f"{path}/pause", {"reason": "deploy"})
     api.post(f"{path}/resume")
@@ -74,10 +74,10 @@ def test_stale_copy_of_a_resumed_queue_is_refused_at_paused_alone(api: Api) -> N
     assert (error["pointer"], "resumed after you read it" in error["detail"]) == ("/paused", True)
     copy.pop("paused")
     (first, second) = api.put(path, copy, status=422)["errors"]
-    assert all("another value now" in error["detail"] for error in (first, second))
+    assert all("different value now" in error["detail"] for error in (first, second))
 
 
-def test_stale_copy_of_a_queue_that_was_paused_is_refused_at_paused_alone(api: Api) -> None:
+def test_stale_copy_of_a_paused_queue_is_rejected_only_at_paused(api: Api) -> None:
     path = put(api, "queues")
     copy = api.get(path)
     api.post(f"{path}/pause")
@@ -85,15 +85,15 @@ def test_stale_copy_of_a_queue_that_was_paused_is_refused_at_paused_alone(api: A
     assert (error["pointer"], "paused after you read it" in error["detail"]) == ("/paused", True)
 
 
-def test_stale_copy_of_a_queue_that_was_paused_again_can_be_put_back(api: Api) -> None:
+def test_stale_copy_of_a_queue_that_was_paused_again_can_be_sent_with_put(api: Api) -> None:
     path = put(api, "queues")
     copy = api.post(f"{path}/pause", {"reason": "deploy"})
     again = api.post(f"{path}/pause", {"reason": "incident"})
     assert api.put(path, {**copy, "max_running": 7}) == {**again, "max_running": 7}
 
 
-def test_stale_copy_of_a_schedule_can_be_put_back_after_a_pause_or_resume(api: Api) -> None:
-    """Unlike a queue's, its `paused` is set by PUT."""
+def test_stale_copy_of_a_schedule_can_be_sent_with_put_after_a_pause_or_resume(api: Api) -> None:
+    """Unlike for a queue, PUT sets `paused` of a schedule."""
     path = put(api, "schedules")
     running = api.get(path)
     paused = api.post(f"{path}/pause")
@@ -101,45 +101,45 @@ def test_stale_copy_of_a_schedule_can_be_put_back_after_a_pause_or_resume(api: A
     assert api.put(path, paused)["upcoming"] == []
 
 
-def test_read_only_instants_may_be_written_in_another_way(api: Api) -> None:
+def test_read_only_instants_compare_by_time_and_not_by_notation(api: Api) -> None:
     path = put(api, "queues")
     got = api.get(path)
     api.put(path, {**got, "created_at": got["created_at"].replace("Z", "+00:00")})
 
 
-@THINGS
-def test_changed_read_only_member_is_refused(api: Api, things: str) -> None:
-    path = put(api, things)
+@EACH_RESOURCE
+def test_changed_read_only_member_is_rejected(api: Api, resource: str) -> None:
+    path = put(api, resource)
     got = api.get(path)
-    wrong = []
-    for name, value in CHANGED[things].items():
-        for changed in (value, *[other for other in WRONG if other != value]):
+    mismatches = []
+    for name, value in CHANGED[resource].items():
+        for changed in (value, *[other for other in WRONG_TYPES if other != value]):
             response = api.http.put(path, json={**got, name: changed})
-            faults = [(fault["pointer"], fault["code"]) for fault in response.json().get("errors", [])]
+            faults = [(error["pointer"], error["code"]) for error in response.json().get("errors", [])]
             if (response.status_code, faults) != (422, [(f"/{name}", "read_only")]):
-                wrong.append(f"{name} = {changed}: {response.text}")
-    assert wrong == []
+                mismatches.append(f"{name} = {changed}: {response.text}")
+    assert mismatches == []
     assert api.get(path) == got
 
 
-@THINGS
-def test_all_changed_read_only_members_are_named_in_one_answer(api: Api, things: str) -> None:
-    path = put(api, things)
-    problem = api.put(path, {**api.get(path), **CHANGED[things]}, status=422)
-    assert {fault["pointer"] for fault in problem["errors"]} == {f"/{name}" for name in CHANGED[things]}
+@EACH_RESOURCE
+def test_all_changed_read_only_members_are_named_in_one_response(api: Api, resource: str) -> None:
+    path = put(api, resource)
+    problem = api.put(path, {**api.get(path), **CHANGED[resource]}, status=422)
+    assert {error["pointer"] for error in problem["errors"]} == {f"/{name}" for name in CHANGED[resource]}
     assert "is read-only" in problem["detail"]
 
 
-@THINGS
-def test_members_that_no_response_has_are_unknown_fields(api: Api, things: str) -> None:
-    path = put(api, things)
+@EACH_RESOURCE
+def test_members_that_no_response_has_are_unknown_fields(api: Api, resource: str) -> None:
+    path = put(api, resource)
     problem = api.put(path, {**api.get(path), "nam": "x"}, status=422)
-    assert [fault["code"] for fault in problem["errors"]] == ["unknown_field"]
+    assert [error["code"] for error in problem["errors"]] == ["unknown_field"]
 
 
-@THINGS
-def test_copy_can_be_put_back_after_a_delete(api: Api, things: str) -> None:
-    path = put(api, things)
+@EACH_RESOURCE
+def test_copy_can_be_sent_with_put_after_a_delete(api: Api, resource: str) -> None:
+    path = put(api, resource)
     got = api.get(path)
     api.delete(path)
     assert api.put(path, got)["name"] == api.queue
@@ -147,7 +147,7 @@ def test_copy_can_be_put_back_after_a_delete(api: Api, things: str) -> None:
     assert api.put(path, {**got, "name": "other"}, status=422)["errors"][0]["pointer"] == "/name"
 
 
-def test_schedule_that_has_run_since_it_was_read_can_be_put_back(api: Api, db: TestDatabase) -> None:
+def test_schedule_that_has_run_since_it_was_read_can_be_sent_with_put(api: Api, db: TestDatabase) -> None:
     path = put(api, "schedules")
     api.post(f"{path}/run", status=201)
     got = api.get(path)

@@ -1,4 +1,7 @@
-"""Checks the reliability pages against the code: named tests and metrics exist, the catalogue of faults is complete."""
+"""Checks the reliability pages against the code.
+
+The tests and metrics that they name exist, and the catalogue of faults is complete.
+"""
 
 import re
 
@@ -12,7 +15,8 @@ FAULTS = "docs/reliability/faults.md"
 SECURITY = "docs/reliability/security.md"
 RUNBOOK = "docs/operations/runbook.md"
 API_KEYS = "docs/guides/api-keys.md"
-# A client, B broker, C database, D input, E security, F change: the number of faults in each part of the catalogue.
+# The number of faults in each part of the catalogue: A client, B broker, C database, D input,
+# E security, F change.
 CATALOGUE = {"A": 27, "B": 14, "C": 35, "D": 20, "E": 22, "F": 8}
 
 

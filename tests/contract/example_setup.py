@@ -1,4 +1,7 @@
-"""The state that each example in openapi/examples needs, made over HTTP; and the examples' ids replaced by the real ones."""
+"""Creates over HTTP the state that each example in openapi/examples needs.
+
+The ids of the examples are replaced by the real ones.
+"""
 
 import itertools
 import json
@@ -11,7 +14,7 @@ from tests.conftest import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "openapi" / "examples"
 
-# What the examples call the job that they are about, its lease, and the worker that holds it.
+# The ids of the job, of its lease token and of its worker in the examples.
 JOB = "01a1e24b-7875-7000-8000-4007af56e171"
 TOKEN = "8fe3b876-dc43-7745-d0aa-545ec3e6b021"
 WORKER = "mail-7f9c"
@@ -33,56 +36,52 @@ SCHEDULE: Json = {
 }
 NIGHTLY = "/schedules/nightly-report"
 
-# A queue of its own for each test: brokers go by its configuration.
+# The queue in the examples of configuration. Each test uses a queue of its own instead.
 CONFIGURED = "invoices"
 
-# What the examples call the API key that they are about.
+# The id of the API key in the examples.
 API_KEY = "3f1c9a7d5b2e8046"
-KEYED = {
-    "create_api_key",
-    "list_api_keys",
-    "get_api_key",
-    "revoke_api_key",
-}  # tried on a broker of their own: see conftest.py
+# Sent to a broker of their own: see conftest.py.
+KEY_EXAMPLES = {"create_api_key", "list_api_keys", "get_api_key", "revoke_api_key"}
 
-Names = dict[str, str]
-Arrangement = Callable[[Api], Names]
+Ids = dict[str, str]
+Setup = Callable[[Api], Ids]
 _numbers = itertools.count(1)
 
 
-def nothing(_api: Api) -> Names:
+def nothing(_api: Api) -> Ids:
     return {}
 
 
-def waiting(api: Api) -> Names:
+def waiting(api: Api) -> Ids:
     return {JOB: api.enqueue(**SEND)["id"]}
 
 
-def scheduled(api: Api) -> Names:
+def scheduled(api: Api) -> Ids:
     return {JOB: api.enqueue(**SEND, delay_seconds=600)["id"]}
 
 
-def running(api: Api) -> Names:
-    """By a worker of its own: one that was told to stop in another test gets nothing."""
+def running(api: Api) -> Ids:
+    """Claims with a worker of its own: one that another test has stopped would get nothing."""
     waiting(api)
     worker = f"mail-{next(_numbers)}"
     claimed = api.claim_one(queues=[QUEUE], worker_id=worker)
     return {JOB: claimed["id"], TOKEN: claimed["lease_token"], WORKER: worker}
 
 
-def running_with_another_waiting(api: Api) -> Names:
-    names = running(api)
+def running_with_another_waiting(api: Api) -> Ids:
+    ids = running(api)
     waiting(api)
-    return names
+    return ids
 
 
-def completed(api: Api) -> Names:
-    names = running(api)
-    api.post(f"/jobs/{names[JOB]}/complete", {"lease_token": names[TOKEN], "result": {"message_id": "m-1"}})
-    return names
+def completed(api: Api) -> Ids:
+    ids = running(api)
+    api.post(f"/jobs/{ids[JOB]}/complete", {"lease_token": ids[TOKEN], "result": {"message_id": "m-1"}})
+    return ids
 
 
-def failed_once(api: Api) -> Names:
+def failed_once(api: Api) -> Ids:
     api.enqueue(**SEND, retry={"base_seconds": 0})
     worker = f"mail-{next(_numbers)}"
     first = api.claim_one(queues=[QUEUE], worker_id=worker)
@@ -91,96 +90,96 @@ def failed_once(api: Api) -> Names:
     return {JOB: again["id"], TOKEN: again["lease_token"], WORKER: worker}
 
 
-def dead(api: Api) -> Names:
-    names = running(api)
+def dead(api: Api) -> Ids:
+    ids = running(api)
     error = {"message": "mailbox 4711 does not exist", "error_type": "SmtpError"}
-    api.post(f"/jobs/{names[JOB]}/fail", {"lease_token": names[TOKEN], "error": error, "retryable": False})
-    return names
+    api.post(f"/jobs/{ids[JOB]}/fail", {"lease_token": ids[TOKEN], "error": error, "retryable": False})
+    return ids
 
 
-def worker_known(api: Api) -> Names:
-    names = running(api)
-    assert names[WORKER] in [worker["worker_id"] for worker in api.get("/workers")["items"]]
-    return names
+def worker_listed(api: Api) -> Ids:
+    ids = running(api)
+    assert ids[WORKER] in [worker["worker_id"] for worker in api.get("/workers")["items"]]
+    return ids
 
 
-def some_of_each(api: Api) -> Names:
-    """Times are written once a second: the example has them, so they are waited for."""
-    names = completed(api)
+def waiting_and_completed(api: Api) -> Ids:
+    """Waits for the durations, which the example has and which are written once a second."""
+    ids = completed(api)
     waiting(api)
     wait_until(lambda: {"wait_time", "run_time"} <= api.get(f"/queues/{QUEUE}/stats").keys())
-    return names
+    return ids
 
 
-def two_queues(api: Api) -> Names:
+def two_queues(api: Api) -> Ids:
     api.enqueue()
     return waiting(api)
 
 
-def configured(api: Api) -> Names:
+def configured(api: Api) -> Ids:
     api.configure(**example("put_queue")["request"]["body"])
     return {CONFIGURED: api.queue}
 
 
-def configured_with_a_job(api: Api) -> Names:
-    names = configured(api)
+def configured_with_a_job(api: Api) -> Ids:
+    ids = configured(api)
     api.enqueue()
-    return names
+    return ids
 
 
-def no_schedule(api: Api) -> Names:
+def no_schedule(api: Api) -> Ids:
     api.http.delete(NIGHTLY)
     return {}
 
 
-def scheduled_nightly(api: Api) -> Names:
+def scheduled_nightly(api: Api) -> Ids:
     no_schedule(api)
     api.put(NIGHTLY, SCHEDULE)
     return {}
 
 
-def nightly_has_run(api: Api) -> Names:
+def nightly_has_run(api: Api) -> Ids:
     scheduled_nightly(api)
     return {JOB: api.post(f"{NIGHTLY}/run", status=201)["id"]}
 
 
-def nightly_is_paused(api: Api) -> Names:
-    names = nightly_has_run(api)
+def nightly_is_paused(api: Api) -> Ids:
+    ids = nightly_has_run(api)
     api.post(f"{NIGHTLY}/pause")
-    return names
+    return ids
 
 
-def nightly_runs_under_a_key(api: Api) -> Names:
+def nightly_has_run_with_a_unique_key(api: Api) -> Ids:
     no_schedule(api)
     job = {**SCHEDULE["job"], "unique": {"key": "nightly-report"}}
     api.put(NIGHTLY, {**SCHEDULE, "job": job})
     return {JOB: api.post(f"{NIGHTLY}/run", status=201)["id"]}
 
 
-def asked_for_and_scheduled(api: Api) -> Names:
+def polled_and_scheduled(api: Api) -> Ids:
     api.claim(queues=[QUEUE])
     return scheduled(api)
 
 
-def with_a_key(api: Api) -> Names:
+def with_a_unique_key(api: Api) -> Ids:
     return {JOB: api.enqueue(**SEND, unique={"key": "welcome-ada"})["id"]}
 
 
-def typed(api: Api) -> Names:
-    """Types stay when a test is over: one that no other test uses."""
+def job_type_exists(api: Api) -> Ids:
+    """Job types outlive a test, so no other test uses this one."""
     api.put("/job-types/invoice.send", example("put_job_type")["request"]["body"])
     return {}
 
 
-def key_made(api: Api) -> Names:
-    """With a name of its own: a name has two live keys at most."""
+def api_key_exists(api: Api) -> Ids:
+    """Uses a new name, because a name has at most two active keys."""
     body = example("create_api_key")["request"]["body"]
     return {API_KEY: api.post("/api-keys", {**body, "name": f"mail-workers-{next(_numbers)}"}, status=201)["id"]}
 
 
-ARRANGED: dict[str, Arrangement] = {
+SETUPS: dict[str, Setup] = {
     "enqueue_job": nothing,
-    "enqueue_job.200": with_a_key,
+    "enqueue_job.200": with_a_unique_key,
     "enqueue_jobs": nothing,
     "enqueue_jobs.207": nothing,
     "list_jobs": waiting,
@@ -191,7 +190,7 @@ ARRANGED: dict[str, Arrangement] = {
     "cancel_jobs": waiting,
     "run_job_now": scheduled,
     "list_attempts": failed_once,
-    "explain_job": asked_for_and_scheduled,
+    "explain_job": polled_and_scheduled,
     "claim_jobs": running_with_another_waiting,
     "heartbeat_leases": running,
     "heartbeat_job": running,
@@ -200,10 +199,10 @@ ARRANGED: dict[str, Arrangement] = {
     "snooze_job": running,
     "release_job": running,
     "settle_jobs": running,
-    "list_workers": worker_known,
-    "drain_worker": worker_known,
-    "stop_worker": worker_known,
-    "resume_worker": worker_known,
+    "list_workers": worker_listed,
+    "drain_worker": worker_listed,
+    "stop_worker": worker_listed,
+    "resume_worker": worker_listed,
     "list_dead_letters": dead,
     "group_dead_letters": dead,
     "get_dead_letter": dead,
@@ -223,20 +222,20 @@ ARRANGED: dict[str, Arrangement] = {
     "list_schedules": nightly_has_run,
     "delete_schedule": nightly_has_run,
     "run_schedule": scheduled_nightly,
-    "run_schedule.200": nightly_runs_under_a_key,
+    "run_schedule.200": nightly_has_run_with_a_unique_key,
     "pause_schedule": nightly_has_run,
     "resume_schedule": nightly_is_paused,
     "preview_schedule": nothing,
-    "list_job_types": typed,
-    "get_job_type": typed,
-    "put_job_type": typed,
-    "delete_job_type": typed,
+    "list_job_types": job_type_exists,
+    "get_job_type": job_type_exists,
+    "put_job_type": job_type_exists,
+    "delete_job_type": job_type_exists,
     "create_api_key": nothing,
-    "list_api_keys": key_made,
-    "get_api_key": key_made,
-    "revoke_api_key": key_made,
-    "get_stats": some_of_each,
-    "get_queue_stats": some_of_each,
+    "list_api_keys": api_key_exists,
+    "get_api_key": api_key_exists,
+    "revoke_api_key": api_key_exists,
+    "get_stats": waiting_and_completed,
+    "get_queue_stats": waiting_and_completed,
     "get_liveness": nothing,
     "get_readiness": nothing,
     "get_limits": nothing,
@@ -245,12 +244,12 @@ ARRANGED: dict[str, Arrangement] = {
 
 
 def example(name: str) -> Json:
-    found: Json = json.loads((EXAMPLES / f"{name}.json").read_text())
-    return found
+    loaded: Json = json.loads((EXAMPLES / f"{name}.json").read_text())
+    return loaded
 
 
-def with_real_names(value: Any, names: Names) -> Any:
+def with_real_ids(value: Any, ids: Ids) -> Any:
     text = json.dumps(value)
-    for name, real in names.items():
-        text = text.replace(name, real)
+    for example_id, real_id in ids.items():
+        text = text.replace(example_id, real_id)
     return json.loads(text)

@@ -1,4 +1,4 @@
-"""What operators and orchestrators ask: /livez, /readyz, /metrics, /limits, /docs."""
+"""Endpoints for operators and orchestrators: /livez, /readyz, /metrics, /limits, /docs."""
 
 import re
 
@@ -9,11 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.settings import Settings
 from tests.api import Api
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
-from tests.contract.arrangements import example
+from tests.conftest import TEST_SETTINGS
+from tests.contract.example_setup import example
 from tests.contract.test_examples import NOT_READY, shape
 
-LAYERS = [
+CLAIM_PROTECTION_METRICS = [
     "longshore_claims_parked_left",
     "longshore_claims_undone",
     "longshore_claims_replayed",
@@ -22,19 +22,19 @@ LAYERS = [
 
 
 def metrics(api: Api) -> dict[str, float]:
-    """Each sample that has no labels."""
+    """The value of each sample without labels."""
     families = text_string_to_metric_families(api.http.get("/metrics").text)
     return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
 
 
-def test_a_broker_with_a_migrated_database_is_ready(api: Api) -> None:
-    answer = api.get("/readyz")
-    assert answer["ready"]
-    assert [check["name"] for check in answer["checks"]] == ["database", "durability", "schema", "serving"]
+def test_broker_with_a_migrated_database_is_ready(api: Api) -> None:
+    readiness = api.get("/readyz")
+    assert readiness["ready"]
+    assert [check["name"] for check in readiness["checks"]] == ["database", "durability", "schema", "serving"]
 
 
-def test_a_broker_without_a_schema_is_alive_but_not_ready(postgres: str) -> None:
-    with threaded_broker(QUICK, postgres) as broker:
+def test_broker_without_a_schema_is_alive_but_not_ready(postgres: str) -> None:
+    with threaded_broker(TEST_SETTINGS, postgres) as broker:
         assert broker.http.get("/livez").json() == {"status": "alive"}
         response = broker.http.get("/readyz")
     assert response.status_code == 503
@@ -43,8 +43,8 @@ def test_a_broker_without_a_schema_is_alive_but_not_ready(postgres: str) -> None
     assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["schema"]
 
 
-def test_a_broker_without_a_database_is_alive_but_not_ready() -> None:
-    with threaded_broker(QUICK, "postgresql://nobody@127.0.0.1:1/nowhere") as broker:
+def test_broker_without_a_database_is_alive_but_not_ready() -> None:
+    with threaded_broker(TEST_SETTINGS, "postgresql://user@127.0.0.1:1/nowhere") as broker:
         assert broker.http.get("/livez").status_code == 200
         response = broker.http.get("/readyz")
         enqueued = broker.http.post("/jobs", json={"job_type": "test"})
@@ -57,8 +57,8 @@ def test_a_broker_without_a_database_is_alive_but_not_ready() -> None:
     assert (enqueued.json()["outcome"], enqueued.headers["retry-after"]) == ("not_done", "1")
 
 
-def test_a_draining_broker_is_not_ready(dsn: str) -> None:
-    with threaded_broker(QUICK, dsn) as broker:
+def test_draining_broker_is_not_ready(dsn: str) -> None:
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
         assert broker.broker_services is not None
         broker.broker_services.drain()
         response = broker.http.get("/readyz")
@@ -66,30 +66,26 @@ def test_a_draining_broker_is_not_ready(dsn: str) -> None:
     assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["serving"]
 
 
-def test_limits_are_the_settings(api: Api) -> None:
+def test_limits_are_those_of_the_settings(api: Api) -> None:
     limits = api.get("/limits")
     assert limits.pop("max_list_items") == 1000
-    assert limits == {name: getattr(QUICK, name) for name in limits}
+    assert limits == {name: getattr(TEST_SETTINGS, name) for name in limits}
 
 
 def test_every_limit_in_the_settings_is_published(api: Api) -> None:
-    own = {
-        "max_parked_polls",
-        "max_crashes",
-        "max_deliveries",
-        "max_connections",
-        "max_held_bytes",
-    }  # of what happens, not of what is sent
-    own |= {"max_header_bytes", "max_headers", "max_url_bytes"}  # far beyond what any client sends
-    named = {name for name in Settings.model_fields if name.startswith(("max_", "min_"))}
-    assert api.get("/limits").keys() - {"max_list_items"} == named - own
+    # Not about the content of a request.
+    unpublished = {"max_parked_polls", "max_crashes", "max_deliveries", "max_connections", "max_held_bytes"}
+    # Far above what any client sends.
+    unpublished |= {"max_header_bytes", "max_headers", "max_url_bytes"}
+    limits = {name for name in Settings.model_fields if name.startswith(("max_", "min_"))}
+    assert api.get("/limits").keys() - {"max_list_items"} == limits - unpublished
 
 
-def test_metrics_count_each_layer_that_keeps_a_claim(api: Api) -> None:
-    assert {f"{name}_total" for name in LAYERS} <= metrics(api).keys()
+def test_metrics_count_each_protection_against_lost_claims(api: Api) -> None:
+    assert {f"{name}_total" for name in CLAIM_PROTECTION_METRICS} <= metrics(api).keys()
 
 
-def test_metrics_count_what_happens(api: Api) -> None:
+def test_metrics_count_enqueued_and_claimed_jobs(api: Api) -> None:
     before = metrics(api)
     api.enqueue()
     api.claim_one()
@@ -103,10 +99,10 @@ def test_metrics_time_requests_by_operation(api: Api) -> None:
     api.http.get("/no/such/path")
     text = api.http.get("/metrics").text
     assert 'longshore_request_seconds_count{operation="get_limits",status="2xx"}' in text
-    assert "such" not in text, "a path is no label: anybody could make as many as they like"
+    assert "such" not in text, "a path must not be a label: any caller could create any number of them"
 
 
-def test_the_docs_need_no_internet(http: httpx.Client) -> None:
+def test_docs_need_no_internet(http: httpx.Client) -> None:
     page = http.get("/docs").text
     assert re.findall(r"(?:https?:)?//[a-z][^\s\"'<]*", page) == []
     assets = re.findall(r'(?:src|href)="(/[^"]+)"', page)
@@ -115,31 +111,33 @@ def test_the_docs_need_no_internet(http: httpx.Client) -> None:
     assert all(size > 10_000 for asset, size in sizes.items() if "swagger" in asset), sizes
 
 
-def test_the_docs_run_scripts_of_this_server_only(http: httpx.Client) -> None:
-    """The page has no inline script, because this policy would stop it."""
+def test_docs_run_scripts_of_this_server_only(http: httpx.Client) -> None:
+    """The page has no inline script, because this policy would block it."""
     page = http.get("/docs")
     policy = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
     assert (policy["default-src"], policy["script-src"], policy["connect-src"]) == ("'none'", "'self'", "'self'")
     assert (policy["base-uri"], policy["form-action"], policy["frame-ancestors"]) == ("'none'", "'none'", "'none'")
-    assert not any(word in page.headers["content-security-policy"] for word in ("unsafe", "*", "http"))
+    assert not any(source in page.headers["content-security-policy"] for source in ("unsafe", "*", "http"))
     assert re.findall(r"<script(?! src=)|<style| style=| on\w+=", page.text) == []
 
 
 @pytest.mark.parametrize(
-    ("asset", "kind"),
+    ("asset", "content_type"),
     [("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css"), ("start.js", "text/javascript")],
 )
-def test_an_asset_has_its_type(asset: str, kind: str, http: httpx.Client) -> None:
-    assert http.get(f"/docs/{asset}").headers["content-type"].startswith(kind)
+def test_docs_asset_has_its_content_type(asset: str, content_type: str, http: httpx.Client) -> None:
+    assert http.get(f"/docs/{asset}").headers["content-type"].startswith(content_type)
 
 
-def test_an_asset_is_sent_whole_whatever_range_is_asked_for(http: httpx.Client) -> None:
-    whole = http.get("/docs/swagger-ui.css").content
+def test_docs_asset_is_sent_completely_whatever_range_is_requested(http: httpx.Client) -> None:
+    content = http.get("/docs/swagger-ui.css").content
     ranges = ["bytes=abc", "bytes=5-2", "bytes=99999999-", "bytes=0-0", "bytes=0-1,4-5"]
-    answers = [http.get("/docs/swagger-ui.css", headers={"Range": params}) for params in ranges]
-    assert [(answer.status_code, answer.content == whole) for answer in answers] == [(200, True)] * len(ranges)
+    responses = [http.get("/docs/swagger-ui.css", headers={"Range": requested}) for requested in ranges]
+    assert [(response.status_code, response.content == content) for response in responses] == [(200, True)] * len(
+        ranges
+    )
 
 
 @pytest.mark.parametrize("asset", ["..%2f..%2fsettings.py", "index.html", "%2e%2e"])
-def test_nothing_else_is_served_as_an_asset(asset: str, http: httpx.Client) -> None:
+def test_no_other_file_is_served_as_a_docs_asset(asset: str, http: httpx.Client) -> None:
     assert http.get(f"/docs/{asset}").status_code == 404

@@ -1,4 +1,8 @@
-"""A corpus of bad input: FAULTS D1 to D19. `status` is what the row says; None where the value has to be taken and kept exactly."""
+"""Invalid and unusual input: docs/reliability/faults.md#d1 to docs/reliability/faults.md#d19.
+
+`status` is the status that the catalogue demands. None: the value must be accepted and stored
+exactly.
+"""
 
 import json
 from typing import Any, NamedTuple
@@ -18,7 +22,7 @@ def _wide(values: int) -> bytes:
     return b"[" + b",".join([b"0"] * (values - 1)) + b"]"
 
 
-# JSON values, or what pretends to be one, to stand where a payload, a result, a checkpoint or details may stand.
+# Valid and invalid JSON values, sent as payload, result, checkpoint or details.
 VALUES = [
     Case("D1 NUL in a value", rb'"a\u0000b"', 422),
     Case("D1 NUL in a key", rb'{"a\u0000": 1}', 422),
@@ -102,7 +106,7 @@ VALUES = [
     Case("undefined", b"undefined", 400),
 ]
 
-# Whole bodies.
+# Complete bodies.
 BODIES = [
     Case("D5 byte order mark", b"\xef\xbb\xbf{}", 400),
     Case("D5 UTF-16", "{}".encode("utf-16"), 400),
@@ -144,7 +148,7 @@ NAMES = {
     "10 kB": "x" * 10_240,
 }
 
-# The range of instants that are accepted, in UTC and in other zones, and the nearest that are refused.
+# The first and the last accepted instants, in several zones, and the nearest rejected ones.
 FIRST_AND_LAST = [
     "1970-01-01T00:00:00Z",
     "1970-01-01T14:00:00+14:00",
@@ -181,6 +185,9 @@ INSTANTS: list[Any] = [
 ]
 
 
-def exactly(text: str | bytes) -> Any:
-    """A value whose numbers are as they are spelt: 1, 1.0 and 1e0 differ, and no digit can get lost unseen."""
+def exact(text: str | bytes) -> Any:
+    """Parses JSON, but keeps numbers as they are written.
+
+    1, 1.0 and 1e0 differ, and a lost digit is noticed.
+    """
     return json.loads(text, parse_int=lambda digits: ("number", digits), parse_float=lambda digits: ("number", digits))
