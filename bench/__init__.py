@@ -1,1 +1,1 @@
-"""Measures; asserts nothing on time."""
+"""Benchmarks. They print figures and assert nothing about time."""

@@ -1,6 +1,8 @@
-"""A lean HTTP/1.1 client: prebuilt requests, keep-alive, one request in flight per connection, and as little parsing as will do.
+"""A lean HTTP/1.1 client: prebuilt requests, keep-alive, one request in flight per connection,
+minimal parsing.
 
-httpx took 2.5 to 7.5 ms of CPU per request at this concurrency, on cores that the server needs too.
+httpx took 2.5 to 7.5 ms of CPU per request at this concurrency, on cores that the server needs,
+too.
 """
 
 import asyncio
@@ -10,27 +12,27 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 HOST = "127.0.0.1"
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     body: bytes
 
     def expect(self, status: int) -> bytes:
-        """A benchmark that counts refusals as jobs is a lie."""
+        """Returns the body. A benchmark must not count rejected requests as jobs."""
         if self.status != status:
-            raise WrongAnswer(f"status {self.status}, not {status}: {self.body[:500].decode(errors='replace')}")
+            raise UnexpectedResponse(f"status {self.status}, not {status}: {self.body[:500].decode(errors='replace')}")
         return self.body
 
 
-class WrongAnswer(Exception):
-    """The server did not say what it should have said."""
+class UnexpectedResponse(Exception):
+    """The status, the length or the result of a response is not the expected one."""
 
 
-# What one connection does: yields requests, is sent the answers.
-Script: TypeAlias = Generator[bytes, Answer, None]
+# What one connection does: it yields requests and receives the responses.
+Script: TypeAlias = Generator[bytes, Response, None]
 
 
 class Requests:
-    """Builds requests as bytes, with the key if there is one."""
+    """Builds requests as bytes, with the API key if there is one."""
 
     def __init__(self, key: str | None = None) -> None:
         self._headers = f"Host: {HOST}\r\nContent-Type: application/json\r\n".encode()
@@ -44,13 +46,13 @@ class Requests:
         return b"GET %b HTTP/1.1\r\n%b\r\n" % (path.encode(), self._headers)
 
 
-class Exchange(asyncio.Protocol):
-    """One connection. `answered` is called with every whole answer."""
+class HttpConnection(asyncio.Protocol):
+    """One connection. Calls `on_response` with every complete response."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._got = b""
-        self._body_at = self._ends = 0
+        self._received = b""
+        self._body_start = self._end_offset = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -64,31 +66,31 @@ class Exchange(asyncio.Protocol):
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        got = self._got = self._got + data if self._got else data
-        if not self._ends:
-            head = got.find(b"\r\n\r\n")
+        received = self._received = self._received + data if self._received else data
+        if not self._end_offset:
+            head = received.find(b"\r\n\r\n")
             if head < 0:
                 return
-            self._body_at = head + 4
-            self._ends = head + 4 + _length(got[:head])
-        if len(got) >= self._ends:
-            answer = Answer(int(got[9:12]), got[self._body_at :])
-            self._got, self._ends = b"", 0
-            self.answered(answer)
+            self._body_start = head + 4
+            self._end_offset = head + 4 + _length(received[:head])
+        if len(received) >= self._end_offset:
+            response = Response(int(received[9:12]), received[self._body_start :])
+            self._received, self._end_offset = b"", 0
+            self.on_response(response)
 
-    def answered(self, answer: Answer) -> None:
+    def on_response(self, response: Response) -> None:
         raise NotImplementedError
 
 
 def _length(head: bytes) -> int:
-    _, found, rest = head.lower().partition(b"content-length:")
-    if not found:
-        raise WrongAnswer(f"an answer without a length: {head.decode(errors='replace')}")
+    _, separator, rest = head.lower().partition(b"content-length:")
+    if not separator:
+        raise UnexpectedResponse(f"an response without a length: {head.decode(errors='replace')}")
     return int(rest.partition(b"\r\n")[0])
 
 
-class Scripted(Exchange):
-    """Plays a script: the next request goes out from within the answer's callback, without a future or a task."""
+class ScriptedConnection(HttpConnection):
+    """Runs a script. The callback of a response sends the next request, without a future or a task."""
 
     def __init__(self, script: Script) -> None:
         super().__init__()
@@ -97,17 +99,17 @@ class Scripted(Exchange):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._play(None)
+        self._advance(None)
 
-    def answered(self, answer: Answer) -> None:
-        self._play(answer)
+    def on_response(self, response: Response) -> None:
+        self._advance(response)
 
-    def _play(self, answer: Answer | None) -> None:
+    def _advance(self, response: Response | None) -> None:
         try:
-            self.write(next(self._script) if answer is None else self._script.send(answer))
+            self.write(next(self._script) if response is None else self._script.send(response))
         except StopIteration:
             self._end(None)
-        except Exception as error:  # it belongs to whoever awaits the script
+        except Exception as error:  # the error belongs to the caller that awaits the script
             self._end(error)
 
     def _end(self, error: Exception | None) -> None:
@@ -119,31 +121,33 @@ class Scripted(Exchange):
         self._end(error or ConnectionError("the server closed the connection"))
 
 
-class Client(Exchange):
-    """For code that awaits."""
+class Client(HttpConnection):
+    """A connection for code that awaits each response."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._answer: asyncio.Future[Answer] | None = None
+        self._response: asyncio.Future[Response] | None = None
 
-    async def send(self, request: bytes) -> Answer:
-        self._answer = asyncio.get_running_loop().create_future()
+    async def send(self, request: bytes) -> Response:
+        self._response = asyncio.get_running_loop().create_future()
         self.write(request)
-        return await self._answer
+        return await self._response
 
-    def answered(self, answer: Answer) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(answer)
+    def on_response(self, response: Response) -> None:
+        if self._response is not None and not self._response.done():
+            self._response.set_result(response)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error or ConnectionError("the server closed the connection"))
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error or ConnectionError("the server closed the connection"))
 
 
-Kind = TypeVar("Kind", bound=Exchange)
+Kind = TypeVar("Kind", bound=HttpConnection)
 
 
-async def connect(ports: Sequence[int], make: Sequence[Callable[[], Kind]]) -> list[Kind]:
-    """One connection for each, spread over the ports in turn."""
+async def connect(ports: Sequence[int], factories: Sequence[Callable[[], Kind]]) -> list[Kind]:
+    """Opens one connection for each factory, spread over the ports in turn."""
     loop = asyncio.get_running_loop()
-    return [(await loop.create_connection(one, HOST, ports[n % len(ports)]))[1] for n, one in enumerate(make)]
+    return [
+        (await loop.create_connection(factory, HOST, ports[n % len(ports)]))[1] for n, factory in enumerate(factories)
+    ]

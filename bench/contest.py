@@ -1,4 +1,4 @@
-"""The contest: rounds in which every contender has its turn, so that whatever else the machine does meets them all alike."""
+"""Rounds in which every contender runs once, so that other load on the machine affects all of them alike."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from bench import goals, postgres
-from bench.install import own_folder
+from bench.install import temporary_folder
 from bench.report import Report, Row, row
 from bench.result import Peer, Result
 
@@ -15,14 +15,17 @@ Show = Callable[[str], None]
 
 
 class Contest:
-    """Collects results by contender and path, and why some are missing. What is `ours` may not fail; a peer may."""
+    """Collects results by contender and path, and the reasons why some are missing.
+
+    A failure of `ours` ends the run; a peer that fails is left out.
+    """
 
     def __init__(
         self, dsn: str, *, ours: Sequence[Peer], peers: Sequence[Peer], only: Sequence[str], show: Show
     ) -> None:
         self._dsn = dsn
-        self._ours = [peer for peer in ours if wanted(peer, only)]
-        self._peers = [peer for peer in peers if wanted(peer, only)]
+        self._ours = [peer for peer in ours if is_selected(peer, only)]
+        self._peers = [peer for peer in peers if is_selected(peer, only)]
         self._only = only
         self._show = show
         self.results: dict[tuple[str, str], list[Result]] = {}
@@ -31,10 +34,10 @@ class Contest:
     async def run(self, rounds: int, seconds: float) -> None:
         await self._install()
         for n in range(rounds):
-            everybody = [*self._ours, *self._peers]
-            first = n * len(everybody) // rounds  # each round begins with another one
-            for peer in everybody[first:] + everybody[:first]:
-                await self._turn(peer, seconds, f"round {n + 1}/{rounds}")
+            contenders = [*self._ours, *self._peers]
+            first = n * len(contenders) // rounds  # each round begins with another contender
+            for peer in contenders[first:] + contenders[:first]:
+                await self._run_round(peer, seconds, f"round {n + 1}/{rounds}")
 
     def rows(self) -> list[Row]:
         known = {peer.name: peer for peer in (*self._ours, *self._peers)}
@@ -43,59 +46,63 @@ class Contest:
     async def _install(self) -> None:
         for peer in [*self._ours, *self._peers]:
             self._show(f"installing {peer.name}")
-            why = await peer.install()
-            if why is not None:
-                self._leave_out(peer, why)
+            reason = await peer.install()
+            if reason is not None:
+                self._exclude(peer, reason)
 
-    async def _turn(self, peer: Peer, seconds: float, when: str) -> None:
+    async def _run_round(self, peer: Peer, seconds: float, label: str) -> None:
         if peer.name in self.missing:
             return
         try:
-            await self._play(peer, seconds, when)
+            await self._run_paths(peer, seconds, label)
         except Exception as error:
             if peer in self._ours:
                 raise
-            self._leave_out(peer, f"{type(error).__name__}: {error}")
+            self._exclude(peer, f"{type(error).__name__}: {error}")
 
-    async def _play(self, peer: Peer, seconds: float, when: str) -> None:
-        async with postgres.own_database(self._dsn, re.sub(r"\W+", "_", f"bench_{peer.name}")) as dsn:
-            with own_folder() as workdir:
-                self._show(f"{when} · {peer.name} · starting")
+    async def _run_paths(self, peer: Peer, seconds: float, label: str) -> None:
+        async with postgres.temporary_database(self._dsn, re.sub(r"\W+", "_", f"bench_{peer.name}")) as dsn:
+            with temporary_folder() as workdir:
+                self._show(f"{label} · {peer.name} · starting")
                 try:
                     await peer.start(dsn, workdir)
-                    for path in paths(peer, self._only):
-                        await self._measure(peer, path, seconds, when)
+                    for path in selected_paths(peer, self._only):
+                        await self._measure(peer, path, seconds, label)
                 finally:
                     await peer.stop()
 
-    async def _measure(self, peer: Peer, path: str, seconds: float, when: str) -> None:
-        self._show(f"{when} · {peer.name} · {path} …")
-        await postgres.calm(self._dsn)
+    async def _measure(self, peer: Peer, path: str, seconds: float, label: str) -> None:
+        self._show(f"{label} · {peer.name} · {path} …")
+        await postgres.checkpoint(self._dsn)
         result = await peer.run(path, seconds)
         self.results.setdefault((peer.name, path), []).append(result)
         self._show(
-            f"{when} · {peer.name} · {path}: {result.jobs:,} jobs in {result.seconds:.1f} s, {result.rate:,.0f}/s\n"
+            f"{label} · {peer.name} · {path}: {result.jobs:,} jobs in {result.seconds:.1f} s, {result.rate:,.0f}/s\n"
         )
 
-    def _leave_out(self, peer: Peer, why: str) -> None:
-        self.missing[peer.name] = " ".join(why.split())[:300]
-        self._show(f"{peer.name} is left out: {why}\n")
+    def _exclude(self, peer: Peer, reason: str) -> None:
+        self.missing[peer.name] = " ".join(reason.split())[:300]
+        self._show(f"{peer.name} is left out: {reason}\n")
         if peer in self._ours:
-            raise RuntimeError(f"{peer.name} cannot run: {why}")
+            raise RuntimeError(f"{peer.name} cannot run: {reason}")
 
 
-def reported(contest: Contest, **facts: Any) -> Report:
-    """`facts` are the fields of a report that a contest does not know."""
+def build_report(contest: Contest, **facts: Any) -> Report:
+    """Builds the report. `facts` are the fields that the contest does not know."""
     report = Report(rows=contest.rows(), missing=contest.missing, **facts)
-    return msgspec.structs.replace(report, goals=goals.reckoned(report))
+    return msgspec.structs.replace(report, goals=goals.evaluate_goals(report))
 
 
-def wanted(peer: Peer, only: Sequence[str]) -> bool:
-    return bool(paths(peer, only))
+def is_selected(peer: Peer, only: Sequence[str]) -> bool:
+    return bool(selected_paths(peer, only))
 
 
-def paths(peer: Peer, only: Sequence[str]) -> tuple[str, ...]:
-    """`only` has parts of contenders' names, or whole paths; nothing means everything."""
+def selected_paths(peer: Peer, only: Sequence[str]) -> tuple[str, ...]:
+    """The paths of a peer that `only` selects: by a part of the peer's name, or by the whole name
+    of a path.
+
+    An empty `only` selects everything.
+    """
     if not only or any(part.lower() in peer.name.lower() for part in only):
         return peer.paths
     return tuple(path for path in peer.paths if path in only)

@@ -1,5 +1,8 @@
-"""What a job costs the database: WAL bytes per enqueue, claim, complete and whole life, and buffers per claimed job, with and without a
-backlog. Runs the product's own statements through its store functions, on a Postgres of its own with durable settings."""
+"""Measures what a job costs the database, with and without a backlog.
+
+WAL bytes per enqueue, claim, completion and whole life, and buffers per claimed job. It runs the
+product's own statements through its store functions, on a separate Postgres with durable settings.
+"""
 
 import argparse
 import asyncio
@@ -29,42 +32,44 @@ from app.settings import Settings
 LANE = 256
 BATCH = 100
 PAYLOAD = json.dumps({"text": "x" * 188})  # 200 bytes of JSON
-ASKED = ClaimParams(
+CLAIM_PARAMS = ClaimParams(
     worker_id="worker-1",
     secret="0123456789abcdef0123456789abcdef",
     lease_seconds=None,
     default_lease_seconds=60,
     max_bytes=8 * 1024 * 1024,
-    at_least_one=True,
+    allow_one_oversized=True,
     job_types=None,
 )
-# No checkpoint and no autovacuum in mid-measurement: their share depends on settings and load, not on the statements.
+# No checkpoint and no autovacuum during a measurement: their share depends on settings and load, not on
+# the statements.
 OPTIONS = {"max_wal_size": "16GB", "checkpoint_timeout": "1h", "autovacuum": "off", "shared_buffers": "512MB"}
-BACKLOG = """
+INSERT_WAITING = """
 INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload)
 SELECT $1, ($2 || '-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $3, $4, 0, 5, 'bench', $5
 FROM generate_series($6::int, $7::int) AS n
 """
-HISTORY = """
-INSERT INTO finished_jobs (lane, id, state, finished_at, keep_until, archive, attempt, crashes, run_at, deliveries, priority,
-    max_attempts, replay_count, job_type, payload)
-SELECT $1, ($2 || '-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $3, $4, $4, false, 1, 0, $4, 1, 0, 5, 0, 'bench', $5
+INSERT_FINISHED = """
+INSERT INTO finished_jobs (lane, id, state, finished_at, keep_until, archive, attempt, crashes, run_at, deliveries,
+    priority, max_attempts, replay_count, job_type, payload)
+SELECT $1, ($2 || '-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, $3, $4, $4, false, 1, 0, $4, 1,
+    0, 5, 0, 'bench', $5
 FROM generate_series($6::int, $7::int) AS n
 """
 
 
-class Explained:
+class BufferCounter:
     """Runs statements under EXPLAIN ANALYZE and adds up the buffers they touch."""
 
-    def __init__(self, on: Executor) -> None:
-        self._on = on
+    def __init__(self, db: Executor) -> None:
+        self._db = db
         self.buffers = 0
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        told = json.loads(await self._on.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *args))[0]["Plan"]
-        # A node counts what the nodes below it do; a CTE that nobody reads runs after the rest and counts for itself.
-        unread = [plan for plan in told.get("Plans", ()) if plan.get("Subplan Name") == "CTE counted"]
-        self.buffers += sum(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in (told, *unread))
+        plan = json.loads(await self._db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *args))[0]["Plan"]
+        # A node includes the nodes below it. A CTE that is never read runs after the rest and counts separately.
+        unread = [child for child in plan.get("Plans", ()) if child.get("Subplan Name") == "CTE counted"]
+        self.buffers += sum(node["Shared Hit Blocks"] + node["Shared Read Blocks"] for node in (plan, *unread))
         return []
 
     async def row(self, sql: str, *args: object) -> Record | None:
@@ -76,7 +81,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """WAL bytes per job, and how many full-page images are among them."""
+    """WAL bytes per job, and the number of full-page images among them."""
 
     enqueue: float
     claim: float
@@ -120,7 +125,7 @@ class Bench:
     async def claim(self, batches: int) -> list[ClaimedRow]:
         rows: list[ClaimedRow] = []
         for _ in range(batches):
-            rows += await leases.claim(self._db, LANE, BATCH, ASKED, LanePolicy(), datetime.now(UTC))
+            rows += await leases.claim(self._db, LANE, BATCH, CLAIM_PARAMS, LanePolicy(), datetime.now(UTC))
         assert len(rows) == batches * BATCH
         return rows
 
@@ -155,10 +160,10 @@ class Bench:
 
     async def claim_buffers(self, batches: int) -> float:
         await self.enqueue(batches)
-        watched = Explained(self._db)
+        counter = BufferCounter(self._db)
         for _ in range(batches):
-            await leases.claim(watched, LANE, BATCH, ASKED, LanePolicy(), datetime.now(UTC))
-        return watched.buffers / (batches * BATCH)
+            await leases.claim(counter, LANE, BATCH, CLAIM_PARAMS, LanePolicy(), datetime.now(UTC))
+        return counter.buffers / (batches * BATCH)
 
     async def full_pages(self) -> int:
         await self._db.value("SELECT pg_stat_force_next_flush()")
@@ -175,45 +180,47 @@ def show(line: str) -> None:
     print(f"\r{line:40}\r", end="", file=sys.stderr, flush=True)
 
 
-async def measure(dsn: str, wanted: argparse.Namespace) -> None:
+async def measure(dsn: str, options: argparse.Namespace) -> None:
     db = Database(dsn, Settings.model_construct(), Metrics())
     await db.open()
     bench = Bench(db)
     show("warming up")
     await db.rows("CHECKPOINT")
-    await bench.life(wanted.batches)
+    await bench.life(options.batches)
     show("measuring")
-    alone = await bench.life(wanted.batches), await bench.claim_buffers(10)
-    await pile_up(bench, wanted)
+    alone = await bench.life(options.batches), await bench.claim_buffers(10)
+    await fill_backlog(bench, options)
     await db.rows("ANALYZE")
-    behind = await bench.life(wanted.batches), await bench.claim_buffers(10)
+    behind = await bench.life(options.batches), await bench.claim_buffers(10)
     show("")
-    report(wanted, await db.value("SHOW server_version"), alone, behind)
+    report(options, await db.value("SHOW server_version"), alone, behind)
     await db.close()
 
 
-async def pile_up(bench: Bench, wanted: argparse.Namespace) -> None:
+async def fill_backlog(bench: Bench, options: argparse.Namespace) -> None:
     later = datetime.now(UTC) + timedelta(days=7)
-    await bench.fill(BACKLOG, wanted.ready, "00000003", "ready", datetime.now(UTC))
-    await bench.fill(BACKLOG, wanted.future, "00000002", "scheduled", later)
-    await bench.fill(HISTORY, wanted.finished, "00000001", "completed", later)
+    await bench.fill(INSERT_WAITING, options.ready, "00000003", "ready", datetime.now(UTC))
+    await bench.fill(INSERT_WAITING, options.future, "00000002", "scheduled", later)
+    await bench.fill(INSERT_FINISHED, options.finished, "00000001", "completed", later)
 
 
-def report(wanted: argparse.Namespace, version: str, alone: tuple[Cost, float], behind: tuple[Cost, float]) -> None:
-    backlog = f"{wanted.ready:,} ready, {wanted.future:,} future, {wanted.finished:,} finished"
+def report(options: argparse.Namespace, version: str, alone: tuple[Cost, float], behind: tuple[Cost, float]) -> None:
+    backlog = f"{options.ready:,} ready, {options.future:,} future, {options.finished:,} finished"
     print(
-        f"Postgres {version}, {len(PAYLOAD)}-byte payload, batches of {BATCH}, {wanted.batches * BATCH:,} jobs measured"
+        f"Postgres {version}, {len(PAYLOAD)}-byte payload, batches of {BATCH}, "
+        f"{options.batches * BATCH:,} jobs measured"
     )
     print(f"{'per job':28}{'empty':>10}{'backlog':>10}   (backlog: {backlog})")
     for name in ("enqueue", "claim", "complete", "life"):
         print(f"{f'WAL bytes, {name}':28}{getattr(alone[0], name):10.0f}{getattr(behind[0], name):10.0f}")
     print(f"{'buffers, claim':28}{alone[1]:10.1f}{behind[1]:10.1f}")
     print(
-        f"{'full-page images, in all':28}{alone[0].images:10}{behind[0].images:10}   (the last checkpoint was before the warm-up)"
+        f"{'full-page images, in all':28}{alone[0].images:10}{behind[0].images:10}"
+        "   (the last checkpoint was before the warm-up)"
     )
 
 
-def options() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=100, help="batches of 100 jobs that are measured")
     parser.add_argument("--ready", type=int, default=100_000, help="ready jobs in the backlog")
@@ -223,12 +230,12 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    wanted = options()
+    options = parse_options()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         with EmbeddedPostgres(Path(folder) / "postgres", options=OPTIONS) as dsn:
             migrations.upgrade(dsn)
-            asyncio.run(measure(dsn, wanted))
+            asyncio.run(measure(dsn, options))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The limit: the same statements by pgbench, on the same tables, with nothing in front of the database."""
+"""The limit: pgbench runs the same statements on the same tables, with nothing in front of the database."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ from bench.ours import EMPTY, FOUND
 from bench.result import Result
 
 DRAINERS, DRAINED = 8, 100
-PACE = 30_000  # jobs that a drain puts in for each second it shall take
+PACE = 30_000  # jobs that a drain inserts for each second that it should take
 _PROCESSED = re.compile(r"^number of transactions actually processed: (\d+)", re.MULTILINE)
 _FAILED = re.compile(r"^number of failed transactions: (\d+)", re.MULTILINE)
 _RATE = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
@@ -24,7 +24,7 @@ _RATE = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 
 @dataclass
 class Database:
-    """pgbench in prepared mode, which keeps one plan per statement and connection as the broker does."""
+    """pgbench in prepared mode, which keeps one plan per statement and connection, as the broker does."""
 
     name: str = "database"
     protocol: str = "Postgres, by pgbench"
@@ -53,50 +53,63 @@ class Database:
         return await self._drain(seconds)
 
     async def stop(self) -> None:
-        """Nothing runs between rounds."""
+        """Does nothing: no process runs between rounds."""
 
     async def _insert(self, script: str, *, clients: int, jobs: int, warm: int, seconds: float) -> Result:
-        warmed = await self._pgbench(script, clients, jobs, "-t", str(warm))
+        warm_up = await self._pgbench(script, clients, jobs, "-t", str(warm))
         result = await self._pgbench(script, clients, jobs, "-T", str(max(1, round(seconds))))
-        await self._check(warmed.jobs + result.jobs, 0)
+        await self._check(warm_up.jobs + result.jobs, 0)
         return result
 
     async def _drain(self, seconds: float) -> Result:
-        """So many transactions that all jobs are claimed and completed, exactly."""
+        """Runs exactly as many transactions as claim and complete all jobs."""
         script = await statements.claim_and_complete(DRAINED)
-        group_scheduler = max(1, round(PACE * seconds / DRAINERS / DRAINED))
-        warm = max(1, group_scheduler // 10)
-        total = (group_scheduler + warm) * DRAINERS * DRAINED
+        transactions = max(1, round(PACE * seconds / DRAINERS / DRAINED))
+        warm = max(1, transactions // 10)
+        total = (transactions + warm) * DRAINERS * DRAINED
         async with postgres.connected(self._dsn) as connection:
             await connection.execute(statements.FILL, total, PAYLOAD)
             await connection.execute("VACUUM ANALYZE jobs")
         await self._pgbench(script, DRAINERS, DRAINED, "-t", str(warm))
-        result = await self._pgbench(script, DRAINERS, DRAINED, "-t", str(group_scheduler))
+        result = await self._pgbench(script, DRAINERS, DRAINED, "-t", str(transactions))
         await self._check(0, total)
         return result
 
-    async def _pgbench(self, script: str, clients: int, jobs: int, *how: str) -> Result:
+    async def _pgbench(self, script: str, clients: int, jobs: int, *options: str) -> Result:
         file = self._folder / "script.sql"
         file.write_text(script)
         used, load = cpu_of(self._postmaster), _cpu_of_children()
-        told = await self._told(
-            ["-n", "-M", "prepared", "-c", str(clients), "-j", "2", *how, "-D", f"payload={PAYLOAD}", "-f", str(file)]
+        output = await self._run_pgbench(
+            [
+                "-n",
+                "-M",
+                "prepared",
+                "-c",
+                str(clients),
+                "-j",
+                "2",
+                *options,
+                "-D",
+                f"payload={PAYLOAD}",
+                "-f",
+                str(file),
+            ]
         )
-        done, rate = int(_only(_PROCESSED, told)), float(_only(_RATE, told))
-        if int(_only(_FAILED, told)):
-            raise LoadFailed(f"pgbench: some transactions failed\n{told}")
+        done, rate = int(_find(_PROCESSED, output)), float(_find(_RATE, output))
+        if int(_find(_FAILED, output)):
+            raise LoadFailed(f"pgbench: some transactions failed\n{output}")
         settings = f"{clients} clients, {jobs} per statement, -M prepared"
         database = cpu_of(self._postmaster) - used
         return Result(done * jobs, done / rate, 0.0, database, _cpu_of_children() - load, self._versions, settings)
 
-    async def _told(self, options: list[str]) -> str:
+    async def _run_pgbench(self, options: list[str]) -> str:
         process = await asyncio.create_subprocess_exec(
             str(find_binaries() / "pgbench"), *options, self._dsn, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        told, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode != 0:
-            raise LoadFailed(f"pgbench failed: {told.decode(errors='replace')[-2000:]}")
-        return told.decode()
+            raise LoadFailed(f"pgbench failed: {output.decode(errors='replace')[-2000:]}")
+        return output.decode()
 
     async def _check(self, live: int, completed: int) -> None:
         async with postgres.connected(self._dsn) as connection:
@@ -110,8 +123,8 @@ def _cpu_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _only(pattern: re.Pattern[str], told: str) -> str:
-    match = pattern.search(told)
+def _find(pattern: re.Pattern[str], output: str) -> str:
+    match = pattern.search(output)
     if match is None:
-        raise LoadFailed(f"pgbench did not say {pattern.pattern}:\n{told[-2000:]}")
+        raise LoadFailed(f"pgbench did not print {pattern.pattern}:\n{output[-2000:]}")
     return match[1]

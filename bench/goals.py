@@ -1,4 +1,4 @@
-"""The goals, as ratios within one run: never a figure of one machine against a figure of another."""
+"""The goals, as ratios within one run: a figure is never compared with one of another machine."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,14 +6,15 @@ from bench.load.order import Figures
 from bench.report import Goal, Report, Row
 
 OURS = "ours-"
-GRAPHILE = "graphile-worker"  # whose drains two of the goals name
-BARE = "pgmq"  # statements without a client library or a worker: told, but no queue that the goals speak of
+GRAPHILE = "graphile-worker"  # two of the goals name its drains
+# statements without a client library or a worker: in the table, but not among the peers of the goals
+BARE_SQL = "pgmq"
 
 
-def reckoned(report: Report) -> list[Goal]:
+def evaluate_goals(report: Report) -> list[Goal]:
     return [
         *_rates(report.rows),
-        *_elsewhere(),
+        *_goals_of_other_targets(),
         *_wake_ups(report.probes),
         *_parked(report.probes),
         *_reads(report.probes),
@@ -23,13 +24,15 @@ def reckoned(report: Report) -> list[Goal]:
 
 def _rates(rows: Sequence[Row]) -> Iterator[Goal]:
     def ours(path: str) -> Row | None:
-        """Without keys, with one process or two, whichever is faster: that is what an operator chooses too."""
+        """Without API keys, with one process or two, whichever is faster: an operator would choose the same."""
         return _fastest(
             row for row in rows if row.contender.startswith(OURS) and row.path == path and "keys" not in row.contender
         )
 
     def peer(*paths: str, name: str = "", postgres: bool = True) -> Row | None:
-        rivals = (row for row in rows if not row.contender.startswith((OURS, "database", BARE)) and row.path in paths)
+        rivals = (
+            row for row in rows if not row.contender.startswith((OURS, "database", BARE_SQL)) and row.path in paths
+        )
         return _fastest(row for row in rivals if name in row.contender and (row.postgres or not postgres))
 
     def limit(path: str) -> Row | None:
@@ -54,9 +57,9 @@ def _rates(rows: Sequence[Row]) -> Iterator[Goal]:
     yield _at_least(
         "claim 1 + complete 1", "≥ 2 × graphile-worker's default drain", 2, single, peer("drain_default", name=GRAPHILE)
     )
-    like, anybody = ours("like_single"), peer("like_single", postgres=False)
+    like, any_peer = ours("like_single"), peer("like_single", postgres=False)
     yield _at_least("like for like, single enqueue", "≥ 2 × the fastest Postgres peer", 2, like, peer("like_single"))
-    yield _at_least("", "≥ 2 × the fastest of all peers", 2, like, anybody)
+    yield _at_least("", "≥ 2 × the fastest of all peers", 2, like, any_peer)
     tuned = peer("like_drain", name=GRAPHILE)
     yield _at_least("like for like, drain", "≥ 1 × tuned graphile-worker", 1, ours("like_drain"), tuned)
 
@@ -67,7 +70,7 @@ def _fastest(rows: Iterator[Row]) -> Row | None:
 
 def _at_least(path: str, goal: str, least: float, ours: Row | None, reference: Row | None) -> Goal:
     if ours is None or reference is None:
-        return _unmeasured(path, goal, _rate(ours), _rate(reference))
+        return _not_measured(path, goal, _rate(ours), _rate(reference))
     ratio = ours.rate / reference.rate
     return Goal(path, goal, _rate(ours), _rate(reference), ratio, _verdict(ratio >= least))
 
@@ -80,92 +83,94 @@ def _verdict(met: bool) -> str:
     return "met" if met else "missed"
 
 
-def _unmeasured(
+def _not_measured(
     path: str, goal: str, ours: str = "", reference: str = "", why: str = "not measured in this run"
 ) -> Goal:
     return Goal(path, goal, ours, reference, None, why)
 
 
-def _elsewhere() -> Iterator[Goal]:
-    yield _unmeasured(
-        "claim cost in a crowd", "≤ 1.3 × in buffers, ≤ 1.5 × in time", why="not measured in this run: make bench-flat"
+def _goals_of_other_targets() -> Iterator[Goal]:
+    yield _not_measured(
+        "claim cost with a backlog",
+        "≤ 1.3 × in buffers, ≤ 1.5 × in time",
+        why="not measured in this run: make bench-flat",
     )
-    yield _unmeasured(
+    yield _not_measured(
         "WAL per life, buffers per claim", "≤ 1,200 bytes, ≤ 10", why="not measured in this run: make bench-cost"
     )
 
 
 def _wake_ups(probes: dict[str, Figures]) -> Iterator[Goal]:
-    for name, path, most in (
+    for name, path, limit_ratio in (
         ("wake_one", "wake-up in one process", 1.2),
         ("wake_across", "wake-up across processes", 2.0),
     ):
-        goal = f"p50 ≤ {most:g} × the enqueue's own answer"
-        told = probes.get(name)
-        yield _wake_up(path, goal, most, told) if told else _unmeasured(path, goal)
+        goal = f"p50 ≤ {limit_ratio:g} × the enqueue's own answer"
+        figures = probes.get(name)
+        yield _wake_up(path, goal, limit_ratio, figures) if figures else _not_measured(path, goal)
 
 
-def _wake_up(path: str, goal: str, most: float, told: Figures) -> Goal:
-    def shown(what: str) -> str:
-        return f"p50 {told[f'{what}_p50_ms']:.2f} ms, p99 {told[f'{what}_p99_ms']:.2f} ms"
+def _wake_up(path: str, goal: str, limit_ratio: float, figures: Figures) -> Goal:
+    def describe(what: str) -> str:
+        return f"p50 {figures[f'{what}_p50_ms']:.2f} ms, p99 {figures[f'{what}_p99_ms']:.2f} ms"
 
-    ratio = told["arrival_p50_ms"] / told["answer_p50_ms"]
+    ratio = figures["arrival_p50_ms"] / figures["answer_p50_ms"]
     return Goal(
         path,
         goal,
-        shown("arrival"),
-        f"{shown('answer')}, {told['samples']:,.0f} samples",
+        describe("arrival"),
+        f"{describe('answer')}, {figures['samples']:,.0f} samples",
         ratio,
-        _verdict(ratio <= most),
+        _verdict(ratio <= limit_ratio),
     )
 
 
 def _parked(probes: dict[str, Figures]) -> Iterator[Goal]:
-    told = probes.get("parked")
-    if told is None:
-        yield _unmeasured("parked polls", "≤ 1 % CPU, ≤ 20 kB each, constant database connections")
+    figures = probes.get("parked")
+    if figures is None:
+        yield _not_measured("parked polls", "≤ 1 % CPU, ≤ 20 kB each, constant database connections")
         return
-    path, idle = f"{told['polls']:,.0f} parked polls", f"without them {told['idle_cpu']:.2%}"
-    yield Goal(path, "≤ 1 % CPU", f"{told['cpu']:.2%} of a core", idle, None, _verdict(told["cpu"] <= 0.01))
-    yield Goal("", "≤ 20 kB each", f"{told['bytes'] / 1000:.1f} kB", "", None, _verdict(told["bytes"] <= 20_000))
-    before, most = told["sessions_before"], told["sessions"]
+    path, idle = f"{figures['polls']:,.0f} parked polls", f"without them {figures['idle_cpu']:.2%}"
+    yield Goal(path, "≤ 1 % CPU", f"{figures['cpu']:.2%} of a core", idle, None, _verdict(figures["cpu"] <= 0.01))
+    yield Goal("", "≤ 20 kB each", f"{figures['bytes'] / 1000:.1f} kB", "", None, _verdict(figures["bytes"] <= 20_000))
+    before, peak = figures["sessions_before"], figures["sessions"]
     yield Goal(
         "",
         "constant database connections",
-        f"{most:.0f}",
+        f"{peak:.0f}",
         f"before: {before:.0f}",
-        most / before,
-        _verdict(most <= before),
+        peak / before,
+        _verdict(peak <= before),
     )
 
 
 def _reads(probes: dict[str, Figures]) -> Iterator[Goal]:
-    told = probes.get("reads")
-    if told is None:
-        yield _unmeasured("stats and metrics with 5M jobs", "same cost as with 1,000")
+    figures = probes.get("reads")
+    if figures is None:
+        yield _not_measured("stats and metrics with 5M jobs", "same cost as with 1,000")
         return
-    figures = [name.removesuffix("_many") for name in told if name.endswith(("_p50_ms_many", "_buffers_many"))]
-    for name in figures:
-        few, many = told[f"{name}_few"], told[f"{name}_many"]
-        # A deeper index is a buffer or two more; a time may be the machine's.
-        most = 1.5 if name.endswith("_ms") else 1.3
+    names = [name.removesuffix("_many") for name in figures if name.endswith(("_p50_ms_many", "_buffers_many"))]
+    for name in names:
+        few, many = figures[f"{name}_few"], figures[f"{name}_many"]
+        # A deeper index costs a buffer or two more. Times depend on the machine.
+        limit_ratio = 1.5 if name.endswith("_ms") else 1.3
         yield Goal(
             f"reads: {name}",
-            f"≤ {most} × that with 1,000 jobs",
+            f"≤ {limit_ratio} × that with 1,000 jobs",
             f"{many:.2f}",
             f"{few:.2f}",
             many / few,
-            _verdict(many <= most * few),
+            _verdict(many <= limit_ratio * few),
         )
 
 
 def _lone(probes: dict[str, Figures]) -> Iterator[Goal]:
-    goal = "a lone call ≤ 1.1 × as long as where nobody shares"
-    told = probes.get("lone")
-    if told is None:
-        yield _unmeasured("coalescing", goal)
+    goal = "a lone call ≤ 1.1 × as long as without sharing"
+    figures = probes.get("lone")
+    if figures is None:
+        yield _not_measured("coalescing", goal)
         return
-    shares, alone = told["shares_p50_ms"], told["alone_p50_ms"]
+    shares, alone = figures["shares_p50_ms"], figures["alone_p50_ms"]
     yield Goal(
         "coalescing",
         goal,

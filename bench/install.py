@@ -1,4 +1,6 @@
-"""What the benchmark needs beyond the product, in the ignored folder .bench: never in the product's own environment or lock file."""
+"""Installs what the benchmark needs into the ignored folder .bench, never into the product's
+environment or lock file.
+"""
 
 import json
 import os
@@ -15,8 +17,11 @@ MATPLOTLIB = "matplotlib==3.10.7"
 
 
 @contextmanager
-def own_folder() -> Iterator[Path]:
-    """For data of a server. Beside the repository and not in /tmp, which may be memory: there fsync costs nothing."""
+def temporary_folder() -> Iterator[Path]:
+    """A folder for the data of a server.
+
+    It is beside the repository and not in /tmp, which may be in memory: there fsync costs nothing.
+    """
     (HOME / "run").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=HOME / "run") as folder:
         Path(folder).chmod(0o755)  # some servers run as other users
@@ -24,11 +29,14 @@ def own_folder() -> Iterator[Path]:
 
 
 def python_environment(packages: Sequence[str]) -> Path:
-    """The interpreter of an environment with these packages (`name==version`). Call it again for more: they add up."""
+    """Installs packages (`name==version`) into one environment, and returns its interpreter.
+
+    Further calls add packages.
+    """
     python = HOME / "venv" / "bin" / "python"
     if not python.exists():
         _run([sys.executable, "-m", "venv", "--without-pip", str(HOME / "venv")])
-    # The system's pip from outside: it knows where this machine gets its packages from.
+    # The system's pip, from outside: it is configured with the package index of this machine.
     pip = [
         "python3",
         "-m",
@@ -45,10 +53,13 @@ def python_environment(packages: Sequence[str]) -> Path:
 
 
 def node_environment(packages: Sequence[str]) -> Path:
-    """The folder in whose node_modules these packages (`name@version`) lie. Call it again for more: they add up."""
+    """Installs packages (`name@version`), and returns the folder whose node_modules has them.
+
+    Further calls add packages.
+    """
     folder = HOME / "node"
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [package for package in packages if not _is_there(folder, package)]
+    missing = [package for package in packages if not _is_npm_installed(folder, package)]
     if missing:
         _run(
             [
@@ -66,23 +77,23 @@ def node_environment(packages: Sequence[str]) -> Path:
     return folder
 
 
-def _is_there(folder: Path, package: str) -> bool:
+def _is_npm_installed(folder: Path, package: str) -> bool:
     name, _, version = package.rpartition("@")
-    described = folder / "node_modules" / name / "package.json"
-    return described.exists() and json.loads(described.read_text())["version"] == version
+    manifest = folder / "node_modules" / name / "package.json"
+    return manifest.exists() and json.loads(manifest.read_text())["version"] == version
 
 
-def debian(packages: Sequence[str]) -> str | None:
-    """Installs Debian packages where we may; None, or a sentence that says which are missing."""
+def install_debian_packages(packages: Sequence[str]) -> str | None:
+    """Installs Debian packages if permitted. Returns None, or a sentence that names the missing ones."""
     missing = [package for package in packages if not _is_installed(package)]
     if not missing:
         return None
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
             subprocess.run(
                 ["apt-get", "-qq", *command],
-                env=quiet,
+                env=environment,
                 check=False,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -94,8 +105,8 @@ def debian(packages: Sequence[str]) -> str | None:
 def _is_installed(package: str) -> bool:
     if not shutil.which("dpkg-query"):
         return False
-    shown = subprocess.run(["dpkg-query", "-W", "-f=${Status}", package], capture_output=True, text=True, check=False)
-    return shown.stdout.endswith("ok installed")
+    status = subprocess.run(["dpkg-query", "-W", "-f=${Status}", package], capture_output=True, text=True, check=False)
+    return status.stdout.endswith("ok installed")
 
 
 def _run(command: list[str]) -> None:

@@ -11,9 +11,12 @@ from app.db.pool import Database
 
 T = TypeVar("T")
 
-# Run before and after each call; neither touches a buffer. The first makes sure that the second sees everything.
+# Run before and after each call; neither touches a buffer. The first makes the second see everything.
 FLUSH = "SELECT pg_stat_force_next_flush()"
-READ = "SELECT pg_stat_get_db_blocks_fetched($1::oid) AS buffers, (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS wal"
+READ = """
+SELECT pg_stat_get_db_blocks_fetched($1::oid) AS buffers,
+    (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS wal
+"""
 
 
 class Call(NamedTuple):
@@ -31,12 +34,12 @@ class Tally(list[Call]):
         return float(sum(getattr(call, name) for call in self) / sum(call.jobs for call in self))
 
     def per_call(self, name: str) -> float:
-        """The median: whatever else the machine has to do now and then."""
+        """The median, because other load on the machine disturbs single calls."""
         return float(median(getattr(call, name) for call in self))
 
 
 class Meter:
-    """For a pool of one connection: what it has sent, touched and written is all there was."""
+    """Measures a pool of one connection: all that it has sent, touched and written belongs to the call."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -46,9 +49,9 @@ class Meter:
     async def attach(self) -> None:
         async with self._db.connection() as connection:
             self._oid = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = current_database()")
-            connection.add_query_logger(self._note)
+            connection.add_query_logger(self._count_query)
 
-    def _note(self, logged: LoggedQuery) -> None:
+    def _count_query(self, logged: LoggedQuery) -> None:
         self._sent += logged.query not in (FLUSH, READ)
 
     async def measure(self, tally: Tally, jobs: int, work: Callable[[], Awaitable[T]]) -> T:
@@ -61,7 +64,9 @@ class Meter:
         return result
 
     async def _read(self) -> tuple[int, int, int]:
-        """A statement is noted a moment after its answer: certainly before the next one's."""
+        """Reads the counters. A statement is logged a moment after its response: certainly before
+        the response to the next.
+        """
         await self._db.value(FLUSH)
         row = await self._db.row(READ, self._oid)
         assert row is not None

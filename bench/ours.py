@@ -1,4 +1,6 @@
-"""Our own broker as a contender: the real server processes, with a load process against them, and a look into the tables afterwards."""
+"""Longshore as a contender: real broker processes, a load process against them, and a check of the
+tables afterwards.
+"""
 
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -13,13 +15,20 @@ from bench.load.order import Figures, Order
 from bench.result import Result
 
 EMPTY = "TRUNCATE jobs, finished_jobs, dead_letters, keys, endings, stat_deltas, stat_totals, stat_rates, stat_times"
-FOUND = "SELECT (SELECT count(*) FROM jobs) AS live, (SELECT count(*) FROM finished_jobs WHERE state = 'completed') AS completed"
+FOUND = """
+SELECT (SELECT count(*) FROM jobs) AS live,
+    (SELECT count(*) FROM finished_jobs WHERE state = 'completed') AS completed
+"""
 FILLERS = 4
 LIBRARIES = ("uvicorn", "httptools", "uvloop", "fastapi", "asyncpg", "msgspec")
 
 
-class Way(NamedTuple):
-    """How a path is driven. `pace`: jobs per second by which the first drain is sized, later ones by what was seen; 0: no drain."""
+class Workload(NamedTuple):
+    """How a path is driven.
+
+    `pace`: jobs per second by which the first drain is sized, later ones by the measured rate; 0:
+    no drain.
+    """
 
     kind: str
     connections: int
@@ -27,30 +36,30 @@ class Way(NamedTuple):
     pace: int = 0
 
     @property
-    def to_response(self) -> str:
+    def description(self) -> str:
         return f"{self.connections} connections, {self.batch} per request"
 
 
-WAYS = {
-    "enqueue_1": Way("enqueue", 64, 1),
-    "enqueue_100": Way("enqueue", 8, 100),
-    "enqueue_1000": Way("enqueue", 8, 1000),
-    "claim_1_complete_1": Way("singles", 64, 1, 1_000),
-    "claim_100_settle_100": Way("batches", 8, 100, 10_000),
-    "claim_100_carrying": Way("carried", 8, 100, 10_000),
-    "like_single": Way("like_single", 32, 1),
-    "like_drain": Way("like_drain", 4, 100, 10_000),
+WORKLOADS = {
+    "enqueue_1": Workload("enqueue", 64, 1),
+    "enqueue_100": Workload("enqueue", 8, 100),
+    "enqueue_1000": Workload("enqueue", 8, 1000),
+    "claim_1_complete_1": Workload("singles", 64, 1, 1_000),
+    "claim_100_settle_100": Workload("batches", 8, 100, 10_000),
+    "claim_100_carrying": Workload("carried", 8, 100, 10_000),
+    "like_single": Workload("like_single", 32, 1),
+    "like_drain": Workload("like_drain", 4, 100, 10_000),
 }
 
 
 @dataclass
-class Ours:
-    """`processes` brokers on one database; with `keys`, every request carries an API key and is checked."""
+class Longshore:
+    """`processes` brokers on one database. With `keys`, every request carries an API key, which is checked."""
 
     name: str
     processes: int = 1
     keys: bool = False
-    paths: tuple[str, ...] = tuple(WAYS)
+    paths: tuple[str, ...] = tuple(WORKLOADS)
     warm_up: float = 1.0
     protocol: str = "HTTP/1.1, JSON"
     postgres: bool = True
@@ -73,13 +82,13 @@ class Ours:
         brokers.start(self.processes)
 
     async def run(self, path: str, seconds: float) -> Result:
-        way = WAYS[path]
-        order = await self._order(way, seconds, round(self._paces.get(path, way.pace) * seconds))
+        workload = WORKLOADS[path]
+        order = await self._order(workload, seconds, round(self._paces.get(path, workload.pace) * seconds))
         await self._set_up(order)
-        told = await load(order)
-        await self._check(way, told)
-        result = _result(told, self._versions, self._told(way))
-        if way.pace:
+        figures = await load(order)
+        await self._check(workload, figures)
+        result = _result(figures, self._versions, self._describe(workload))
+        if workload.pace:
             self._paces[path] = result.rate
         return result
 
@@ -87,24 +96,27 @@ class Ours:
         if self._brokers is not None:
             self._brokers.stop()
 
-    def _told(self, way: Way) -> str:
-        return f"server processes: {self.processes}, {way.to_response}{', API key' if self.keys else ''}"
+    def _describe(self, workload: Workload) -> str:
+        return f"server processes: {self.processes}, {workload.description}{', API key' if self.keys else ''}"
 
     async def _set_up(self, order: Order) -> None:
-        """Empty tables, then what a drain shall find; vacuumed, as autovacuum would have done it in time."""
+        """Empties the tables, then fills in the jobs of a drain.
+
+        Vacuums them, as autovacuum would have done in time.
+        """
         async with postgres.connected(self._dsn) as connection:
             await connection.execute(EMPTY)
             if order.jobs:
                 await load(msgspec.structs.replace(order, kind="fill", connections=FILLERS))
                 await connection.execute("VACUUM ANALYZE jobs")
 
-    async def _order(self, way: Way, seconds: float, jobs: int) -> Order:
+    async def _order(self, workload: Workload, seconds: float, jobs: int) -> Order:
         assert self._brokers is not None
         return Order(
-            kind=way.kind,
+            kind=workload.kind,
             ports=self._brokers.ports,
-            connections=way.connections,
-            batch=way.batch,
+            connections=workload.connections,
+            batch=workload.batch,
             seconds=seconds,
             warm_up=self.warm_up,
             jobs=jobs,
@@ -113,22 +125,22 @@ class Ours:
             database=[await postgres.postmaster(self._dsn)],
         )
 
-    async def _check(self, way: Way, told: Figures) -> None:
-        """Every acknowledged job is there, none besides; after a drain all are completed."""
-        expected = (0, told["total"]) if way.pace else (told["total"], 0)
+    async def _check(self, workload: Workload, figures: Figures) -> None:
+        """Every acknowledged job is stored, and no other; after a drain all are completed."""
+        expected = (0, figures["total"]) if workload.pace else (figures["total"], 0)
         async with postgres.connected(self._dsn) as connection:
             found = await connection.fetchrow(FOUND)
         if found is None or tuple(found) != expected:
-            raise LoadFailed(f"{way.kind}: expected (live, completed) {expected}, found {found}")
+            raise LoadFailed(f"{workload.kind}: expected (live, completed) {expected}, found {found}")
 
 
-def _result(told: Figures, versions: str, settings: str) -> Result:
+def _result(figures: Figures, versions: str, settings: str) -> Result:
     return Result(
-        jobs=round(told["jobs"]),
-        seconds=told["seconds"],
-        cpu_server=told["cpu_server"],
-        cpu_database=told["cpu_database"],
-        cpu_load=told["cpu_load"],
+        jobs=round(figures["jobs"]),
+        seconds=figures["seconds"],
+        cpu_server=figures["cpu_server"],
+        cpu_database=figures["cpu_database"],
+        cpu_load=figures["cpu_load"],
         versions=versions,
         settings=settings,
     )

@@ -1,4 +1,7 @@
-"""Draws a report: `python plot.py report.json out.png`. Runs in the benchmark's own environment: it has matplotlib, and not the product."""
+"""Draws a report: `python plot.py report.json out.png`.
+
+Runs in the benchmark's own environment, which has matplotlib and not the product.
+"""
 
 import json
 import sys
@@ -9,7 +12,7 @@ import matplotlib  # type: ignore[import-not-found]
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # type: ignore[import-not-found]
 
-# What is drawn side by side: ours, the database's own, and the peers' word for the same thing.
+# Paths that are drawn side by side: Longshore's, the database's, and those of the peers for the same work.
 PANELS = {
     "enqueue, one per call": ("enqueue_1", "insert_1", "enqueue_single"),
     "enqueue, in bulk": ("enqueue_100", "enqueue_1000", "enqueue_bulk"),
@@ -31,12 +34,14 @@ def main(source: Path, target: Path) -> None:
         draw(axis, title, rows)
     machine = report["machine"]
     figure.suptitle(
-        f"Longshore, {report['date']}: jobs per second on {machine['cores']} cores, {machine['cpu']}, {machine['memory']}"
+        f"Longshore, {report['date']}: jobs per second on {machine['cores']} cores, "
+        f"{machine['cpu']}, {machine['memory']}"
     )
     figure.text(
         0.5,
         0.005,
-        "median, min to max of all rounds · blue: ours over HTTP · grey: the database alone · orange: Postgres peers · violet: others",
+        "median, min to max of all rounds · blue: Longshore over HTTP · grey: the database alone · "
+        "orange: Postgres peers · violet: others",
         ha="center",
     )
     figure.tight_layout(rect=(0, 0.015, 1, 0.99))

@@ -1,4 +1,7 @@
-"""The Postgres of a benchmark: durable, with settings that are usual for a server. Ours and peers use the same, a database each."""
+"""The Postgres of a benchmark: durable, with usual server settings.
+
+Longshore and the peers share it, with a database each.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -9,7 +12,7 @@ import asyncpg
 
 from app.db import migrations
 from app.db.embedded.server import EmbeddedPostgres
-from bench.install import own_folder
+from bench.install import temporary_folder
 from bench.machine import parent_of
 
 OPTIONS = {
@@ -24,8 +27,8 @@ OPTIONS = {
 
 
 @contextmanager
-def own_postgres() -> Iterator[str]:
-    with own_folder() as folder, EmbeddedPostgres(folder / "postgres", options=OPTIONS) as dsn:
+def temporary_postgres() -> Iterator[str]:
+    with temporary_folder() as folder, EmbeddedPostgres(folder / "postgres", options=OPTIONS) as dsn:
         yield dsn
 
 
@@ -39,13 +42,13 @@ async def connected(dsn: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Recor
 
 
 async def migrate(dsn: str) -> None:
-    """In this process: it has loaded what that takes."""
+    """Migrates in this process, which has imported everything for it."""
     await asyncio.to_thread(migrations.upgrade, dsn)
 
 
 @asynccontextmanager
-async def own_database(dsn: str, name: str) -> AsyncIterator[str]:
-    """An empty one, dropped afterwards."""
+async def temporary_database(dsn: str, name: str) -> AsyncIterator[str]:
+    """Creates an empty database, and drops it afterwards."""
     async with connected(dsn) as admin:
         await admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         await admin.execute(f'CREATE DATABASE "{name}"')
@@ -55,14 +58,14 @@ async def own_database(dsn: str, name: str) -> AsyncIterator[str]:
             await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-async def calm(dsn: str) -> None:
-    """A checkpoint before the round, so that none falls into it and everybody starts with the same log."""
+async def checkpoint(dsn: str) -> None:
+    """Writes a checkpoint, so that none falls into the measurement and every contender starts with the same log."""
     async with connected(dsn) as admin:
         await admin.execute("CHECKPOINT")
 
 
 async def postmaster(dsn: str) -> int:
-    """The process of which all others of this server are children."""
+    """The parent of all processes of this server."""
     async with connected(dsn) as connection:
         return parent_of(await connection.fetchval("SELECT pg_backend_pid()"))
 

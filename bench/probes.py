@@ -1,4 +1,8 @@
-"""What is no rate: wake-ups, parked polls, reads with millions of jobs, and a lone request. Each on a database and brokers of its own."""
+"""Measurements that are no rates: wake-ups, parked polls, reads with millions of jobs, and a lone
+request.
+
+Each uses a database and brokers of its own.
+"""
 
 import asyncio
 import time
@@ -31,13 +35,13 @@ FROM queue, generate_series(1, $2::int)
 """
 ONE_JOB = JobCreate(job_type="bench", queue=QUEUE, payload=Raw(PAYLOAD.encode()))
 CHUNK = 100_000
-FEW = 1_000
+FEW_JOBS = 1_000
 CALLS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many samples, polls and jobs, and for how many seconds parked polls are watched."""
+    """Numbers of samples, polls and jobs, and the seconds for which parked polls are measured."""
 
     samples: int = 3_000
     waiting: int = 1_000
@@ -48,7 +52,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ProbeContext:
     """Brokers on an empty database."""
 
     dsn: str
@@ -70,48 +74,55 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(dsn: str, name: str, processes: int, size: Size, show: Callable[[str], None]) -> AsyncIterator[Stage]:
-    async with postgres.own_database(dsn, name) as own:
-        await postgres.migrate(own)
-        brokers = Brokers(own, max_wait_seconds=str(WAIT_SECONDS))
+async def probe_context(
+    dsn: str, name: str, processes: int, size: Size, show: Callable[[str], None]
+) -> AsyncIterator[ProbeContext]:
+    async with postgres.temporary_database(dsn, name) as own_dsn:
+        await postgres.migrate(own_dsn)
+        brokers = Brokers(own_dsn, max_wait_seconds=str(WAIT_SECONDS))
         try:
             brokers.start(processes)
-            yield Stage(own, brokers, size, show)
+            yield ProbeContext(own_dsn, brokers, size, show)
         finally:
             brokers.stop()
 
 
-async def wake(on: Stage) -> Figures:
-    """Polls are parked at the last broker, jobs are enqueued at the first."""
-    return await on.load("wake", connections=on.size.waiting, jobs=on.size.samples)
+async def wake(context: ProbeContext) -> Figures:
+    """Parks polls at the last broker, and enqueues jobs at the first."""
+    return await context.load("wake", connections=context.size.waiting, jobs=context.size.samples)
 
 
-async def parked(on: Stage) -> Figures:
-    async with postgres.connected(on.dsn) as connection:
+async def parked(context: ProbeContext) -> Figures:
+    async with postgres.connected(context.dsn) as connection:
         before: int = await connection.fetchval(SESSIONS)
-        polling = asyncio.create_task(on.load("parked", connections=on.size.polls, seconds=on.size.seconds))
-        most = before
+        polling = asyncio.create_task(
+            context.load("parked", connections=context.size.polls, seconds=context.size.seconds)
+        )
+        peak = before
         while not polling.done():
-            most = max(most, await connection.fetchval(SESSIONS))
+            peak = max(peak, await connection.fetchval(SESSIONS))
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(polling), 0.5)
-    return await polling | {"sessions_before": before, "sessions": most}
+    return await polling | {"sessions_before": before, "sessions": peak}
 
 
-async def lone(on: Stage) -> Figures:
-    """Over HTTP; and in this process, in turns with one in which nobody shares a statement."""
-    shares = build_broker(SETTINGS, on.dsn)
+async def lone(context: ProbeContext) -> Figures:
+    """Measures a lone enqueue over HTTP.
+
+    Measures it in this process, too, in turns with a broker in which no call shares a statement.
+    """
+    shares = build_broker(SETTINGS, context.dsn)
     with patch.object(enqueue_service, "MAX_SHARED_JOBS", 1):
-        alone = build_broker(SETTINGS, on.dsn)
-    told = await on.load("lone", jobs=on.size.lone)
+        alone = build_broker(SETTINGS, context.dsn)
+    figures = await context.load("lone", jobs=context.size.lone)
     async with _open(shares), _open(alone):
-        taken: dict[str, list[float]] = {"shares": [], "alone": []}
-        for _ in range(on.size.lone):
+        durations: dict[str, list[float]] = {"shares": [], "alone": []}
+        for _ in range(context.size.lone):
             for name, broker_services in (("shares", shares), ("alone", alone)):
                 began = time.perf_counter()
                 await broker_services.enqueuer.enqueue(ONE_JOB, {}, None, FULL_ACCESS)
-                taken[name].append(time.perf_counter() - began)
-    return told | {f"{name}_p50_ms": median(times[len(times) // 10 :]) * 1000 for name, times in taken.items()}
+                durations[name].append(time.perf_counter() - began)
+    return figures | {f"{name}_p50_ms": median(times[len(times) // 10 :]) * 1000 for name, times in durations.items()}
 
 
 @asynccontextmanager
@@ -124,46 +135,46 @@ async def _open(broker_services: Broker) -> AsyncIterator[None]:
         await broker_services.infra.db.close()
 
 
-async def reads(on: Stage) -> Figures:
-    """With a thousand jobs, and with millions."""
-    await on.load("lone", jobs=FEW)
-    few = await _read(on)
-    async with postgres.connected(on.dsn) as connection:
-        for first in range(0, on.size.jobs, CHUNK):
-            on.show(f"filling in: {first:,} of {on.size.jobs:,} jobs")
-            await connection.execute(FILL, QUEUE, min(CHUNK, on.size.jobs - first), "{}".ljust(200))
+async def reads(context: ProbeContext) -> Figures:
+    """Measures reads with a thousand jobs, and with millions."""
+    await context.load("lone", jobs=FEW_JOBS)
+    few = await _read(context)
+    async with postgres.connected(context.dsn) as connection:
+        for first in range(0, context.size.jobs, CHUNK):
+            context.show(f"filling in: {first:,} of {context.size.jobs:,} jobs")
+            await connection.execute(FILL, QUEUE, min(CHUNK, context.size.jobs - first), "{}".ljust(200))
         await connection.execute("VACUUM ANALYZE jobs")
-    many = await _read(on)
+    many = await _read(context)
     return {f"{name}_few": value for name, value in few.items()} | {
         f"{name}_many": value for name, value in many.items()
     }
 
 
-async def _read(on: Stage) -> Figures:
+async def _read(context: ProbeContext) -> Figures:
     """Time over HTTP; buffers in this process, on one connection that does nothing else."""
-    broker_services = build_broker(SETTINGS, on.dsn)
+    broker_services = build_broker(SETTINGS, context.dsn)
     async with _open(broker_services):
-        return await on.load("reads", jobs=CALLS) | await _buffers(broker_services)
+        return await context.load("reads", jobs=CALLS) | await _buffers(broker_services)
 
 
 async def _buffers(broker_services: Broker) -> Figures:
     meter = Meter(broker_services.infra.db)
     await meter.attach()
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "stats": lambda: broker_services.stats.everything(FULL_ACCESS),
+        "stats": lambda: broker_services.stats.all_stats(FULL_ACCESS),
         "queue_stats": lambda: broker_services.stats.queue_stats(QUEUE),
     }
-    told: Figures = {}
+    figures: Figures = {}
     for name, call in calls.items():
         tally = Tally()
         for _ in range(CALLS):
             await meter.measure(tally, 1, call)
-        told[f"{name}_buffers"] = tally.per_call("buffers")
-    return told
+        figures[f"{name}_buffers"] = tally.per_call("buffers")
+    return figures
 
 
-# Name, processes, and what to do.
-PROBES: dict[str, tuple[int, Callable[[Stage], Awaitable[Figures]]]] = {
+# Name: number of broker processes, and the probe.
+PROBES: dict[str, tuple[int, Callable[[ProbeContext], Awaitable[Figures]]]] = {
     "lone": (1, lone),
     "wake_one": (1, wake),
     "wake_across": (2, wake),
@@ -174,5 +185,5 @@ PROBES: dict[str, tuple[int, Callable[[Stage], Awaitable[Figures]]]] = {
 
 async def run(dsn: str, name: str, size: Size, show: Callable[[str], None]) -> Figures:
     processes, probe = PROBES[name]
-    async with stage(dsn, name, processes, size, show) as on:
-        return await probe(on)
+    async with probe_context(dsn, name, processes, size, show) as context:
+        return await probe(context)

@@ -1,4 +1,4 @@
-"""`make bench-profile`: where a server process spends its time, a flame graph by py-spy for each hot path."""
+"""`make bench-profile`: where a broker process spends its time, as a flame graph by py-spy for each hot path."""
 
 import asyncio
 import subprocess
@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import postgres
-from bench.install import HOME, own_folder, python_environment
+from bench.install import HOME, python_environment, temporary_folder
 from bench.load.order import Order
-from bench.ours import Ours
+from bench.ours import Longshore
 from bench.report import RESULTS
 
 PY_SPY = "py-spy==0.4.1"
@@ -20,8 +20,8 @@ SECONDS = 4.0
 
 
 @dataclass
-class Profiled(Ours):
-    """Ours, recorded while the load runs; not while a drain is filled."""
+class ProfiledLongshore(Longshore):
+    """Longshore, recorded while the load runs, and not while a drain is filled."""
 
     spy: Path = Path()
     picture: Path = Path()
@@ -48,28 +48,30 @@ class Profiled(Ours):
             stderr=subprocess.PIPE,
         )
 
-    async def recorded(self) -> None:
+    async def finish_recording(self) -> None:
         assert self._recording is not None
-        _, complaints = await self._recording.communicate()
+        _, errors = await self._recording.communicate()
         if self._recording.returncode != 0:
             raise SystemExit(
-                f"py-spy could not record (it needs the right to trace processes): {complaints.decode().strip()}"
+                f"py-spy could not record (it needs permission to trace processes): {errors.decode().strip()}"
             )
-        here = f"{HOME.parent}/"  # py-spy writes its own command line into the picture
-        self.picture.write_text(self.picture.read_text().replace(here, "").replace(sys.executable, "python"))
+        root = f"{HOME.parent}/"  # py-spy writes its own command line into the picture
+        self.picture.write_text(self.picture.read_text().replace(root, "").replace(sys.executable, "python"))
 
 
 async def main() -> None:
     spy = python_environment([PY_SPY]).parent / "py-spy"
     RESULTS.mkdir(exist_ok=True)
-    with own_folder() as folder, postgres.own_postgres() as dsn:
+    with temporary_folder() as folder, postgres.temporary_postgres() as dsn:
         for path in PATHS:
-            contender = Profiled("ours-1", spy=spy, picture=RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{path}.svg")
-            async with postgres.own_database(dsn, "bench_profile") as own:
+            contender = ProfiledLongshore(
+                "ours-1", spy=spy, picture=RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{path}.svg"
+            )
+            async with postgres.temporary_database(dsn, "bench_profile") as own_dsn:
                 try:
-                    await contender.start(own, folder)
+                    await contender.start(own_dsn, folder)
                     result = await contender.run(path, SECONDS)
-                    await contender.recorded()
+                    await contender.finish_recording()
                 finally:
                     await contender.stop()
             print(f"{path}: {result.rate:,.0f}/s while recorded, {contender.picture.name}")

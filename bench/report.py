@@ -1,4 +1,4 @@
-"""What a run has measured, as a table for people, as JSON for later comparisons, and as a plot."""
+"""The results of a run: a table for people, JSON for later comparisons, and a plot."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ class Goal(msgspec.Struct, frozen=True):
     ours: str
     reference: str
     ratio: float | None
-    decision: str
+    verdict: str
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ def row(peer: Peer, path: str, results: Sequence[Result]) -> Row:
 
 
 def write(report: Report, folder: Path) -> None:
-    """Three files named for the date; the table is printed too, its last part being the goals."""
+    """Writes three files named after the date, and prints the table, which ends with the goals."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / report.date.removesuffix(" UTC").replace(" ", "-").replace(":", "")
     file.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
@@ -90,14 +90,14 @@ def write(report: Report, folder: Path) -> None:
 
 
 def _draw(file: Path) -> None:
-    """By a Python of its own, which has matplotlib; without it there is no plot, and the figures stand."""
+    """Draws the plot with a Python that has matplotlib. Without one there is no plot, and the figures remain."""
     try:
         python = python_environment([MATPLOTLIB])
         subprocess.run(
             [python, Path(__file__).parent / "plot.py", file.with_suffix(".json"), file.with_suffix(".png")], check=True
         )
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        print(f"There is no plot: {error}", file=sys.stderr)
+        print(f"No plot was drawn: {error}", file=sys.stderr)
 
 
 def markdown(report: Report) -> str:
@@ -117,7 +117,8 @@ def _head(report: Report) -> str:
 
 def _rates(report: Report) -> str:
     head = (
-        "| path | contender | speaks | jobs/s, median | min..max | µs CPU per job: server | database | load | settings |\n"
+        "| path | contender | protocol | jobs/s, median | min..max "
+        "| µs CPU per job: server | database | load | settings |\n"
         "|---|---|---|---|---|---|---|---|---|"
     )
     return "\n".join([head, *(_rate_line(row) for row in sorted(report.rows, key=lambda row: (row.path, -row.rate)))])
@@ -132,8 +133,8 @@ def _rate_line(row: Row) -> str:
 def _probes(report: Report) -> str:
     lines = [
         f"| {name} | {figure} | {value:,.3f} |"
-        for name, told in report.probes.items()
-        for figure, value in told.items()
+        for name, figures in report.probes.items()
+        for figure, value in figures.items()
     ]
     return "\n".join(["| probe | figure | value |", "|---|---|---|", *lines]) if lines else ""
 
@@ -143,13 +144,15 @@ def _missing(report: Report) -> str:
 
 
 def _versions(report: Report) -> str:
-    return "\n".join(f"- {name}: {told}" for name, told in {row.contender: row.versions for row in report.rows}.items())
+    return "\n".join(
+        f"- {name}: {versions}" for name, versions in {row.contender: row.versions for row in report.rows}.items()
+    )
 
 
 def _goals(report: Report) -> str:
     head = "| path | goal | ours | reference | ratio | |\n|---|---|---|---|---|---|"
     lines = [
-        f"| {g.path} | {g.goal} | {g.ours} | {g.reference} | {_ratio(g.ratio)} | {g.decision} |" for g in report.goals
+        f"| {g.path} | {g.goal} | {g.ours} | {g.reference} | {_ratio(g.ratio)} | {g.verdict} |" for g in report.goals
     ]
     return "\n".join(["## Goals", "", head, *lines])
 

@@ -1,10 +1,10 @@
-"""What a round of a contender gives, and what a contender must offer to take part. Ours, the database alone and peers are all alike."""
+"""The result of a round, and the interface of a contender: Longshore, the database alone, and the peers."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-# Of peers: enqueue_single, enqueue_bulk, drain_default, drain_tuned, like_single, like_drain.
+# Paths of peers: enqueue_single, enqueue_bulk, drain_default, drain_tuned, like_single, like_drain.
 PeerPath: TypeAlias = str
 
 
@@ -26,29 +26,29 @@ class Result:
 
 
 class Peer(Protocol):
-    """A contender. In each round the harness calls `start`, then `run` for its paths, then `stop`; `install` once before all."""
+    """A contender. `install` is called once. In each round come `start`, then `run` for its paths, then `stop`."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def protocol(self) -> str:
-        """What it speaks, e.g. `Postgres wire protocol`."""
+        """Its protocol, e.g. `Postgres wire protocol`."""
 
     @property
     def postgres(self) -> bool:
-        """Whether it lives in Postgres, and so counts as a Postgres peer among the goals."""
+        """Whether it stores jobs in Postgres, and so is a Postgres peer in the goals."""
 
     @property
     def paths(self) -> tuple[PeerPath, ...]: ...
 
     async def install(self) -> str | None:
-        """None, or a sentence why it cannot be had here."""
+        """Returns None, or a sentence why it cannot be installed here."""
 
     async def start(self, dsn: str, workdir: Path) -> None:
-        """Makes its schema in the database `dsn` (empty, its own), or starts its server in `workdir` (empty, its own)."""
+        """Creates its schema in the empty database `dsn`, or starts its server in the empty folder `workdir`."""
 
     async def run(self, path: PeerPath, seconds: float) -> Result:
-        """One round of about `seconds`. Raises if anything was refused, lost or left over."""
+        """One round of about `seconds`. Raises if a job was rejected, lost or left over."""
 
     async def stop(self) -> None: ...

@@ -1,4 +1,8 @@
-"""Where policies are measured: the product's rooms without their chores, on empty tables and one connection."""
+"""The environment in which policies are measured: the product's services without background
+services.
+
+The tables are empty, and there is one connection.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -23,18 +27,19 @@ from bench.meter import Meter, Tally
 T = TypeVar("T")
 Json: TypeAlias = dict[str, Any]
 
-PLAIN, RULED = "plain", "ruled"
-# No regular look over all groups in mid-measurement: it is asked for where it is needed.
+PLAIN, LIMITED = "plain", "limited"
+# No periodic scan over all groups during a measurement: it runs where it is needed.
 SETTINGS = Settings.model_construct().model_copy(update={"pool_size": 1, "sweep_seconds": 3600.0, "notify": False})
 EMPTY = """
-TRUNCATE queues, gates, jobs, finished_jobs, dead_letters, keys, passes, rests, dependents, endings, stat_deltas, stat_totals
+TRUNCATE queues, gates, jobs, finished_jobs, dead_letters, keys, passes, rests, dependents, endings, stat_deltas,
+    stat_totals
 """
 
 _job_create = msgspec.json.Decoder(JobCreate)
 
 
 class Size(NamedTuple):
-    """How many calls of one job and of 100 jobs are measured, how many before them are not, and how much is in their way."""
+    """Numbers of measured calls of one job and of 100 jobs, of warm-up calls, and of jobs in their way."""
 
     singles: int
     batches: int
@@ -46,86 +51,88 @@ class Size(NamedTuple):
         return self.warm_up + (self.singles if n == 1 else self.batches)
 
 
-class Scene:
-    """A queue under some rules, and a plain one beside it."""
+class PolicyBench:
+    """A queue with rules, and a plain one beside it."""
 
     def __init__(self, broker_services: Broker, size: Size) -> None:
         self.broker_services = broker_services
         self.size = size
         self.db = broker_services.infra.db
         self.meter = Meter(self.db)
-        self._enqueuer = _room(broker_services, EnqueueService)
-        self._long_poll = _room(broker_services, LongPoll)
+        self._enqueuer = _service(broker_services, EnqueueService)
+        self._long_poll = _service(broker_services, LongPoll)
 
     async def configure(self, rules: QueueConfig) -> None:
-        """The ruled one first: rules that a process finds when it starts are not looked at again some seconds later."""
-        await self.broker_services.queue_service.put(RULED, rules)
+        """Configures the queue with rules first: rules that exist when a process starts are not
+        applied again seconds later.
+        """
+        await self.broker_services.queue_service.put(LIMITED, rules)
         await self.broker_services.queue_service.put(PLAIN, QueueConfig())
 
     async def lane(self) -> int:
-        return (await self.broker_services.queues.get(RULED)).all_lanes[0]
+        return (await self.broker_services.queues.get(LIMITED)).all_lanes[0]
 
     async def enqueue(self, jobs: Sequence[Json]) -> list[UUID]:
-        """In one call: of a job, or of a batch."""
+        """Enqueues one job, or a batch, in one call."""
         sent = [Raw(msgspec.json.encode(job)) for job in jobs]
         if len(jobs) == 1:
             return [(await self._enqueuer.enqueue(_job_create.decode(sent[0]), {}, None, FULL_ACCESS))[0].id]
-        answer = await self._enqueuer.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench", FULL_ACCESS)
-        return [result.job_id for result in answer.results if isinstance(result.job_id, UUID)]
+        response = await self._enqueuer.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench", FULL_ACCESS)
+        return [result.job_id for result in response.results if isinstance(result.job_id, UUID)]
 
-    async def enqueue_many(self, jobs: Sequence[Json], group_scheduler: Tally | None = None) -> list[UUID]:
-        """In batches; after each of them turns are given."""
+    async def enqueue_many(self, jobs: Sequence[Json], admissions: Tally | None = None) -> list[UUID]:
+        """Enqueues in batches, and runs the group scheduler after each of them."""
         ids: list[UUID] = []
         for first in range(0, len(jobs), BATCH):
-            some = await self.enqueue(jobs[first : first + BATCH])
-            await self.give_turns(group_scheduler, len(some))
-            ids += some
+            batch = await self.enqueue(jobs[first : first + BATCH])
+            await self.run_group_scheduler(admissions, len(batch))
+            ids += batch
         return ids
 
     async def claim(self, queue: str, n: int) -> list[ClaimedJob]:
-        answer = await self._long_poll.claim(
+        response = await self._long_poll.claim(
             ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), FULL_ACCESS
         )
-        assert len(answer.jobs) == n, f"{len(answer.jobs)} jobs, not {n}"
-        return answer.jobs
+        assert len(response.jobs) == n, f"{len(response.jobs)} jobs, not {n}"
+        return response.jobs
 
     async def settle(self, jobs: Sequence[ClaimedJob], outcome: Outcome = Outcome.COMPLETE, **fields: Any) -> None:
         items = [Settlement(job_id=job.id, lease_token=str(job.lease_token), outcome=outcome, **fields) for job in jobs]
         await self.broker_services.settlements.settle(items, FULL_ACCESS)
 
     async def claim_and_complete(self, queue: str, n: int, path: Tally) -> None:
-        await self.look()
+        await self.refresh()
         await self.settle(await self.meter.measure(path, n, lambda: self.claim(queue, n)))
 
-    async def give_turns(self, group_scheduler: Tally | None = None, jobs: int = 0) -> None:
-        await self.look()
+    async def run_group_scheduler(self, admissions: Tally | None = None, jobs: int = 0) -> None:
+        await self.refresh()
         await self.meter.measure(
-            Tally() if group_scheduler is None else group_scheduler, jobs, self.broker_services.group_scheduler.run_once
+            Tally() if admissions is None else admissions, jobs, self.broker_services.group_scheduler.run_once
         )
 
-    async def look(self) -> None:
-        """As the chores do several times a second, so that no call has to."""
-        await self.broker_services.infra.versions.run_once()
-        await self.broker_services.claims.floors.run_once()
+    async def refresh(self) -> None:
+        """Refreshes what background services refresh several times a second, so that no measured call has to."""
+        await self.broker_services.infra.config_versions.run_once()
+        await self.broker_services.claims.low_water_marks.run_once()
 
 
 @asynccontextmanager
-async def scene(dsn: str, size: Size) -> AsyncIterator[Scene]:
+async def policy_bench(dsn: str, size: Size) -> AsyncIterator[PolicyBench]:
     broker_services = build_broker(SETTINGS, dsn)
     await broker_services.infra.db.open()
     try:
         await broker_services.infra.db.rows(EMPTY)
         await broker_services.infra.clock.refresh(broker_services.infra.db)
-        built = Scene(broker_services, size)
-        await built.meter.attach()
-        yield built
+        bench = PolicyBench(broker_services, size)
+        await bench.meter.attach()
+        yield bench
     finally:
         await broker_services.infra.db.close()
 
 
-def job(queue: str = RULED, **fields: Any) -> Json:
+def job(queue: str = LIMITED, **fields: Any) -> Json:
     return {"job_type": "bench", "queue": queue, "payload": Raw(PAYLOAD.encode()), **fields}
 
 
-def _room(broker_services: Broker, kind: type[T]) -> T:
-    return next(room for room in broker_services.rooms if isinstance(room, kind))
+def _service(broker_services: Broker, kind: type[T]) -> T:
+    return next(service for service in broker_services.services if isinstance(service, kind))

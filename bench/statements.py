@@ -1,4 +1,4 @@
-"""The product's hot statements as pgbench scripts: what its store functions send, with the values written into the text."""
+"""The product's hot statements as pgbench scripts: what its store functions send, with the values in the text."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from app.jobs import store as jobs
 from app.jobs.store import NewJob
 from app.leases import store as leases
 from app.leases.store import LanePolicy
-from bench.cost import ASKED, LANE, PAYLOAD
+from bench.cost import CLAIM_PARAMS, LANE, PAYLOAD
 
 # What a hand-written producer would send: the row, and nothing else.
 INSERT = f"""
@@ -37,12 +37,12 @@ NO_OPTIONS = {
 }
 
 _COMMENT = re.compile(r"--.*$|/\*.*?\*/", re.MULTILINE)
-_PLACE = re.compile(r"\$(\d+)(?:::(\w+)(\[\])?)?")
+_PARAMETER = re.compile(r"\$(\d+)(?:::(\w+)(\[\])?)?")
 _LAST_SELECT = re.compile(r"\nSELECT\s[^;]*?\nFROM (\w+)\s*$")
 
 
-class Sent:
-    """Stands where a database stands and keeps what it is sent."""
+class RecordingExecutor:
+    """An executor that records the statement instead of running it."""
 
     sql = ""
     args: tuple[object, ...] = ()
@@ -59,52 +59,59 @@ class Sent:
 
 
 async def enqueue(batch: int) -> str:
-    """Ids are minted by the database, as pgbench cannot; all other columns are constants of the plan."""
-    sent, now = Sent(), datetime.now(UTC)
+    """The database generates the ids, because pgbench cannot; all other columns are constants of the plan."""
+    sent, now = RecordingExecutor(), datetime.now(UTC)
     await jobs.enqueue(sent, LANE, [_job(n, now) for n in range(batch)])
-    return _written(sent, {}) + ";\n"
+    return _with_literals(sent, {}) + ";\n"
 
 
 async def claim_and_complete(batch: int) -> str:
-    """The claim tells ids and tokens as arrays and keeps the rest to itself: pgbench could not hold it."""
-    claim, complete = Sent(), Sent()
+    """The claim returns only ids and tokens, as arrays: pgbench could not hold more."""
+    claim, complete = RecordingExecutor(), RecordingExecutor()
     now = datetime.now(UTC)
-    await leases.claim(claim, LANE, batch, ASKED, LanePolicy(), now)
+    await leases.claim(claim, LANE, batch, CLAIM_PARAMS, LanePolicy(), now)
     await leases.complete(
         complete, LANE, [(UUID(int=0), UUID(int=1), None)] * batch, now, now + timedelta(days=7), False
     )
-    return (
-        f"{_gathered(_written(claim, {}))} \\gset\n{_written(complete, {2: ':ids::uuid[]', 3: ':tokens::uuid[]'})};\n"
-    )
+    claim_sql = _aggregate_tokens(_with_literals(claim, {}))
+    complete_sql = _with_literals(complete, {2: ":ids::uuid[]", 3: ":tokens::uuid[]"})
+    return f"{claim_sql} \\gset\n{complete_sql};\n"
 
 
 def _job(n: int, now: datetime) -> NewJob:
-    told = {"state": "ready", "run_at": now, "priority": 0, "max_attempts": 5, "job_type": "bench", "payload": PAYLOAD}
-    return NewJob(id=UUID(int=n), **dict.fromkeys(NO_OPTIONS), **told)  # type: ignore[arg-type]
+    fields = {
+        "state": "ready",
+        "run_at": now,
+        "priority": 0,
+        "max_attempts": 5,
+        "job_type": "bench",
+        "payload": PAYLOAD,
+    }
+    return NewJob(id=UUID(int=n), **dict.fromkeys(NO_OPTIONS), **fields)  # type: ignore[arg-type]
 
 
-def _gathered(claim: str) -> str:
-    told, found = _LAST_SELECT.subn(
+def _aggregate_tokens(claim: str) -> str:
+    sql, count = _LAST_SELECT.subn(
         r"\nSELECT array_agg(id ORDER BY id) AS ids, array_agg(lease_token ORDER BY id) AS tokens\nFROM \1", claim
     )
-    assert found == 1, "the claim no longer ends in SELECT ... FROM one of its parts"
-    return told
+    assert count == 1, "the claim no longer ends in SELECT ... FROM one of its parts"
+    return sql
 
 
-def _written(sent: Sent, instead: dict[int, str]) -> str:
-    def place(match: re.Match[str]) -> str:
-        n, kind, array = int(match[1]), match[2], match[3]
-        if n in instead:
-            return instead[n]
-        return _literal(sent.args[n - 1], kind, bool(array))
+def _with_literals(sent: RecordingExecutor, replacements: dict[int, str]) -> str:
+    def replace(match: re.Match[str]) -> str:
+        n, kind, is_array = int(match[1]), match[2], match[3]
+        if n in replacements:
+            return replacements[n]
+        return _literal(sent.args[n - 1], kind, bool(is_array))
 
-    return _PLACE.sub(place, _COMMENT.sub("", sent.sql).strip())
+    return _PARAMETER.sub(replace, _COMMENT.sub("", sent.sql).strip())
 
 
-def _literal(value: object, kind: str | None, array: bool) -> str:
+def _literal(value: object, kind: str | None, is_array: bool) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return _array(value, kind or "text")
-    cast = f"::{kind}{'[]' if array else ''}" if kind else ""
+    cast = f"::{kind}{'[]' if is_array else ''}" if kind else ""
     return f"{_plain(value)}{cast}"
 
 
@@ -121,6 +128,6 @@ def _plain(value: object) -> str:
         return "NULL"
     if isinstance(value, bool | int | float):
         return f"({str(value).lower()})"
-    if isinstance(value, datetime):  # as a text its colons would be variables to pgbench
+    if isinstance(value, datetime):  # in a text, pgbench would take its colons for variables
         return f"to_timestamp({value.timestamp()})"
     return "'" + str(value).replace("'", "''") + "'"

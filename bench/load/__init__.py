@@ -1,1 +1,1 @@
-"""The load: a process of its own, so that it shares no event loop with anything and its CPU can be told."""
+"""The load: a process of its own, so that it shares no event loop and its CPU can be reported."""

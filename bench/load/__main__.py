@@ -1,4 +1,4 @@
-"""`python -m bench.load`: reads an order from standard input, carries it out, writes the figures to standard output."""
+"""`python -m bench.load`: reads an order from standard input, runs it, and writes the figures to standard output."""
 
 import asyncio
 import sys
@@ -8,36 +8,38 @@ from functools import partial
 import msgspec
 import uvloop
 
-from bench.client import Requests, Script, Scripted, connect
+from bench.client import Requests, Script, ScriptedConnection, connect
 from bench.load import like, polls
 from bench.load.order import Figures, Order
-from bench.load.scripts import batch_worker, carrying_worker, filler, producer, single_worker, sizes
-from bench.load.timing import Tally, for_a_time, to_the_end
+from bench.load.scripts import batch_sizes, batch_worker, carrying_worker, filler, producer, single_worker
+from bench.load.timing import Tally, run_for_seconds, run_to_end
 
 
 async def enqueue(order: Order) -> Figures:
     tally, requests = Tally(), Requests(order.key)
-    return await for_a_time(
-        order, tally, await play(order, lambda: producer(tally, requests, order.batch), order.connections)
+    return await run_for_seconds(
+        order, tally, await run_scripts(order, lambda: producer(tally, requests, order.batch), order.connections)
     )
 
 
 async def drain(order: Order, worker: Callable[[Tally, Requests, int], Script]) -> Figures:
     tally, requests = Tally(), Requests(order.key)
-    return await to_the_end(
-        order, tally, await play(order, lambda: worker(tally, requests, order.batch), order.connections)
+    return await run_to_end(
+        order, tally, await run_scripts(order, lambda: worker(tally, requests, order.batch), order.connections)
     )
 
 
 async def fill(order: Order) -> Figures:
-    left = sizes(order.jobs)
-    await asyncio.gather(*await play(order, lambda: filler(left, Requests(order.key)), order.connections))
+    remaining_sizes = batch_sizes(order.jobs)
+    await asyncio.gather(
+        *await run_scripts(order, lambda: filler(remaining_sizes, Requests(order.key)), order.connections)
+    )
     return {"total": order.jobs}
 
 
-async def play(order: Order, script: Callable[[], Script], connections: int) -> list["asyncio.Future[None]"]:
-    played = await connect(order.ports, [lambda: Scripted(script())] * connections)
-    return [one.done for one in played]
+async def run_scripts(order: Order, script: Callable[[], Script], connections: int) -> list["asyncio.Future[None]"]:
+    connections_made = await connect(order.ports, [lambda: ScriptedConnection(script())] * connections)
+    return [connection.done for connection in connections_made]
 
 
 KINDS: dict[str, Callable[[Order], Awaitable[Figures]]] = {
@@ -55,14 +57,14 @@ KINDS: dict[str, Callable[[Order], Awaitable[Figures]]] = {
 }
 
 
-async def carry_out(order: Order) -> Figures:
+async def run_order(order: Order) -> Figures:
     return await KINDS[order.kind](order)
 
 
 def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    told = uvloop.run(carry_out(order))
-    sys.stdout.buffer.write(msgspec.json.encode(told))
+    figures = uvloop.run(run_order(order))
+    sys.stdout.buffer.write(msgspec.json.encode(figures))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Like for like: a producer and a worker as one would write them in Python, with tasks, encoding, decoding and a handler per job."""
+"""Like for like: a producer and a worker as a developer would write them in Python.
+
+They have tasks, encoding, decoding and a handler per job.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,14 +10,14 @@ import msgspec
 
 from bench.client import Client, Requests, connect
 from bench.load.order import Figures, Job, Order
-from bench.load.scripts import Settled, Taken, claim_body, settled_of
-from bench.load.timing import Tally, for_a_time, to_the_end
+from bench.load.scripts import ClaimedJob, Settled, claim_body, count_settled
+from bench.load.timing import Tally, run_for_seconds, run_to_end
 
 HANDLERS = 8  # per connection of a worker: 4 connections make 32 callers
 
 
-class Work(Taken):
-    """A claimed job with what its handler gets."""
+class Work(ClaimedJob):
+    """A claimed job with the payload for its handler."""
 
     payload: dict[str, str]
 
@@ -28,7 +31,7 @@ _claimed = msgspec.json.Decoder(Claimed)
 
 
 async def like_single(order: Order) -> Figures:
-    """`connections` callers, each enqueues one job per call."""
+    """`connections` callers, each of which enqueues one job per call."""
     tally, requests = Tally(), Requests(order.key)
     clients = await connect(order.ports, [Client] * order.connections)
 
@@ -37,7 +40,7 @@ async def like_single(order: Order) -> Figures:
             (await client.send(requests.post("/jobs", msgspec.json.encode(Job())))).expect(201)
             tally.add(1)
 
-    return await for_a_time(order, tally, [call(client) for client in clients])
+    return await run_for_seconds(order, tally, [call(client) for client in clients])
 
 
 async def like_drain(order: Order) -> Figures:
@@ -48,16 +51,16 @@ async def like_drain(order: Order) -> Figures:
     async def work(client: Client) -> None:
         jobs: list[Work] = []
         while True:
-            answer = _claimed.decode(
+            claim = _claimed.decode(
                 (await client.send(requests.post("/claim", claim_body(order.batch, jobs)))).expect(200)
             )
-            tally.add(settled_of(answer.settled, jobs))
-            jobs = answer.jobs
+            tally.add(count_settled(claim.settled, jobs))
+            jobs = claim.jobs
             if not jobs:
                 return
             await handle_all(iter(jobs))
 
-    return await to_the_end(order, tally, [work(client) for client in clients])
+    return await run_to_end(order, tally, [work(client) for client in clients])
 
 
 async def handle_all(jobs: Iterator[Work]) -> None:
@@ -69,4 +72,4 @@ async def handle_all(jobs: Iterator[Work]) -> None:
 
 
 async def handle(payload: dict[str, str]) -> None:
-    """Does nothing, as the peers' handlers do."""
+    """Does nothing, as the handlers of the peers."""

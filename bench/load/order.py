@@ -1,4 +1,4 @@
-"""What a load process is told to do, and what it tells when it has done it."""
+"""What a load process is ordered to do, and the figures that it returns."""
 
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ Figures: TypeAlias = dict[str, float]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """`jobs`: how many there are to drain. `server`, `database`: whose CPU is told."""
+    """`jobs`: how many there are to drain. `server`, `database`: processes whose CPU is reported."""
 
     kind: str
     ports: list[int]
@@ -31,9 +31,9 @@ class Job(msgspec.Struct, frozen=True):
     payload: dict[str, str] = msgspec.field(default_factory=lambda: PAYLOAD)
 
 
-def one_job() -> bytes:
+def job_body() -> bytes:
     return msgspec.json.encode(Job())
 
 
-def batch_of(jobs: int) -> bytes:
-    return b'{"jobs":[%b]}' % b",".join([one_job()] * jobs)
+def batch_body(jobs: int) -> bytes:
+    return b'{"jobs":[%b]}' % b",".join([job_body()] * jobs)

@@ -1,16 +1,16 @@
-"""What producers and workers do, as scripts: one connection each, the next request as soon as the answer is there."""
+"""What producers and workers do, as scripts: one connection each, the next request right after the response."""
 
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from bench.client import Answer, Requests, Script, WrongAnswer
-from bench.load.order import QUEUE, batch_of, one_job
+from bench.client import Requests, Response, Script, UnexpectedResponse
+from bench.load.order import QUEUE, batch_body, job_body
 from bench.load.timing import Tally
 
 
-class Taken(msgspec.Struct):
-    """What a worker reads of a claimed job; the body is checked as a whole."""
+class ClaimedJob(msgspec.Struct):
+    """The fields of a claimed job that a worker reads; the body is checked as a whole."""
 
     id: str
     lease_token: str
@@ -21,7 +21,7 @@ class Settled(msgspec.Struct):
 
 
 class Claimed(msgspec.Struct):
-    jobs: list[Taken]
+    jobs: list[ClaimedJob]
     settled: list[Settled]
 
 
@@ -39,29 +39,29 @@ _created = msgspec.json.Decoder(Created)
 
 
 def producer(tally: Tally, requests: Requests, batch: int) -> Script:
-    request = requests.post("/jobs", one_job()) if batch == 1 else requests.post("/jobs/batch", batch_of(batch))
+    request = requests.post("/jobs", job_body()) if batch == 1 else requests.post("/jobs/batch", batch_body(batch))
     while not tally.over:
         (yield request).expect(201)
         tally.add(batch)
 
 
-def filler(left: Iterator[int], requests: Requests) -> Script:
-    """Takes the next size from what is left to fill in, together with others."""
-    for size in left:
-        body = (yield requests.post("/jobs/batch", batch_of(size))).expect(201)
+def filler(remaining_sizes: Iterator[int], requests: Requests) -> Script:
+    """Enqueues batches whose sizes it takes from an iterator that all fillers share."""
+    for size in remaining_sizes:
+        body = (yield requests.post("/jobs/batch", batch_body(size))).expect(201)
         if _created.decode(body).created != size:
-            raise WrongAnswer(f"not all {size} jobs were created")
+            raise UnexpectedResponse(f"not all {size} jobs were created")
 
 
-def sizes(jobs: int) -> Iterator[int]:
+def batch_sizes(jobs: int) -> Iterator[int]:
     for first in range(0, jobs, 1000):
         yield min(1000, jobs - first)
 
 
 def single_worker(tally: Tally, requests: Requests) -> Script:
-    """Claims one, completes it."""
+    """Claims one job, completes it."""
     claim = requests.post("/claim", claim_body(1))
-    while jobs := read((yield claim)).jobs:
+    while jobs := read_claim((yield claim)).jobs:
         for job in jobs:
             (
                 yield requests.post(f"/jobs/{job.id}/complete", b'{"lease_token":"%b"}' % job.lease_token.encode())
@@ -72,38 +72,38 @@ def single_worker(tally: Tally, requests: Requests) -> Script:
 def batch_worker(tally: Tally, requests: Requests, batch: int) -> Script:
     """Claims a batch, settles it."""
     claim = requests.post("/claim", claim_body(batch))
-    while jobs := read((yield claim)).jobs:
+    while jobs := read_claim((yield claim)).jobs:
         body = (yield requests.post("/settle", b'{"items":[%b]}' % settlements(jobs))).expect(200)
         if _results.decode(body).settled != len(jobs):
-            raise WrongAnswer(f"not all {len(jobs)} jobs were settled")
+            raise UnexpectedResponse(f"not all {len(jobs)} jobs were settled")
         tally.add(len(jobs))
 
 
 def carrying_worker(tally: Tally, requests: Requests, batch: int) -> Script:
     """Claims a batch and settles the last one in the same call."""
-    jobs = read((yield requests.post("/claim", claim_body(batch)))).jobs
+    jobs = read_claim((yield requests.post("/claim", claim_body(batch)))).jobs
     while jobs:
-        answer = read((yield requests.post("/claim", claim_body(batch, jobs))))
-        tally.add(settled_of(answer.settled, jobs))
-        jobs = answer.jobs
+        claim = read_claim((yield requests.post("/claim", claim_body(batch, jobs))))
+        tally.add(count_settled(claim.settled, jobs))
+        jobs = claim.jobs
 
 
-def read(answer: Answer) -> Claimed:
-    return _claimed.decode(answer.expect(200))
+def read_claim(response: Response) -> Claimed:
+    return _claimed.decode(response.expect(200))
 
 
-def settled_of(answers: Sequence[Settled], sent: Sequence[Taken]) -> int:
-    if [one.status for one in answers] != ["settled"] * len(sent):
-        raise WrongAnswer(f"not all {len(sent)} jobs were settled")
+def count_settled(results: Sequence[Settled], sent: Sequence[ClaimedJob]) -> int:
+    if [result.status for result in results] != ["settled"] * len(sent):
+        raise UnexpectedResponse(f"not all {len(sent)} jobs were settled")
     return len(sent)
 
 
-def claim_body(batch: int, settle: Sequence[Taken] = ()) -> bytes:
+def claim_body(batch: int, settle: Sequence[ClaimedJob] = ()) -> bytes:
     carried = b',"settle":[%b]' % settlements(settle) if settle else b""
     return b'{"queues":["%b"],"max_jobs":%d,"worker_id":"bench"%b}' % (QUEUE.encode(), batch, carried)
 
 
-def settlements(jobs: Sequence[Taken]) -> bytes:
+def settlements(jobs: Sequence[ClaimedJob]) -> bytes:
     return ",".join(
         f'{{"job_id":"{job.id}","lease_token":"{job.lease_token}","outcome":"complete"}}' for job in jobs
     ).encode()

@@ -1,4 +1,4 @@
-"""Counts jobs, and marks the span that is measured: after a warm-up, with the CPU that was used in it."""
+"""Counts jobs and delimits the measured span: after a warm-up, with the CPU used in it."""
 
 import asyncio
 import time
@@ -12,41 +12,41 @@ WARM_SHARE = 0.1  # of a drain
 
 
 class Tally:
-    """Jobs that are done, and somebody who waits for a number of them."""
+    """Counts finished jobs, and lets one caller wait for a number of them."""
 
     def __init__(self) -> None:
         self.jobs = 0
         self.over = False
-        self._mark = 0
+        self._target = 0
         self._reached: asyncio.Future[None] | None = None
 
     def add(self, jobs: int) -> None:
         self.jobs += jobs
-        if self._reached is not None and self.jobs >= self._mark and not self._reached.done():
+        if self._reached is not None and self.jobs >= self._target and not self._reached.done():
             self._reached.set_result(None)
 
-    async def access(self, jobs: int) -> None:
+    async def wait_for(self, jobs: int) -> None:
         if self.jobs < jobs:
-            self._mark, self._reached = jobs, asyncio.get_running_loop().create_future()
+            self._target, self._reached = jobs, asyncio.get_running_loop().create_future()
             await self._reached
 
 
-class Moment(NamedTuple):
-    at: float
+class Reading(NamedTuple):
+    time: float
     jobs: int
     server: float
     database: float
     load: float
 
 
-def now(order: Order, tally: Tally) -> Moment:
-    return Moment(time.perf_counter(), tally.jobs, cpu_of(*order.server), cpu_of(*order.database), time.process_time())
+def read_counters(order: Order, tally: Tally) -> Reading:
+    return Reading(time.perf_counter(), tally.jobs, cpu_of(*order.server), cpu_of(*order.database), time.process_time())
 
 
-def figures(begin: Moment, end: Moment, total: int) -> Figures:
+def figures(begin: Reading, end: Reading, total: int) -> Figures:
     return {
         "jobs": end.jobs - begin.jobs,
-        "seconds": end.at - begin.at,
+        "seconds": end.time - begin.time,
         "cpu_server": end.server - begin.server,
         "cpu_database": end.database - begin.database,
         "cpu_load": end.load - begin.load,
@@ -54,42 +54,42 @@ def figures(begin: Moment, end: Moment, total: int) -> Figures:
     }
 
 
-async def for_a_time(order: Order, tally: Tally, callers: Sequence[Awaitable[None]]) -> Figures:
-    """Callers go on until `tally.over`; what is in flight then is answered, and counts in the total only."""
+async def run_for_seconds(order: Order, tally: Tally, callers: Sequence[Awaitable[None]]) -> Figures:
+    """Callers run until `tally.over`. Requests in flight then are answered, and count only in the total."""
     running = asyncio.gather(*callers)
-    begin = await _unless_ended(running, _after(order.warm_up, order, tally))
-    end = await _unless_ended(running, _after(order.seconds, order, tally))
+    begin = await _or_callers_end(running, _after(order.warm_up, order, tally))
+    end = await _or_callers_end(running, _after(order.seconds, order, tally))
     tally.over = True
     await running
     return figures(begin, end, tally.jobs)
 
 
-async def to_the_end(order: Order, tally: Tally, callers: Sequence[Awaitable[None]]) -> Figures:
-    """Callers go on until nothing is left; the span ends with the last job."""
+async def run_to_end(order: Order, tally: Tally, callers: Sequence[Awaitable[None]]) -> Figures:
+    """Callers run until no job is left; the span ends with the last job."""
     running = asyncio.gather(*callers)
-    begin = await _unless_ended(running, _reached(round(order.jobs * WARM_SHARE), order, tally))
-    end = await _unless_ended(running, _reached(order.jobs, order, tally))
+    begin = await _or_callers_end(running, _reached(round(order.jobs * WARM_SHARE), order, tally))
+    end = await _or_callers_end(running, _reached(order.jobs, order, tally))
     await running
     return figures(begin, end, tally.jobs)
 
 
-async def _after(seconds: float, order: Order, tally: Tally) -> Moment:
+async def _after(seconds: float, order: Order, tally: Tally) -> Reading:
     await asyncio.sleep(seconds)
-    return now(order, tally)
+    return read_counters(order, tally)
 
 
-async def _reached(jobs: int, order: Order, tally: Tally) -> Moment:
-    await tally.access(jobs)
-    return now(order, tally)
+async def _reached(jobs: int, order: Order, tally: Tally) -> Reading:
+    await tally.wait_for(jobs)
+    return read_counters(order, tally)
 
 
-async def _unless_ended(running: "asyncio.Future[list[None]]", moment: Awaitable[Moment]) -> Moment:
-    """A caller that fails, or callers that find nothing more to do too early, end the wait."""
-    waiting: asyncio.Future[Moment] = asyncio.ensure_future(moment)
+async def _or_callers_end(running: "asyncio.Future[list[None]]", reading: Awaitable[Reading]) -> Reading:
+    """Ends the wait if a caller fails, or if the callers have nothing left to do too early."""
+    waiting: asyncio.Future[Reading] = asyncio.ensure_future(reading)
     both: list[asyncio.Future[Any]] = [running, waiting]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
-        await asyncio.sleep(0)  # the last job ends its caller in the same turn of the loop
+        await asyncio.sleep(0)  # the last job ends its caller in the same iteration of the loop
     if not waiting.done():
         waiting.cancel()
         await running

@@ -1,4 +1,4 @@
-"""The peers: who takes part, with which settings. Figures of settings that were tried are in README.md."""
+"""The peers and their settings. README.md has the figures of settings that were tried."""
 
 from bench.peers import servers
 from bench.peers.contender import Contender
@@ -33,7 +33,7 @@ PGQUEUER = Contender(
         "drain_default": {"prefetch": 10, "pool": 10},
         "drain_tuned": {"prefetch": 500, "pool": 10},
         "like_single": {"callers": 32, "pool": 10},
-        "like_drain": {"prefetch": 500, "pool": 10},  # a limit of 32 jobs would allow it batches of 16 only
+        "like_drain": {"prefetch": 500, "pool": 10},  # a limit of 32 jobs would allow only batches of 16
     },
     rates={"drain_default": 1300, "drain_tuned": 5000, "like_drain": 5000},
 )
@@ -56,7 +56,7 @@ PG_BOSS = Contender(
     protocol=POSTGRES,
     driver="pg-boss.mjs",
     libraries=("pg-boss", "pg"),
-    settings={  # by default it takes one job every two seconds, which says nothing
+    settings={  # by default it takes one job every two seconds, which is not comparable
         "enqueue_single": {"callers": 64, "pool": 20},
         "enqueue_bulk": {"callers": 4, "batch": 1000, "pool": 4},
         "drain_tuned": {"concurrency": 4, "prefetch": 2000, "pool": 10},
@@ -66,7 +66,8 @@ PG_BOSS = Contender(
     rates={"drain_tuned": 16_000, "like_drain": 8000},
 )
 
-# Its default is one job at a time. The documented 24 makes the default mode faster, and a goal is measured against it.
+# Its default is one job at a time. The documented 24 makes the default mode faster, and a goal is measured
+# against it.
 GRAPHILE = Contender(
     name="graphile-worker",
     protocol=POSTGRES,
@@ -83,7 +84,7 @@ GRAPHILE = Contender(
     rates={"drain_default": 1200, "drain_tuned": 17_000, "like_drain": 17_000},
 )
 
-# As its documentation scales it, but in one process: two cores have no room for four.
+# Scaled as its documentation says, but in one process: two cores have no room for four.
 GRAPHILE_FOUR = Contender(
     name="graphile-worker, 4 instances",
     protocol=POSTGRES,

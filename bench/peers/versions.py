@@ -1,6 +1,6 @@
-"""What the peers are pinned to, in one place: the newest that could be installed when this was written."""
+"""The pinned versions of the peers: the newest that could be installed when this was written."""
 
-NODE = "24.19.0"  # from PyPI, as the newest pg-boss and graphile-worker want Node 22 or newer
+NODE = "24.19.0"  # from PyPI, because the newest pg-boss and graphile-worker need Node 22 or newer
 NATS_SERVER = "2.15.1"
 
 PYTHON = {
@@ -16,7 +16,7 @@ PYTHON = {
 
 NODE_PACKAGES = {
     "graphile-worker": "0.18.0",
-    "pg-boss": "12.35.0",  # 12.38.0 asks for a package that the registry did not have
+    "pg-boss": "12.35.0",  # 12.38.0 requires a package that the registry did not have
     "pg": "8.23.1",
     "bullmq": "6.7.0",
     "ioredis": "6.0.0",
@@ -27,6 +27,6 @@ NODE_PACKAGES = {
 }
 
 
-def told(*names: str) -> str:
-    """`name version, ...` of libraries from either list."""
+def describe(*names: str) -> str:
+    """Returns `name version, ...` of libraries from either list."""
     return ", ".join(f"{name} {(PYTHON | NODE_PACKAGES)[name]}" for name in names)

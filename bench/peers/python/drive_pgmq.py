@@ -1,4 +1,4 @@
-"""pgmq as bare SQL: its functions called by asyncpg on pooled connections, as it brings no worker of its own."""
+"""pgmq as bare SQL: asyncpg calls its functions on pooled connections, because it has no worker."""
 
 import asyncio
 import json
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from importlib import resources
 
 import asyncpg
-from load import PAYLOAD, QUEUE, Asked, play  # type: ignore[import-not-found] # beside this file, which is run as a program
+from load import PAYLOAD, QUEUE, Params, run_driver  # type: ignore[import-not-found] # beside this file, which is run as a program
 
 BODY = json.dumps(PAYLOAD)
 LEASE_SECONDS = 60
 
 
 class Driver:
-    async def open(self, params: Asked) -> None:
+    async def open(self, params: Params) -> None:
         self.params = params
         self.pool = await asyncpg.create_pool(params.at, min_size=params.pool, max_size=params.pool)
 
@@ -34,7 +34,7 @@ class Driver:
         await asyncio.gather(*(self._worker(handled) for _ in range(self.params.concurrency)))
 
     async def _worker(self, handled: Callable[[], None]) -> None:
-        """Reads a batch, handles each message, deletes the batch; ends with the queue."""
+        """Reads a batch, handles each message, deletes the batch; ends when the queue is empty."""
         async with self.pool.acquire() as connection:
             while rows := await connection.fetch(
                 "SELECT msg_id, message FROM pgmq.read($1, $2, $3)", QUEUE, LEASE_SECONDS, self.params.prefetch
@@ -48,4 +48,4 @@ class Driver:
         return int(count)
 
 
-play(Driver())
+run_driver(Driver())

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 import asyncpg
-from load import PAYLOAD, QUEUE, Asked, play  # type: ignore[import-not-found] # beside this file, which is run as a program
+from load import PAYLOAD, QUEUE, Params, run_driver  # type: ignore[import-not-found] # beside this file, which is run as a program
 from pgqueuer.db import AsyncpgPoolDriver  # type: ignore[import-not-found]
 from pgqueuer.models import Job  # type: ignore[import-not-found]
 from pgqueuer.qm import QueueManager  # type: ignore[import-not-found]
@@ -14,7 +14,7 @@ BODY = json.dumps(PAYLOAD).encode()
 
 
 class Driver:
-    async def open(self, params: Asked) -> None:
+    async def open(self, params: Params) -> None:
         self.params = params
         self.pool = await asyncpg.create_pool(params.at, min_size=params.pool, max_size=params.pool)
         self.queries = Queries(AsyncpgPoolDriver(self.pool))
@@ -45,4 +45,4 @@ class Driver:
         return int(count)
 
 
-play(Driver())
+run_driver(Driver())

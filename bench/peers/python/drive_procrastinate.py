@@ -1,16 +1,16 @@
-"""procrastinate: defer_async / batch_defer_async, and its worker on the psycopg connector."""
+"""procrastinate: defer_async and batch_defer_async, and its worker on the psycopg connector."""
 
 from collections.abc import Callable
 
 import procrastinate  # type: ignore[import-not-found]
-from load import PAYLOAD, QUEUE, Asked, play  # type: ignore[import-not-found] # beside this file, which is run as a program
+from load import PAYLOAD, QUEUE, Params, run_driver  # type: ignore[import-not-found] # beside this file, which is run as a program
 
 LEFT = "SELECT count(*) AS left FROM procrastinate_jobs WHERE status IN ('todo', 'doing', 'failed')"
 EMPTY = "TRUNCATE procrastinate_jobs, procrastinate_events, procrastinate_workers CASCADE"
 
 
 class Driver:
-    async def open(self, params: Asked) -> None:
+    async def open(self, params: Params) -> None:
         self.params = params
         self.handled: Callable[[], None] = lambda: None
         self.connector = procrastinate.PsycopgConnector(conninfo=params.at, min_size=params.pool, max_size=params.pool)
@@ -41,4 +41,4 @@ class Driver:
         return int((await self.connector.execute_query_one_async(LEFT))["left"])
 
 
-play(Driver())
+run_driver(Driver())

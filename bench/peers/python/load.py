@@ -1,6 +1,7 @@
-"""What all Python drivers share: callers that await each call, and a drain that counts jobs until the peer's own tables say none is left.
+"""What all Python drivers share: callers that await each call, and a drain.
 
-Runs in the benchmark's environment, as a process of its own; knows nothing of the product.
+A drain counts jobs until the peer's own tables say that none is left. This runs in the benchmark's
+environment, as a process of its own, and does not import the product.
 """
 
 import asyncio
@@ -20,8 +21,8 @@ FILL_CALL = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Parameters of one run, as the parent sends them."""
+class Params:
+    """Parameters of one run, as the parent process sends them."""
 
     action: str
     at: str
@@ -38,9 +39,9 @@ class Asked:
 
 
 class Driver(Protocol):
-    """What a peer's driver supplies."""
+    """What the driver of a peer implements."""
 
-    async def open(self, params: Asked) -> None: ...
+    async def open(self, params: Params) -> None: ...
     async def prepare(self) -> None: ...
     async def empty(self) -> None: ...
     async def send(self) -> None: ...
@@ -49,11 +50,11 @@ class Driver(Protocol):
     async def left(self) -> int: ...
 
 
-def play(driver: Driver) -> None:
-    uvloop.run(_play(driver, Asked(**json.loads(sys.argv[1]))))
+def run_driver(driver: Driver) -> None:
+    uvloop.run(_run(driver, Params(**json.loads(sys.argv[1]))))
 
 
-async def _play(driver: Driver, params: Asked) -> None:
+async def _run(driver: Driver, params: Params) -> None:
     await driver.open(params)
     match params.action:
         case "prepare":
@@ -67,17 +68,23 @@ async def _play(driver: Driver, params: Asked) -> None:
 
 
 class Stopwatch:
-    """The parent notes the CPU of server and database when it reads the first line; ours is in the second."""
+    """Measures one span.
+
+    The parent reads the CPU of server and database at the first line; the second line has that of
+    this process.
+    """
 
     def __init__(self) -> None:
         self._began, self._cpu = time.perf_counter(), time.process_time()
-        _tell({"begin": True})
+        _print_line({"begin": True})
 
     def stop(self, jobs: int) -> None:
-        _tell({"jobs": jobs, "seconds": time.perf_counter() - self._began, "cpu": time.process_time() - self._cpu})
+        _print_line(
+            {"jobs": jobs, "seconds": time.perf_counter() - self._began, "cpu": time.process_time() - self._cpu}
+        )
 
 
-async def _fill(driver: Driver, params: Asked) -> None:
+async def _fill(driver: Driver, params: Params) -> None:
     await driver.empty()
     for sent in range(0, params.jobs, FILL_CALL):
         await driver.send_many(min(FILL_CALL, params.jobs - sent))
@@ -86,7 +93,7 @@ async def _fill(driver: Driver, params: Asked) -> None:
 
 @dataclass(slots=True)
 class Sending:
-    """What the callers of one run have sent, and whether they shall go on."""
+    """Counts what the callers of one run have sent, and says when they must stop."""
 
     sent: int = 0
     over: bool = False
@@ -97,7 +104,7 @@ class Sending:
             self.sent += batch
 
 
-async def _enqueue(driver: Driver, params: Asked) -> None:
+async def _enqueue(driver: Driver, params: Params) -> None:
     await driver.empty()
     sending = Sending()
     async with asyncio.TaskGroup() as callers:  # a caller's error ends the run
@@ -113,16 +120,16 @@ async def _enqueue(driver: Driver, params: Asked) -> None:
 
 
 async def _expect(driver: Driver, count: int) -> None:
-    there = await driver.left()
-    if there != count:
-        raise RuntimeError(f"{there} jobs are there, {count} were acknowledged")
+    stored = await driver.left()
+    if stored != count:
+        raise RuntimeError(f"{stored} jobs are stored, {count} were acknowledged")
 
 
 @dataclass(slots=True)
 class Draining:
-    """Counts handled jobs; the stopwatch runs from the last one of the warm-up."""
+    """Counts handled jobs; the stopwatch starts with the last job of the warm-up."""
 
-    params: Asked
+    params: Params
     handled: int = 0
     watch: Stopwatch | None = None
     last: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,13 +142,13 @@ class Draining:
             self.last.set()
 
 
-async def _drain(driver: Driver, params: Asked) -> None:
+async def _drain(driver: Driver, params: Params) -> None:
     draining = Draining(params)
     working = asyncio.create_task(driver.work(draining.count))
     last = asyncio.create_task(draining.last.wait())
     await asyncio.wait((working, last), return_when=asyncio.FIRST_COMPLETED)
     if working.done():
-        working.result()  # its error, if that is why it ended
+        working.result()  # raises the error that ended the worker
     while draining.last.is_set() and await driver.left() > 0:  # noqa: ASYNC110 - only the peer's tables know
         await asyncio.sleep(SETTLED_POLL_SECONDS)
     if draining.watch is None or draining.handled != params.jobs:
@@ -150,6 +157,6 @@ async def _drain(driver: Driver, params: Asked) -> None:
     working.cancel()
 
 
-def _tell(line: dict[str, float | bool]) -> None:
+def _print_line(line: dict[str, float | bool]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
