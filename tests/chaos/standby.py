@@ -48,7 +48,7 @@ class Replicated(Postgres):
         if self._standby is None:
             self._standby = Server(self._account, "p")
             asyncio.run(self._copy_to(self._standby))
-            self._standby.mark("standby.signal")
+            self._standby.create_signal_file("standby.signal")
             link = f"host={self._primary.sockets} port={PORT} user=postgres application_name=standby"
             self._standby.start(DURABLE | {"primary_conninfo": link, "wal_retrieve_retry_interval": "100ms"})
         self._wait_for_word_of("standby")

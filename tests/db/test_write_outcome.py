@@ -13,14 +13,14 @@ from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 from tests.db.proxy import Proxy, proxy_to
-from tests.leases.conftest import WATCH, ClaimStatements
+from tests.leases.conftest import CLAIM_TRIGGER, ClaimStatements
 from tests.polls import Background, wait_until_read
 
 
 @pytest.fixture(scope="module")
 def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "outcomes"), loop)
-    database.execute(WATCH)
+    database.execute(CLAIM_TRIGGER)
     yield database
     database.close()
 

@@ -1,4 +1,4 @@
-"""A primary and its standby, with the link between them in the test's hands."""
+"""A primary and its standby. The test can break the link between them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,13 +9,13 @@ from tests.database import Loop, TestDatabase
 from tests.db.proxy import PORT, Proxy
 from tests.failover.server import Server
 
-# Names of the standbys whose word a commit waits for.
+# The names of the standbys that a commit waits for.
 SYNCHRONOUS = {"synchronous_standby_names": "standby"}
 ASYNCHRONOUS = {"synchronous_standby_names": ""}
 
 
 class ReplicationLink:
-    """What the standby takes for the primary."""
+    """A proxy to the primary, to which the standby connects."""
 
     def __init__(self, primary: Server) -> None:
         self.folder = primary.account.make_folder(primary.account.folder / f"{primary.name}-link")
@@ -30,10 +30,10 @@ class ReplicationLink:
         self._proxy.cut()
 
     def cut_again(self) -> None:
-        """For a connection that was just being made."""
+        """Breaks a connection that was being opened during `cut`."""
         self._proxy.cut()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._hidden.rename(self._file)
 
     def close(self) -> None:
@@ -41,6 +41,8 @@ class ReplicationLink:
 
 
 class Pair:
+    """A primary, its standby, and a connection to each."""
+
     def __init__(self, primary: Server, standby: Server, link: ReplicationLink, loop: Loop) -> None:
         self.primary = primary
         self.standby = standby
@@ -51,42 +53,42 @@ class Pair:
 
     @property
     def dsn(self) -> str:
-        """Of both, the primary first: the client looks for the one that takes writes."""
+        """Names both hosts, the primary first. The client looks for the one that accepts writes."""
         hosts = f"{self.primary.sockets},{self.standby.sockets}"
         return f"postgresql://postgres@/postgres?host={hosts}&port={PORT},{PORT}&target_session_attrs=primary"
 
-    def streams(self) -> bool:
-        return self._links("streaming") == 1
+    def is_streaming(self) -> bool:
+        return self._count_links("streaming") == 1
 
     def break_link(self) -> None:
-        """Returns when the primary knows."""
+        """Returns when the primary has noticed."""
         self._link.cut()
-        wait_until(self._is_cut)
+        wait_until(self._is_broken)
 
-    def _is_cut(self) -> bool:
+    def _is_broken(self) -> bool:
         self._link.cut_again()
-        return self._links("%") == 0
+        return self._count_links("%") == 0
 
-    def _links(self, state: str) -> int:
+    def _count_links(self, state: str) -> int:
         return int(self.on_primary.value("SELECT count(*) FROM pg_stat_replication WHERE state LIKE $1", state))
 
     def restore_link(self) -> None:
-        self._link.mend()
-        wait_until(self.streams)
+        self._link.restore()
+        wait_until(self.is_streaming)
 
     def wait_for_replay(self) -> None:
-        """Returns when the standby has everything that is committed now."""
-        here = self.on_primary.value("SELECT pg_current_wal_lsn()::text")
-        wait_until(lambda: self.on_standby.value("SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", here))
+        """Waits until the standby has everything that is committed now."""
+        position = self.on_primary.value("SELECT pg_current_wal_lsn()::text")
+        wait_until(lambda: self.on_standby.value("SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", position))
 
-    def waiting(self) -> list[int]:
-        """Processes of the primary that wait for the standby's word."""
+    def waiting_pids(self) -> list[int]:
+        """The pids of the primary's backends that wait for the standby."""
         return [
             row["pid"] for row in self.on_primary.rows("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
         ]
 
     def fail_over(self) -> TestDatabase:
-        """The primary is gone from one moment to the next, the standby takes its place."""
+        """Kills the primary and promotes the standby."""
         self._link.cut()
         self.primary.kill()
         self.standby.promote(self._loop)
@@ -102,14 +104,14 @@ def start_pair(template: Server, loop: Loop, options: dict[str, str]) -> Iterato
         link = ReplicationLink(primary)
         stack.callback(link.close)
         stack.callback(standby.stop)
-        standby.mark("standby.signal")
-        # Once promoted it has no standby itself, and waits for none.
+        standby.create_signal_file("standby.signal")
+        # Once promoted, it has no standby itself and must not wait for one.
         standby.start(
             ASYNCHRONOUS | {"primary_conninfo": _conninfo(link.folder), "wal_retrieve_retry_interval": "100ms"}
         )
-        made = Pair(primary, standby, link, loop)
-        wait_until(made.streams)
-        yield made
+        servers = Pair(primary, standby, link, loop)
+        wait_until(servers.is_streaming)
+        yield servers
 
 
 def _conninfo(folder: Path) -> str:

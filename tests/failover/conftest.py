@@ -1,4 +1,4 @@
-"""Servers that a test may break: each gets copies of one migrated cluster."""
+"""Postgres servers that a test may break. Each test gets copies of one migrated cluster."""
 
 import os
 import tempfile
@@ -21,14 +21,14 @@ collect_ignore = ([] if IS_AVAILABLE else ["test_power_cut.py", "test_full_disk.
 
 @pytest.fixture(scope="package")
 def account() -> Iterator[Account]:
-    """In a folder with a short name: the path of a socket may have a hundred characters."""
+    """Its folder has a short path: the path of a socket may have about a hundred characters."""
     with tempfile.TemporaryDirectory(prefix="lsf-") as folder:
         yield Account(Path(folder))
 
 
 @pytest.fixture(scope="package")
 def template(account: Account) -> Server:
-    """Migrated and stopped, to be copied."""
+    """A migrated server, stopped, to be copied."""
     server = Server(account, "template", account.make_folder(account.folder / "t"))
     server.create()
     server.start({})
@@ -39,13 +39,13 @@ def template(account: Account) -> Server:
 
 @pytest.fixture
 def synchronous(template: Server, loop: Loop) -> Iterator[Pair]:
-    """A commit is answered when the standby has it."""
-    with start_pair(template, loop, SYNCHRONOUS) as made:
-        yield made
+    """A primary that acknowledges a commit when the standby has it."""
+    with start_pair(template, loop, SYNCHRONOUS) as servers:
+        yield servers
 
 
 @pytest.fixture
 def asynchronous(template: Server, loop: Loop) -> Iterator[Pair]:
-    """A commit is answered when the primary has it."""
-    with start_pair(template, loop, ASYNCHRONOUS) as made:
-        yield made
+    """A primary that acknowledges a commit when it has it itself."""
+    with start_pair(template, loop, ASYNCHRONOUS) as servers:
+        yield servers

@@ -1,4 +1,4 @@
-"""A disk of a test's own: small, and with a plug that can be pulled. Needs root, a loop device and mkfs.ext4."""
+"""A small disk for one test, whose power can be cut. Needs root, a loop device and mkfs.ext4."""
 
 import fcntl
 import os
@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# From the kernel's headers: the file system takes no more writes, and what was not flushed, its journal too, is gone (xfstests' godown).
+# From the kernel's headers: the file system accepts no more writes, and data that was not flushed,
+# including its journal, is lost (as in xfstests' godown).
 FS_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = struct.pack("=I", 2)
 
 
 class Disk:
+    """An ext4 file system in an image file."""
+
     def __init__(self, folder: Path, megabytes: int) -> None:
         self._image = folder / "image"
         self.mounted = folder / "mounted"
@@ -29,12 +32,12 @@ class Disk:
         run("mount", "-o", "loop", self._image, self.mounted)
 
     def cut_power(self) -> None:
-        """Everything that is only in memory is lost, from one moment to the next."""
-        handle = os.open(self.mounted, os.O_RDONLY)
+        """Discards everything that is only in memory."""
+        descriptor = os.open(self.mounted, os.O_RDONLY)
         try:
-            fcntl.ioctl(handle, FS_IOC_SHUTDOWN, NO_LOG_FLUSH)
+            fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN, NO_LOG_FLUSH)
         finally:
-            os.close(handle)
+            os.close(descriptor)
 
     def unmount(self) -> None:
         run("umount", self.mounted)
@@ -43,7 +46,7 @@ class Disk:
         run("sync", "-f", self.mounted)
 
     def fill(self) -> None:
-        """Until nothing more fits."""
+        """Writes until the disk is full."""
         with (self.mounted / "filler").open("wb", buffering=0) as filler:
             for size in (2**20, 2**12):
                 _write_until_full(filler.fileno(), size)
@@ -52,10 +55,10 @@ class Disk:
         (self.mounted / "filler").unlink()
 
 
-def _write_until_full(handle: int, size: int) -> None:
+def _write_until_full(descriptor: int, size: int) -> None:
     try:
         while True:
-            os.write(handle, bytes(size))
+            os.write(descriptor, bytes(size))
     except OSError:
         return
 
@@ -68,18 +71,21 @@ def run(*command: str | Path) -> None:
 def mounted_disk(megabytes: int) -> Iterator[Disk]:
     with tempfile.TemporaryDirectory(prefix="lsd-") as folder:
         Path(folder).chmod(0o711)
-        made = Disk(Path(folder), megabytes)
+        new_disk = Disk(Path(folder), megabytes)
         try:
-            yield made
+            yield new_disk
         finally:
-            made.unmount()
+            new_disk.unmount()
 
 
 def can_mount() -> bool:
-    """Asked by trying: containers have root and no right to mount."""
+    """Whether this process can mount disks.
+
+    Tries it, because containers have root without the privilege to mount.
+    """
     try:
-        with mounted_disk(1) as tried:
-            tried.cut_power()
+        with mounted_disk(1) as trial:
+            trial.cut_power()
     except (OSError, subprocess.CalledProcessError):
         return False
     return True

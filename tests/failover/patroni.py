@@ -1,4 +1,8 @@
-"""Three Patroni nodes and an etcd on this machine, as docs/operations/high-availability.md describes them. Needs `patroni` and `etcd` on the PATH."""
+"""Three Patroni nodes and an etcd on this machine, as docs/operations/high-availability.md
+describes them.
+
+Needs `patroni` and `etcd` on the PATH.
+"""
 
 import json
 import shutil
@@ -13,11 +17,12 @@ from typing import Any
 import httpx
 
 from tests.conftest import wait_until
-from tests.failover.server import Account, is_alive, children_of
+from tests.failover.server import Account, children_of, is_alive
 
 NAMES = ("a", "b", "c")
 PASSWORD = "patroni"
-# The shortest that Patroni allows: how long a leader may be silent is the largest part of an outage.
+# The shortest times that Patroni allows: the time that a leader may be silent is the largest part
+# of an outage.
 DYNAMIC = {
     "ttl": 20,
     "loop_wait": 2,
@@ -32,20 +37,20 @@ DYNAMIC = {
 
 
 def free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        port: int = tried.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port
 
 
 def program(name: str) -> str:
-    found = shutil.which(name)
-    assert found, f"{name} is not on the PATH: apt-get install patroni etcd-server"
-    return found
+    path = shutil.which(name)
+    assert path, f"{name} is not on the PATH: apt-get install patroni etcd-server"
+    return path
 
 
 class Node:
-    """A Patroni, and the Postgres that it keeps."""
+    """A Patroni process and the Postgres that it manages."""
 
     def __init__(self, account: Account, name: str, etcd: int) -> None:
         self.name = name
@@ -54,7 +59,7 @@ class Node:
         self.postgres, self._api = free_port(), free_port()
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self._api}", timeout=30)
         self._file = self.folder / "patroni.yml"
-        self._file.write_text(json.dumps(self._config(etcd)))  # JSON is YAML too
+        self._file.write_text(json.dumps(self._config(etcd)))  # JSON is valid YAML
         account.own(self._file)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -86,22 +91,22 @@ class Node:
             self._process = self.account.start([program("patroni"), self._file], log)
 
     def status(self) -> dict[str, Any]:
-        """Empty while it does not answer."""
+        """The status; empty while the node does not answer."""
         with suppress(httpx.HTTPError):
-            told: dict[str, Any] = self.http.get("/patroni").json()
-            return told
+            status: dict[str, Any] = self.http.get("/patroni").json()
+            return status
         return {}
 
     def kill(self) -> None:
-        """As a machine that is gone: Patroni, its Postgres, and what that has started."""
+        """Kills Patroni, its Postgres and all child processes, like the loss of a machine."""
         assert self._process is not None
         postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
-        victims = [self._process.pid, postmaster, *children_of(postmaster)]
-        for victim in victims:
+        pids = [self._process.pid, postmaster, *children_of(postmaster)]
+        for pid in pids:
             with suppress(ProcessLookupError):
-                subprocess.run(["kill", "-9", str(victim)], check=False)
+                subprocess.run(["kill", "-9", str(pid)], check=False)
         self._process.wait(30)
-        wait_until(lambda: not any(map(is_alive, victims)))
+        wait_until(lambda: not any(map(is_alive, pids)))
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -111,6 +116,8 @@ class Node:
 
 
 class Patroni:
+    """A cluster of Patroni nodes."""
+
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
 
@@ -123,16 +130,16 @@ class Patroni:
         return next((node for node in self.nodes if node.status().get("role") in ("primary", "master")), None)
 
     def is_healthy(self, members: int) -> bool:
-        """One leads, all others stream, and one of them has the leader's every commit."""
+        """Whether one node leads, all others stream, and one of them is a synchronous standby."""
         states = [node.status() for node in self.nodes]
         streaming = sum(state.get("replication_state") == "streaming" for state in states)
         return streaming == members - 1 and any(state.get("sync_standby") for state in states)
 
     def switch_over(self) -> None:
-        """As an operator does before maintenance. Returns when another one leads."""
+        """Switches over, as an operator does before maintenance. Returns when another node leads."""
         before = wait_until(self.leader)
-        answer = before.http.post("/switchover", json={"leader": before.name})
-        assert answer.status_code == 200, answer.text
+        response = before.http.post("/switchover", json={"leader": before.name})
+        assert response.status_code == 200, response.text
         wait_until(lambda: self.leader() not in (None, before), 60)
 
 
@@ -141,12 +148,12 @@ def start_patroni(account: Account) -> Iterator[Patroni]:
     port = free_port()
     etcd = start_etcd(account, port)
     nodes = [Node(account, name, port) for name in NAMES]
-    made = Patroni(nodes)
+    cluster = Patroni(nodes)
     try:
         for node in nodes:
             node.start()
-        wait_until(lambda: made.is_healthy(len(NAMES)), 180)
-        yield made
+        wait_until(lambda: cluster.is_healthy(len(NAMES)), 180)
+        yield cluster
     finally:
         for node in nodes:
             node.stop()
@@ -157,12 +164,12 @@ def start_patroni(account: Account) -> Iterator[Patroni]:
 def start_etcd(account: Account, port: int) -> "subprocess.Popen[bytes]":
     folder: Path = account.make_folder(account.folder / "etcd")
     address, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"
-    where = {"listen-client-urls": address, "advertise-client-urls": address, "listen-peer-urls": peers}
-    named = {
-        **where,
+    urls = {"listen-client-urls": address, "advertise-client-urls": address, "listen-peer-urls": peers}
+    options = {
+        **urls,
         "initial-advertise-peer-urls": peers,
         "initial-cluster": f"default={peers}",
         "data-dir": str(folder),
     }
     with (account.folder / "etcd.log").open("ab") as log:
-        return account.start([program("etcd"), *(f"--{name}={value}" for name, value in named.items())], log)
+        return account.start([program("etcd"), *(f"--{name}={value}" for name, value in options.items())], log)

@@ -1,4 +1,7 @@
-"""Postgres servers of a test that can be killed, restarted and stand by for each other; their addresses stay the same."""
+"""Postgres servers that tests can kill, restart and use as standbys of each other.
+
+Their addresses stay the same.
+"""
 
 import itertools
 import os
@@ -18,8 +21,9 @@ from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, in_database
 
 PORT = 5432
-_numbers = itertools.count(1)  # a name may be used more than once
-# A process may be killed without fsync: what it has written is the kernel's. Tests that cut the power switch it on.
+_numbers = itertools.count(1)  # make names unique
+# Without fsync a process may still be killed, because the kernel has its writes. Tests that cut the
+# power switch fsync on.
 FAST_OPTIONS = {
     "fsync": "off",
     "shared_buffers": "16MB",
@@ -30,25 +34,28 @@ FAST_OPTIONS = {
 
 
 class ServerEnded(Exception):
-    """Instead of coming up."""
+    """The server ended before it was ready."""
 
 
 class Session(TestDatabase):
-    """That does not mind when its server is gone for a while."""
+    """A database whose server may be down for a while."""
 
     async def _open(self) -> Any:
         return await asyncpg.create_pool(self.dsn, min_size=0, max_size=5)
 
 
 class Account:
-    """Postgres refuses to run as root: then everything is run by, and belongs to, `nobody`, with binaries that he may reach."""
+    """The user that runs Postgres, which refuses to run as root.
+
+    If the test is root, this is `nobody`, which then owns all files and can reach the binaries.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self.folder = folder
         folder.chmod(0o711)
-        found = find_binaries()
-        self.binaries = found if self._may_run(found) else copy_readable_by_all(found, folder)
+        installed = find_binaries()
+        self.binaries = installed if self._can_run(installed) else copy_readable_by_all(installed, folder)
 
     def make_folder(self, path: Path) -> Path:
         path.mkdir(mode=0o700)
@@ -74,18 +81,18 @@ class Account:
         )
 
     def run(self, program: str, *arguments: str | Path) -> str:
-        """One of Postgres' own programs, to its end."""
+        """Runs a program of Postgres and returns its output."""
         process = self.start([self.binaries / program, *arguments], subprocess.PIPE)
         output = process.communicate()[0].decode(errors="replace")
         assert process.returncode == 0, output
         return output
 
-    def _may_run(self, binaries: Path) -> bool:
+    def _can_run(self, binaries: Path) -> bool:
         return self.start(["test", "-x", str(binaries / "postgres")]).wait() == 0
 
 
 class Server:
-    """A data folder, and where its server listens when it runs."""
+    """A data folder and the address of its server."""
 
     def __init__(self, account: Account, name: str, data: Path | None = None) -> None:
         self.account = account
@@ -99,7 +106,7 @@ class Server:
         self._sessions: list[TestDatabase] = []
 
     def create(self) -> None:
-        # Small files: copies are quick, and a file of the log is soon full.
+        # Small WAL segments: copies are quick, and a segment is soon full.
         self.account.run(
             "initdb",
             "-D",
@@ -114,28 +121,31 @@ class Server:
         )
 
     def copy(self, name: str, data: Path | None = None) -> "Server":
-        """Of a server that is stopped: the same cluster, which can become its standby."""
-        copied = Server(self.account, name, data)
-        subprocess.run(["cp", "-a", self.data, copied.data], check=True)
-        return copied
+        """Copies a stopped server. The copy is the same cluster, so it can become a standby."""
+        copy = Server(self.account, name, data)
+        subprocess.run(["cp", "-a", self.data, copy.data], check=True)
+        return copy
 
-    def mark(self, signal_file: str) -> None:
-        """How Postgres is told to stand by, or to recover: an empty file with a name."""
+    def create_signal_file(self, signal_file: str) -> None:
+        """Creates an empty signal file, which makes Postgres a standby or starts a recovery."""
         (self.data / signal_file).touch()
         self.account.own(self.data / signal_file)
 
     def start(self, options: Mapping[str, str] | None = None) -> None:
-        """Once more with the options of the last start, if none are given. A file of a server that is no more is not in the way."""
+        """Starts the server, without options with those of the last start.
+
+        Removes the pid file of a killed server.
+        """
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         self._options = self._options if options is None else FAST_OPTIONS | dict(options)
         fixed = {"listen_addresses": "", "port": str(PORT), "unix_socket_directories": str(self.sockets)}
         settings = [f"--{name}={value}" for name, value in (self._options | fixed).items()]
         with self.log.open("ab") as log:
             self._process = self.account.start([self.account.binaries / "postgres", "-D", self.data, *settings], log)
-        wait_until(self._is_up, 60)
+        wait_until(self._is_ready, 60)
 
-    def _is_up(self) -> bool:
-        if not self.running:
+    def _is_ready(self) -> bool:
+        if not self.is_running:
             raise ServerEnded(self.log.read_text()[-2000:])
         with suppress(OSError, IndexError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
@@ -147,30 +157,30 @@ class Server:
         return False
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """-9, the server and all its processes: nobody says goodbye."""
-        if self._process is not None and self.running:
-            victims = [self._process.pid, *children_of(self._process.pid)]
-            for victim in victims:
+        """Kills the server and all its processes with SIGKILL."""
+        if self._process is not None and self.is_running:
+            pids = [self._process.pid, *children_of(self._process.pid)]
+            for pid in pids:
                 with suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
             self._process.wait(30)
-            wait_until(lambda: not any(map(is_alive, victims)))
+            wait_until(lambda: not any(map(is_alive, pids)))
 
     def stop(self) -> None:
-        """As an operator does it: sessions are ended, everything is written."""
+        """Fast shutdown, as an operator does it: ends sessions and writes a checkpoint."""
         for session in self._sessions:
             session.close()
         self._sessions.clear()
-        if self._process is not None and self.running:
+        if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(60)
 
     def promote(self, loop: Loop) -> None:
-        """A standby becomes a primary, on a timeline of its own. Returns when it has."""
+        """Makes a standby the primary, on a new timeline. Returns when it is promoted."""
         assert self.open(loop).value("SELECT pg_promote()")
 
     def open(self, loop: Loop, database: str = "postgres") -> TestDatabase:

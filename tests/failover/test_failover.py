@@ -1,4 +1,6 @@
-"""The primary is lost with the link to its standby cut before: what was acknowledged, and what is there afterwards."""
+"""The link to the standby breaks, then the primary is lost: compares what was acknowledged with
+what survives.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +17,17 @@ Eventually = Callable[[Callable[[], Any]], Any]
 
 
 def fail_over_under_load(
-    pair: Pair, background: Background, once_cut: Callable[[Load], object]
+    pair: Pair, background: Background, after_break: Callable[[Load], object]
 ) -> tuple[Load, TestDatabase]:
-    """`once_cut` returns when enough has happened between the cut of the link and the primary's end."""
+    """`after_break` returns when enough has happened between the break of the link and the loss of
+    the primary.
+    """
     with broker_process(pair.dsn, log_level="error") as (broker, _), run_load(broker.base, background) as clients:
-        clients.more(200, 50)
+        clients.wait_for_more(200, 50)
         pair.break_link()
-        once_cut(clients)
+        after_break(clients)
         survivor = pair.fail_over()
-        clients.more(100, 30)
+        clients.wait_for_more(100, 30)
     return clients, survivor
 
 
@@ -31,16 +35,21 @@ def test_failover_to_a_synchronous_standby_loses_nothing_acknowledged(
     synchronous: Pair, background: Background, eventually: Eventually
 ) -> None:
     clients, survivor = fail_over_under_load(
-        synchronous, background, lambda _: eventually(lambda: len(synchronous.waiting()) >= 3)
+        synchronous, background, lambda _: eventually(lambda: len(synchronous.waiting_pids()) >= 3)
     )
     assert clients.lost(survivor) == ([], [])
-    assert clients.unanswered > 0  # some were under way when the primary died, and found out by asking again
+    assert clients.failed_calls > 0  # some were running when the primary died, and were repeated
     assert len(set(clients.enqueued.values())) == len(clients.enqueued)
 
 
-def test_failover_to_an_asynchronous_standby_loses_acknowledged_jobs(asynchronous: Pair, background: Background) -> None:
-    """The control: this test can see a loss. What was acknowledged after the cut is gone."""
-    clients, survivor = fail_over_under_load(asynchronous, background, lambda clients: clients.more(100, 20))
+def test_failover_to_an_asynchronous_standby_loses_acknowledged_jobs(
+    asynchronous: Pair, background: Background
+) -> None:
+    """The control: the test above can detect a loss.
+
+    Jobs that were acknowledged after the break are lost.
+    """
+    clients, survivor = fail_over_under_load(asynchronous, background, lambda clients: clients.wait_for_more(100, 20))
     jobs, _ = clients.lost(survivor)
     assert len(jobs) >= 50
     assert len(set(clients.enqueued.values())) == len(clients.enqueued)
@@ -49,28 +58,30 @@ def test_failover_to_an_asynchronous_standby_loses_acknowledged_jobs(asynchronou
 def test_asynchronous_failover_makes_tokens_stale_and_redelivers_jobs(asynchronous: Pair) -> None:
     with threaded_broker(TEST_SETTINGS, asynchronous.dsn) as broker:
         api = Api(broker.http, "orders")
-        seen = {api.enqueue(payload=name)["id"] for name in ("done", "taken")}
-        done = api.claim_one()
+        ids = {api.enqueue(payload=name)["id"] for name in ("completed", "claimed")}
+        completed = api.claim_one()
         asynchronous.wait_for_replay()
         asynchronous.break_link()
-        api.complete(done)
-        taken = api.claim_one()
+        api.complete(completed)
+        claimed = api.claim_one()
         lost = api.enqueue(key="k")
         asynchronous.fail_over()
         assert (
-            repeated(api, f"/jobs/{taken['id']}/complete", {"lease_token": taken["lease_token"]})["code"]
+            post_until_available(api, f"/jobs/{claimed['id']}/complete", {"lease_token": claimed["lease_token"]})[
+                "code"
+            ]
             == "lease_lost"
         )
-        assert api.job(done["id"])["state"] == "running"
-        assert api.complete(done)["status"] == "settled"
+        assert api.job(completed["id"])["state"] == "running"
+        assert api.complete(completed)["status"] == "settled"
         assert api.http.get(f"/jobs/{lost['id']}").status_code == 404
-        again = api.claim_one()
-        assert (again["id"], again["lease_token"] != taken["lease_token"]) == (taken["id"], True)
-        assert api.enqueue(key="k")["id"] not in seen | {lost["id"]}
+        redelivered = api.claim_one()
+        assert (redelivered["id"], redelivered["lease_token"] != claimed["lease_token"]) == (claimed["id"], True)
+        assert api.enqueue(key="k")["id"] not in ids | {lost["id"]}
 
 
-def repeated(api: Api, path: str, body: dict[str, Any]) -> Any:
-    """As long as the broker says that it has no database."""
-    while (answer := api.http.post(path, json=body)).status_code == 503:
+def post_until_available(api: Api, path: str, body: dict[str, Any]) -> Any:
+    """Repeats the call while the broker has no database."""
+    while (response := api.http.post(path, json=body)).status_code == 503:
         pass
-    return answer.json()
+    return response.json()

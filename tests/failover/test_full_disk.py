@@ -1,4 +1,7 @@
-"""The disk is full: a clear answer, nothing half done, and on it goes when there is room. Collected only where a disk can be mounted."""
+"""A full disk: a clear error, no partial write, and normal service when there is space again.
+
+Collected only where a disk can be mounted.
+"""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -15,26 +18,29 @@ from tests.failover.server import Server
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
-BIG = {"queue": "disk", "job_type": "test", "payload": secrets.token_hex(100_000)}  # it cannot be packed
+BIG = {"queue": "disk", "job_type": "test", "payload": secrets.token_hex(100_000)}  # cannot be compressed
 
 
 @pytest.fixture
 def small_disk() -> Iterator[Disk]:
-    with mounted_disk(100) as made:
-        yield made
+    with mounted_disk(100) as new_disk:
+        yield new_disk
 
 
 @pytest.fixture
-def api(broken: Server) -> Iterator[Api]:
-    with threaded_broker(TEST_SETTINGS, broken.dsn) as broker:
+def api(server: Server) -> Iterator[Api]:
+    with threaded_broker(TEST_SETTINGS, server.dsn) as broker:
         yield Api(broker.http, "disk")
 
 
 @pytest.fixture
-def broken(request: pytest.FixtureRequest, template: Server, small_disk: Disk) -> Iterator[Server]:
-    """Whose tables, or whose write-ahead log, are on the small disk; the other half is elsewhere and has room."""
+def server(request: pytest.FixtureRequest, template: Server, small_disk: Disk) -> Iterator[Server]:
+    """A server with its tables, or its WAL, on the small disk.
+
+    The rest is on another disk with free space.
+    """
     server = template.copy(f"full-{request.param}")
-    part = server.data / {"tables": "base", "log": "pg_wal"}[request.param]
+    part = server.data / {"tables": "base", "wal": "pg_wal"}[request.param]
     run("mv", part, small_disk.mounted)
     part.symlink_to(small_disk.mounted / part.name)
     server.start({"max_wal_size": "8MB", "min_wal_size": "2MB"})
@@ -42,37 +48,39 @@ def broken(request: pytest.FixtureRequest, template: Server, small_disk: Disk) -
     server.kill()
 
 
-def refused(api: Api) -> Json:
-    """Batches of ten, until one is not taken."""
-    while (answer := api.http.post("/jobs/batch", json={"jobs": [BIG] * 10})).status_code == 201:
+def enqueue_until_refused(api: Api) -> Json:
+    """Enqueues batches of ten until one is rejected."""
+    while (response := api.http.post("/jobs/batch", json={"jobs": [BIG] * 10})).status_code == 201:
         pass
-    assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable"), answer.text
-    problem: Json = answer.json()
+    assert (response.status_code, response.json()["code"]) == (503, "database_unavailable"), response.text
+    problem: Json = response.json()
     return problem
 
 
 def is_ready(api: Api, server: Server) -> bool:
-    """Starts the server if it has ended: its crash recovery may have run out of room just before there was some, and then it exits."""
-    if not server.running:
+    """Starts the server if it has exited: its crash recovery may have run out of space just before
+    space was freed.
+    """
+    if not server.is_running:
         server.start()
     return bool(api.http.get("/readyz").status_code == 200)
 
 
-# Without room for its log the whole server gives up, in the middle of whatever it was doing.
+# Without space for its WAL the whole server stops, at any point of a statement.
 @pytest.mark.parametrize(
-    ("broken", "outcomes"),
-    [("tables", {"not_done"}), ("log", {"not_done", "unknown"})],
-    indirect=["broken"],
-    ids=["tables", "log"],
+    ("server", "outcomes"),
+    [("tables", {"not_done"}), ("wal", {"not_done", "unknown"})],
+    indirect=["server"],
+    ids=["tables", "wal"],
 )
 def test_full_disk_is_reported_and_leaves_no_partial_batch(
-    api: Api, broken: Server, outcomes: set[str], small_disk: Disk, loop: Loop, eventually: Eventually
+    api: Api, server: Server, outcomes: set[str], small_disk: Disk, loop: Loop, eventually: Eventually
 ) -> None:
     acknowledged = api.enqueue_many(5)
     small_disk.fill()
-    assert refused(api)["outcome"] in outcomes
+    assert enqueue_until_refused(api)["outcome"] in outcomes
     small_disk.free_space()
-    eventually(lambda: is_ready(api, broken))
-    assert broken.open(loop).value("SELECT count(*) % 10 FROM jobs") == 5
+    eventually(lambda: is_ready(api, server))
+    assert server.open(loop).value("SELECT count(*) % 10 FROM jobs") == 5
     assert api.claim_one()["id"] == acknowledged[0]
     assert api.enqueue()["state"] == "ready"

@@ -1,4 +1,7 @@
-"""A commit waits for a standby that is away: it is acknowledged when the standby has it, and not before, whoever loses patience."""
+"""A commit waits for a lost standby.
+
+It is acknowledged only when the standby has it, even if an operator cancels the wait.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,9 +25,9 @@ JOBS = "SELECT count(*) FROM jobs"
 
 @pytest.fixture(scope="module")
 def synchronous(template: Server, loop: Loop) -> Iterator[Pair]:
-    """One for all: each test mends the link that it has cut."""
-    with start_pair(template, loop, SYNCHRONOUS) as made:
-        yield made
+    """Shared by all tests: each restores the link that it has broken."""
+    with start_pair(template, loop, SYNCHRONOUS) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +41,22 @@ def api(waiting_broker: RunningBroker, queue: str) -> Api:
     return Api(waiting_broker.http, queue)
 
 
-def with_cancelled_waits(servers: Pair, background: Background, eventually: Eventually, call: Call) -> httpx.Response:
-    """As an operator does who wants to see the statement gone."""
-    answer = background.submit(call)
+def call_and_cancel_waits(servers: Pair, background: Background, eventually: Eventually, call: Call) -> httpx.Response:
+    """Cancels the wait, as an operator does to get rid of the statement."""
+    response = background.submit(call)
 
-    def cancelled() -> bool:
-        for pid in servers.waiting():
+    def cancel_waits() -> bool:
+        for pid in servers.waiting_pids():
             servers.on_primary.value("SELECT pg_cancel_backend($1)", pid)
-        return answer.done()
+        return response.done()
 
-    eventually(cancelled)
-    return answer.result()
+    eventually(cancel_waits)
+    return response.result()
 
 
-def outcome(answer: httpx.Response) -> Any:
-    problem: Json = answer.json()
-    assert (answer.status_code, problem["code"]) == (503, "database_unavailable"), problem
+def outcome(response: httpx.Response) -> Any:
+    problem: Json = response.json()
+    assert (response.status_code, problem["code"]) == (503, "database_unavailable"), problem
     return problem["outcome"]
 
 
@@ -68,10 +71,10 @@ def test_enqueue_with_a_cancelled_wait_is_unknown_until_replicated(
     def call() -> httpx.Response:
         return api.http.post("/jobs", json=body, headers={"Idempotency-Key": "k"})
 
-    assert outcome(with_cancelled_waits(synchronous, background, eventually, call)) == "unknown"
+    assert outcome(call_and_cancel_waits(synchronous, background, eventually, call)) == "unknown"
     assert synchronous.on_primary.value(JOBS) == before + 1
-    # Here it is, but a failover would lose it: whoever asks again is not told that all is well.
-    assert outcome(with_cancelled_waits(synchronous, background, eventually, call)) == "unknown"
+    # The job is on the primary, but a failover would lose it: a repeated call is unknown, too.
+    assert outcome(call_and_cancel_waits(synchronous, background, eventually, call)) == "unknown"
     synchronous.restore_link()
     job = call()
     assert (job.status_code, call().json()["id"]) == (201, job.json()["id"])
@@ -84,19 +87,20 @@ def test_settlement_with_a_cancelled_wait_is_unknown_until_replicated(
     synchronous: Pair, api: Api, background: Background, eventually: Eventually, verb: str
 ) -> None:
     api.enqueue()
-    held = api.claim_one()
+    claimed = api.claim_one()
     synchronous.break_link()
 
     def call() -> httpx.Response:
-        return api.http.post(f"/jobs/{held['id']}/{verb}", json={"lease_token": held["lease_token"]})
+        return api.http.post(f"/jobs/{claimed['id']}/{verb}", json={"lease_token": claimed["lease_token"]})
 
     for _ in range(2):
-        assert outcome(with_cancelled_waits(synchronous, background, eventually, call)) == "unknown"
+        assert outcome(call_and_cancel_waits(synchronous, background, eventually, call)) == "unknown"
     synchronous.restore_link()
     assert call().json()["status"] == "already_settled"
     synchronous.wait_for_replay()
     assert (
-        synchronous.on_standby.value("SELECT count(*) FROM jobs WHERE id = $1 AND state = 'running'", held["id"]) == 0
+        synchronous.on_standby.value("SELECT count(*) FROM jobs WHERE id = $1 AND state = 'running'", claimed["id"])
+        == 0
     )
 
 
@@ -110,20 +114,20 @@ def test_claim_with_a_cancelled_wait_is_unknown_until_replicated(
         return api.http.post("/claim", json={"queues": [api.queue]}, headers={"Idempotency-Key": "k"})
 
     for _ in range(2):
-        assert outcome(with_cancelled_waits(synchronous, background, eventually, call)) == "unknown"
+        assert outcome(call_and_cancel_waits(synchronous, background, eventually, call)) == "unknown"
     synchronous.restore_link()
-    assert [held["id"] for held in call().json()["jobs"]] == [job["id"]]
+    assert [claimed["id"] for claimed in call().json()["jobs"]] == [job["id"]]
 
 
 def test_writes_wait_for_a_lost_standby_and_readyz_reports_it(
     synchronous: Pair, api: Api, background: Background, eventually: Eventually
 ) -> None:
     api.enqueue()
-    assert "running for long" not in durability(api)
+    assert "have been running for more than 5 seconds" not in durability(api)
     synchronous.break_link()
     call = background.submit(api.enqueue)
     eventually(lambda: metric_value(api.http, "long_statements") > 0)
-    assert "running for long" in durability(api)
+    assert "have been running for more than 5 seconds" in durability(api)
     assert not call.done()
     synchronous.restore_link()
     assert call.result(30)["state"] == "ready"

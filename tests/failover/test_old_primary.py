@@ -1,4 +1,6 @@
-"""Servers that must not be written to: an old primary that does not know that it was replaced, and a standby."""
+"""Servers that must get no writes: an old primary that does not know that it was replaced, and a
+standby.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,8 +31,11 @@ def api(broker: RunningBroker) -> Api:
     return Api(broker.http, "orders")
 
 
-def replaced(pair: Pair, api: Api, eventually: Eventually) -> None:
-    """The standby has taken over, and the broker knows; then the old primary is back beside it, first in the list of hosts."""
+def replace_primary(pair: Pair, api: Api, eventually: Eventually) -> None:
+    """Promotes the standby and waits until the broker uses it.
+
+    Then starts the old primary again, which is first in the list of hosts.
+    """
     api.enqueue()
     pair.wait_for_replay()
     pair.fail_over()
@@ -39,21 +44,21 @@ def replaced(pair: Pair, api: Api, eventually: Eventually) -> None:
     pair.primary.start()
 
 
-def acknowledged(api: Api, count: int) -> set[str]:
-    """With keys, repeated until they are answered with a job."""
+def enqueue_acknowledged(api: Api, count: int) -> set[str]:
+    """Enqueues with idempotency keys, and repeats each call until it succeeds. Returns the ids."""
     ids: set[str] = set()
     while len(ids) < count:
-        answer = api.http.post(
+        response = api.http.post(
             "/jobs", json={"queue": api.queue, "job_type": "test"}, headers={"Idempotency-Key": f"k{len(ids)}"}
         )
-        ids |= {answer.json()["id"]} if answer.status_code == 201 else set()
+        ids |= {response.json()["id"]} if response.status_code == 201 else set()
     return ids
 
 
 def test_old_primary_that_comes_back_gets_no_writes(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
-    replaced(asynchronous, api, eventually)
+    replace_primary(asynchronous, api, eventually)
     assert asynchronous.on_standby.value(END_SESSIONS) > 0
-    ids = acknowledged(api, 20)
+    ids = enqueue_acknowledged(api, 20)
     assert ids <= {row["id"] for row in asynchronous.on_standby.rows(IDS)}
     assert len(asynchronous.on_primary.rows(IDS)) == 1
 
@@ -61,48 +66,46 @@ def test_old_primary_that_comes_back_gets_no_writes(asynchronous: Pair, api: Api
 def test_old_primary_acknowledges_writes_without_the_timeline_check(
     asynchronous: Pair, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: the driver takes the first host that takes writes."""
+    """The control: the driver uses the first host that accepts writes."""
 
     async def connect(
-        servers: PrimaryConnector, _dsn: str | None = None, **options: Any
+        connector: PrimaryConnector, _dsn: str | None = None, **options: Any
     ) -> "asyncpg.Connection[asyncpg.Record]":
-        return await asyncpg.connect(servers.dsn, **options)
+        return await asyncpg.connect(connector.dsn, **options)
 
     monkeypatch.setattr(PrimaryConnector, "connect", connect)
     with threaded_broker(TEST_SETTINGS, asynchronous.dsn) as unchecked:
         api = Api(unchecked.http, "orders")
-        replaced(asynchronous, api, eventually)
+        replace_primary(asynchronous, api, eventually)
         assert asynchronous.on_standby.value(END_SESSIONS) > 0
-        assert acknowledged(api, 20) <= {row["id"] for row in asynchronous.on_primary.rows(IDS)}
+        assert enqueue_acknowledged(api, 20) <= {row["id"] for row in asynchronous.on_primary.rows(IDS)}
 
 
 def test_new_broker_finds_the_current_one_of_two_primaries(
     asynchronous: Pair, api: Api, eventually: Eventually
 ) -> None:
-    replaced(asynchronous, api, eventually)
+    replace_primary(asynchronous, api, eventually)
     with threaded_broker(TEST_SETTINGS, asynchronous.dsn) as another:
-        ids = acknowledged(Api(another.http, "orders"), 5)
+        ids = enqueue_acknowledged(Api(another.http, "orders"), 5)
     assert ids <= {row["id"] for row in asynchronous.on_standby.rows(IDS)}
 
 
 def test_old_primary_is_refused_even_if_it_is_the_only_server(
     asynchronous: Pair, api: Api, eventually: Eventually
 ) -> None:
-    replaced(asynchronous, api, eventually)
+    replace_primary(asynchronous, api, eventually)
     asynchronous.standby.kill()
     eventually(lambda: api.http.get("/readyz").status_code == 503)
-    refused = api.post("/jobs", {"queue": "orders", "job_type": "test"}, status=503)
-    assert (refused["outcome"], len(asynchronous.on_primary.rows(IDS))) == ("not_done", 1)
+    problem = api.post("/jobs", {"queue": "orders", "job_type": "test"}, status=503)
+    assert (problem["outcome"], len(asynchronous.on_primary.rows(IDS))) == ("not_done", 1)
     asynchronous.standby.start()
     eventually(lambda: api.http.get("/readyz").status_code == 200)
     assert api.enqueue()["state"] == "ready"
 
 
-def test_standby_gets_no_writes_until_it_is_promoted(
-    asynchronous: Pair, eventually: Eventually
-) -> None:
-    with threaded_broker(TEST_SETTINGS, asynchronous.standby.dsn) as mistaken:
-        api = Api(mistaken.http, "orders")
+def test_standby_gets_no_writes_until_it_is_promoted(asynchronous: Pair, eventually: Eventually) -> None:
+    with threaded_broker(TEST_SETTINGS, asynchronous.standby.dsn) as broker:
+        api = Api(broker.http, "orders")
         assert api.post("/jobs", {"queue": "orders", "job_type": "test"}, status=503)["outcome"] == "not_done"
         ready = api.get("/readyz", status=503)
         assert any("standby" in check["detail"] for check in ready["checks"] if not check["ok"])

@@ -1,4 +1,7 @@
-"""Patroni with synchronous mode, under load: `make patroni`. Collected only when asked for, as it needs programs that are not ours."""
+"""Patroni in synchronous mode, under load: `make patroni`.
+
+Collected only on request, because it needs third-party programs.
+"""
 
 from collections.abc import Iterator
 
@@ -15,27 +18,28 @@ from tests.polls import Background
 
 @pytest.fixture
 def cluster(account: Account) -> Iterator[Patroni]:
-    with start_patroni(account) as made:
-        migrations.upgrade(made.dsn)
-        yield made
+    with start_patroni(account) as nodes:
+        migrations.upgrade(nodes.dsn)
+        yield nodes
 
 
 def test_switchover_and_crash_lose_nothing_acknowledged(
     cluster: Patroni, background: Background, loop: Loop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with broker_process(cluster.dsn, log_level="error") as (broker, _), run_load(broker.base, background) as clients:
-        clients.more(200, 50)
+        clients.wait_for_more(200, 50)
         cluster.switch_over()
-        clients.more(200, 50)
-        switched, clients.pause = clients.pause, 0.0
+        clients.wait_for_more(200, 50)
+        switchover_pause, clients.longest_pause = clients.longest_pause, 0.0
         leader = cluster.leader()
         assert leader is not None
         leader.kill()
-        clients.more(200, 50)
+        clients.wait_for_more(200, 50)
         survivor = Session(cluster.dsn, loop)
     assert clients.lost(survivor) == ([], [])
     survivor.close()
     with capsys.disabled():
         print(
-            f"\nPatroni: {len(clients.enqueued)} jobs, 0 lost; paused {switched:.1f} s by a switchover, {clients.pause:.1f} s by a crash"
+            f"\nPatroni: {len(clients.enqueued)} jobs, 0 lost; paused {switchover_pause:.1f} s by a switchover, "
+            f"{clients.longest_pause:.1f} s by a crash"
         )

@@ -1,4 +1,7 @@
-"""The power is cut: what Postgres had only handed to the kernel is gone. Collected only where there is a disk whose plug can be pulled."""
+"""A power cut: data that Postgres has written but not flushed is lost.
+
+Collected only where a disk can be mounted and shut down.
+"""
 
 from collections.abc import Iterator
 
@@ -12,54 +15,54 @@ from tests.failover.server import Server, ServerEnded
 from tests.polls import Background
 
 DURABLE = {"fsync": "on"}
-LOSING = [{"fsync": "off"}, {"fsync": "on", "synchronous_commit": "off", "wal_writer_delay": "10s"}]
+UNSAFE = [{"fsync": "off"}, {"fsync": "on", "synchronous_commit": "off", "wal_writer_delay": "10s"}]
 
 
 @pytest.fixture
 def small_disk() -> Iterator[Disk]:
-    with mounted_disk(400) as made:
-        yield made
+    with mounted_disk(400) as new_disk:
+        yield new_disk
 
 
 @pytest.fixture
-def on_disk(template: Server, small_disk: Disk) -> Iterator[Server]:
-    server = template.copy("plugged", small_disk.mounted / "data")
+def server(template: Server, small_disk: Disk) -> Iterator[Server]:
+    server = template.copy("power-cut", small_disk.mounted / "data")
     small_disk.flush()
     yield server
     server.kill()
 
 
-def cut_under_load(server: Server, plug: Disk, background: Background, options: dict[str, str]) -> Load:
+def cut_power_under_load(server: Server, disk: Disk, background: Background, options: dict[str, str]) -> Load:
     server.start(options)
     with broker_process(server.dsn, log_level="error") as (broker, _), run_load(broker.base, background) as clients:
-        clients.more(200, 50)
-        plug.cut_power()
+        clients.wait_for_more(200, 50)
+        disk.cut_power()
     server.kill()
-    plug.unmount()
-    plug.mount()
+    disk.unmount()
+    disk.mount()
     return clients
 
 
 def test_power_cut_loses_nothing_acknowledged(
-    on_disk: Server, small_disk: Disk, background: Background, loop: Loop
+    server: Server, small_disk: Disk, background: Background, loop: Loop
 ) -> None:
-    clients = cut_under_load(on_disk, small_disk, background, DURABLE)
-    on_disk.start()
-    assert clients.lost(on_disk.open(loop)) == ([], [])
-    on_disk.stop()
+    clients = cut_power_under_load(server, small_disk, background, DURABLE)
+    server.start()
+    assert clients.lost(server.open(loop)) == ([], [])
+    server.stop()
 
 
-@pytest.mark.parametrize("options", LOSING, ids=["fsync-off", "commit-async"])
+@pytest.mark.parametrize("options", UNSAFE, ids=["fsync-off", "commit-async"])
 def test_power_cut_without_flushing_loses_jobs(
-    on_disk: Server, small_disk: Disk, background: Background, loop: Loop, options: dict[str, str]
+    server: Server, small_disk: Disk, background: Background, loop: Loop, options: dict[str, str]
 ) -> None:
-    """The controls: this test can see a loss."""
-    clients = cut_under_load(on_disk, small_disk, background, options)
-    assert lost_jobs(on_disk, clients, loop) > 0
+    """The controls: the test above can detect a loss."""
+    clients = cut_power_under_load(server, small_disk, background, options)
+    assert lost_jobs(server, clients, loop) > 0
 
 
 def lost_jobs(server: Server, clients: Load, loop: Loop) -> int:
-    """A server that does not start any more has lost all of them."""
+    """The number of lost jobs. A server that no longer starts has lost all of them."""
     try:
         server.start()
     except ServerEnded:

@@ -53,7 +53,7 @@ def start(template: Server) -> Iterator[StartServer]:
         def start_copy(*, standby: bool = False, **options: str) -> Server:
             server = template.copy(f"d{next(_copies)}")
             if standby:
-                server.mark("standby.signal")
+                server.create_signal_file("standby.signal")
             stack.callback(shutil.rmtree, server.data)
             stack.callback(server.stop)
             server.start(options)

@@ -30,10 +30,10 @@ Eventually = Callable[[Callable[[], Any]], Any]
 
 @pytest.fixture(scope="module")
 def watched_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
-    watched_database = TestDatabase(create_database(postgres, loop, "silence"), loop)
-    watched_database.execute(CLAIM_TRIGGER)
-    yield watched_database
-    watched_database.close()
+    database = TestDatabase(create_database(postgres, loop, "silence"), loop)
+    database.execute(CLAIM_TRIGGER)
+    yield database
+    database.close()
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_black_hole_is_detected_and_running_calls_are_unknown(
         eventually(lambda: claims.running() == 1)
         proxy.swallow("requests", "replies")
         assert outcome(claim.result(20)) == "unknown"
-    eventually(lambda: readiness(api)["database"] == "the watched_database does not answer")
+    eventually(lambda: readiness(api)["database"] == "the database does not answer")
     assert outcome(api.http.post("/jobs", json={"queue": api.queue, "job_type": "test"})) == "not_done"
     proxy.swallow()
     proxy.cut()
