@@ -143,11 +143,11 @@ class JobReader:
 
 
 def _attempts_after(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
-    """The attempts after the one that ended at `instant`. Their times need not increase, because a
-    clock can be set back.
+    """The attempts after the one that ended at `instant`.
 
-    If that attempt is no longer stored, the attempts that ended later. An attempt without
-    `ended_at` is the last one, which is still running.
+    Their times need not increase, because a clock can be set back. If that attempt is no longer
+    stored, the attempts that ended later. An attempt without `ended_at` is the last one, which is
+    still running.
     """
     ends = [value_or(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
     if instant in ends:

@@ -30,11 +30,10 @@ _STORED_STATES = {
 
 
 class QueuePurger:
-    """After each batch, the group scheduler rescans the lane (`rescan_lane`) and dependencies are
-    resolved.
+    """Purges a queue. After each batch it rescans the lane and has dependencies resolved.
 
-    Other jobs may be admitted in place of the removed ones, and children of removed jobs must not
-    wait forever.
+    Other jobs may be admitted in place of the removed ones (`rescan_lane`), and children of removed
+    jobs must not wait forever.
     """
 
     def __init__(

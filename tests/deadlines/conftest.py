@@ -40,9 +40,7 @@ def backdate_start_deadline(db: TestDatabase, job: Json, seconds: float = 3600) 
 
 
 def run_past_timeout(api: Api, db: TestDatabase, **fields: object) -> Json:
-    """Claims a job whose timeout is shorter than its lease, and waits until the timeout ends the
-    run.
-    """
+    """Claims a job with a timeout below its lease, and waits until the timeout ends the run."""
     claimed = api.claim_one(wait_seconds=20, **fields)
     backdate_run(db, claimed, claimed["lease_seconds"] + 2)
     wait_until(lambda: api.job(claimed["id"])["state"] != "running")

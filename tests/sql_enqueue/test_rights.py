@@ -65,9 +65,7 @@ ALL_FIELDS: dict[str, object] = {
 
 @pytest.fixture
 def traps(shop: Session, db: TestDatabase) -> Iterator[Session]:
-    """A session with traps of every kind in its own schema, which it searches even before
-    pg_catalog.
-    """
+    """A session with traps in its own schema, which it searches even before pg_catalog."""
     db.execute("CREATE SCHEMA traps AUTHORIZATION shop")
     for name in TABLE_NAMES:
         shop.execute(f"CREATE TABLE traps.{name} (lane int, id int, name text)")

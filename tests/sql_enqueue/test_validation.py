@@ -170,9 +170,7 @@ def test_sql_enqueue_stores_a_payload_that_http_accepts(shop: Session, db: TestD
 
 @pytest.mark.parametrize("case", [case for case in VALUES if case.status in (413, 422)], ids=lambda case: case.row)
 def test_sql_enqueue_rejects_a_payload_that_http_rejects(shop: Session, db: TestDatabase, case: Case) -> None:
-    """A payload that is not JSON for Postgres never reaches the function; others are rejected by
-    name.
-    """
+    """The function rejects by name; a payload that is not JSON for Postgres never reaches it."""
     error = shop.enqueue_error(payload=case.text.decode())
     names_parameter = error.sqlstate == "22023" and str(error).startswith("payload: ")
     assert names_parameter or error.sqlstate in ("22P02", "54001"), error
