@@ -1,4 +1,4 @@
-"""Brokers that serve nobody: their rooms are called one by one, on a clock that the test moves."""
+"""Brokers without an HTTP server: the test calls their services directly and moves their clock."""
 
 from typing import TypeVar
 from uuid import UUID
@@ -16,14 +16,14 @@ from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
 from app.settings import Settings
 from app.stats.service import StatsService
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase
 from tests.model.clock import VirtualClock
-from tests.model.protocol import BASE_SECONDS, DEFAULT_LEASE, FACTOR, MAX_CRASHES, MAX_DELIVERIES, Row
+from tests.model.lease_model import BASE_SECONDS, DEFAULT_LEASE, FACTOR, MAX_CRASHES, MAX_DELIVERIES, Row
 
 R = TypeVar("R")
 
-SETTINGS = QUICK.model_copy(
+SETTINGS = TEST_SETTINGS.model_copy(
     update={
         "retry_base_seconds": float(BASE_SECONDS),
         "retry_factor": float(FACTOR),
@@ -36,10 +36,12 @@ SETTINGS = QUICK.model_copy(
 )
 
 ROWS = """
-SELECT id, state, state_reason, attempt, crashes, deliveries, replay_count, run_at, lease_expires_at, cancel_requested_at IS NOT NULL
+SELECT id, state, state_reason, attempt, crashes, deliveries, replay_count, run_at,
+    lease_expires_at, cancel_requested_at IS NOT NULL
 FROM jobs
 UNION ALL
-SELECT id, state, state_reason, attempt, crashes, deliveries, replay_count, run_at, NULL, cancel_requested_at IS NOT NULL
+SELECT id, state, state_reason, attempt, crashes, deliveries, replay_count, run_at,
+    NULL, cancel_requested_at IS NOT NULL
 FROM finished_jobs
 UNION ALL
 SELECT id, 'dead', reason, attempt, crashes, deliveries, replay_count, run_at, NULL, false
@@ -48,7 +50,7 @@ FROM dead_letters
 
 
 class Broker:
-    """One broker's rooms, and those of its chores that move jobs."""
+    """The services of one broker, and its background services that move jobs."""
 
     def __init__(self, dsn: str, clock: VirtualClock, settings: Settings = SETTINGS) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -56,25 +58,25 @@ class Broker:
             self.broker_services = broker_module.build_broker(settings, dsn)
         self.infra = self.broker_services.infra
         self.enqueuer, self.updater, self.long_poll = (
-            self._room(EnqueueService),
-            self._room(JobUpdater),
-            self._room(LongPoll),
+            self._service(EnqueueService),
+            self._service(JobUpdater),
+            self._service(LongPoll),
         )
         self.settlements, self.heartbeats, self.dead_letters = (
-            self._room(SettlementService),
-            self._room(HeartbeatService),
-            self._room(DeadLetterService),
+            self._service(SettlementService),
+            self._service(HeartbeatService),
+            self._service(DeadLetterService),
         )
-        self.stats = self._room(StatsService)
-        self.expiry = LeaseRescuer(self.infra, self.settlements)
-        self.promotion = JobScheduler(self.infra, self.broker_services.queues, self.broker_services.signals)
+        self.stats = self._service(StatsService)
+        self.lease_rescuer = LeaseRescuer(self.infra, self.settlements)
+        self.job_scheduler = JobScheduler(self.infra, self.broker_services.queues, self.broker_services.signals)
 
-    def _room(self, kind: type[R]) -> R:
+    def _service(self, kind: type[R]) -> R:
         return next(service for service in self.broker_services.services if isinstance(service, kind))
 
 
-class Table:
-    """Two brokers on one database that nobody else uses."""
+class BrokerPair:
+    """Two brokers that are alone on one database."""
 
     def __init__(self, database: TestDatabase, loop: Loop) -> None:
         self.database = database
@@ -88,7 +90,7 @@ class Table:
         return {job_id: Row(*row) for job_id, *row in self.database.rows(ROWS)}
 
     def counts(self, queue: str) -> dict[str, int]:
-        """As the statistics tell them, without the zeros."""
+        """The counts of the statistics, without zeros."""
         counts = self.loop.run(self.brokers[0].stats.queue_stats(queue)).counts
         return {state: n for state in counts.__struct_fields__ if (n := getattr(counts, state))}
 

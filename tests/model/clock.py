@@ -1,4 +1,6 @@
-"""A clock that stands still until a test moves it: what a model foretells it foretells to the microsecond."""
+"""A clock that stands still until a test moves it, so that the model predicts times to the
+microsecond.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -8,7 +10,11 @@ TICK = timedelta(milliseconds=1)
 
 
 class VirtualClock(DatabaseClock):
-    """Never goes back. Statements that say `now()` see the real time, which is earlier: only the age of what has finished hangs on it."""
+    """A clock that never goes back.
+
+    Statements with `now()` see the real time, which is earlier. Only the age of finished jobs
+    depends on it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,5 +23,5 @@ class VirtualClock(DatabaseClock):
     def now(self) -> datetime:
         return self._now
 
-    def advance(self, by: timedelta) -> None:
-        self._now += by
+    def advance(self, duration: timedelta) -> None:
+        self._now += duration

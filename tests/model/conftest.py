@@ -1,4 +1,7 @@
-"""Two brokers on a clock that stands still. `PROPERTIES` in the environment says how many runs are tried."""
+"""Two brokers on a clock that stands still.
+
+The environment variable `PROPERTIES` sets the number of runs.
+"""
 
 import os
 from collections.abc import Iterator
@@ -7,28 +10,31 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.database import Loop, TestDatabase, create_database
-from tests.model.brokers import Table
+from tests.model.brokers import BrokerPair
 
-FEW = 60  # runs of 50 steps; `make properties` tries more, and other ones each time
+DEFAULT_RUNS = 60  # of 50 steps; `make properties` makes more runs, and other ones each time
 
 
 @pytest.fixture(scope="module")
-def table(postgres: str, loop: Loop) -> Iterator[Table]:
+def brokers(postgres: str, loop: Loop) -> Iterator[BrokerPair]:
     database = TestDatabase(create_database(postgres, loop, "model"), loop)
-    table = Table(database, loop)
-    yield table
-    table.close()
+    brokers = BrokerPair(database, loop)
+    yield brokers
+    brokers.close()
     database.close()
 
 
 @pytest.fixture(scope="package")
-def effort() -> settings:
-    """The same runs each time, unless somebody asks for more. What fails is told as it was found: a race may not end the same way twice."""
-    params = os.environ.get("PROPERTIES")
+def run_settings() -> settings:
+    """The same runs each time, unless `PROPERTIES` is set.
+
+    A failing run is reported as it was found and not shrunk: a race may not end the same way twice.
+    """
+    requested_runs = os.environ.get("PROPERTIES")
     return settings(
-        max_examples=int(params or FEW),
+        max_examples=int(requested_runs or DEFAULT_RUNS),
         stateful_step_count=50,
-        derandomize=params is None,
+        derandomize=requested_runs is None,
         deadline=None,
         database=None,
         phases=[Phase.generate],

@@ -1,9 +1,12 @@
-"""What can happen, as a call to a broker and as a word to the model. Both answers are plain values; whoever runs a step compares them."""
+"""The steps of a run: each calls a broker, and predicts the result with the model.
+
+Both results are plain values, which the state machine compares.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol as Typed
+from typing import Protocol
 from uuid import UUID
 
 from app.errors import NotFound, WrongState
@@ -13,18 +16,21 @@ from app.jobs.schemas import JobCreate
 from app.leases.schemas import ClaimJobs, Heartbeat, HeldLease, Outcome, SentError, Settlement
 from app.server.client import Client
 from tests.model.brokers import Broker
-from tests.model.protocol import DEFAULT_LEASE, Protocol, Told
+from tests.model.lease_model import DEFAULT_LEASE, LeaseModel, SettleResult
 
-Ticket = tuple[UUID, str]
+Lease = tuple[UUID, str]
 _ERROR = SentError(message="it broke")
 
 
-class Step(Typed):
+class Step(Protocol):
     async def call(self, broker: Broker) -> object:
-        """What the broker tells."""
+        """Calls the broker and returns its result."""
 
-    def foretell(self, model: Protocol, told: object) -> object:
-        """What it has to tell; ids and tokens, which nobody can foretell, are learned from what was told."""
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        """Applies the step to the model and returns the expected result.
+
+        Ids and tokens, which cannot be predicted, are learned from the actual result.
+        """
 
 
 @dataclass(frozen=True)
@@ -36,23 +42,24 @@ class Enqueue:
     key: str | None = None
 
     async def call(self, broker: Broker) -> object:
-        job = JobCreate(
+        request = JobCreate(
             job_type="model",
             queue=self.queue,
             priority=self.priority,
             max_attempts=self.max_attempts,
             delay_seconds=self.delay,
         )
-        told, _ = await broker.enqueuer.enqueue(job, {}, f"{self.queue} {self.key}" if self.key else None, FULL_ACCESS)
-        return told.id, told.state, told.attempt, told.deliveries, told.run_at
+        key = f"{self.queue} {self.key}" if self.key else None
+        job, _ = await broker.enqueuer.enqueue(request, {}, key, FULL_ACCESS)
+        return job.id, job.state, job.attempt, job.deliveries, job.run_at
 
-    def foretell(self, model: Protocol, told: object) -> object:
-        assert isinstance(told, tuple)
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        assert isinstance(actual, tuple)
         job = model.jobs[model.keys[self.key]] if self.key in model.keys else None
         if job is None:
-            assert told[0] not in model.jobs, "an id that was given out before"
+            assert actual[0] not in model.jobs, "the id of another job"
             run_at = model.now + timedelta(seconds=self.delay)
-            job = model.enqueue(told[0], priority=self.priority, max_attempts=self.max_attempts, run_at=run_at)
+            job = model.enqueue(actual[0], priority=self.priority, max_attempts=self.max_attempts, run_at=run_at)
         if self.key:
             model.keys[self.key] = job.id
         return job.id, job.state, job.attempt, job.deliveries, job.run_at
@@ -60,83 +67,89 @@ class Enqueue:
 
 @dataclass(frozen=True)
 class Claim:
-    """`cut`: the client has gone, but will repeat the call, as it has a key."""
+    """`disconnects`: the client has disconnected, but will repeat the call, because it has a
+    key.
+    """
 
     queue: str
-    most: int
+    limit: int
     seconds: int
     worker: str
     key: str | None = None
-    cut: bool = False
+    disconnects: bool = False
 
     async def call(self, broker: Broker) -> object:
         client = Client()
-        if self.cut:
-            client.left()
-        request = ClaimJobs(queues=[self.queue], max_jobs=self.most, lease_seconds=self.seconds, worker_id=self.worker)
-        answer = await broker.long_poll.claim(
+        if self.disconnects:
+            client.disconnect()
+        request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, lease_seconds=self.seconds, worker_id=self.worker)
+        response = await broker.long_poll.claim(
             request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS
         )
         return [
-            (job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in answer.jobs
+            (job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in response.jobs
         ]
 
-    def foretell(self, model: Protocol, told: object) -> object:
-        assert isinstance(told, list)
-        tokens = {job_id: token for job_id, token, *_ in told}
-        taken = model.claim(self.most, self.seconds, self.worker, self.key)
-        return [(job.id, model.load(job, tokens.get(job.id)), job.attempt, job.deliveries, job.until) for job in taken]
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        assert isinstance(actual, list)
+        tokens = {job_id: token for job_id, token, *_ in actual}
+        return [
+            (job.id, model.record_token(job, tokens.get(job.id)), job.attempt, job.deliveries, job.lease_expires_at)
+            for job in model.claim(self.limit, self.seconds, self.worker, self.key)
+        ]
 
 
-class Leaving(Client):
-    """There when its claim is sent, which is when it is looked for, and gone when it is answered."""
+class DisconnectingClient(Client):
+    """Connected when its claim is sent, which is the first check, and disconnected afterwards."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._found = 1
+        self._checks_left = 1
 
     @property
-    def gone(self) -> bool:
-        self._found -= 1
-        return self._found < 0
+    def is_disconnected(self) -> bool:
+        self._checks_left -= 1
+        return self._checks_left < 0
 
-    def on_disconnect(self, _tell: Callable[[], None]) -> None:
+    def on_disconnect(self, _handler: Callable[[], None]) -> None:
         pass
 
 
 @dataclass(frozen=True)
-class ClaimUnheard:
-    """By a client that leaves meanwhile: nobody hears the answer, and what was taken goes back."""
+class ClaimAndDisconnect:
+    """A claim whose client disconnects while it runs: no client gets the response, and the jobs
+    are returned.
+    """
 
     queue: str
-    most: int
+    limit: int
     worker: str
 
     async def call(self, broker: Broker) -> object:
-        client = Leaving()
-        request = ClaimJobs(queues=[self.queue], max_jobs=self.most, worker_id=self.worker)
+        client = DisconnectingClient()
+        request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, worker_id=self.worker)
         return (await broker.long_poll.claim(request, None, client, FULL_ACCESS)).jobs
 
-    def foretell(self, model: Protocol, told: object) -> object:
-        for job in model.claim(self.most, DEFAULT_LEASE, self.worker, None):
-            model.end(job, "undo")
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        for job in model.claim(self.limit, DEFAULT_LEASE, self.worker, None):
+            model.end(job, "return")
         return []
 
 
 @dataclass(frozen=True)
-class Word:
+class SettleItem:
     """One settlement."""
 
-    ticket: Ticket
+    lease: Lease
     outcome: Outcome
     delay: int | None = None
     retryable: bool = True
 
-    def sent(self) -> Settlement:
+    def request(self) -> Settlement:
         delay = UNSET if self.delay is None else self.delay
         return Settlement(
-            job_id=self.ticket[0],
-            lease_token=self.ticket[1],
+            job_id=self.lease[0],
+            lease_token=self.lease[1],
             outcome=self.outcome,
             error=_ERROR if self.outcome is Outcome.FAIL else UNSET,
             retryable=self.retryable if self.outcome is Outcome.FAIL else UNSET,
@@ -144,66 +157,68 @@ class Word:
             delay_seconds=(self.delay or 0) if self.outcome is Outcome.SNOOZE else UNSET,
         )
 
-    def foretell(self, model: Protocol) -> Told:
+    def expected(self, model: LeaseModel) -> SettleResult:
         delay = (self.delay or 0) if self.outcome is Outcome.SNOOZE else self.delay
-        return model.settle(*self.ticket, self.outcome.value, delay, retryable=self.retryable)
+        return model.settle(*self.lease, self.outcome.value, delay, retryable=self.retryable)
 
 
 @dataclass(frozen=True)
 class Settle:
-    words: tuple[Word, ...]
+    items: tuple[SettleItem, ...]
 
     async def call(self, broker: Broker) -> object:
-        results = await broker.settlements.settle([word.sent() for word in self.words], FULL_ACCESS)
+        results = await broker.settlements.settle([item.request() for item in self.items], FULL_ACCESS)
         return [
-            Told(result.status, value_or(result.state, ""), value_or(result.attempt, 0), value_or(result.run_at, None))
+            SettleResult(
+                result.status, value_or(result.state, ""), value_or(result.attempt, 0), value_or(result.run_at, None)
+            )
             for result in results
         ]
 
-    def foretell(self, model: Protocol, told: object) -> object:
-        return [word.foretell(model) for word in self.words]
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        return [item.expected(model) for item in self.items]
 
 
 @dataclass(frozen=True)
-class Beat:
+class SendHeartbeat:
     worker: str
-    tickets: tuple[Ticket, ...]
+    leases: tuple[Lease, ...]
     seconds: int | None
     holds_all: bool
 
     async def call(self, broker: Broker) -> object:
         seconds = UNSET if self.seconds is None else self.seconds
-        leases = [HeldLease(job_id=job_id, lease_token=token, lease_seconds=seconds) for job_id, token in self.tickets]
-        answer = await broker.heartbeats.extend(
+        leases = [HeldLease(job_id=job_id, lease_token=token, lease_seconds=seconds) for job_id, token in self.leases]
+        response = await broker.heartbeats.extend(
             Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), FULL_ACCESS
         )
-        beats = [(lease.status, lease.action, value_or(lease.lease_expires_at, None)) for lease in answer.leases]
-        return beats, set(answer.released)
+        statuses = [(lease.status, lease.action, value_or(lease.lease_expires_at, None)) for lease in response.leases]
+        return statuses, set(response.released)
 
-    def foretell(self, model: Protocol, told: object) -> object:
-        beats = [model.extend(*ticket, self.seconds) for ticket in self.tickets]
-        return beats, model.reconcile(self.worker, self.tickets) if self.holds_all else set()
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        statuses = [model.extend(*lease, self.seconds) for lease in self.leases]
+        return statuses, model.reconcile(self.worker, self.leases) if self.holds_all else set()
 
 
 @dataclass(frozen=True)
-class Expire:
+class ExpireLeases:
     async def call(self, broker: Broker) -> object:
-        await broker.expiry.run_once()
+        await broker.lease_rescuer.run_once()
         return None
 
-    def foretell(self, model: Protocol, told: object) -> object:
+    def expected(self, model: LeaseModel, actual: object) -> object:
         model.expire()
         return None
 
 
 @dataclass(frozen=True)
-class Promote:
+class MakeDueJobsReady:
     async def call(self, broker: Broker) -> object:
-        await broker.promotion.run_once()
+        await broker.job_scheduler.run_once()
         return None
 
-    def foretell(self, model: Protocol, told: object) -> object:
-        model.promote()
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        model.make_due_jobs_ready()
         return None
 
 
@@ -218,13 +233,13 @@ class Cancel:
             return 409
         return status
 
-    def foretell(self, model: Protocol, told: object) -> object:
+    def expected(self, model: LeaseModel, actual: object) -> object:
         return model.cancel(self.job_id)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Of a dead letter."""
+    """Replays a dead letter."""
 
     job_id: UUID
 
@@ -234,5 +249,5 @@ class Replay:
         except NotFound:
             return None
 
-    def foretell(self, model: Protocol, told: object) -> object:
+    def expected(self, model: LeaseModel, actual: object) -> object:
         return model.jobs[self.job_id].replays if model.replay(self.job_id) else None

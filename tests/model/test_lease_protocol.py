@@ -1,11 +1,13 @@
-"""Whatever workers, producers, operators and time do, in any order: brokers answer as the model foretells, and the tables say the same."""
+"""Brokers respond as the model predicts, in any order of calls and of time, and so do their
+tables.
+"""
 
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.brokers import Table
-from tests.model.machine import Leases
+from tests.model.brokers import BrokerPair
+from tests.model.state_machine import LeaseStateMachine
 
 
-def test_brokers_keep_the_lease_protocol(table: Table, effort: settings) -> None:
-    run_state_machine_as_test(lambda: Leases(table), settings=effort)  # type: ignore[arg-type]
+def test_brokers_follow_the_lease_model(brokers: BrokerPair, run_settings: settings) -> None:
+    run_state_machine_as_test(lambda: LeaseStateMachine(brokers), settings=run_settings)  # type: ignore[arg-type]
