@@ -145,7 +145,7 @@ class PrimaryConnector:
         highest = self._highest_timelines.get(identity.cluster, 0)
         if identity.timeline < highest:
             raise ServerRefused(
-                f"the server is an old primary: its timeline is {identity.timeline}, "
+                f"the server is a superseded primary: its timeline is {identity.timeline}, "
                 f"another server has reached {highest}"
             )
         self._highest_timelines[identity.cluster] = identity.timeline

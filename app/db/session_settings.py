@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 #  * enable_bitmapscan: plain index scans also lock rows in the order of their ids.
 #  * enable_nestloop: without nested loops the ids of a request are hashed (requeueing 1000 jobs:
 #    27 ms; matched by array position 80 ms).
-#  * enable_sort: without sorts a claim uses the index that has its order. It does not read the whole
-#    lane by its primary key when most jobs are pending (10 jobs behind 10,000 pending ones: 450
-#    buffers; by jobs_ready 80).
+#  * enable_sort: without sorts a claim uses the index that has its order. It does not read the
+#    whole lane by its primary key when most jobs are pending (10 jobs behind 10,000 pending ones:
+#    450 buffers; by jobs_ready 80).
 #
 # plan_cache_mode is not set: Citus needs custom plans.
 _PLANS = {

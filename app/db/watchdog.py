@@ -68,7 +68,7 @@ class Watchdog:
             await asyncio.sleep(OTHER_HOSTS_SECONDS)
             try:
                 await self._connector.probe_other_hosts()
-            except Exception:  # any error: without this loop an old primary would be trusted
+            except Exception:  # any error: without this loop a superseded primary would be trusted
                 log.exception("probing the other database hosts failed")
 
     async def run_once(self) -> None:

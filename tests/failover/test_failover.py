@@ -66,12 +66,8 @@ def test_asynchronous_failover_makes_tokens_stale_and_redelivers_jobs(asynchrono
         claimed = api.claim_one()
         lost = api.enqueue(key="k")
         asynchronous.fail_over()
-        assert (
-            post_until_available(api, f"/jobs/{claimed['id']}/complete", {"lease_token": claimed["lease_token"]})[
-                "code"
-            ]
-            == "lease_lost"
-        )
+        stale = {"lease_token": claimed["lease_token"]}
+        assert post_until_available(api, f"/jobs/{claimed['id']}/complete", stale)["code"] == "lease_lost"
         assert api.job(completed["id"])["state"] == "running"
         assert api.complete(completed)["status"] == "settled"
         assert api.http.get(f"/jobs/{lost['id']}").status_code == 404

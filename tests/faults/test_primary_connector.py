@@ -1,5 +1,6 @@
-"""Which servers the broker uses: no standby, and no old primary that a newer one has replaced. See
-docs/reliability/rules.md#r10, docs/reliability/faults.md#c15 and #c16."""
+"""Which servers the broker uses: no standby, and no superseded primary. See
+docs/reliability/rules.md#r10, docs/reliability/faults.md#c15 and #c16.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,8 +26,8 @@ WRITTEN = "SELECT array_agg(chore ORDER BY chore) FROM leaders"
 
 
 class TwoPrimaries(NamedTuple):
-    """An old primary that still runs, and the server that replaced it: copies of one cluster, on
-    timelines 1 and 2.
+    """A superseded primary that still runs, and the server that replaced it: copies of one cluster,
+    on timelines 1 and 2.
     """
 
     old: Server
@@ -69,7 +70,7 @@ def test_standby_is_refused_and_reported_by_readyz(start: StartServer) -> None:
         assert api.get("/livez")["status"] == "alive"
 
 
-def test_old_primary_is_refused_by_a_process_that_has_seen_a_newer_timeline(
+def test_superseded_primary_is_refused_by_a_process_that_has_seen_a_newer_timeline(
     primaries: TwoPrimaries, address: Callable[[Server], str], loop: Loop
 ) -> None:
     with open_database(address(primaries.new), loop) as db:
@@ -78,7 +79,7 @@ def test_old_primary_is_refused_by_a_process_that_has_seen_a_newer_timeline(
         db.terminate()
         for _ in range(3):
             with pytest.raises(
-                DatabaseUnavailable, match="old primary: its timeline is 1, another server has reached 2"
+                DatabaseUnavailable, match="superseded primary: its timeline is 1, another server has reached 2"
             ) as error:
                 loop.run(db.rows(WRITE, "on the old one"))
         assert error.value.outcome == "not_done"
@@ -87,7 +88,7 @@ def test_old_primary_is_refused_by_a_process_that_has_seen_a_newer_timeline(
     assert primaries.old.open(loop).value(WRITTEN) is None
 
 
-def test_old_primary_is_accepted_by_a_process_that_has_seen_no_newer_timeline(
+def test_superseded_primary_is_accepted_by_a_process_that_has_seen_no_newer_timeline(
     primaries: TwoPrimaries, address: Callable[[Server], str], loop: Loop
 ) -> None:
     """The control: nothing else refuses it."""
@@ -114,10 +115,13 @@ def test_unreachable_hosts_of_several_are_skipped(start: StartServer, loop: Loop
         eventually(lambda: _timeline(db, loop) == "00000001")
 
 
-def test_promotion_of_another_host_terminates_connections_to_the_old_primary(
+def test_promotion_of_another_host_terminates_connections_to_the_superseded_primary(
     start: StartServer, loop: Loop, eventually: Eventually
 ) -> None:
-    """The old primary does not know that it was replaced. The other host reports the new timeline."""
+    """The superseded primary does not know that it was replaced.
+
+    The other host reports the new timeline.
+    """
     old, new = start(), start(standby=True)
     with open_database(dsn_of(old, new), loop) as db:
         loop.run(db.rows(WRITE, "before"))

@@ -1,5 +1,5 @@
-"""Servers that must get no writes: an old primary that does not know that it was replaced, and a
-standby.
+"""Servers that must get no writes: a superseded primary that does not know that it was replaced,
+and a standby.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def api(broker: RunningBroker) -> Api:
 def replace_primary(pair: Pair, api: Api, eventually: Eventually) -> None:
     """Promotes the standby and waits until the broker uses it.
 
-    Then starts the old primary again, which is first in the list of hosts.
+    Then starts the superseded primary again, which is first in the list of hosts.
     """
     api.enqueue()
     pair.wait_for_replay()
@@ -55,7 +55,9 @@ def enqueue_acknowledged(api: Api, count: int) -> set[str]:
     return ids
 
 
-def test_old_primary_that_comes_back_gets_no_writes(asynchronous: Pair, api: Api, eventually: Eventually) -> None:
+def test_superseded_primary_that_comes_back_gets_no_writes(
+    asynchronous: Pair, api: Api, eventually: Eventually
+) -> None:
     replace_primary(asynchronous, api, eventually)
     assert asynchronous.on_standby.value(END_SESSIONS) > 0
     ids = enqueue_acknowledged(api, 20)
@@ -63,7 +65,7 @@ def test_old_primary_that_comes_back_gets_no_writes(asynchronous: Pair, api: Api
     assert len(asynchronous.on_primary.rows(IDS)) == 1
 
 
-def test_old_primary_acknowledges_writes_without_the_timeline_check(
+def test_superseded_primary_acknowledges_writes_without_the_timeline_check(
     asynchronous: Pair, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: the driver uses the first host that accepts writes."""
@@ -90,7 +92,7 @@ def test_new_broker_finds_the_current_one_of_two_primaries(
     assert ids <= {row["id"] for row in asynchronous.on_standby.rows(IDS)}
 
 
-def test_old_primary_is_refused_even_if_it_is_the_only_server(
+def test_superseded_primary_is_refused_even_if_it_is_the_only_server(
     asynchronous: Pair, api: Api, eventually: Eventually
 ) -> None:
     replace_primary(asynchronous, api, eventually)
