@@ -25,7 +25,7 @@ def require_scopes(scopes: frozenset[Scope], *, all_queues: bool) -> Any:
     """A route dependency: the caller needs one of the scopes, and access to what the path names.
 
     It runs before the body is parsed, and before a large body has arrived: the bytes of an
-    unauthenticated caller are not worth the work. `all_queues`: the key needs access to every queue.
+    unauthenticated caller are not worth the work. `all_queues`: the key needs access to all queues.
     """
 
     async def check_access(request: Request) -> None:

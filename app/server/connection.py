@@ -209,7 +209,7 @@ class HardenedConnection(HttpToolsProtocol):
         """Starts the request, or appends it to the pipeline if another one is active.
 
         A request with a small body starts when the body is complete. One with a large body, or with
-        `Expect: 100-continue`, starts when its head is complete. The connection notices a disconnect
+        `Expect: 100-continue`, starts when its head is complete. The connection notices disconnects
         only while it reads. Therefore it reads pipelined requests, as long as they are small.
         """
         if self._active is None:

@@ -78,11 +78,11 @@ def known_values(broker: RunningBroker, queue: str) -> dict[str, list[str]]:
     api.put(f"/schedules/{queue}", {"cron": "0 0 1 1 *", "job": {"queue": queue, "job_type": "test"}})
     jobs = [api.dead_letter(), api.enqueue()]
     api.complete(api.claim_one())
-    held = [api.enqueue() and api.claim_one(worker_id=queue, lease_seconds=3600) for _ in range(2)]
-    jobs += [*held, api.enqueue(), api.enqueue(delay_seconds=3600)]
+    leased_jobs = [api.enqueue() and api.claim_one(worker_id=queue, lease_seconds=3600) for _ in range(2)]
+    jobs += [*leased_jobs, api.enqueue(), api.enqueue(delay_seconds=3600)]
     return {
         "job_id": [job["id"] for job in jobs],
-        "lease_token": [job["lease_token"] for job in held],
+        "lease_token": [job["lease_token"] for job in leased_jobs],
         "key_id": [api.post("/api-keys", {"name": queue, "scopes": ["read"]}, status=201)["id"]],
         **{name: [queue] for name in ("name", "queue", "worker_id")},
     }

@@ -76,22 +76,22 @@ def test_no_lease_token_is_ever_logged(broker_and_log: tuple[RunningBroker, Path
     api = Api(broker.http, "logged-leases")
     for _ in range(5):
         api.enqueue(payload={"secret": "canary-payload"})
-    held = [api.claim_one(worker_id="w1", key=f"key-{number}") for number in range(5)]
-    api.heartbeat("w1", *held, holds_all=True)
-    api.heartbeat_one(held[0], checkpoint={"x": 1})
-    api.complete(held[0])
-    api.complete(held[0])
-    api.fail(held[0], status=409)
-    api.fail(held[1], "canary-message", retryable=False)
-    api.snooze(held[2], 60)
-    api.release(held[3])
-    api.settle({"job_id": held[4]["id"], "lease_token": held[4]["lease_token"], "outcome": "complete"})
-    api.post(f"/jobs/{held[4]['id']}/complete", {"lease_token": held[4]["lease_token"], "typo": 1}, status=422)
+    jobs = [api.claim_one(worker_id="w1", key=f"key-{number}") for number in range(5)]
+    api.heartbeat("w1", *jobs, holds_all=True)
+    api.heartbeat_one(jobs[0], checkpoint={"x": 1})
+    api.complete(jobs[0])
+    api.complete(jobs[0])
+    api.fail(jobs[0], status=409)
+    api.fail(jobs[1], "canary-message", retryable=False)
+    api.snooze(jobs[2], 60)
+    api.release(jobs[3])
+    api.settle({"job_id": jobs[4]["id"], "lease_token": jobs[4]["lease_token"], "outcome": "complete"})
+    api.post(f"/jobs/{jobs[4]['id']}/complete", {"lease_token": jobs[4]["lease_token"], "typo": 1}, status=422)
     broker.http.get("/livez", headers={"X-Request-Id": "last-of-leases"})
     lines(file, "last-of-leases")
     text = file.read_text()
-    assert held[0]["id"] in text, "these requests were logged"
-    assert [job["lease_token"] for job in held if job["lease_token"] in text] == []
+    assert jobs[0]["id"] in text, "these requests were logged"
+    assert [job["lease_token"] for job in jobs if job["lease_token"] in text] == []
     assert "canary" not in text
 
 
