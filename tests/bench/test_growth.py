@@ -46,13 +46,13 @@ def save(report: Report, folder: Path) -> None:
 def test_newest_run_with_all_paths_is_used(tmp_path: Path) -> None:
     for report in (complete_run("2026-01-01"), complete_run("2026-01-02"), run(row("enqueue_1"), date="2026-01-03")):
         save(report, tmp_path)
-    assert growth.newest(tmp_path).date == "2026-01-02"
+    assert growth.newest_report(tmp_path).date == "2026-01-02"
 
 
 def test_missing_run_exits_with_the_command_to_run(tmp_path: Path) -> None:
     save(run(row("enqueue_1")), tmp_path)
     with pytest.raises(SystemExit, match="make bench"):
-        growth.newest(tmp_path)
+        growth.newest_report(tmp_path)
 
 
 def test_cost_of_a_lifecycle_is_the_sum_of_its_paths_and_a_lane_has_the_rate_of_the_slower_path() -> None:
@@ -91,16 +91,18 @@ def test_primary_is_added_when_wal_or_cores_are_exhausted() -> None:
 
 def test_deployment_grows_from_one_machine_to_one_postgres_to_citus() -> None:
     result = growth.cost(complete_run(), BATCHES, wal=1_000)
-    assert [growth.place(growth.need(rate, BATCHES, result)).partition(" of")[0] for rate in (100, 20_000)] == [
+    assert [
+        growth.describe_deployment(growth.need(rate, BATCHES, result)).partition(" of")[0] for rate in (100, 20_000)
+    ] == [
         "one machine",
         "one Postgres",
     ]
-    assert growth.place(growth.need(1_000_000, BATCHES, result)).startswith("Citus, ")
-    assert growth.carried(result) == pytest.approx(2 * UTILIZATION * 1e6 / (100 + 40 * MAINTENANCE_FACTOR))
+    assert growth.describe_deployment(growth.need(1_000_000, BATCHES, result)).startswith("Citus, ")
+    assert growth.lives_per_second(result) == pytest.approx(2 * UTILIZATION * 1e6 / (100 + 40 * MAINTENANCE_FACTOR))
 
 
 def test_text_has_a_line_for_every_rate_and_every_assumption() -> None:
-    text = growth.written(complete_run(), wal=1_000, buffers=9)
+    text = growth.render(complete_run(), wal=1_000, buffers=9)
     assert all(text.count(f"\n| {rate:,} | ") == len(growth.SHAPES) for rate in growth.RATES)
     assert all(
         f"`{name}`" in text
@@ -124,6 +126,6 @@ def test_costs_are_read_from_the_column_with_the_fullest_tables() -> None:
 
 def test_only_the_text_between_the_markers_is_replaced() -> None:
     page = PAGE.read_text()
-    assert growth.replaced(f"before\n{BEGIN}\nold\n{END}\nafter", "new") == f"before\n{BEGIN}\nnew\n{END}\nafter"
+    assert growth.replace_part(f"before\n{BEGIN}\nold\n{END}\nafter", "new") == f"before\n{BEGIN}\nnew\n{END}\nafter"
     assert page.count(BEGIN) == page.count(END) == 1
-    assert growth.replaced(page, page.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]) == page
+    assert growth.replace_part(page, page.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]) == page

@@ -25,7 +25,7 @@ def min_round_trips(calls: Tally) -> int:
 def test_every_policy_has_rows_for_calls_with_one_job_and_with_many(rows: Rows) -> None:
     names = [f"claim: {policy.name}" for policy in POLICIES] + [f"enqueue: {case.name}" for case in ENQUEUE_CASES]
     assert list(rows) == [(name, n) for name in names for n in (1, 100)]
-    assert {row.written().count("|") for row in rows.values()} == {
+    assert {row.to_markdown().count("|") for row in rows.values()} == {
         line.count("|") for line in HEAD.strip().splitlines()
     }
 
@@ -34,13 +34,13 @@ def test_every_policy_has_rows_for_calls_with_one_job_and_with_many(rows: Rows) 
 @pytest.mark.parametrize("verb", ["claim", "enqueue"])
 def test_queue_without_policies_needs_one_statement(rows: Rows, verb: str, n: int) -> None:
     row = rows[f"{verb}: none", n]
-    assert (min_round_trips(row.path), min_round_trips(row.beside)) == (1, 1)
+    assert (min_round_trips(row.path), min_round_trips(row.baseline)) == (1, 1)
     assert all(call.buffers > 0 and call.wal > 0 for call in row.path)
-    assert sum(call.wal for call in row.group_scheduler) == 0
+    assert sum(call.wal for call in row.admissions) == 0
 
 
 @pytest.mark.parametrize("n", [1, 100])
 def test_group_admission_is_not_on_the_path_of_a_claim(rows: Rows, n: int) -> None:
     row = rows["claim: 1 per group, 100 groups", n]
     assert min_round_trips(row.path) == 1
-    assert sum(call.wal for call in row.group_scheduler) > 0
+    assert sum(call.wal for call in row.admissions) > 0
