@@ -9,7 +9,7 @@ from tests.chaos.options import parse
 def main() -> int:
     summary = run(parse())
     print(f"\n{summary.table()}")
-    return 0 if summary.clean else 1
+    return 0 if summary.is_clean else 1
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def prepare() -> None:
         mutants.apply(name)
 
 
-def tell_tasks(_signal: int, _frame: FrameType | None) -> None:
+def print_tasks(_signal: int, _frame: FrameType | None) -> None:
     """What a broker waits for that does not end: asked for by SIGUSR1, told in its log."""
     for task in (thing for thing in gc.get_objects() if isinstance(thing, asyncio.Task)):
         if not task.done():
@@ -35,7 +35,7 @@ def tell_tasks(_signal: int, _frame: FrameType | None) -> None:
 
 def main(_args: list[str]) -> None:
     prepare()
-    signal.signal(signal.SIGUSR1, tell_tasks)
+    signal.signal(signal.SIGUSR1, print_tasks)
     sys.argv = ["longshore", "serve"]
     product()
 

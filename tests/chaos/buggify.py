@@ -13,31 +13,31 @@ import asyncpg
 KINDS = ("before", "after", "delay", "drop", "refused")
 
 
-class Tricky(asyncpg.Connection):
+class FaultyConnection(asyncpg.Connection):
     """The dice are the class's: one seed per process."""
 
-    dice = random.Random(0)
+    rng = random.Random(0)
     rate = 0.0
 
     async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
-        return await self._tricked(lambda: super(Tricky, self).fetch(query, *args, **options))
+        return await self._with_fault(lambda: super(FaultyConnection, self).fetch(query, *args, **options))
 
     async def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
-        return await self._tricked(lambda: super(Tricky, self).fetchrow(query, *args, **options))
+        return await self._with_fault(lambda: super(FaultyConnection, self).fetchrow(query, *args, **options))
 
     async def fetchval(self, query: str, *args: Any, **options: Any) -> Any:
-        return await self._tricked(lambda: super(Tricky, self).fetchval(query, *args, **options))
+        return await self._with_fault(lambda: super(FaultyConnection, self).fetchval(query, *args, **options))
 
     async def execute(self, query: str, *args: Any, **options: Any) -> Any:
         """Transactions begin and commit through here: a commit may happen and not be heard of."""
-        return await self._tricked(lambda: super(Tricky, self).execute(query, *args, **options))
+        return await self._with_fault(lambda: super(FaultyConnection, self).execute(query, *args, **options))
 
-    async def _tricked(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        if self.dice.random() >= self.rate:
+    async def _with_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        if self.rng.random() >= self.rate:
             return await call()
-        kind = self.dice.choice(KINDS)
+        kind = self.rng.choice(KINDS)
         if kind == "delay":
-            await asyncio.sleep(self.dice.uniform(0.01, 0.3))
+            await asyncio.sleep(self.rng.uniform(0.01, 0.3))
             return await call()
         if kind == "refused":
             raise asyncpg.LockNotAvailableError("buggify")
@@ -49,10 +49,10 @@ class Tricky(asyncpg.Connection):
 
 def install(rate: float, seed: str) -> None:
     """From now on every pool of this process is made of tricky connections."""
-    Tricky.rate, Tricky.dice = rate, random.Random(seed)
+    FaultyConnection.rate, FaultyConnection.rng = rate, random.Random(seed)
     plain = asyncpg.create_pool
 
     def create_pool(*args: Any, **options: Any) -> Any:
-        return plain(*args, connection_class=Tricky, **options)
+        return plain(*args, connection_class=FaultyConnection, **options)
 
     asyncpg.create_pool = create_pool

@@ -14,15 +14,15 @@ import httpx
 import msgspec
 
 from tests.chaos.database import Postgres
-from tests.chaos.nursery import Child, Nursery
+from tests.chaos.fork_server import ChildProcess, ForkServer
 from tests.chaos.options import Options, to_json
-from tests.chaos.proxy import Mode, Order
-from tests.chaos.standby import Replicated
+from tests.chaos.proxy import Mode, Command
+from tests.chaos.standby import ReplicatedPostgres
 from tests.chaos.workload import QUEUES, SCHEDULES, WORK
 from tests.ports import free_ports
 
 BROKER_SETTINGS = {"LONGSHORE_LOG_LEVEL": "error", "LONGSHORE_SWEEP_SECONDS": "0.2", "LONGSHORE_POLL_SECONDS": "0.5"}
-GOING = 20.0  # seconds in which a broker that is asked to go must be gone: its own limits come to 10
+SHUTDOWN_SECONDS = 20.0  # seconds in which a broker that is asked to go must be gone: its own limits come to 10
 
 
 class Network:
@@ -33,23 +33,23 @@ class Network:
             command = [sys.executable, "-m", "tests.chaos.proxy"]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
 
-    def tell(self, order: Order) -> None:
+    def send(self, command: Command) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+        self._process.stdin.write(msgspec.json.encode(command) + b"\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline(), "the proxy is gone"
 
-    def lead(self, leg: str, place: str, target: str) -> None:
-        self.aim(leg, target)
-        self.tell(Order(leg, "listen", place=place))
+    def open_link(self, link: str, address: str, target: str) -> None:
+        self.set_target(link, target)
+        self.send(Command(link, "listen", address=address))
 
-    def aim(self, leg: str, target: str) -> None:
-        self.tell(Order(leg, "target", place=target))
+    def set_target(self, link: str, target: str) -> None:
+        self.send(Command(link, "target", address=target))
 
-    def set_mode(self, legs: list[str], mode: Mode, *, late: bool = False) -> None:
-        for leg in legs:
-            self.tell(Order(leg, "mode", mode=mode, late=late))
+    def set_mode(self, links: list[str], mode: Mode, *, late: bool = False) -> None:
+        for link in links:
+            self.send(Command(link, "mode", mode=mode, late=late))
 
     def close(self) -> None:
         self._process.communicate()
@@ -62,16 +62,16 @@ class Cluster:
         self.history = folder / "history"
         self.history.mkdir(parents=True)
         self._sockets = tempfile.TemporaryDirectory(prefix="chaos-")
-        self.postgres = Replicated() if replicated else Postgres(folder / "postgres")
+        self.postgres = ReplicatedPostgres() if replicated else Postgres(folder / "postgres")
         self.network = Network(folder / "proxy.log")
-        self.nursery = Nursery(folder / "nursery.log")
+        self.fork_server = ForkServer(folder / "nursery.log")
         self._ports = free_ports(2 * options.brokers)
-        self.brokers: list[Child] = []
-        self.stubborn = 0  # brokers that did not go when they were asked to
-        self.producers: list[Child] = []
-        self.operators: list[Child] = []
+        self.brokers: list[ChildProcess] = []
+        self.hung_brokers = 0  # brokers that did not go when they were asked to
+        self.producers: list[ChildProcess] = []
+        self.operators: list[ChildProcess] = []
         self._api_keys = ApiKeyPairs(folder / "keys.json")
-        self.workers = Workers(options, self.nursery, self.history, self.bases)
+        self.workers = Workers(options, self.fork_server, self.history, self.bases)
 
     @property
     def bases(self) -> list[str]:
@@ -93,79 +93,79 @@ class Cluster:
         for number in self.numbers:
             folder = Path(self._sockets.name) / str(number)
             folder.mkdir()
-            self.network.lead(f"db{number}", f"{folder}/.s.PGSQL.5432", self.postgres.socket)
-            self.network.lead(
+            self.network.open_link(f"db{number}", f"{folder}/.s.PGSQL.5432", self.postgres.socket)
+            self.network.open_link(
                 f"client{number}", str(self._ports[self.options.brokers + number]), str(self._ports[number])
             )
-        self.network.lead("sql", f"{self._sockets.name}/.s.PGSQL.5432", self.postgres.socket)
+        self.network.open_link("sql", f"{self._sockets.name}/.s.PGSQL.5432", self.postgres.socket)
         self.brokers = [self._start_broker(number) for number in self.numbers]
         for number in self.numbers:
-            self.await_ready(number)
+            self.wait_until_ready(number)
         self._configure()
 
-    def _start_broker(self, number: int) -> Child:
+    def _start_broker(self, number: int) -> ChildProcess:
         env = BROKER_SETTINGS | {
             "LONGSHORE_PORT": str(self._ports[number]),
-            "DATABASE_URL": self.postgres.dsn_through(Path(self._sockets.name) / str(number)),
+            "DATABASE_URL": self.postgres.dsn_of_proxy(Path(self._sockets.name) / str(number)),
         }
         env |= {
             "CHAOS_MUTANT": self.options.mutant,
             "CHAOS_BUGGIFY": f"{self.options.buggify}:{self.options.seed}/{number}",
         }
-        return self.nursery.bear("broker", log=self.folder / f"broker{number}.log", env=env)
+        return self.fork_server.fork("broker", log=self.folder / f"broker{number}.log", env=env)
 
     def restart_broker(self, number: int) -> None:
         """Whatever became of the old one."""
-        self.brokers[number].end()
+        self.brokers[number].kill()
         self.brokers[number] = self._start_broker(number)
-        self.await_ready(number)
+        self.wait_until_ready(number)
 
-    def ask_to_go(self, number: int) -> None:
+    def terminate_broker(self, number: int) -> None:
         """SIGTERM. One that does not go says in its log what it waits for; the verdict counts it."""
         self.brokers[number].send_signal(signal.SIGTERM)
-        self._await_end(number)
+        self._wait_for_exit(number)
 
-    def ask_all_to_go(self) -> None:
+    def terminate_all_brokers(self) -> None:
         """Stops all brokers at once, at the end of a run."""
         for broker in self.brokers:
             broker.send_signal(signal.SIGTERM)
         for number in self.numbers:
-            self._await_end(number)
+            self._wait_for_exit(number)
 
-    def _await_end(self, number: int) -> None:
-        if not self.brokers[number].ended(GOING):
-            self.stubborn += 1
+    def _wait_for_exit(self, number: int) -> None:
+        if not self.brokers[number].has_exited_within(SHUTDOWN_SECONDS):
+            self.hung_brokers += 1
             self.brokers[number].send_signal(signal.SIGUSR1)
-            self.brokers[number].ended(1)
+            self.brokers[number].has_exited_within(1)
 
-    def await_ready(self, number: int) -> None:
+    def wait_until_ready(self, number: int) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with suppress(httpx.TransportError):
                 if httpx.get(f"{self.direct(number)}/livez", timeout=2).status_code == 200:
                     return
-            assert self.brokers[number].alive, f"broker {number} ended: see {self.folder}"
+            assert self.brokers[number].is_alive, f"broker {number} ended: see {self.folder}"
             time.sleep(0.05)
         raise AssertionError(f"broker {number} does not serve: see {self.folder}")
 
     def restart_postgres(self) -> None:
         self.postgres.restart()
-        self.find_postgres()
+        self.retarget_links()
 
-    def find_postgres(self) -> None:
+    def retarget_links(self) -> None:
         """Its socket has another place each time."""
-        for leg in ("sql", *(f"db{number}" for number in self.numbers)):
-            self.network.aim(leg, self.postgres.socket)
+        for link in ("sql", *(f"db{number}" for number in self.numbers)):
+            self.network.set_target(link, self.postgres.socket)
 
     def _configure(self) -> None:
         with self.http() as http:
             self._api_keys.create(http)
         with self.http() as http:
             for name, config in QUEUES.items():
-                persist(http, f"/queues/{name}", config)
+                put_with_retries(http, f"/queues/{name}", config)
             for name, seconds in SCHEDULES.items() if self.options.schedules else ():
                 job = {"queue": WORK, "job_type": "tick", "payload": {"schedule": name}}
-                persist(http, f"/schedules/{name}", {"every_seconds": seconds, "misfire": "all", "job": job})
+                put_with_retries(http, f"/schedules/{name}", {"every_seconds": seconds, "misfire": "all", "job": job})
 
     def http(self, timeout: float = 20) -> httpx.Client:
         """A client of the harness itself, without proxies, with an administrator's key."""
@@ -173,15 +173,17 @@ class Cluster:
 
     def start_clients(self) -> None:
         options, history, bases = to_json(self.options), str(self.history), ",".join(self.bases)
-        sql = self.postgres.dsn_through(Path(self._sockets.name))
+        sql = self.postgres.dsn_of_proxy(Path(self._sockets.name))
         for number in range(self.options.producers):
             args = (options, str(number), history, bases, sql)
-            self.producers.append(self.nursery.bear("producer", *args, log=self.folder / "producers.log"))
+            self.producers.append(self.fork_server.fork("producer", *args, log=self.folder / "producers.log"))
         self.workers.start()
         if self.options.operator:
-            doomed = ",".join(self._api_keys.doomed)
+            keys_to_revoke = ",".join(self._api_keys.keys_to_revoke)
             self.operators.append(
-                self.nursery.bear("operator", options, history, bases, doomed, log=self.folder / "operators.log")
+                self.fork_server.fork(
+                    "operator", options, history, bases, keys_to_revoke, log=self.folder / "operators.log"
+                )
             )
 
     def end_operators(self) -> None:
@@ -189,16 +191,16 @@ class Cluster:
         for operator in self.operators:
             operator.send_signal(signal.SIGTERM)
         for operator in self.operators:
-            assert operator.ended(60), f"the operator does not end: see {self.folder}"
+            assert operator.has_exited_within(60), f"the operator does not end: see {self.folder}"
 
     def stop(self) -> None:
         """In the order of dependence; whatever is stopped or dead already is no hindrance."""
         self.workers.stop()
         for process in (*self.producers, *self.operators, *self.brokers):
-            process.end()
+            process.kill()
         self.postgres.stop()
         self.network.close()
-        self.nursery.close()
+        self.fork_server.close()
         self._sockets.cleanup()
 
 
@@ -210,7 +212,7 @@ class ApiKeyPairs:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._admin = ""
-        self.doomed: list[str] = []
+        self.keys_to_revoke: list[str] = []
 
     @property
     def headers(self) -> dict[str, str]:
@@ -224,7 +226,7 @@ class ApiKeyPairs:
             first, second = (self._create(http, role, scopes) for _ in range(2))
             tokens[role] = {first["id"]: first["key"], second["id"]: second["key"]}
             if role != "operator":
-                self.doomed.append(first["id"])
+                self.keys_to_revoke.append(first["id"])
         self._file.write_bytes(msgspec.json.encode(tokens))
 
     def _create(self, http: httpx.Client, name: str, scopes: list[str]) -> dict[str, str]:
@@ -241,51 +243,51 @@ class ApiKeyPairs:
 class Workers:
     """Worker processes, each started again under a new name when it has died: a machine that comes back knows nothing."""
 
-    def __init__(self, options: Options, nursery: Nursery, history: Path, bases: list[str]) -> None:
+    def __init__(self, options: Options, fork_server: ForkServer, history: Path, bases: list[str]) -> None:
         self._options = options
-        self._nursery = nursery
+        self._nursery = fork_server
         self._history = history
         self._bases = bases
-        self._lives = [0] * options.workers
-        self.processes: list[Child] = []
+        self._starts = [0] * options.workers
+        self.processes: list[ChildProcess] = []
         self._stopping = threading.Event()
-        self._watch = threading.Thread(target=self._revive, name="workers", daemon=True)
+        self._watch = threading.Thread(target=self._restart_dead, name="workers", daemon=True)
 
     def start(self) -> None:
         self.processes = [self._start(number) for number in range(self._options.workers)]
         self._watch.start()
 
-    def _start(self, number: int) -> Child:
-        self._lives[number] += 1
-        args = (to_json(self._options), f"w{number}.{self._lives[number]}", str(self._history), ",".join(self._bases))
-        return self._nursery.bear("worker", *args, log=self._history.parent / "workers.log")
+    def _start(self, number: int) -> ChildProcess:
+        self._starts[number] += 1
+        args = (to_json(self._options), f"w{number}.{self._starts[number]}", str(self._history), ",".join(self._bases))
+        return self._nursery.fork("worker", *args, log=self._history.parent / "workers.log")
 
-    def _revive(self) -> None:
+    def _restart_dead(self) -> None:
         while not self._stopping.wait(0.1):
             for number, process in enumerate(self.processes):
-                if not process.alive:
+                if not process.is_alive:
                     self.processes[number] = self._start(number)
 
     def finish(self) -> None:
         """They end what they have in hand."""
-        self._leave_dead()
+        self._stop_restarting()
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            process.ended(30)
+            process.has_exited_within(30)
 
     def stop(self) -> None:
-        self._leave_dead()
+        self._stop_restarting()
         for process in self.processes:
-            process.end()
+            process.kill()
 
-    def _leave_dead(self) -> None:
+    def _stop_restarting(self) -> None:
         self._stopping.set()
         if self._watch.is_alive():
             self._watch.join()
 
 
-def persist(http: httpx.Client, path: str, body: dict[str, object]) -> None:
+def put_with_retries(http: httpx.Client, path: str, body: dict[str, object]) -> None:
     """A PUT says how it shall be: it may be repeated until it is."""
     for _ in range(20):
         response = http.put(path, json=body)

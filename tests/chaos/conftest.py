@@ -2,15 +2,15 @@
 
 import pytest
 
-from tests.chaos.story import Story
+from tests.chaos.history_builder import HistoryBuilder
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def history() -> HistoryBuilder:
+    return HistoryBuilder()
 
 
 @pytest.fixture
-def enqueued(story: Story) -> Story:
-    story.enqueue(0, "a")
-    return story
+def enqueued(history: HistoryBuilder) -> HistoryBuilder:
+    history.enqueue(0, "a")
+    return history

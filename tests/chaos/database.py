@@ -25,7 +25,7 @@ CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS
     'SELECT pg_catalog.now() + (SELECT by FROM public.clock_jump)';
 ALTER DATABASE postgres SET search_path = public, pg_catalog;
 """
-WITNESS = Path(__file__).with_name("witness.sql").read_text()
+WITNESS = Path(__file__).with_name("audit_log.sql").read_text()
 # Postgres detects a deadlock before the brokers' lock timeout (1.1 s), and logs it in English, so that it can be counted.
 # Only commits that wait for it are flushed: what a session with synchronous_commit off has committed is lost when the server is killed.
 OPTIONS = {
@@ -81,7 +81,7 @@ class Postgres:
         asked = parse_qs(urlsplit(self.dsn).query)
         return f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}"
 
-    def dsn_through(self, folder: Path) -> str:
+    def dsn_of_proxy(self, folder: Path) -> str:
         return f"postgresql://postgres@/postgres?host={folder}&port=5432"
 
     def signal(self, sign: signal.Signals) -> None:
@@ -102,20 +102,20 @@ class Postgres:
         return self.rows(sql, *args)[0][0]
 
     def execute(self, sql: str) -> None:
-        asyncio.run(self._do(sql))
+        asyncio.run(self._execute(sql))
 
     @contextmanager
-    def holding(self, *statements: str, sessions: int = 1) -> Iterator[None]:
+    def open_transactions(self, *statements: str, sessions: int = 1) -> Iterator[None]:
         """Sessions that have done this in a transaction, and sit there."""
         with asyncio.Runner() as runner:
-            held = [runner.run(self._hold(statements)) for _ in range(sessions)]
+            held = [runner.run(self._open_transaction(statements)) for _ in range(sessions)]
             try:
                 yield
             finally:
                 for connection in filter(None, held):
                     connection.terminate()
 
-    async def _hold(self, statements: tuple[str, ...]) -> "asyncpg.Connection[asyncpg.Record] | None":
+    async def _open_transaction(self, statements: tuple[str, ...]) -> "asyncpg.Connection[asyncpg.Record] | None":
         try:
             connection = await asyncpg.connect(self.dsn)
         except asyncpg.TooManyConnectionsError:
@@ -131,7 +131,7 @@ class Postgres:
         finally:
             await connection.close()
 
-    async def _do(self, sql: str) -> None:
+    async def _execute(self, sql: str) -> None:
         connection = await asyncpg.connect(self.dsn)
         try:
             await connection.execute(sql)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from tests.chaos import final, history
+from tests.chaos import final_state, history
 from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
 from tests.chaos.facts import Facts, Fault
-from tests.chaos.nemeses import FULL, clash, wanted
+from tests.chaos.nemeses import FULL, conflict, enabled_nemeses
 from tests.chaos.options import Options, from_json, to_json
 from tests.chaos.progress import Progress
 from tests.chaos.report import Report, report
@@ -29,20 +29,20 @@ def run(options: Options) -> Report:
     began = time.monotonic()
     (folder / "options.json").write_text(to_json(options))
     with running(options, folder) as cluster:
-        (folder / "final.json").write_bytes(msgspec.json.encode(Run(cluster).through()))
-    summary = judge(folder, seconds=time.monotonic() - began)
-    if summary.clean and not options.keep:
+        (folder / "final.json").write_bytes(msgspec.json.encode(Run(cluster).execute()))
+    summary = evaluate(folder, seconds=time.monotonic() - began)
+    if summary.is_clean and not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return summary
 
 
-def judge(folder: Path, *, seconds: float = 0) -> Report:
+def evaluate(folder: Path, *, seconds: float = 0) -> Report:
     """Checks the files of a run."""
     faults = (folder / "faults.jsonl").read_bytes().splitlines() if (folder / "faults.jsonl").exists() else []
     facts = Facts(
         history.read(folder / "history"),
         [msgspec.json.decode(line, type=Fault) for line in faults],
-        msgspec.json.decode((folder / "final.json").read_bytes(), type=final.Final),
+        msgspec.json.decode((folder / "final.json").read_bytes(), type=final_state.FinalState),
         from_json((folder / "options.json").read_text()),
     )
     return report(facts, folder, check(facts), seconds=seconds)
@@ -50,7 +50,7 @@ def judge(folder: Path, *, seconds: float = 0) -> Report:
 
 @contextmanager
 def running(options: Options, folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(options, folder, replicated="failover" in wanted(options))
+    cluster = Cluster(options, folder, replicated="failover" in enabled_nemeses(options))
     try:
         cluster.start()
         yield cluster
@@ -62,60 +62,60 @@ class Run:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.options = cluster.options
-        self.dice = random.Random(f"{self.options.seed}/faults")
+        self.rng = random.Random(f"{self.options.seed}/faults")
         self.faults: list[Fault] = []
         self.progress = Progress(self.options)
 
-    def through(self) -> final.Final:
+    def execute(self) -> final_state.FinalState:
         self.cluster.start_clients()
-        self._quietly(self.options.quiet)
-        for names in self._plan():
-            self._strike(names)
-            self._quietly(self.options.gap_seconds * self.dice.uniform(0.5, 1.5))
+        self._pause(self.options.quiet)
+        for names in self._plan_faults():
+            self._inject(names)
+            self._pause(self.options.gap_seconds * self.rng.uniform(0.5, 1.5))
         return self._drain()
 
-    def _plan(self) -> list[list[str]]:
+    def _plan_faults(self) -> list[list[str]]:
         """Each once, in an order of its own for each seed; then as the dice say, now and then two at once."""
-        names = wanted(self.options)
-        self.dice.shuffle(names)
+        names = enabled_nemeses(self.options)
+        self.rng.shuffle(names)
         plan = [[name] for name in names[: self.options.faults]]
         while len(plan) < self.options.faults:
-            first, *second = self.dice.sample(names, min(2, len(names)))
-            both = self.dice.random() < self.options.together and not clash(first, *second)
+            first, *second = self.rng.sample(names, min(2, len(names)))
+            both = self.rng.random() < self.options.together and not conflict(first, *second)
             plan.append([first, *second] if both else [first])
         return plan
 
-    def _strike(self, names: list[str]) -> None:
-        self.progress.say(f"fault {len(self.faults) + 1}/{self.options.faults} {'+'.join(names)}")
+    def _inject(self, names: list[str]) -> None:
+        self.progress.show(f"fault {len(self.faults) + 1}/{self.options.faults} {'+'.join(names)}")
         began, hit = history.now(), set[int]()
         with ExitStack() as stack:
             for name in names:
-                hit |= set(stack.enter_context(FULL[name](self.cluster, self.dice)))
-            time.sleep(self.options.fault_seconds * self.dice.uniform(0.5, 1.5))
+                hit |= set(stack.enter_context(FULL[name](self.cluster, self.rng)))
+            time.sleep(self.options.fault_seconds * self.rng.uniform(0.5, 1.5))
         self.faults.append(Fault("+".join(names), began, history.now(), sorted(hit)))
         with (self.cluster.folder / "faults.jsonl").open("ab") as log:
             log.write(msgspec.json.encode(self.faults[-1]) + b"\n")
 
-    def _quietly(self, seconds: float) -> None:
-        self.progress.say("quiet")
+    def _pause(self, seconds: float) -> None:
+        self.progress.show("quiet")
         time.sleep(seconds)
 
-    def _drain(self) -> final.Final:
+    def _drain(self) -> final_state.FinalState:
         """Producers end by themselves; then the jobs do. A slow machine may take its time, but not without getting on."""
-        ticks = final.end_schedules(self.cluster)
-        while any(producer.alive for producer in self.cluster.producers):
-            self.progress.say("producers finish")
+        schedule_runs = final_state.pause_schedules(self.cluster)
+        while any(producer.is_alive for producer in self.cluster.producers):
+            self.progress.show("producers finish")
             time.sleep(0.1)
         self.cluster.end_operators()
-        left, until = final.live(self.cluster), self._bound()
+        left, until = final_state.count_unfinished_jobs(self.cluster), self._drain_deadline()
         while left and time.monotonic() < until:
-            self.progress.say(f"drain: {left} jobs left")
+            self.progress.show(f"drain: {left} jobs left")
             time.sleep(0.1)
-            if (now_left := final.live(self.cluster)) < left:
-                left, until = now_left, self._bound()
+            if (now_left := final_state.count_unfinished_jobs(self.cluster)) < left:
+                left, until = now_left, self._drain_deadline()
         self.cluster.workers.finish()
-        return final.final_read(self.cluster, ticks, drained=left == 0)
+        return final_state.read_final_state(self.cluster, schedule_runs, drained=left == 0)
 
-    def _bound(self) -> float:
+    def _drain_deadline(self) -> float:
         """How long jobs may stay as many as they are: what leases and attempts need, and some (I9)."""
         return time.monotonic() + self.options.lease * 5 + self.options.settling

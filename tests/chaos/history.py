@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 Kind = Literal["invoke", "ok", "fail", "info"]
-SENT_AWAY = "sent_away"  # the code of an empty answer to a claim that says when to come back: nobody has looked
+DEFERRED = "sent_away"  # the code of an empty answer to a claim that says when to come back: nobody has looked
 
 
 class Item(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -24,22 +24,22 @@ class Mutant:
 
     why: str
     situation: str
-    found_by: tuple[str, ...]
+    invariants: tuple[str, ...]
     bugs: tuple[Bug, ...]
-    says: str = ""
+    expected_text: str = ""
 
 
-def rewritten(statements: Queries, name: str, this: str, that: str) -> Bug:
-    def put_in() -> None:
+def rewrite(statements: Queries, name: str, this: str, that: str) -> Bug:
+    def apply_bug() -> None:
         statement = statements.all[name]
         assert this in statement.text, f"{name} does not say {this}"
         statements.all[name] = replace(statement, text=statement.text.replace(this, that))
 
-    return put_in
+    return apply_bug
 
 
-def no_check_of_the_lease(name: str) -> Bug:
-    return rewritten(leases.SQL, name, "(sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)", "true")
+def skip_lease_check(name: str) -> Bug:
+    return rewrite(leases.SQL, name, "(sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)", "true")
 
 
 MUTANTS = {
@@ -48,28 +48,28 @@ MUTANTS = {
         "R6: any token completes",
         "late workers",
         ("I6", "I4"),
-        (rewritten(leases.SQL, "complete", " AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL", ""),),
+        (rewrite(leases.SQL, "complete", " AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL", ""),),
     ),
     "end_no_fence": Mutant(
         "R6: any token fails, snoozes and releases",
         "late workers",
         ("I6", "I5"),
-        (rewritten(leases.SQL, "get_leases", " AND jobs.lease_token = sent.token", ""),),
+        (rewrite(leases.SQL, "get_leases", " AND jobs.lease_token = sent.token", ""),),
     ),
     "beat_no_fence": Mutant(
         "A11: any token extends the lease of whoever has the job",
         "late workers",
         ("I6",),
         (
-            rewritten(leases.SQL, "heartbeat", " AND jobs.lease_token = sent.token", ""),
-            rewritten(leases.SQL, "heartbeat", "RETURNING jobs.id, jobs.lease_token", "RETURNING jobs.id, sent.token"),
+            rewrite(leases.SQL, "heartbeat", " AND jobs.lease_token = sent.token", ""),
+            rewrite(leases.SQL, "heartbeat", "RETURNING jobs.id, jobs.lease_token", "RETURNING jobs.id, sent.token"),
         ),
     ),
     "same_token_again": Mutant(
         "R6: a job has the same token at every delivery",
         "late workers",
         ("I5", "I6", "W2"),
-        (rewritten(leases.SQL, "claim", "md5($5 || jobs.id::text)", "md5(left($5, 0) || jobs.id::text)"),),
+        (rewrite(leases.SQL, "claim", "md5($5 || jobs.id::text)", "md5(left($5, 0) || jobs.id::text)"),),
     ),
     # Leases
     "reaps_the_living": Mutant(
@@ -77,14 +77,14 @@ MUTANTS = {
         "late workers",
         ("I5",),
         (
-            rewritten(
+            rewrite(
                 leases.SQL,
                 "expired_leases",
                 "lease_expires_at <= $2",
                 "lease_expires_at <= $2::timestamptz + interval '1 day'",
             ),
-            rewritten(leases.SQL, "get_leases", "jobs.lease_expires_at,", "jobs.lease_expires_at - interval '1 day',"),
-            *(no_check_of_the_lease(name) for name in ("requeue", "move_to_dead_letters", "finish_cancelled")),
+            rewrite(leases.SQL, "get_leases", "jobs.lease_expires_at,", "jobs.lease_expires_at - interval '1 day',"),
+            *(skip_lease_check(name) for name in ("requeue", "move_to_dead_letters", "finish_cancelled")),
         ),
     ),
     "hands_out_too_soon": Mutant(
@@ -92,7 +92,7 @@ MUTANTS = {
         "late workers",
         ("I5",),
         (
-            rewritten(
+            rewrite(
                 leases.SQL,
                 "claim",
                 "state = 'ready'",
@@ -104,29 +104,29 @@ MUTANTS = {
         "a claim neither locks what it picks nor looks at its state again",
         "late workers",
         ("I5",),
-        (rewritten(leases.SQL, "claim", "FOR UPDATE SKIP LOCKED", ""),),
+        (rewrite(leases.SQL, "claim", "FOR UPDATE SKIP LOCKED", ""),),
     ),
     "clock_of_the_broker": Mutant(
-        "R11: leases by the broker's own clock, and one is wrong", "dead workers", ("I5",), (code.own_clock,)
+        "R11: leases by the broker's own clock, and one is wrong", "dead workers", ("I5",), (code.use_broker_clock,)
     ),
     "unordered_locks": Mutant(
         "R12: leases are put back in the order as sent",
         "dead workers",
         ("I9",),
         (code.unordered_locks,),
-        says="deadlocks",
+        expected_text="deadlocks",
     ),
     "attempt_not_counted": Mutant(
         "a delivery spends no attempt",
         "dead workers",
         ("I7",),
-        (rewritten(leases.SQL, "claim", "attempt = attempt + 1", "attempt = attempt"),),
+        (rewrite(leases.SQL, "claim", "attempt = attempt + 1", "attempt = attempt"),),
     ),
     "release_spends": Mutant(
         "release and snooze do not give the attempt back",
         "late workers",
         ("I7",),
-        (rewritten(leases.SQL, "requeue", "attempt = locked.attempt", "attempt = jobs.attempt"),),
+        (rewrite(leases.SQL, "requeue", "attempt = locked.attempt", "attempt = jobs.attempt"),),
     ),
     # Calls that are repeated
     "no_dedupe": Mutant(
@@ -134,35 +134,38 @@ MUTANTS = {
         "lost replies",
         ("I3",),
         (
-            rewritten(
+            rewrite(
                 keys.SQL, "acquire_idempotency_key", "WHERE keys.expires_at <= $6", "WHERE $6::timestamptz IS NOT NULL"
             ),
         ),
     ),
     "token_rotated": Mutant(
-        "R2: a repeated claim gets new tokens", "lost replies", ("I5", "I10"), (code.token_rotated,)
+        "R2: a repeated claim gets new tokens", "lost replies", ("I5", "I10"), (code.rotate_token,)
     ),
     "released_and_replayed": Mutant(
-        "R3: undone on disconnect, although there is a key", "cut clients", ("I5",), (code.undone_with_a_key,)
+        "R3: undone on disconnect, although there is a key", "cut clients", ("I5",), (code.return_despite_key,)
     ),
     # The database fails
     "errors_swallowed": Mutant(
-        "a settlement that failed is told as done", "cut database", ("I4", "I10", "I12"), (code.errors_swallowed,)
+        "a settlement that failed is told as done", "cut database", ("I4", "I10", "I12"), (code.swallow_errors,)
     ),
     "unknown_as_not_done": Mutant(
-        "R7: whatever has failed was not done", "cut database", ("I10",), (code.unknown_as_not_done,)
+        "R7: whatever has failed was not done", "cut database", ("I10",), (code.report_unknown_as_not_done,)
     ),
     "fire_and_forget": Mutant(
-        "jobs are acknowledged before they are stored", "cut database", ("I1",), (code.fire_and_forget,)
+        "jobs are acknowledged before they are stored", "cut database", ("I1",), (code.acknowledge_before_insert,)
     ),
     "batch_in_parts": Mutant(
-        "the key and the parts of a batch commit one by one", "cut database", ("I1", "I3"), (code.batch_in_parts,)
+        "the key and the parts of a batch commit one by one",
+        "cut database",
+        ("I1", "I3"),
+        (code.split_batch_transactions,),
     ),
     "keyless_batch_by_lane": Mutant(
         "a batch over several lanes without a key is stored lane by lane",
         "keyless batches",
         ("I3", "W8"),
-        (code.keyless_batch_by_lane,),
+        (code.split_keyless_batches,),
     ),
     "replay_in_two": Mutant(
         "a replay into another queue takes two transactions",
@@ -174,25 +177,26 @@ MUTANTS = {
         "R19: sessions have synchronous_commit=off",
         "killed database",
         ("I1",),
-        (code.commits_not_flushed,),
-        says="lost",
+        (code.disable_synchronous_commit,),
+        expected_text="lost",
     ),
     # False responses
-    "gives_up_at_once": Mutant(
-        "the first failure is the last", "late workers", ("I13", "W4"), (code.gives_up_at_once,)
-    ),
+    "gives_up_at_once": Mutant("the first failure is the last", "late workers", ("I13", "W4"), (code.no_retries,)),
     "cancel_not_done": Mutant(
-        "a waiting job is reported as cancelled, and runs", "cancels", ("I13", "W7"), (code.cancel_not_done,)
+        "a waiting job is reported as cancelled, and runs",
+        "cancels",
+        ("I13", "W7"),
+        (code.report_cancel_without_effect,),
     ),
     "refused_and_done": Mutant(
-        "completions are reported as lost, and count", "lost replies", ("W7",), (code.refused_and_done,)
+        "completions are reported as lost, and count", "lost replies", ("W7",), (code.report_completions_as_lost,)
     ),
     "result_lost": Mutant(
         "a completed job has no result",
         "lost replies",
         ("I13",),
         (
-            rewritten(
+            rewrite(
                 leases.SQL,
                 "complete",
                 "'complete', result, cancel_requested_at",
@@ -201,7 +205,7 @@ MUTANTS = {
         ),
     ),
     "deaf_to_sigterm": Mutant(
-        "R15: a broker does not end on SIGTERM", "rolling", ("I9",), (code.deaf_to_sigterm,), says="SIGTERM"
+        "R15: a broker does not end on SIGTERM", "rolling", ("I9",), (code.ignore_sigterm,), expected_text="SIGTERM"
     ),
     # Maintenance, without a request
     "paused_not_swept": Mutant(
@@ -209,25 +213,21 @@ MUTANTS = {
         "paused queue",
         ("I9",),
         (
-            rewritten(
+            rewrite(
                 leases.SQL,
                 "expired_leases",
                 "lease_expires_at <= $2",
                 "lease_expires_at <= $2 AND NOT EXISTS (SELECT FROM queues WHERE id = lane >> 8 AND paused_at IS NOT NULL)",
             ),
         ),
-        says="not taken back",
+        expected_text="was not ended",
     ),
     "overdue_not_promoted": Mutant(
         "scheduled jobs whose time came more than a minute ago stay scheduled",
         "long outage",
         ("I9",),
-        (
-            rewritten(
-                jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1 AND run_at > $1::timestamptz - interval '60 s'"
-            ),
-        ),
-        says="'scheduled'",
+        (rewrite(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1 AND run_at > $1::timestamptz - interval '60 s'"),),
+        expected_text="'scheduled'",
     ),
     # What is kept
     "dead_letter_dropped": Mutant(
@@ -235,7 +235,7 @@ MUTANTS = {
         "dead workers",
         ("I1",),
         (
-            rewritten(
+            rewrite(
                 leases.SQL,
                 "move_to_dead_letters",
                 "unique_key, schedule, depends_on\n    FROM taken",
@@ -243,51 +243,51 @@ MUTANTS = {
             ),
         ),
     ),
-    "payload_touched": Mutant("a payload is not kept as it was sent", "crowd", ("I2",), (code.payload_touched,)),
+    "payload_touched": Mutant("a payload is not kept as it was sent", "crowd", ("I2",), (code.change_payload,)),
     "stats_not_counted": Mutant(
         "completions are not counted",
         "crowd",
         ("I9",),
         (
-            rewritten(
+            rewrite(
                 leases.SQL,
                 "complete",
                 "-count(*) FILTER (WHERE state = 'running'), count(*)",
                 "-count(*) FILTER (WHERE state = 'running'), 0",
             ),
         ),
-        says="stats say",
+        expected_text="statistics report",
     ),
     # Rules of queues
     "unique_unchecked": Mutant(
-        "nobody asks who has a unique key", "crowd", ("I3",), (code.unique_unchecked,), says="unique key"
+        "nobody asks who has a unique key", "crowd", ("I3",), (code.skip_unique_check,), expected_text="unique key"
     ),
     "limit_not_counted": Mutant(
         "max_running is taken for the most of one claim",
         "crowd",
         ("I5 limits",),
-        (rewritten(limits.SQL, "running_slots", "count(*)", "0 * count(*)"),),
+        (rewrite(limits.SQL, "running_slots", "count(*)", "0 * count(*)"),),
     ),
     "last_in_first_out": Mutant(
         "the youngest goes first",
         "one line",
         ("I8",),
-        (rewritten(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),),
+        (rewrite(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),),
     ),
     "early": Mutant(
         "jobs become ready three seconds before their time",
         "crowd",
         ("I11",),
         (
-            rewritten(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1::timestamptz + interval '3 s'"),
-            rewritten(jobs.SQL, "schedule_due", "run_at <= $3", "run_at <= $3::timestamptz + interval '3 s'"),
+            rewrite(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1::timestamptz + interval '3 s'"),
+            rewrite(jobs.SQL, "schedule_due", "run_at <= $3", "run_at <= $3::timestamptz + interval '3 s'"),
         ),
     ),
     "fired_by_all": Mutant(
         "B9: every broker fires a schedule that is due",
         "schedules",
         ("I11",),
-        (rewritten(schedules.SQL, "lock_due_schedule", "FOR UPDATE SKIP LOCKED", ""),),
+        (rewrite(schedules.SQL, "lock_due_schedule", "FOR UPDATE SKIP LOCKED", ""),),
     ),
 }
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from tests.chaos.harness import run
 from tests.chaos.mutants import MUTANTS
 from tests.chaos.options import Options
-from tests.chaos.workload import LINE, PAUSED, WIDE
+from tests.chaos.workload import FIFO, PAUSED, WIDE
 
 SEEDS = (1, 2, 3)
-SOUND = ""
+UNMODIFIED = ""
 COLUMNS = "{:<22} {:<25} {:<11} {:<14} {:<9} {}"
 
 _SMALL = Options(
@@ -43,7 +43,7 @@ SITUATIONS = {
     "cut database": replace(_SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02),
     "crowd": replace(_SMALL, nemeses=("old_snapshot",), jobs=2000, faults=1, slots=8, lease=1, pause=0.3),
     "one line": replace(
-        _SMALL, nemeses=("old_snapshot",), jobs=400, quiet=6.0, faults=1, focus=LINE, pause=0.05, lease=1
+        _SMALL, nemeses=("old_snapshot",), jobs=400, quiet=6.0, faults=1, focus=FIFO, pause=0.05, lease=1
     ),
     "keyless batches": replace(
         _SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02, focus=WIDE, keyless=0.8
@@ -80,50 +80,50 @@ class Outcome:
     seconds: float
 
     @property
-    def right(self) -> bool:
+    def is_as_expected(self) -> bool:
         return bool(self.sentences) == bool(self.name)
 
 
-def try_one(name: str, situation: str, seed: int) -> Outcome:
+def run_mutant(name: str, situation: str, seed: int) -> Outcome:
     began = time.monotonic()
     report = run(replace(SITUATIONS[situation], mutant=name, seed=seed))
     told = [
-        f"{invariant}: {breach}"
-        for invariant, breaches in report.found.items()
-        for breach in breaches
-        if _tells(name, invariant, breach)
+        f"{invariant}: {violation}"
+        for invariant, violations in report.found.items()
+        for violation in violations
+        if _reports_bug(name, invariant, violation)
     ]
     outcome = Outcome(name, situation, seed, tuple(told), time.monotonic() - began)
-    if outcome.right:
+    if outcome.is_as_expected:
         shutil.rmtree(report.folder, ignore_errors=True)  # nobody needs the history of what was bound to go wrong
     return outcome
 
 
-def _tells(name: str, invariant: str, breach: str) -> bool:
-    return not name or (invariant in MUTANTS[name].found_by and MUTANTS[name].says in breach)
+def _reports_bug(name: str, invariant: str, violation: str) -> bool:
+    return not name or (invariant in MUTANTS[name].invariants and MUTANTS[name].expected_text in violation)
 
 
-def everything(names: list[str]) -> list[tuple[str, str]]:
+def mutant_runs(names: list[str]) -> list[tuple[str, str]]:
     """By situation, the sound broker first."""
     chosen = [(name, MUTANTS[name].situation) for name in MUTANTS if name in names or not names]
     return [
         one
         for situation in dict.fromkeys(s for _, s in chosen)
-        for one in [(SOUND, situation), *(c for c in chosen if c[1] == situation)]
+        for one in [(UNMODIFIED, situation), *(c for c in chosen if c[1] == situation)]
     ]
 
 
 def line(outcomes: list[Outcome]) -> str:
     first = outcomes[0]
-    invariants = "/".join(MUTANTS[first.name].found_by) if first.name else ""
-    verdict = f"{'caught' if first.name else 'clean'} {sum(outcome.right for outcome in outcomes)} of {len(outcomes)}"
+    invariants = "/".join(MUTANTS[first.name].invariants) if first.name else ""
+    violations = f"{'caught' if first.name else 'clean'} {sum(outcome.is_as_expected for outcome in outcomes)} of {len(outcomes)}"
     seconds = "/".join(f"{outcome.seconds:.0f}" for outcome in outcomes)
     said = next((outcome.sentences[0] for outcome in outcomes if outcome.sentences), "")
     columns = (
         first.name or "(sound)",
         ", ".join(SITUATIONS[first.situation].nemeses),
         invariants,
-        verdict,
+        violations,
         seconds,
         said[:90],
     )
@@ -137,10 +137,10 @@ def main() -> int:
     asked = parser.parse_args()
     print(COLUMNS.format("mutant", "nemeses", "invariant", "seeds", "seconds", "for example"))
     wrong = 0
-    for name, situation in everything(asked.names):
-        outcomes = [try_one(name, situation, seed) for seed in asked.seeds]
+    for name, situation in mutant_runs(asked.names):
+        outcomes = [run_mutant(name, situation, seed) for seed in asked.seeds]
         print(line(outcomes), flush=True)
-        wrong += sum(not outcome.right for outcome in outcomes)
+        wrong += sum(not outcome.is_as_expected for outcome in outcomes)
     print(f"{len(asked.names or MUTANTS)} mutants; {wrong} runs went the wrong way")
     return 1 if wrong else 0
 

@@ -46,110 +46,112 @@ SLOW = 0.2  # seconds that a statement takes on a slow database: a client leaves
 _background: set[asyncio.Task[Any]] = set()
 
 
-def own_clock() -> None:
+def use_broker_clock() -> None:
     skew = SKEW * int(os.environ["CHAOS_BUGGIFY"].rpartition("/")[2])
     DatabaseClock.now = lambda _self: datetime.fromtimestamp(time.time() + skew, UTC)  # type: ignore[assignment, method-assign]
 
 
 def unordered_locks() -> None:
     """Row by row, as if each had come in a call of its own."""
-    sound = leases.requeue
+    original = leases.requeue
 
-    async def restore(on: Executor, lane: int, rows: Sequence[tuple[object, ...]], **rules: Any) -> list[SettledRow]:
-        if not isinstance(on, Database):
-            return await sound(on, lane, rows, **rules)
-        async with on.transaction() as transaction:
+    async def restore(db: Executor, lane: int, rows: Sequence[tuple[object, ...]], **rules: Any) -> list[SettledRow]:
+        if not isinstance(db, Database):
+            return await original(db, lane, rows, **rules)
+        async with db.transaction() as transaction:
             done: list[SettledRow] = []
             for row in random.sample(list(rows), len(rows)):
-                done += await sound(transaction, lane, [row], **rules)
+                done += await original(transaction, lane, [row], **rules)
                 await asyncio.sleep(SLOW / 40)
             return done
 
     leases.requeue = restore
 
 
-def token_rotated() -> None:
-    sound = LongPoll._replay_receipt
+def rotate_token() -> None:
+    original = LongPoll._replay_receipt
     rotate = "UPDATE jobs SET lease_token = gen_random_uuid() WHERE lane = $1 AND id = $2 RETURNING lease_token"
 
-    async def replayed(self: LongPoll, on: Executor, receipt: Any) -> list[ClaimedRow] | None:
-        rows = await sound(self, on, receipt)
-        return rows and [row._replace(lease_token=await on.value(rotate, row.lane, row.id)) for row in rows]
+    async def replayed(self: LongPoll, db: Executor, receipt: Any) -> list[ClaimedRow] | None:
+        rows = await original(self, db, receipt)
+        return rows and [row._replace(lease_token=await db.value(rotate, row.lane, row.id)) for row in rows]
 
     LongPoll._replay_receipt = replayed  # type: ignore[method-assign]
 
 
-def undone_with_a_key() -> None:
-    sound = LongPoll._return_if_disconnected
+def return_despite_key() -> None:
+    original = LongPoll._return_if_disconnected
 
     async def delivered(self: LongPoll, rows: list[ClaimedRow], key: str | None, client: Any) -> list[ClaimedRow]:
         if rows and key is not None:
             await asyncio.sleep(SLOW)
             if client.is_disconnected:
-                _begin(_undo(self, rows, client))
-        return await sound(self, rows, key, client)
+                _start_in_background(_undo(self, rows, client))
+        return await original(self, rows, key, client)
 
     async def _undo(self: LongPoll, rows: list[ClaimedRow], client: Any) -> None:
         await asyncio.sleep(2 * SLOW)
-        await sound(self, rows, None, client)
+        await original(self, rows, None, client)
 
     LongPoll._return_if_disconnected = delivered  # type: ignore[method-assign]
 
 
-def errors_swallowed() -> None:
-    sound = SettlementService._settle_lane
+def swallow_errors() -> None:
+    original = SettlementService._settle_lane
 
     async def settle_lane(self: SettlementService, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         try:
-            return await sound(self, lane, items)
+            return await original(self, lane, items)
         except DatabaseUnavailable:
             return [SettleResult(job_id=item.job_id, status="settled", state="completed") for item in items]
 
     SettlementService._settle_lane = settle_lane  # type: ignore[method-assign]
 
 
-def unknown_as_not_done() -> None:
-    sound = DatabaseUnavailable.__init__
+def report_unknown_as_not_done() -> None:
+    original = DatabaseUnavailable.__init__
 
     def init(self: DatabaseUnavailable, detail: str, _outcome: Any, **members: Any) -> None:
-        sound(self, detail, "not_done", **members)
+        original(self, detail, "not_done", **members)
 
     DatabaseUnavailable.__init__ = init  # type: ignore[assignment, method-assign]
 
 
-def fire_and_forget() -> None:
-    sound = EnqueueService._insert
+def acknowledge_before_insert() -> None:
+    original = EnqueueService._insert
 
     async def store(self: EnqueueService, items: Sequence[Any], *rest: Any, **rules: Any) -> list[EnqueueResult]:
-        _begin(sound(self, items, *rest, **rules))
+        _start_in_background(original(self, items, *rest, **rules))
         return [EnqueueResult(item.row.id) for item in items]
 
     EnqueueService._insert = store  # type: ignore[method-assign]
 
 
-def batch_in_parts() -> None:
+def split_batch_transactions() -> None:
     async def insert_in_transaction(
         self: EnqueueService, items: Any, drafts: Sequence[JobDraft], key: Any, *rest: Any, atomic: bool
     ) -> Any:
-        on: Any = self._infra.db
+        db: Any = self._infra.db
         first_results = (
-            await self._acquire_key(on, key, [EnqueueResult(draft.row.id) for draft in drafts]) if key is not None else None
+            await self._acquire_key(db, key, [EnqueueResult(draft.row.id) for draft in drafts])
+            if key is not None
+            else None
         )
         if first_results is None:
-            await self._write(on, drafts, atomic=atomic)
+            await self._write(db, drafts, atomic=atomic)
         return first_results
 
     EnqueueService._insert_in_transaction = insert_in_transaction  # type: ignore[method-assign]
 
 
-def keyless_batch_by_lane() -> None:
-    sound = EnqueueService._insert_in_transaction
+def split_keyless_batches() -> None:
+    original = EnqueueService._insert_in_transaction
 
     async def insert_in_transaction(
         self: EnqueueService, items: Any, drafts: Sequence[JobDraft], key: Any, *, atomic: bool
     ) -> Any:
         if key is not None or any(draft.needs_transaction for draft in drafts):
-            return await sound(self, items, drafts, key, atomic=atomic)
+            return await original(self, items, drafts, key, atomic=atomic)
         await self._write(self._infra.db, drafts, atomic=atomic)
         return None
 
@@ -170,7 +172,9 @@ def replay_in_two_transactions() -> None:
         letters = await dead_letters.remove(self._infra.db, lane, ids)
         await asyncio.sleep(SLOW)
         fresh = [
-            self._new_job(letter, choose_lane(queue, unset_if_none(letter.group_key)), replay_times[letter.id], overrides)
+            self._new_job(
+                letter, choose_lane(queue, unset_if_none(letter.group_key)), replay_times[letter.id], overrides
+            )
             for letter in letters
         ]
         for target, rows in group_by_lane(fresh, lambda row: row.id).items():
@@ -180,35 +184,35 @@ def replay_in_two_transactions() -> None:
     DeadLetterService._move_to_queue = move  # type: ignore[method-assign]
 
 
-def commits_not_flushed() -> None:
+def disable_synchronous_commit() -> None:
     """In every session, because a session that notifies others flushes what was committed before it."""
-    sound = PrimaryConnector.connect
+    original = PrimaryConnector.connect
 
     async def connect(self: PrimaryConnector, dsn: str | None = None, **options: Any) -> Connection:
         settings = options.pop("server_settings", {}) | {"synchronous_commit": "off"}
-        return await sound(self, dsn, server_settings=settings, **options)
+        return await original(self, dsn, server_settings=settings, **options)
 
     PrimaryConnector.connect = connect  # type: ignore[assignment, method-assign]
 
 
-def gives_up_at_once() -> None:
-    sound = retry_decision._reason
+def no_retries() -> None:
+    original = retry_decision._reason
 
     def reason(row: LeaseRow, lease_end: LeaseEnd, settings: Settings) -> str | None:
-        found = sound(row, lease_end, settings)
+        found = original(row, lease_end, settings)
         return "attempts_exhausted" if lease_end.outcome == "fail" and found == "retry_backoff" else found
 
     retry_decision._reason = reason
 
 
-def refused_and_done() -> None:
+def report_completions_as_lost() -> None:
     """Every tenth completion is reported as lost, and was done."""
-    sound = SettlementService._settle_lane
-    group_scheduler = count(1)
+    original = SettlementService._settle_lane
+    numbers = count(1)
 
     async def settle_lane(self: SettlementService, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
-        results = await sound(self, lane, items)
-        refused = [result.status == "settled" and next(group_scheduler) % 10 == 0 for result in results]
+        results = await original(self, lane, items)
+        refused = [result.status == "settled" and next(numbers) % 10 == 0 for result in results]
         return [
             msgspec.structs.replace(result, status="lease_lost") if no else result
             for result, no in zip(results, refused, strict=True)
@@ -217,41 +221,41 @@ def refused_and_done() -> None:
     SettlementService._settle_lane = settle_lane  # type: ignore[method-assign]
 
 
-def cancel_not_done() -> None:
+def report_cancel_without_effect() -> None:
     """A waiting job is reported as cancelled, and keeps waiting."""
-    sound = JobUpdater.cancel
+    original = JobUpdater.cancel
 
     async def cancel(self: JobUpdater, job_id: UUID, reason: str | None) -> tuple[int, Job]:
         job = await self._reader.get(job_id)
         if job.state not in ("ready", "scheduled", "blocked"):
-            return await sound(self, job_id, reason)
+            return await original(self, job_id, reason)
         return 200, msgspec.structs.replace(job, state="cancelled")
 
     JobUpdater.cancel = cancel  # type: ignore[method-assign]
 
 
-def deaf_to_sigterm() -> None:
+def ignore_sigterm() -> None:
     Server.handle_exit = lambda *_: None  # type: ignore[method-assign]
 
 
-def payload_touched() -> None:
-    sound = defaults.new_job
+def change_payload() -> None:
+    original = defaults.new_job
 
     def new_job(*args: Any) -> NewJob:
-        job = sound(*args)
+        job = original(*args)
         return job._replace(payload=job.payload.replace("1.5", "2"))
 
     defaults.new_job = new_job  # type: ignore[assignment]
 
 
-def unique_unchecked() -> None:
+def skip_unique_check() -> None:
     async def nobody(*_: object) -> dict[UUID, UUID]:
         return {}
 
     uniqueness._holders = nobody  # type: ignore[assignment]
 
 
-def _begin(work: Any) -> None:
+def _start_in_background(work: Any) -> None:
     task = asyncio.get_running_loop().create_task(work)
     _background.add(task)
     task.add_done_callback(_background.discard)

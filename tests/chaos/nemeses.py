@@ -13,7 +13,7 @@ import asyncpg
 from tests.chaos.cluster import Cluster
 from tests.chaos.options import Options
 from tests.chaos.proxy import Mode
-from tests.chaos.standby import Replicated
+from tests.chaos.standby import ReplicatedPostgres
 
 Hit = list[int]
 Nemesis = Callable[[Cluster, random.Random], AbstractContextManager[Hit]]
@@ -25,33 +25,33 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applic
 
 
 @contextmanager
-def broker_kill(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
-    victim = dice.choice(cluster.numbers)
+def broker_kill(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+    victim = rng.choice(cluster.numbers)
     cluster.brokers[victim].send_signal(signal.SIGKILL)
     yield [victim]
     cluster.restart_broker(victim)
 
 
 @contextmanager
-def broker_stop(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def broker_stop(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """A pause of its machine."""
-    victim = dice.choice(cluster.numbers)
+    victim = rng.choice(cluster.numbers)
     cluster.brokers[victim].send_signal(signal.SIGSTOP)
     yield [victim]
     cluster.brokers[victim].send_signal(signal.SIGCONT)
 
 
 @contextmanager
-def broker_roll(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def broker_roll(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """A rolling restart: each is asked to go, and the next one only when it is back."""
     yield cluster.numbers
     for number in cluster.numbers:
-        cluster.ask_to_go(number)
+        cluster.terminate_broker(number)
         cluster.restart_broker(number)
 
 
 @contextmanager
-def long_outage_clock(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def long_outage_clock(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """All brokers are down for 90 seconds of the database's clock, which are fewer of the machine's."""
     for broker in cluster.brokers:
         broker.send_signal(signal.SIGKILL)
@@ -65,51 +65,51 @@ def long_outage_clock(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def postgres_kill(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def postgres_kill(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     cluster.postgres.signal(signal.SIGKILL)
     yield cluster.numbers
     cluster.restart_postgres()
 
 
 @contextmanager
-def postgres_stop(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def postgres_stop(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     cluster.postgres.signal(signal.SIGSTOP)
     yield cluster.numbers
     cluster.postgres.signal(signal.SIGCONT)
 
 
 @contextmanager
-def postgres_terminate(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def postgres_terminate(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """Every session of the brokers, again and again would be a storm: once, at the beginning."""
     cluster.postgres.rows(TERMINATE)
     yield cluster.numbers
 
 
 @contextmanager
-def failover(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def failover(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """The primary is gone for good; its synchronous standby takes over."""
     postgres = cluster.postgres
-    assert isinstance(postgres, Replicated)
-    postgres.stand_by()
+    assert isinstance(postgres, ReplicatedPostgres)
+    postgres.ensure_standby()
     postgres.kill()
     yield cluster.numbers
-    postgres.take_over()
-    cluster.find_postgres()
+    postgres.promote_standby()
+    cluster.retarget_links()
 
 
 # The network
 
 
-def on_legs(kind: str, mode: Mode) -> Nemesis:
+def network_fault(kind: str, mode: Mode) -> Nemesis:
     """One leg of a kind or, half of the time, all of them."""
 
     @contextmanager
-    def disturb(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
-        hit = cluster.numbers if dice.random() < 0.5 else [dice.choice(cluster.numbers)]
-        legs = [f"{kind}{number}" for number in hit]
-        cluster.network.set_mode(legs, mode)
+    def disturb(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+        hit = cluster.numbers if rng.random() < 0.5 else [rng.choice(cluster.numbers)]
+        links = [f"{kind}{number}" for number in hit]
+        cluster.network.set_mode(links, mode)
         yield hit
-        cluster.network.set_mode(legs, "open", late=dice.random() < 0.5)
+        cluster.network.set_mode(links, "open", late=rng.random() < 0.5)
 
     return disturb
 
@@ -118,15 +118,15 @@ def on_legs(kind: str, mode: Mode) -> Nemesis:
 
 
 @contextmanager
-def worker_kill(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
-    dice.choice(cluster.workers.processes).send_signal(signal.SIGKILL)
+def worker_kill(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+    rng.choice(cluster.workers.processes).send_signal(signal.SIGKILL)
     yield []
 
 
 @contextmanager
-def worker_stop(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def worker_stop(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """Beyond its leases: when it goes on, it believes to hold what others have by then."""
-    victim = dice.choice(cluster.workers.processes)
+    victim = rng.choice(cluster.workers.processes)
     victim.send_signal(signal.SIGSTOP)
     yield []
     time.sleep(cluster.options.lease + 0.5)
@@ -137,28 +137,30 @@ def worker_stop(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def old_snapshot(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
-    with cluster.postgres.holding("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM jobs"):
+def old_snapshot(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+    with cluster.postgres.open_transactions(
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM jobs"
+    ):
         yield []
 
 
 @contextmanager
-def pool_starvation(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def pool_starvation(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """A lock that every write waits for: soon each connection of each pool does."""
-    with cluster.postgres.holding("LOCK TABLE jobs IN EXCLUSIVE MODE"):
+    with cluster.postgres.open_transactions("LOCK TABLE jobs IN EXCLUSIVE MODE"):
         yield cluster.numbers
 
 
 @contextmanager
-def connections_taken(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def connections_taken(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """Brokers lose theirs, and others are quicker to take what is free."""
     cluster.postgres.rows(TERMINATE)
-    with cluster.postgres.holding(sessions=100):
+    with cluster.postgres.open_transactions(sessions=100):
         yield cluster.numbers
 
 
 @contextmanager
-def clock_jump(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def clock_jump(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """An hour back for a while, then an hour ahead of before for good: no lease is left that ends in an hour."""
     cluster.postgres.execute("UPDATE clock_jump SET by = by - interval '1 hour'")
     yield cluster.numbers
@@ -166,18 +168,18 @@ def clock_jump(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def migration(cluster: Cluster, dice: random.Random) -> Iterator[Hit]:
+def migration(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
     """What a release does while brokers serve: the migrator, a column more, an index beside the work; and the way back."""
     command = [sys.executable, "-m", "app", "migrate"]
     subprocess.run(command, env={"DATABASE_URL": cluster.postgres.dsn}, check=True, capture_output=True, timeout=120)
-    patiently(cluster, "ALTER TABLE jobs ADD COLUMN chaos integer")
+    run_ddl_with_retries(cluster, "ALTER TABLE jobs ADD COLUMN chaos integer")
     cluster.postgres.execute("CREATE INDEX CONCURRENTLY chaos ON jobs (chaos)")
     yield cluster.numbers
     cluster.postgres.execute("DROP INDEX CONCURRENTLY chaos")
-    patiently(cluster, "ALTER TABLE jobs DROP COLUMN chaos")
+    run_ddl_with_retries(cluster, "ALTER TABLE jobs DROP COLUMN chaos")
 
 
-def patiently(cluster: Cluster, ddl: str) -> None:
+def run_ddl_with_retries(cluster: Cluster, ddl: str) -> None:
     """R18: a short wait for the lock, and once more."""
     while True:
         try:
@@ -195,12 +197,12 @@ SHORT: dict[str, Nemesis] = {
     "postgres_kill": postgres_kill,
     "postgres_stop": postgres_stop,
     "postgres_terminate": postgres_terminate,
-    "db_cut": on_legs("db", "cut"),
-    "db_black_hole": on_legs("db", "black_hole"),
-    "db_lost_replies": on_legs("db", "lost_replies"),
-    "client_cut": on_legs("client", "cut"),
-    "client_black_hole": on_legs("client", "black_hole"),
-    "client_lost_replies": on_legs("client", "lost_replies"),
+    "db_cut": network_fault("db", "cut"),
+    "db_black_hole": network_fault("db", "black_hole"),
+    "db_lost_replies": network_fault("db", "lost_replies"),
+    "client_cut": network_fault("client", "cut"),
+    "client_black_hole": network_fault("client", "black_hole"),
+    "client_lost_replies": network_fault("client", "lost_replies"),
     "worker_kill": worker_kill,
     "worker_stop": worker_stop,
     "old_snapshot": old_snapshot,
@@ -223,17 +225,17 @@ NEEDS_POSTGRES = {
     "migration",
     "failover",
 }
-WHOLE = {"long_outage_clock"}  # comes alone
+EXCLUSIVE = {"long_outage_clock"}  # comes alone
 
 
-def clash(*names: str) -> bool:
+def conflict(*names: str) -> bool:
     """Two that cannot be had at once: one broker is not stopped and asked to go, and nobody talks to a Postgres that is dead."""
-    if WHOLE.intersection(names) and len(names) > 1:
+    if EXCLUSIVE.intersection(names) and len(names) > 1:
         return True
     kinds = ["postgres" if name in NEEDS_POSTGRES else name.partition("_")[0] for name in names]
     return len(set(kinds)) < len(kinds)
 
 
-def wanted(options: Options) -> list[str]:
+def enabled_nemeses(options: Options) -> list[str]:
     """The nemeses that may come."""
     return list(options.nemeses or (FULL if options.full else SHORT))

@@ -9,24 +9,24 @@ from functools import partial
 from pathlib import Path
 
 from tests.api import Json
-from tests.chaos.client import ApiKeys, Client, Part, instant, pause
+from tests.chaos.client import ApiKeys, Client, Operation, instant, pause
 from tests.chaos.history import History, Item, now
 from tests.chaos.options import Options, from_json
 from tests.chaos.workload import MOVED, PAUSED, PURGED, WIDE, WORK
 
-LETTERS = 20  # dead letters per call: as many as the sample in a response
-MOVES = 5
+PAGE_SIZE = 20  # dead letters per call: as many as the sample in a response
+MAX_MOVES = 5
 REVOKES_AT = 0.4  # share of the time in which jobs are sent
 
 
 class Operator:
     def __init__(
-        self, options: Options, client: Client, doomed: list[str], dice: random.Random, stopping: asyncio.Event
+        self, options: Options, client: Client, keys_to_revoke: list[str], rng: random.Random, stopping: asyncio.Event
     ) -> None:
         self.options = options
         self._client = client
-        self._doomed = doomed  # ids of API keys to revoke
-        self._dice = dice
+        self._keys_to_revoke = keys_to_revoke  # ids of API keys to revoke
+        self._rng = rng
         self._stopping = stopping
 
     async def run(self) -> None:
@@ -37,18 +37,18 @@ class Operator:
             self._purge,
             self._replay,
             self._move,
-            self._forget,
-            self._look,
-            self._look,
+            self._purge_dead_letter,
+            self._list_leases,
+            self._list_leases,
         ]
         while not self._stopping.is_set():
-            await self._dice.choice(actions)()
-            if self._doomed and now() > revoke_at:
-                await self._revoke(self._doomed.pop())
-            await self._rest(self.options.operator)
+            await self._rng.choice(actions)()
+            if self._keys_to_revoke and now() > revoke_at:
+                await self._revoke(self._keys_to_revoke.pop())
+            await self._wait(self.options.operator)
         await halts
 
-    async def _rest(self, seconds: float) -> None:
+    async def _wait(self, seconds: float) -> None:
         """Waits so many seconds, or until the run is over."""
         try:
             async with asyncio.timeout(seconds):
@@ -58,65 +58,67 @@ class Operator:
 
     async def _pause_and_resume(self) -> None:
         while not self._stopping.is_set():
-            await self._rest(self.options.halt * self._dice.uniform(0.2, 0.5))
-            await self._call(Part("pause", queue=PAUSED), f"/queues/{PAUSED}/pause", {})
-            await self._rest(self.options.halt * self._dice.uniform(0.7, 1))
-            await self._call(Part("resume", queue=PAUSED), f"/queues/{PAUSED}/resume", None)
+            await self._wait(self.options.halt * self._rng.uniform(0.2, 0.5))
+            await self._call(Operation("pause", queue=PAUSED), f"/queues/{PAUSED}/pause", {})
+            await self._wait(self.options.halt * self._rng.uniform(0.7, 1))
+            await self._call(Operation("resume", queue=PAUSED), f"/queues/{PAUSED}/resume", None)
 
     async def _purge(self) -> None:
         """Removes the waiting jobs of one queue, of which no record is kept."""
-        await self._call(Part("purge", queue=PURGED), f"/queues/{PURGED}/purge", {"dry_run": False})
+        await self._call(Operation("purge", queue=PURGED), f"/queues/{PURGED}/purge", {"dry_run": False})
 
     # Dead letters
 
     async def _replay(self) -> None:
         """Replays in place: the job keeps its id, its attempts and crashes start at 0."""
-        letters = await self._letters(self._dice.choice((WORK, WIDE)))
+        letters = await self._dead_letters(self._rng.choice((WORK, WIDE)))
         if letters:
-            part = Part("replay", letters, read=lambda body: [Item(id=id) for id in body["sample"]])
+            part = Operation("replay", letters, read=lambda body: [Item(id=id) for id in body["sample"]])
             await self._call(part, "/dead-letters/replay", {"ids": [letter.id for letter in letters]})
 
     async def _move(self) -> None:
         """Replays into another queue: the dead letter is removed, and a new job is stored."""
-        for letter in (await self._letters(WIDE))[:MOVES]:
-            part = Part("replay", [letter], MOVED, read=partial(_moved, letter))
+        for letter in (await self._dead_letters(WIDE))[:MAX_MOVES]:
+            part = Operation("replay", [letter], MOVED, read=partial(_moved, letter))
             await self._call(part, "/dead-letters/replay", {"ids": [letter.id], "overrides": {"queue": MOVED}})
 
-    async def _forget(self) -> None:
+    async def _purge_dead_letter(self) -> None:
         """Purges dead letters one at a time, because the other actions would find none otherwise."""
-        for letter in (await self._letters(WIDE))[:1]:
-            await self._call(Part("purge", [letter]), "/dead-letters/purge", {"ids": [letter.id], "dry_run": False})
+        for letter in (await self._dead_letters(WIDE))[:1]:
+            await self._call(
+                Operation("purge", [letter]), "/dead-letters/purge", {"ids": [letter.id], "dry_run": False}
+            )
 
-    async def _letters(self, queue: str) -> list[Item]:
-        answer = await self._client.call_for(
-            [Part("letters")], f"/dead-letters?queue={queue}&limit={LETTERS}", None, method="GET"
+    async def _dead_letters(self, queue: str) -> list[Item]:
+        response = await self._client.call_for(
+            [Operation("letters")], f"/dead-letters?queue={queue}&limit={PAGE_SIZE}", None, method="GET"
         )
         return (
             [
                 Item(key=letter["payload"].get("key", ""), id=letter["id"], queue=queue)
-                for letter in answer.body["items"]
+                for letter in response.body["items"]
             ]
-            if answer.ok
+            if response.ok
             else []
         )
 
     # Leases and API keys
 
-    async def _look(self) -> None:
+    async def _list_leases(self) -> None:
         """Lists the leases and when each ends: the broker must end an expired one soon, even in a paused queue."""
         await self._client.call_for(
-            [Part("leases", read=_leases)], "/jobs?state=running&order=asc&limit=1000", None, method="GET"
+            [Operation("leases", read=_leases)], "/jobs?state=running&order=asc&limit=1000", None, method="GET"
         )
 
     async def _revoke(self, key_id: str) -> None:
-        await self._call(Part("revoke", [Item(id=key_id)]), f"/api-keys/{key_id}", None, method="DELETE")
+        await self._call(Operation("revoke", [Item(id=key_id)]), f"/api-keys/{key_id}", None, method="DELETE")
 
-    async def _call(self, part: Part, path: str, body: Json | None, method: str = "POST") -> None:
+    async def _call(self, part: Operation, path: str, body: Json | None, method: str = "POST") -> None:
         """Repeats the call until its outcome is known: the second time there is nothing left to do."""
         tries = 0
-        while (await self._client.call_for([part], path, body, method=method)).again:
+        while (await self._client.call_for([part], path, body, method=method)).should_retry:
             tries += 1
-            await asyncio.sleep(pause(tries, self._dice))
+            await asyncio.sleep(pause(tries, self._rng))
 
 
 def _moved(letter: Item, body: Json) -> list[Item]:
@@ -133,13 +135,13 @@ def _leases(body: Json) -> list[Item]:
     ]
 
 
-async def operate(options: Options, folder: Path, bases: list[str], doomed: list[str]) -> None:
+async def run_operator(options: Options, folder: Path, bases: list[str], keys_to_revoke: list[str]) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     keys = ApiKeys.read(folder.parent, "operator", random.Random(f"{options.seed}/operator/keys"))
     client = Client(bases, History(folder, "operator"), random.Random(f"{options.seed}/operator/ways"), keys)
-    await Operator(options, client, doomed, random.Random(f"{options.seed}/operator"), stopping).run()
+    await Operator(options, client, keys_to_revoke, random.Random(f"{options.seed}/operator"), stopping).run()
 
 
 def main(args: list[str]) -> None:
-    asyncio.run(operate(from_json(args[0]), Path(args[1]), args[2].split(","), args[3].split(",")))
+    asyncio.run(run_operator(from_json(args[0]), Path(args[1]), args[2].split(","), args[3].split(",")))

@@ -5,14 +5,14 @@ import random
 from pathlib import Path
 
 from tests.api import Json
-from tests.chaos.client import Answer, ApiKeys, Client, pause
+from tests.chaos.client import Response, ApiKeys, Client, pause
 from tests.chaos.history import History, Item, now
 from tests.chaos.options import Options, from_json
 from tests.chaos.sql_producer import SqlProducer
-from tests.chaos.workload import item_of, jobs_of, sizes, way_of
+from tests.chaos.workload import item_of, jobs_of, batch_sizes, enqueue_mode
 
-AGAIN = 0.02  # share of acknowledged calls that are repeated all the same
-HANDS = 4  # calls under way at once
+REPEATED_CALLS = 0.02  # share of acknowledged calls that are repeated all the same
+MAX_CONCURRENT_CALLS = 4  # calls under way at once
 
 
 class Producer:
@@ -21,55 +21,55 @@ class Producer:
         self.number = number
         self._client = client
         self._sql = sql
-        self._dice = random.Random(f"{options.seed}/producer/{number}")
-        self._hands = asyncio.Semaphore(HANDS)
+        self._rng = random.Random(f"{options.seed}/producer/{number}")
+        self._concurrency = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
     async def run(self) -> None:
         """At the pace at which all are sent when the faults end; a fault leaves a backlog, which is then caught up."""
-        todo, began, sent = sizes(self.options, self.number), now(), 0
+        todo, began, sent = batch_sizes(self.options, self.number), now(), 0
         share = sum(todo)
         async with asyncio.TaskGroup() as group:
             for call, size in enumerate(todo):
                 await asyncio.sleep(max(0, began + self.options.load_seconds * sent / share - now()))
-                await self._hands.acquire()
+                await self._concurrency.acquire()
                 group.create_task(self._enqueue(call, size))
                 sent += size
 
     async def _enqueue(self, call: int, size: int) -> None:
-        jobs, way = jobs_of(self.options, self.number, call, size), way_of(self.options, self.number, call)
+        jobs, way = jobs_of(self.options, self.number, call, size), enqueue_mode(self.options, self.number, call)
         try:
             if way == "sql":
                 await self._sql.enqueue(jobs)
             else:
-                await self._enqueue_now(f"p{self.number}-{call}" if way == "keyed" else "", jobs)
+                await self._enqueue_over_http(f"p{self.number}-{call}" if way == "keyed" else "", jobs)
         finally:
-            self._hands.release()
+            self._concurrency.release()
 
-    async def _enqueue_now(self, key: str, jobs: list[Json]) -> None:
-        answer = await self._until_told(key, jobs)
-        while key and answer.ok and self._dice.random() < AGAIN:
-            answer = await self._until_told(key, jobs)
-        for told in told_of(answer.body) if answer.ok else ():
-            if self._dice.random() < self.options.cancels:
+    async def _enqueue_over_http(self, key: str, jobs: list[Json]) -> None:
+        response = await self._enqueue_until_known(key, jobs)
+        while key and response.ok and self._rng.random() < REPEATED_CALLS:
+            response = await self._enqueue_until_known(key, jobs)
+        for told in job_ids_of(response.body) if response.ok else ():
+            if self._rng.random() < self.options.cancels:
                 await self._client.call("cancel", f"/jobs/{told}/cancel", {}, items=[Item(id=told)], read=state_of)
 
-    async def _until_told(self, key: str, jobs: list[Json]) -> Answer:
+    async def _enqueue_until_known(self, key: str, jobs: list[Json]) -> Response:
         """The same key, so that it makes no difference how often. No limit: the harness ends us if need be. Without a key it is sent
         again only while it was certainly not done: otherwise its outcome stays unknown."""
         items = [item_of(job) for job in jobs]
         path, body = ("/jobs", jobs[0]) if len(jobs) == 1 else ("/jobs/batch", {"jobs": jobs})
         tries = 0
         while True:
-            answer = await self._client.call(
+            response = await self._client.call(
                 "enqueue", path, body, key=key, items=items, read=lambda told: read(told, items)
             )
-            if not answer.again or (answer.kind == "info" and not key):
-                return answer
+            if not response.should_retry or (response.kind == "info" and not key):
+                return response
             tries += 1
-            await asyncio.sleep(pause(tries, self._dice))
+            await asyncio.sleep(pause(tries, self._rng))
 
 
-def told_of(body: Json) -> list[str]:
+def job_ids_of(body: Json) -> list[str]:
     return [str(result["job_id"]) for result in body["results"]] if "results" in body else [str(body["id"])]
 
 
@@ -88,7 +88,7 @@ def read(body: Json, asked: list[Item]) -> list[Item]:
     return [Item(key=asked[0].key, id=body["id"], status="created" if own else "duplicate")]
 
 
-async def produce(options: Options, number: int, folder: Path, bases: list[str], dsn: str) -> None:
+async def run_producer(options: Options, number: int, folder: Path, bases: list[str], dsn: str) -> None:
     proc = f"p{number}"
     keys = ApiKeys.read(folder.parent, "producer", random.Random(f"{options.seed}/{proc}/keys"))
     client = Client(bases, History(folder, proc), random.Random(f"{options.seed}/{proc}/ways"), keys)
@@ -98,4 +98,4 @@ async def produce(options: Options, number: int, folder: Path, bases: list[str],
 
 
 def main(args: list[str]) -> None:
-    asyncio.run(produce(from_json(args[0]), int(args[1]), Path(args[2]), args[3].split(","), args[4]))
+    asyncio.run(run_producer(from_json(args[0]), int(args[1]), Path(args[2]), args[3].split(","), args[4]))

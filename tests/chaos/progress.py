@@ -5,7 +5,7 @@ import time
 
 from tests.chaos.options import Options
 
-EVERY = 10.0  # seconds between lines where there is no terminal
+LINE_SECONDS = 10.0  # seconds between lines where there is no terminal
 
 
 class Progress:
@@ -14,11 +14,11 @@ class Progress:
         self._began = time.monotonic()
         self._said = 0.0
 
-    def say(self, what: str) -> None:
+    def show(self, what: str) -> None:
         seconds = time.monotonic() - self._began
         line = f"chaos seed {self._options.seed}: {seconds:5.0f} s  {what}"
         if sys.stderr.isatty():
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        elif seconds - self._said >= EVERY:
+        elif seconds - self._said >= LINE_SECONDS:
             self._said = seconds
             print(line, file=sys.stderr, flush=True)

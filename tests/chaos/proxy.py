@@ -16,45 +16,45 @@ import uvloop
 Mode = Literal["open", "cut", "black_hole", "lost_replies"]
 
 
-class Order(msgspec.Struct):
+class Command(msgspec.Struct):
     """One line on stdin. `late`: what a black hole has held back arrives when it ends; else those connections die."""
 
-    leg: str
+    link: str
     do: Literal["listen", "target", "mode"]
-    place: str = ""
+    address: str = ""
     mode: Mode = "open"
     late: bool = False
 
 
-class End(asyncio.Protocol):
+class Endpoint(asyncio.Protocol):
     """One of the two ends of a connection. What it hears goes to its peer."""
 
-    def __init__(self, leg: "Leg", *, near: bool) -> None:
-        self.leg = leg
+    def __init__(self, link: "Link", *, near: bool) -> None:
+        self.link = link
         self.near = near
-        self.peer: End | None = None
+        self.peer: Endpoint | None = None
         self.transport: asyncio.Transport | None = None
-        self.early: list[bytes] = []
-        self.harmed = False
+        self.buffered: list[bytes] = []
+        self.has_lost_data = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.leg.ends.add(self)
-        if self.leg.mode == "black_hole":
+        self.link.endpoints.add(self)
+        if self.link.mode == "black_hole":
             self.transport.pause_reading()
         if self.near:
-            self.leg.connect(self)
+            self.link.connect(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.leg.mode == "lost_replies" and not self.near:
-            self.harmed = True
+        if self.link.mode == "lost_replies" and not self.near:
+            self.has_lost_data = True
         elif self.peer is None or self.peer.transport is None:
-            self.early.append(data)
+            self.buffered.append(data)
         else:
             self.peer.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.leg.ends.discard(self)
+        self.link.endpoints.discard(self)
         self.transport = None
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.abort() if error else self.peer.transport.close()
@@ -64,32 +64,32 @@ class End(asyncio.Protocol):
             self.transport.abort()
 
 
-class Leg:
+class Link:
     def __init__(self) -> None:
         self.target = ""
         self.mode: Mode = "open"
-        self.ends: set[End] = set()
+        self.endpoints: set[Endpoint] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.AbstractServer | None = None  # kept: one that nobody knows of is closed
 
-    async def listen(self, place: str) -> None:
+    async def listen(self, address: str) -> None:
         loop = asyncio.get_running_loop()
-        make: Callable[[], End] = lambda: End(self, near=True)  # noqa: E731
-        if "/" in place:
-            self._server = await loop.create_unix_server(make, place, backlog=1000)
-            os.chmod(place, 0o777)
+        make: Callable[[], Endpoint] = lambda: Endpoint(self, near=True)  # noqa: E731
+        if "/" in address:
+            self._server = await loop.create_unix_server(make, address, backlog=1000)
+            os.chmod(address, 0o777)
         else:
-            self._server = await loop.create_server(make, "127.0.0.1", int(place), backlog=1000)
+            self._server = await loop.create_server(make, "127.0.0.1", int(address), backlog=1000)
 
-    def connect(self, near: End) -> None:
+    def connect(self, near: Endpoint) -> None:
         task = asyncio.get_running_loop().create_task(self._connect(near))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, near: End) -> None:
+    async def _connect(self, near: Endpoint) -> None:
         while self.mode == "black_hole":  # noqa: ASYNC110 (a lost packet is sent again, later)
             await asyncio.sleep(0.05)
-        far = End(self, near=False)
+        far = Endpoint(self, near=False)
         try:
             if self.mode == "cut":
                 raise ConnectionRefusedError
@@ -101,11 +101,11 @@ class Leg:
             far.abort()
             return
         near.peer, far.peer = far, near
-        for data in near.early:
+        for data in near.buffered:
             if far.transport is not None:
                 far.transport.write(data)
 
-    async def _reach(self, far: End) -> None:
+    async def _reach(self, far: Endpoint) -> None:
         loop = asyncio.get_running_loop()
         if "/" in self.target:
             await loop.create_unix_connection(lambda: far, self.target)
@@ -114,27 +114,31 @@ class Leg:
 
     def set_mode(self, mode: Mode, *, late: bool) -> None:
         before, self.mode = self.mode, mode
-        for end in list(self.ends):
-            if mode == "cut" or (before == "lost_replies" and end.harmed) or (before == "black_hole" and not late):
+        for end in list(self.endpoints):
+            if (
+                mode == "cut"
+                or (before == "lost_replies" and end.has_lost_data)
+                or (before == "black_hole" and not late)
+            ):
                 end.abort()
             elif end.transport is not None:
                 end.transport.pause_reading() if mode == "black_hole" else end.transport.resume_reading()
 
 
 async def main() -> None:
-    legs: dict[str, Leg] = {}
+    links: dict[str, Link] = {}
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
-        order = msgspec.json.decode(line, type=Order)
-        leg = legs.setdefault(order.leg, Leg())
-        if order.do == "listen":
-            await leg.listen(order.place)
-        elif order.do == "target":
-            leg.target = order.place
+        command = msgspec.json.decode(line, type=Command)
+        link = links.setdefault(command.link, Link())
+        if command.do == "listen":
+            await link.listen(command.address)
+        elif command.do == "target":
+            link.target = command.address
         else:
-            leg.set_mode(order.mode, late=order.late)
-        print(order.leg, flush=True)
+            link.set_mode(command.mode, late=command.late)
+        print(command.link, flush=True)
 
 
 if __name__ == "__main__":

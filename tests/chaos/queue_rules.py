@@ -37,7 +37,7 @@ def pauses(facts: Facts) -> Iterator[tuple[str, float, float]]:
 def _revoked(facts: Facts) -> Iterator[str]:
     """A revoked API key is refused."""
     answered = [op for op in facts.ops if op.f == "revoke" and op.type == "ok"]
-    revoked = {item.id: op.t1 + FRESH_SECONDS for op in reversed(answered) for item in facts.asked_by(op)}
+    revoked = {item.id: op.t1 + FRESH_SECONDS for op in reversed(answered) for item in facts.request_items(op)}
     for op in facts.ops:
         if op.type == "ok" and op.t0 > revoked.get(op.caller, inf):
             yield f"a call with a revoked API key was answered: {op.f} {op.call}"

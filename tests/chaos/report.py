@@ -5,44 +5,50 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.causes import causes
-from tests.chaos.checker import Found
+from tests.chaos.redelivery_causes import redelivery_causes
+from tests.chaos.checker import Violations
 from tests.chaos.facts import Facts, Fault
 from tests.chaos.history import Op
 from tests.chaos.options import Options
 
-SHOWN = 5  # sentences per invariant
+MAX_SHOWN = 5  # sentences per invariant
 
 
 @dataclass(frozen=True)
 class Report:
     options: Options
     folder: Path
-    found: Found
+    found: Violations
     figures: dict[str, str]
-    struck: set[str]  # the nemeses that there were
+    injected: set[str]  # the nemeses that there were
 
     @property
-    def clean(self) -> bool:
+    def is_clean(self) -> bool:
         return not self.found
 
     def table(self) -> str:
         width = max(map(len, self.figures))
         lines = [f"{name:<{width}}  {value}" for name, value in self.figures.items()]
-        for name, breaches in self.found.items():
-            lines += [f"{name}: {len(breaches)} found", *(f"  {breach}" for breach in breaches[:SHOWN])]
-        if not self.clean:
+        for name, violations in self.found.items():
+            lines += [f"{name}: {len(violations)} found", *(f"  {violation}" for violation in violations[:MAX_SHOWN])]
+        if not self.is_clean:
             lines.append(f"seed {self.options.seed}; histories and logs: {self.folder}")
         return "\n".join(lines)
 
 
-def report(facts: Facts, folder: Path, found: Found, *, seconds: float) -> Report:
-    options, faults, ops, final, why = facts.options, facts.faults, facts.ops, facts.final, causes(facts)
+def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> Report:
+    options, faults, ops, final_state, why = (
+        facts.options,
+        facts.faults,
+        facts.ops,
+        facts.final_state,
+        redelivery_causes(facts),
+    )
     back = sorted(recoveries(faults, ops))
-    struck = {name for fault in faults for name in fault.name.split("+")}
+    injected = {name for fault in faults for name in fault.name.split("+")}
     figures = {
-        "jobs": f"{len(final.kept):,}",
-        "faults": f"{len(faults)} of {len(struck)} kinds",
+        "jobs": f"{len(final_state.stored):,}",
+        "faults": f"{len(faults)} of {len(injected)} kinds",
         "seed": str(options.seed),
         "lost": str(count(found, "I1", "lost")),
         "double-accepted": str(count(found, "I4", "completed by two", "accepted as new")),
@@ -51,20 +57,20 @@ def report(facts: Facts, folder: Path, found: Found, *, seconds: float) -> Repor
         "other breaches": str(
             sum(map(len, found.values())) - sum(count(found, name) for name in ("I1", "I3", "I4", "I5"))
         ),
-        "redelivered": f"{sum(why.values()):,} times ({listed(why)})",
+        "redelivered": f"{sum(why.values()):,} times ({format_causes(why)})",
         "unknown outcomes": f"{sum(op.type == 'info' for op in ops):,} of {sum(op.type != 'invoke' for op in ops):,} calls",
         "recovery": f"p50 {percentile(back, 50):.2f} s, p99 {percentile(back, 99):.2f} s, max {percentile(back, 100):.2f} s",
         "duration": f"{seconds:.0f} s",
     }
-    return Report(options, folder, found, figures, struck)
+    return Report(options, folder, found, figures, injected)
 
 
-def listed(why: Counter[str]) -> str:
+def format_causes(why: Counter[str]) -> str:
     return ", ".join(f"{cause} {times:,}" for cause, times in sorted(why.items())) or "never"
 
 
-def count(found: Found, name: str, *begins: str) -> int:
-    return sum(breach.startswith(begins or "") for breach in found.get(name, []))
+def count(found: Violations, name: str, *begins: str) -> int:
+    return sum(violation.startswith(begins or "") for violation in found.get(name, []))
 
 
 def recoveries(faults: list[Fault], ops: list[Op]) -> list[float]:
@@ -83,8 +89,8 @@ def recovery(fault: Fault, done: dict[int, list[tuple[float, float]]]) -> float:
 
 def first_after(instant: float, calls: list[tuple[float, float]]) -> float:
     """When the first call that ended after it did; calls are sorted by their end, as histories are."""
-    place = bisect_left(calls, instant, key=lambda call: call[1])
-    return calls[place][1] if place < len(calls) else instant
+    index = bisect_left(calls, instant, key=lambda call: call[1])
+    return calls[index][1] if index < len(calls) else instant
 
 
 def percentile(values: list[float], share: int) -> float:

@@ -8,64 +8,73 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tests.api import Json, when
+from tests.api import Json, parse_time
 from tests.chaos.client import Client, pause
 from tests.chaos.history import Item, Kind, now
 from tests.chaos.workload import item_of
 
 ROLLED_BACK = 0.2  # share of transactions that are not committed
-PATIENCE = 10.0  # seconds for one statement
-SAME = ("queue", "job_type", "priority", "max_attempts", "timeout_seconds", "delay_seconds")  # named as in HTTP
-LOST = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
+TIMEOUT_SECONDS = 10.0  # seconds for one statement
+COMMON_FIELDS = (
+    "queue",
+    "job_type",
+    "priority",
+    "max_attempts",
+    "timeout_seconds",
+    "delay_seconds",
+)  # named as in HTTP
+CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
 
 
 class SqlProducer:
     """One connection, opened when it is needed. Only a commit without a response leaves the outcome unknown."""
 
-    def __init__(self, dsn: str, client: Client, dice: random.Random) -> None:
+    def __init__(self, dsn: str, client: Client, rng: random.Random) -> None:
         self._dsn = dsn
         self._client = client
-        self._dice = dice
+        self._rng = rng
         self._connection: Any = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def enqueue(self, jobs: list[Json]) -> None:
         """Repeats the transaction while it was certainly not done, unless it was rolled back on purpose."""
-        commits, tries = self._dice.random() >= ROLLED_BACK, 0
-        async with self._turn:
+        commits, tries = self._rng.random() >= ROLLED_BACK, 0
+        async with self._lock:
             while await self._transaction(jobs, commits=commits) == "fail" and commits:
                 tries += 1
-                await asyncio.sleep(pause(tries, self._dice))
+                await asyncio.sleep(pause(tries, self._rng))
 
     async def _transaction(self, jobs: list[Json], *, commits: bool) -> Kind:
         items, t0 = [item_of(job) for job in jobs], now()
         done: list[Item] = []
         kind: Kind = "fail"
         try:
-            connection = await self._connected()
+            connection = await self._get_connection()
             await connection.execute("BEGIN")
-            done = [await _enqueued(connection, job) for job in jobs]
+            done = [await _enqueue_job(connection, job) for job in jobs]
             kind = "info" if commits else "fail"
             await connection.execute("COMMIT" if commits else "ROLLBACK")
             kind = "ok" if commits else "fail"
-        except LOST:
+        except CONNECTION_ERRORS:
             await self.close()
-        self._client.note("enqueue", kind, items, told=done if kind == "ok" else [], t0=t0)
+        self._client.record("enqueue", kind, items, told=done if kind == "ok" else [], t0=t0)
         return kind
 
-    async def _connected(self) -> Any:
+    async def _get_connection(self) -> Any:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(self._dsn, timeout=PATIENCE, command_timeout=PATIENCE)
+            self._connection = await asyncpg.connect(
+                self._dsn, timeout=TIMEOUT_SECONDS, command_timeout=TIMEOUT_SECONDS
+            )
         return self._connection
 
     async def close(self) -> None:
         if self._connection is not None:
-            with suppress(*LOST):
+            with suppress(*CONNECTION_ERRORS):
                 self._connection.terminate()
             self._connection = None
 
 
-async def _enqueued(connection: Any, job: Json) -> Item:
+async def _enqueue_job(connection: Any, job: Json) -> Item:
     """For a unique key, the function does not return whether the job is new."""
     named = _arguments(job)
     values = ", ".join(f"{name} => ${number}" for number, name in enumerate(named, 1))
@@ -74,8 +83,8 @@ async def _enqueued(connection: Any, job: Json) -> Item:
 
 
 def _arguments(job: Json) -> Json:
-    named: Json = {name: job[name] for name in SAME if name in job}
-    named |= {name: when(job[name]) for name in ("run_at", "expires_at") if name in job}
+    named: Json = {name: job[name] for name in COMMON_FIELDS if name in job}
+    named |= {name: parse_time(job[name]) for name in ("run_at", "expires_at") if name in job}
     named["payload"] = msgspec.json.encode(job["payload"]).decode()
     if "group" in job:
         named["group_key"] = job["group"]

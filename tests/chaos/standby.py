@@ -14,7 +14,7 @@ from tests.failover.server import PORT, Account, Server
 DURABLE = OPTIONS | {"fsync": "on", "autovacuum": "on", "shared_buffers": "128MB", "wal_keep_size": "1GB"}
 
 
-class Replicated(Postgres):
+class ReplicatedPostgres(Postgres):
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="chaos-pg-")
         self._account = Account(Path(self._folder.name))
@@ -43,7 +43,7 @@ class Replicated(Postgres):
             server.kill()
         self._folder.cleanup()
 
-    def stand_by(self) -> None:
+    def ensure_standby(self) -> None:
         """Returns when every commit waits for the standby's word."""
         if self._standby is None:
             self._standby = Server(self._account, "p")
@@ -51,23 +51,23 @@ class Replicated(Postgres):
             self._standby.create_signal_file("standby.signal")
             link = f"host={self._primary.sockets} port={PORT} user=postgres application_name=standby"
             self._standby.start(DURABLE | {"primary_conninfo": link, "wal_retrieve_retry_interval": "100ms"})
-        self._wait_for_word_of("standby")
+        self._set_synchronous_standby("standby")
         while not self.rows("SELECT FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'"):
             time.sleep(0.05)
 
-    def take_over(self) -> None:
+    def promote_standby(self) -> None:
         """The standby becomes the primary, and waits for nobody until it has a standby itself."""
         assert self._standby is not None
         self._primary.kill()
         self._primary, self._standby = self._standby, None
         self.dsn = self._primary.dsn
-        self._wait_for_word_of("")
+        self._set_synchronous_standby("")
         assert self.value("SELECT pg_promote()")
 
     def kill(self) -> None:
         self._primary.kill()
 
-    def _wait_for_word_of(self, name: str) -> None:
+    def _set_synchronous_standby(self, name: str) -> None:
         self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
         self.execute("SELECT pg_reload_conf()")
 

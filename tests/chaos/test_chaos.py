@@ -8,5 +8,5 @@ from tests.chaos.options import Options
 def test_nothing_is_lost_whatever_happens() -> None:
     summary = run(Options())
     print(f"\n{summary.table()}")
-    assert summary.struck == set(SHORT)
-    assert summary.clean, summary.table()
+    assert summary.injected == set(SHORT)
+    assert summary.is_clean, summary.table()

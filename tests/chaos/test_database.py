@@ -8,7 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.chaos import witness
+from tests.chaos import audit_log
 from tests.chaos.database import Postgres
 
 INSERT = """
@@ -62,6 +62,6 @@ def test_deadlocks_and_transitions_outlive_a_crash(postgres: Postgres) -> None:
     postgres.signal(signal.SIGKILL)
     postgres.restart()
     assert postgres.deadlocks() == 1
-    rows = [(row.place, row.op, row.old_state, row.state) for row in witness.read(postgres)]
+    rows = [(row.source, row.op, row.old_state, row.state) for row in audit_log.read(postgres)]
     assert rows[:2] == [("jobs", "INSERT", "", "ready"), ("jobs", "UPDATE", "ready", "running")]
     assert sorted(rows[2:]) == [("finished_jobs", "INSERT", "", "completed"), ("jobs", "DELETE", "", "running")]

@@ -2,188 +2,190 @@
 
 import pytest
 
-from tests.chaos.causes import causes
+from tests.chaos.redelivery_causes import redelivery_causes
 from tests.chaos.facts import Fault
-from tests.chaos.final import Ticks
-from tests.chaos.story import BEGIN, LEASE, Story
-from tests.chaos.workload import LINE
+from tests.chaos.final_state import ScheduleRuns
+from tests.chaos.history_builder import START, LEASE_SECONDS, HistoryBuilder
+from tests.chaos.workload import FIFO
 
 # I8: order
 
 
-def urgent_passed_over(story: Story) -> Story:
-    story.enqueue(0, "low", key="k1")
-    story.enqueue(0, "urgent", key="k2", priority=5)
-    story.done("low", 3)
-    story.done("urgent", 4)
-    return story
+def urgent_passed_over(history: HistoryBuilder) -> HistoryBuilder:
+    history.enqueue(0, "low", key="k1")
+    history.enqueue(0, "urgent", key="k2", priority=5)
+    history.complete_job("low", 3)
+    history.complete_job("urgent", 4)
+    return history
 
 
-def test_i8_an_urgent_job_is_passed_over(story: Story) -> None:
-    assert urgent_passed_over(story).verdict()["I8"] == ["passed over: id-urgent for 2.9 s by id-low in work"]
+def test_i8_an_urgent_job_is_passed_over(history: HistoryBuilder) -> None:
+    assert urgent_passed_over(history).violations()["I8"] == ["passed over: id-urgent for 2.9 s by id-low in work"]
 
 
-def test_i8_while_something_is_wrong_it_may_be(story: Story) -> None:
-    story.faults.append(Fault("postgres_stop", BEGIN + 1, BEGIN + 2, [0]))
-    assert urgent_passed_over(story).verdict() == {}
+def test_i8_while_something_is_wrong_it_may_be(history: HistoryBuilder) -> None:
+    history.faults.append(Fault("postgres_stop", START + 1, START + 2, [0]))
+    assert urgent_passed_over(history).violations() == {}
 
 
-def test_i8_an_old_job_is_passed_over(story: Story) -> None:
-    story.enqueue(0, "old", key="k1")
-    story.enqueue(5, "young", key="k2")
-    story.done("young", 8)
-    story.done("old", 9)
-    assert len(story.verdict()["I8"]) == 1
+def test_i8_an_old_job_is_passed_over(history: HistoryBuilder) -> None:
+    history.enqueue(0, "old", key="k1")
+    history.enqueue(5, "young", key="k2")
+    history.complete_job("young", 8)
+    history.complete_job("old", 9)
+    assert len(history.violations()["I8"]) == 1
 
 
-def test_i8_where_one_consumer_is_alone_nothing_is_passed_over_at_all(story: Story) -> None:
-    story.enqueue(0, "first", key="k1", queue=LINE)
-    story.enqueue(0.2, "second", key="k2", queue=LINE)
-    story.done("second", 0.4, queue=LINE)
-    story.done("first", 1, queue=LINE)
-    assert story.verdict()["I8"] == ["passed over: id-first for 0.3 s by id-second in line"]
+def test_i8_where_one_consumer_is_alone_nothing_is_passed_over_at_all(history: HistoryBuilder) -> None:
+    history.enqueue(0, "first", key="k1", queue=FIFO)
+    history.enqueue(0.2, "second", key="k2", queue=FIFO)
+    history.complete_job("second", 0.4, queue=FIFO)
+    history.complete_job("first", 1, queue=FIFO)
+    assert history.violations()["I8"] == ["passed over: id-first for 0.3 s by id-second in fifo"]
 
 
 # I9: an end
 
 
-def test_i9_statistics_that_are_off(enqueued: Story) -> None:
-    enqueued.done("a", 1)
-    assert enqueued.verdict(stats={"completed": 2})["I9"] == ["stats say 2 completed, the tables 1"]
+def test_i9_statistics_that_are_off(enqueued: HistoryBuilder) -> None:
+    enqueued.complete_job("a", 1)
+    assert enqueued.violations(stats={"completed": 2})["I9"] == ["statistics report 2 completed, the tables have 1"]
 
 
-def test_i9_a_run_that_does_not_come_to_an_end(enqueued: Story) -> None:
-    enqueued.keep("a", "ready")
-    assert enqueued.verdict(drained=False)["I9"] == ["not over in time: {'ready': 1}"]
+def test_i9_a_run_that_does_not_come_to_an_end(enqueued: HistoryBuilder) -> None:
+    enqueued.store("a", "ready")
+    assert enqueued.violations(drained=False)["I9"] == ["not finished in time: {'ready': 1}"]
 
 
-def test_i9_brokers_that_lock_in_different_orders(enqueued: Story) -> None:
-    enqueued.done("a", 1)
-    assert enqueued.verdict(deadlocks=3)["I9"] == ["deadlocks: 3"]
+def test_i9_brokers_that_lock_in_different_orders(enqueued: HistoryBuilder) -> None:
+    enqueued.complete_job("a", 1)
+    assert enqueued.violations(deadlocks=3)["I9"] == ["deadlocks: 3"]
 
 
-def test_i9_a_broker_that_does_not_end(enqueued: Story) -> None:
-    enqueued.done("a", 1)
-    assert enqueued.verdict(stubborn=1)["I9"] == ["1 brokers did not end on SIGTERM"]
+def test_i9_a_broker_that_does_not_end(enqueued: HistoryBuilder) -> None:
+    enqueued.complete_job("a", 1)
+    assert enqueued.violations(hung_brokers=1)["I9"] == ["1 brokers did not end on SIGTERM"]
 
 
 # I10: unknown outcomes resolve
 
 
-def test_i10_a_repeated_claim_that_gets_others(story: Story) -> None:
-    story.enqueue(0, "a", "b")
-    story.claim(1, "a", key="c")
-    story.claim(2, "b", key="c")
-    story.settle(3, "a")
-    story.keep("a")
-    story.settle(3, "b")
-    story.keep("b")
-    assert story.verdict()["I10"] == ["claim c: repeated, and got others: ['id-b']"]
+def test_i10_a_repeated_claim_that_gets_others(history: HistoryBuilder) -> None:
+    history.enqueue(0, "a", "b")
+    history.claim(1, "a", key="c")
+    history.claim(2, "b", key="c")
+    history.settle(3, "a")
+    history.store("a")
+    history.settle(3, "b")
+    history.store("b")
+    assert history.violations()["I10"] == ["claim c: repeated, but got other jobs: ['id-b']"]
 
 
-def test_i10_a_repeated_claim_that_forgets(enqueued: Story) -> None:
+def test_i10_a_repeated_claim_that_forgets(enqueued: HistoryBuilder) -> None:
     enqueued.claim(1, "a", key="c")
     enqueued.claim_nothing(2, key="c")
     enqueued.settle(3, "a")
-    enqueued.keep("a")
-    assert enqueued.verdict()["I10"] == ["claim c: repeated, and id-a is missing"]
+    enqueued.store("a")
+    assert enqueued.violations()["I10"] == ["claim c: repeated, but id-a is missing"]
 
 
-def test_i10_not_done_that_was_done(enqueued: Story) -> None:
+def test_i10_not_done_that_was_done(enqueued: HistoryBuilder) -> None:
     enqueued.claim(1, "a")
     enqueued.settle(2, "a", kind="fail", code="database_unavailable")
     enqueued.settle(3, "a", status="already_settled")
-    enqueued.keep("a")
-    assert enqueued.verdict()["I10"] == ["reported as not done, but it was done: complete of id-a delivery 1"]
+    enqueued.store("a")
+    assert enqueued.violations()["I10"] == ["reported as not done, but it was done: complete of id-a delivery 1"]
 
 
-def test_i10_an_answer_that_changes_its_mind(enqueued: Story) -> None:
-    enqueued.done("a", 1)
+def test_i10_an_answer_that_changes_its_mind(enqueued: HistoryBuilder) -> None:
+    enqueued.complete_job("a", 1)
     enqueued.settle(3, "a", kind="fail", code="lease_lost")
-    assert enqueued.verdict()["I10"] == ["settled, then lost: complete of id-a delivery 1"]
+    assert enqueued.violations()["I10"] == ["settled, then lost: complete of id-a delivery 1"]
 
 
-def test_i10_lost_and_then_accepted(enqueued: Story) -> None:
+def test_i10_lost_and_then_accepted(enqueued: HistoryBuilder) -> None:
     enqueued.claim(1, "a")
     enqueued.settle(2, "a", kind="fail", code="lease_lost")
     enqueued.settle(3, "a")
-    enqueued.keep("a")
-    assert enqueued.verdict()["I10"] == ["lost, then settled: complete of id-a delivery 1"]
+    enqueued.store("a")
+    assert enqueued.violations()["I10"] == ["lost, then settled: complete of id-a delivery 1"]
 
 
-def test_i10_a_call_that_is_never_resolved(story: Story) -> None:
-    story.enqueue(0, "a", kind="info")
-    assert story.verdict()["I10"] == ["never resolved: k"]
+def test_i10_a_call_that_is_never_resolved(history: HistoryBuilder) -> None:
+    history.enqueue(0, "a", kind="info")
+    assert history.violations()["I10"] == ["never resolved: k"]
 
 
-def test_i10_a_job_older_than_the_word_that_there_was_none(story: Story) -> None:
-    milliseconds = int((BEGIN + 0.02) * 1000)
+def test_i10_a_job_older_than_the_word_that_there_was_none(history: HistoryBuilder) -> None:
+    milliseconds = int((START + 0.02) * 1000)
     made = f"{milliseconds:012x}"
     id = f"{made[:8]}-{made[8:]}-7000-8000-000000000000"
-    story.enqueue(0, "a", kind="fail")
-    story.enqueue(1, "a", ids={"a": id})
-    story.claim(2, "a", id=id)
-    story.keep("a", "dead", id=id)
-    assert story.verdict()["I10"] == ["reported as not done, but it was done: k, 0.080 s before"]
+    history.enqueue(0, "a", kind="fail")
+    history.enqueue(1, "a", ids={"a": id})
+    history.claim(2, "a", id=id)
+    history.store("a", "dead", id=id)
+    assert history.violations()["I10"] == ["reported as not done, but it was done: k, 0.080 s before"]
 
 
 # I11: nothing early
 
 
-def test_i11_a_delayed_job_that_runs_early(story: Story) -> None:
-    story.enqueue(0, "a", run_at=BEGIN + 5)
-    story.done("a", 1)
-    assert story.verdict()["I11"] == ["early by 3.900 s: id-a delivery 1"]
+def test_i11_a_delayed_job_that_runs_early(history: HistoryBuilder) -> None:
+    history.enqueue(0, "a", run_at=START + 5)
+    history.complete_job("a", 1)
+    assert history.violations()["I11"] == ["early by 3.900 s: id-a delivery 1"]
 
 
-def test_i11_a_retry_that_runs_early(enqueued: Story) -> None:
+def test_i11_a_retry_that_runs_early(enqueued: HistoryBuilder) -> None:
     enqueued.claim(1, "a")
-    enqueued.settle(2, "a", "fail", run_at=BEGIN + 9)
+    enqueued.settle(2, "a", "fail", run_at=START + 9)
     enqueued.claim(3, "a", delivery=2)
     enqueued.settle(4, "a", delivery=2)
-    enqueued.keep("a")
-    assert enqueued.verdict()["I11"] == ["early by 5.900 s: id-a delivery 2"]
+    enqueued.store("a")
+    assert enqueued.violations()["I11"] == ["early by 5.900 s: id-a delivery 2"]
 
 
 @pytest.mark.parametrize("jobs", [9, 11])
-def test_i11_a_run_missed_or_fired_twice(story: Story, jobs: int) -> None:
-    story.ticks.append(Ticks("every-second", runs=10, jobs=jobs))
-    assert story.verdict()["I11"] == [f"{jobs} jobs of 10 runs: every-second"]
+def test_i11_a_run_missed_or_fired_twice(history: HistoryBuilder, jobs: int) -> None:
+    history.schedule_runs.append(ScheduleRuns("every-second", runs=10, jobs=jobs))
+    assert history.violations()["I11"] == [f"{jobs} jobs of 10 runs: every-second"]
 
 
 # I12: counts
 
 
-def test_i12_a_job_that_nobody_completed(enqueued: Story) -> None:
+def test_i12_a_job_that_nobody_completed(enqueued: HistoryBuilder) -> None:
     enqueued.claim(1, "a")
     enqueued.settle(2, "a", "fail", kind="info")
-    enqueued.keep("a")
-    assert enqueued.verdict()["I12"] == ["completed without a completion: id-a"]
+    enqueued.store("a")
+    assert enqueued.violations()["I12"] == ["completed without a completion: id-a"]
 
 
-def test_i12_the_api_and_the_database_disagree(enqueued: Story) -> None:
-    enqueued.done("a", 1)
-    assert enqueued.verdict(told={"id-a": "ready"})["I12"] == ["the API says ready of id-a, the database completed"]
+def test_i12_the_api_and_the_database_disagree(enqueued: HistoryBuilder) -> None:
+    enqueued.complete_job("a", 1)
+    assert enqueued.violations(told={"id-a": "ready"})["I12"] == [
+        "the API reports ready for id-a, the database completed"
+    ]
 
 
-def test_i12_a_job_that_nobody_was_told_of(story: Story) -> None:
-    story.enqueue(0, "a", kind="info")
-    story.done("a", 1)
-    assert story.verdict()["I12"] == ["stored, but never reported: id-a"]
+def test_i12_a_job_that_nobody_was_told_of(history: HistoryBuilder) -> None:
+    history.enqueue(0, "a", kind="info")
+    history.complete_job("a", 1)
+    assert history.violations()["I12"] == ["stored, but never reported: id-a"]
 
 
 # Not an invariant: why jobs were handed out again
 
 
-def test_every_redelivery_has_its_cause(story: Story) -> None:
-    story.enqueue(0, "a")
-    story.claim(1, "a", delivery=2)
-    story.settle(2, "a", "release", delivery=2)
-    story.claim(3, "a", delivery=3)
-    story.claim(4 + LEASE, "a", delivery=4)
-    story.settle(15, "a", delivery=4, kind="info")
-    story.faults.append(Fault("db_cut", BEGIN + 15, BEGIN + 16, [0]))
-    story.claim(30, "a", delivery=5)
-    story.settle(31, "a", delivery=5)
-    story.keep("a", deliveries=5)
-    assert causes(story.facts()) == {"answer lost": 1, "given back": 1, "holder silent": 1, "fault": 1}
+def test_every_redelivery_has_its_cause(history: HistoryBuilder) -> None:
+    history.enqueue(0, "a")
+    history.claim(1, "a", delivery=2)
+    history.settle(2, "a", "release", delivery=2)
+    history.claim(3, "a", delivery=3)
+    history.claim(4 + LEASE_SECONDS, "a", delivery=4)
+    history.settle(15, "a", delivery=4, kind="info")
+    history.faults.append(Fault("db_cut", START + 15, START + 16, [0]))
+    history.claim(30, "a", delivery=5)
+    history.settle(31, "a", delivery=5)
+    history.store("a", deliveries=5)
+    assert redelivery_causes(history.facts()) == {"response lost": 1, "requeued": 1, "worker silent": 1, "fault": 1}

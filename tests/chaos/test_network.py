@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.cluster import Network
 from tests.ports import free_ports
 
-PATIENCE = 0.3  # seconds in which an answer that can come would be there
+TIMEOUT_SECONDS = 0.3  # seconds in which an answer that can come would be there
 
 
 class Echo:
@@ -19,7 +19,7 @@ class Echo:
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self.heard = threading.Event()
+        self.received = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -33,7 +33,7 @@ class Echo:
     def _answer(self, there: socket.socket) -> None:
         with there:
             while data := there.recv(100):
-                self.heard.set()
+                self.received.set()
                 there.sendall(data)
 
     def close(self) -> None:
@@ -59,10 +59,10 @@ def network(tmp_path: Path) -> Iterator[Network]:
 def client(echo: Echo, network: Network) -> Iterator[socket.socket]:
     """One that has been answered once."""
     (port,) = free_ports(1)
-    network.lead("leg", str(port), str(echo.port))
+    network.open_link("leg", str(port), str(echo.port))
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         assert ask(client) == b"hello"
-        echo.heard.clear()
+        echo.received.clear()
         yield client
 
 
@@ -76,8 +76,8 @@ def test_with_lost_replies_the_request_arrives_and_the_answer_does_not(
 ) -> None:
     network.set_mode(["leg"], "lost_replies")
     client.sendall(b"hello")
-    assert echo.heard.wait(20)
-    client.settimeout(PATIENCE)
+    assert echo.received.wait(20)
+    client.settimeout(TIMEOUT_SECONDS)
     with pytest.raises(TimeoutError):
         client.recv(100)
     client.settimeout(20)
@@ -88,7 +88,7 @@ def test_with_lost_replies_the_request_arrives_and_the_answer_does_not(
 def test_what_a_black_hole_holds_back_may_arrive_late(client: socket.socket, echo: Echo, network: Network) -> None:
     network.set_mode(["leg"], "black_hole")
     client.sendall(b"hello")
-    assert not echo.heard.wait(PATIENCE)
+    assert not echo.received.wait(TIMEOUT_SECONDS)
     network.set_mode(["leg"], "open", late=True)
     assert client.recv(100) == b"hello"
 
@@ -98,7 +98,7 @@ def test_or_never(client: socket.socket, echo: Echo, network: Network) -> None:
     client.sendall(b"hello")
     network.set_mode(["leg"], "open")
     assert died(client)
-    assert not echo.heard.is_set()
+    assert not echo.received.is_set()
 
 
 def test_a_cut_ends_connections_and_lets_none_begin(client: socket.socket, echo: Echo, network: Network) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 
 from tests.api import Json
 from tests.chaos.options import Options
-from tests.chaos.workload import FEATURES, MOVED, jobs_of, sizes, way_of
+from tests.chaos.workload import FEATURES, MOVED, jobs_of, batch_sizes, enqueue_mode
 
 INSTANTS = ("run_at", "expires_at")
 SENT = {
@@ -22,7 +22,7 @@ SENT = {
 
 def sent_by(options: Options) -> list[list[Json]]:
     """The jobs that the first producer sends, by call."""
-    return [jobs_of(options, 0, call, size) for call, size in enumerate(sizes(options, 0))]
+    return [jobs_of(options, 0, call, size) for call, size in enumerate(batch_sizes(options, 0))]
 
 
 def test_same_seed_sends_the_same_jobs_but_for_their_instants() -> None:
@@ -49,7 +49,7 @@ def test_every_feature_has_a_small_share_of_the_jobs() -> None:
 
 def test_calls_are_made_with_a_key_without_one_and_by_sql() -> None:
     options = Options()
-    ways = Counter(way_of(options, 0, call) for call in range(1000))
+    ways = Counter(enqueue_mode(options, 0, call) for call in range(1000))
     assert ways["keyed"] > 800
     assert ways["keyless"] > 40
     assert ways["sql"] > 20

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from app.settings import Settings
 from tests.chaos.facts import Facts
 from tests.chaos.transitions import GONE, Transition
-from tests.chaos.witness import Row
+from tests.chaos.audit_log import AuditRow
 
 WAITING = {"scheduled", "ready", "parked"}
 ENDED = {"completed", "dead", "cancelled"}
@@ -27,8 +27,11 @@ LEGAL: dict[str, set[str]] = {
     "cancelled": set(),
 }
 MAY_STOP = ("running", "completed", "cancelled")  # states that a running job may reach after its cancel was accepted
-CALM, TROUBLED = 0.05, 1.0  # seconds by which a broker may be early: without an active fault, and with one
-WARM = 5.0  # seconds after the first call, when all brokers have just started
+TOLERANCE, TOLERANCE_IN_FAULT = (
+    0.05,
+    1.0,
+)  # seconds by which a broker may be early: without an active fault, and with one
+WARM_UP_SECONDS = 5.0  # seconds after the first call, when all brokers have just started
 MAX_CRASHES = int(Settings.model_fields["max_crashes"].default)
 MAX_DELIVERIES = int(Settings.model_fields["max_deliveries"].default)
 
@@ -43,15 +46,15 @@ def w1_transitions_are_legal(facts: Facts) -> list[str]:
     found = []
     for step in each(facts):
         if step.new not in LEGAL[step.old] or (
-            step.before and step.after and step.before.place == step.after.place != "jobs"
+            step.before and step.after and step.before.source == step.after.source != "jobs"
         ):
             found.append(
-                f"illegal: {step.row.id} {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}"
+                f"illegal transition: {step.row.id} {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}"
             )
         if step.after and step.after.op == "UPDATE" and step.after.old_state != step.old:
-            found.append(f"unseen change: {step.row.id} was {step.old}, then {step.after.old_state}")
+            found.append(f"unrecorded change: {step.row.id} was {step.old}, then {step.after.old_state}")
         if step.before and step.after and step.before.cancelling and step.old == "running" and step.new not in MAY_STOP:
-            found.append(f"asked to stop, but {step.new}: {step.row.id}")
+            found.append(f"cancellation requested, but {step.new}: {step.row.id}")
     return found + _last_states(facts)
 
 
@@ -60,13 +63,13 @@ def _last_states(facts: Facts) -> list[str]:
     if not last:
         return []
     found = [
-        f"{row.id} is {row.state} in the end, last witnessed as {last.get(row.id, 'never')}"
-        for row in facts.final.kept
+        f"{row.id} is {row.state} at the end, last recorded as {last.get(row.id, 'never')}"
+        for row in facts.final_state.stored
         if last.get(row.id) != row.state
     ]
-    kept = {row.id for row in facts.final.kept}
+    kept = {row.id for row in facts.final_state.stored}
     return found + [
-        f"{id} is not there in the end, last witnessed as {state}"
+        f"{id} does not exist at the end, last recorded as {state}"
         for id, state in last.items()
         if state and id not in kept
     ]
@@ -78,9 +81,11 @@ def w2_attempts_are_counted(facts: Facts) -> list[str]:
     for id, steps in facts.transitions.items():
         tokens: set[str] = set()
         for step in steps:
-            breach = _claim_breach(step, tokens) if step.claims else _count_breach(step)
-            if breach:
-                found.append(f"{breach}: {id}, {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}")
+            violation = _claim_breach(step, tokens) if step.is_claim else _count_breach(step)
+            if violation:
+                found.append(
+                    f"{violation}: {id}, {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}"
+                )
             tokens.add(step.row.token)
     return found
 
@@ -89,7 +94,7 @@ def _claim_breach(step: Transition, tokens: set[str]) -> str:
     after, before = step.after, step.before
     assert after is not None
     if after.token in tokens or not after.token:
-        return "a token that was used before"
+        return "token was used before"
     if after.deliveries != (before.deliveries if before else 0) + 1:
         return f"delivery {before.deliveries if before else 0} -> {after.deliveries}"
     if after.attempt != (before.attempt if before else 0) + 1 or after.attempt > after.max_attempts:
@@ -102,7 +107,7 @@ def _count_breach(step: Transition) -> str:
     if before is None or after is None:
         return ""
     if step.old == step.new == "running" and before.token != after.token:
-        return "another token while it runs"
+        return "token changed while running"
     if before.deliveries != after.deliveries:
         return f"delivery {before.deliveries} -> {after.deliveries}"
     if step.old == "dead":
@@ -122,11 +127,11 @@ def _count_breach(step: Transition) -> str:
 def _allowed(step: Transition) -> set[tuple[int, int]]:
     """The allowed changes of attempt and crashes. A run that the broker ended was never delivered, or its lease expired, or it exceeded its
     timeout."""
-    if step.old != "running" or step.new in ("running", "completed") or step.settles == "fail":
+    if step.old != "running" or step.new in ("running", "completed") or step.settlement == "fail":
         return {(0, 0)}
     if step.new == "cancelled":
-        return {(0, 0), (0, 1)} if not step.settles else {(0, 0)}
-    return {(-1, 0)} if step.settles else {(-1, 0), (0, 1), (0, 0)}
+        return {(0, 0), (0, 1)} if not step.settlement else {(0, 0)}
+    return {(-1, 0)} if step.settlement else {(-1, 0), (0, 1), (0, 0)}
 
 
 def w3_leases_end_for_a_reason(facts: Facts) -> list[str]:
@@ -134,37 +139,39 @@ def w3_leases_end_for_a_reason(facts: Facts) -> list[str]:
     found = []
     for step in each(facts):
         before, after = step.before, step.after
-        if before is None or after is None or step.old != "running" or step.new == "running" or step.settles:
+        if before is None or after is None or step.old != "running" or step.new == "running" or step.settlement:
             continue
         if after.attempt < before.attempt or (step.new == "cancelled" and after.crashes == before.crashes):
             continue  # not delivered, or given up by its worker's heartbeat
         end = before.lease_until if after.crashes > before.crashes else before.deadline
-        if not end or _is_before(facts, after, end):
+        if not end or _is_too_early(facts, after, end):
             found.append(
                 f"lease ended {end - facts.database_time(after.at):.3f} s early: {after.id} delivery {after.deliveries}"
             )
     return found
 
 
-def _is_before(facts: Facts, row: Row, instant: float) -> bool:
+def _is_too_early(facts: Facts, row: AuditRow, instant: float) -> bool:
     early = instant - facts.database_time(row.at)
-    calm = row.at > facts.began + WARM and not facts.troubled(row.at, row.at)
-    return early > (CALM if calm else TROUBLED) and not facts.jumped(row.at, row.at)
+    calm = row.at > facts.began + WARM_UP_SECONDS and not facts.fault_active(row.at, row.at)
+    return early > (TOLERANCE if calm else TOLERANCE_IN_FAULT) and not facts.clock_jumped(row.at, row.at)
 
 
 def w4_deaths_have_a_cause(facts: Facts) -> list[str]:
     dead = [step for step in each(facts) if step.new == "dead"]
     return [
-        f"dead as {step.row.reason}, but {breach}: {step.row.id}" for step in dead if (breach := _no_cause(facts, step))
+        f"dead as {step.row.reason}, but {violation}: {step.row.id}"
+        for step in dead
+        if (violation := _missing_cause(facts, step))
     ]
 
 
-def _no_cause(facts: Facts, step: Transition) -> str:
+def _missing_cause(facts: Facts, step: Transition) -> str:
     before, after = step.before, step.after
     assert before is not None
     assert after is not None
     if after.reason == "attempts_exhausted":
-        spent = step.settles == "fail" or (step.old == "running" and not step.settles)
+        spent = step.settlement == "fail" or (step.old == "running" and not step.settlement)
         return (
             ""
             if spent and after.attempt >= after.max_attempts
@@ -172,17 +179,19 @@ def _no_cause(facts: Facts, step: Transition) -> str:
         )
     if after.reason == "poison":
         crashed = after.crashes > before.crashes and after.crashes >= MAX_CRASHES
-        return "" if crashed else f"{after.crashes} leases ran out"
+        return "" if crashed else f"{after.crashes} leases expired"
     if after.reason == "not_retryable":
-        return "" if step.settles == "fail" else "its worker has not said so"
+        return "" if step.settlement == "fail" else "its worker did not report it"
     if after.reason == "expired":
         due = (
-            before.expires_at and step.old in (*WAITING, "blocked") and not _is_before(facts, after, before.expires_at)
+            before.expires_at
+            and step.old in (*WAITING, "blocked")
+            and not _is_too_early(facts, after, before.expires_at)
         )
         return "" if due else f"it was {step.old} and expires_at {before.expires_at:.3f}"
     if after.reason == "undeliverable":
         return "" if after.deliveries >= MAX_DELIVERIES else f"it was delivered {after.deliveries} times"
-    return "that is no reason"
+    return "that is not a known reason"
 
 
 def w5_nothing_runs_early(facts: Facts) -> list[str]:
@@ -196,11 +205,15 @@ def w5_nothing_runs_early(facts: Facts) -> list[str]:
                 continue
             since = after.at if step.new in ("ready", "parked") and step.old not in ("ready", "parked") else since
             waited = since if step.old == "ready" else after.at
-            if _comes_forward(step) and _is_before(facts, after, after.run_at) and not facts.jumped(waited, after.at):
+            if (
+                _makes_runnable(step)
+                and _is_too_early(facts, after, after.run_at)
+                and not facts.clock_jumped(waited, after.at)
+            ):
                 early = after.run_at - facts.database_time(after.at)
                 found.append(f"{early:.3f} s early: {after.id} {step.old or 'nothing'} -> {step.new}")
     return found
 
 
-def _comes_forward(step: Transition) -> bool:
-    return step.claims or (step.old == "scheduled" and step.new in ("ready", "parked"))
+def _makes_runnable(step: Transition) -> bool:
+    return step.is_claim or (step.old == "scheduled" and step.new in ("ready", "parked"))

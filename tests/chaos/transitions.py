@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.chaos.witness import Row
+from tests.chaos.audit_log import AuditRow
 
 GONE = ""  # the state of a job that has no row
 
@@ -14,11 +14,11 @@ GONE = ""  # the state of a job that has no row
 class Transition:
     """One change of one job. Without a row before, the job was inserted; without a row after, it was removed."""
 
-    before: Row | None
-    after: Row | None
+    before: AuditRow | None
+    after: AuditRow | None
 
     @property
-    def row(self) -> Row:
+    def row(self) -> AuditRow:
         row = self.after or self.before
         assert row is not None
         return row
@@ -32,30 +32,30 @@ class Transition:
         return self.after.state if self.after else GONE
 
     @property
-    def claims(self) -> bool:
+    def is_claim(self) -> bool:
         return self.new == "running" and self.old != "running"
 
     @property
-    def settles(self) -> str:
+    def settlement(self) -> str:
         """The outcome that a settlement asked for, if one made this change. A row keeps `settled_as` until the next claim."""
-        if self.after is None or not self.after.settled_as or self.claims:
+        if self.after is None or not self.after.settled_as or self.is_claim:
             return ""
         fresh = self.before is None or self.before.state == "running" or not self.before.settled_as
         return self.after.settled_as.partition(" ")[0] if fresh else ""
 
 
-def transitions(rows: Iterable[Row]) -> dict[str, list[Transition]]:
-    by_job: dict[str, list[Row]] = defaultdict(list)
+def transitions(rows: Iterable[AuditRow]) -> dict[str, list[Transition]]:
+    by_job: dict[str, list[AuditRow]] = defaultdict(list)
     for row in rows:
-        if row.place != "clock":
+        if row.source != "clock":
             by_job[row.id].append(row)
     return {id: list(_of_job(found)) for id, found in by_job.items()}
 
 
-def _of_job(rows: list[Row]) -> Iterator[Transition]:
+def _of_job(rows: list[AuditRow]) -> Iterator[Transition]:
     """A delete and an insert in one transaction are a move to another table, in any order of the triggers."""
-    here: Row | None = None
-    leaving: Row | None = None
+    here: AuditRow | None = None
+    leaving: AuditRow | None = None
     for row in _deletes_first(rows):
         if leaving is not None and (row.op != "INSERT" or row.xid != leaving.xid):
             yield Transition(leaving, None)
@@ -69,9 +69,9 @@ def _of_job(rows: list[Row]) -> Iterator[Transition]:
         yield Transition(leaving, None)
 
 
-def _deletes_first(rows: list[Row]) -> list[Row]:
+def _deletes_first(rows: list[AuditRow]) -> list[AuditRow]:
     found = list(rows)
-    for place, (one, other) in enumerate(pairwise(rows)):
-        if one.xid == other.xid and one.op == "INSERT" and other.op == "DELETE" and one.place != other.place:
-            found[place], found[place + 1] = other, one
+    for index, (one, other) in enumerate(pairwise(rows)):
+        if one.xid == other.xid and one.op == "INSERT" and other.op == "DELETE" and one.source != other.source:
+            found[index], found[index + 1] = other, one
     return found

@@ -13,18 +13,18 @@ from pathlib import Path
 import msgspec
 
 from tests.api import Json
-from tests.chaos.client import Answer, ApiKeys, Client, Part, instant, pause
+from tests.chaos.client import Response, ApiKeys, Client, Operation, instant, pause
 from tests.chaos.history import History, Item, hashed, now, payload_hash
 from tests.chaos.options import Options, from_json
-from tests.chaos.workload import FEATURES, GROUPED, LIMITED, LINE, WORK
+from tests.chaos.workload import FEATURES, GROUPED, LIMITED, FIFO, WORK
 
-KEYED = 0.7  # share of claims with an Idempotency-Key
-REPLAYED = 0.05  # share of them that are repeated although they were answered
-BEATS = 0.1  # share of claims that are extended before they are settled
-RIVALS = 0.02  # share of claims of which one job is settled in two ways at once
-CARRIED = 0.1  # share of claims whose settlements go along with the next claim
-HOLDS = 0.01  # share of claims after which the worker reports all leases that it holds
-RECONCILED = 2.2  # seconds after a claim, from which on an unreported lease is released
+CLAIMS_WITH_KEY = 0.7  # share of claims with an Idempotency-Key
+REPEATED_CLAIMS = 0.05  # share of them that are repeated although they were answered
+HEARTBEATS = 0.1  # share of claims that are extended before they are settled
+CONFLICTING_SETTLEMENTS = 0.02  # share of claims of which one job is settled in two ways at once
+SETTLED_WITH_CLAIM = 0.1  # share of claims whose settlements go along with the next claim
+FULL_REPORTS = 0.01  # share of claims after which the worker reports all leases that it holds
+RECONCILE_SECONDS = 2.2  # seconds after a claim, from which on an unreported lease is released
 OUTCOMES = {"complete": 90.0, "fail": 4.0, "bury": 1.0, "snooze": 2.0, "release": 3.0}
 
 
@@ -34,98 +34,98 @@ class Slot:
     def __init__(self, options: Options, proc: str, number: int, client: Client, *, stopping: asyncio.Event) -> None:
         self.options = options
         self._name = f"{proc}.{number}"
-        self._alone = proc.startswith("w0.") and number == 0  # the only consumer of the line
+        self._is_fifo_consumer = proc.startswith("w0.") and number == 0  # the only consumer of the line
         self._client = client
-        self._dice = random.Random(f"{options.seed}/{self._name}")
+        self._rng = random.Random(f"{options.seed}/{self._name}")
         self._stopping = stopping
         self._claims = 0
-        self._carried: list[tuple[Json, Item]] = []  # settlements to send with the next claim
+        self._pending_settlements: list[tuple[Json, Item]] = []  # settlements to send with the next claim
         self._open: dict[str, Item] = {}  # leases that may not have ended, by token
 
     async def run(self) -> None:
         while not self._stopping.is_set():
             jobs = await self._claim()
             if jobs:
-                await self._work_on(jobs)
+                await self._process(jobs)
             else:
                 await asyncio.sleep(0.02)
-        await self._settle_carried()
+        await self._settle_pending()
 
     # Claiming
 
     async def _claim(self) -> list[Json]:
         self._claims += 1
-        key = f"{self._name}-{self._claims}" if self._dice.random() < KEYED else ""
-        body, until = self._wish(), now() + self.options.lease
-        answer, tries = await self._ask(body, key), 0
-        while answer.again and now() < until:
+        key = f"{self._name}-{self._claims}" if self._rng.random() < CLAIMS_WITH_KEY else ""
+        body, until = self._claim_request(), now() + self.options.lease
+        response, tries = await self._ask(body, key), 0
+        while response.should_retry and now() < until:
             tries += 1
-            await asyncio.sleep(pause(tries, self._dice))
+            await asyncio.sleep(pause(tries, self._rng))
             if not key:
                 break
-            answer = await self._ask(body, key)
-        if key and answer.ok and self._dice.random() < REPLAYED:
+            response = await self._ask(body, key)
+        if key and response.ok and self._rng.random() < REPEATED_CLAIMS:
             await self._ask(body, key)
-        await self._settle_carried()
-        return list(answer.body["jobs"]) if answer.ok and (key or not answer.again) else []
+        await self._settle_pending()
+        return list(response.body["jobs"]) if response.ok and (key or not response.should_retry) else []
 
     def _queues(self) -> list[str]:
-        kind = self._dice.random()
-        if self.options.focus not in ("", LINE) and kind < 0.4:
+        kind = self._rng.random()
+        if self.options.focus not in ("", FIFO) and kind < 0.4:
             return [self.options.focus]
         if kind < 0.65:
-            return [WORK] if kind < 0.4 else self._dice.sample((WORK, LIMITED, GROUPED), 3)
-        return self._dice.sample((WORK, *FEATURES), 1 + len(FEATURES))
+            return [WORK] if kind < 0.4 else self._rng.sample((WORK, LIMITED, GROUPED), 3)
+        return self._rng.sample((WORK, *FEATURES), 1 + len(FEATURES))
 
-    def _wish(self) -> Json:
+    def _claim_request(self) -> Json:
         queues = self._queues()
         wish = {
             "worker_id": self._name,
             "lease_seconds": self.options.lease,
-            "wait_seconds": self._dice.choice((0, 0.5, 1.5)),
+            "wait_seconds": self._rng.choice((0, 0.5, 1.5)),
         }
-        if self._alone:
-            return wish | {"queues": [LINE], "max_jobs": 5}
+        if self._is_fifo_consumer:
+            return wish | {"queues": [FIFO], "max_jobs": 5}
         return wish | {
             "queues": queues,
-            "max_jobs": self._dice.choice((1, 5, 20, max(20, min(200, self.options.jobs // 5000)))),
+            "max_jobs": self._rng.choice((1, 5, 20, max(20, min(200, self.options.jobs // 5000)))),
         }
 
-    async def _ask(self, body: Json, key: str) -> Answer:
-        parts = [Part("claim", read=_handed_out)]
-        if self._carried:
-            items = [item for _, item in self._carried]
-            parts.append(Part("settle", items, read=lambda body: _told(body["settled"], items)))
-            body = body | {"settle": [settlement for settlement, _ in self._carried]}
-        answer = await self._client.call_for(parts, "/claim", body, key=key)
-        if answer.ok:
-            self._over(item for _, item in self._carried)
-            self._carried = []
-            self._open |= {item.token: item for item in _held(answer.body["jobs"])}
-        return answer
+    async def _ask(self, body: Json, key: str) -> Response:
+        parts = [Operation("claim", read=_claimed_items)]
+        if self._pending_settlements:
+            items = [item for _, item in self._pending_settlements]
+            parts.append(Operation("settle", items, read=lambda body: _result_items(body["settled"], items)))
+            body = body | {"settle": [settlement for settlement, _ in self._pending_settlements]}
+        response = await self._client.call_for(parts, "/claim", body, key=key)
+        if response.ok:
+            self._over(item for _, item in self._pending_settlements)
+            self._pending_settlements = []
+            self._open |= {item.token: item for item in _lease_items(response.body["jobs"])}
+        return response
 
-    async def _settle_carried(self) -> None:
+    async def _settle_pending(self) -> None:
         """Settles what the claim did not settle."""
-        carried, self._carried = self._carried, []
+        carried, self._pending_settlements = self._pending_settlements, []
         if carried:
             await self._settle(carried)
 
     # Working
 
-    async def _work_on(self, jobs: list[Json]) -> None:
-        fate = self._dice.random()
+    async def _process(self, jobs: list[Json]) -> None:
+        fate = self._rng.random()
         if fate < self.options.crash:
             os.kill(os.getpid(), signal.SIGKILL)
         if fate < self.options.crash + self.options.pause:
             await asyncio.sleep(self.options.lease * 1.5)
-        if self._dice.random() < (BEATS if fate >= self.options.crash + self.options.pause else 0.5):
-            await self._beat(jobs)
-        if self._dice.random() < HOLDS:
-            jobs = await self._tell_all(jobs)
+        if self._rng.random() < (HEARTBEATS if fate >= self.options.crash + self.options.pause else 0.5):
+            await self._heartbeat(jobs)
+        if self._rng.random() < FULL_REPORTS:
+            jobs = await self._report_all_leases(jobs)
         settlements = [self._settlement(job) for job in jobs]
-        if self._dice.random() < CARRIED:
-            self._carried = settlements
-        elif settlements and self._dice.random() < RIVALS:
+        if self._rng.random() < SETTLED_WITH_CLAIM:
+            self._pending_settlements = settlements
+        elif settlements and self._rng.random() < CONFLICTING_SETTLEMENTS:
             await asyncio.gather(
                 self._settle(settlements),
                 self._settle([self._settlement(jobs[0], other_than=settlements[0][1].outcome)]),
@@ -133,40 +133,40 @@ class Slot:
         else:
             await self._settle(settlements)
 
-    async def _tell_all(self, jobs: list[Json]) -> list[Json]:
+    async def _report_all_leases(self, jobs: list[Json]) -> list[Json]:
         """Reports all leases twice. If leases are long enough it leaves out a job, which is released. Returns the jobs that it keeps."""
-        if self.options.lease <= RECONCILED:
-            await self._beat(jobs, holds_all=True)
+        if self.options.lease <= RECONCILE_SECONDS:
+            await self._heartbeat(jobs, holds_all=True)
             return jobs
-        await self._beat(jobs)
-        await asyncio.sleep(RECONCILED)
+        await self._heartbeat(jobs)
+        await asyncio.sleep(RECONCILE_SECONDS)
         kept = jobs[1:]
         for _ in range(2):
-            await self._beat(kept, holds_all=True)
+            await self._heartbeat(kept, holds_all=True)
         return kept
 
-    async def _beat(self, jobs: list[Json], *, holds_all: bool = False) -> None:
+    async def _heartbeat(self, jobs: list[Json], *, holds_all: bool = False) -> None:
         """With `holds_all` the worker releases all other leases; the outcome of that is unknown."""
         leases = [
             {"job_id": job["id"], "lease_token": job["lease_token"], "lease_seconds": self.options.lease}
             for job in jobs
         ]
-        items = _held(jobs)
+        items = _lease_items(jobs)
         if holds_all:
-            listed = {item.token for item in items}
+            format_causes = {item.token for item in items}
             omitted = [
                 msgspec.structs.replace(item, outcome="release")
                 for token, item in self._open.items()
-                if token not in listed
+                if token not in format_causes
             ]
-            self._client.note("settle", "info", omitted, t0=now())
+            self._client.record("settle", "info", omitted, t0=now())
         await self._client.call(
             "heartbeat",
             "/heartbeat",
             {"worker_id": self._name, "leases": leases} | ({"holds_all": True} if holds_all else {}),
             items=items,
             read=lambda body: [
-                _with(item, status=told["status"], lease_until=instant(told.get("lease_expires_at")))
+                _with_result(item, status=told["status"], lease_until=instant(told.get("lease_expires_at")))
                 for item, told in zip(items, body["leases"], strict=True)
             ],
         )
@@ -178,7 +178,7 @@ class Slot:
             for outcome, weight in (OUTCOMES | more).items()
             if other_than not in (outcome, outcome.replace("bury", "fail"))
         }
-        outcome = self._dice.choices(list(outcomes), list(outcomes.values()))[0]
+        outcome = self._rng.choices(list(outcomes), list(outcomes.values()))[0]
         body: Json = {
             "job_id": job["id"],
             "lease_token": job["lease_token"],
@@ -189,7 +189,7 @@ class Slot:
         if outcome == "snooze":
             body["delay_seconds"] = 1
         if outcome == "complete":
-            body["result"] = {"by": self._name, "delivery": job["deliveries"], "n": self._dice.randrange(10**6)}
+            body["result"] = {"by": self._name, "delivery": job["deliveries"], "n": self._rng.randrange(10**6)}
         item = Item(
             id=job["id"],
             token=hashed(job["lease_token"]),
@@ -205,37 +205,43 @@ class Slot:
         """One by one, or together. What nobody knows is asked again with the same tokens."""
         if not settlements:
             return
-        if len(settlements) > 1 and self._dice.random() < 0.05:
+        if len(settlements) > 1 and self._rng.random() < 0.05:
             for settlement in settlements:
                 await self._settle([settlement])
             return
         bodies, items = [body for body, _ in settlements], [item for _, item in settlements]
         until, tries = now() + 3 * self.options.lease, 0
-        while (await self._settle_once(bodies, items)).again and now() < until:
+        while (await self._settle_once(bodies, items)).should_retry and now() < until:
             tries += 1
-            await asyncio.sleep(pause(tries, self._dice))
+            await asyncio.sleep(pause(tries, self._rng))
 
-    async def _settle_once(self, bodies: list[Json], items: list[Item]) -> Answer:
-        answer = await self._settle_by(bodies, items)
-        if not answer.again:
+    async def _settle_once(self, bodies: list[Json], items: list[Item]) -> Response:
+        response = await self._settle_by(bodies, items)
+        if not response.should_retry:
             self._over(items)
-        return answer
+        return response
 
     def _over(self, items: Iterable[Item]) -> None:
         for item in items:
             self._open.pop(item.token, None)
 
-    async def _settle_by(self, bodies: list[Json], items: list[Item]) -> Answer:
+    async def _settle_by(self, bodies: list[Json], items: list[Item]) -> Response:
         if len(bodies) > 1:
             return await self._client.call(
-                "settle", "/settle", {"items": bodies}, items=items, read=lambda body: _told(body["results"], items)
+                "settle",
+                "/settle",
+                {"items": bodies},
+                items=items,
+                read=lambda body: _result_items(body["results"], items),
             )
         path = f"/jobs/{items[0].id}/{items[0].outcome}"
         body = {name: value for name, value in bodies[0].items() if name not in ("job_id", "outcome")}
-        return await self._client.call("settle", path, body, items=items, read=lambda body: _told([body], items))
+        return await self._client.call(
+            "settle", path, body, items=items, read=lambda body: _result_items([body], items)
+        )
 
 
-def _handed_out(body: Json) -> list[Item]:
+def _claimed_items(body: Json) -> list[Item]:
     return [
         Item(
             key=str(job["payload"].get("key", "")),
@@ -254,13 +260,13 @@ def _handed_out(body: Json) -> list[Item]:
     ]
 
 
-def _held(jobs: list[Json]) -> list[Item]:
+def _lease_items(jobs: list[Json]) -> list[Item]:
     return [Item(id=job["id"], token=hashed(job["lease_token"]), deliveries=job["deliveries"]) for job in jobs]
 
 
-def _told(results: list[Json], asked: list[Item]) -> list[Item]:
+def _result_items(results: list[Json], asked: list[Item]) -> list[Item]:
     return [
-        _with(
+        _with_result(
             item,
             status=told["status"],
             state=told.get("state", ""),
@@ -271,7 +277,7 @@ def _told(results: list[Json], asked: list[Item]) -> list[Item]:
     ]
 
 
-def _with(
+def _with_result(
     item: Item, *, status: str, state: str = "", attempt: int = 0, run_at: float = 0, lease_until: float = 0
 ) -> Item:
     return Item(
@@ -289,7 +295,7 @@ def _with(
     )
 
 
-async def labour(options: Options, proc: str, folder: Path, bases: list[str]) -> None:
+async def run_worker(options: Options, proc: str, folder: Path, bases: list[str]) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     keys = ApiKeys.read(folder.parent, "worker", random.Random(f"{options.seed}/{proc}/keys"))
@@ -301,4 +307,4 @@ async def labour(options: Options, proc: str, folder: Path, bases: list[str]) ->
 
 
 def main(args: list[str]) -> None:
-    asyncio.run(labour(from_json(args[0]), args[1], Path(args[2]), args[3].split(",")))
+    asyncio.run(run_worker(from_json(args[0]), args[1], Path(args[2]), args[3].split(",")))

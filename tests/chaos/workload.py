@@ -8,9 +8,9 @@ from tests.api import Json
 from tests.chaos.history import Item, now, payload_hash
 from tests.chaos.options import Options
 
-Way = Literal["keyed", "keyless", "sql"]
+EnqueueMode = Literal["keyed", "keyless", "sql"]
 
-WORK, LIMITED, GROUPED, LINE = "work", "limited", "grouped", "line"
+WORK, LIMITED, GROUPED, FIFO = "work", "limited", "grouped", "fifo"
 # Queues for one feature each: several lanes, a rate, fair turns, pauses, purges, dependencies; and the target of replays.
 WIDE, RATED, FAIR, PAUSED, PURGED, TREE, MOVED = "wide", "rated", "fair", "paused", "purged", "tree", "moved"
 FEATURES = (WIDE, RATED, FAIR, PAUSED, PURGED, TREE, MOVED)
@@ -23,7 +23,7 @@ _RULES: dict[str, Json] = {
     WORK: {},
     LIMITED: {"max_running": MAX_RUNNING},
     GROUPED: {"max_running_per_group": 1},
-    LINE: {},
+    FIFO: {},
     WIDE: {"lanes": 8},
     RATED: {"rate": RATE},
     FAIR: {"fair": True},
@@ -34,22 +34,22 @@ _RULES: dict[str, Json] = {
 }
 QUEUES: dict[str, Json] = {name: {"default_retry": QUICK_RETRY} | rules for name, rules in _RULES.items()}
 SCHEDULES = {"every-second": 1, "every-three": 3}
-_SHARES = {WORK: 70, LIMITED: 8, GROUPED: 8, LINE: 2, WIDE: 5, RATED: 2, FAIR: 2, PAUSED: 2, PURGED: 1}
-FAMILIES = 0.1  # share of batches whose jobs depend on each other
+_SHARES = {WORK: 70, LIMITED: 8, GROUPED: 8, FIFO: 2, WIDE: 5, RATED: 2, FAIR: 2, PAUSED: 2, PURGED: 1}
+DEPENDENT_BATCHES = 0.1  # share of batches whose jobs depend on each other
 
 
-def sizes(options: Options, producer: int) -> list[int]:
+def batch_sizes(options: Options, producer: int) -> list[int]:
     """How many jobs each call of a producer has; one is a `POST /jobs`."""
     left = options.jobs // options.producers + (producer < options.jobs % options.producers)
-    dice, found = random.Random(f"{options.seed}/{producer}/sizes"), []
+    rng, found = random.Random(f"{options.seed}/{producer}/sizes"), []
     most = max(4, min(100, options.jobs // 100), min(500, options.jobs // 2000))
     while left:
-        found.append(min(left, 1 if dice.random() < 0.3 else dice.randint(2, most)))
+        found.append(min(left, 1 if rng.random() < 0.3 else rng.randint(2, most)))
         left -= found[-1]
     return found
 
 
-def way_of(options: Options, producer: int, call: int) -> Way:
+def enqueue_mode(options: Options, producer: int, call: int) -> EnqueueMode:
     """How a call is made: with an Idempotency-Key, without one, or as SQL in the producer's own transaction."""
     way = random.Random(f"{options.seed}/{producer}/{call}/way").random()
     if way < options.keyless:
@@ -59,63 +59,63 @@ def way_of(options: Options, producer: int, call: int) -> Way:
 
 def jobs_of(options: Options, producer: int, call: int, size: int) -> list[Json]:
     """The jobs of one call. SQL has no references between jobs of one transaction."""
-    dice = random.Random(f"{options.seed}/{producer}/{call}")
-    jobs = [_job(dice, f"p{producer}-{call}-{place}", options.focus) for place in range(size)]
-    if size >= 3 and dice.random() < FAMILIES and way_of(options, producer, call) != "sql":
-        _relate(dice, jobs)
+    rng = random.Random(f"{options.seed}/{producer}/{call}")
+    jobs = [_job(rng, f"p{producer}-{call}-{index}", options.focus) for index in range(size)]
+    if size >= 3 and rng.random() < DEPENDENT_BATCHES and enqueue_mode(options, producer, call) != "sql":
+        _add_dependencies(rng, jobs)
     return jobs
 
 
-def _job(dice: random.Random, key: str, focus: str) -> Json:
-    queue = dice.choices(list(_SHARES), list(_SHARES.values()))[0]
-    if focus and dice.random() < 0.6:
+def _job(rng: random.Random, key: str, focus: str) -> Json:
+    queue = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
+    if focus and rng.random() < 0.6:
         queue = focus
     job: Json = {
         "queue": queue,
         "job_type": "chaos",
-        "payload": {"key": key, "n": dice.randint(0, 10**12), "é": [None, 1.5, "x" * 20]},
+        "payload": {"key": key, "n": rng.randint(0, 10**12), "é": [None, 1.5, "x" * 20]},
     }
     if queue == GROUPED:
-        return job | {"group": f"g{dice.randrange(GROUPS)}"}
+        return job | {"group": f"g{rng.randrange(GROUPS)}"}
     if queue in FEATURES:
-        return job | _feature(dice, queue)
-    if dice.random() < 0.1:
-        job["priority"] = dice.randint(-3, 5)
-    if queue == WORK and dice.random() < 0.08:
-        job["run_at"] = _instant(dice.uniform(0.5, 5))
-    if queue == WORK and dice.random() < 0.05:
-        job["unique"] = {"key": f"u{dice.randrange(50)}"}
-    if dice.random() < 0.1:
+        return job | _feature(rng, queue)
+    if rng.random() < 0.1:
+        job["priority"] = rng.randint(-3, 5)
+    if queue == WORK and rng.random() < 0.08:
+        job["run_at"] = _instant(rng.uniform(0.5, 5))
+    if queue == WORK and rng.random() < 0.05:
+        job["unique"] = {"key": f"u{rng.randrange(50)}"}
+    if rng.random() < 0.1:
         job["max_attempts"] = 3
     return job
 
 
-def _feature(dice: random.Random, queue: str) -> Json:
+def _feature(rng: random.Random, queue: str) -> Json:
     """Fields that only jobs of the feature queues have, because deadlines, timeouts and replacement would break the rules for order."""
     if queue == FAIR:
-        return {"group": f"f{dice.randrange(FAIR_GROUPS)}"}
+        return {"group": f"f{rng.randrange(FAIR_GROUPS)}"}
     if queue != WIDE:
-        return {"run_at": _instant(dice.uniform(0.5, 3))} if dice.random() < 0.2 else {}
-    fate = dice.random()
+        return {"run_at": _instant(rng.uniform(0.5, 3))} if rng.random() < 0.2 else {}
+    fate = rng.random()
     if fate < 0.1:
-        return {"expires_at": _instant(dice.uniform(0.5, 6))}
+        return {"expires_at": _instant(rng.uniform(0.5, 6))}
     if fate < 0.2:
         return {"timeout_seconds": 1, "max_attempts": 3}
     if fate < 0.3:
-        return {"unique": {"key": f"r{dice.randrange(10)}", "on_duplicate": "replace"}, "delay_seconds": 1}
+        return {"unique": {"key": f"r{rng.randrange(10)}", "on_duplicate": "replace"}, "delay_seconds": 1}
     return {"max_attempts": 1} if fate < 0.4 else {}
 
 
-def _relate(dice: random.Random, jobs: list[Json]) -> None:
+def _add_dependencies(rng: random.Random, jobs: list[Json]) -> None:
     """The last jobs of a batch depend on one or two before them, some with on_parent_failure run. This cannot make a cycle."""
-    for place in range(len(jobs)):
-        jobs[place]["ref"] = f"j{place}"
-    for place in range(len(jobs) - min(3, len(jobs) // 3), len(jobs)):
-        parents = dice.sample(range(place), min(place, dice.randint(1, 2)))
-        plain = {name: jobs[place][name] for name in ("job_type", "payload", "ref")}
-        jobs[place] = plain | {"queue": TREE, "depends_on": [f"j{parent}" for parent in sorted(parents)]}
-        if dice.random() < 0.3:
-            jobs[place]["on_parent_failure"] = "run"
+    for index in range(len(jobs)):
+        jobs[index]["ref"] = f"j{index}"
+    for index in range(len(jobs) - min(3, len(jobs) // 3), len(jobs)):
+        parents = rng.sample(range(index), min(index, rng.randint(1, 2)))
+        plain = {name: jobs[index][name] for name in ("job_type", "payload", "ref")}
+        jobs[index] = plain | {"queue": TREE, "depends_on": [f"j{parent}" for parent in sorted(parents)]}
+        if rng.random() < 0.3:
+            jobs[index]["on_parent_failure"] = "run"
 
 
 def _instant(seconds: float) -> str:

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from tests.chaos.facts import SLACK, Facts, Lease
-from tests.chaos.final import Kept
-from tests.chaos.safety import rises
+from tests.chaos.facts import CLOCK_TOLERANCE, Facts, Lease
+from tests.chaos.final_state import StoredJob
+from tests.chaos.safety import attempt_increments
 from tests.chaos.transition_rules import MAX_CRASHES, MAX_DELIVERIES
 
 
 def i13_every_end_has_a_cause(facts: Facts) -> list[str]:
     dead = [
-        f"dead as {row.reason}, but {breach}: {row.id}"
-        for row in facts.final.kept
+        f"dead as {row.reason}, but {violation}: {row.id}"
+        for row in facts.final_state.stored
         if row.state == "dead"
-        for breach in _deaths(facts, row)
+        for violation in _deaths(facts, row)
     ]
     return [*dead, *_cancels(facts), *_results(facts)]
 
@@ -21,50 +21,55 @@ def i13_every_end_has_a_cause(facts: Facts) -> list[str]:
 # Dead letters
 
 
-def _deaths(facts: Facts, row: Kept) -> Iterator[str]:
+def _deaths(facts: Facts, row: StoredJob) -> Iterator[str]:
     leases = facts.by_job.get(row.id, [])
     unheard = row.deliveries - len({lease.deliveries for lease in leases})  # deliveries whose response was lost
     if row.reason == "attempts_exhausted":
         spent = sum(_spent(facts, row, lease) for lease in leases) + unheard
         if min(row.attempt, spent) < row.max_attempts:
-            yield f"{min(row.attempt, spent)} of {row.max_attempts} attempts were spent"
+            yield f"{min(row.attempt, spent)} of {row.max_attempts} attempts were used"
     elif row.reason == "poison":
         crashes = sum(_ran_out(facts, row, lease) for lease in leases) + unheard
         if min(row.crashes, crashes) < MAX_CRASHES:
-            yield f"{min(row.crashes, crashes)} leases ran out"
+            yield f"{min(row.crashes, crashes)} leases expired"
     elif row.reason == "not_retryable":
-        if not any(not word.item.retryable for lease in leases for word in lease.heard("fail")):
-            yield "its worker has not said so"
+        if not any(not lease_call.item.retryable for lease in leases for lease_call in lease.possibly_accepted("fail")):
+            yield "its worker did not report it"
     elif row.reason == "expired":
         yield from _expiry(facts, row, leases)
     elif row.reason == "undeliverable":
         if row.deliveries < MAX_DELIVERIES:
             yield f"it was delivered {row.deliveries} times"
     else:
-        yield "that is no reason"
+        yield "that is not a known reason"
 
 
-def _spent(facts: Facts, row: Kept, lease: Lease) -> bool:
-    return 1 in rises(facts, lease) and (bool(lease.heard("fail")) or _ran_out(facts, row, lease))
+def _spent(facts: Facts, row: StoredJob, lease: Lease) -> bool:
+    return 1 in attempt_increments(facts, lease) and (
+        bool(lease.possibly_accepted("fail")) or _ran_out(facts, row, lease)
+    )
 
 
-def _ran_out(facts: Facts, row: Kept, lease: Lease) -> bool:
+def _ran_out(facts: Facts, row: StoredJob, lease: Lease) -> bool:
     """Whether the lease may have expired before a call of its holder, and before the job died."""
-    if facts.jumped(lease.t0, lease.over):
+    if facts.clock_jumped(lease.t0, lease.latest_end):
         return True
-    in_time = any(word.accepted and word.t1 < lease.soonest - SLACK for word in lease.settlements())
-    return not in_time and (not row.ended or lease.until <= row.ended + SLACK)
+    in_time = any(
+        lease_call.accepted and lease_call.t1 < lease.earliest_end - CLOCK_TOLERANCE
+        for lease_call in lease.settlements()
+    )
+    return not in_time and (not row.ended or lease.until <= row.ended + CLOCK_TOLERANCE)
 
 
-def _expiry(facts: Facts, row: Kept, leases: list[Lease]) -> Iterator[str]:
+def _expiry(facts: Facts, row: StoredJob, leases: list[Lease]) -> Iterator[str]:
     """A job can only miss its start deadline before it runs: a worker that did not list it, or released it, has not begun it."""
-    sent = facts.asked.get(row.key)
+    sent = facts.requested.get(row.key)
     if sent is None or not sent.expires_at:
         yield "it has no expires_at"
-    elif row.ended and row.ended < sent.expires_at - SLACK:
+    elif row.ended and row.ended < sent.expires_at - CLOCK_TOLERANCE:
         yield f"{sent.expires_at - row.ended:.3f} s before expires_at"
-    elif not sent.unique and (begun := [lease for lease in leases if not lease.heard("release")]):
-        yield f"delivery {begun[0].deliveries} had begun it"
+    elif not sent.unique and (begun := [lease for lease in leases if not lease.possibly_accepted("release")]):
+        yield f"delivery {begun[0].deliveries} had started it"
 
 
 # Cancels
@@ -77,7 +82,7 @@ def _cancels(facts: Facts) -> Iterator[str]:
             continue
         for item in result.items:
             allowed = ("cancelled",) if item.state == "cancelled" else ("cancelled", "completed")
-            for row in facts.kept.get(item.id, []):
+            for row in facts.stored.get(item.id, []):
                 if row.state not in allowed:
                     yield f"cancel accepted, but it is {row.state}: {item.id}"
             for lease in facts.by_job.get(item.id, []):
@@ -90,11 +95,17 @@ def _cancels(facts: Facts) -> Iterator[str]:
 
 def _results(facts: Facts) -> Iterator[str]:
     """The stored result is that of the accepted completion, or of one whose response was lost."""
-    for row in facts.final.kept:
+    for row in facts.final_state.stored:
         if row.state == "completed":
-            words = [word for lease in facts.by_job.get(row.id, []) for word in lease.heard("complete")]
-            sent = {word.item.result for word in words if word.accepted} or {word.item.result for word in words}
+            lease_calls = [
+                lease_call
+                for lease in facts.by_job.get(row.id, [])
+                for lease_call in lease.possibly_accepted("complete")
+            ]
+            sent = {lease_call.item.result for lease_call in lease_calls if lease_call.accepted} or {
+                lease_call.item.result for lease_call in lease_calls
+            }
             if sent and row.result not in sent:
-                yield f"not the result that was accepted: {row.id}"
-            if facts.final.told and facts.final.results.get(row.id, "") != row.result:
-                yield f"the API gives another result than the database: {row.id}"
+                yield f"stored result is not the accepted one: {row.id}"
+            if facts.final_state.told and facts.final_state.results.get(row.id, "") != row.result:
+                yield f"result of the API differs from the database: {row.id}"

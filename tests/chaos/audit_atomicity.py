@@ -9,7 +9,7 @@ from tests.chaos.history import Item, Op
 from tests.chaos.transitions import GONE, Transition
 
 
-def w8_calls_are_whole(facts: Facts) -> list[str]:
+def w8_calls_are_atomic(facts: Facts) -> list[str]:
     if not facts.transitions:
         return []
     return [*_batches(facts), *_removals(facts), *_replays(facts), *_children(facts)]
@@ -32,19 +32,19 @@ def _removals(facts: Facts) -> Iterator[str]:
         for step in steps:
             if step.new != GONE:
                 continue
-            queue = facts.final.queues[step.row.queue].name if step.row.queue in facts.final.queues else ""
+            queue = facts.final_state.queues[step.row.queue].name if step.row.queue in facts.final_state.queues else ""
             if step.old == "dead" and step.row.xid in made and _asked(facts.items_of("replay").get(id, []), step):
                 continue
             calls = facts.items_of("purge").get(id, []) if step.old == "dead" else facts.purges.get(queue, [])
             if not _asked(calls, step):
-                yield f"removed, but nobody asked for it: {id}, {step.old}"
+                yield f"removed without a request: {id}, {step.old}"
 
 
 def _replays(facts: Facts) -> Iterator[str]:
     for id, steps in facts.transitions.items():
         for step in steps:
             if step.old == "dead" and step.new != GONE and not _asked(facts.items_of("replay").get(id, []), step):
-                yield f"replayed, but nobody asked for it: {id}"
+                yield f"replayed without a request: {id}"
 
 
 def _asked(calls: list[tuple[Op, Op | None]], step: Transition) -> bool:
@@ -61,23 +61,21 @@ def _children(facts: Facts) -> Iterator[str]:
     ends: dict[str, list[Transition]] = defaultdict(list)
     for id, steps in facts.transitions.items():
         ends[id] = [step for step in steps if step.new in ("completed", "dead", "cancelled", GONE)]
-    for key, told in facts.acked.items():
-        asked = facts.asked[key]
-        parents = [facts.acked[parent].id for parent in asked.depends_on if parent in facts.acked]
+    for key, told in facts.acknowledged.items():
+        asked = facts.requested[key]
+        parents = [facts.acknowledged[parent].id for parent in asked.depends_on if parent in facts.acknowledged]
         steps = facts.transitions.get(told.id, []) if parents else []
         freed = next((step for step in steps if step.new != "blocked"), None)
-        if freed is not None and (breach := _too_soon(asked, freed, [ends[parent] for parent in parents])):
-            yield f"{breach}: {told.id}"
+        if freed is not None and (violation := _too_soon(asked, freed, [ends[parent] for parent in parents])):
+            yield f"{violation}: {told.id}"
 
 
 def _too_soon(asked: Item, freed: Transition, parents: list[list[Transition]]) -> str:
     before = [[end for end in ends if end.row.n < freed.row.n] for ends in parents]
     if freed.new == "cancelled" and freed.row.reason == "dependency_failed":
         failed = any(end.new != "completed" for ends in before for end in ends)
-        return (
-            "" if failed and asked.on_parent_failure != "run" else "cancelled, but no job that it depends on has failed"
-        )
+        return "" if failed and asked.on_parent_failure != "run" else "cancelled, but no parent has failed"
     if freed.new in ("cancelled", "dead", GONE):
         return ""
     over = [any(asked.on_parent_failure == "run" or end.new == "completed" for end in ends) for ends in before]
-    return "" if all(over) else "ready before the jobs that it depends on were over"
+    return "" if all(over) else "ready before its parents had finished"

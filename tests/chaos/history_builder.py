@@ -5,27 +5,27 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.chaos.checker import Found, check
+from tests.chaos.checker import Violations, check
 from tests.chaos.facts import Facts, Fault
-from tests.chaos.final import Final, Kept, Ticks
+from tests.chaos.final_state import FinalState, StoredJob, ScheduleRuns
 from tests.chaos.history import Item, Kind, Op
 from tests.chaos.options import Options
-from tests.chaos.witness import Row
+from tests.chaos.audit_log import AuditRow
 from tests.chaos.workload import WORK
 
-LEASE = 10.0
-BEGIN = 1_000_000.0
+LEASE_SECONDS = 10.0
+START = 1_000_000.0
 
 
-class Story:
+class HistoryBuilder:
     """Each call takes a tenth of a second. The database's clock is the clients', until it jumps."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.faults: list[Fault] = []
-        self.kept: list[Kept] = []
-        self.ticks: list[Ticks] = []
-        self.rows: list[Row] = []
+        self.stored: list[StoredJob] = []
+        self.schedule_runs: list[ScheduleRuns] = []
+        self.rows: list[AuditRow] = []
         self._ahead = 0.0  # the database's clock
         self._calls = count(1)
 
@@ -43,8 +43,8 @@ class Story:
     ) -> None:
         facts = {"queue": WORK, "payload": "h", "attempt": delivery, "max_attempts": 5, "deliveries": delivery}
         times = {
-            "db_at": BEGIN + at + self._ahead,
-            "lease_until": BEGIN + at + self._ahead + LEASE,
+            "db_at": START + at + self._ahead,
+            "lease_until": START + at + self._ahead + LEASE_SECONDS,
             "token": token or f"t{delivery}",
         }
         item = Item(**{"key": job, "id": f"id-{job}", **facts, **times, **fields})
@@ -80,20 +80,26 @@ class Story:
     def jump(self, at: float, by: float) -> None:
         """From then on the database's clock is `by` seconds ahead of the machine's."""
         self._ahead = by
-        self.faults.append(Fault("clock_jump", BEGIN + at, BEGIN + at + 0.1, []))
-        self.rows.append(Row(n=len(self.rows) + 1, at=BEGIN + at, xid=0, place="clock", by=by))
+        self.faults.append(Fault("clock_jump", START + at, START + at + 0.1, []))
+        self.rows.append(AuditRow(n=len(self.rows) + 1, at=START + at, xid=0, source="clock", clock_offset=by))
 
     def change(
-        self, at: float, job: str, state: str, *, old: str = "", op: str = "UPDATE", place: str = "jobs", **fields: Any
+        self, at: float, job: str, state: str, *, old: str = "", op: str = "UPDATE", source: str = "jobs", **fields: Any
     ) -> None:
         """A row of the witness. Changes in the same tenth of a second are one transaction."""
         row = {"id": f"id-{job}", "state": state, "old_state": old, "max_attempts": 5, **fields}
-        self.rows.append(Row(n=len(self.rows) + 1, at=BEGIN + at, xid=round(at * 10) + 1, op=op, place=place, **row))
+        self.rows.append(
+            AuditRow(n=len(self.rows) + 1, at=START + at, xid=round(at * 10) + 1, op=op, source=source, **row)
+        )
 
-    def beat(self, at: float, job: str, *, delivery: int = 1, status: str = "extended") -> None:
+    def heartbeat(self, at: float, job: str, *, delivery: int = 1, status: str = "extended") -> None:
         asked = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery)
         told = Item(
-            id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, status=status, lease_until=BEGIN + at + LEASE
+            id=f"id-{job}",
+            token=f"t{delivery}",
+            deliveries=delivery,
+            status=status,
+            lease_until=START + at + LEASE_SECONDS,
         )
         self._call("heartbeat", at, "", "ok", [asked], [told])
 
@@ -110,21 +116,26 @@ class Story:
         """A call of an operator."""
         self._call(f, at, "", kind, list(items), list(told), by="operator", queue=queue, caller=caller)
 
-    def keep(self, job: str, state: str = "completed", **fields: Any) -> None:
-        self.kept.append(Kept(**{"id": f"id-{job}", "state": state, "key": job, **fields}))
+    def store(self, job: str, state: str = "completed", **fields: Any) -> None:
+        self.stored.append(StoredJob(**{"id": f"id-{job}", "state": state, "key": job, **fields}))
 
-    def done(self, job: str, at: float, **fields: Any) -> None:
+    def complete_job(self, job: str, at: float, **fields: Any) -> None:
         """Claimed, completed and kept."""
         self.claim(at, job, **fields)
         self.settle(at + 0.2, job)
-        self.keep(job)
+        self.store(job)
 
-    def facts(self, **final: Any) -> Facts:
+    def facts(self, **final_state: Any) -> Facts:
         ops = sorted(self.ops, key=lambda op: op.t1 or op.t0)
-        return Facts(ops, self.faults, Final(kept=self.kept, ticks=self.ticks, witness=self.rows, **final), Options())
+        return Facts(
+            ops,
+            self.faults,
+            FinalState(stored=self.stored, schedule_runs=self.schedule_runs, audit_log=self.rows, **final_state),
+            Options(),
+        )
 
-    def verdict(self, **final: Any) -> Found:
-        return check(self.facts(**final))
+    def violations(self, **final_state: Any) -> Violations:
+        return check(self.facts(**final_state))
 
     def _call(
         self,
@@ -139,7 +150,7 @@ class Story:
         code: str = "",
         **fields: str,
     ) -> None:
-        t0, t1 = BEGIN + at, BEGIN + at + 0.1
+        t0, t1 = START + at, START + at + 0.1
         begun = Op(f=f, type="invoke", call=f"{by}#{next(self._calls)}", proc=by, t0=t0, key=key, items=asked, **fields)  # type: ignore[arg-type]
         self.ops.append(begun)
         if kind != "invoke":

@@ -1,6 +1,6 @@
-"""The witness: what triggers in the chaos database recorded of every job (witness.sql), as rows in the order of the changes.
+"""The audit log: triggers of the chaos database record every change of a job (audit_log.sql).
 
-The product's schema has no triggers; the harness installs these into the database of its run only.
+The broker's schema has no triggers; the harness installs these only in the database of its run.
 """
 
 from typing import Any
@@ -11,16 +11,17 @@ from tests.chaos.database import Postgres
 from tests.chaos.history import hashed
 
 ROWS = """
-SELECT n, date_part('epoch', at) AS at, xid::text::bigint AS xid, place, op, coalesce(lane >> 8, 0) AS queue, coalesce(id::text, '') AS id,
-    coalesce(old_state, '') AS old_state, coalesce(state, '') AS state, coalesce(reason, '') AS reason, coalesce(token::text, '') AS token,
+SELECT n, date_part('epoch', at) AS at, xid::text::bigint AS xid, source, op, coalesce(lane >> 8, 0) AS queue,
+    coalesce(id::text, '') AS id, coalesce(old_state, '') AS old_state, coalesce(state, '') AS state,
+    coalesce(reason, '') AS reason, coalesce(token::text, '') AS token,
     coalesce(deliveries, 0) AS deliveries, coalesce(attempt, 0) AS attempt, coalesce(max_attempts, 0) AS max_attempts,
     coalesce(crashes, 0) AS crashes, coalesce(settled_as, '') AS settled_as, coalesce(group_key, '') AS group_key,
     coalesce(unique_key, '') AS unique_key,
     coalesce(date_part('epoch', run_at), 0) AS run_at, coalesce(date_part('epoch', started_at), 0) AS started_at,
     coalesce(date_part('epoch', lease_expires_at), 0) AS lease_until,
     coalesce(date_part('epoch', deadline_at), 0) AS deadline, coalesce(date_part('epoch', expires_at), 0) AS expires_at,
-    cancel_requested_at IS NOT NULL AS cancelling, coalesce(date_part('epoch', by), 0) AS by
-FROM witness
+    cancel_requested_at IS NOT NULL AS cancelling, coalesce(date_part('epoch', by), 0) AS clock_offset
+FROM audit_log
 WHERE n > $1
 ORDER BY n
 LIMIT $2
@@ -28,13 +29,13 @@ LIMIT $2
 PAGE = 100_000
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A job's row after an insert or update, or before a delete. Instants are seconds since 1970; none is 0."""
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A job's row after an insert or update, or before a delete. Times are Unix times; 0 means none."""
 
     n: int
     at: float  # the machine's clock
     xid: int
-    place: str = "jobs"  # its table
+    source: str = "jobs"  # its table, or "clock"
     op: str = "UPDATE"
     queue: int = 1
     id: str = ""
@@ -55,16 +56,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     deadline: float = 0
     expires_at: float = 0
     cancelling: bool = False
-    by: float = 0  # of place clock: seconds by which the database's clock differs from the machine's from now on
+    clock_offset: float = 0  # of source clock: seconds by which the database's clock is ahead from now on
 
 
-def read(postgres: Postgres) -> list[Row]:
-    rows: list[Row] = []
+def read(postgres: Postgres) -> list[AuditRow]:
+    rows: list[AuditRow] = []
     while page := postgres.rows(ROWS, rows[-1].n if rows else 0, PAGE):
         rows += [_row(dict(record)) for record in page]
     return rows
 
 
-def _row(fields: dict[str, Any]) -> Row:
+def _row(fields: dict[str, Any]) -> AuditRow:
     token = fields.pop("token")
-    return Row(**fields, token=hashed(token) if token else "")
+    return AuditRow(**fields, token=hashed(token) if token else "")

@@ -9,27 +9,27 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from tests.chaos.facts import Facts
-from tests.chaos.final import Rules
+from tests.chaos.final_state import QueueLimits
 from tests.chaos.transitions import GONE, Transition
-from tests.chaos.witness import Row
+from tests.chaos.audit_log import AuditRow
 
 LIVE = ("scheduled", "blocked", "ready", "parked", "running")
 
 
-def w6_limits_hold(facts: Facts) -> list[str]:
+def w6_limits_are_kept(facts: Facts) -> list[str]:
     return _running(facts) + _rates(facts) + _unique(facts)
 
 
 def _rates(facts: Facts) -> list[str]:
     found = []
-    for queue, rules in facts.final.queues.items():
+    for queue, rules in facts.final_state.queues.items():
         if rules.rate is None:
             continue
         begun = [
             step.row
             for steps in facts.transitions.values()
             for step in steps
-            if step.claims and step.row.queue == queue
+            if step.is_claim and step.row.queue == queue
         ]
         begun.sort(key=lambda row: row.started_at)
         for first, row in zip(begun, begun[rules.rate.limit :], strict=False):
@@ -69,19 +69,19 @@ def _running(facts: Facts) -> list[str]:
     found = []
     running: Counter[tuple[int, str]] = Counter()
     for row, change in sorted(_changes(facts), key=lambda pair: pair[0].n):
-        for place, most in _limits(facts.final.queues[row.queue], row):
-            running[place] += change
-            if change > 0 and running[place] > most:
-                name = facts.final.queues[row.queue].name
+        for scope, limit in _limits(facts.final_state.queues[row.queue], row):
+            running[scope] += change
+            if change > 0 and running[scope] > limit:
+                name = facts.final_state.queues[row.queue].name
                 found.append(
-                    f"{running[place]} run at once in {name} {place[1]}, where {most} may: {row.id}, change {row.n}"
+                    f"{running[scope]} run at once in {name} {scope[1]}, limit {limit}: {row.id}, change {row.n}"
                 )
     return found
 
 
-def _changes(facts: Facts) -> Iterator[tuple[Row, int]]:
+def _changes(facts: Facts) -> Iterator[tuple[AuditRow, int]]:
     """The beginning and the end of every lease in queues that have a limit."""
-    limited = {id for id, rules in facts.final.queues.items() if rules.max_running or rules.max_running_per_group}
+    limited = {id for id, rules in facts.final_state.queues.items() if rules.max_running or rules.max_running_per_group}
     for steps in facts.transitions.values():
         if steps[0].row.queue in limited:
             yield from ((step.row, change) for step in steps if (change := _change(step)))
@@ -91,7 +91,7 @@ def _change(step: Transition) -> int:
     return (step.new == "running") - (step.old == "running")
 
 
-def _limits(rules: Rules, row: Row) -> Iterator[tuple[tuple[int, str], int]]:
+def _limits(rules: QueueLimits, row: AuditRow) -> Iterator[tuple[tuple[int, str], int]]:
     if rules.max_running:
         yield (row.queue, ""), rules.max_running
     if rules.max_running_per_group and row.group_key:

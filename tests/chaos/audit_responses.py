@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import inf
 
-from tests.chaos.facts import Facts, Lease, Word
+from tests.chaos.facts import Facts, Lease, LeaseCall
 from tests.chaos.transitions import GONE, Transition
 
 ROUNDED = 0.001  # seconds by which an instant in an answer may differ from the stored one
 
 
-def w7_answers_are_true(facts: Facts) -> list[str]:
+def w7_responses_match_the_audit_log(facts: Facts) -> list[str]:
     """Every acknowledged change is recorded before its response; every recorded change was requested, and not refused."""
     if not facts.transitions:
         return []
@@ -32,18 +32,21 @@ def _stored(facts: Facts) -> Iterator[str]:
 
 def _leases(facts: Facts) -> Iterator[str]:
     begun = {
-        step.row.id + step.row.token: step.row for steps in facts.transitions.values() for step in steps if step.claims
+        step.row.id + step.row.token: step.row
+        for steps in facts.transitions.values()
+        for step in steps
+        if step.is_claim
     }
     until = _lease_ends(facts)
     for key, lease in facts.leases.items():
         row = begun.get(key)
         if row is None or row.at > lease.t1:
-            yield f"told of a lease that is not there: {lease.job} delivery {lease.deliveries}"
+            yield f"response has a lease that is not stored: {lease.job} delivery {lease.deliveries}"
         elif (row.deliveries, row.attempt) != (lease.deliveries, lease.attempt):
-            yield f"told delivery {lease.deliveries}, attempt {lease.attempt}, stored {row.deliveries}, {row.attempt}: {lease.job}"
-        for word in lease.words:
-            if word.f == "heartbeat" and word.accepted and not _extended(until[key], word):
-                yield f"told of an extension that is not there: {lease.job} delivery {lease.deliveries}"
+            yield f"response has delivery {lease.deliveries}, attempt {lease.attempt}, stored {row.deliveries}, {row.attempt}: {lease.job}"
+        for lease_call in lease.lease_calls:
+            if lease_call.f == "heartbeat" and lease_call.accepted and not _extended(until[key], lease_call):
+                yield f"response has an extension that is not stored: {lease.job} delivery {lease.deliveries}"
 
 
 def _lease_ends(facts: Facts) -> dict[str, list[tuple[float, float]]]:
@@ -56,47 +59,53 @@ def _lease_ends(facts: Facts) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def _extended(ends: list[tuple[float, float]], word: Word) -> bool:
-    return any(at <= word.t1 and abs(end - word.item.lease_until) <= ROUNDED for at, end in ends)
+def _extended(ends: list[tuple[float, float]], lease_call: LeaseCall) -> bool:
+    return any(at <= lease_call.t1 and abs(end - lease_call.item.lease_until) <= ROUNDED for at, end in ends)
 
 
 def _settlements(facts: Facts) -> Iterator[str]:
     settled = {
-        step.row.id + step.row.token: step for steps in facts.transitions.values() for step in steps if step.settles
+        step.row.id + step.row.token: step for steps in facts.transitions.values() for step in steps if step.settlement
     }
     for key, lease in facts.leases.items():
-        for word in lease.settlements():
+        for lease_call in lease.settlements():
             step = settled.get(key)
-            if not word.accepted:
+            if not lease_call.accepted:
                 continue
-            if step is None or not _stands(step, word):
-                yield f"told that it was {word.item.status}, and it was not: {word.item.outcome} of {lease.job} delivery {lease.deliveries}"
+            if step is None or not _stands(step, lease_call):
+                yield f"response says {lease_call.item.status}, but it is not: {lease_call.item.outcome} of {lease.job} delivery {lease.deliveries}"
             elif (
-                word.item.state
-                and word.item.status == "settled"
-                and word.item.state != step.new.replace("parked", "ready")
+                lease_call.item.state
+                and lease_call.item.status == "settled"
+                and lease_call.item.state != step.new.replace("parked", "ready")
             ):
-                yield f"told {word.item.state}, stored {step.new}: {lease.job} delivery {lease.deliveries}"
+                yield f"response says {lease_call.item.state}, stored {step.new}: {lease.job} delivery {lease.deliveries}"
 
 
-def _stands(step: Transition, word: Word) -> bool:
-    if step.settles != word.item.outcome or step.row.at > word.t1:
+def _stands(step: Transition, lease_call: LeaseCall) -> bool:
+    if step.settlement != lease_call.item.outcome or step.row.at > lease_call.t1:
         return False
-    return word.item.status == "already_settled" or step.row.at >= word.t0
+    return lease_call.item.status == "already_settled" or step.row.at >= lease_call.t0
 
 
 def _unasked(facts: Facts) -> Iterator[str]:
     """Settlements that no worker requested, or that were refused."""
     for id, steps in facts.transitions.items():
         for step in steps:
-            if step.settles and not _was_asked(facts.leases.get(id + step.row.token), step):
-                yield f"nobody asked for it, or it was refused: {step.settles} of {id} delivery {step.row.deliveries}"
+            if step.settlement and not _was_asked(facts.leases.get(id + step.row.token), step):
+                yield f"not requested, or rejected: {step.settlement} of {id} delivery {step.row.deliveries}"
 
 
 def _was_asked(lease: Lease | None, step: Transition) -> bool:
-    words = [word for word in lease.settlements() if word.item.outcome == step.settles] if lease else []
+    lease_calls = (
+        [lease_call for lease_call in lease.settlements() if lease_call.item.outcome == step.settlement]
+        if lease
+        else []
+    )
     return any(
-        word.t0 <= step.row.at <= (inf if word.unknown else word.t1) for word in words if word.unknown or word.accepted
+        lease_call.t0 <= step.row.at <= (inf if lease_call.unknown else lease_call.t1)
+        for lease_call in lease_calls
+        if lease_call.unknown or lease_call.accepted
     )
 
 
@@ -110,14 +119,14 @@ def _cancels(facts: Facts) -> Iterator[str]:
         if invoke.f == "cancel" and result is not None and result.type == "ok":
             for item in result.items or invoke.items:
                 if not any(step.row.at <= result.t1 for step in stopped.get(item.id, [])):
-                    yield f"told that it was cancelled, and it was not: {item.id}"
+                    yield f"response says cancelled, but it is not: {item.id}"
     for id, steps in facts.transitions.items():
         if (
             steps[-1].new == "cancelled"
             and steps[-1].row.reason == "cancelled_by_user"
             and not _asked_to_cancel(facts, steps[-1])
         ):
-            yield f"cancelled before anybody asked: {id}"
+            yield f"cancelled before the request: {id}"
 
 
 ENDED = ("completed", "dead", "cancelled")

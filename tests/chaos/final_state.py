@@ -7,10 +7,10 @@ import httpx
 import msgspec
 
 from tests.api import Json
-from tests.chaos import witness
+from tests.chaos import audit_log
 from tests.chaos.cluster import Cluster
 from tests.chaos.history import payload_hash
-from tests.chaos.witness import Row
+from tests.chaos.audit_log import AuditRow
 from tests.chaos.workload import SCHEDULES
 
 COLUMNS = "id, payload, deliveries, attempt, max_attempts, unique_key, schedule, crashes, replayed_from"
@@ -30,7 +30,7 @@ FROM schedules
 """
 
 
-class Kept(msgspec.Struct):
+class StoredJob(msgspec.Struct):
     """A job as it is in the end."""
 
     id: str
@@ -48,7 +48,7 @@ class Kept(msgspec.Struct):
     ended: float = 0  # by the database's clock
 
 
-class Ticks(msgspec.Struct):
+class ScheduleRuns(msgspec.Struct):
     """How many runs a schedule has had, by the clock, and how many jobs there are of it."""
 
     schedule: str
@@ -56,38 +56,38 @@ class Ticks(msgspec.Struct):
     jobs: int
 
 
-class Rate(msgspec.Struct):
+class RateLimit(msgspec.Struct):
     limit: int
     per_seconds: int
 
 
-class Rules(msgspec.Struct):
+class QueueLimits(msgspec.Struct):
     """The limits in a queue's configuration."""
 
     name: str
     max_running: int = 0
     max_running_per_group: int = 0
-    rate: Rate | None = None
+    rate: RateLimit | None = None
 
 
-class Final(msgspec.Struct):
-    kept: list[Kept]
-    ticks: list[Ticks] = []
+class FinalState(msgspec.Struct):
+    stored: list[StoredJob]
+    schedule_runs: list[ScheduleRuns] = []
     told: dict[str, str] = {}  # id -> state, through the API
     results: dict[str, str] = {}  # id -> the hash of its result, through the API
     stats: dict[str, int] = {}
     drained: bool = True
-    stubborn: int = 0  # brokers that did not end on SIGTERM
+    hung_brokers: int = 0  # brokers that did not end on SIGTERM
     deadlocks: int = 0  # that Postgres had to break up
-    witness: list[Row] = []
-    queues: dict[int, Rules] = {}
+    audit_log: list[AuditRow] = []
+    queues: dict[int, QueueLimits] = {}
 
 
-def live(cluster: Cluster) -> int:
+def count_unfinished_jobs(cluster: Cluster) -> int:
     return int(cluster.postgres.value("SELECT count(*) FROM jobs"))
 
 
-def end_schedules(cluster: Cluster) -> list[Ticks]:
+def pause_schedules(cluster: Cluster) -> list[ScheduleRuns]:
     """Counted, then paused: they would never let the run come to an end."""
     if not cluster.options.schedules:
         return []
@@ -98,7 +98,7 @@ def end_schedules(cluster: Cluster) -> list[Ticks]:
                 if _status(http, f"/schedules/{name}/pause") == 200:
                     break
     return [
-        Ticks(row["name"], _runs(SCHEDULES[row["name"]], row["created_at"], row["next_run_at"]), row["jobs"])
+        ScheduleRuns(row["name"], _runs(SCHEDULES[row["name"]], row["created_at"], row["next_run_at"]), row["jobs"])
         for row in rows
     ]
 
@@ -114,10 +114,10 @@ def _runs(seconds: int, created: datetime, upcoming: datetime) -> int:
     return round((upcoming - created).total_seconds() / seconds) - 1
 
 
-def final_read(cluster: Cluster, ticks: list[Ticks], *, drained: bool) -> Final:
+def read_final_state(cluster: Cluster, schedule_runs: list[ScheduleRuns], *, drained: bool) -> FinalState:
     rows = cluster.postgres.rows(ALL_JOBS)
-    kept = [
-        Kept(
+    stored = [
+        StoredJob(
             id=str(row["id"]),
             state=row["state"],
             reason=row["reason"],
@@ -135,28 +135,29 @@ def final_read(cluster: Cluster, ticks: list[Ticks], *, drained: bool) -> Final:
         for row in rows
     ]
     with cluster.http(timeout=60) as http:
-        jobs, stats = _through_api(http), _stats(http)
-    witnessed, queues = witness.read(cluster.postgres), _rules(cluster)
+        jobs, stats = _jobs_of_api(http), _stats(http)
+    witnessed, queues = audit_log.read(cluster.postgres), _queue_limits(cluster)
     assert witnessed, "the triggers in the database recorded nothing"
-    cluster.ask_all_to_go()
-    return Final(
-        kept,
-        ticks,
+    cluster.terminate_all_brokers()
+    return FinalState(
+        stored,
+        schedule_runs,
         told={job["id"]: job["state"] for job in jobs},
         results={job["id"]: payload_hash(job["result"]) for job in jobs if "result" in job},
         stats=stats,
         drained=drained,
-        stubborn=cluster.stubborn,
+        hung_brokers=cluster.hung_brokers,
         deadlocks=cluster.postgres.deadlocks(),
-        witness=witnessed,
+        audit_log=witnessed,
         queues=queues,
     )
 
 
-def _rules(cluster: Cluster) -> dict[int, Rules]:
+def _queue_limits(cluster: Cluster) -> dict[int, QueueLimits]:
     rows = cluster.postgres.rows("SELECT id, name, config FROM queues")
     return {
-        row["id"]: msgspec.convert(msgspec.json.decode(row["config"]) | {"name": row["name"]}, Rules) for row in rows
+        row["id"]: msgspec.convert(msgspec.json.decode(row["config"]) | {"name": row["name"]}, QueueLimits)
+        for row in rows
     }
 
 
@@ -164,7 +165,7 @@ def _key(payload: str) -> str:
     return str(msgspec.json.decode(payload).get("key", ""))
 
 
-def _through_api(http: httpx.Client) -> list[Json]:
+def _jobs_of_api(http: httpx.Client) -> list[Json]:
     jobs: list[Json] = []
     params: dict[str, str | int] = {"limit": 1000}
     while True:

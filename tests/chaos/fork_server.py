@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.nursery`: a process that has imported everything, and becomes a broker or a client by forking.
+"""`python -m tests.chaos.fork_server`: a process that has imported everything, and becomes a broker or a client by forking.
 
 Starting Python and importing the product costs seconds of CPU; a fork costs none. The children are real processes: they are killed,
 stopped and asked to end like any other, and they end when the nursery does, which ends with the harness.
@@ -19,7 +19,7 @@ import msgspec
 ROLES = ("broker", "producer", "worker", "operator")
 
 
-class Birth(msgspec.Struct):
+class ForkRequest(msgspec.Struct):
     """One line on stdin; the answer is the pid."""
 
     role: str
@@ -28,14 +28,14 @@ class Birth(msgspec.Struct):
     env: dict[str, str] = {}
 
 
-class Child:
+class ChildProcess:
     """Like a Popen of a process that is not our own child: the nursery reaps it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         with suppress(ProcessLookupError):
             os.kill(self.pid, 0)
             return True
@@ -45,36 +45,36 @@ class Child:
         with suppress(ProcessLookupError):
             os.kill(self.pid, sign)
 
-    def ended(self, seconds: float) -> bool:
+    def has_exited_within(self, seconds: float) -> bool:
         """Whether it is gone within that time."""
         until = time.monotonic() + seconds
-        while self.alive and time.monotonic() < until:
+        while self.is_alive and time.monotonic() < until:
             time.sleep(0.01)
-        return not self.alive
+        return not self.is_alive
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self.send_signal(signal.SIGCONT)
         self.send_signal(signal.SIGKILL)
-        assert self.ended(30), f"process {self.pid} does not end"
+        assert self.has_exited_within(30), f"process {self.pid} does not end"
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, log: Path) -> None:
         with log.open("ab") as said:
-            command = [sys.executable, "-m", "tests.chaos.nursery"]
+            command = [sys.executable, "-m", "tests.chaos.fork_server"]
             env = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
             self._process = subprocess.Popen(
                 command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
             )
         self._one_at_a_time = threading.Lock()
 
-    def bear(self, role: str, *args: str, log: Path, env: dict[str, str] | None = None) -> Child:
+    def fork(self, role: str, *args: str, log: Path, env: dict[str, str] | None = None) -> ChildProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._one_at_a_time:
-            self._process.stdin.write(msgspec.json.encode(Birth(role, list(args), str(log), env or {})) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(ForkRequest(role, list(args), str(log), env or {})) + b"\n")
             self._process.stdin.flush()
-            return Child(int(self._process.stdout.readline()))
+            return ChildProcess(int(self._process.stdout.readline()))
 
     def close(self) -> None:
         self._process.communicate()
@@ -86,40 +86,43 @@ class Nursery:
 def serve() -> None:
     from tests.chaos import broker, operator, producer, worker  # the point of it all: only now, and only once
 
-    _import_product()
-    signal.signal(signal.SIGCHLD, _reap)
+    _import_broker()
+    signal.signal(signal.SIGCHLD, _reap_children)
     mains = {"broker": broker.main, "producer": producer.main, "worker": worker.main, "operator": operator.main}
     for line in sys.stdin.buffer:
-        birth = msgspec.json.decode(line, type=Birth)
+        birth = msgspec.json.decode(line, type=ForkRequest)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _grow_up(birth, parent)
+            _set_up_child(birth, parent)
             mains[birth.role](birth.args)
             os._exit(0)
         print(pid, flush=True)
 
 
-def _import_product() -> None:
-    """What `serve` imports when it is called."""
+def _import_broker() -> None:
+    """Imports the modules that `serve` imports when it is called."""
+    import app.application
+    import app.server.server
+    import app.settings  # noqa: F401
 
 
-def _reap(_signal: int, _frame: FrameType | None) -> None:
+def _reap_children(_signal: int, _frame: FrameType | None) -> None:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-def _grow_up(birth: Birth, parent: int) -> None:
+def _set_up_child(birth: ForkRequest, parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.update(birth.env)
     nothing, said = os.open(os.devnull, os.O_RDONLY), os.open(birth.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for old, new in ((nothing, 0), (said, 1), (said, 2)):
         os.dup2(old, new)
-    threading.Thread(target=_end_with, args=(parent,), name="tether", daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), name="tether", daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)
