@@ -44,7 +44,7 @@ def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
 
 
 def find_cycles(parents: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Yields cycles as paths that end with their first job. Without these first jobs no cycle is left.
+    """Yields cycles as paths that end with their first job. Without these jobs no cycle is left.
 
     Searches depth first with an explicit stack, because a chain of 1000 jobs is deeper than
     Python's stack. Follows each edge once, because half a million edges fit into one batch.

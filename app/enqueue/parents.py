@@ -21,7 +21,7 @@ from app.jobs.store import NewJob, to_array_text
 from app.slices import in_slices
 
 WAITING_REASON = "waiting_for_jobs"
-# Pairs of parent and child per statement: the driver encodes them in a few milliseconds
+# Pairs of parent and child per statement: the driver encodes them in a few milliseconds.
 MAX_PAIRS = 5000
 CHUNK_BYTES = 2 * 1024 * 1024
 
@@ -36,7 +36,7 @@ async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], kept_at: dat
     stored = await _parent_ids(drafts) - {draft.row.id for draft in drafts}
     live, finished = await _lock_parents(db, stored, kept_at)
     await _reject_unknown_parents(drafts, stored - live - finished.keys())
-    to_cancel = [draft async for draft in in_slices(drafts) if draft.accepted and _is_blocked_forever(draft, finished)]
+    to_cancel = [draft async for draft in in_slices(drafts) if draft.accepted and _must_cancel(draft, finished)]
     awaited = await _parent_ids(drafts)
     for draft in drafts:
         if draft.row.id in awaited:
@@ -59,7 +59,7 @@ async def _redirect_to_existing(drafts: Sequence[JobDraft]) -> None:
             draft.parents = list(dict.fromkeys(existing.get(parent) or parent for parent in draft.parents))
             draft.row = draft.row._replace(depends_on=to_array_text(draft.parents))
     pointers = {draft.row.id: draft.pointer for draft in drafts if draft.accepted}
-    # Two refs are one job now, which can close a cycle
+    # Two refs are one job now, which can close a cycle.
     if not pointers.keys().isdisjoint(existing.values()):
         inserted = [draft for draft in drafts if draft.accepted]
         parents = {
@@ -87,7 +87,7 @@ async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]
                 rejected.append(child)
 
 
-def _is_blocked_forever(draft: JobDraft, finished: dict[UUID, str]) -> bool:
+def _must_cancel(draft: JobDraft, finished: dict[UUID, str]) -> bool:
     """Blocks the job on its live parents.
 
     True if a finished parent failed, so that the job must be cancelled.

@@ -43,7 +43,7 @@ from app.slices import in_slices
 _batch_job = BodyDecoder(BatchJob)
 _batch_jobs = msgspec.json.Decoder(list[BatchJob])
 _EMPTY = Raw(b"{}")
-# Position in the batch, job, queue, lane
+# Position in the batch, job, queue, lane.
 PlacedJob: TypeAlias = tuple[int | None, JobCreate, Queue, int]
 NeedsAdmission: TypeAlias = Callable[[int, str | None], bool]
 

@@ -12,7 +12,7 @@ from app.http.problems import to_response_model
 from app.http.schema_types import UNSET
 from app.jobs.schemas import BatchAnswer, BatchResult
 
-# Follows the id of a duplicate in the results stored with an idempotency key
+# Follows the id of a duplicate in the results stored with an idempotency key.
 DUPLICATE = " duplicate"
 
 

@@ -42,7 +42,7 @@ from app.slices import in_slices
 
 T = TypeVar("T")
 MAX_TRIES = 3
-# A caller with more jobs gets its own statement: sharing would cost more time than it saves
+# A caller with more jobs gets its own statement: sharing would cost more time than it saves.
 MAX_SHARED_JOBS = 100
 _NO_TRACE: Trace = {}
 _id_of: Callable[[NewJob], UUID] = attrgetter("id")
@@ -349,9 +349,9 @@ class EnqueueService:
         for _, queue in sorted(limited.items(), reverse=True):  # in the order of the queue locks
             await keys.lock_lane(db, queue_lock_id(queue.id))
             assert queue.max_waiting is not None
-            room = queue.max_waiting - await store.count_waiting(db, list(queue.all_lanes))
+            free = queue.max_waiting - await store.count_waiting(db, list(queue.all_lanes))
             candidates = [draft for draft in drafts if draft.queue.id == queue.id and draft.accepted]
-            for draft in candidates[max(room, 0) :]:
+            for draft in candidates[max(free, 0) :]:
                 draft.problem = _queue_full(draft, queue)
 
     def _publish(self, drafts: Iterable[JobDraft]) -> None:

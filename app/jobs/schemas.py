@@ -294,7 +294,7 @@ class CancelJobs(RequestModel):
 
 
 class CancelAnswer(ResponseModel):
-    """How many jobs matched, how many are cancelled, and how many running jobs were asked to stop."""
+    """How many jobs matched, were cancelled, and (running ones) were asked to stop."""
 
     matched: Int32
     cancelled: Int32

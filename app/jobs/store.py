@@ -47,7 +47,7 @@ class NewJob(NamedTuple):
     schedule: str | None = None
     on_parent_failure: str | None = None
     awaited: bool | None = None
-    # Array literal, because unnest accepts no arrays of different lengths
+    # Array literal, because unnest accepts no arrays of different lengths.
     awaits: str | None = None
     depends_on: str | None = None
     # Only of a job that is stored as already leased to a waiting poller; see

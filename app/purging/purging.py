@@ -17,7 +17,7 @@ from app.purging import store
 from app.queues.cache import QueueCache
 from app.queues.schemas import PurgeQueue, QueuePurged, WaitingState
 
-BATCH = 1000
+BATCH_SIZE = 1000
 # Several processes generate ids, and their clocks differ by a few milliseconds.
 CLOCK_SKEW = timedelta(seconds=1)
 
@@ -62,7 +62,7 @@ class QueuePurger:
 
     async def _batches(self, lanes: range, states: Sequence[str]) -> AsyncIterator[list[UUID]]:
         after, before = (lanes.start, _SMALLEST_ID), first_id_at(self._infra.now() + CLOCK_SKEW)
-        while ids := await store.purgeable_jobs(self._infra.db, after, lanes.stop, before, states, BATCH):
+        while ids := await store.purgeable_jobs(self._infra.db, after, lanes.stop, before, states, BATCH_SIZE):
             yield ids
             after = (lane_of(ids[-1]), ids[-1])
 

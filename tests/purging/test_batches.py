@@ -8,7 +8,7 @@ import pytest
 
 from app.broker import Broker, build_broker
 from app.db.lanes import lane_of
-from app.purging.purging import BATCH, QueuePurger
+from app.purging.purging import BATCH_SIZE, QueuePurger
 from app.queues.schemas import PurgeQueue, QueuePurged
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
@@ -61,7 +61,7 @@ def purge(broker_services: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
 def test_purge_removes_jobs_in_batches_and_rescans_the_lane_after_each(
     services: Broker, database_without_broker: TestDatabase, loop: Loop
 ) -> None:
-    counts = {LANES[0]: 2 * BATCH + 500, LANES[1]: BATCH}
+    counts = {LANES[0]: 2 * BATCH_SIZE + 500, LANES[1]: BATCH_SIZE}
     for lane, count in counts.items():
         add(services, database_without_broker, lane, count)
     answer, lanes = purge(services, loop)
@@ -70,7 +70,7 @@ def test_purge_removes_jobs_in_batches_and_rescans_the_lane_after_each(
     deltas = database_without_broker.rows("SELECT lane, ready FROM stat_deltas")
     assert Counter(lanes) == Counter(row["lane"] for row in deltas)
     assert {lane: -sum(row["ready"] for row in deltas if row["lane"] == lane) for lane in counts} == counts
-    assert max(-row["ready"] for row in deltas) == BATCH
+    assert max(-row["ready"] for row in deltas) == BATCH_SIZE
 
 
 def test_purged_job_with_dependents_is_recorded_as_finished_parent(

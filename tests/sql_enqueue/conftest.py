@@ -1,4 +1,4 @@
-"""A service (`shop`) that shares the database: its role has longshore_producer and its own schema."""
+"""A service (`shop`) in the same database: its role has longshore_producer and its own schema."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

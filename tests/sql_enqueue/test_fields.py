@@ -1,4 +1,4 @@
-"""SQL enqueue stores the job that HTTP stores: the same fields, the same defaults, the same states."""
+"""SQL enqueue stores the same job as HTTP: the same fields, defaults and states."""
 
 import json
 from datetime import timedelta

@@ -28,7 +28,7 @@ def database_without_notify(shared_database: TestDatabase, postgres: str, loop: 
 
 @pytest.fixture(scope="module")
 def broker_without_notify(database_without_notify: TestDatabase) -> Iterator[RunningBroker]:
-    """The only broker of its database, without LISTEN and NOTIFY, with the default scan intervals."""
+    """The only broker of its database, without NOTIFY and with the default scan intervals."""
     seconds = {name: Settings.model_fields[name].default for name in ("poll_seconds", "sweep_seconds")}
     with threaded_broker(
         TEST_SETTINGS.model_copy(update={"notify": False, **seconds}), database_without_notify.dsn
