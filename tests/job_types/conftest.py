@@ -1,4 +1,4 @@
-"""Job types of a test's own: they stay in the database, as brokers cache them."""
+"""Each test has a job type of its own: job types stay in the database, because brokers cache them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +17,10 @@ def job_type(queue: str) -> str:
 
 @pytest.fixture
 def put(api: Api, job_type: str) -> Put:
-    """Configures this test's type."""
+    """Configures the job type of this test."""
 
     def put(*, status: int = 200, **config: Any) -> Json:
-        told: Json = api.put(f"/job-types/{job_type}", config, status=status)
-        return told
+        response: Json = api.put(f"/job-types/{job_type}", config, status=status)
+        return response
 
     return put

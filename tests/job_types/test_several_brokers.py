@@ -1,4 +1,4 @@
-"""What one broker was told holds in the others too."""
+"""A change of a job type takes effect in all brokers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from tests.api import Api
 from tests.broker import threaded_broker
-from tests.conftest import QUICK
+from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.job_types.conftest import Put
 
@@ -15,31 +15,35 @@ Eventually = Callable[[Callable[[], Any]], Any]
 
 
 @pytest.fixture
-def other(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
-    with threaded_broker(QUICK, dsn) as broker:
+def other_api(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
         yield Api(broker.http, queue)
 
 
-def refuses(api: Api, job_type: str) -> bool:
+def rejects(api: Api, job_type: str) -> bool:
     return api.http.post("/jobs", json={"queue": api.queue, "job_type": job_type, "payload": {}}).status_code == 422
 
 
-def test_a_schema_holds_in_every_broker(put: Put, api: Api, other: Api, job_type: str, eventually: Eventually) -> None:
+def test_new_schema_takes_effect_in_every_broker(
+    put: Put, api: Api, other_api: Api, job_type: str, eventually: Eventually
+) -> None:
     put(payload_schema={"required": ["to"]})
-    assert refuses(api, job_type)
-    eventually(lambda: refuses(other, job_type))
-    assert other.get(f"/job-types/{job_type}") == api.get(f"/job-types/{job_type}")
+    assert rejects(api, job_type)
+    eventually(lambda: rejects(other_api, job_type))
+    assert other_api.get(f"/job-types/{job_type}") == api.get(f"/job-types/{job_type}")
 
 
-def test_a_deleted_type_holds_nowhere(put: Put, api: Api, other: Api, job_type: str, eventually: Eventually) -> None:
+def test_deleted_job_type_has_no_effect_in_any_broker(
+    put: Put, api: Api, other_api: Api, job_type: str, eventually: Eventually
+) -> None:
     put(payload_schema={"required": ["to"]})
-    eventually(lambda: refuses(other, job_type))
-    other.delete(f"/job-types/{job_type}")
-    assert not refuses(other, job_type)
-    eventually(lambda: not refuses(api, job_type))
+    eventually(lambda: rejects(other_api, job_type))
+    other_api.delete(f"/job-types/{job_type}")
+    assert not rejects(other_api, job_type)
+    eventually(lambda: not rejects(api, job_type))
 
 
-def test_a_broker_that_starts_later_knows_all_types(put: Put, dsn: str, queue: str, job_type: str) -> None:
+def test_broker_that_starts_later_loads_all_job_types(put: Put, dsn: str, queue: str, job_type: str) -> None:
     put(payload_schema={"required": ["to"]})
-    with threaded_broker(QUICK, dsn) as broker:
-        assert refuses(Api(broker.http, queue), job_type)
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
+        assert rejects(Api(broker.http, queue), job_type)

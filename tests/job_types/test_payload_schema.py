@@ -1,4 +1,4 @@
-"""Where a payload does not fit its schema, told as pointers. Pure: nothing here needs a broker."""
+"""Validation of payloads, with pointers to their faults. Pure: no broker is needed."""
 
 import json
 from typing import Any
@@ -15,20 +15,20 @@ FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
     "far down": ({"properties": {"a": {"items": {"required": ["b"]}}}}, {"a": [{"b": 1}, {}]}, [("/a/1/b", "missing")]),
     "names with slashes": ({"properties": {"a/b": {"required": ["~"]}}}, {"a/b": {}}, [("/a~1b/~0", "missing")]),
     "an empty name": ({"required": [""]}, {}, [("/", "missing")]),
-    "what must come with another": ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, [("/b", "missing")]),
-    "what is not wanted": (
+    "a dependent property": ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, [("/b", "missing")]),
+    "unexpected properties": (
         {"additionalProperties": False},
         {"a": 1, "b/c": 2},
         [("/a", "unknown_field"), ("/b~1c", "unknown_field")],
     ),
-    "what is not wanted beside others": (
+    "an unexpected property beside an allowed one": (
         {"properties": {"a": {"properties": {"b": {}}, "additionalProperties": False}}},
         {"a": {"b": 1, "c": 2}},
         [("/a/c", "unknown_field")],
     ),
-    "anything at all": ({"items": {"additionalProperties": False}}, [{}, {"a": 1}], [("/1/a", "unknown_field")]),
-    "what nobody knows": ({"unevaluatedProperties": False}, {"a": 1}, [("/a", "unknown_field")]),
-    "a bad name": ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, [("/ab", "invalid")]),
+    "no property allowed": ({"items": {"additionalProperties": False}}, [{}, {"a": 1}], [("/1/a", "unknown_field")]),
+    "an unevaluated property": ({"unevaluatedProperties": False}, {"a": 1}, [("/a", "unknown_field")]),
+    "an invalid name": ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, [("/ab", "invalid")]),
     "several": ({"required": ["a", "b"]}, {}, [("/a", "missing"), ("/b", "missing")]),
     "no alternative": (
         {"properties": {"a": {"anyOf": [{"type": "string"}, {"minimum": 5}]}}},
@@ -39,45 +39,45 @@ FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
 }
 
 
-def faults(schema: object, payload: object, at: str = "") -> list[Fault]:
+def faults(schema: object, payload: object, pointer_prefix: str = "") -> list[Fault]:
     text = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     try:
-        PayloadSchema(json.dumps(schema).encode()).check(text, at)
-    except ValidationFailed as refusal:
-        return list(refusal.faults)
+        PayloadSchema(json.dumps(schema).encode()).check(text, pointer_prefix)
+    except ValidationFailed as error:
+        return list(error.faults)
     return []
 
 
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("at", ["", "/jobs/3"])
-def test_a_fault_is_pointed_at(name: str, at: str) -> None:
+@pytest.mark.parametrize("pointer_prefix", ["", "/jobs/3"])
+def test_invalid_payload_is_reported_with_a_pointer(name: str, pointer_prefix: str) -> None:
     schema, payload, expected = FAULTS[name]
-    assert [(fault.pointer, fault.code) for fault in faults(schema, payload, at)] == [
-        (f"{at}/payload{pointer}", code) for pointer, code in expected
+    assert [(fault.pointer, fault.code) for fault in faults(schema, payload, pointer_prefix)] == [
+        (f"{pointer_prefix}/payload{pointer}", code) for pointer, code in expected
     ]
 
 
-def test_the_value_is_not_repeated_in_what_is_said_of_it() -> None:
+def test_error_detail_does_not_contain_the_value() -> None:
     (fault,) = faults({"properties": {"password": {"maxLength": 3}}}, {"password": "secret"})
     assert "secret" not in fault.detail
 
 
-def test_what_is_said_is_short() -> None:
+def test_error_detail_is_short() -> None:
     (fault,) = faults({"enum": [f"option {n}" for n in range(1000)]}, "other")
     assert len(fault.detail) <= MAX_DETAIL
 
 
-def test_not_all_faults_of_many_are_told() -> None:
+def test_reported_faults_are_limited() -> None:
     assert len(faults({"items": {"type": "string"}}, [0] * 100)) == MAX_FAULTS
     assert len(faults({"additionalProperties": False}, {str(n): 0 for n in range(100)})) == MAX_FAULTS
 
 
-def test_of_very_many_the_first_is_told() -> None:
+def test_only_the_first_of_very_many_faults_is_reported() -> None:
     (fault,) = faults({"items": {"type": "string"}}, ["a"] * 5 + [0] * 9000)
     assert fault.pointer == "/payload/5"
 
 
-def test_where_even_that_would_take_long_it_is_only_said_that_it_does_not_fit() -> None:
+def test_expensive_explanation_is_reduced_to_one_fault_of_the_payload() -> None:
     tree = {"anyOf": [{"items": {"$ref": "#"}, "minItems": n} for n in range(2, 6)]}
     payload: Any = []
     for _ in range(40):
@@ -87,7 +87,7 @@ def test_where_even_that_would_take_long_it_is_only_said_that_it_does_not_fit() 
 
 
 @pytest.mark.parametrize(
-    ("schema", "payload", "fits"),
+    ("schema", "payload", "valid"),
     [
         ('{"type": "integer"}', "1.0", True),
         ('{"type": "integer"}', "1e2", True),
@@ -110,7 +110,8 @@ def test_where_even_that_would_take_long_it_is_only_said_that_it_does_not_fit() 
         ('{"$schema": "http://json-schema.org/draft-07/schema#", "format": "email"}', '"nobody"', True),
         ('{"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}', "1.0", False),
         (
-            '{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a", "definitions": {"a": {}}, "type": "null"}',
+            '{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a", '
+            '"definitions": {"a": {}}, "type": "null"}',
             "1",
             True,
         ),
@@ -118,39 +119,39 @@ def test_where_even_that_would_take_long_it_is_only_said_that_it_does_not_fit() 
         ("false", "{}", False),
     ],
 )
-def test_values_mean_what_json_schema_says(schema: str, payload: str, fits: bool) -> None:
-    checker = PayloadSchema(schema.encode())
-    if fits:
-        checker.check(payload.encode(), "")
+def test_validation_follows_json_schema_semantics(schema: str, payload: str, valid: bool) -> None:
+    compiled = PayloadSchema(schema.encode())
+    if valid:
+        compiled.check(payload.encode(), "")
     else:
         with pytest.raises(ValidationFailed):
-            checker.check(payload.encode(), "")
+            compiled.check(payload.encode(), "")
 
 
-# What would take long
+# Expensive payloads
 
 
 def code(schema: object, payload: object) -> str | None:
-    found = faults(schema, payload)
-    return found[0].code if found else None
+    listed = faults(schema, payload)
+    return listed[0].code if listed else None
 
 
-def test_a_payload_that_would_take_long_is_refused_before_it_is_tried() -> None:
-    heavy = {"items": {"allOf": [{"enum": [n + 0.5 for n in range(100)] + [7]}] * 10}}
-    assert code(heavy, [7] * 100) is None
-    assert code(heavy, [7] * 9000) == "too_large"
+def test_expensive_payload_is_rejected_before_validation() -> None:
+    expensive = {"items": {"allOf": [{"enum": [n + 0.5 for n in range(100)] + [7]}] * 10}}
+    assert code(expensive, [7] * 100) is None
+    assert code(expensive, [7] * 9000) == "too_large"
 
 
-def test_what_stands_in_texts_is_no_value() -> None:
-    heavy = {"properties": {"n": {"allOf": [{"minimum": 0.5}] * 100}}}
-    assert code(heavy, {"n": 1, "text": ",[{1e99" * 1000 + "1" * 5000}) is None
+def test_structure_inside_strings_does_not_count_as_values() -> None:
+    expensive = {"properties": {"n": {"allOf": [{"minimum": 0.5}] * 100}}}
+    assert code(expensive, {"n": 1, "text": ",[{1e99" * 1000 + "1" * 5000}) is None
 
 
-def test_long_numbers_that_differ_little_are_not_compared_each_with_each() -> None:
+def test_many_long_numbers_with_colliding_hashes_are_rejected_by_unique_items() -> None:
     assert code({"uniqueItems": True}, [10**40 + n for n in range(300)]) is None
     assert code({"uniqueItems": True}, [10**40 + n for n in range(3000)]) == "too_large"
 
 
-def test_long_numbers_that_differ_much_or_not_at_all_are_no_matter() -> None:
+def test_long_numbers_without_colliding_hashes_are_accepted_by_unique_items() -> None:
     assert code({"uniqueItems": True}, [10**15 * n + 10**18 for n in range(5000)]) is None
     assert code({"uniqueItems": True}, [{"tenant": 10**18 + 1, "n": n} for n in range(3000)]) is None

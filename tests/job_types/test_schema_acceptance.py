@@ -1,4 +1,7 @@
-"""Which payload schemas are taken, and what is said of the others. Pure: nothing here needs a broker."""
+"""Which payload schemas are accepted, and how the others are rejected.
+
+Most tests are pure and need no broker.
+"""
 
 import json
 from typing import Any
@@ -23,7 +26,7 @@ def doubling(levels: int) -> dict[str, Any]:
 
 
 def ring(length: int) -> dict[str, Any]:
-    """Each definition applies the next one twice to each item, and the last one the first."""
+    """Each definition applies the next one twice to each item, and the last one applies the first."""
     steps = {f"d{n}": {"allOf": [{"items": {REF: f"#/$defs/d{(n + 1) % length}"}}] * 2} for n in range(length)}
     return {REF: "#/$defs/d0", "$defs": steps}
 
@@ -41,20 +44,20 @@ def unevaluated(levels: int) -> dict[str, Any]:
     return schema
 
 
-def pointer_of_refusal(schema: object) -> str:
-    with pytest.raises(ValidationFailed) as refusal:
+def rejection_pointer(schema: object) -> str:
+    with pytest.raises(ValidationFailed) as error:
         PayloadSchema(json.dumps(schema).encode())
-    return refusal.value.faults[0].pointer.removeprefix("/payload_schema")
+    return error.value.faults[0].pointer.removeprefix("/payload_schema")
 
 
-GOOD: dict[str, Any] = {
+VALID: dict[str, Any] = {
     "nothing": {},
     "a reference": {"items": {REF: "#/$defs/x"}, "$defs": {"x": {"type": "string"}}},
     "an anchor": {"items": {REF: "#x"}, "$defs": {"y": {"$anchor": "x"}}},
-    "an anchor behind its reference": {"$defs": {"a": {REF: "#x"}, "b": {"$anchor": "x"}}, REF: "#/$defs/a"},
+    "an anchor after its reference": {"$defs": {"a": {REF: "#x"}, "b": {"$anchor": "x"}}, REF: "#/$defs/a"},
     "escapes": {REF: "#/$defs/a~1b~0c%20%C3%A9", "$defs": {"a/b~c é": True}},
     "an item of a list": {"allOf": [{"type": "string"}], "items": {REF: "#/allOf/0"}},
-    "a place that is no keyword": {
+    "a reference to an unknown keyword": {
         REF: "#/components/schemas/x",
         "components": {
             "schemas": {
@@ -64,7 +67,7 @@ GOOD: dict[str, Any] = {
         },
     },
     "a tree": {"properties": {"left": {REF: "#"}, "right": {REF: "#"}}},
-    "recursion, dynamically": {"$dynamicAnchor": "node", "items": {"$dynamicRef": "#node"}},
+    "dynamic recursion": {"$dynamicAnchor": "node", "items": {"$dynamicRef": "#node"}},
     "recursion of 2019": {"$schema": "https://json-schema.org/draft/2019-09/schema", "items": {"$recursiveRef": "#"}},
     "expressions": {
         "oneOf": [
@@ -72,7 +75,7 @@ GOOD: dict[str, Any] = {
         ]
     },
     "an id": {"$id": "https://example.com/mail.json", "items": {REF: "#/$defs/x"}, "$defs": {"x": True}},
-    "properties called like keywords": {
+    "properties named like keywords": {
         "properties": {"$ref": {"type": "string"}, "$id": {}, "id": {}, "$schema": {}, "allOf": {}}
     },
     "data like keywords": {
@@ -93,7 +96,7 @@ GOOD: dict[str, Any] = {
     "a few levels that double": doubling(10),
     "a chain": chain(25),
 }
-BAD: dict[str, tuple[Any, str]] = {
+INVALID: dict[str, tuple[Any, str]] = {
     "another document": ({"items": {REF: "https://example.com/x.json"}}, "/items/$ref"),
     "a file": ({REF: "file:///etc/passwd"}, "/$ref"),
     "another document, relatively": ({REF: "other.json#/x"}, "/$ref"),
@@ -105,10 +108,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "no such anchor": ({"properties": {"a/b": {REF: "#x"}}}, "/properties/a~1b/$ref"),
     "two anchors": ({"$defs": {"a": {"$anchor": "x"}, "b": {"$dynamicAnchor": "x"}}}, "/$defs/a/$anchor"),
     "another draft": ({"$schema": "http://json-schema.org/draft-03/schema#"}, "/$schema"),
-    "a draft of one's own": ({"$schema": "https://example.com/schema"}, "/$schema"),
-    "a draft further in": ({"items": {"$schema": DRAFT_4}}, "/items/$schema"),
-    "an id further in": ({"$defs": {"x": {"$id": "x.json"}}}, "/$defs/x/$id"),
-    "an id on the way of a reference": ({REF: "#/a/b", "a": {"$id": "x", "b": {}}}, "/$ref/$id"),
+    "a custom draft": ({"$schema": "https://example.com/schema"}, "/$schema"),
+    "a nested draft": ({"items": {"$schema": DRAFT_4}}, "/items/$schema"),
+    "a nested id": ({"$defs": {"x": {"$id": "x.json"}}}, "/$defs/x/$id"),
+    "an id on the path of a reference": ({REF: "#/a/b", "a": {"$id": "x", "b": {}}}, "/$ref/$id"),
     "the id of a draft": ({"$id": "http://json-schema.org/draft-07/schema#"}, "/$id"),
     "itself": ({REF: "#"}, ""),
     "itself, among others": ({"type": "object", "allOf": [{"anyOf": [{REF: "#"}]}]}, ""),
@@ -118,12 +121,12 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "itself, dynamically": ({"$dynamicAnchor": "x", "if": {"$dynamicRef": "#x"}}, ""),
     "a chain": (chain(40), "/items"),
-    "what is no type": ({"properties": {"a": {"type": "text"}}}, "/properties/a/type"),
-    "what is no number": ({"minimum": "1"}, "/minimum"),
-    "what is no pattern": ({"items": {"pattern": "("}}, "/items/pattern"),
+    "an unknown type": ({"properties": {"a": {"type": "text"}}}, "/properties/a/type"),
+    "not a number": ({"minimum": "1"}, "/minimum"),
+    "an invalid pattern": ({"items": {"pattern": "("}}, "/items/pattern"),
     "look-around": ({"pattern": "^(?!a)"}, "/pattern"),
-    "a reference to a group": ({"pattern": r"(a)\1"}, "/pattern"),
-    "a pattern for names that is none": ({"patternProperties": {"(": {}}}, "/patternProperties/("),
+    "a back-reference": ({"pattern": r"(a)\1"}, "/pattern"),
+    "an invalid pattern for names": ({"patternProperties": {"(": {}}}, "/patternProperties/("),
     "doubling": (doubling(20), ""),
     "a ring": (ring(20), ""),
     "unevaluated": (unevaluated(20), ""),
@@ -134,8 +137,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "many bytes": ({"title": "x" * MAX_SCHEMA_BYTES}, ""),
     "many values": ({"enum": [0] * 10_001}, ""),
 }
-# Any place on the way round will do.
-ALSO_RIGHT = {
+# Other pointers on the same cycle are correct, too.
+ALTERNATIVE_POINTERS = {
     "two anchors": ["/$defs/b/$dynamicAnchor"],
     "itself, among others": ["/allOf/0", "/allOf/0/anyOf/0"],
     "each other": ["/$defs/b", "/$defs/b/not"],
@@ -143,73 +146,73 @@ ALSO_RIGHT = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_it_is_taken(name: str) -> None:
-    PayloadSchema(json.dumps(GOOD[name]).encode())
+@pytest.mark.parametrize("name", VALID)
+def test_accepts_valid_schema(name: str) -> None:
+    PayloadSchema(json.dumps(VALID[name]).encode())
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_it_is_refused_with_a_pointer(name: str) -> None:
-    schema, pointer = BAD[name]
-    assert pointer_of_refusal(schema) in (pointer, *ALSO_RIGHT.get(name, ()))
+@pytest.mark.parametrize("name", INVALID)
+def test_rejects_invalid_schema_with_a_pointer(name: str) -> None:
+    schema, pointer = INVALID[name]
+    assert rejection_pointer(schema) in (pointer, *ALTERNATIVE_POINTERS.get(name, ()))
 
 
 @pytest.mark.parametrize("name", ["another document", "itself", "doubling", "look-around"])
-def test_a_refused_schema_is_not_kept(name: str, api: Api, put: Put, job_type: str) -> None:
-    schema, pointer = BAD[name]
+def test_rejected_schema_creates_no_job_type(name: str, api: Api, put: Put, job_type: str) -> None:
+    schema, pointer = INVALID[name]
     problem = put(payload_schema=schema, status=422)
     assert problem["code"] == "validation_failed"
     assert problem["errors"][0]["pointer"].startswith(f"/payload_schema{pointer}")
     api.get(f"/job-types/{job_type}", status=404)
 
 
-def test_references_are_not_followed_out_of_the_process(tmp_path: Any) -> None:
-    """Not even by the validator, should one ever get past us."""
+def test_reference_to_a_file_is_rejected(tmp_path: Any) -> None:
+    """The validator would not follow it either, because it is offline."""
     (tmp_path / "x.json").write_text('{"type": "string"}')
-    assert pointer_of_refusal({REF: (tmp_path / "x.json").as_uri()}) == "/$ref"
+    assert rejection_pointer({REF: (tmp_path / "x.json").as_uri()}) == "/$ref"
 
 
-# What it weighs
+# Cost
 
 
 def cost(schema: object) -> int:
     return SchemaCost(schema).cost
 
 
-def test_what_doubles_weighs_twice_as_much() -> None:
+def test_cost_doubles_with_each_level_of_doubling_references() -> None:
     assert cost(doubling(10)) > 1.9 * cost(doubling(9))
 
 
-def test_of_named_children_the_heaviest_counts() -> None:
-    """A value has one name. The schemas of the others are not applied to it."""
+def test_cost_counts_only_the_most_expensive_named_child() -> None:
+    """A value has one name, so the schemas of other names are not applied to it."""
     one = {"properties": {"a": {"pattern": "^x{100}$"}}}
-    ten = {"properties": {name: {"pattern": "^x{100}$"} for name in "abcdefghij"}}
-    assert cost(ten) < cost(one) + 20
+    ten_names = {"properties": {name: {"pattern": "^x{100}$"} for name in "abcdefghij"}}
+    assert cost(ten_names) < cost(one) + 20
 
 
-def test_a_tree_is_no_heavier_for_its_branches() -> None:
+def test_cost_of_a_recursive_tree_does_not_grow_with_its_branches() -> None:
     two = {"properties": {"left": {REF: "#"}, "right": {REF: "#"}}}
     assert cost(two) < 2 * cost({"properties": {"left": {REF: "#"}}})
 
 
-def test_what_is_not_used_weighs_nothing() -> None:
+def test_unused_definition_costs_nothing() -> None:
     assert cost({"$defs": {"a": {"pattern": "x{100}"}}}) == cost({"$defs": {}})
 
 
-def test_alternatives_that_recur_weigh_more_but_are_taken() -> None:
-    ten = {"oneOf": [{"properties": {"op": {"const": op}, "args": {"items": {REF: "#"}}}} for op in "abcdefghij"]}
-    assert cost(ten) < MAX_COST
+def test_recursive_alternatives_stay_below_the_maximum_cost() -> None:
+    ten_names = {"oneOf": [{"properties": {"op": {"const": op}, "args": {"items": {REF: "#"}}}} for op in "abcdefghij"]}
+    assert cost(ten_names) < MAX_COST
 
 
-def test_errors_of_recursion_are_many() -> None:
-    """While they are collected nothing is remembered: each level comes on top."""
-    weight = SchemaCost({"anyOf": [{"items": {REF: "#"}}] * 3})
-    assert weight.max_faults(6) > 3**5 > weight.faults(1)
-    assert not weight.is_plain
+def test_maximum_number_of_errors_grows_with_the_depth_of_recursion() -> None:
+    """Recursion is not cached while errors are collected, so each level adds to them."""
+    schema_cost = SchemaCost({"anyOf": [{"items": {REF: "#"}}] * 3})
+    assert schema_cost.max_faults(6) > 3**5 > schema_cost.max_faults(1)
+    assert not schema_cost.is_plain
 
 
 @pytest.mark.parametrize(
-    ("heavy", "light"),
+    ("expensive", "cheap"),
     [
         ({"multipleOf": 0.01}, {"multipleOf": 2}),
         ({"minimum": 1e-300}, {"minimum": 0.5}),
@@ -222,12 +225,12 @@ def test_errors_of_recursion_are_many() -> None:
     ],
     ids=str,
 )
-def test_what_takes_longer_weighs_more(heavy: object, light: object) -> None:
-    assert cost(heavy) > cost(light)
+def test_slower_keyword_costs_more(expensive: object, cheap: object) -> None:
+    assert cost(expensive) > cost(cheap)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "length"),
+    ("pattern", "size"),
     [
         ("", 0),
         ("abc", 3),
@@ -252,5 +255,5 @@ def test_what_takes_longer_weighs_more(heavy: object, light: object) -> None:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_pattern_is_as_long_as_when_it_is_written_out(pattern: str, length: int) -> None:
-    assert regex_size(pattern) == length
+def test_regex_size_counts_written_out_repetitions(pattern: str, size: int) -> None:
+    assert regex_size(pattern) == size

@@ -1,4 +1,7 @@
-"""Schemas and payloads that are made to hang, crash or fill the process. In one of its own: a hang would hold the GIL for ever."""
+"""Schemas and payloads that try to hang, crash or exhaust the process.
+
+Each attack runs in a process of its own, because a hang would hold the GIL forever.
+"""
 
 import subprocess
 import sys
@@ -8,13 +11,13 @@ import pytest
 
 from app.db.migrations import ROOT
 
-LONG_ENOUGH = 300  # seconds; not a measurement, it only ends what would never end
+TIMEOUT = 300  # seconds; not a measurement, it only ends a run that would never end
 
 PRELUDE = """
 import json, random, resource
 resource.setrlimit(resource.RLIMIT_AS, (1024**3, 1024**3))
 from app.errors import ValidationFailed
-from app.job_types.payload_schema import Checker
+from app.job_types.payload_schema import PayloadSchema
 
 def nested(depth, step, leaf=1):
     for _ in range(depth):
@@ -26,12 +29,12 @@ def objects(depth): return nested(depth, lambda inner: {"a": inner})
 
 def attack(schema, *payloads):
     try:
-        checker = Checker(json.dumps(schema).encode())
+        compiled = PayloadSchema(json.dumps(schema).encode())
     except ValidationFailed:
         return
     for payload in payloads:
         try:
-            checker.check(json.dumps(payload, ensure_ascii=False).encode(), "")
+            compiled.check(json.dumps(payload, ensure_ascii=False).encode(), "")
         except ValidationFailed:
             pass
 """
@@ -49,17 +52,29 @@ for n in range(1, 25, 2):
     steps = {f"d{i}": {"allOf": [{"items": {"$ref": f"#/$defs/d{(i + 1) % n}"}}] * 2} for i in range(n)}
     attack({"$ref": "#/$defs/d0", "$defs": steps}, *[lists(depth) for depth in (5, 17, 30, 62)])
     steps = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(n)}
-    attack({"$ref": "#/$defs/d0", "$defs": {**steps, f"d{n}": {"items": {"$ref": "#/$defs/d0"}}}}, lists(1), lists(10), lists(62))
+    attack(
+        {"$ref": "#/$defs/d0", "$defs": {**steps, f"d{n}": {"items": {"$ref": "#/$defs/d0"}}}},
+        lists(1),
+        lists(10),
+        lists(62),
+    )
 """,
     "recursion": """
 for branches in (2, 3, 10, 30, 100):
     for period in (1, 2, 5, 20):
         inner = nested(period, lambda schema: {"items": schema}, {"$ref": "#"})
         for keyword in ("allOf", "anyOf", "oneOf"):
-            attack({keyword: [{**inner, "minItems": 1}] * branches}, *[lists(depth) for depth in (4, 9, 20, 41, 62)], [lists(20)] * 30)
+            attack(
+                {keyword: [{**inner, "minItems": 1}] * branches},
+                *[lists(depth) for depth in (4, 9, 20, 41, 62)],
+                [lists(20)] * 30,
+            )
 """,
-    "recursion that is told apart late": """
-branches = [{"type": "object", "properties": {"a": {"$ref": "#"}, "op": {"const": op}}, "required": ["op"]} for op in "abcdefgh"]
+    "recursion with late discrimination": """
+branches = [
+    {"type": "object", "properties": {"a": {"$ref": "#"}, "op": {"const": op}}, "required": ["op"]}
+    for op in "abcdefgh"
+]
 attack({"oneOf": [*branches, {"type": "integer"}]}, *[objects(depth) for depth in (2, 5, 10, 62)])
 """,
     "unevaluated": """
@@ -68,38 +83,89 @@ for n in range(2, 30, 3):
         lambda inner: {"anyOf": [inner], "unevaluatedProperties": False},
         lambda inner: {"if": inner, "then": True, "oneOf": [True], "unevaluatedProperties": {"not": {}}},
     ):
-        attack({"items": nested(n, step, {"properties": {"a": True}})}, [{"a": 1}] * 100, [{"a": 1}] * 4000, [{"b": 1}])
+        attack(
+            {"items": nested(n, step, {"properties": {"a": True}})}, [{"a": 1}] * 100, [{"a": 1}] * 4000, [{"b": 1}]
+        )
 again = {"$ref": "#/$defs/a"}
-either = [{"properties": {"a": again}, "required": ["b"]}, {"properties": {"a": again}, "unevaluatedProperties": False}]
-attack({"$defs": {"a": {"anyOf": either, "unevaluatedProperties": again}}, **again}, *[objects(depth) for depth in (5, 20, 62)])
+either = [
+    {"properties": {"a": again}, "required": ["b"]},
+    {"properties": {"a": again}, "unevaluatedProperties": False},
+]
+attack(
+    {"$defs": {"a": {"anyOf": either, "unevaluatedProperties": again}}, **again},
+    *[objects(depth) for depth in (5, 20, 62)],
+)
 """,
     "numbers": """
 payloads = [
-    [10**60 + n for n in range(3900)], [1.2345678901234567e-300 * (1 + n / 9999) for n in range(9000)], [n + 0.5 for n in range(9000)],
+    [10**60 + n for n in range(3900)],
+    [1.2345678901234567e-300 * (1 + n / 9999) for n in range(9000)],
+    [n + 0.5 for n in range(9000)],
     [5999.0] * 9000,
-    [2**62 + n for n in range(9000)], [1.2345678901234567e300 / (1 + n) for n in range(9000)], [5e-324] * 100, [1.7976931348623157e308],
+    [2**62 + n for n in range(9000)],
+    [1.2345678901234567e300 / (1 + n) for n in range(9000)],
+    [5e-324] * 100,
+    [1.7976931348623157e308],
 ]
 for schema in (
-    {"minimum": 0.5}, {"multipleOf": 0.01}, {"multipleOf": 5e-324, "minimum": 1e-300, "maximum": 1e300}, {"const": 7}, {"const": 1e-300},
-    {"enum": [n + 0.5 for n in range(2000)]}, {"enum": [n + 0.5 for n in range(20)]}, {"allOf": [{"minimum": 0.5}] * 50},
-    {"enum": [*range(6000)]}, {"allOf": [{"multipleOf": 7}] * 400},
-    {"type": "integer"}, {"multipleOf": 10**60 + 1}, {"enum": [{"a": n} for n in range(500)]},
+    {"minimum": 0.5},
+    {"multipleOf": 0.01},
+    {"multipleOf": 5e-324, "minimum": 1e-300, "maximum": 1e300},
+    {"const": 7},
+    {"const": 1e-300},
+    {"enum": [n + 0.5 for n in range(2000)]},
+    {"enum": [n + 0.5 for n in range(20)]},
+    {"allOf": [{"minimum": 0.5}] * 50},
+    {"enum": [*range(6000)]},
+    {"allOf": [{"multipleOf": 7}] * 400},
+    {"type": "integer"},
+    {"multipleOf": 10**60 + 1},
+    {"enum": [{"a": n} for n in range(500)]},
 ):
     attack({"items": schema}, *payloads, *[payload[:40] for payload in payloads])
-attack({"uniqueItems": True}, *payloads, [{"a": 10**30 + n} for n in range(3000)], [[2**62 + n, 2**62 - n] for n in range(2000)])
+attack(
+    {"uniqueItems": True},
+    *payloads,
+    [{"a": 10**30 + n} for n in range(3000)],
+    [[2**62 + n, 2**62 - n] for n in range(2000)],
+)
 attack({"allOf": [{"uniqueItems": True}] * 100}, *payloads)
 """,
     "patterns": """
 random.seed(1)
 text = "".join(random.choice("ax") for _ in range(250_000))
 pieces = [text[n : n + 1000] for n in range(0, len(text), 1000)]
-slow = ("a.{100}b", "a.{255}b", "a.{3000}b", "(?:.*a.{50}){3}b", "(a+)+b", "(a|a)*b", "(a.{10}b){40}", "[ax]*a[ax]{400}z", "(a?){500}b")
+slow = (
+    "a.{100}b",
+    "a.{255}b",
+    "a.{3000}b",
+    "(?:.*a.{50}){3}b",
+    "(a+)+b",
+    "(a|a)*b",
+    "(a.{10}b){40}",
+    "[ax]*a[ax]{400}z",
+    "(a?){500}b",
+)
 for pattern in slow:
     attack({"anyOf": [{"pattern": pattern}, True]}, text, text[:20_000])
     attack({"items": {"anyOf": [{"pattern": pattern}, True]}}, pieces)
     attack({"patternProperties": {pattern: True}}, dict.fromkeys(pieces, 1))
-odd = ("[" * 60_000, "(" * 30_000, "(" * 30_000 + ")" * 30_000, "a?" * 30_000, "|" * 60_000, "a{9}" * 12_000, "a{999999999}" * 500)
-for pattern in (*odd, chr(92), "a{" + "9" * 6000 + "}", nested(9, lambda inner: f"({inner}){{99}}", "a"), "(?<" + "a" * 60_000):
+odd = (
+    "[" * 60_000,
+    "(" * 30_000,
+    "(" * 30_000 + ")" * 30_000,
+    "a?" * 30_000,
+    "|" * 60_000,
+    "a{9}" * 12_000,
+    "a{999999999}" * 500,
+)
+for pattern in (
+    *odd,
+    chr(92),
+    "a{" + "9" * 6000 + "}",
+    nested(9, lambda inner: f"({inner}){{99}}", "a"),
+    "(?<" + "a" * 60_000,
+):
     attack({"pattern": pattern}, "a", text)
 """,
     "errors": """
@@ -107,7 +173,12 @@ large = {f"k{n}": "x" * 50 for n in range(4000)}
 attack({"required": [f"n{n}" for n in range(5000)]}, large, {})
 attack({"items": {"required": [f"n{n}" for n in range(1000)]}}, [{}] * 5000, [{}] * 10)
 options = [f"option number {n}" for n in range(2500)]
-for schema in ({"enum": options}, {"const": dict.fromkeys(options, 1)}, {"not": {"enum": [*options, "x"]}}, {"enum": ["y" * 60_000]}):
+for schema in (
+    {"enum": options},
+    {"const": dict.fromkeys(options, 1)},
+    {"not": {"enum": [*options, "x"]}},
+    {"enum": ["y" * 60_000]},
+):
     attack({"items": schema}, ["x"] * 100, ["x"] * 1000, ["x"] * 9000)
 for keyword in ("allOf", "anyOf", "oneOf"):
     attack({keyword: [{"type": "integer"}] * 1000}, large, "x" * 250_000, {})
@@ -115,8 +186,14 @@ for keyword in ("allOf", "anyOf", "oneOf"):
 """,
     "sizes and depths": """
 attack({"properties": {f"p{n}": True for n in range(4000)}}, {f"p{n}": 1 for n in range(4000)})
+
+
 def chain(length, link, end):
-    return {"$ref": "#/$defs/d0", "$defs": {**{f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(length)}, f"d{length}": end}}
+    return {
+        "$ref": "#/$defs/d0",
+        "$defs": {**{f"d{n}": link({"$ref": f"#/$defs/d{n + 1}"}) for n in range(length)}, f"d{length}": end},
+    }
+
 
 links = (
     lambda following: following,
@@ -131,7 +208,11 @@ links = (
 for link in links:
     for length in (10, 20, 30, 60, 100, 500, 1200):
         for end in ({"items": {"$ref": "#/$defs/d0"}, "type": "array"}, {"type": "array"}):
-            attack(chain(length, link, end), *[lists(depth) for depth in (1, 3, 10, 62)], nested(62, lambda inner: [inner], []))
+            attack(
+                chain(length, link, end),
+                *[lists(depth) for depth in (1, 3, 10, 62)],
+                nested(62, lambda inner: [inner], []),
+            )
 attack(nested(60, lambda schema: {"not": schema}, True), lists(62))
 attack({"contentMediaType": "application/json", "$schema": "http://json-schema.org/draft-07/schema#"}, "[" * 120_000)
 """,
@@ -139,15 +220,15 @@ attack({"contentMediaType": "application/json", "$schema": "http://json-schema.o
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_process_lives_through(name: str, tmp_path: Path) -> None:
+def test_process_survives_hostile_schemas_and_payloads(name: str, tmp_path: Path) -> None:
     script = tmp_path / "attack.py"
     script.write_text(PRELUDE + ATTACKS[name] + "\nprint('alive')\n")
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, script],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=LONG_ENOUGH,
+        timeout=TIMEOUT,
     )
-    assert (ran.returncode, ran.stdout) == (0, "alive\n"), ran.stderr[-2000:]
+    assert (result.returncode, result.stdout) == (0, "alive\n"), result.stderr[-2000:]
