@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: a run as the command line says, its table, and 1 if anything was found."""
+"""`python -m tests.chaos`: runs the harness, prints a table, and exits with 1 on any violation."""
 
 import sys
 

@@ -1,6 +1,7 @@
-"""A broker of the run: the product's own `serve`, in a process that may first get a deliberate bug, and tricks at its database.
+"""A broker of the run: the normal `serve` command, after an optional bug and fault injection.
 
-The product knows nothing of it. CHAOS_MUTANT names the bug (tests/chaos/mutants.py), CHAOS_BUGGIFY is `rate:seed`.
+The code of the broker knows nothing of it. CHAOS_MUTANT names the bug (tests/chaos/mutants.py);
+CHAOS_BUGGIFY is `rate:seed` of the faults in its database connections.
 """
 
 import asyncio
@@ -10,24 +11,24 @@ import signal
 import sys
 from types import FrameType
 
-from app.cli.commands import main as product
+from app.cli.commands import main as run_broker
 from tests.chaos import buggify
 
 
 def prepare() -> None:
-    name, tricks = os.environ.get("CHAOS_MUTANT"), os.environ.get("CHAOS_BUGGIFY")
-    if tricks:
-        rate, seed = tricks.split(":", 1)
+    mutant, faults = os.environ.get("CHAOS_MUTANT"), os.environ.get("CHAOS_BUGGIFY")
+    if faults:
+        rate, seed = faults.split(":", 1)
         buggify.install(float(rate), seed)
-    if name:
+    if mutant:
         from tests.chaos import mutants
 
-        mutants.apply(name)
+        mutants.apply(mutant)
 
 
 def print_tasks(_signal: int, _frame: FrameType | None) -> None:
-    """What a broker waits for that does not end: asked for by SIGUSR1, told in its log."""
-    for task in (thing for thing in gc.get_objects() if isinstance(thing, asyncio.Task)):
+    """Prints the pending tasks of a broker that does not exit, on SIGUSR1."""
+    for task in (item for item in gc.get_objects() if isinstance(item, asyncio.Task)):
         if not task.done():
             print(task, file=sys.stderr, flush=True)
             task.print_stack(file=sys.stderr)
@@ -37,7 +38,7 @@ def main(_args: list[str]) -> None:
     prepare()
     signal.signal(signal.SIGUSR1, print_tasks)
     sys.argv = ["longshore", "serve"]
-    product()
+    run_broker()
 
 
 if __name__ == "__main__":

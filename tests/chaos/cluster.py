@@ -1,4 +1,4 @@
-"""Everything that runs: Postgres, brokers, the network between them, producers and workers, each a process of its own."""
+"""All processes of a run: Postgres, brokers, the network between them, producers, workers, operators."""
 
 import signal
 import subprocess
@@ -22,23 +22,23 @@ from tests.chaos.workload import QUEUES, SCHEDULES, WORK
 from tests.ports import free_ports
 
 BROKER_SETTINGS = {"LONGSHORE_LOG_LEVEL": "error", "LONGSHORE_SWEEP_SECONDS": "0.2", "LONGSHORE_POLL_SECONDS": "0.5"}
-SHUTDOWN_SECONDS = 20.0  # seconds in which a broker that is asked to go must be gone: its own limits come to 10
+SHUTDOWN_SECONDS = 20.0  # seconds for a broker to exit after SIGTERM: its own timeouts add up to 10
 
 
 class Network:
-    """The proxy process, and what it is told."""
+    """The proxy process and the commands to it."""
 
     def __init__(self, log: Path) -> None:
-        with log.open("ab") as said:
+        with log.open("ab") as errors:
             command = [sys.executable, "-m", "tests.chaos.proxy"]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
 
     def send(self, command: Command) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
         self._process.stdin.flush()
-        assert self._process.stdout.readline(), "the proxy is gone"
+        assert self._process.stdout.readline(), "the proxy has exited"
 
     def open_link(self, link: str, address: str, target: str) -> None:
         self.set_target(link, target)
@@ -64,10 +64,10 @@ class Cluster:
         self._sockets = tempfile.TemporaryDirectory(prefix="chaos-")
         self.postgres = ReplicatedPostgres() if replicated else Postgres(folder / "postgres")
         self.network = Network(folder / "proxy.log")
-        self.fork_server = ForkServer(folder / "nursery.log")
+        self.fork_server = ForkServer(folder / "fork_server.log")
         self._ports = free_ports(2 * options.brokers)
         self.brokers: list[ChildProcess] = []
-        self.hung_brokers = 0  # brokers that did not go when they were asked to
+        self.hung_brokers = 0  # number of brokers that did not exit on SIGTERM
         self.producers: list[ChildProcess] = []
         self.operators: list[ChildProcess] = []
         self._api_keys = ApiKeyPairs(folder / "keys.json")
@@ -75,7 +75,7 @@ class Cluster:
 
     @property
     def bases(self) -> list[str]:
-        """Where clients find the brokers: through the proxy."""
+        """Returns the addresses of the brokers for clients, through the proxy."""
         return [f"http://127.0.0.1:{port}" for port in self._ports[self.options.brokers :]]
 
     @property
@@ -115,18 +115,18 @@ class Cluster:
         return self.fork_server.fork("broker", log=self.folder / f"broker{number}.log", env=env)
 
     def restart_broker(self, number: int) -> None:
-        """Whatever became of the old one."""
+        """Starts a new broker process, in whatever state the old one is."""
         self.brokers[number].kill()
         self.brokers[number] = self._start_broker(number)
         self.wait_until_ready(number)
 
     def terminate_broker(self, number: int) -> None:
-        """SIGTERM. One that does not go says in its log what it waits for; the verdict counts it."""
+        """Sends SIGTERM. A broker that does not exit logs its pending tasks, and is counted."""
         self.brokers[number].send_signal(signal.SIGTERM)
         self._wait_for_exit(number)
 
     def terminate_all_brokers(self) -> None:
-        """Stops all brokers at once, at the end of a run."""
+        """Sends SIGTERM to all brokers at once, at the end of a run."""
         for broker in self.brokers:
             broker.send_signal(signal.SIGTERM)
         for number in self.numbers:
@@ -144,7 +144,7 @@ class Cluster:
             with suppress(httpx.TransportError):
                 if httpx.get(f"{self.direct(number)}/livez", timeout=2).status_code == 200:
                     return
-            assert self.brokers[number].is_alive, f"broker {number} ended: see {self.folder}"
+            assert self.brokers[number].is_alive, f"broker {number} exited: see {self.folder}"
             time.sleep(0.05)
         raise AssertionError(f"broker {number} does not serve: see {self.folder}")
 
@@ -153,7 +153,7 @@ class Cluster:
         self.retarget_links()
 
     def retarget_links(self) -> None:
-        """Its socket has another place each time."""
+        """Points the links at the socket of Postgres, which changes with each start."""
         for link in ("sql", *(f"db{number}" for number in self.numbers)):
             self.network.set_target(link, self.postgres.socket)
 
@@ -168,7 +168,7 @@ class Cluster:
                 put_with_retries(http, f"/schedules/{name}", {"every_seconds": seconds, "misfire": "all", "job": job})
 
     def http(self, timeout: float = 20) -> httpx.Client:
-        """A client of the harness itself, without proxies, with an administrator's key."""
+        """Returns a client of the harness, without proxy, with an administrator's key."""
         return httpx.Client(base_url=self.direct(0), timeout=timeout, headers=self._api_keys.headers)
 
     def start_clients(self) -> None:
@@ -186,15 +186,15 @@ class Cluster:
                 )
             )
 
-    def end_operators(self) -> None:
-        """Operators leave no queue paused."""
+    def stop_operators(self) -> None:
+        """Stops the operators, which first resume all queues."""
         for operator in self.operators:
             operator.send_signal(signal.SIGTERM)
         for operator in self.operators:
-            assert operator.has_exited_within(60), f"the operator does not end: see {self.folder}"
+            assert operator.has_exited_within(60), f"the operator does not exit: see {self.folder}"
 
     def stop(self) -> None:
-        """In the order of dependence; whatever is stopped or dead already is no hindrance."""
+        """Stops everything in the order of dependence. Processes may be stopped or dead already."""
         self.workers.stop()
         for process in (*self.producers, *self.operators, *self.brokers):
             process.kill()
@@ -205,7 +205,9 @@ class Cluster:
 
 
 class ApiKeyPairs:
-    """Two API keys for each role of clients, in a file that they read; and an administrator's. One of each pair is revoked in the run."""
+    """Two API keys for each role of clients, in a file that they read, and an administrator's key.
+
+    The operator revokes one key of each pair during the run."""
 
     SCOPES: ClassVar = {"producer": ["enqueue"], "worker": ["work"], "operator": ["read", "manage"]}
 
@@ -219,7 +221,7 @@ class ApiKeyPairs:
         return {"authorization": f"Bearer {self._admin}"} if self._admin else {}
 
     def create(self, http: httpx.Client) -> None:
-        """From the first key on every call needs one."""
+        """Creates the keys. From the first key on every request needs one."""
         self._admin = self._create(http, "harness", ["enqueue", "work", "read", "manage"])["key"]
         tokens: dict[str, dict[str, str]] = {}
         for role, scopes in self.SCOPES.items():
@@ -230,7 +232,9 @@ class ApiKeyPairs:
         self._file.write_bytes(msgspec.json.encode(tokens))
 
     def _create(self, http: httpx.Client, name: str, scopes: list[str]) -> dict[str, str]:
-        """Retries, because brokers inject faults into themselves (buggify). A lost response leaves one key more, which is harmless."""
+        """Creates a key. It retries, because brokers inject faults into themselves (buggify).
+
+        A lost response leaves an extra key, which is harmless."""
         for _ in range(20):
             response = http.post("/api-keys", json={"name": name, "scopes": scopes}, headers=self.headers)
             if response.status_code == 201:
@@ -241,11 +245,11 @@ class ApiKeyPairs:
 
 
 class Workers:
-    """Worker processes, each started again under a new name when it has died: a machine that comes back knows nothing."""
+    """Worker processes. A dead one is restarted under a new name: a rebooted machine knows nothing."""
 
     def __init__(self, options: Options, fork_server: ForkServer, history: Path, bases: list[str]) -> None:
         self._options = options
-        self._nursery = fork_server
+        self._fork_server = fork_server
         self._history = history
         self._bases = bases
         self._starts = [0] * options.workers
@@ -260,7 +264,7 @@ class Workers:
     def _start(self, number: int) -> ChildProcess:
         self._starts[number] += 1
         args = (to_json(self._options), f"w{number}.{self._starts[number]}", str(self._history), ",".join(self._bases))
-        return self._nursery.fork("worker", *args, log=self._history.parent / "workers.log")
+        return self._fork_server.fork("worker", *args, log=self._history.parent / "workers.log")
 
     def _restart_dead(self) -> None:
         while not self._stopping.wait(0.1):
@@ -269,7 +273,7 @@ class Workers:
                     self.processes[number] = self._start(number)
 
     def finish(self) -> None:
-        """They end what they have in hand."""
+        """Stops the workers; they first settle the jobs that they hold."""
         self._stop_restarting()
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
@@ -288,7 +292,7 @@ class Workers:
 
 
 def put_with_retries(http: httpx.Client, path: str, body: dict[str, object]) -> None:
-    """A PUT says how it shall be: it may be repeated until it is."""
+    """Retries a PUT until it succeeds: a PUT is idempotent."""
     for _ in range(20):
         response = http.put(path, json=body)
         if response.status_code != 503:

@@ -20,7 +20,7 @@ class Fault:
     name: str
     began: float
     healed: float
-    hit: list[int]
+    brokers: list[int]  # numbers of the affected brokers
 
 
 @dataclass

@@ -1,7 +1,8 @@
-"""`python -m tests.chaos.fork_server`: a process that has imported everything, and becomes a broker or a client by forking.
+"""`python -m tests.chaos.fork_server`: imports everything once, and forks brokers and clients.
 
-Starting Python and importing the product costs seconds of CPU; a fork costs none. The children are real processes: they are killed,
-stopped and asked to end like any other, and they end when the nursery does, which ends with the harness.
+Starting Python and importing the broker takes seconds of CPU; a fork takes none. The children are real
+processes: the harness kills, stops and terminates them like any other. They exit when the fork server
+exits, which exits with the harness.
 """
 
 import os
@@ -20,7 +21,7 @@ ROLES = ("broker", "producer", "worker", "operator")
 
 
 class ForkRequest(msgspec.Struct):
-    """One line on stdin; the answer is the pid."""
+    """A request: one line on stdin. The reply on stdout is the pid."""
 
     role: str
     args: list[str]
@@ -29,7 +30,7 @@ class ForkRequest(msgspec.Struct):
 
 
 class ChildProcess:
-    """Like a Popen of a process that is not our own child: the nursery reaps it."""
+    """A process like a Popen, but a child of the fork server, which reaps it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -46,32 +47,32 @@ class ChildProcess:
             os.kill(self.pid, sign)
 
     def has_exited_within(self, seconds: float) -> bool:
-        """Whether it is gone within that time."""
-        until = time.monotonic() + seconds
-        while self.is_alive and time.monotonic() < until:
+        """Waits up to `seconds` for the process to exit; returns whether it has."""
+        deadline = time.monotonic() + seconds
+        while self.is_alive and time.monotonic() < deadline:
             time.sleep(0.01)
         return not self.is_alive
 
     def kill(self) -> None:
         self.send_signal(signal.SIGCONT)
         self.send_signal(signal.SIGKILL)
-        assert self.has_exited_within(30), f"process {self.pid} does not end"
+        assert self.has_exited_within(30), f"process {self.pid} does not exit"
 
 
 class ForkServer:
     def __init__(self, log: Path) -> None:
-        with log.open("ab") as said:
+        with log.open("ab") as errors:
             command = [sys.executable, "-m", "tests.chaos.fork_server"]
             env = {name: value for name, value in os.environ.items() if not name.startswith("LONGSHORE_")}
             self._process = subprocess.Popen(
-                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def fork(self, role: str, *args: str, log: Path, env: dict[str, str] | None = None) -> ChildProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with self._one_at_a_time:
+        with self._lock:
             self._process.stdin.write(msgspec.json.encode(ForkRequest(role, list(args), str(log), env or {})) + b"\n")
             self._process.stdin.flush()
             return ChildProcess(int(self._process.stdout.readline()))
@@ -80,22 +81,22 @@ class ForkServer:
         self._process.communicate()
 
 
-# The nursery's own side
+# The process of the fork server
 
 
 def serve() -> None:
-    from tests.chaos import broker, operator, producer, worker  # the point of it all: only now, and only once
+    from tests.chaos import broker, operator, producer, worker  # imported here: once, before the first fork
 
     _import_broker()
     signal.signal(signal.SIGCHLD, _reap_children)
     mains = {"broker": broker.main, "producer": producer.main, "worker": worker.main, "operator": operator.main}
     for line in sys.stdin.buffer:
-        birth = msgspec.json.decode(line, type=ForkRequest)
+        request = msgspec.json.decode(line, type=ForkRequest)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _set_up_child(birth, parent)
-            mains[birth.role](birth.args)
+            _set_up_child(request, parent)
+            mains[request.role](request.args)
             os._exit(0)
         print(pid, flush=True)
 
@@ -113,13 +114,13 @@ def _reap_children(_signal: int, _frame: FrameType | None) -> None:
             pass
 
 
-def _set_up_child(birth: ForkRequest, parent: int) -> None:
+def _set_up_child(request: ForkRequest, parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.environ.update(birth.env)
-    nothing, said = os.open(os.devnull, os.O_RDONLY), os.open(birth.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for old, new in ((nothing, 0), (said, 1), (said, 2)):
+    os.environ.update(request.env)
+    null, log = os.open(os.devnull, os.O_RDONLY), os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for old, new in ((null, 0), (log, 1), (log, 2)):
         os.dup2(old, new)
-    threading.Thread(target=_exit_with_parent, args=(parent,), name="tether", daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), name="parent watch", daemon=True).start()
 
 
 def _exit_with_parent(parent: int) -> None:

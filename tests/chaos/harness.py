@@ -1,4 +1,6 @@
-"""A run from beginning to end: quiet, faults, heal, drain, the last look, the verdict. `run` is what tests and the command line call."""
+"""A run from start to end; tests and the command line call `run`.
+
+Its phases: quiet load -> faults, one after another -> drain -> read the final state -> check."""
 
 import random
 import shutil
@@ -21,23 +23,23 @@ from tests.chaos.report import Report, report
 
 
 def run(options: Options) -> Report:
-    """Everything that was found is in the report; the folder stays if something was, or if it was asked for."""
+    """Runs the harness. The report has all violations; the folder is kept on a violation or on request."""
     folder = Path(options.keep or tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     assert not any(folder.iterdir()), f"{folder} is not empty"
     folder.chmod(0o755)
-    began = time.monotonic()
+    started = time.monotonic()
     (folder / "options.json").write_text(to_json(options))
     with running(options, folder) as cluster:
         (folder / "final.json").write_bytes(msgspec.json.encode(Run(cluster).execute()))
-    summary = evaluate(folder, seconds=time.monotonic() - began)
+    summary = evaluate(folder, seconds=time.monotonic() - started)
     if summary.is_clean and not options.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return summary
 
 
 def evaluate(folder: Path, *, seconds: float = 0) -> Report:
-    """Checks the files of a run."""
+    """Checks the files of a run and reports the violations."""
     faults = (folder / "faults.jsonl").read_bytes().splitlines() if (folder / "faults.jsonl").exists() else []
     facts = Facts(
         history.read(folder / "history"),
@@ -59,6 +61,8 @@ def running(options: Options, folder: Path) -> Iterator[Cluster]:
 
 
 class Run:
+    """The phases of one run."""
+
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.options = cluster.options
@@ -75,7 +79,7 @@ class Run:
         return self._drain()
 
     def _plan_faults(self) -> list[list[str]]:
-        """Each once, in an order of its own for each seed; then as the dice say, now and then two at once."""
+        """Plans each nemesis once, in random order, then random ones; sometimes two at once."""
         names = enabled_nemeses(self.options)
         self.rng.shuffle(names)
         plan = [[name] for name in names[: self.options.faults]]
@@ -87,12 +91,12 @@ class Run:
 
     def _inject(self, names: list[str]) -> None:
         self.progress.show(f"fault {len(self.faults) + 1}/{self.options.faults} {'+'.join(names)}")
-        began, hit = history.now(), set[int]()
+        began, affected = history.now(), set[int]()
         with ExitStack() as stack:
             for name in names:
-                hit |= set(stack.enter_context(FULL[name](self.cluster, self.rng)))
+                affected |= set(stack.enter_context(FULL[name](self.cluster, self.rng)))
             time.sleep(self.options.fault_seconds * self.rng.uniform(0.5, 1.5))
-        self.faults.append(Fault("+".join(names), began, history.now(), sorted(hit)))
+        self.faults.append(Fault("+".join(names), began, history.now(), sorted(affected)))
         with (self.cluster.folder / "faults.jsonl").open("ab") as log:
             log.write(msgspec.json.encode(self.faults[-1]) + b"\n")
 
@@ -101,12 +105,14 @@ class Run:
         time.sleep(seconds)
 
     def _drain(self) -> final_state.FinalState:
-        """Producers end by themselves; then the jobs do. A slow machine may take its time, but not without getting on."""
+        """Waits until the producers have ended, then until all jobs are finished.
+
+        A slow machine may need more time: each finished job extends the deadline."""
         schedule_runs = final_state.pause_schedules(self.cluster)
         while any(producer.is_alive for producer in self.cluster.producers):
             self.progress.show("producers finish")
             time.sleep(0.1)
-        self.cluster.end_operators()
+        self.cluster.stop_operators()
         left, until = final_state.count_unfinished_jobs(self.cluster), self._drain_deadline()
         while left and time.monotonic() < until:
             self.progress.show(f"drain: {left} jobs left")
@@ -117,5 +123,5 @@ class Run:
         return final_state.read_final_state(self.cluster, schedule_runs, drained=left == 0)
 
     def _drain_deadline(self) -> float:
-        """How long jobs may stay as many as they are: what leases and attempts need, and some (I9)."""
+        """Returns the deadline for the next job to finish: the time of leases and attempts, and some more."""
         return time.monotonic() + self.options.lease * 5 + self.options.settling

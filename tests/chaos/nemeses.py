@@ -1,4 +1,4 @@
-"""The faults, one small function each: a fault lasts as long as its block, leaving it heals. Each yields the brokers that it hit."""
+"""The faults, one small function each: a fault lasts as long as its block, leaving it heals. Each yields the brokers that it affected."""
 
 import random
 import signal
@@ -15,8 +15,8 @@ from tests.chaos.options import Options
 from tests.chaos.proxy import Mode
 from tests.chaos.standby import ReplicatedPostgres
 
-Hit = list[int]
-Nemesis = Callable[[Cluster, random.Random], AbstractContextManager[Hit]]
+BrokerNumbers = list[int]
+Nemesis = Callable[[Cluster, random.Random], AbstractContextManager[BrokerNumbers]]
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'longshore%'"
 
@@ -25,7 +25,7 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applic
 
 
 @contextmanager
-def broker_kill(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def broker_kill(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     victim = rng.choice(cluster.numbers)
     cluster.brokers[victim].send_signal(signal.SIGKILL)
     yield [victim]
@@ -33,7 +33,7 @@ def broker_kill(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def broker_stop(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def broker_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """A pause of its machine."""
     victim = rng.choice(cluster.numbers)
     cluster.brokers[victim].send_signal(signal.SIGSTOP)
@@ -42,7 +42,7 @@ def broker_stop(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def broker_roll(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def broker_roll(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """A rolling restart: each is asked to go, and the next one only when it is back."""
     yield cluster.numbers
     for number in cluster.numbers:
@@ -51,7 +51,7 @@ def broker_roll(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def long_outage_clock(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def long_outage_clock(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """All brokers are down for 90 seconds of the database's clock, which are fewer of the machine's."""
     for broker in cluster.brokers:
         broker.send_signal(signal.SIGKILL)
@@ -65,28 +65,28 @@ def long_outage_clock(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def postgres_kill(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def postgres_kill(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     cluster.postgres.signal(signal.SIGKILL)
     yield cluster.numbers
     cluster.restart_postgres()
 
 
 @contextmanager
-def postgres_stop(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def postgres_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     cluster.postgres.signal(signal.SIGSTOP)
     yield cluster.numbers
     cluster.postgres.signal(signal.SIGCONT)
 
 
 @contextmanager
-def postgres_terminate(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def postgres_terminate(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """Every session of the brokers, again and again would be a storm: once, at the beginning."""
     cluster.postgres.rows(TERMINATE)
     yield cluster.numbers
 
 
 @contextmanager
-def failover(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def failover(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """The primary is gone for good; its synchronous standby takes over."""
     postgres = cluster.postgres
     assert isinstance(postgres, ReplicatedPostgres)
@@ -104,11 +104,11 @@ def network_fault(kind: str, mode: Mode) -> Nemesis:
     """One leg of a kind or, half of the time, all of them."""
 
     @contextmanager
-    def disturb(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
-        hit = cluster.numbers if rng.random() < 0.5 else [rng.choice(cluster.numbers)]
-        links = [f"{kind}{number}" for number in hit]
+    def disturb(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
+        affected = cluster.numbers if rng.random() < 0.5 else [rng.choice(cluster.numbers)]
+        links = [f"{kind}{number}" for number in affected]
         cluster.network.set_mode(links, mode)
-        yield hit
+        yield affected
         cluster.network.set_mode(links, "open", late=rng.random() < 0.5)
 
     return disturb
@@ -118,13 +118,13 @@ def network_fault(kind: str, mode: Mode) -> Nemesis:
 
 
 @contextmanager
-def worker_kill(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def worker_kill(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     rng.choice(cluster.workers.processes).send_signal(signal.SIGKILL)
     yield []
 
 
 @contextmanager
-def worker_stop(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def worker_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """Beyond its leases: when it goes on, it believes to hold what others have by then."""
     victim = rng.choice(cluster.workers.processes)
     victim.send_signal(signal.SIGSTOP)
@@ -137,7 +137,7 @@ def worker_stop(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def old_snapshot(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def old_snapshot(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     with cluster.postgres.open_transactions(
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM jobs"
     ):
@@ -145,14 +145,14 @@ def old_snapshot(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def pool_starvation(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def pool_starvation(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """A lock that every write waits for: soon each connection of each pool does."""
     with cluster.postgres.open_transactions("LOCK TABLE jobs IN EXCLUSIVE MODE"):
         yield cluster.numbers
 
 
 @contextmanager
-def connections_taken(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def connections_taken(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """Brokers lose theirs, and others are quicker to take what is free."""
     cluster.postgres.rows(TERMINATE)
     with cluster.postgres.open_transactions(sessions=100):
@@ -160,7 +160,7 @@ def connections_taken(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def clock_jump(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def clock_jump(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """An hour back for a while, then an hour ahead of before for good: no lease is left that ends in an hour."""
     cluster.postgres.execute("UPDATE clock_jump SET by = by - interval '1 hour'")
     yield cluster.numbers
@@ -168,7 +168,7 @@ def clock_jump(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
 
 
 @contextmanager
-def migration(cluster: Cluster, rng: random.Random) -> Iterator[Hit]:
+def migration(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
     """What a release does while brokers serve: the migrator, a column more, an index beside the work; and the way back."""
     command = [sys.executable, "-m", "app", "migrate"]
     subprocess.run(command, env={"DATABASE_URL": cluster.postgres.dsn}, check=True, capture_output=True, timeout=120)

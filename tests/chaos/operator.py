@@ -1,5 +1,7 @@
-"""An operator: while jobs go through, pauses and resumes a queue, purges another, replays, moves and purges dead letters, revokes an API
-key, and lists leases, to find expired ones. Its calls are recorded like those of any client."""
+"""An operator, during the whole run: pauses and resumes a queue, purges another, replays, moves and
+purges dead letters, revokes API keys, and lists leases to find expired ones.
+
+Its calls are recorded like those of any client."""
 
 import asyncio
 import random
@@ -14,9 +16,9 @@ from tests.chaos.history import History, Item, now
 from tests.chaos.options import Options, from_json
 from tests.chaos.workload import MOVED, PAUSED, PURGED, WIDE, WORK
 
-PAGE_SIZE = 20  # dead letters per call: as many as the sample in a response
+PAGE_SIZE = 20  # dead letters per call: the size of the sample in a response
 MAX_MOVES = 5
-REVOKES_AT = 0.4  # share of the time in which jobs are sent
+REVOKES_AT = 0.4  # fraction of the time in which jobs are enqueued
 
 
 class Operator:
@@ -30,9 +32,9 @@ class Operator:
         self._stopping = stopping
 
     async def run(self) -> None:
-        """Ends with no queue paused."""
+        """Acts until it is stopped. At the end no queue is paused."""
         revoke_at = now() + self.options.load_seconds * REVOKES_AT
-        halts = asyncio.create_task(self._pause_and_resume())
+        pauses = asyncio.create_task(self._pause_and_resume())
         actions: list[Callable[[], Awaitable[object]]] = [
             self._purge,
             self._replay,
@@ -46,10 +48,10 @@ class Operator:
             if self._keys_to_revoke and now() > revoke_at:
                 await self._revoke(self._keys_to_revoke.pop())
             await self._wait(self.options.operator)
-        await halts
+        await pauses
 
     async def _wait(self, seconds: float) -> None:
-        """Waits so many seconds, or until the run is over."""
+        """Waits `seconds`, or until the run is over."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -64,26 +66,26 @@ class Operator:
             await self._call(Operation("resume", queue=PAUSED), f"/queues/{PAUSED}/resume", None)
 
     async def _purge(self) -> None:
-        """Removes the waiting jobs of one queue, of which no record is kept."""
+        """Purges the waiting jobs of one queue, of which no record is kept."""
         await self._call(Operation("purge", queue=PURGED), f"/queues/{PURGED}/purge", {"dry_run": False})
 
     # Dead letters
 
     async def _replay(self) -> None:
-        """Replays in place: the job keeps its id, its attempts and crashes start at 0."""
+        """Replays in the same queue: the job keeps its id; its attempts and crashes start at 0."""
         letters = await self._dead_letters(self._rng.choice((WORK, WIDE)))
         if letters:
-            part = Operation("replay", letters, read=lambda body: [Item(id=id) for id in body["sample"]])
-            await self._call(part, "/dead-letters/replay", {"ids": [letter.id for letter in letters]})
+            operation = Operation("replay", letters, read=lambda body: [Item(id=id) for id in body["sample"]])
+            await self._call(operation, "/dead-letters/replay", {"ids": [letter.id for letter in letters]})
 
     async def _move(self) -> None:
-        """Replays into another queue: the dead letter is removed, and a new job is stored."""
+        """Replays into another queue: the dead letter is removed and a new job is stored."""
         for letter in (await self._dead_letters(WIDE))[:MAX_MOVES]:
-            part = Operation("replay", [letter], MOVED, read=partial(_moved, letter))
-            await self._call(part, "/dead-letters/replay", {"ids": [letter.id], "overrides": {"queue": MOVED}})
+            operation = Operation("replay", [letter], MOVED, read=partial(_moved, letter))
+            await self._call(operation, "/dead-letters/replay", {"ids": [letter.id], "overrides": {"queue": MOVED}})
 
     async def _purge_dead_letter(self) -> None:
-        """Purges dead letters one at a time, because the other actions would find none otherwise."""
+        """Purges one dead letter at a time, because otherwise the other actions would find none."""
         for letter in (await self._dead_letters(WIDE))[:1]:
             await self._call(
                 Operation("purge", [letter]), "/dead-letters/purge", {"ids": [letter.id], "dry_run": False}
@@ -105,7 +107,7 @@ class Operator:
     # Leases and API keys
 
     async def _list_leases(self) -> None:
-        """Lists the leases and when each ends: the broker must end an expired one soon, even in a paused queue."""
+        """Lists leases with their ends: the broker must soon end an expired one, even in a paused queue."""
         await self._client.call_for(
             [Operation("leases", read=_leases)], "/jobs?state=running&order=asc&limit=1000", None, method="GET"
         )
@@ -113,10 +115,10 @@ class Operator:
     async def _revoke(self, key_id: str) -> None:
         await self._call(Operation("revoke", [Item(id=key_id)]), f"/api-keys/{key_id}", None, method="DELETE")
 
-    async def _call(self, part: Operation, path: str, body: Json | None, method: str = "POST") -> None:
-        """Repeats the call until its outcome is known: the second time there is nothing left to do."""
+    async def _call(self, operation: Operation, path: str, body: Json | None, method: str = "POST") -> None:
+        """Retries the call until its outcome is known: a retry has nothing left to do."""
         tries = 0
-        while (await self._client.call_for([part], path, body, method=method)).should_retry:
+        while (await self._client.call_for([operation], path, body, method=method)).should_retry:
             tries += 1
             await asyncio.sleep(pause(tries, self._rng))
 

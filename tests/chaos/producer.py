@@ -1,4 +1,5 @@
-"""A producer: enqueues its share of the jobs at a steady pace, and repeats each call that has a key until it knows the outcome."""
+"""A producer: enqueues its share of the jobs at a steady rate, and retries calls with an
+Idempotency-Key until their outcome is known."""
 
 import asyncio
 import random
@@ -11,8 +12,8 @@ from tests.chaos.options import Options, from_json
 from tests.chaos.sql_producer import SqlProducer
 from tests.chaos.workload import item_of, jobs_of, batch_sizes, enqueue_mode
 
-REPEATED_CALLS = 0.02  # share of acknowledged calls that are repeated all the same
-MAX_CONCURRENT_CALLS = 4  # calls under way at once
+REPEATED_CALLS = 0.02  # share of acknowledged calls that are repeated anyway
+MAX_CONCURRENT_CALLS = 4
 
 
 class Producer:
@@ -25,12 +26,12 @@ class Producer:
         self._concurrency = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
     async def run(self) -> None:
-        """At the pace at which all are sent when the faults end; a fault leaves a backlog, which is then caught up."""
-        todo, began, sent = batch_sizes(self.options, self.number), now(), 0
+        """Sends the calls at such a rate that all are sent when the faults end. Delayed calls are caught up."""
+        todo, started, sent = batch_sizes(self.options, self.number), now(), 0
         share = sum(todo)
         async with asyncio.TaskGroup() as group:
             for call, size in enumerate(todo):
-                await asyncio.sleep(max(0, began + self.options.load_seconds * sent / share - now()))
+                await asyncio.sleep(max(0, started + self.options.load_seconds * sent / share - now()))
                 await self._concurrency.acquire()
                 group.create_task(self._enqueue(call, size))
                 sent += size
@@ -49,19 +50,21 @@ class Producer:
         response = await self._enqueue_until_known(key, jobs)
         while key and response.ok and self._rng.random() < REPEATED_CALLS:
             response = await self._enqueue_until_known(key, jobs)
-        for told in job_ids_of(response.body) if response.ok else ():
+        for job_id in job_ids_of(response.body) if response.ok else ():
             if self._rng.random() < self.options.cancels:
-                await self._client.call("cancel", f"/jobs/{told}/cancel", {}, items=[Item(id=told)], read=state_of)
+                await self._client.call("cancel", f"/jobs/{job_id}/cancel", {}, items=[Item(id=job_id)], read=state_of)
 
     async def _enqueue_until_known(self, key: str, jobs: list[Json]) -> Response:
-        """The same key, so that it makes no difference how often. No limit: the harness ends us if need be. Without a key it is sent
-        again only while it was certainly not done: otherwise its outcome stays unknown."""
+        """Retries a call with the same Idempotency-Key until its outcome is known.
+
+        There is no limit: the harness stops the process if necessary. A call without a key is retried
+        only while it was certainly not done; otherwise its outcome stays unknown."""
         items = [item_of(job) for job in jobs]
         path, body = ("/jobs", jobs[0]) if len(jobs) == 1 else ("/jobs/batch", {"jobs": jobs})
         tries = 0
         while True:
             response = await self._client.call(
-                "enqueue", path, body, key=key, items=items, read=lambda told: read(told, items)
+                "enqueue", path, body, key=key, items=items, read=lambda body: read(body, items)
             )
             if not response.should_retry or (response.kind == "info" and not key):
                 return response
@@ -77,15 +80,17 @@ def state_of(job: Json) -> list[Item]:
     return [Item(id=job["id"], state=job["state"])]
 
 
-def read(body: Json, asked: list[Item]) -> list[Item]:
-    """Ids, and whether the job is a new one. A single answer says that in a header; of a repeated call whose payload it has does."""
+def read(body: Json, requested: list[Item]) -> list[Item]:
+    """Returns the ids, and whether each job is new.
+
+    The response to a single job has a header for a duplicate; in a repeated call the payload shows it."""
     if "results" in body:
         return [
             Item(key=item.key, id=result["job_id"], status=result["status"])
-            for item, result in zip(asked, body["results"], strict=True)
+            for item, result in zip(requested, body["results"], strict=True)
         ]
-    own = body["payload"]["key"] == asked[0].key and "duplicate" not in body
-    return [Item(key=asked[0].key, id=body["id"], status="created" if own else "duplicate")]
+    is_new = body["payload"]["key"] == requested[0].key and "duplicate" not in body
+    return [Item(key=requested[0].key, id=body["id"], status="created" if is_new else "duplicate")]
 
 
 async def run_producer(options: Options, number: int, folder: Path, bases: list[str], dsn: str) -> None:

@@ -79,12 +79,12 @@ def recoveries(faults: list[Fault], ops: list[Op]) -> list[float]:
     for op in ops:
         if op.type == "ok":
             done.setdefault(op.via, []).append((op.t0, op.t1))
-    return [recovery(fault, done) for fault in faults if fault.hit]
+    return [recovery(fault, done) for fault in faults if fault.brokers]
 
 
 def recovery(fault: Fault, done: dict[int, list[tuple[float, float]]]) -> float:
     """The slowest of them."""
-    return max(first_after(fault.healed, done.get(number, [])) - fault.healed for number in fault.hit)
+    return max(first_after(fault.healed, done.get(number, [])) - fault.healed for number in fault.brokers)
 
 
 def first_after(instant: float, calls: list[tuple[float, float]]) -> float:

@@ -1,4 +1,5 @@
-"""A service that shares the database: it enqueues with `longshore_enqueue_v1` in a transaction of its own, which it may roll back."""
+"""A producer that shares the database: it enqueues with `longshore_enqueue_v1` in its own transaction,
+which it may roll back."""
 
 import asyncio
 import random
@@ -22,12 +23,12 @@ COMMON_FIELDS = (
     "max_attempts",
     "timeout_seconds",
     "delay_seconds",
-)  # named as in HTTP
+)  # same names as in HTTP
 CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
 
 
 class SqlProducer:
-    """One connection, opened when it is needed. Only a commit without a response leaves the outcome unknown."""
+    """Uses one connection, opened on demand. Only a commit without a response has an unknown outcome."""
 
     def __init__(self, dsn: str, client: Client, rng: random.Random) -> None:
         self._dsn = dsn
@@ -37,7 +38,7 @@ class SqlProducer:
         self._lock = asyncio.Lock()
 
     async def enqueue(self, jobs: list[Json]) -> None:
-        """Repeats the transaction while it was certainly not done, unless it was rolled back on purpose."""
+        """Retries the transaction while it was certainly not done, unless it was rolled back on purpose."""
         commits, tries = self._rng.random() >= ROLLED_BACK, 0
         async with self._lock:
             while await self._transaction(jobs, commits=commits) == "fail" and commits:
@@ -57,7 +58,7 @@ class SqlProducer:
             kind = "ok" if commits else "fail"
         except CONNECTION_ERRORS:
             await self.close()
-        self._client.record("enqueue", kind, items, told=done if kind == "ok" else [], t0=t0)
+        self._client.record("enqueue", kind, items, result_items=done if kind == "ok" else [], t0=t0)
         return kind
 
     async def _get_connection(self) -> Any:
@@ -75,22 +76,22 @@ class SqlProducer:
 
 
 async def _enqueue_job(connection: Any, job: Json) -> Item:
-    """For a unique key, the function does not return whether the job is new."""
-    named = _arguments(job)
-    values = ", ".join(f"{name} => ${number}" for number, name in enumerate(named, 1))
-    id = await connection.fetchval(f"SELECT longshore_enqueue_v1({values})", *named.values())
+    """Enqueues one job. For a unique key, the function does not return whether the job is new."""
+    arguments = _arguments(job)
+    values = ", ".join(f"{name} => ${number}" for number, name in enumerate(arguments, 1))
+    id = await connection.fetchval(f"SELECT longshore_enqueue_v1({values})", *arguments.values())
     return Item(key=job["payload"]["key"], id=str(id), status="" if "unique" in job else "created")
 
 
 def _arguments(job: Json) -> Json:
-    named: Json = {name: job[name] for name in COMMON_FIELDS if name in job}
-    named |= {name: parse_time(job[name]) for name in ("run_at", "expires_at") if name in job}
-    named["payload"] = msgspec.json.encode(job["payload"]).decode()
+    arguments: Json = {name: job[name] for name in COMMON_FIELDS if name in job}
+    arguments |= {name: parse_time(job[name]) for name in ("run_at", "expires_at") if name in job}
+    arguments["payload"] = msgspec.json.encode(job["payload"]).decode()
     if "group" in job:
-        named["group_key"] = job["group"]
+        arguments["group_key"] = job["group"]
     if "unique" in job:
-        named |= {
+        arguments |= {
             "unique_key": job["unique"]["key"],
             "on_duplicate": job["unique"].get("on_duplicate", "return_existing"),
         }
-    return named
+    return arguments

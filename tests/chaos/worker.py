@@ -1,6 +1,6 @@
-"""A worker: claims and settles by seeded dice; sometimes dies, sometimes sleeps beyond its lease.
+"""A worker: claims and settles at random, with a seed; sometimes it dies or sleeps past its lease.
 
-Every settlement is repeated until it is told what became of it, or the lease is long gone.
+It retries every settlement until the outcome is known, or until long after the end of the lease.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from tests.chaos.options import Options, from_json
 from tests.chaos.workload import FEATURES, GROUPED, LIMITED, FIFO, WORK
 
 CLAIMS_WITH_KEY = 0.7  # share of claims with an Idempotency-Key
-REPEATED_CLAIMS = 0.05  # share of them that are repeated although they were answered
-HEARTBEATS = 0.1  # share of claims that are extended before they are settled
-CONFLICTING_SETTLEMENTS = 0.02  # share of claims of which one job is settled in two ways at once
-SETTLED_WITH_CLAIM = 0.1  # share of claims whose settlements go along with the next claim
+REPEATED_CLAIMS = 0.05  # share of these claims that are repeated although a response came
+HEARTBEATS = 0.1  # share of claims that are extended by a heartbeat before they are settled
+CONFLICTING_SETTLEMENTS = 0.02  # share of claims with one job that is settled in two ways at once
+SETTLED_WITH_CLAIM = 0.1  # share of claims whose settlements are sent with the next claim
 FULL_REPORTS = 0.01  # share of claims after which the worker reports all leases that it holds
-RECONCILE_SECONDS = 2.2  # seconds after a claim, from which on an unreported lease is released
+RECONCILE_SECONDS = 2.2  # seconds after a claim from which on an unreported lease is released
 OUTCOMES = {"complete": 90.0, "fail": 4.0, "bury": 1.0, "snooze": 2.0, "release": 3.0}
 
 
 class Slot:
-    """One claim at a time."""
+    """One of the concurrent loops of a worker: claims, processes and settles."""
 
     def __init__(self, options: Options, proc: str, number: int, client: Client, *, stopping: asyncio.Event) -> None:
         self.options = options
         self._name = f"{proc}.{number}"
-        self._is_fifo_consumer = proc.startswith("w0.") and number == 0  # the only consumer of the line
+        self._is_fifo_consumer = proc.startswith("w0.") and number == 0  # the only consumer of the FIFO queue
         self._client = client
         self._rng = random.Random(f"{options.seed}/{self._name}")
         self._stopping = stopping
@@ -105,7 +105,7 @@ class Slot:
         return response
 
     async def _settle_pending(self) -> None:
-        """Settles what the claim did not settle."""
+        """Settles the jobs whose settlement was not sent with a claim."""
         carried, self._pending_settlements = self._pending_settlements, []
         if carried:
             await self._settle(carried)
@@ -134,7 +134,9 @@ class Slot:
             await self._settle(settlements)
 
     async def _report_all_leases(self, jobs: list[Json]) -> list[Json]:
-        """Reports all leases twice. If leases are long enough it leaves out a job, which is released. Returns the jobs that it keeps."""
+        """Reports all leases twice, and returns the jobs that the worker keeps.
+
+        If leases are long enough, it omits one job, which the broker then releases."""
         if self.options.lease <= RECONCILE_SECONDS:
             await self._heartbeat(jobs, holds_all=True)
             return jobs
@@ -146,7 +148,7 @@ class Slot:
         return kept
 
     async def _heartbeat(self, jobs: list[Json], *, holds_all: bool = False) -> None:
-        """With `holds_all` the worker releases all other leases; the outcome of that is unknown."""
+        """Sends a heartbeat. With `holds_all` it releases all other leases; that outcome is unknown."""
         leases = [
             {"job_id": job["id"], "lease_token": job["lease_token"], "lease_seconds": self.options.lease}
             for job in jobs
@@ -166,16 +168,16 @@ class Slot:
             {"worker_id": self._name, "leases": leases} | ({"holds_all": True} if holds_all else {}),
             items=items,
             read=lambda body: [
-                _with_result(item, status=told["status"], lease_until=instant(told.get("lease_expires_at")))
-                for item, told in zip(items, body["leases"], strict=True)
+                _with_result(item, status=result["status"], lease_until=instant(result.get("lease_expires_at")))
+                for item, result in zip(items, body["leases"], strict=True)
             ],
         )
 
     def _settlement(self, job: Json, *, other_than: str = "") -> tuple[Json, Item]:
-        more = {outcome: OUTCOMES[outcome] * self.options.failures for outcome in ("fail", "bury")}
+        failures = {outcome: OUTCOMES[outcome] * self.options.failures for outcome in ("fail", "bury")}
         outcomes = {
             outcome: weight
-            for outcome, weight in (OUTCOMES | more).items()
+            for outcome, weight in (OUTCOMES | failures).items()
             if other_than not in (outcome, outcome.replace("bury", "fail"))
         }
         outcome = self._rng.choices(list(outcomes), list(outcomes.values()))[0]
@@ -185,7 +187,7 @@ class Slot:
             "outcome": "fail" if outcome == "bury" else outcome,
         }
         if outcome in ("fail", "bury"):
-            body |= {"error": {"message": "dice"}, "retryable": outcome == "fail"}
+            body |= {"error": {"message": "injected failure"}, "retryable": outcome == "fail"}
         if outcome == "snooze":
             body["delay_seconds"] = 1
         if outcome == "complete":
@@ -202,7 +204,7 @@ class Slot:
         return body, item
 
     async def _settle(self, settlements: list[tuple[Json, Item]]) -> None:
-        """One by one, or together. What nobody knows is asked again with the same tokens."""
+        """Settles jobs one by one or together. Unknown outcomes are retried with the same tokens."""
         if not settlements:
             return
         if len(settlements) > 1 and self._rng.random() < 0.05:
@@ -264,16 +266,16 @@ def _lease_items(jobs: list[Json]) -> list[Item]:
     return [Item(id=job["id"], token=hashed(job["lease_token"]), deliveries=job["deliveries"]) for job in jobs]
 
 
-def _result_items(results: list[Json], asked: list[Item]) -> list[Item]:
+def _result_items(results: list[Json], requested: list[Item]) -> list[Item]:
     return [
         _with_result(
             item,
-            status=told["status"],
-            state=told.get("state", ""),
-            attempt=told.get("attempt", 0),
-            run_at=instant(told.get("run_at")),
+            status=result["status"],
+            state=result.get("state", ""),
+            attempt=result.get("attempt", 0),
+            run_at=instant(result.get("run_at")),
         )
-        for item, told in zip(asked, results, strict=True)
+        for item, result in zip(requested, results, strict=True)
     ]
 
 

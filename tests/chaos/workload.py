@@ -1,4 +1,4 @@
-"""Which jobs there are: what a producer sends in its n-th call is a function of the seed, but for the instants in it."""
+"""The jobs of a run. The n-th call of a producer is a function of the seed, except for its times."""
 
 import random
 from datetime import UTC, datetime
@@ -11,7 +11,8 @@ from tests.chaos.options import Options
 EnqueueMode = Literal["keyed", "keyless", "sql"]
 
 WORK, LIMITED, GROUPED, FIFO = "work", "limited", "grouped", "fifo"
-# Queues for one feature each: several lanes, a rate, fair turns, pauses, purges, dependencies; and the target of replays.
+# Queues for one feature each: several lanes, a rate limit, fairness, pauses, purges, dependencies, and
+# the target of replays.
 WIDE, RATED, FAIR, PAUSED, PURGED, TREE, MOVED = "wide", "rated", "fair", "paused", "purged", "tree", "moved"
 FEATURES = (WIDE, RATED, FAIR, PAUSED, PURGED, TREE, MOVED)
 MAX_RUNNING = 12
@@ -39,26 +40,26 @@ DEPENDENT_BATCHES = 0.1  # share of batches whose jobs depend on each other
 
 
 def batch_sizes(options: Options, producer: int) -> list[int]:
-    """How many jobs each call of a producer has; one is a `POST /jobs`."""
+    """Returns the number of jobs of each call of a producer; a call with one job is a `POST /jobs`."""
     left = options.jobs // options.producers + (producer < options.jobs % options.producers)
-    rng, found = random.Random(f"{options.seed}/{producer}/sizes"), []
-    most = max(4, min(100, options.jobs // 100), min(500, options.jobs // 2000))
+    rng, batches = random.Random(f"{options.seed}/{producer}/sizes"), []
+    limit = max(4, min(100, options.jobs // 100), min(500, options.jobs // 2000))
     while left:
-        found.append(min(left, 1 if rng.random() < 0.3 else rng.randint(2, most)))
-        left -= found[-1]
-    return found
+        batches.append(min(left, 1 if rng.random() < 0.3 else rng.randint(2, limit)))
+        left -= batches[-1]
+    return batches
 
 
 def enqueue_mode(options: Options, producer: int, call: int) -> EnqueueMode:
-    """How a call is made: with an Idempotency-Key, without one, or as SQL in the producer's own transaction."""
-    way = random.Random(f"{options.seed}/{producer}/{call}/way").random()
-    if way < options.keyless:
+    """Chooses how a call is made: with an Idempotency-Key, without one, or as SQL in a transaction."""
+    draw = random.Random(f"{options.seed}/{producer}/{call}/way").random()
+    if draw < options.keyless:
         return "keyless"
-    return "sql" if way < options.keyless + options.sql else "keyed"
+    return "sql" if draw < options.keyless + options.sql else "keyed"
 
 
 def jobs_of(options: Options, producer: int, call: int, size: int) -> list[Json]:
-    """The jobs of one call. SQL has no references between jobs of one transaction."""
+    """Returns the jobs of one call. SQL has no references between jobs of one transaction."""
     rng = random.Random(f"{options.seed}/{producer}/{call}")
     jobs = [_job(rng, f"p{producer}-{call}-{index}", options.focus) for index in range(size)]
     if size >= 3 and rng.random() < DEPENDENT_BATCHES and enqueue_mode(options, producer, call) != "sql":
@@ -91,23 +92,27 @@ def _job(rng: random.Random, key: str, focus: str) -> Json:
 
 
 def _feature(rng: random.Random, queue: str) -> Json:
-    """Fields that only jobs of the feature queues have, because deadlines, timeouts and replacement would break the rules for order."""
+    """Returns fields that only jobs of the feature queues have.
+
+    Deadlines, timeouts and replacement would break the order rules of the other queues."""
     if queue == FAIR:
         return {"group": f"f{rng.randrange(FAIR_GROUPS)}"}
     if queue != WIDE:
         return {"run_at": _instant(rng.uniform(0.5, 3))} if rng.random() < 0.2 else {}
-    fate = rng.random()
-    if fate < 0.1:
+    draw = rng.random()
+    if draw < 0.1:
         return {"expires_at": _instant(rng.uniform(0.5, 6))}
-    if fate < 0.2:
+    if draw < 0.2:
         return {"timeout_seconds": 1, "max_attempts": 3}
-    if fate < 0.3:
+    if draw < 0.3:
         return {"unique": {"key": f"r{rng.randrange(10)}", "on_duplicate": "replace"}, "delay_seconds": 1}
-    return {"max_attempts": 1} if fate < 0.4 else {}
+    return {"max_attempts": 1} if draw < 0.4 else {}
 
 
 def _add_dependencies(rng: random.Random, jobs: list[Json]) -> None:
-    """The last jobs of a batch depend on one or two before them, some with on_parent_failure run. This cannot make a cycle."""
+    """Makes the last jobs of a batch depend on one or two jobs before them, which cannot form a cycle.
+
+    Some have on_parent_failure `run`."""
     for index in range(len(jobs)):
         jobs[index]["ref"] = f"j{index}"
     for index in range(len(jobs) - min(3, len(jobs) // 3), len(jobs)):
