@@ -1,6 +1,4 @@
-"""Claims ready jobs from lanes: queue by queue in order of preference, within the limits of each
-queue.
-"""
+"""Claims ready jobs, queue by queue in order of preference, within the limits of each queue."""
 
 import asyncio
 import random

@@ -1,8 +1,8 @@
-"""Histogram of wait and run times, kept in memory; the stats service writes its counts every
-second.
+"""Histogram of wait and run times, kept in memory.
 
-A killed process loses at most that second of samples. That is acceptable: percentiles are
-estimates, and counts, which are kept in SQL, are exact.
+The stats service writes the counts every second. A killed process loses at most that second of
+samples. That is acceptable: percentiles are estimates, and counts, which are kept in SQL, are
+exact.
 """
 
 from bisect import bisect_left

@@ -1,6 +1,4 @@
-"""Heartbeats: extend leases, report lost and cancelled ones, reconcile leases that a worker no
-longer lists.
-"""
+"""Heartbeats: extend leases, report lost and cancelled ones, reconcile unreported ones."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta

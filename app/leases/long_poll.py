@@ -169,8 +169,9 @@ class LongPoll:
         return wait * (1 - random.uniform(0, JITTER))
 
     def _poll_after_ms(self, worker_id: str | None, retry_at: datetime | None, *, idle_ms: int) -> int:
-        """No longer than the longest wait, because a worker that does not poll gets no
-        directive.
+        """How long the worker should wait before its next claim.
+
+        No longer than the longest wait, because a worker that does not poll gets no directive.
         """
         if not self._is_serving(worker_id):
             return BUSY_MS
@@ -186,9 +187,7 @@ class LongPoll:
     async def _poll(
         self, request: ClaimJobs, poller: Poller, wait: float, context: ClaimContext, client: Client
     ) -> ClaimResult:
-        """Layer 1: runs SQL only when there may be a job, and only while the client is
-        connected.
-        """
+        """Layer 1: runs SQL only if there may be a job and the client is connected."""
         until = time.monotonic() + wait
         retry_at: datetime | None = None
         while self._is_serving(poller.worker_id):
@@ -313,8 +312,10 @@ class LongPoll:
         return min(limit, context.access.max_leases - count)
 
     async def _replay(self, context: ClaimContext) -> list[ClaimedRow]:
-        """A draining broker claims nothing new, but it still replays a claim made with an
-        Idempotency-Key: the worker may be retrying because the first response was lost.
+        """Replays a claim made with an Idempotency-Key on a broker that does not serve.
+
+        A draining broker claims nothing new, but the worker may be retrying because the first
+        response was lost.
         """
         key = context.digest
         stored = await keys.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)

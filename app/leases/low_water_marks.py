@@ -47,8 +47,9 @@ MAX_PRIORITIES = 8
 
 
 class Scan:
-    """A claim or a scan that is running. It may not see jobs that become ready now, so it must not
-    move the mark past them.
+    """A claim or a scan that is running.
+
+    It may not see jobs that become ready now, so it must not move the mark past them.
     """
 
     def __init__(self) -> None:
@@ -152,9 +153,7 @@ class LowWaterMarks:
         return marks
 
     def lower(self, lane: int, since: UUID | None) -> None:
-        """Jobs of this lane have become ready, with ids from `since` on or, if None, with any
-        id.
-        """
+        """Jobs of this lane have become ready: ids from `since` on; any id if it is None."""
         if lane in self._lanes:
             self._lanes[lane].lower(_id_before(since or NIL))
 

@@ -1,7 +1,7 @@
-"""Decides what a job becomes when its lease ends other than by completion: retry, dead letter or
-cancelled.
+"""Decides what a job becomes when its lease ends other than by completion.
 
-Pure: attempt and crash limits, back-off, attempt records and error fingerprints; no database.
+Retry, dead letter or cancelled. Pure: attempt and crash limits, back-off, attempt records and error
+fingerprints; no database.
 """
 
 import re

@@ -176,9 +176,9 @@ class SettlementService:
 
     @retry_after_deadlock
     async def _fail_with_group(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
-        """Settles failures that start a cool-down of their group: its downstream system is
-        overloaded.
+        """Settles failures that start a cool-down of their group.
 
+        The downstream system of the group has reported that it is overloaded, and for how long.
         Failure and cool-down are one transaction under the lane lock. So no admission is decided in
         between, and a repeated call finds both done or neither.
         """
@@ -321,8 +321,9 @@ def _is_group_failure(item: Settlement) -> bool:
 
 
 def _cooldowns(items: Sequence[Settlement], settled: dict[UUID, SettledRow], now: datetime) -> dict[str, datetime]:
-    """The end of the cool-down of each group: when the job itself runs again, or after
-    `retry_after_seconds`. The longest counts.
+    """When the cool-down of each group ends. The longest counts.
+
+    When the job itself runs again, or after `retry_after_seconds`.
     """
     cooldowns: dict[str, datetime] = {}
     for item in items:

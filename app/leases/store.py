@@ -127,8 +127,10 @@ class ClaimParams(NamedTuple):
 
 
 class ScanRange(NamedTuple):
-    """A part of a lane: the priorities from `highest` down to `lowest`, and in each of them the ids
-    greater than `after` and up to `until`.
+    """A part of a lane.
+
+    The priorities from `highest` down to `lowest`, and in each of them the ids greater than `after`
+    and up to `until`.
     """
 
     highest: int

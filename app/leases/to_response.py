@@ -62,8 +62,9 @@ def settle_result(row: SettledRow) -> SettleResult:
 
 
 def repeated_settle_result(record: SettlementRecord) -> SettleResult:
-    """The same result as the first time: a retry that is due by now was `scheduled` when it was
-    settled.
+    """The same result as the first time.
+
+    A retry that is due by now was `scheduled` when it was settled.
     """
     state = public_state(record.state)
     state = "scheduled" if state == "ready" and record.settled_as in ("fail", "snooze") else state

@@ -99,8 +99,9 @@ class Poller:
         return self._new_wake_ups | self._claimed_for
 
     def wake_up(self) -> None:
-        """Wakes the poller without a job: the client disconnected, the broker drains, or the
-        worker has a directive.
+        """Wakes the poller without a job.
+
+        The client disconnected, the broker drains, or the worker has a directive.
         """
         self.is_woken = True
         self._end_sleep()
@@ -141,10 +142,9 @@ class Poller:
         return self._reservation
 
     def deliver(self, reservation: Reservation, rows: Sequence[ClaimedRow]) -> bool:
-        """Ends a reservation: with the jobs, or with none if they were not stored; then the poller
-        sleeps on.
+        """Ends a reservation with the jobs, or with none if they were not stored.
 
-        Returns False if the poller no longer waits for them.
+        Without jobs the poller sleeps on. Returns False if the poller no longer waits for them.
         """
         if reservation.done():
             return False
@@ -181,8 +181,7 @@ class Poller:
 
 
 class PollerRegistry:
-    """The connected pollers, by queue name and by the job types they accept, in the order of their
-    arrival.
+    """The connected pollers, by queue name and accepted job types, in order of arrival.
 
     By name and not by id: a poller can wait for a queue that does not exist yet.
     """
@@ -290,8 +289,9 @@ def _claim_order(job: NewJob) -> tuple[int, UUID]:
 
 
 def _pop_jobs(poller: Poller, unmatched: dict[str, list[NewJob]]) -> list[NewJob]:
-    """Removes this poller's jobs from `unmatched`, where the first job of each type is the last
-    in its list.
+    """Removes the jobs of this poller from `unmatched`.
+
+    The first job of each type is the last in its list.
     """
     jobs: list[NewJob] = []
     while unmatched and len(jobs) < min(poller.match_capacity, MAX_MATCHED_JOBS):

@@ -1,5 +1,6 @@
-"""A broker that never polls, so that only wake-ups wake pollers; and a trigger on the claim
-statement.
+"""A broker that never polls for ready jobs, and a trigger on the claim statement.
+
+Only wake-ups wake the pollers of this broker.
 """
 
 from collections.abc import Callable, Iterator

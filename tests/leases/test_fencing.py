@@ -1,5 +1,6 @@
-"""The lease token is the fence: at most one settlement per delivery is accepted, only from its
-holder.
+"""The lease token is the fence.
+
+At most one settlement per delivery is accepted, and only from its holder.
 """
 
 from collections.abc import Callable

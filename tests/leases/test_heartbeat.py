@@ -1,6 +1,4 @@
-"""Heartbeats: extending leases, reporting lost and cancelled ones, storing progress and
-checkpoints.
-"""
+"""Heartbeats extend leases, report lost and cancelled ones, and store progress and checkpoint."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta

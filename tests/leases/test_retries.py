@@ -1,6 +1,4 @@
-"""When a failed job runs again: back-off from the job or the settings, or a delay from the
-worker.
-"""
+"""When a failed job runs again: back-off of the job or the settings, or the worker's delay."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime

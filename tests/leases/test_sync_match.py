@@ -1,5 +1,6 @@
-"""Sync match: a new job is stored as leased to a waiting poller, and what may go wrong in
-between.
+"""Sync match: a new job is stored as leased to a waiting poller.
+
+What may go wrong in between must cost neither the job nor the poller anything.
 """
 
 from collections.abc import Callable, Iterator

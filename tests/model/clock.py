@@ -1,5 +1,6 @@
-"""A clock that stands still until a test moves it, so that the model predicts times to the
-microsecond.
+"""A clock that stands still until a test moves it.
+
+So the model predicts times to the microsecond.
 """
 
 from datetime import UTC, datetime, timedelta

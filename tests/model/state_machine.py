@@ -86,8 +86,9 @@ class LeaseStateMachine(RuleBasedStateMachine):
         self.model.now = self.brokers.clock.now()
 
     def lease(self, number: int, kind: str = "held") -> Lease:
-        """Picks a lease: `held`, `stale` (its job has been delivered again) or `any` lease of
-        the run.
+        """Picks a lease.
+
+        `held`, `stale` (its job has been delivered again) or `any` lease of the run.
         """
         leases = self.stale_leases() if kind == "stale" else self.model.leases if kind == "any" else []
         leases = leases or self.held_leases()
@@ -190,8 +191,9 @@ class LeaseStateMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, times=st.integers(1, 3))
     def crash(self, number: int, times: int) -> None:
-        """The worker that holds the job sends nothing until its lease expires, and so does the
-        next.
+        """The worker that holds the job sends nothing until its lease expires.
+
+        So does the next worker.
         """
         for _ in range(times):
             job = self.model.jobs[self.lease(number)[0]]

@@ -67,8 +67,9 @@ class Enqueue:
 
 @dataclass(frozen=True)
 class Claim:
-    """`disconnects`: the client has disconnected, but will repeat the call, because it has a
-    key.
+    """A claim.
+
+    `disconnects`: the client has disconnected, but will repeat the call, because it has a key.
     """
 
     queue: str
@@ -117,8 +118,9 @@ class DisconnectingClient(Client):
 
 @dataclass(frozen=True)
 class ClaimAndDisconnect:
-    """A claim whose client disconnects while it runs: no client gets the response, and the jobs
-    are returned.
+    """A claim whose client disconnects while it runs.
+
+    No client gets the response, and the jobs are returned.
     """
 
     queue: str

@@ -1,6 +1,4 @@
-"""Brokers respond as the model predicts, in any order of calls and of time, and so do their
-tables.
-"""
+"""Brokers and their tables follow the model in any order of calls and of time."""
 
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test

@@ -42,8 +42,9 @@ def repeated_claim_claims_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def returns_claims_with_a_key(patch: pytest.MonkeyPatch) -> None:
-    """Layers 2 and 3 both apply: the job is returned because the client disconnected, and
-    replayed by the key.
+    """Layers 2 and 3 both apply.
+
+    The job is returned because the client disconnected, and replayed by the key.
     """
     original = LongPoll._return_if_disconnected
 

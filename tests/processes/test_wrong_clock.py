@@ -1,6 +1,4 @@
-"""A broker whose local clock is two hours ahead or behind: only the clock of the database
-counts.
-"""
+"""Brokers whose clock is two hours ahead or behind: only the database's clock counts."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -65,8 +65,9 @@ class WakeUps:
     def test_poller_of_the_job_type_is_woken_by_another_process(
         self, one: Api, poller_api: Api, background: Background, eventually: Eventually
     ) -> None:
-        """A wake-up from another process has no job type: a poller of another type must pass it
-        on.
+        """A wake-up from another process has no job type.
+
+        A poller of another type must pass it on.
         """
         wrong = background.claims(2, poller_api, job_types=["b"])
         eventually(lambda: parked_polls(poller_api.http) == 2)

@@ -1,5 +1,6 @@
-"""Settlements against each other, cancel, lease expiry and reconciliation: at most one is
-accepted.
+"""Settlements against each other, cancel, lease expiry and reconciliation.
+
+At most one is accepted.
 """
 
 from functools import partial
