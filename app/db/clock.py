@@ -17,8 +17,8 @@ from app.errors import DatabaseUnavailable
 
 @lru_cache(maxsize=1000)
 def datetime_from_epoch(seconds: float) -> datetime:
-    """`seconds` since 1970, exact to the microsecond: a double resolves a quarter of one. Cached, because the jobs of a
-    batch share their times."""
+    """`seconds` since 1970, exact to the microsecond: a double resolves a quarter of one. Cached,
+    because the jobs of a batch share their times."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
