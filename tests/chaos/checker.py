@@ -1,4 +1,4 @@
-"""The verdict: every invariant of FAULTS.md asked of one history and its last look. Pure: the same files give the same verdict."""
+"""Checks all invariants of docs/reliability/chaos.md on one history and its final state. Pure."""
 
 from collections.abc import Callable
 
@@ -44,5 +44,5 @@ INVARIANTS: dict[str, Callable[[Facts], list[str]]] = {
 
 
 def check(facts: Facts) -> Violations:
-    """What was found, by invariant; those that hold are not named."""
+    """Returns the violations by invariant; invariants without violations are omitted."""
     return {name: violations for name, invariant in INVARIANTS.items() if (violations := invariant(facts))}

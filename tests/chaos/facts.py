@@ -1,4 +1,4 @@
-"""The history, sorted by what it is about: keys, leases, settlements. What the invariants are asked of. Pure."""
+"""The history, indexed by key, lease and settlement, for the checks of the invariants. Pure."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -9,10 +9,8 @@ from tests.chaos.history import Item, Op
 from tests.chaos.options import Options
 from tests.chaos.transitions import transitions
 
-CLOCK_TOLERANCE = (
-    0.25  # seconds that two brokers may differ about the database's time: each asks once a second how late it is
-)
-FAULT_AFTERMATH = 2.0  # seconds after a fault in which it may still be felt
+CLOCK_TOLERANCE = 0.25  # seconds by which two brokers may differ about the database's time: each reads it once a second
+FAULT_AFTERMATH = 2.0  # seconds after a fault in which it may still have effects
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,13 @@ class Fault:
 
 @dataclass
 class LeaseCall:
-    """What was said about a lease (a settlement, a heartbeat), and what was told. `type` is invoke if the client died over it."""
+    """A settlement or heartbeat of a lease, with its result. `type` is invoke if the client died in it."""
 
     f: str
     type: str
     t0: float
     t1: float
-    item: Item  # as asked, with what was told
+    item: Item  # of the request, completed by the response
     code: str = ""
 
     @property
@@ -45,7 +43,7 @@ class LeaseCall:
 
 @dataclass
 class Lease:
-    """One delivery, as its holder saw it."""
+    """One delivery, as its worker saw it."""
 
     job: str
     token: str
@@ -54,24 +52,23 @@ class Lease:
     max_attempts: int
     queue: str
     group: str
-    db_at: float  # when it began; that is read before the statement waits for a connection,
-    response_at: float  # and this after it has run: the hand-out was in between
-    until: float  # the latest that anybody was told, by the database's clock
-    latest_end: float  # the same by the machine's, at the latest
-    earliest_end: float  # and at the soonest: an answer may have been read long after it was written
-    t0: float  # of the first answer that told of it
+    db_at: float  # start of the lease; the broker reads it before the statement waits for a connection
+    response_at: float  # read after the statement: the delivery was in between
+    until: float  # latest reported end, by the database's clock
+    latest_end: float  # the same by the machine's clock, at the latest
+    earliest_end: float  # and at the earliest: a response may be read long after it was written
+    t0: float  # of the first response with the lease
     t1: float
     proc: str
-    claims: set[str] = field(
-        default_factory=set
-    )  # the keys (or calls, for claims without one) that it was handed out to
+    # Idempotency-Keys of the claims that returned the lease; for claims without a key their calls.
+    claims: set[str] = field(default_factory=set)
     lease_calls: list[LeaseCall] = field(default_factory=list)
 
     def settlements(self) -> list[LeaseCall]:
         return [lease_call for lease_call in self.lease_calls if lease_call.f == "settle"]
 
     def possible_requeues(self) -> list[LeaseCall]:
-        """Settlements after which the job may be handed out again, those that nobody knows of included."""
+        """Settlements after which the job may be delivered again, including unknown outcomes."""
         return self.possibly_accepted("fail", "snooze", "release")
 
     def possibly_accepted(self, *outcomes: str) -> list[LeaseCall]:
@@ -121,7 +118,7 @@ class Facts:
         self._index_lease_calls()
 
     def _by_key(self, f: str) -> dict[str, list[tuple[Op, Op | None]]]:
-        """Calls with their results, by Idempotency-Key, in the order in which they were made."""
+        """Returns calls with their results by Idempotency-Key, in the order of the calls."""
         found: dict[str, list[tuple[Op, Op | None]]] = defaultdict(list)
         for invoke, result in self.calls:
             if invoke.f == f and invoke.key:
@@ -129,16 +126,16 @@ class Facts:
         return found
 
     def _unresolved_keys(self) -> set[str]:
-        """Jobs sent without an Idempotency-Key in calls of unknown outcome: each is stored once or not at all."""
+        """Returns jobs sent without an Idempotency-Key in calls of unknown outcome: stored once or never."""
         keyless = [(op, result) for op, result in self.calls if op.f == "enqueue" and not op.key]
         return {item.key for op, result in keyless if result is None or result.type == "info" for item in op.items}
 
     def may_be_removed(self, key: str) -> bool:
-        """Whether a call may have removed the job: as a dead letter, or while it waited in a queue that was purged."""
+        """Returns whether a call may have removed the job: a dead letter, or a job of a purged queue."""
         return key in self.purged or (key in self.requested and self.requested[key].queue in self.purged_queues)
 
     def _requested_cancels(self) -> dict[str, list[float]]:
-        """By job: when each cancel began that was not refused."""
+        """Returns the start times of the cancels that were not rejected, by job."""
         found: dict[str, list[float]] = defaultdict(list)
         for invoke, result in self.calls:
             if invoke.f == "cancel" and (result is None or result.type != "fail"):
@@ -147,7 +144,7 @@ class Facts:
         return found
 
     def items_of(self, f: str) -> dict[str, list[tuple[Op, Op | None]]]:
-        """Calls of one operation by the jobs that they name."""
+        """Returns calls of one operation by the jobs that they name."""
         if f not in self._items_of:
             found: dict[str, list[tuple[Op, Op | None]]] = defaultdict(list)
             for invoke, result in self.calls:
@@ -160,7 +157,7 @@ class Facts:
         return next((invoke.items for invoke, possibly_accepted in self.calls if possibly_accepted is result), [])
 
     def claimed_since(self, lease: Lease) -> float:
-        """When the first call began that can have made the lease: the response to a repeated claim has an older lease."""
+        """Returns the start of the first call that may have created the lease, which a retry returns too."""
         return min((call[0].t0 for key in lease.claims for call in self.claims.get(key, [])), default=lease.t0)
 
     def _index_leases(self) -> None:
@@ -215,15 +212,16 @@ class Facts:
     # Clocks
 
     def database_time(self, at: float) -> float:
-        """What the database's clock said at an instant of the machine's."""
+        """Converts a time of the machine's clock to the database's clock."""
         index = bisect_right(self._clock, at, key=lambda change: change[0])
         return at + (self._clock[index - 1][1] if index else 0.0)
 
     # Faults
 
     def clock_jumped(self, since: float, until: float) -> bool:
-        """Whether the database's clock was set in between: then its times of before and after say nothing about each other. Brokers
-        ask for the time once a second."""
+        """Returns whether the database's clock jumped in between; then its times are not comparable.
+
+        Brokers read the database's clock once a second."""
         return any(
             "clock" in fault.name and fault.began <= until and since <= fault.healed + FAULT_AFTERMATH
             for fault in self.faults

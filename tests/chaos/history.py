@@ -1,16 +1,23 @@
-"""What happened, as the clients saw it: one JSON line per operation, each process in a file of its own, written at once (kill -9).
+"""The history as the clients saw it: one JSON line per operation, in one file per process.
 
-Operations, and the items of their requests and responses:
-- `enqueue`: request the job as sent, response its id and status. A call without an Idempotency-Key has no key, and is repeated only if it
-  was certainly not done. SQL in a producer's own transaction is such a call; if it was rolled back, it was not done.
-- `claim`: response the leases. Settlements sent inside a claim are a `settle` operation of their own with the claim's times.
-- `settle`, `heartbeat`: request id, token, outcome; response status, state, attempt, run_at or lease_until. A lease that a worker leaves
-  out of a heartbeat with `holds_all` is a release of unknown outcome.
-- `cancel`: request id; response id and state of the job.
-- `replay`: request the ids of dead letters; response the id of each replayed job, with `replayed_from` if it is a new job in another queue.
-- `pause`, `resume`, `purge`: of `queue`. A purge removes waiting jobs; `purge` with items removes these dead letters.
-- `letters`: a list of dead letters. `leases`: response the running jobs and when their leases end.
-- `revoke`: request the id of an API key.
+Each line is written at once, because of kill -9. Operations, and the items of requests and responses:
+
+- `enqueue`: the request has the job, the response its id and status. A call without an
+  Idempotency-Key is retried only if it was certainly not done. SQL in a producer's own transaction is
+  such a call; if it was rolled back, it was not done.
+- `claim`: the response has the leases. Settlements sent inside a claim are a `settle` operation of
+  their own with the claim's times.
+- `settle`, `heartbeat`: the request has id, token, outcome; the response has status, state, attempt,
+  run_at or lease_until. A lease that a worker omits from a heartbeat with `holds_all` is a release of
+  unknown outcome.
+- `cancel`: the request has the id; the response has id and state of the job.
+- `replay`: the request has the ids of dead letters; the response has the id of each replayed job, with
+  `replayed_from` if it is a new job in another queue.
+- `pause`, `resume`, `purge`: operations on `queue`. A purge removes waiting jobs; a `purge` with items
+  removes these dead letters.
+- `letters`: a list of dead letters.
+- `leases`: the response has the running jobs and the ends of their leases.
+- `revoke`: the request has the id of an API key.
 """
 
 import os
@@ -23,11 +30,11 @@ from typing import Literal
 import msgspec
 
 Kind = Literal["invoke", "ok", "fail", "info"]
-DEFERRED = "sent_away"  # the code of an empty answer to a claim that says when to come back: nobody has looked
+DEFERRED = "deferred"  # the code of an empty claim response with a retry delay: no claim was executed
 
 
 class Item(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One job's part in an operation. Instants are seconds since 1970 by the database's clock; none is 0."""
+    """One job's part in an operation. Times are Unix times of the database's clock; 0 means none."""
 
     key: str = ""
     id: str = ""
@@ -40,9 +47,9 @@ class Item(msgspec.Struct, omit_defaults=True, kw_only=True):
     deliveries: int = 0
     token: str = ""  # its hash
     payload: str = ""  # its hash
-    outcome: str = ""  # asked for
-    status: str = ""  # told
-    state: str = ""  # told
+    outcome: str = ""  # as requested
+    status: str = ""  # of the response
+    state: str = ""  # of the response
     db_at: float = 0  # when the lease began
     lease_until: float = 0
     run_at: float = 0
@@ -57,21 +64,26 @@ class Item(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Op(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """`ok`: it was done. `fail`: certainly not. `info`: nobody knows. t0 and t1 by the machine's clock, which all clients share."""
+    """One line of the history. t0 and t1 are times of the machine's clock, which all clients share.
+
+    - `invoke`: the call was started.
+    - `ok`: the operation was done.
+    - `fail`: it was certainly not done.
+    - `info`: the outcome is unknown."""
 
     f: str
     type: Kind
-    call: str  # an invoke and its result have the same; a repeated operation has the same key and another call
+    call: str  # the same for an invoke and its result; a retry has the same key and another call
     proc: str
     t0: float
     t1: float = 0
     key: str = ""
     queue: str = ""  # of an operation on a queue
-    via: int = -1  # which broker
+    via: int = -1  # number of the broker
     status: int = 0
     code: str = ""
     db_at: float = 0
-    caller: str = ""  # the id of the API key that the call was made with
+    caller: str = ""  # id of the API key of the call
     items: list[Item] = []
 
 
@@ -90,7 +102,8 @@ class History:
 
 
 def read(folder: Path) -> list[Op]:
-    """All files in one, by time. A line that kill -9 cut short is left out: its invoke line says that it was begun."""
+    """Reads all files, sorted by time. A line that kill -9 truncated is omitted: its invoke line shows
+    that the call was started."""
     return sorted((op for file in sorted(folder.glob("*.jsonl")) for op in _lines(file)), key=lambda op: op.t1 or op.t0)
 
 

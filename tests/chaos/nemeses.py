@@ -1,4 +1,6 @@
-"""The faults, one small function each: a fault lasts as long as its block, leaving it heals. Each yields the brokers that it affected."""
+"""The faults, one context manager each: the fault lasts as long as the block, and leaving it heals.
+
+Each yields the numbers of the affected brokers."""
 
 import random
 import signal
@@ -34,7 +36,7 @@ def broker_kill(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]
 
 @contextmanager
 def broker_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """A pause of its machine."""
+    """Stops a broker, like a pause of its machine."""
     victim = rng.choice(cluster.numbers)
     cluster.brokers[victim].send_signal(signal.SIGSTOP)
     yield [victim]
@@ -43,7 +45,7 @@ def broker_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]
 
 @contextmanager
 def broker_roll(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """A rolling restart: each is asked to go, and the next one only when it is back."""
+    """A rolling restart: each broker gets SIGTERM when the one before serves again."""
     yield cluster.numbers
     for number in cluster.numbers:
         cluster.terminate_broker(number)
@@ -52,7 +54,7 @@ def broker_roll(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]
 
 @contextmanager
 def long_outage_clock(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """All brokers are down for 90 seconds of the database's clock, which are fewer of the machine's."""
+    """All brokers are down for 90 seconds of the database's clock, which jumps ahead."""
     for broker in cluster.brokers:
         broker.send_signal(signal.SIGKILL)
     cluster.postgres.execute("UPDATE clock_jump SET by = by + interval '90 s'")
@@ -80,14 +82,14 @@ def postgres_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumber
 
 @contextmanager
 def postgres_terminate(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """Every session of the brokers, again and again would be a storm: once, at the beginning."""
+    """Terminates all sessions of the brokers, once; doing it repeatedly would be a connection storm."""
     cluster.postgres.rows(TERMINATE)
     yield cluster.numbers
 
 
 @contextmanager
 def failover(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """The primary is gone for good; its synchronous standby takes over."""
+    """Kills the primary permanently and promotes its synchronous standby."""
     postgres = cluster.postgres
     assert isinstance(postgres, ReplicatedPostgres)
     postgres.ensure_standby()
@@ -101,7 +103,7 @@ def failover(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
 
 
 def network_fault(kind: str, mode: Mode) -> Nemesis:
-    """One leg of a kind or, half of the time, all of them."""
+    """Builds a fault of one link of a kind or, half of the time, of all links of that kind."""
 
     @contextmanager
     def disturb(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
@@ -125,7 +127,7 @@ def worker_kill(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]
 
 @contextmanager
 def worker_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """Beyond its leases: when it goes on, it believes to hold what others have by then."""
+    """Stops a worker past its leases: when it continues, other workers have its jobs."""
     victim = rng.choice(cluster.workers.processes)
     victim.send_signal(signal.SIGSTOP)
     yield []
@@ -133,7 +135,7 @@ def worker_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]
     victim.send_signal(signal.SIGCONT)
 
 
-# What others do in the database
+# Other clients of the database
 
 
 @contextmanager
@@ -146,14 +148,14 @@ def old_snapshot(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers
 
 @contextmanager
 def pool_starvation(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """A lock that every write waits for: soon each connection of each pool does."""
+    """Takes a lock that every write waits for: soon every pooled connection waits."""
     with cluster.postgres.open_transactions("LOCK TABLE jobs IN EXCLUSIVE MODE"):
         yield cluster.numbers
 
 
 @contextmanager
 def connections_taken(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """Brokers lose theirs, and others are quicker to take what is free."""
+    """Terminates the brokers' sessions, and takes the free connections before they reconnect."""
     cluster.postgres.rows(TERMINATE)
     with cluster.postgres.open_transactions(sessions=100):
         yield cluster.numbers
@@ -161,7 +163,7 @@ def connections_taken(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNu
 
 @contextmanager
 def clock_jump(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """An hour back for a while, then an hour ahead of before for good: no lease is left that ends in an hour."""
+    """Sets the clock back by an hour for a while, then an hour ahead for good, so that no lease stays."""
     cluster.postgres.execute("UPDATE clock_jump SET by = by - interval '1 hour'")
     yield cluster.numbers
     cluster.postgres.execute("UPDATE clock_jump SET by = by + interval '2 hours'")
@@ -169,7 +171,7 @@ def clock_jump(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
 
 @contextmanager
 def migration(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """What a release does while brokers serve: the migrator, a column more, an index beside the work; and the way back."""
+    """A deployment while brokers serve: migrate, add a column and an index concurrently, drop both."""
     command = [sys.executable, "-m", "app", "migrate"]
     subprocess.run(command, env={"DATABASE_URL": cluster.postgres.dsn}, check=True, capture_output=True, timeout=120)
     run_ddl_with_retries(cluster, "ALTER TABLE jobs ADD COLUMN chaos integer")
@@ -180,7 +182,7 @@ def migration(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
 
 
 def run_ddl_with_retries(cluster: Cluster, ddl: str) -> None:
-    """R18: a short wait for the lock, and once more."""
+    """Waits only briefly for the lock, and retries (docs/reliability/rules.md#r18)."""
     while True:
         try:
             cluster.postgres.execute(f"SET lock_timeout = '200ms'; {ddl}")
@@ -225,11 +227,12 @@ NEEDS_POSTGRES = {
     "migration",
     "failover",
 }
-EXCLUSIVE = {"long_outage_clock"}  # comes alone
+EXCLUSIVE = {"long_outage_clock"}  # never together with another nemesis
 
 
 def conflict(*names: str) -> bool:
-    """Two that cannot be had at once: one broker is not stopped and asked to go, and nobody talks to a Postgres that is dead."""
+    """Returns whether the nemeses exclude each other: a stopped broker cannot exit on SIGTERM, and a
+    dead Postgres executes nothing."""
     if EXCLUSIVE.intersection(names) and len(names) > 1:
         return True
     kinds = ["postgres" if name in NEEDS_POSTGRES else name.partition("_")[0] for name in names]
@@ -237,5 +240,5 @@ def conflict(*names: str) -> bool:
 
 
 def enabled_nemeses(options: Options) -> list[str]:
-    """The nemeses that may come."""
+    """Returns the names of the nemeses of this run."""
     return list(options.nemeses or (FULL if options.full else SHORT))

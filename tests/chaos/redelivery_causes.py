@@ -1,4 +1,4 @@
-"""Why jobs were handed out again. Not a verdict: leases that were not respected are I5's. Pure."""
+"""The causes of redeliveries. This is no invariant: overlapping leases are a violation of I5. Pure."""
 
 from collections import Counter
 
@@ -6,12 +6,12 @@ from tests.chaos.facts import Facts, Lease
 
 
 def redelivery_causes(facts: Facts) -> Counter[str]:
-    """Each hand-out that was not a job's last, by what became of it."""
-    found: Counter[str] = Counter()
+    """Counts the deliveries that were not the last of their job, by their end."""
+    counts: Counter[str] = Counter()
     for row in facts.final_state.stored:
         leases = {lease.deliveries: lease for lease in facts.by_job.get(row.id, [])}
-        found.update(_redelivery_cause(facts, leases.get(delivery)) for delivery in range(1, row.deliveries))
-    return found
+        counts.update(_redelivery_cause(facts, leases.get(delivery)) for delivery in range(1, row.deliveries))
+    return counts
 
 
 def _redelivery_cause(facts: Facts, lease: Lease | None) -> str:
@@ -21,5 +21,5 @@ def _redelivery_cause(facts: Facts, lease: Lease | None) -> str:
         return "requeued"
     if not any(lease_call.t0 < lease.latest_end for lease_call in lease.settlements()):
         return "worker silent"
-    refused = any(lease_call.type != "ok" for lease_call in lease.settlements())
-    return "fault" if refused or facts.fault_active(lease.t0, lease.latest_end) else "unexplained"
+    rejected = any(lease_call.type != "ok" for lease_call in lease.settlements())
+    return "fault" if rejected or facts.fault_active(lease.t0, lease.latest_end) else "unexplained"

@@ -1,6 +1,7 @@
-"""Invariants I1 to I7: nothing lost, nothing from nowhere, one job per key, one completion, one holder, the fence, the attempts. Pure.
+"""Invariants I1 to I7: no job lost or invented, one job per key, one completion, one lease at a time,
+fencing tokens, attempts. Pure.
 
-Each takes the facts and returns a sentence per breach.
+Each takes the facts and returns a sentence per violation. docs/reliability/chaos.md lists them.
 """
 
 from collections import Counter, defaultdict
@@ -14,26 +15,26 @@ TERMINAL = ("completed", "dead", "cancelled")
 
 
 def i1_nothing_acknowledged_is_lost(facts: Facts) -> list[str]:
-    """An acknowledged job is done or dead-lettered, or cancelled by somebody who asked for it."""
+    """An acknowledged job is completed or a dead letter, or was cancelled by a request."""
     found = []
-    for key, told in facts.acknowledged.items():
-        rows = facts.stored.get(told.id, [])
+    for key, response_item in facts.acknowledged.items():
+        rows = facts.stored.get(response_item.id, [])
         if not rows:
-            if not facts.may_be_removed(key) and told.id not in facts.moved:
-                found.append(f"lost: {key} was acknowledged as {told.id}, but does not exist")
+            if not facts.may_be_removed(key) and response_item.id not in facts.moved:
+                found.append(f"lost: {key} was acknowledged as {response_item.id}, but does not exist")
         elif rows[0].state not in TERMINAL:
-            found.append(f"unfinished: {key} ({told.id}) is {rows[0].state} {rows[0].reason}")
+            found.append(f"unfinished: {key} ({response_item.id}) is {rows[0].state} {rows[0].reason}")
         elif (
             rows[0].state == "cancelled"
-            and told.id not in facts.cancels
+            and response_item.id not in facts.cancels
             and not _has_failed_parent(facts, key, rows[0])
         ):
-            found.append(f"cancelled without a request: {key} ({told.id})")
+            found.append(f"cancelled without a request: {key} ({response_item.id})")
     return found
 
 
 def _has_failed_parent(facts: Facts, key: str, row: StoredJob) -> bool:
-    """Whether one of its parents has failed or was cancelled, also if it was replayed later."""
+    """Returns whether a parent failed or was cancelled, even if it was replayed later."""
     parents = [
         facts.acknowledged[parent].id for parent in facts.requested[key].depends_on if parent in facts.acknowledged
     ]
@@ -46,7 +47,7 @@ def _has_failed_parent(facts: Facts, key: str, row: StoredJob) -> bool:
 
 
 def i2_every_job_was_enqueued(facts: Facts) -> list[str]:
-    """Every job that is handed out or kept was sent by somebody, as it is."""
+    """Every job that is delivered or stored was enqueued, with the same payload."""
     schedule_runs = {row.id for row in facts.final_state.stored if row.schedule}
     found = [
         f"stored, but never enqueued: {row.id} key {row.key!r}"
@@ -66,7 +67,8 @@ def i2_every_job_was_enqueued(facts: Facts) -> list[str]:
 
 
 def i3_one_job_per_key(facts: Facts) -> list[str]:
-    """All answers to one Idempotency-Key name the same jobs; no job is there twice; a batch is stored whole or not at all."""
+    """All responses to one Idempotency-Key have the same jobs; no job is stored twice; a batch is stored
+    completely or not at all."""
     found = []
     for key, calls in facts.enqueues.items():
         responses = {
@@ -81,7 +83,7 @@ def i3_one_job_per_key(facts: Facts) -> list[str]:
 
 
 def _partial_batches(facts: Facts, copies: Counter[str]) -> list[str]:
-    """With or without an Idempotency-Key, all jobs of a call are stored, or none. Jobs that may have been removed do not count."""
+    """Finds calls with only some of their jobs stored. Jobs that may have been removed do not count."""
     found = {}
     for op, _ in facts.calls:
         if op.f == "enqueue":
@@ -95,7 +97,8 @@ def _partial_batches(facts: Facts, copies: Counter[str]) -> list[str]:
 
 
 def _duplicate_unique_keys(facts: Facts) -> list[str]:
-    """A second job with a unique key, made while the first was surely still there: acknowledged, and nobody had begun to end it."""
+    """Finds a second job with a unique key, created while the first one was certainly unfinished: it was
+    acknowledged, and no call that may finish it had started."""
     holders: dict[str, list[tuple[float, float, str]]] = defaultdict(
         list
     )  # key -> (acknowledged, first word of an end, id)
@@ -103,22 +106,23 @@ def _duplicate_unique_keys(facts: Facts) -> list[str]:
     for invoke, result in facts.calls:
         if invoke.f != "enqueue" or result is None or result.type != "ok":
             continue
-        for asked, told in zip(invoke.items, result.items, strict=True):
-            if asked.unique and told.status == "created":
+        for asked, response_item in zip(invoke.items, result.items, strict=True):
+            if asked.unique and response_item.status == "created":
                 found += [
-                    f"unique key {asked.unique} twice: {id} and {told.id}"
+                    f"unique key {asked.unique} twice: {id} and {response_item.id}"
                     for t1, end, id in holders[asked.unique]
-                    if id != told.id
+                    if id != response_item.id
                     and t1 < invoke.t0
                     and end > result.t1
                     and _may_be_created_by(facts, asked.key, invoke.t0)
                 ]
-                holders[asked.unique].append((result.t1, _earliest_finish(facts, told.id), told.id))
+                holders[asked.unique].append((result.t1, _earliest_finish(facts, response_item.id), response_item.id))
     return found
 
 
 def _may_be_created_by(facts: Facts, key: str, t0: float) -> bool:
-    """Whether the call that began then can be the one that made the job: no earlier one with its Idempotency-Key had begun."""
+    """Returns whether the call that started at `t0` may have created the job: no earlier call with its
+    Idempotency-Key had started."""
     return not any(
         op.t0 < t0 and any(item.key == key for item in op.items)
         for op, _ in facts.enqueues.get(key.rpartition("-")[0], [])
@@ -126,7 +130,10 @@ def _may_be_created_by(facts: Facts, key: str, t0: float) -> bool:
 
 
 def _earliest_finish(facts: Facts, id: str) -> float:
-    """Cancelled at an unknown time counts as at once; a dead worker's job may have been completed or buried by expiry from its lease on."""
+    """Returns the earliest time at which the job may have finished.
+
+    A cancel has an unknown time, so it counts from the start. From the end of its lease on, the job of a
+    dead worker may have been completed, or moved to dead letters by the lease expiry."""
     if id in facts.cancels:
         return 0.0
     return min(
@@ -172,7 +179,7 @@ def _accepted_outcomes(lease: Lease) -> list[str]:
 
 
 def i5_one_holder(facts: Facts) -> list[str]:
-    """Leases of a job never overlap, by the database's time; a lease is in the hands of one claim."""
+    """Leases of a job never overlap, by the database's clock; a lease belongs to one claim."""
     found = []
     for id, leases in facts.by_job.items():
         found += [
@@ -198,7 +205,9 @@ def _was_available(facts: Facts, earlier: Lease, later: Lease) -> bool:
 
 
 def i5_limits_are_kept(facts: Facts) -> list[str]:
-    """Never more leases at once than max_running, nor two of a group that may have one. Counted only while surely held."""
+    """Never more leases at once than max_running, nor two in a group with a limit of one.
+
+    Only the time in which a lease was certainly held counts."""
     return _over(facts, LIMITED, MAX_RUNNING, by_group=False) + _over(facts, GROUPED, 1, by_group=True)
 
 
@@ -220,7 +229,7 @@ def _over(facts: Facts, queue: str, limit: int, *, by_group: bool) -> list[str]:
 
 
 def i6_stale_tokens_are_rejected(facts: Facts) -> list[str]:
-    """Nothing that a holder says is accepted once somebody else has been told that the job is his."""
+    """No call of an earlier lease is accepted after a response has delivered the job to another worker."""
     found = []
     for id, leases in facts.by_job.items():
         for earlier, later in pairwise(leases):
@@ -240,7 +249,7 @@ def i6_stale_tokens_are_rejected(facts: Facts) -> list[str]:
 
 
 def i7_attempts_are_counted(facts: Facts) -> list[str]:
-    """One more for each execution, none for release and snooze, never beyond the limit."""
+    """Each run costs one attempt, release and snooze none; never more than max_attempts."""
     found = [
         f"attempt {lease.attempt} of {lease.max_attempts}: {lease.job}"
         for lease in facts.leases.values()
@@ -260,15 +269,15 @@ def i7_attempts_are_counted(facts: Facts) -> list[str]:
 
 
 def attempt_increments(facts: Facts, lease: Lease) -> set[int]:
-    """By what the attempt may differ at the next delivery, after what was said of this one."""
-    told = [lease_call for lease_call in lease.settlements() if lease_call.accepted]
+    """Returns the possible increments of the attempt at the next delivery, after the calls of this one."""
+    response_item = [lease_call for lease_call in lease.settlements() if lease_call.accepted]
     unknown = [lease_call for lease_call in lease.settlements() if lease_call.type in ("info", "invoke")]
-    sure = {rise for lease_call in told for rise in _attempt_increment(facts, lease, lease_call)}
+    sure = {rise for lease_call in response_item for rise in _attempt_increment(facts, lease, lease_call)}
     return sure or {1}.union(*(_attempt_increment(facts, lease, lease_call) for lease_call in unknown))
 
 
 def _attempt_increment(facts: Facts, lease: Lease, lease_call: LeaseCall) -> set[int]:
-    """Release and snooze give the attempt back, unless expiry has come first: that spends it."""
+    """Release and snooze refund the attempt, unless the lease expired first: that uses it."""
     if lease_call.item.outcome not in ("release", "snooze"):
         return {1}
     return (

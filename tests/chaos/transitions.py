@@ -1,4 +1,4 @@
-"""The rows of the witness as transitions: for each job, in order, its row before and after each change. Pure."""
+"""The audit log as transitions: for each job, in order, its row before and after each change. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ class Transition:
 
     @property
     def settlement(self) -> str:
-        """The outcome that a settlement asked for, if one made this change. A row keeps `settled_as` until the next claim."""
+        """Returns the outcome of the settlement that made this change, if any.
         if self.after is None or not self.after.settled_as or self.is_claim:
             return ""
         fresh = self.before is None or self.before.state == "running" or not self.before.settled_as
@@ -53,20 +53,20 @@ def transitions(rows: Iterable[AuditRow]) -> dict[str, list[Transition]]:
 
 
 def _of_job(rows: list[AuditRow]) -> Iterator[Transition]:
-    """A delete and an insert in one transaction are a move to another table, in any order of the triggers."""
-    here: AuditRow | None = None
-    leaving: AuditRow | None = None
+    """A delete and an insert in one transaction are a move to another table, in any order of triggers."""
+    current: AuditRow | None = None
+    removed: AuditRow | None = None
     for row in _deletes_first(rows):
-        if leaving is not None and (row.op != "INSERT" or row.xid != leaving.xid):
-            yield Transition(leaving, None)
-            here = leaving = None
+        if removed is not None and (row.op != "INSERT" or row.xid != removed.xid):
+            yield Transition(removed, None)
+            current = removed = None
         if row.op == "DELETE":
-            leaving = row
+            removed = row
         else:
-            yield Transition(leaving or here, row)
-            here, leaving = row, None
-    if leaving is not None:
-        yield Transition(leaving, None)
+            yield Transition(removed or current, row)
+            current, removed = row, None
+    if removed is not None:
+        yield Transition(removed, None)
 
 
 def _deletes_first(rows: list[AuditRow]) -> list[AuditRow]:
