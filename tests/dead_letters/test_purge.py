@@ -8,16 +8,16 @@ import pytest
 from tests.api import Api
 
 
-def test_a_purge_only_counts_unless_it_is_told_otherwise(api: Api) -> None:
-    job = api.dead()
+def test_purge_is_a_dry_run_by_default(api: Api) -> None:
+    job = api.dead_letter()
     assert api.post("/dead-letters/purge", {"filter": {}, "all": True}) == {"matched": 1, "purged": 0, "dry_run": True}
-    named = {"ids": [job["id"], str(uuid4())], "dry_run": True}
-    assert api.post("/dead-letters/purge", named) == {"matched": 1, "purged": 0, "dry_run": True}
+    by_ids = {"ids": [job["id"], str(uuid4())], "dry_run": True}
+    assert api.post("/dead-letters/purge", by_ids) == {"matched": 1, "purged": 0, "dry_run": True}
     assert api.counts() == {"dead": 1}
 
 
-def test_purged_letters_are_gone(api: Api) -> None:
-    job, kept = api.dead(), api.dead()
+def test_purged_dead_letters_are_deleted(api: Api) -> None:
+    job, kept = api.dead_letter(), api.dead_letter()
     assert api.post("/dead-letters/purge", {"ids": [job["id"], str(uuid4())], "dry_run": False}) == {
         "matched": 1,
         "purged": 1,
@@ -28,10 +28,10 @@ def test_purged_letters_are_gone(api: Api) -> None:
     assert api.counts() == {"dead": 1}
 
 
-def test_a_filter_purges_only_what_fulfils_it(api: Api) -> None:
+def test_purge_by_filter_deletes_only_matching_dead_letters(api: Api) -> None:
     for queue in ("a", "b"):
         for _ in range(2):
-            api.dead(queue=f"{api.queue}-{queue}")
+            api.dead_letter(queue=f"{api.queue}-{queue}")
     assert api.post("/dead-letters/purge", {"filter": {"queue": f"{api.queue}-a"}, "dry_run": False}) == {
         "matched": 2,
         "purged": 2,
@@ -39,11 +39,11 @@ def test_a_filter_purges_only_what_fulfils_it(api: Api) -> None:
     assert {letter["queue"] for letter in api.get("/dead-letters")["items"]} == {f"{api.queue}-b"}
 
 
-def test_a_purge_leaves_live_and_finished_jobs_alone(api: Api) -> None:
-    done = api.enqueue()
+def test_purge_keeps_live_and_finished_jobs(api: Api) -> None:
+    completed = api.enqueue()
     api.complete(api.claim_one())
     live = api.enqueue()
-    ids = [done["id"], live["id"]]
+    ids = [completed["id"], live["id"]]
     assert api.post("/dead-letters/purge", {"ids": ids, "dry_run": False}) == {"matched": 0, "purged": 0}
     assert api.counts() == {"completed": 1, "ready": 1}
 
@@ -57,5 +57,5 @@ def test_a_purge_leaves_live_and_finished_jobs_alone(api: Api) -> None:
         ({"ids": ["42"]}, "/ids/0"),
     ],
 )
-def test_a_bad_request_is_pointed_at(api: Api, body: Any, pointer: str) -> None:
+def test_invalid_purge_is_rejected_with_a_pointer(api: Api, body: Any, pointer: str) -> None:
     assert api.post("/dead-letters/purge", {**body, "dry_run": False}, status=422)["errors"][0]["pointer"] == pointer

@@ -6,63 +6,63 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api import Api, Json, when
+from tests.api import Api, Json, parse_time
 from tests.database import TestDatabase
 from tests.polls import Background
 
 
 def replay(api: Api, *, status: int = 200, **body: Any) -> Json:
-    answer: Json = api.post("/dead-letters/replay", body, status=status)
-    return answer
+    response: Json = api.post("/dead-letters/replay", body, status=status)
+    return response
 
 
-def counts_of(answer: Json) -> tuple[int, int, int]:
-    return answer["matched"], answer["replayed"], answer["remaining"]
+def counts_of(response: Json) -> tuple[int, int, int]:
+    return response["matched"], response["replayed"], response["remaining"]
 
 
 @pytest.fixture
-def dead(api: Api) -> list[str]:
+def dead_ids(api: Api) -> list[str]:
     """Three dead letters, oldest first."""
-    return [api.dead(payload={"n": n})["id"] for n in range(3)]
+    return [api.dead_letter(payload={"n": n})["id"] for n in range(3)]
 
 
-def test_a_replayed_job_starts_anew_with_its_id_and_its_history(api: Api) -> None:
+def test_replayed_job_keeps_its_id_and_history_and_starts_again(api: Api) -> None:
     job = api.enqueue(max_attempts=2, payload={"n": 1}, tags=["t"], metadata={"m": 1}, priority=3, group="g")
     for message in ("one", "two"):
         api.fail(api.claim_one(wait_seconds=20), message, retry_after_seconds=0)
-    alive = api.post(f"/dead-letters/{job['id']}/replay")
-    expected = {**job, "replay_count": 1, "deliveries": 2, "run_at": alive["run_at"], "error": {"message": "two"}}
-    assert alive == expected
+    replayed = api.post(f"/dead-letters/{job['id']}/replay")
+    expected = {**job, "replay_count": 1, "deliveries": 2, "run_at": replayed["run_at"], "error": {"message": "two"}}
+    assert replayed == expected
     assert [attempt["error"]["message"] for attempt in api.attempts(job)] == ["one", "two"]
     api.get(f"/dead-letters/{job['id']}", status=404)
 
 
-def test_a_replayed_job_has_all_its_attempts_again(api: Api) -> None:
-    job = api.dead(max_attempts=2)
+def test_replayed_job_has_all_its_attempts_again(api: Api) -> None:
+    job = api.dead_letter(max_attempts=2)
     api.post(f"/dead-letters/{job['id']}/replay")
     claimed = api.claim_one()
     assert (claimed["attempt"], claimed["deliveries"]) == (1, 2)
     assert api.fail(claimed)["state"] == "scheduled"
 
 
-def test_crashes_start_anew(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_replay_resets_the_crash_count(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
     job = api.enqueue(max_attempts=1)
     api.claim_one()
     db.age(job["id"], 61)
     eventually(lambda: api.job(job["id"])["state"] == "dead")
     assert api.job(job["id"])["crashes"] == 1
-    alive = api.post(f"/dead-letters/{job['id']}/replay")
-    assert (alive["attempt"], alive["crashes"], alive["deliveries"]) == (0, 0, 1)
+    replayed = api.post(f"/dead-letters/{job['id']}/replay")
+    assert (replayed["attempt"], replayed["crashes"], replayed["deliveries"]) == (0, 0, 1)
 
 
-def test_every_replay_is_counted(api: Api) -> None:
-    job = api.dead()
+def test_replay_count_counts_every_replay(api: Api) -> None:
+    job = api.dead_letter()
     for count in (1, 2):
         assert api.post(f"/dead-letters/{job['id']}/replay")["replay_count"] == count
         api.fail(api.claim_one(), retryable=False)
 
 
-def test_the_checkpoint_survives_the_replay(api: Api) -> None:
+def test_replay_keeps_the_checkpoint(api: Api) -> None:
     job = api.enqueue()
     claimed = api.claim_one()
     api.heartbeat_one(claimed, checkpoint={"page": 7})
@@ -71,7 +71,7 @@ def test_the_checkpoint_survives_the_replay(api: Api) -> None:
     assert api.claim_one()["checkpoint"] == {"page": 7}
 
 
-def test_the_token_of_before_is_lost(api: Api) -> None:
+def test_lease_token_from_before_the_replay_is_rejected(api: Api) -> None:
     job = api.enqueue()
     claimed = api.claim_one()
     api.fail(claimed, retryable=False)
@@ -79,62 +79,62 @@ def test_the_token_of_before_is_lost(api: Api) -> None:
     assert api.complete(claimed, status=409)["code"] == "lease_lost"
 
 
-def test_a_replay_wakes_a_poll(api: Api, background: Background) -> None:
-    job = api.dead()
+def test_replay_wakes_a_waiting_poll(api: Api, background: Background) -> None:
+    job = api.dead_letter()
     poll = background.submit(api.claim_one, wait_seconds=20)
     api.post(f"/dead-letters/{job['id']}/replay")
     assert poll.result()["id"] == job["id"]
 
 
-def test_replaying_twice_replays_once(api: Api) -> None:
-    job = api.dead()
+def test_second_replay_finds_no_dead_letter(api: Api) -> None:
+    job = api.dead_letter()
     api.post(f"/dead-letters/{job['id']}/replay")
     assert api.post(f"/dead-letters/{job['id']}/replay", status=404)["code"] == "not_found"
     assert counts_of(replay(api, ids=[job["id"]])) == (0, 0, 0)
     assert api.counts() == {"ready": 1}
 
 
-def test_replaying_twice_at_once_replays_once(api: Api, dead: list[str], background: Background) -> None:
-    answers = list(background.map(lambda _: replay(api, ids=dead), range(8)))
-    assert sum(answer["replayed"] for answer in answers) == 3
+def test_concurrent_replays_replay_each_dead_letter_once(api: Api, dead_ids: list[str], background: Background) -> None:
+    responses = list(background.map(lambda _: replay(api, ids=dead_ids), range(8)))
+    assert sum(response["replayed"] for response in responses) == 3
     assert api.counts() == {"ready": 3}
 
 
-def test_ids_are_replayed_and_others_are_not(api: Api, dead: list[str]) -> None:
-    answer = replay(api, ids=[dead[2], str(uuid4()), dead[0], dead[0]])
-    assert (counts_of(answer), set(answer["sample"])) == ((2, 2, 0), {dead[0], dead[2]})
+def test_replay_by_ids_replays_only_these(api: Api, dead_ids: list[str]) -> None:
+    response = replay(api, ids=[dead_ids[2], str(uuid4()), dead_ids[0], dead_ids[0]])
+    assert (counts_of(response), set(response["sample"])) == ((2, 2, 0), {dead_ids[0], dead_ids[2]})
     assert api.counts() == {"ready": 2, "dead": 1}
 
 
 @pytest.mark.parametrize("name", ["queue", "job_type", "reason", "error_type", "fingerprint", "dead_after"])
-def test_a_filter_replays_what_fulfils_it(api: Api, name: str) -> None:
+def test_replay_by_filter_replays_only_matching_dead_letters(api: Api, name: str) -> None:
     other = api.enqueue(queue=f"{api.queue}-other", max_attempts=1)
     api.fail(api.claim_one(queues=[other["queue"]]))
-    wanted = api.dead({"message": "a 1", "error_type": "Net"}, job_type="mail")
-    letter = api.get(f"/dead-letters/{wanted['id']}")
+    matching = api.dead_letter({"message": "a 1", "error_type": "Net"}, job_type="mail")
+    letter = api.get(f"/dead-letters/{matching['id']}")
     values = {**letter, "reason": "not_retryable", "error_type": "Net", "dead_after": letter["dead_at"]}
-    answer = replay(api, filter={name: values[name]})
-    assert (counts_of(answer), answer["sample"]) == ((1, 1, 0), [wanted["id"]])
+    response = replay(api, filter={name: values[name]})
+    assert (counts_of(response), response["sample"]) == ((1, 1, 0), [matching["id"]])
     assert api.job(other["id"])["state"] == "dead"
 
 
-def test_a_limit_takes_the_oldest_and_tells_what_remains(api: Api, dead: list[str]) -> None:
-    answer = replay(api, filter={"queue": api.queue}, limit=2)
-    assert (counts_of(answer), answer["sample"]) == ((3, 2, 1), dead[:2])
-    assert counts_of(replay(api, ids=dead, limit=1)) == (1, 1, 0)
+def test_replay_with_a_limit_takes_the_oldest_and_reports_the_remaining(api: Api, dead_ids: list[str]) -> None:
+    response = replay(api, filter={"queue": api.queue}, limit=2)
+    assert (counts_of(response), response["sample"]) == ((3, 2, 1), dead_ids[:2])
+    assert counts_of(replay(api, ids=dead_ids, limit=1)) == (1, 1, 0)
 
 
-def test_a_dry_run_only_counts(api: Api, dead: list[str]) -> None:
-    answer = replay(api, filter={}, all=True, dry_run=True, limit=2)
-    assert (counts_of(answer), answer["sample"]) == ((3, 0, 3), dead[:2])
+def test_replay_dry_run_only_counts(api: Api, dead_ids: list[str]) -> None:
+    response = replay(api, filter={}, all=True, dry_run=True, limit=2)
+    assert (counts_of(response), response["sample"]) == ((3, 0, 3), dead_ids[:2])
     assert api.counts() == {"dead": 3}
 
 
-def test_a_spread_sets_them_off_one_after_the_other(api: Api, dead: list[str]) -> None:
+def test_replay_spread_schedules_jobs_one_after_the_other(api: Api, dead_ids: list[str]) -> None:
     replay(api, all=True, spread_seconds=3000)
-    jobs = [api.job(job_id) for job_id in dead]
+    jobs = [api.job(job_id) for job_id in dead_ids]
     assert [job["state"] for job in jobs] == ["ready", "scheduled", "scheduled"]
-    assert sorted(dead, key=lambda job_id: when(api.job(job_id)["run_at"])) == dead
+    assert sorted(dead_ids, key=lambda job_id: parse_time(api.job(job_id)["run_at"])) == dead_ids
     assert api.counts() == {"ready": 1, "scheduled": 2}
 
 
@@ -154,6 +154,8 @@ def test_a_spread_sets_them_off_one_after_the_other(api: Api, dead: list[str]) -
         ({"all": True, "dryrun": True}, "/dryrun"),
     ],
 )
-def test_a_bad_request_is_pointed_at_and_replays_nothing(api: Api, dead: list[str], body: Any, pointer: str) -> None:
+def test_invalid_replay_is_rejected_with_a_pointer_and_replays_nothing(
+    api: Api, dead_ids: list[str], body: Any, pointer: str
+) -> None:
     assert replay(api, **body, status=422)["errors"][0]["pointer"] == pointer
     assert api.counts() == {"dead": 3}

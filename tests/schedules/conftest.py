@@ -1,4 +1,4 @@
-"""Schedules over HTTP, and time that is moved by moving them."""
+"""Schedules over HTTP. Tests move time by moving the rows of the schedules."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import pytest
 
 from app.broker import Broker
 from app.schedules.enqueuer import PeriodicEnqueuer
-from tests.api import Api, Json, when
+from tests.api import Api, Json, parse_time
 from tests.conftest import wait_until
 from tests.database import TestDatabase
 
@@ -16,7 +16,10 @@ HOUR = 3600
 
 
 class Schedules:
-    """What an operator does with schedules. They run hourly and enqueue a job of this test's queue, unless they say otherwise."""
+    """Client for schedules.
+
+    By default they run hourly and enqueue a job into the queue of the test.
+    """
 
     def __init__(self, api: Api, db: TestDatabase) -> None:
         self.api = api
@@ -33,25 +36,26 @@ class Schedules:
         return self.send("DELETE", f"/schedules/{name}", status=status)
 
     def get(self, name: str = "s") -> Json:
-        found: Json = self.api.get(f"/schedules/{name}")
-        return found
+        schedule: Json = self.api.get(f"/schedules/{name}")
+        return schedule
 
     def post(self, verb: str, name: str = "s", *, status: int = 200) -> Json:
-        answer: Json = self.api.post(f"/schedules/{name}/{verb}", status=status)
-        return answer
+        response_json: Json = self.api.post(f"/schedules/{name}/{verb}", status=status)
+        return response_json
 
     def send(self, method: str, path: str, body: Json | None = None, *, status: int) -> Json:
         response = self.api.http.request(method, path, json=body)
         assert response.status_code == status, response.text
-        answer: Json = response.json()
-        return answer
+        response_json: Json = response.json()
+        return response_json
 
     def age(self, seconds: float, name: str = "s") -> None:
-        """As if everything that happened to the schedule had happened that much earlier."""
+        """Moves the creation and the next run of the schedule into the past."""
         self.db.execute(
             """
             UPDATE schedules
-            SET created_at = created_at - make_interval(secs => $2), next_run_at = next_run_at - make_interval(secs => $2)
+            SET created_at = created_at - make_interval(secs => $2),
+                next_run_at = next_run_at - make_interval(secs => $2)
             WHERE name = $1
             """,
             name,
@@ -59,33 +63,37 @@ class Schedules:
         )
 
     def jobs(self, **params: Any) -> list[Json]:
-        """Of this test's queue, oldest first."""
+        """The jobs of the queue of this test, oldest first."""
         return [job for page in self.api.pages("/jobs", queue=self.api.queue, order="asc", **params) for job in page]
 
-    def gone_on(self, name: str = "s") -> Json:
-        """Waits until what was due has been fired or skipped."""
+    def wait_until_advanced(self, name: str = "s") -> Json:
+        """Waits until all due runs have been fired or skipped."""
 
-        def is_ahead() -> Json | None:
-            seen = self.get(name)
-            return seen if "next_run_at" not in seen or when(seen["next_run_at"]) > when(self.db.instant(0)) else None
+        def advanced() -> Json | None:
+            schedule = self.get(name)
+            return (
+                schedule
+                if "next_run_at" not in schedule or parse_time(schedule["next_run_at"]) > parse_time(self.db.instant(0))
+                else None
+            )
 
-        found: Json = wait_until(is_ahead)
-        return found
+        schedule: Json = wait_until(advanced)
+        return schedule
 
 
 @contextmanager
-def refused(db: TestDatabase, schedule: str) -> Iterator[None]:
-    """Postgres takes no job of this schedule."""
-    db.execute(f"ALTER TABLE jobs ADD CONSTRAINT refused CHECK (schedule IS DISTINCT FROM '{schedule}') NOT VALID")
+def reject_jobs_of(db: TestDatabase, schedule: str) -> Iterator[None]:
+    """Makes Postgres reject every job of this schedule."""
+    db.execute(f"ALTER TABLE jobs ADD CONSTRAINT rejected CHECK (schedule IS DISTINCT FROM '{schedule}') NOT VALID")
     try:
         yield
     finally:
-        db.execute("ALTER TABLE jobs DROP CONSTRAINT refused")
+        db.execute("ALTER TABLE jobs DROP CONSTRAINT rejected")
 
 
 @pytest.fixture
 def schedules(api: Api, db: TestDatabase) -> Iterator[Schedules]:
-    """None at first, and none is left to fire in other tests."""
+    """Starts without schedules, and leaves none that could fire in other tests."""
     db.execute("DELETE FROM schedules")
     yield Schedules(api, db)
     db.execute("DELETE FROM schedules")
@@ -93,5 +101,5 @@ def schedules(api: Api, db: TestDatabase) -> Iterator[Schedules]:
 
 @pytest.fixture
 def periodic_enqueuer(broker_services: Broker) -> PeriodicEnqueuer:
-    """Of a broker that serves nobody and has no chores."""
+    """The service of a broker without HTTP server and background services."""
     return broker_services.periodic_enqueuer

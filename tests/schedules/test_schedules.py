@@ -1,4 +1,6 @@
-"""PUT, GET, DELETE /schedules/{name}, GET /schedules, POST /schedules/{name}/pause | resume, POST /schedules/preview."""
+"""PUT, GET, DELETE /schedules/{name}, GET /schedules, POST /schedules/{name}/pause | resume, POST
+/schedules/preview.
+"""
 
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -6,144 +8,151 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, Json, when
+from tests.api import Api, Json, parse_time
 from tests.database import TestDatabase
-from tests.schedules.conftest import HOUR, Schedules, refused
+from tests.schedules.conftest import HOUR, Schedules, reject_jobs_of
 
 
 def upcoming(schedule: Json) -> list[datetime]:
-    return [when(run) for run in schedule["upcoming"]]
+    return [parse_time(run) for run in schedule["upcoming"]]
 
 
-def test_a_schedule_is_told_as_it_was_put(schedules: Schedules, api: Api) -> None:
+def test_put_and_get_return_the_schedule(schedules: Schedules, api: Api) -> None:
     job = {"payload": {"n": 1, "big": 12345678901234567890}, "priority": 3, "tags": ["nightly"]}
-    made = schedules.put("report", cron="30 1 * * *", timezone="Europe/Berlin", job=job, misfire="once", overlap="skip")
-    assert made == schedules.get("report")
-    assert made["job"] == {"queue": api.queue, "job_type": "test", **job}
-    told = [made[name] for name in ("name", "cron", "timezone", "misfire", "overlap", "paused")]
-    assert told == ["report", "30 1 * * *", "Europe/Berlin", "once", "skip", False]
-    assert made.keys().isdisjoint({"every_seconds", "last_run_at", "last_job_id", "starts_at", "ends_at"})
-    assert len(made["upcoming"]) == 5
-    assert made["upcoming"][0] == made["next_run_at"]
+    created = schedules.put(
+        "report", cron="30 1 * * *", timezone="Europe/Berlin", job=job, misfire="once", overlap="skip"
+    )
+    assert created == schedules.get("report")
+    assert created["job"] == {"queue": api.queue, "job_type": "test", **job}
+    values = [created[name] for name in ("name", "cron", "timezone", "misfire", "overlap", "paused")]
+    assert values == ["report", "30 1 * * *", "Europe/Berlin", "once", "skip", False]
+    assert created.keys().isdisjoint({"every_seconds", "last_run_at", "last_job_id", "starts_at", "ends_at"})
+    assert len(created["upcoming"]) == 5
+    assert created["upcoming"][0] == created["next_run_at"]
 
 
 def test_a_schedule_has_defaults(schedules: Schedules) -> None:
-    made = schedules.put(every_seconds=60)
-    assert (made["timezone"], made["misfire"], made["overlap"], made["paused"]) == ("UTC", "skip", "allow", False)
+    created = schedules.put(every_seconds=60)
+    assert (created["timezone"], created["misfire"], created["overlap"], created["paused"]) == (
+        "UTC",
+        "skip",
+        "allow",
+        False,
+    )
 
 
-def test_every_so_many_seconds_counts_from_when_the_schedule_was_made(schedules: Schedules) -> None:
-    made = schedules.put(every_seconds=90)
-    first = when(made["created_at"])
-    assert upcoming(made) == [first + timedelta(seconds=90 * n) for n in range(1, 6)]
+def test_interval_counts_from_the_creation_of_the_schedule(schedules: Schedules) -> None:
+    created = schedules.put(every_seconds=90)
+    first = parse_time(created["created_at"])
+    assert upcoming(created) == [first + timedelta(seconds=90 * n) for n in range(1, 6)]
 
 
-def test_every_so_many_seconds_counts_from_its_start(schedules: Schedules, db: TestDatabase) -> None:
+def test_interval_counts_from_starts_at(schedules: Schedules, db: TestDatabase) -> None:
     starts_at = db.instant(-1000)
     runs = upcoming(schedules.put(every_seconds=90, starts_at=starts_at))
-    assert {(run - when(starts_at)) % timedelta(seconds=90) for run in runs} == {timedelta(0)}
-    assert timedelta(0) < runs[0] - when(db.instant(0)) <= timedelta(seconds=90)
+    assert {(run - parse_time(starts_at)) % timedelta(seconds=90) for run in runs} == {timedelta(0)}
+    assert timedelta(0) < runs[0] - parse_time(db.instant(0)) <= timedelta(seconds=90)
 
 
-def test_no_run_comes_before_the_start(schedules: Schedules, db: TestDatabase) -> None:
+def test_no_run_is_before_starts_at(schedules: Schedules, db: TestDatabase) -> None:
     starts_at = db.instant(10 * HOUR)
-    assert upcoming(schedules.put(every_seconds=90, starts_at=starts_at))[0] == when(starts_at)
-    assert all(run >= when(starts_at) for run in upcoming(schedules.put(cron="* * * * *", starts_at=starts_at)))
+    assert upcoming(schedules.put(every_seconds=90, starts_at=starts_at))[0] == parse_time(starts_at)
+    assert all(run >= parse_time(starts_at) for run in upcoming(schedules.put(cron="* * * * *", starts_at=starts_at)))
 
 
-def test_no_run_comes_at_the_end_or_after_it(schedules: Schedules, db: TestDatabase) -> None:
+def test_no_run_is_at_or_after_ends_at(schedules: Schedules, db: TestDatabase) -> None:
     starts_at, ends_at = db.instant(100), db.instant(100 + 3 * HOUR)
     runs = upcoming(schedules.put(every_seconds=HOUR, starts_at=starts_at, ends_at=ends_at))
-    assert runs == [when(starts_at) + timedelta(hours=n) for n in range(len(runs))]
-    assert len(runs) in (3, 4)  # the clock went on between the two instants
-    exact = (when(starts_at) + timedelta(hours=3)).isoformat()
+    assert runs == [parse_time(starts_at) + timedelta(hours=n) for n in range(len(runs))]
+    assert len(runs) in (3, 4)  # the clock advances between the two instants
+    exact = (parse_time(starts_at) + timedelta(hours=3)).isoformat()
     assert len(schedules.put(every_seconds=HOUR, starts_at=starts_at, ends_at=exact)["upcoming"]) == 3
 
 
-def test_a_schedule_that_has_ended_has_no_next_run(schedules: Schedules, db: TestDatabase) -> None:
+def test_ended_schedule_has_no_next_run(schedules: Schedules, db: TestDatabase) -> None:
     ended = schedules.put(ends_at=db.instant(-1))
     assert ("next_run_at" in ended, ended["upcoming"]) == (False, [])
 
 
-def test_instants_are_told_in_utc(schedules: Schedules) -> None:
-    made = schedules.put(starts_at="2026-01-01T02:00:00+02:00", ends_at="9999-12-30T23:59:59Z")
-    assert (made["starts_at"], made["ends_at"]) == ("2026-01-01T00:00:00Z", "9999-12-30T23:59:59Z")
+def test_instants_are_returned_in_utc(schedules: Schedules) -> None:
+    created = schedules.put(starts_at="2026-01-01T02:00:00+02:00", ends_at="9999-12-30T23:59:59Z")
+    assert (created["starts_at"], created["ends_at"]) == ("2026-01-01T00:00:00Z", "9999-12-30T23:59:59Z")
 
 
-def test_putting_the_same_again_changes_nothing(schedules: Schedules) -> None:
-    made = schedules.put(every_seconds=90)
+def test_repeated_put_changes_nothing(schedules: Schedules) -> None:
+    created = schedules.put(every_seconds=90)
     schedules.post("run", status=201)
-    ran = schedules.get()
-    again = schedules.put(every_seconds=90)
-    kept = ("next_run_at", "last_run_at", "last_job_id", "created_at", "upcoming")
-    assert [again[name] for name in kept] == [ran[name] for name in kept]
-    assert again["next_run_at"] == made["next_run_at"]
+    after_run = schedules.get()
+    repeated = schedules.put(every_seconds=90)
+    unchanged = ("next_run_at", "last_run_at", "last_job_id", "created_at", "upcoming")
+    assert [repeated[name] for name in unchanged] == [after_run[name] for name in unchanged]
+    assert repeated["next_run_at"] == created["next_run_at"]
 
 
-def test_another_job_changes_nothing_about_the_times(schedules: Schedules) -> None:
-    made = schedules.put(cron="0 0 1 * *")
+def test_put_with_another_job_keeps_the_next_run(schedules: Schedules) -> None:
+    created = schedules.put(cron="0 0 1 * *")
     changed = schedules.put(cron="0 0 1 * *", job={"payload": 2}, misfire="all")
-    assert (changed["next_run_at"], changed["job"]["payload"], changed["misfire"]) == (made["next_run_at"], 2, "all")
+    assert (changed["next_run_at"], changed["job"]["payload"], changed["misfire"]) == (created["next_run_at"], 2, "all")
 
 
-def test_a_run_that_is_due_stays_due_when_the_same_is_put(schedules: Schedules, db: TestDatabase) -> None:
+def test_repeated_put_keeps_a_due_run(schedules: Schedules, db: TestDatabase) -> None:
     schedules.put(misfire="once")
-    with refused(db, "s"):  # or it would be fired at once
+    with reject_jobs_of(db, "s"):  # otherwise it would fire at once
         schedules.age(2 * HOUR)
         due = schedules.get()["next_run_at"]
         assert schedules.put(misfire="once")["next_run_at"] == due
-    schedules.gone_on()
+    schedules.wait_until_advanced()
     assert len(schedules.jobs()) == 1
 
 
 @pytest.mark.parametrize(
     "times", [{"every_seconds": 60}, {"cron": "@hourly"}, {"every_seconds": HOUR, "starts_at": "2026-01-01T00:00:00Z"}]
 )
-def test_new_times_count_from_now(schedules: Schedules, db: TestDatabase, times: Json) -> None:
-    made = schedules.put(cron="0 0 1 1 *")
+def test_put_with_new_times_takes_effect_from_now(schedules: Schedules, db: TestDatabase, times: Json) -> None:
+    created = schedules.put(cron="0 0 1 1 *")
     changed = schedules.put(**times)
-    assert timedelta(0) < when(changed["next_run_at"]) - when(db.instant(0)) <= timedelta(hours=1)
-    assert changed["created_at"] == made["created_at"]
-    assert when(changed["updated_at"]) > when(made["updated_at"])
+    assert timedelta(0) < parse_time(changed["next_run_at"]) - parse_time(db.instant(0)) <= timedelta(hours=1)
+    assert changed["created_at"] == created["created_at"]
+    assert parse_time(changed["updated_at"]) > parse_time(created["updated_at"])
 
 
-def test_a_paused_schedule_has_no_next_run(schedules: Schedules) -> None:
+def test_paused_schedule_has_no_next_run(schedules: Schedules) -> None:
     schedules.put()
     paused = schedules.post("pause")
     assert (paused["paused"], "next_run_at" in paused, paused["upcoming"]) == (True, False, [])
     assert schedules.post("pause")["paused"] is True
 
 
-def test_a_resumed_schedule_counts_from_now_and_makes_up_for_nothing(schedules: Schedules, db: TestDatabase) -> None:
+def test_resumed_schedule_continues_from_now_without_missed_runs(schedules: Schedules, db: TestDatabase) -> None:
     schedules.put(misfire="all")
     schedules.post("pause")
     schedules.age(10 * HOUR + 1)
     resumed = schedules.post("resume")
-    assert (resumed["paused"], when(resumed["next_run_at"]) > when(db.instant(0))) == (False, True)
+    assert (resumed["paused"], parse_time(resumed["next_run_at"]) > parse_time(db.instant(0))) == (False, True)
     assert schedules.jobs() == []
 
 
-def test_resuming_what_is_not_paused_changes_nothing(schedules: Schedules) -> None:
-    made = schedules.put()
-    assert schedules.post("resume")["next_run_at"] == made["next_run_at"]
+def test_resume_of_an_active_schedule_changes_nothing(schedules: Schedules) -> None:
+    created = schedules.put()
+    assert schedules.post("resume")["next_run_at"] == created["next_run_at"]
 
 
-def test_a_schedule_can_be_put_paused_and_stays_so_until_it_is_said_otherwise(schedules: Schedules) -> None:
+def test_put_can_pause_a_schedule_and_keeps_the_pause_by_default(schedules: Schedules) -> None:
     assert "next_run_at" not in schedules.put(paused=True)
     assert schedules.put(every_seconds=90)["paused"] is True
     assert "next_run_at" in schedules.put(every_seconds=90, paused=False)
 
 
-def test_a_deleted_schedule_is_told_a_last_time_and_its_jobs_stay(schedules: Schedules) -> None:
+def test_delete_returns_the_last_state_and_keeps_the_jobs(schedules: Schedules) -> None:
     schedules.put()
     job = schedules.post("run", status=201)
-    seen = schedules.get()
-    assert schedules.delete() == seen
+    last_state = schedules.get()
+    assert schedules.delete() == last_state
     assert schedules.delete(status=404)["code"] == "not_found"
-    assert [found["id"] for found in schedules.jobs()] == [job["id"]]
+    assert [item["id"] for item in schedules.jobs()] == [job["id"]]
 
 
-def test_schedules_come_in_pages_in_the_order_of_their_names(schedules: Schedules, api: Api) -> None:
+def test_list_returns_schedules_sorted_by_name_in_pages(schedules: Schedules, api: Api) -> None:
     names = [f"s{n}" for n in range(7)]
     for name in reversed(names):
         schedules.put(name)
@@ -152,19 +161,21 @@ def test_schedules_come_in_pages_in_the_order_of_their_names(schedules: Schedule
     assert pages[0][0] == schedules.get("s0")
 
 
-def test_there_may_be_no_schedules(schedules: Schedules, api: Api) -> None:
+def test_list_without_schedules_is_empty(schedules: Schedules, api: Api) -> None:
     assert api.get("/schedules") == {"items": []}
 
 
 @pytest.mark.parametrize(("name", "value"), [("limit", 0), ("limit", 1001), ("cursor", "x"), ("colour", "red")])
-def test_a_bad_parameter_is_pointed_at(api: Api, name: str, value: Any) -> None:
+def test_invalid_query_parameter_of_the_schedule_list_is_rejected_with_a_pointer(
+    api: Api, name: str, value: Any
+) -> None:
     assert api.get("/schedules", **{name: value}, status=422)["errors"][0]["pointer"] == f"/query/{name}"
 
 
 @pytest.mark.parametrize("verb", ["run", "pause", "resume"])
-def test_what_is_not_there_cannot_be_told_anything(schedules: Schedules, api: Api, verb: str) -> None:
-    assert schedules.post(verb, "nobody", status=404)["code"] == "not_found"
-    assert api.get("/schedules/nobody", status=404)["code"] == "not_found"
+def test_operations_on_an_unknown_schedule_are_not_found(schedules: Schedules, api: Api, verb: str) -> None:
+    assert schedules.post(verb, "missing", status=404)["code"] == "not_found"
+    assert api.get("/schedules/missing", status=404)["code"] == "not_found"
     assert schedules.post(verb, "a b", status=422)["errors"][0]["pointer"] == "/path/name"
 
 
@@ -201,7 +212,7 @@ def test_what_is_not_there_cannot_be_told_anything(schedules: Schedules, api: Ap
         ("/job/on_parent_failure", {"cron": "@daily", "job": {"on_parent_failure": "run"}}),
     ],
 )
-def test_what_is_wrong_with_a_schedule_is_pointed_at(
+def test_invalid_schedule_is_rejected_with_a_pointer(
     schedules: Schedules, api: Api, pointer: str, fields: Json
 ) -> None:
     body = schedules.body(**fields)
@@ -209,24 +220,24 @@ def test_what_is_wrong_with_a_schedule_is_pointed_at(
     assert api.get("/schedules") == {"items": []}
 
 
-def test_a_schedule_needs_a_job(schedules: Schedules) -> None:
+def test_schedule_without_a_job_is_rejected(schedules: Schedules) -> None:
     assert schedules.send("PUT", "/schedules/s", {"cron": "@daily"}, status=422)["errors"][0]["pointer"] == "/job"
 
 
-def test_a_payload_that_is_too_large_is_refused(schedules: Schedules) -> None:
+def test_schedule_with_a_too_large_payload_is_rejected(schedules: Schedules) -> None:
     problem = schedules.put(job={"payload": "x" * 300_000}, status=413)
     assert (problem["code"], problem["errors"][0]["pointer"]) == ("payload_too_large", "/job/payload")
 
 
-def test_a_preview_tells_the_next_five_runs(api: Api, schedules: Schedules, db: TestDatabase) -> None:
+def test_preview_returns_the_next_five_runs(api: Api, schedules: Schedules, db: TestDatabase) -> None:
     runs = [
-        when(run)
+        parse_time(run)
         for run in api.post("/schedules/preview", {"cron": "*/10 * * * *", "timezone": "Asia/Kolkata"})["runs"]
     ]
-    assert timedelta(0) < runs[0] - when(db.instant(0)) <= timedelta(minutes=10)
+    assert timedelta(0) < runs[0] - parse_time(db.instant(0)) <= timedelta(minutes=10)
     assert [later - run for run, later in pairwise(runs)] == [timedelta(minutes=10)] * 4
-    every = [when(run) for run in api.post("/schedules/preview", {"every_seconds": 7})["runs"]]
-    assert [later - run for run, later in pairwise(every)] == [timedelta(seconds=7)] * 4
+    interval_runs = [parse_time(run) for run in api.post("/schedules/preview", {"every_seconds": 7})["runs"]]
+    assert [later - run for run, later in pairwise(interval_runs)] == [timedelta(seconds=7)] * 4
     assert api.get("/schedules") == {"items": []}
 
 
@@ -240,5 +251,5 @@ def test_a_preview_tells_the_next_five_runs(api: Api, schedules: Schedules, db: 
         ("/job", {"cron": "@daily", "job": {"job_type": "test"}}),
     ],
 )
-def test_a_bad_preview_is_pointed_at(api: Api, pointer: str, body: Json) -> None:
+def test_invalid_preview_is_rejected_with_a_pointer(api: Api, pointer: str, body: Json) -> None:
     assert api.post("/schedules/preview", body, status=422)["errors"][0]["pointer"] == pointer

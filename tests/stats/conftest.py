@@ -1,4 +1,4 @@
-"""What statistics are compared with, and when they are folded."""
+"""Reference counts for statistics, and control of their aggregation."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,20 +7,20 @@ import pytest
 from app.broker import Broker
 from tests.database import Loop, TestDatabase
 
-Counted = Callable[[str], dict[str, int]]
-Fold = Callable[[], None]
+CountJobs = Callable[[str], dict[str, int]]
+Aggregate = Callable[[], None]
 
 
 @pytest.fixture
-def fold(broker_services: Broker, loop: Loop, db: TestDatabase) -> Iterator[Fold]:
-    """Folds now; and nobody else does while the test runs."""
-    with db.led_here("fold"):
+def aggregate(broker_services: Broker, loop: Loop, db: TestDatabase) -> Iterator[Aggregate]:
+    """Aggregates the deltas now. No broker aggregates them while the test runs."""
+    with db.leading("fold"):
         yield lambda: loop.run(broker_services.stats.aggregate())
 
 
 @pytest.fixture
-def counted(db: TestDatabase) -> Counted:
-    """The jobs of a queue by state, without the zeros, counted one by one."""
+def count_jobs(db: TestDatabase) -> CountJobs:
+    """Counts the rows of a queue by state, without zeros."""
 
     def count(queue: str) -> dict[str, int]:
         rows = db.rows(

@@ -1,4 +1,4 @@
-"""What statistics cost does not grow with the backlog."""
+"""The cost of statistics does not grow with the backlog."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -7,11 +7,11 @@ from typing import Any
 from app.stats.store import SQL
 from tests.api import Api
 from tests.database import TestDatabase
-from tests.stats.conftest import Fold
+from tests.stats.conftest import Aggregate
 
 
 def buffers(db: TestDatabase, statement: str, *args: object) -> int:
-    """Pages that the statement touched."""
+    """The number of pages that the statement read."""
     plan: list[dict[str, Any]] = json.loads(db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *args))
     return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
 
@@ -28,15 +28,17 @@ def cost(db: TestDatabase, lanes: list[int]) -> dict[str, int]:
     }
 
 
-def test_twenty_thousand_ready_jobs_cost_about_what_a_hundred_do(api: Api, db: TestDatabase, fold: Fold) -> None:
+def test_statistics_of_20000_jobs_read_about_as_many_pages_as_of_100(
+    api: Api, db: TestDatabase, aggregate: Aggregate
+) -> None:
     db.execute("VACUUM jobs, stat_deltas, stat_totals, stat_rates, stat_times, workers")
     api.batch(*[{"priority": n % 3} for n in range(100)])
     lanes = [db.value("SELECT id * 256 FROM queues WHERE name = $1", api.queue)]
-    fold()
-    few = cost(db, lanes)
+    aggregate()
+    cost_of_few = cost(db, lanes)
     for _ in range(20):
         api.batch(*[{"priority": n % 3} for n in range(1000)])
-        fold()
+        aggregate()
     assert api.counts() == {"ready": 20_100}
-    many = cost(db, lanes)
-    assert {name: pages for name, pages in many.items() if pages > 2 * few[name] + 20} == {}
+    cost_of_many = cost(db, lanes)
+    assert {name: pages for name, pages in cost_of_many.items() if pages > 2 * cost_of_few[name] + 20} == {}

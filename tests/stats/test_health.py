@@ -1,4 +1,4 @@
-"""Whether a queue is well, by the limits that it is configured with."""
+"""The health of a queue, by its configured limits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from tests.api import Api
 from tests.conftest import wait_until
 from tests.database import TestDatabase
 
-WELL: dict[str, Any] = {"depth": 0, "age": None, "dead": 0, "polls": 1}
+HEALTHY: dict[str, Any] = {"depth": 0, "age": None, "dead": 0, "waiting_polls": 1}
 
 
 @pytest.mark.parametrize(
@@ -28,40 +28,43 @@ WELL: dict[str, Any] = {"depth": 0, "age": None, "dead": 0, "polls": 1}
         ({"max_age_seconds": 60}, {"age": 50}, "warning"),
         ({"max_dead_per_hour": 5}, {"dead": 6}, "critical"),
         ({"max_dead_per_hour": 5}, {"dead": 3}, "ok"),
-        ({}, {"age": STALE_SECONDS + 1, "polls": 0}, "warning"),
+        ({}, {"age": STALE_SECONDS + 1, "waiting_polls": 0}, "warning"),
     ],
 )
-def test_the_verdict_is_by_the_limits(limits: dict[str, int], facts: dict[str, int], level: str) -> None:
-    told, reasons = assess(HealthLimits(**limits), **{**WELL, **facts})
-    assert told == level
+def test_verdict_follows_the_limits(limits: dict[str, int], facts: dict[str, int], level: str) -> None:
+    verdict, reasons = assess(HealthLimits(**limits), **{**HEALTHY, **facts})
+    assert verdict == level
     assert bool(reasons) == (level != "ok")
 
 
-def test_the_worst_counts_and_all_reasons_are_told() -> None:
+def test_verdict_is_the_most_severe_and_lists_all_reasons() -> None:
     limits = HealthLimits(max_depth=10, max_dead_per_hour=1)
-    assert assess(limits, **{**WELL, "depth": 9, "dead": 2}) == (
+    assert assess(limits, **{**HEALTHY, "depth": 9, "dead": 2}) == (
         "critical",
-        ["9 jobs are ready, near the limit of 10", "2 jobs died within the last hour, at most 1 are well"],
+        [
+            "9 jobs are ready, close to the limit of 10",
+            "2 jobs became dead letters within the last hour; the limit is 1",
+        ],
     )
 
 
-def test_the_stats_of_a_queue_tell_its_verdict(api: Api) -> None:
+def test_queue_statistics_contain_the_verdict(api: Api) -> None:
     api.configure(health={"max_depth": 1})
     api.enqueue_many(2)
-    assert (api.stats()["verdict"], api.stats()["reasons"]) == ("critical", ["2 jobs are ready, at most 1 are well"])
+    assert (api.stats()["verdict"], api.stats()["reasons"]) == ("critical", ["2 jobs are ready; the limit is 1"])
     api.cancel({"id": api.get("/jobs", queue=api.queue)["items"][0]["id"]})
     assert api.stats()["verdict"] == "warning"
 
 
-def test_a_job_that_waits_for_its_turn_is_as_old_as_any_other(api: Api, db: TestDatabase) -> None:
+def test_job_that_waits_for_admission_counts_toward_the_oldest_age(api: Api, db: TestDatabase) -> None:
     api.configure(max_running_per_group=1, health={"max_age_seconds": 100})
     api.enqueue_many(2, group="g")
-    held = api.claim_one(wait_seconds=20)
-    db.execute("UPDATE jobs SET run_at = run_at - interval '5 minutes' WHERE id <> $1", held["id"])
+    lease = api.claim_one(wait_seconds=20)
+    db.execute("UPDATE jobs SET run_at = run_at - interval '5 minutes' WHERE id <> $1", lease["id"])
     assert api.stats()["verdict"] == "critical"
 
 
-def test_metrics_tell_the_verdict_of_queues_with_limits(
+def test_metrics_contain_the_verdict_of_queues_with_limits(
     api: Api, eventually: Callable[[Callable[[], Any]], Any]
 ) -> None:
     api.configure(health={"max_depth": 0})

@@ -6,59 +6,59 @@ from typing import Any
 from tests.api import Api
 from tests.database import TestDatabase
 from tests.polls import Background
-from tests.stats.conftest import Fold
+from tests.stats.conftest import Aggregate
 
 
 def rate(api: Api, span: str) -> dict[str, int]:
     return {name: rate[span] for name, rate in api.stats()["rates"].items()}
 
 
-def test_the_oldest_ready_job_tells_its_age(api: Api, db: TestDatabase) -> None:
-    old = api.enqueue()
+def test_statistics_contain_the_age_of_the_oldest_ready_job(api: Api, db: TestDatabase) -> None:
+    oldest = api.enqueue()
     api.enqueue()
-    db.age(old["id"], 100)
+    db.age(oldest["id"], 100)
     assert 100 <= api.stats()["oldest_ready_age_seconds"] < 200
 
 
-def test_the_oldest_is_found_behind_higher_priorities(api: Api, db: TestDatabase) -> None:
+def test_oldest_ready_job_is_found_behind_higher_priorities(api: Api, db: TestDatabase) -> None:
     api.batch(*[{"priority": n} for n in range(5)])
-    old = api.enqueue(priority=-1)
-    db.age(old["id"], 100)
+    oldest = api.enqueue(priority=-1)
+    db.age(oldest["id"], 100)
     assert api.stats()["oldest_ready_age_seconds"] >= 100
 
 
-def test_without_ready_jobs_there_is_no_age(api: Api) -> None:
+def test_statistics_without_ready_jobs_have_no_age(api: Api) -> None:
     api.enqueue(delay_seconds=60)
     api.enqueue()
     api.claim_one()
     assert "oldest_ready_age_seconds" not in api.stats()
 
 
-def test_rates_tell_what_happened_before_and_after_folding(api: Api, fold: Fold) -> None:
+def test_rates_are_equal_before_and_after_aggregation(api: Api, aggregate: Aggregate) -> None:
     api.enqueue_many(3)
     api.complete(api.claim_one())
     api.fail(api.claim_one())
     api.fail(api.claim_one(), retryable=False)
     expected = {"enqueued": 3, "completed": 1, "failed": 2, "dead": 1}
     assert rate(api, "last_1m") == expected
-    fold()
+    aggregate()
     assert rate(api, "last_1m") == rate(api, "last_5m") == rate(api, "last_60m") == expected
 
 
-def test_replay_and_purge_take_nothing_from_the_rates(api: Api, fold: Fold) -> None:
+def test_replay_and_purge_do_not_reduce_rates(api: Api, aggregate: Aggregate) -> None:
     for _ in range(2):
-        api.dead()
+        api.dead_letter()
     job = api.get("/dead-letters")["items"][0]
     api.post(f"/dead-letters/{job['id']}/replay")
     api.post("/dead-letters/purge", {"all": True, "dry_run": False})
     assert rate(api, "last_1m")["dead"] == 2
-    fold()
+    aggregate()
     assert rate(api, "last_1m")["dead"] == 2
 
 
-def test_what_is_long_past_counts_only_in_the_longer_spans(api: Api, db: TestDatabase, fold: Fold) -> None:
+def test_old_events_count_only_in_longer_periods(api: Api, db: TestDatabase, aggregate: Aggregate) -> None:
     api.enqueue()
-    fold()
+    aggregate()
     db.execute("UPDATE stat_rates SET slot = slot - interval '2 minutes'")
     assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 1, 1]
     db.execute("UPDATE stat_rates SET slot = slot - interval '10 minutes'")
@@ -67,13 +67,13 @@ def test_what_is_long_past_counts_only_in_the_longer_spans(api: Api, db: TestDat
     assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 0, 0]
 
 
-def test_deltas_that_were_not_folded_for_long_are_in_their_own_time(api: Api, db: TestDatabase, fold: Fold) -> None:
+def test_old_unaggregated_deltas_count_at_their_own_time(api: Api, db: TestDatabase, aggregate: Aggregate) -> None:
     api.enqueue()
     db.execute("UPDATE stat_deltas SET at = at - interval '2 minutes'")
     assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 1, 1]
 
 
-def test_wait_and_run_times_are_told_within_a_quarter(
+def test_wait_and_run_times_are_accurate_to_25_percent(
     api: Api, db: TestDatabase, eventually: Callable[..., Any]
 ) -> None:
     job = api.enqueue()
@@ -82,13 +82,15 @@ def test_wait_and_run_times_are_told_within_a_quarter(
     db.age(job["id"], 100)
     api.complete(claimed)
     stats = eventually(lambda: {"wait_time", "run_time"} <= api.stats().keys() and api.stats())
-    ran = api.job(job["id"])["duration_ms"]
+    run_ms = api.job(job["id"])["duration_ms"]
     for percentile in ("p50_ms", "p95_ms", "p99_ms"):
-        assert ran <= stats["run_time"][percentile] <= ran * 1.26
+        assert run_ms <= stats["run_time"][percentile] <= run_ms * 1.26
         assert 50_000 <= stats["wait_time"][percentile] < 100_000
 
 
-def test_percentiles_tell_the_usual_from_the_rare(api: Api, db: TestDatabase, eventually: Callable[..., Any]) -> None:
+def test_percentiles_distinguish_common_from_rare_durations(
+    api: Api, db: TestDatabase, eventually: Callable[..., Any]
+) -> None:
     ids = api.enqueue_many(100)
     claimed = api.claim(max_jobs=100, lease_seconds=80_000)["jobs"]
     for job_id in ids[:3]:
@@ -99,14 +101,12 @@ def test_percentiles_tell_the_usual_from_the_rare(api: Api, db: TestDatabase, ev
     assert run["p50_ms"] == run["p95_ms"] < 1_000_000 < run["p99_ms"]
 
 
-def test_without_runs_there_are_no_times(api: Api) -> None:
+def test_statistics_without_runs_have_no_durations(api: Api) -> None:
     api.enqueue()
     assert not {"wait_time", "run_time"} & api.stats().keys()
 
 
-def test_waiting_polls_are_counted_where_they_wait(
-    api: Api, background: Background, eventually: Callable[..., Any]
-) -> None:
+def test_waiting_polls_are_counted_per_queue(api: Api, background: Background, eventually: Callable[..., Any]) -> None:
     api.enqueue(queue=f"{api.queue}-b")
     job = api.enqueue()
     api.claim_one()
@@ -118,7 +118,7 @@ def test_waiting_polls_are_counted_where_they_wait(
     assert api.stats()["waiting_polls"] == 0
 
 
-def test_workers_that_were_seen_lately_are_counted(api: Api, db: TestDatabase) -> None:
+def test_recently_seen_workers_are_counted(api: Api, db: TestDatabase) -> None:
     api.claim(worker_id="w1")
     api.claim(worker_id="w2")
     api.get("/workers")
@@ -127,7 +127,7 @@ def test_workers_that_were_seen_lately_are_counted(api: Api, db: TestDatabase) -
     assert api.get("/stats")["workers"] == 1
 
 
-def test_old_work_that_nobody_asks_for_is_a_warning(api: Api, db: TestDatabase) -> None:
+def test_old_ready_job_without_a_waiting_poll_is_a_warning(api: Api, db: TestDatabase) -> None:
     job = api.enqueue()
     assert (api.stats()["verdict"], api.stats()["reasons"]) == ("ok", [])
     db.age(job["id"], 1000)
