@@ -100,7 +100,7 @@ class ScheduleService:
                 check()
             except ValidationFailed as error:
                 faults += error.faults
-                more += error.fault_count - len(refusal.faults)
+                more += error.fault_count - len(error.faults)
         raise_for_faults(faults, more)
 
     @retry_after_deadlock
