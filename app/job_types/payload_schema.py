@@ -32,7 +32,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 # jsonschema-rs backtracks.
 _REGEX_OPTIONS = jsonschema_rs.RegexOptions(size_limit=4 * 1024 * 1024, dfa_size_limit=1024 * 1024)
 
-_PATTERN_DETAIL = "unsupported regular expression: look-around and back-references are not supported"
+_PATTERN_DETAIL = "invalid or unsupported regular expression: there is no look-around and no back-reference"
 _TYPE_DETAIL = "type must be array, boolean, integer, null, number, object or string, or a list of distinct ones"
 
 

@@ -37,7 +37,7 @@ class CountingDatabase(Database):
 
 @pytest.fixture(scope="module")
 def key_db(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
-    database = TestDatabase(create_database(postgres, loop, "keyring"), loop)
+    database = TestDatabase(create_database(postgres, loop, "authenticator"), loop)
     yield database
     database.close()
 

@@ -13,11 +13,11 @@ from starlette.routing import Route
 from tests.api import Api, Json
 from tests.api_keys.conftest import ALL_SCOPES, Callers, Key
 from tests.broker import RunningBroker
-from tests.contract.arrangements import ARRANGED, example, with_real_names
 from tests.contract.document import Operation, app, operations
+from tests.contract.example_setup import SETUPS, example, with_real_ids
 from tests.contract.test_examples import shape
-from tests.contract.test_nothing_more import path_of
 from tests.contract.test_openapi import routes
+from tests.contract.test_unexpected_input import example_path
 from tests.database import TestDatabase
 
 PUBLIC = {"/livez", "/readyz", "/limits", "/docs", "/docs/start.js", "/docs/{asset}", "/openapi.json"}
@@ -119,7 +119,7 @@ class Call:
 
     def __init__(self, operation: Operation, admin: Api) -> None:
         self.operation = operation
-        request = with_real_names(example(operation.name)["request"], ARRANGED[operation.name](admin))
+        request = with_real_ids(example(operation.name)["request"], SETUPS[operation.name](admin))
         self.path: str = request["path"]
         self.body: Json | None = request.get("body")
         self.headers: dict[str, str] = request.get("headers", {})
@@ -141,7 +141,7 @@ def contents(db: TestDatabase) -> list[str]:
 
 def probe_status(operation: Operation, http: httpx.Client) -> int:
     """The status of a call without a body: authorization fails before the request is validated."""
-    return http.request(operation.method, path_of(operation)).status_code
+    return http.request(operation.method, example_path(operation)).status_code
 
 
 def assert_rejected(response: httpx.Response, status: int, code: str) -> None:

@@ -15,7 +15,7 @@ from tests.api_keys.conftest import Callers
 from tests.broker import RunningBroker
 from tests.contract.document import operations
 from tests.contract.test_logs import lines, logging_broker
-from tests.contract.test_nothing_more import path_of
+from tests.contract.test_unexpected_input import example_path
 from tests.database import TestDatabase
 
 PAYLOAD = "canary-of-the-payload"
@@ -47,7 +47,7 @@ def attempts(http: httpx.Client, token: str) -> Iterator[httpx.Response]:
     """
     body = {"lease_token": token, "payload": PAYLOAD, "job_id": token, "worker_id": "w"}
     for operation in operations():
-        path = path_of(operation)
+        path = example_path(operation)
         yield http.request(operation.method, path, json=body, headers={"Authorization": ""})
         yield http.request(operation.method, path, json=body, headers={"Authorization": f"Bearer {UNKNOWN_KEY}"})
         yield http.request(operation.method, path, content=f'{{"payload": "{PAYLOAD}", "lease_token": "{token}"')
