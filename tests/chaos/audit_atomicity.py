@@ -17,23 +17,23 @@ def w8_calls_are_atomic(facts: Facts) -> list[str]:
 
 def _batches(facts: Facts) -> Iterator[str]:
     """The jobs of one call are stored in one transaction, whichever lanes they are in."""
-    made = {id: steps[0].row.xid for id, steps in facts.transitions.items() if steps[0].old == GONE}
+    created = {id: steps[0].row.xid for id, steps in facts.transitions.items() if steps[0].old == GONE}
     for invoke, result in facts.calls:
         if invoke.f == "enqueue" and result is not None and result.type == "ok":
-            parts = {made[item.id] for item in result.items if item.status == "created" and item.id in made}
+            parts = {created[item.id] for item in result.items if item.status == "created" and item.id in created}
             if len(parts) > 1:
                 yield f"stored in {len(parts)} transactions: {invoke.key or result.items[0].key}"
 
 
 def _removals(facts: Facts) -> Iterator[str]:
     """A waiting job is removed by a purge of its queue, a dead letter by a purge or by a move that stores a job in the same transaction."""
-    made = {steps[0].row.xid for steps in facts.transitions.values() if steps[0].old == GONE}
+    created = {steps[0].row.xid for steps in facts.transitions.values() if steps[0].old == GONE}
     for id, steps in facts.transitions.items():
         for step in steps:
             if step.new != GONE:
                 continue
             queue = facts.final_state.queues[step.row.queue].name if step.row.queue in facts.final_state.queues else ""
-            if step.old == "dead" and step.row.xid in made and _asked(facts.items_of("replay").get(id, []), step):
+            if step.old == "dead" and step.row.xid in created and _asked(facts.items_of("replay").get(id, []), step):
                 continue
             calls = facts.items_of("purge").get(id, []) if step.old == "dead" else facts.purges.get(queue, [])
             if not _asked(calls, step):
@@ -61,21 +61,21 @@ def _children(facts: Facts) -> Iterator[str]:
     ends: dict[str, list[Transition]] = defaultdict(list)
     for id, steps in facts.transitions.items():
         ends[id] = [step for step in steps if step.new in ("completed", "dead", "cancelled", GONE)]
-    for key, told in facts.acknowledged.items():
-        asked = facts.requested[key]
-        parents = [facts.acknowledged[parent].id for parent in asked.depends_on if parent in facts.acknowledged]
-        steps = facts.transitions.get(told.id, []) if parents else []
-        freed = next((step for step in steps if step.new != "blocked"), None)
-        if freed is not None and (violation := _too_soon(asked, freed, [ends[parent] for parent in parents])):
-            yield f"{violation}: {told.id}"
+    for key, response_item in facts.acknowledged.items():
+        request = facts.requested[key]
+        parents = [facts.acknowledged[parent].id for parent in request.depends_on if parent in facts.acknowledged]
+        steps = facts.transitions.get(response_item.id, []) if parents else []
+        unblocked = next((step for step in steps if step.new != "blocked"), None)
+        if unblocked is not None and (violation := _too_soon(request, unblocked, [ends[parent] for parent in parents])):
+            yield f"{violation}: {response_item.id}"
 
 
-def _too_soon(asked: Item, freed: Transition, parents: list[list[Transition]]) -> str:
-    before = [[end for end in ends if end.row.n < freed.row.n] for ends in parents]
-    if freed.new == "cancelled" and freed.row.reason == "dependency_failed":
+def _too_soon(request: Item, unblocked: Transition, parents: list[list[Transition]]) -> str:
+    before = [[end for end in ends if end.row.n < unblocked.row.n] for ends in parents]
+    if unblocked.new == "cancelled" and unblocked.row.reason == "dependency_failed":
         failed = any(end.new != "completed" for ends in before for end in ends)
-        return "" if failed and asked.on_parent_failure != "run" else "cancelled, but no parent has failed"
-    if freed.new in ("cancelled", "dead", GONE):
+        return "" if failed and request.on_parent_failure != "run" else "cancelled, but no parent has failed"
+    if unblocked.new in ("cancelled", "dead", GONE):
         return ""
-    over = [any(asked.on_parent_failure == "run" or end.new == "completed" for end in ends) for ends in before]
-    return "" if all(over) else "ready before its parents had finished"
+    finished = [any(request.on_parent_failure == "run" or end.new == "completed" for end in ends) for ends in before]
+    return "" if all(finished) else "ready before its parents had finished"

@@ -25,14 +25,14 @@ def _rates(facts: Facts) -> list[str]:
     for queue, rules in facts.final_state.queues.items():
         if rules.rate is None:
             continue
-        begun = [
+        started = [
             step.row
             for steps in facts.transitions.values()
             for step in steps
             if step.is_claim and step.row.queue == queue
         ]
-        begun.sort(key=lambda row: row.started_at)
-        for first, row in zip(begun, begun[rules.rate.limit :], strict=False):
+        started.sort(key=lambda row: row.started_at)
+        for first, row in zip(started, started[rules.rate.limit :], strict=False):
             if row.started_at - first.started_at < rules.rate.per_seconds:
                 found.append(
                     f"more than {rules.rate.limit} in {rules.rate.per_seconds} s in {rules.name}: {row.id}, change {row.n}"
@@ -46,19 +46,19 @@ def _unique(facts: Facts) -> list[str]:
         (step.before or step.row, change)
         for steps in facts.transitions.values()
         for step in steps
-        if (change := _life(step))
+        if (change := _live_change(step))
     ]
-    living: dict[tuple[int, str], set[str]] = defaultdict(set)
+    live_jobs: dict[tuple[int, str], set[str]] = defaultdict(set)
     found = []
     for row, change in sorted((pair for pair in changes if pair[0].unique_key), key=lambda pair: pair[0].n):
-        holders = living[row.queue, row.unique_key]
+        holders = live_jobs[row.queue, row.unique_key]
         if change > 0 and holders:
             found.append(f"unique key {row.unique_key} twice: {min(holders)} and {row.id}, change {row.n}")
         (holders.add if change > 0 else holders.discard)(row.id)
     return found
 
 
-def _life(step: Transition) -> int:
+def _live_change(step: Transition) -> int:
     """1 if a job is inserted, -1 if a live one ends."""
     if step.old == GONE:
         return 1

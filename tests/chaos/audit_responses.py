@@ -22,16 +22,16 @@ def w7_responses_match_the_audit_log(facts: Facts) -> list[str]:
 
 
 def _stored(facts: Facts) -> Iterator[str]:
-    made = {id: steps[0].row.at for id, steps in facts.transitions.items() if steps[0].old == GONE}
+    created = {id: steps[0].row.at for id, steps in facts.transitions.items() if steps[0].old == GONE}
     for invoke, result in facts.calls:
         if invoke.f == "enqueue" and result is not None and result.type == "ok":
             for item in result.items:
-                if made.get(item.id, inf) > result.t1:
+                if created.get(item.id, inf) > result.t1:
                     yield f"acknowledged before it was stored: {item.key} ({item.id})"
 
 
 def _leases(facts: Facts) -> Iterator[str]:
-    begun = {
+    claims = {
         step.row.id + step.row.token: step.row
         for steps in facts.transitions.values()
         for step in steps
@@ -39,7 +39,7 @@ def _leases(facts: Facts) -> Iterator[str]:
     }
     until = _lease_ends(facts)
     for key, lease in facts.leases.items():
-        row = begun.get(key)
+        row = claims.get(key)
         if row is None or row.at > lease.t1:
             yield f"response has a lease that is not stored: {lease.job} delivery {lease.deliveries}"
         elif (row.deliveries, row.attempt) != (lease.deliveries, lease.attempt):

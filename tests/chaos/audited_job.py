@@ -35,7 +35,7 @@ class AuditedJob:
         counts = {"deliveries": delivery, "attempt": self.current["attempt"] + 1}
         times = {"lease_until": START + at + LEASE_SECONDS, "settled_as": "", "token": f"t{delivery}"}
         self.changed(at, "running", **{**counts, **times, **fields})
-        self.history.claim(at - 0.05, self.job, delivery=delivery, attempt=self.current["attempt"], by=f"w{delivery}")
+        self.history.claim(at - 0.05, self.job, delivery=delivery, attempt=self.current["attempt"], proc=f"w{delivery}")
         return self
 
     def requeued(self, at: float, state: str = "ready", **fields: Any) -> "AuditedJob":

@@ -35,7 +35,7 @@ INVARIANTS: dict[str, Callable[[Facts], list[str]]] = {
     "W1": transition_rules.w1_transitions_are_legal,
     "W2": transition_rules.w2_attempts_are_counted,
     "W3": transition_rules.w3_leases_end_for_a_reason,
-    "W4": transition_rules.w4_deaths_have_a_cause,
+    "W4": transition_rules.w4_dead_letters_have_a_cause,
     "W5": transition_rules.w5_nothing_runs_early,
     "W6": audit_limits.w6_limits_are_kept,
     "W7": audit_responses.w7_responses_match_the_audit_log,

@@ -1,4 +1,4 @@
-"""Invariant I13: every end has its cause in the history. Dead letters, cancels and results, as clients saw them. Pure."""
+"""Invariant I13: every end of a job has its cause in the history: dead letters, cancels, results. Pure."""
 
 from collections.abc import Iterator
 
@@ -23,13 +23,13 @@ def i13_every_end_has_a_cause(facts: Facts) -> list[str]:
 
 def _deaths(facts: Facts, row: StoredJob) -> Iterator[str]:
     leases = facts.by_job.get(row.id, [])
-    unheard = row.deliveries - len({lease.deliveries for lease in leases})  # deliveries whose response was lost
+    unknown = row.deliveries - len({lease.deliveries for lease in leases})  # deliveries whose response was lost
     if row.reason == "attempts_exhausted":
-        spent = sum(_spent(facts, row, lease) for lease in leases) + unheard
-        if min(row.attempt, spent) < row.max_attempts:
-            yield f"{min(row.attempt, spent)} of {row.max_attempts} attempts were used"
+        used = sum(_used_attempt(facts, row, lease) for lease in leases) + unknown
+        if min(row.attempt, used) < row.max_attempts:
+            yield f"{min(row.attempt, used)} of {row.max_attempts} attempts were used"
     elif row.reason == "poison":
-        crashes = sum(_ran_out(facts, row, lease) for lease in leases) + unheard
+        crashes = sum(_may_have_expired(facts, row, lease) for lease in leases) + unknown
         if min(row.crashes, crashes) < MAX_CRASHES:
             yield f"{min(row.crashes, crashes)} leases expired"
     elif row.reason == "not_retryable":
@@ -44,13 +44,13 @@ def _deaths(facts: Facts, row: StoredJob) -> Iterator[str]:
         yield "that is not a known reason"
 
 
-def _spent(facts: Facts, row: StoredJob, lease: Lease) -> bool:
+def _used_attempt(facts: Facts, row: StoredJob, lease: Lease) -> bool:
     return 1 in attempt_increments(facts, lease) and (
-        bool(lease.possibly_accepted("fail")) or _ran_out(facts, row, lease)
+        bool(lease.possibly_accepted("fail")) or _may_have_expired(facts, row, lease)
     )
 
 
-def _ran_out(facts: Facts, row: StoredJob, lease: Lease) -> bool:
+def _may_have_expired(facts: Facts, row: StoredJob, lease: Lease) -> bool:
     """Whether the lease may have expired before a call of its holder, and before the job died."""
     if facts.clock_jumped(lease.t0, lease.latest_end):
         return True
@@ -63,13 +63,13 @@ def _ran_out(facts: Facts, row: StoredJob, lease: Lease) -> bool:
 
 def _expiry(facts: Facts, row: StoredJob, leases: list[Lease]) -> Iterator[str]:
     """A job can only miss its start deadline before it runs: a worker that did not list it, or released it, has not begun it."""
-    sent = facts.requested.get(row.key)
-    if sent is None or not sent.expires_at:
+    request = facts.requested.get(row.key)
+    if request is None or not request.expires_at:
         yield "it has no expires_at"
-    elif row.ended and row.ended < sent.expires_at - CLOCK_TOLERANCE:
-        yield f"{sent.expires_at - row.ended:.3f} s before expires_at"
-    elif not sent.unique and (begun := [lease for lease in leases if not lease.possibly_accepted("release")]):
-        yield f"delivery {begun[0].deliveries} had started it"
+    elif row.ended and row.ended < request.expires_at - CLOCK_TOLERANCE:
+        yield f"{request.expires_at - row.ended:.3f} s before expires_at"
+    elif not request.unique and (started := [lease for lease in leases if not lease.possibly_accepted("release")]):
+        yield f"delivery {started[0].deliveries} had started it"
 
 
 # Cancels
@@ -102,10 +102,10 @@ def _results(facts: Facts) -> Iterator[str]:
                 for lease in facts.by_job.get(row.id, [])
                 for lease_call in lease.possibly_accepted("complete")
             ]
-            sent = {lease_call.item.result for lease_call in lease_calls if lease_call.accepted} or {
+            request = {lease_call.item.result for lease_call in lease_calls if lease_call.accepted} or {
                 lease_call.item.result for lease_call in lease_calls
             }
-            if sent and row.result not in sent:
+            if request and row.result not in request:
                 yield f"stored result is not the accepted one: {row.id}"
-            if facts.final_state.told and facts.final_state.results.get(row.id, "") != row.result:
+            if facts.final_state.api_states and facts.final_state.results.get(row.id, "") != row.result:
                 yield f"result of the API differs from the database: {row.id}"

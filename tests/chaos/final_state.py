@@ -73,7 +73,7 @@ class QueueLimits(msgspec.Struct):
 class FinalState(msgspec.Struct):
     stored: list[StoredJob]
     schedule_runs: list[ScheduleRuns] = []
-    told: dict[str, str] = {}  # id -> state, through the API
+    api_states: dict[str, str] = {}  # id -> state, through the API
     results: dict[str, str] = {}  # id -> the hash of its result, through the API
     stats: dict[str, int] = {}
     drained: bool = True
@@ -136,19 +136,19 @@ def read_final_state(cluster: Cluster, schedule_runs: list[ScheduleRuns], *, dra
     ]
     with cluster.http(timeout=60) as http:
         jobs, stats = _jobs_of_api(http), _stats(http)
-    witnessed, queues = audit_log.read(cluster.postgres), _queue_limits(cluster)
-    assert witnessed, "the triggers in the database recorded nothing"
+    recorded, queues = audit_log.read(cluster.postgres), _queue_limits(cluster)
+    assert recorded, "the triggers in the database recorded nothing"
     cluster.terminate_all_brokers()
     return FinalState(
         stored,
         schedule_runs,
-        told={job["id"]: job["state"] for job in jobs},
+        api_states={job["id"]: job["state"] for job in jobs},
         results={job["id"]: payload_hash(job["result"]) for job in jobs if "result" in job},
         stats=stats,
         drained=drained,
         hung_brokers=cluster.hung_brokers,
         deadlocks=cluster.postgres.deadlocks(),
-        audit_log=witnessed,
+        audit_log=recorded,
         queues=queues,
     )
 

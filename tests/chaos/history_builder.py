@@ -33,13 +33,13 @@ class HistoryBuilder:
         self, at: float, *jobs: str, key: str = "k", kind: Kind = "ok", ids: dict[str, str] | None = None, **fields: Any
     ) -> None:
         """A job's id is its key with `id-` before it, unless `ids` says otherwise."""
-        told = fields.pop("told", "created")
-        asked = [Item(**{"key": job, "queue": WORK, "payload": "h", **fields}) for job in jobs]
-        heard = [Item(key=job, id=(ids or {}).get(job, f"id-{job}"), status=told) for job in jobs]
-        self._call("enqueue", at, key, kind, asked, heard if kind == "ok" else [])
+        status = fields.pop("status", "created")
+        request = [Item(**{"key": job, "queue": WORK, "payload": "h", **fields}) for job in jobs]
+        results = [Item(key=job, id=(ids or {}).get(job, f"id-{job}"), status=status) for job in jobs]
+        self._call("enqueue", at, key, kind, request, results if kind == "ok" else [])
 
     def claim(
-        self, at: float, job: str, *, delivery: int = 1, token: str = "", key: str = "", by: str = "w", **fields: Any
+        self, at: float, job: str, *, delivery: int = 1, token: str = "", key: str = "", proc: str = "w", **fields: Any
     ) -> None:
         facts = {"queue": WORK, "payload": "h", "attempt": delivery, "max_attempts": 5, "deliveries": delivery}
         times = {
@@ -48,7 +48,7 @@ class HistoryBuilder:
             "token": token or f"t{delivery}",
         }
         item = Item(**{"key": job, "id": f"id-{job}", **facts, **times, **fields})
-        self._call("claim", at, key, "ok", [], [item], by=by)
+        self._call("claim", at, key, "ok", [], [item], proc=proc)
 
     def claim_nothing(self, at: float, *, key: str) -> None:
         self._call("claim", at, key, "ok", [], [])
@@ -57,9 +57,9 @@ class HistoryBuilder:
         self, at: float, job: str, outcome: str = "complete", *, delivery: int = 1, kind: Kind = "ok", **fields: Any
     ) -> None:
         code = fields.pop("code", "")
-        said = {name: fields[name] for name in ("result", "retryable") if name in fields}
-        asked = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, outcome=outcome, **said)
-        told = Item(
+        sent = {name: fields[name] for name in ("result", "retryable") if name in fields}
+        request = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery, outcome=outcome, **sent)
+        result = Item(
             **{
                 "id": f"id-{job}",
                 "token": f"t{delivery}",
@@ -69,7 +69,7 @@ class HistoryBuilder:
                 **fields,
             }
         )
-        self._call("settle", at, "", kind, [asked], [told] if kind == "ok" else [], code=code)
+        self._call("settle", at, "", kind, [request], [result] if kind == "ok" else [], code=code)
 
     def cancel(self, at: float, job: str, state: str = "cancelled", *, kind: Kind = "ok") -> None:
         """`state` is the job's in the answer."""
@@ -77,11 +77,11 @@ class HistoryBuilder:
             "cancel", at, "", kind, [Item(id=f"id-{job}")], [Item(id=f"id-{job}", state=state)] if kind == "ok" else []
         )
 
-    def jump(self, at: float, by: float) -> None:
-        """From then on the database's clock is `by` seconds ahead of the machine's."""
-        self._ahead = by
+    def jump(self, at: float, offset: float) -> None:
+        """From then on the database's clock is `offset` seconds ahead of the machine's."""
+        self._ahead = offset
         self.faults.append(Fault("clock_jump", START + at, START + at + 0.1, []))
-        self.rows.append(AuditRow(n=len(self.rows) + 1, at=START + at, xid=0, source="clock", clock_offset=by))
+        self.rows.append(AuditRow(n=len(self.rows) + 1, at=START + at, xid=0, source="clock", clock_offset=offset))
 
     def change(
         self, at: float, job: str, state: str, *, old: str = "", op: str = "UPDATE", source: str = "jobs", **fields: Any
@@ -93,28 +93,28 @@ class HistoryBuilder:
         )
 
     def heartbeat(self, at: float, job: str, *, delivery: int = 1, status: str = "extended") -> None:
-        asked = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery)
-        told = Item(
+        request = Item(id=f"id-{job}", token=f"t{delivery}", deliveries=delivery)
+        result = Item(
             id=f"id-{job}",
             token=f"t{delivery}",
             deliveries=delivery,
             status=status,
             lease_until=START + at + LEASE_SECONDS,
         )
-        self._call("heartbeat", at, "", "ok", [asked], [told])
+        self._call("heartbeat", at, "", "ok", [request], [result])
 
     def act(
         self,
         at: float,
         f: str,
         *items: Item,
-        told: tuple[Item, ...] = (),
+        result: tuple[Item, ...] = (),
         queue: str = "",
         kind: Kind = "ok",
         caller: str = "",
     ) -> None:
         """A call of an operator."""
-        self._call(f, at, "", kind, list(items), list(told), by="operator", queue=queue, caller=caller)
+        self._call(f, at, "", kind, list(items), list(result), proc="operator", queue=queue, caller=caller)
 
     def store(self, job: str, state: str = "completed", **fields: Any) -> None:
         self.stored.append(StoredJob(**{"id": f"id-{job}", "state": state, "key": job, **fields}))
@@ -143,15 +143,17 @@ class HistoryBuilder:
         at: float,
         key: str,
         kind: Kind,
-        asked: list[Item],
-        told: list[Item],
+        request: list[Item],
+        result: list[Item],
         *,
-        by: str = "w",
+        proc: str = "w",
         code: str = "",
         **fields: str,
     ) -> None:
         t0, t1 = START + at, START + at + 0.1
-        begun = Op(f=f, type="invoke", call=f"{by}#{next(self._calls)}", proc=by, t0=t0, key=key, items=asked, **fields)  # type: ignore[arg-type]
-        self.ops.append(begun)
+        invocation = Op(
+            f=f, type="invoke", call=f"{proc}#{next(self._calls)}", proc=proc, t0=t0, key=key, items=request, **fields
+        )  # type: ignore[arg-type]
+        self.ops.append(invocation)
         if kind != "invoke":
-            self.ops.append(replace(begun, type=kind, t1=t1, db_at=t1 + self._ahead, code=code, items=told))
+            self.ops.append(replace(invocation, type=kind, t1=t1, db_at=t1 + self._ahead, code=code, items=result))

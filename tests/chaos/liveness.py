@@ -1,4 +1,4 @@
-"""Invariants I8 to I12: order, an end for everything, unknown outcomes that resolve, no run too early, counts that agree. Pure."""
+"""Invariants I8 to I12: order, all jobs finish, unknown outcomes resolve, no early runs, counts. Pure."""
 
 import heapq
 from collections import Counter
@@ -12,15 +12,15 @@ from tests.chaos.history import DEFERRED, Op
 from tests.chaos.workload import LIMITED, FIFO, WORK
 
 SETTLED = ("settled", "already_settled")
-RESCUE_SECONDS = 3.0  # seconds after which an expired lease has been ended; brokers check several times a second
-PASS_OVER_SECONDS = 2.0  # seconds for which a job may be passed over outside faults (T of I8)
+RESCUE_SECONDS = 3.0  # seconds after which an expired lease must have ended; brokers scan several times a second
+PASS_OVER_SECONDS = 2.0  # seconds for which a job may be passed over without an active fault
 
 
 @dataclass(frozen=True, order=True)
 class WaitingJob:
-    """A job that is there to be claimed since `since`, when it was acknowledged; it was first sent at `sent`."""
+    """A job that is claimable since `since`, its acknowledgement; it was first sent at `sent`."""
 
-    rank: int  # less is sooner
+    rank: int  # lower ranks are claimed first
     since: float
     id: str
     sent: float
@@ -30,25 +30,26 @@ class WaitingJob:
 
 
 def i8_order_is_kept(facts: Facts) -> list[str]:
-    """While nothing is wrong, no job is passed over by one of less priority or by a younger one: where one consumer is alone, never;
-    where there are several, not once it has been ready for two seconds."""
+    """Without an active fault, no job is passed over by one of lower priority or by a younger one.
+
+    With one consumer never; with several consumers, not once it has been ready for two seconds."""
     tolerance = {WORK: PASS_OVER_SECONDS, LIMITED: PASS_OVER_SECONDS, FIFO: 0.0}
     return [violation for queue in tolerance for violation in _passed_over(facts, queue, tolerance[queue])]
 
 
 def _passed_over(facts: Facts, queue: str, tolerance: float) -> list[str]:
-    """Goes through first hand-outs by time, with a heap of those that ought to have gone first."""
-    handed = {
+    """Goes through first deliveries by time, with a heap of the jobs that should have been first."""
+    first_leases = {
         id: leases[0] for id, leases in facts.by_job.items() if leases[0].deliveries == 1 and leases[0].queue == queue
     }
-    known = {job.id: job for job in _waiting(facts, queue) if job.id in handed}
+    known = {job.id: job for job in _waiting(facts, queue) if job.id in first_leases}
     todo = sorted(known.values(), key=lambda job: job.since, reverse=True)
     heap: list[WaitingJob] = []
     found = []
-    for lease in sorted(handed.values(), key=lambda lease: lease.t0):
+    for lease in sorted(first_leases.values(), key=lambda lease: lease.t0):
         while todo and todo[-1].since + tolerance < lease.t0:
             heapq.heappush(heap, todo.pop())
-        while heap and handed[heap[0].id].t0 <= lease.t1:
+        while heap and first_leases[heap[0].id].t0 <= lease.t1:
             heapq.heappop(heap)
         if (
             heap
@@ -61,19 +62,22 @@ def _passed_over(facts: Facts, queue: str, tolerance: float) -> list[str]:
 
 
 def _waiting(facts: Facts, queue: str) -> list[WaitingJob]:
-    """Jobs without a delay."""
+    """Returns the acknowledged jobs without a delay."""
     found: dict[str, WaitingJob] = {}
     for calls in facts.enqueues.values():
         for invoke, result in calls:
             if result is not None and result.type == "ok":
-                for asked, told in zip(invoke.items, result.items, strict=True):
-                    if asked.queue == queue and not asked.run_at and told.status == "created":
-                        found.setdefault(told.id, WaitingJob(-asked.priority, result.t1, told.id, calls[0][0].t0))
+                for request, response in zip(invoke.items, result.items, strict=True):
+                    if request.queue == queue and not request.run_at and response.status == "created":
+                        found.setdefault(
+                            response.id, WaitingJob(-request.priority, result.t1, response.id, calls[0][0].t0)
+                        )
     return list(found.values())
 
 
 def i9_all_jobs_finish(facts: Facts) -> list[str]:
-    """After healing, every job ends in time; the statistics know of each; and nobody stood in each other's way for good (R12)."""
+    """After the faults every job finishes in time, the statistics count each of them, and there were no
+    deadlocks (docs/reliability/rules.md#r12)."""
     left = Counter(row.state for row in facts.final_state.stored if row.state not in ("completed", "dead", "cancelled"))
     found = [f"not finished in time: {dict(left)}"] if left or not facts.final_state.drained else []
     found += [f"deadlocks: {facts.final_state.deadlocks}"] if facts.final_state.deadlocks else []
@@ -83,14 +87,18 @@ def i9_all_jobs_finish(facts: Facts) -> list[str]:
     )
     table = Counter(row.state for row in facts.final_state.stored)
     table["ready"] += table.pop("parked", 0)
-    wrong = {state: (told, table[state]) for state, told in facts.final_state.stats.items() if told != table[state]}
+    wrong = {
+        state: (response, table[state])
+        for state, response in facts.final_state.stats.items()
+        if response != table[state]
+    }
     return found + [
-        f"statistics report {told} {state}, the tables have {there}" for state, (told, there) in wrong.items()
+        f"statistics report {response} {state}, the tables have {there}" for state, (response, there) in wrong.items()
     ]
 
 
 def _unrescued_leases(facts: Facts) -> list[str]:
-    """Leases that an operator saw long after they had expired, while no fault was active."""
+    """Finds leases that an operator saw long after they had expired, while no fault was active."""
     looks = [(op, item) for op in facts.ops if op.f == "leases" and op.type == "ok" for item in op.items]
     late = [(op, item, facts.database_time(op.t0) - item.lease_until) for op, item in looks]
     return [
@@ -101,7 +109,7 @@ def _unrescued_leases(facts: Facts) -> list[str]:
 
 
 def i10_unknown_outcomes_resolve(facts: Facts) -> list[str]:
-    """A repeated call says what became of the first, and does not change its mind; what was told as not done was not."""
+    """A retry reports the outcome of the first call, consistently; `not_done` means nothing was written."""
     return _claims_repeat(facts) + _settlements_repeat(facts) + _enqueues_resolve(facts)
 
 
@@ -112,30 +120,32 @@ def _claims_repeat(facts: Facts) -> list[str]:
         for _, result in calls:
             if result is None or result.type != "ok" or result.code == DEFERRED:
                 continue
-            told = [facts.leases[item.id + item.token] for item in result.items]
+            response = [facts.leases[item.id + item.token] for item in result.items]
             found += (
-                [f"claim {key}: {violation}" for violation in _differences(facts, known, told, result)] if known else []
+                [f"claim {key}: {violation}" for violation in _differences(facts, known, response, result)]
+                if known
+                else []
             )
-            known = told or known
+            known = response or known
     return found
 
 
-def _differences(facts: Facts, known: list[Lease], told: list[Lease], result: Op) -> list[str]:
-    """Those that still live, and never others; a new claim only when all have run out."""
-    new = [lease for lease in told if lease not in known]
+def _differences(facts: Facts, known: list[Lease], response: list[Lease], result: Op) -> list[str]:
+    """A repeated claim returns the unexpired leases and no others; it claims anew only if all expired."""
+    new = [lease for lease in response if lease not in known]
     if facts.clock_jumped(known[0].t0, result.t1):
         return []
     if new and any(result.db_at < lease.until - CLOCK_TOLERANCE for lease in known):
         return [f"repeated, but got other jobs: {[lease.job for lease in new]}"]
     if new:
         return []
-    living = [
+    unexpired = [
         lease
         for lease in known
         if result.db_at < lease.until - CLOCK_TOLERANCE
         and not any(lease_call.t0 < result.t1 for lease_call in lease.settlements())
     ]
-    return [f"repeated, but {lease.job} is missing" for lease in living if lease not in told]
+    return [f"repeated, but {lease.job} is missing" for lease in unexpired if lease not in response]
 
 
 def _settlements_repeat(facts: Facts) -> list[str]:
@@ -157,26 +167,28 @@ def _settlements_repeat(facts: Facts) -> list[str]:
 
 
 def _contradictions(lease_calls: list[LeaseCall], *, again: bool) -> list[str]:
-    """What was told of one outcome of one lease, call after call. `again`: the job was handed out once more, and the lease forgotten."""
+    """Compares the responses to one outcome of one lease, call after call.
+
+    `again`: the job was delivered again, and the settlement record of the lease is gone."""
     found, before = [], ""
     for index, lease_call in enumerate(lease_calls):
-        told = lease_call.item.status if lease_call.type == "ok" else lease_call.code
+        response = lease_call.item.status if lease_call.type == "ok" else lease_call.code
         if (
-            told == "already_settled"
+            response == "already_settled"
             and lease_calls[:index]
             and all(earlier.type == "fail" for earlier in lease_calls[:index])
         ):
             found.append("reported as not done, but it was done")
-        if before == "lease_lost" and told in SETTLED:
+        if before == "lease_lost" and response in SETTLED:
             found.append("lost, then settled")
-        if before in SETTLED and told == "lease_lost" and (lease_call.item.outcome == "complete" or not again):
+        if before in SETTLED and response == "lease_lost" and (lease_call.item.outcome == "complete" or not again):
             found.append("settled, then lost")
-        before = told if told in (*SETTLED, "lease_lost") else before
+        before = response if response in (*SETTLED, "lease_lost") else before
     return found
 
 
 def _enqueues_resolve(facts: Facts) -> list[str]:
-    """Every call is answered in the end; and no job is older than the last word that there was none."""
+    """Every call finally succeeds, and no job is older than the last response that nothing was done."""
     found = _rejected_but_stored(facts)
     for key, calls in facts.enqueues.items():
         done = [(invoke, result) for invoke, result in calls if result is not None and result.type == "ok"]
@@ -192,17 +204,17 @@ def _enqueues_resolve(facts: Facts) -> list[str]:
 
 
 def _rejected_but_stored(facts: Facts) -> list[str]:
-    """Without an Idempotency-Key: a job that was sent only in calls that were reported as not done, or rolled back, is not stored."""
+    """Finds stored jobs whose calls, without an Idempotency-Key, were all `not_done` or rolled back."""
     sent = [(item.key, result) for op, result in facts.calls if op.f == "enqueue" and not op.key for item in op.items]
-    open_ones = {key for key, result in sent if result is None or result.type != "fail"}
+    unresolved = {key for key, result in sent if result is None or result.type != "fail"}
     kept = {row.key for row in facts.final_state.stored}
     return sorted(
-        {f"reported as not done, but it was done: {key}" for key, _ in sent if key not in open_ones and key in kept}
+        {f"reported as not done, but it was done: {key}" for key, _ in sent if key not in unresolved and key in kept}
     )
 
 
 def _leading_rejections(calls: list[tuple[Op, Op | None]]) -> list[Op]:
-    """Answers that said that nothing was done, as long as there were only such."""
+    """Returns the responses that nothing was done, before any other response."""
     return [
         result
         for _, result in takewhile(lambda call: call[1] is not None and call[1].type == "fail", calls)
@@ -211,9 +223,11 @@ def _leading_rejections(calls: list[tuple[Op, Op | None]]) -> list[Op]:
 
 
 def i11_nothing_runs_early(facts: Facts) -> list[str]:
-    """No job is handed out before its run_at, be it the producer's, a retry's or a snooze's; and one job per run of a schedule."""
+    """No job is delivered before run_at (of producer, retry or snooze); a schedule run has one job."""
     enabled_nemeses = {
-        told.id: facts.requested[key].run_at for key, told in facts.acknowledged.items() if told.status == "created"
+        response.id: facts.requested[key].run_at
+        for key, response in facts.acknowledged.items()
+        if response.status == "created"
     }
     sent = {
         item.id: invoke.t0
@@ -240,7 +254,7 @@ def i11_nothing_runs_early(facts: Facts) -> list[str]:
 def _early_redeliveries(facts: Facts, leases: list[Lease]) -> list[str]:
     found = []
     for lease in leases:
-        told = [
+        response = [
             lease_call.item.run_at
             for lease_call in lease.settlements()
             if lease_call.accepted and lease_call.item.run_at
@@ -248,7 +262,7 @@ def _early_redeliveries(facts: Facts, leases: list[Lease]) -> list[str]:
         after = [later for later in leases if later.deliveries == lease.deliveries + 1]
         found += [
             f"early by {run_at - later.response_at:.3f} s: {later.job} delivery {later.deliveries}"
-            for run_at in told
+            for run_at in response
             for later in after
             if later.response_at < run_at - CLOCK_TOLERANCE and not facts.clock_jumped(lease.t0, later.t1)
         ]
@@ -256,14 +270,14 @@ def _early_redeliveries(facts: Facts, leases: list[Lease]) -> list[str]:
 
 
 def i12_counts_agree(facts: Facts) -> list[str]:
-    """As many jobs as were acknowledged, completed only by somebody's word; the API tells of each the same as the database."""
+    """Jobs are completed only by a worker and stored only by a call; API and database agree on states."""
     done = {lease.job for lease in facts.leases.values() if lease.possibly_accepted("complete")}
     found = [
         f"completed without a completion: {row.id}"
         for row in facts.final_state.stored
         if row.state == "completed" and row.id not in done
     ]
-    made = {told.id for told in facts.acknowledged.values()} | {
+    made = {response.id for response in facts.acknowledged.values()} | {
         row.id for row in facts.final_state.stored if row.schedule or row.replayed_from
     }
     found += [
@@ -272,10 +286,10 @@ def i12_counts_agree(facts: Facts) -> list[str]:
         if row.id not in made and row.key not in facts.unresolved
     ]
     kept = {row.id: row.state for row in facts.final_state.stored}
-    if facts.final_state.told:
+    if facts.final_state.api_states:
         found += [
-            f"the API reports {facts.final_state.told.get(id)} for {id}, the database {state}"
+            f"the API reports {facts.final_state.api_states.get(id)} for {id}, the database {state}"
             for id, state in kept.items()
-            if facts.final_state.told.get(id) != state
+            if facts.final_state.api_states.get(id) != state
         ]
     return found

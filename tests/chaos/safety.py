@@ -106,17 +106,17 @@ def _duplicate_unique_keys(facts: Facts) -> list[str]:
     for invoke, result in facts.calls:
         if invoke.f != "enqueue" or result is None or result.type != "ok":
             continue
-        for asked, response_item in zip(invoke.items, result.items, strict=True):
-            if asked.unique and response_item.status == "created":
+        for request, response_item in zip(invoke.items, result.items, strict=True):
+            if request.unique and response_item.status == "created":
                 found += [
-                    f"unique key {asked.unique} twice: {id} and {response_item.id}"
-                    for t1, end, id in holders[asked.unique]
+                    f"unique key {request.unique} twice: {id} and {response_item.id}"
+                    for t1, end, id in holders[request.unique]
                     if id != response_item.id
                     and t1 < invoke.t0
                     and end > result.t1
-                    and _may_be_created_by(facts, asked.key, invoke.t0)
+                    and _may_be_created_by(facts, request.key, invoke.t0)
                 ]
-                holders[asked.unique].append((result.t1, _earliest_finish(facts, response_item.id), response_item.id))
+                holders[request.unique].append((result.t1, _earliest_finish(facts, response_item.id), response_item.id))
     return found
 
 
@@ -146,7 +146,7 @@ def _earliest_finish(facts: Facts, id: str) -> float:
 
 
 def i4_one_completion(facts: Facts) -> list[str]:
-    """At limit one completion is accepted, it stands, and nothing is handed out after it; a lease ends in one way."""
+    """At most one completion is accepted, it is final, and no delivery follows; a lease ends in one way."""
     found = [
         f"settled in two ways: {lease.job}, {ways}"
         for lease in facts.leases.values()

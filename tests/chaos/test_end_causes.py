@@ -144,7 +144,7 @@ def test_claim_that_overlaps_a_cancel_may_win(enqueued: HistoryBuilder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "state", "found"),
+    ("response", "state", "found"),
     [
         ("cancelled", "completed", ["cancel accepted, but it is completed: id-a"]),
         ("cancelled", "cancelled", []),
@@ -152,9 +152,9 @@ def test_claim_that_overlaps_a_cancel_may_win(enqueued: HistoryBuilder) -> None:
         ("running", "completed", []),
     ],
 )
-def test_accepted_cancel_stands(enqueued: HistoryBuilder, told: str, state: str, found: list[str]) -> None:
+def test_accepted_cancel_stands(enqueued: HistoryBuilder, response: str, state: str, found: list[str]) -> None:
     enqueued.claim(0.5, "a")
-    enqueued.cancel(1, "a", told)
+    enqueued.cancel(1, "a", response)
     enqueued.settle(2, "a", "complete" if state == "completed" else "fail", retryable=False)
     enqueued.store("a", state, reason="not_retryable")
     assert enqueued.violations().get("I13", []) == found
@@ -221,8 +221,8 @@ def test_api_gives_the_result_that_is_kept(enqueued: HistoryBuilder, results: di
     enqueued.claim(1, "a")
     enqueued.settle(2, "a", result="r")
     enqueued.store("a", result="r")
-    told = enqueued.violations(told={"id-a": "completed"}, results=results)
-    assert told == ({"I13": ["result of the API differs from the database: id-a"]} if found else {})
+    violations = enqueued.violations(api_states={"id-a": "completed"}, results=results)
+    assert violations == ({"I13": ["result of the API differs from the database: id-a"]} if found else {})
 
 
 def test_result_of_an_unanswered_completion_may_be_kept(enqueued: HistoryBuilder) -> None:

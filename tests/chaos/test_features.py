@@ -44,7 +44,7 @@ def test_a_refused_call_without_a_key_that_was_sent_again(history: HistoryBuilde
 def test_a_dead_letter_moved_to_another_queue(enqueued: HistoryBuilder) -> None:
     enqueued.claim(1, "a")
     enqueued.settle(2, "a", "fail", retryable=False)
-    enqueued.act(3, "replay", Item(id="id-a"), told=(Item(id="id-new", replayed_from="id-a"),), queue=MOVED)
+    enqueued.act(3, "replay", Item(id="id-a"), result=(Item(id="id-new", replayed_from="id-a"),), queue=MOVED)
     enqueued.claim(4, "a", id="id-new", queue=MOVED, token="other")
     assert enqueued.violations()["I1"] == ["lost: a was acknowledged as id-a, but does not exist"]
     enqueued.store("a", "dead", id="id-new", replayed_from="id-a")
@@ -86,7 +86,7 @@ def test_a_lease_of_a_paused_queue_that_ran_out_is_taken_back(enqueued: HistoryB
     enqueued.settle(LEASE_SECONDS + 5, "a")
     enqueued.store("a")
     held = Item(id="id-a", queue=PAUSED, deliveries=1, lease_until=START + 1 + LEASE_SECONDS)
-    enqueued.act(LEASE_SECONDS + 2, "leases", told=(held,))
+    enqueued.act(LEASE_SECONDS + 2, "leases", result=(held,))
     assert enqueued.violations() == {}
-    enqueued.act(LEASE_SECONDS + 5, "leases", told=(held,))
+    enqueued.act(LEASE_SECONDS + 5, "leases", result=(held,))
     assert enqueued.violations()["I9"] == ["lease expired 4.0 s ago and was not ended: id-a delivery 1 in paused"]

@@ -118,8 +118,8 @@ def test_i10_a_call_that_is_never_resolved(history: HistoryBuilder) -> None:
 
 def test_i10_a_job_older_than_the_word_that_there_was_none(history: HistoryBuilder) -> None:
     milliseconds = int((START + 0.02) * 1000)
-    made = f"{milliseconds:012x}"
-    id = f"{made[:8]}-{made[8:]}-7000-8000-000000000000"
+    stamp = f"{milliseconds:012x}"
+    id = f"{stamp[:8]}-{stamp[8:]}-7000-8000-000000000000"
     history.enqueue(0, "a", kind="fail")
     history.enqueue(1, "a", ids={"a": id})
     history.claim(2, "a", id=id)
@@ -163,7 +163,7 @@ def test_i12_a_job_that_nobody_completed(enqueued: HistoryBuilder) -> None:
 
 def test_i12_the_api_and_the_database_disagree(enqueued: HistoryBuilder) -> None:
     enqueued.complete_job("a", 1)
-    assert enqueued.violations(told={"id-a": "ready"})["I12"] == [
+    assert enqueued.violations(api_states={"id-a": "ready"})["I12"] == [
         "the API reports ready for id-a, the database completed"
     ]
 

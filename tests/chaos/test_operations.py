@@ -19,7 +19,7 @@ def test_batch_is_stored_in_one_transaction(history: HistoryBuilder, later: floa
 
 
 def test_move_to_another_queue_is_one_transaction(history: HistoryBuilder) -> None:
-    history.act(3, "replay", Item(id="id-a"), told=(Item(id="id-new", replayed_from="id-a"),))
+    history.act(3, "replay", Item(id="id-a"), result=(Item(id="id-new", replayed_from="id-a"),))
     audited = AuditedJob(history).enqueued().claimed(1).dead_lettered(2).removed(3.05)
     assert audited.audit_violations()["W8"] == ["removed without a request: id-a, dead"]
     history.change(3.05, "new", "ready", op="INSERT", queue=2)

@@ -20,7 +20,7 @@ def test_a_sound_history_passes(history: HistoryBuilder) -> None:
     history.settle(18, "a", delivery=2, kind="fail", code="lease_lost")
     history.store("a")
     history.complete_job("b", 1)
-    assert history.violations(stats={"completed": 2}, told={"id-a": "completed", "id-b": "completed"}) == {}
+    assert history.violations(stats={"completed": 2}, api_states={"id-a": "completed", "id-b": "completed"}) == {}
 
 
 # I1: nothing that was acknowledged is lost
@@ -167,8 +167,8 @@ def test_i5_an_extended_lease_that_is_not_respected(enqueued: HistoryBuilder) ->
 
 
 def test_i5_one_lease_in_two_hands(enqueued: HistoryBuilder) -> None:
-    enqueued.claim(1, "a", key="c", by="w1")
-    enqueued.claim(2, "a", key="d", by="w2")
+    enqueued.claim(1, "a", key="c", proc="w1")
+    enqueued.claim(2, "a", key="d", proc="w2")
     enqueued.settle(3, "a")
     enqueued.store("a")
     assert enqueued.violations()["I5"] == ["one lease, two claims: id-a delivery 1 ['c', 'd']"]

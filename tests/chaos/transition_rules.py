@@ -1,8 +1,10 @@
-"""Rules for the witness's record: legal transitions, counted attempts, leases that end for a reason, deaths with a cause. Pure.
+"""Rules for the audit log: legal transitions, counted attempts, leases that end for a reason, dead
+letters with a cause. Pure.
 
-The checks follow the order of the commits. Only what a broker does at an instant (a lease's end, run_at, expires_at) has a tolerance:
-each broker knows the database's clock to within half of its best round trip. The first one may be long: it includes the connection, and
-on a busy machine brokers were half a second ahead in their first second.
+The checks follow the order of the commits. Only times at which a broker acts (the end of a lease,
+run_at, expires_at) have a tolerance: each broker knows the database's clock to within half of its best
+round trip. The first round trip may be long, because it includes the connection: on a busy machine
+brokers were half a second ahead in their first second.
 In 20,000 jobs on a busy machine nothing was early by the database's clock; the nearest was 0.3 ms late.
 """
 
@@ -26,25 +28,25 @@ LEGAL: dict[str, set[str]] = {
     "completed": set(),
     "cancelled": set(),
 }
-MAY_STOP = ("running", "completed", "cancelled")  # states that a running job may reach after its cancel was accepted
+MAY_STOP = ("running", "completed", "cancelled")  # states of a running job after an accepted cancel
 TOLERANCE, TOLERANCE_IN_FAULT = (
     0.05,
     1.0,
-)  # seconds by which a broker may be early: without an active fault, and with one
-WARM_UP_SECONDS = 5.0  # seconds after the first call, when all brokers have just started
+)  # seconds by which a broker may be early
+WARM_UP_SECONDS = 5.0  # seconds after the first call: the brokers have just started
 MAX_CRASHES = int(Settings.model_fields["max_crashes"].default)
 MAX_DELIVERIES = int(Settings.model_fields["max_deliveries"].default)
 
 
-def each(facts: Facts) -> Iterator[Transition]:
+def all_transitions(facts: Facts) -> Iterator[Transition]:
     for found in facts.transitions.values():
         yield from found
 
 
 def w1_transitions_are_legal(facts: Facts) -> list[str]:
-    """Every change is a transition of the state machine, no job leaves completed or cancelled, and the witness has every change."""
+    """Every change is a legal transition, no job leaves completed or cancelled, and every change is recorded."""
     found = []
-    for step in each(facts):
+    for step in all_transitions(facts):
         if step.new not in LEGAL[step.old] or (
             step.before and step.after and step.before.source == step.after.source != "jobs"
         ):
@@ -76,12 +78,12 @@ def _last_states(facts: Facts) -> list[str]:
 
 
 def w2_attempts_are_counted(facts: Facts) -> list[str]:
-    """A claim adds one delivery and one attempt, and has a new token; nothing else adds to them."""
+    """A claim adds one delivery and one attempt, and has a new token; no other change adds to them."""
     found = []
     for id, steps in facts.transitions.items():
         tokens: set[str] = set()
         for step in steps:
-            violation = _claim_breach(step, tokens) if step.is_claim else _count_breach(step)
+            violation = _claim_violation(step, tokens) if step.is_claim else _count_violation(step)
             if violation:
                 found.append(
                     f"{violation}: {id}, {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}"
@@ -90,7 +92,7 @@ def w2_attempts_are_counted(facts: Facts) -> list[str]:
     return found
 
 
-def _claim_breach(step: Transition, tokens: set[str]) -> str:
+def _claim_violation(step: Transition, tokens: set[str]) -> str:
     after, before = step.after, step.before
     assert after is not None
     if after.token in tokens or not after.token:
@@ -102,7 +104,7 @@ def _claim_breach(step: Transition, tokens: set[str]) -> str:
     return ""
 
 
-def _count_breach(step: Transition) -> str:
+def _count_violation(step: Transition) -> str:
     before, after = step.before, step.after
     if before is None or after is None:
         return ""
@@ -125,8 +127,9 @@ def _count_breach(step: Transition) -> str:
 
 
 def _allowed(step: Transition) -> set[tuple[int, int]]:
-    """The allowed changes of attempt and crashes. A run that the broker ended was never delivered, or its lease expired, or it exceeded its
-    timeout."""
+    """Returns the allowed changes of attempt and crashes.
+
+    A run that the broker ended was never delivered, or its lease expired, or it exceeded its timeout."""
     if step.old != "running" or step.new in ("running", "completed") or step.settlement == "fail":
         return {(0, 0)}
     if step.new == "cancelled":
@@ -135,14 +138,14 @@ def _allowed(step: Transition) -> set[tuple[int, int]]:
 
 
 def w3_leases_end_for_a_reason(facts: Facts) -> list[str]:
-    """The broker ends a lease when it has expired, or its run has exceeded its timeout, and no sooner."""
+    """The broker ends a lease when it has expired or its run has exceeded its timeout, not earlier."""
     found = []
-    for step in each(facts):
+    for step in all_transitions(facts):
         before, after = step.before, step.after
         if before is None or after is None or step.old != "running" or step.new == "running" or step.settlement:
             continue
         if after.attempt < before.attempt or (step.new == "cancelled" and after.crashes == before.crashes):
-            continue  # not delivered, or given up by its worker's heartbeat
+            continue  # not delivered, or omitted from its worker's heartbeat
         end = before.lease_until if after.crashes > before.crashes else before.deadline
         if not end or _is_too_early(facts, after, end):
             found.append(
@@ -153,12 +156,12 @@ def w3_leases_end_for_a_reason(facts: Facts) -> list[str]:
 
 def _is_too_early(facts: Facts, row: AuditRow, instant: float) -> bool:
     early = instant - facts.database_time(row.at)
-    calm = row.at > facts.began + WARM_UP_SECONDS and not facts.fault_active(row.at, row.at)
-    return early > (TOLERANCE if calm else TOLERANCE_IN_FAULT) and not facts.clock_jumped(row.at, row.at)
+    is_quiet = row.at > facts.began + WARM_UP_SECONDS and not facts.fault_active(row.at, row.at)
+    return early > (TOLERANCE if is_quiet else TOLERANCE_IN_FAULT) and not facts.clock_jumped(row.at, row.at)
 
 
-def w4_deaths_have_a_cause(facts: Facts) -> list[str]:
-    dead = [step for step in each(facts) if step.new == "dead"]
+def w4_dead_letters_have_a_cause(facts: Facts) -> list[str]:
+    dead = [step for step in all_transitions(facts) if step.new == "dead"]
     return [
         f"dead as {step.row.reason}, but {violation}: {step.row.id}"
         for step in dead
@@ -171,10 +174,10 @@ def _missing_cause(facts: Facts, step: Transition) -> str:
     assert before is not None
     assert after is not None
     if after.reason == "attempts_exhausted":
-        spent = step.settlement == "fail" or (step.old == "running" and not step.settlement)
+        is_used = step.settlement == "fail" or (step.old == "running" and not step.settlement)
         return (
             ""
-            if spent and after.attempt >= after.max_attempts
+            if is_used and after.attempt >= after.max_attempts
             else f"after attempt {after.attempt} of {after.max_attempts}"
         )
     if after.reason == "poison":
@@ -198,7 +201,7 @@ def w5_nothing_runs_early(facts: Facts) -> list[str]:
     """No job becomes ready or is delivered before its run_at, by the database's clock."""
     found = []
     for steps in facts.transitions.values():
-        since = 0.0  # when the job began to wait for a worker
+        since = 0.0  # when the job became claimable
         for step in steps:
             after = step.after
             if after is None:

@@ -37,7 +37,9 @@ class Transition:
 
     @property
     def settlement(self) -> str:
-        """Returns the outcome of the settlement that made this change, if any.
+        """Returns the outcome of the settlement that made this change; "" if there is none.
+
+        A row keeps `settled_as` until the next claim."""
         if self.after is None or not self.after.settled_as or self.is_claim:
             return ""
         fresh = self.before is None or self.before.state == "running" or not self.before.settled_as
