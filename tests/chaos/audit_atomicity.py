@@ -1,4 +1,4 @@
-"""Rules for the witness's record: calls are done completely or not at all, and some changes need a request. Pure."""
+"""Rules for the audit log: calls are atomic, and removals and replays need a request. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def w8_calls_are_atomic(facts: Facts) -> list[str]:
 
 
 def _batches(facts: Facts) -> Iterator[str]:
-    """The jobs of one call are stored in one transaction, whichever lanes they are in."""
+    """The jobs of one call are stored in one transaction, in whatever lanes they are."""
     created = {id: steps[0].row.xid for id, steps in facts.transitions.items() if steps[0].old == GONE}
     for invoke, result in facts.calls:
         if invoke.f == "enqueue" and result is not None and result.type == "ok":
@@ -26,29 +26,38 @@ def _batches(facts: Facts) -> Iterator[str]:
 
 
 def _removals(facts: Facts) -> Iterator[str]:
-    """A waiting job is removed by a purge of its queue, a dead letter by a purge or by a move that stores a job in the same transaction."""
+    """A waiting job is removed only by a purge of its queue. A dead letter is removed only by a purge, or
+    by a replay that stores a job in another queue in the same transaction."""
     created = {steps[0].row.xid for steps in facts.transitions.values() if steps[0].old == GONE}
     for id, steps in facts.transitions.items():
         for step in steps:
             if step.new != GONE:
                 continue
             queue = facts.final_state.queues[step.row.queue].name if step.row.queue in facts.final_state.queues else ""
-            if step.old == "dead" and step.row.xid in created and _asked(facts.items_of("replay").get(id, []), step):
+            if (
+                step.old == "dead"
+                and step.row.xid in created
+                and _was_requested(facts.items_of("replay").get(id, []), step)
+            ):
                 continue
             calls = facts.items_of("purge").get(id, []) if step.old == "dead" else facts.purges.get(queue, [])
-            if not _asked(calls, step):
+            if not _was_requested(calls, step):
                 yield f"removed without a request: {id}, {step.old}"
 
 
 def _replays(facts: Facts) -> Iterator[str]:
     for id, steps in facts.transitions.items():
         for step in steps:
-            if step.old == "dead" and step.new != GONE and not _asked(facts.items_of("replay").get(id, []), step):
+            if (
+                step.old == "dead"
+                and step.new != GONE
+                and not _was_requested(facts.items_of("replay").get(id, []), step)
+            ):
                 yield f"replayed without a request: {id}"
 
 
-def _asked(calls: list[tuple[Op, Op | None]], step: Transition) -> bool:
-    """Whether one of the calls can have made the change: it began before, was not refused, and its response did not come before."""
+def _was_requested(calls: list[tuple[Op, Op | None]], step: Transition) -> bool:
+    """Returns whether a call may have made the change: started before, not rejected, response not before."""
     return any(
         invoke.t0 <= step.row.at <= (result.t1 if result is not None and result.type == "ok" else inf)
         for invoke, result in calls
@@ -57,7 +66,9 @@ def _asked(calls: list[tuple[Op, Op | None]], step: Transition) -> bool:
 
 
 def _children(facts: Facts) -> Iterator[str]:
-    """A job waits until all parents have completed, or have ended if its on_parent_failure is run. Otherwise a failed parent cancels it."""
+    """A job waits until all parents are completed, or finished if its on_parent_failure is `run`.
+
+    Otherwise a failed parent cancels it."""
     ends: dict[str, list[Transition]] = defaultdict(list)
     for id, steps in facts.transitions.items():
         ends[id] = [step for step in steps if step.new in ("completed", "dead", "cancelled", GONE)]

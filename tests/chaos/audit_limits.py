@@ -1,8 +1,9 @@
-"""Limits in the witness's record, at every change: running jobs of a queue and of a group, a queue's rate, live jobs of a unique key. Pure.
+"""Limits in the audit log, at every change: running jobs of a queue and of a group, the rate of a queue,
+unfinished jobs of a unique key. Pure.
 
-Changes are counted in the order in which they were recorded. A claim holds its lane lock until its commit, so claims are in order. The end
-of a lease may be recorded before its commit, which makes the count lower and never higher.
-The rate is counted by `started_at`: the broker's own instant, which it reads under the lane lock.
+Changes are counted in the order of their records. A claim holds its lane lock until its commit, so
+claims are in order. The end of a lease may be recorded before its commit, which makes the count lower
+and never higher. The rate is counted by `started_at`, which the broker reads under the lane lock.
 """
 
 from collections import Counter, defaultdict
@@ -41,7 +42,9 @@ def _rates(facts: Facts) -> list[str]:
 
 
 def _unique(facts: Facts) -> list[str]:
-    """No job is inserted while another one with its unique key is live. Replayed jobs do not count: another may have their key by then."""
+    """No job is inserted while another job with its unique key is unfinished.
+
+    Replayed jobs do not count: by then another job may have their key."""
     changes = [
         (step.before or step.row, change)
         for steps in facts.transitions.values()
@@ -59,7 +62,7 @@ def _unique(facts: Facts) -> list[str]:
 
 
 def _live_change(step: Transition) -> int:
-    """1 if a job is inserted, -1 if a live one ends."""
+    """Returns 1 if a job is inserted, -1 if an unfinished job ends."""
     if step.old == GONE:
         return 1
     return -1 if step.new not in LIVE and step.old in LIVE else 0
@@ -80,7 +83,7 @@ def _running(facts: Facts) -> list[str]:
 
 
 def _changes(facts: Facts) -> Iterator[tuple[AuditRow, int]]:
-    """The beginning and the end of every lease in queues that have a limit."""
+    """Yields the start and the end of every lease in queues with a limit."""
     limited = {id for id, rules in facts.final_state.queues.items() if rules.max_running or rules.max_running_per_group}
     for steps in facts.transitions.values():
         if steps[0].row.queue in limited:

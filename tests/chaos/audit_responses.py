@@ -1,7 +1,7 @@
-"""Compares responses with the witness's record, without tolerance, because both use the machine's clock. Pure.
+"""Compares responses with the audit log, without tolerance, because both use the machine's clock. Pure.
 
-A change is recorded between the beginning of its call and the response, and before its commit. After a response that leaves the outcome
-unknown the broker may still be working, so such a call has no end.
+A change is recorded between the start of its call and the response, and before its commit. After a
+response with an unknown outcome the broker may still be working, so such a call has no end.
 """
 
 from collections import defaultdict
@@ -11,14 +11,14 @@ from math import inf
 from tests.chaos.facts import Facts, Lease, LeaseCall
 from tests.chaos.transitions import GONE, Transition
 
-ROUNDED = 0.001  # seconds by which an instant in an answer may differ from the stored one
+ROUNDED = 0.001  # seconds by which a time in a response may differ from the stored one
 
 
 def w7_responses_match_the_audit_log(facts: Facts) -> list[str]:
-    """Every acknowledged change is recorded before its response; every recorded change was requested, and not refused."""
+    """Acknowledged changes are recorded before the response; recorded changes were requested and accepted."""
     if not facts.transitions:
         return []
-    return [*_stored(facts), *_leases(facts), *_settlements(facts), *_unasked(facts), *_cancels(facts)]
+    return [*_stored(facts), *_leases(facts), *_settlements(facts), *_unrequested(facts), *_cancels(facts)]
 
 
 def _stored(facts: Facts) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _leases(facts: Facts) -> Iterator[str]:
 
 
 def _lease_ends(facts: Facts) -> dict[str, list[tuple[float, float]]]:
-    """By lease: when its end was set, and to what."""
+    """Returns by lease when its end was set, and to which time."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for steps in facts.transitions.values():
         for step in steps:
@@ -72,7 +72,7 @@ def _settlements(facts: Facts) -> Iterator[str]:
             step = settled.get(key)
             if not lease_call.accepted:
                 continue
-            if step is None or not _stands(step, lease_call):
+            if step is None or not _matches(step, lease_call):
                 yield f"response says {lease_call.item.status}, but it is not: {lease_call.item.outcome} of {lease.job} delivery {lease.deliveries}"
             elif (
                 lease_call.item.state
@@ -82,21 +82,21 @@ def _settlements(facts: Facts) -> Iterator[str]:
                 yield f"response says {lease_call.item.state}, stored {step.new}: {lease.job} delivery {lease.deliveries}"
 
 
-def _stands(step: Transition, lease_call: LeaseCall) -> bool:
+def _matches(step: Transition, lease_call: LeaseCall) -> bool:
     if step.settlement != lease_call.item.outcome or step.row.at > lease_call.t1:
         return False
     return lease_call.item.status == "already_settled" or step.row.at >= lease_call.t0
 
 
-def _unasked(facts: Facts) -> Iterator[str]:
-    """Settlements that no worker requested, or that were refused."""
+def _unrequested(facts: Facts) -> Iterator[str]:
+    """Finds settlements that no worker requested, or that were rejected."""
     for id, steps in facts.transitions.items():
         for step in steps:
-            if step.settlement and not _was_asked(facts.leases.get(id + step.row.token), step):
+            if step.settlement and not _was_requested(facts.leases.get(id + step.row.token), step):
                 yield f"not requested, or rejected: {step.settlement} of {id} delivery {step.row.deliveries}"
 
 
-def _was_asked(lease: Lease | None, step: Transition) -> bool:
+def _was_requested(lease: Lease | None, step: Transition) -> bool:
     lease_calls = (
         [lease_call for lease_call in lease.settlements() if lease_call.item.outcome == step.settlement]
         if lease
@@ -110,7 +110,8 @@ def _was_asked(lease: Lease | None, step: Transition) -> bool:
 
 
 def _cancels(facts: Facts) -> Iterator[str]:
-    """An accepted cancel has ended the job, or has asked its worker to stop; no job is cancelled without a request."""
+    """An accepted cancel has finished the job, or has requested cancellation of its run; no job is
+    cancelled without a request."""
     stopped = {
         id: [step for step in steps if step.after and (step.after.cancelling or step.new in ENDED)]
         for id, steps in facts.transitions.items()
@@ -124,7 +125,7 @@ def _cancels(facts: Facts) -> Iterator[str]:
         if (
             steps[-1].new == "cancelled"
             and steps[-1].row.reason == "cancelled_by_user"
-            and not _asked_to_cancel(facts, steps[-1])
+            and not _cancel_was_requested(facts, steps[-1])
         ):
             yield f"cancelled before the request: {id}"
 
@@ -132,5 +133,5 @@ def _cancels(facts: Facts) -> Iterator[str]:
 ENDED = ("completed", "dead", "cancelled")
 
 
-def _asked_to_cancel(facts: Facts, step: Transition) -> bool:
+def _cancel_was_requested(facts: Facts, step: Transition) -> bool:
     return any(t0 <= step.row.at for t0 in facts.cancels.get(step.row.id, []))

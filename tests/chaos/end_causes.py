@@ -13,15 +13,15 @@ def i13_every_end_has_a_cause(facts: Facts) -> list[str]:
         f"dead as {row.reason}, but {violation}: {row.id}"
         for row in facts.final_state.stored
         if row.state == "dead"
-        for violation in _deaths(facts, row)
+        for violation in _dead_letter_violations(facts, row)
     ]
-    return [*dead, *_cancels(facts), *_results(facts)]
+    return [*dead, *_cancel_violations(facts), *_result_violations(facts)]
 
 
 # Dead letters
 
 
-def _deaths(facts: Facts, row: StoredJob) -> Iterator[str]:
+def _dead_letter_violations(facts: Facts, row: StoredJob) -> Iterator[str]:
     leases = facts.by_job.get(row.id, [])
     unknown = row.deliveries - len({lease.deliveries for lease in leases})  # deliveries whose response was lost
     if row.reason == "attempts_exhausted":
@@ -36,7 +36,7 @@ def _deaths(facts: Facts, row: StoredJob) -> Iterator[str]:
         if not any(not lease_call.item.retryable for lease in leases for lease_call in lease.possibly_accepted("fail")):
             yield "its worker did not report it"
     elif row.reason == "expired":
-        yield from _expiry(facts, row, leases)
+        yield from _start_deadline_violations(facts, row, leases)
     elif row.reason == "undeliverable":
         if row.deliveries < MAX_DELIVERIES:
             yield f"it was delivered {row.deliveries} times"
@@ -51,7 +51,7 @@ def _used_attempt(facts: Facts, row: StoredJob, lease: Lease) -> bool:
 
 
 def _may_have_expired(facts: Facts, row: StoredJob, lease: Lease) -> bool:
-    """Whether the lease may have expired before a call of its holder, and before the job died."""
+    """Returns whether the lease may have expired before a call of its worker and before the job's end."""
     if facts.clock_jumped(lease.t0, lease.latest_end):
         return True
     in_time = any(
@@ -61,8 +61,9 @@ def _may_have_expired(facts: Facts, row: StoredJob, lease: Lease) -> bool:
     return not in_time and (not row.ended or lease.until <= row.ended + CLOCK_TOLERANCE)
 
 
-def _expiry(facts: Facts, row: StoredJob, leases: list[Lease]) -> Iterator[str]:
-    """A job can only miss its start deadline before it runs: a worker that did not list it, or released it, has not begun it."""
+def _start_deadline_violations(facts: Facts, row: StoredJob, leases: list[Lease]) -> Iterator[str]:
+    """A job can miss its start deadline only before it runs. A worker that omitted it from a heartbeat,
+    or released it, has not started it."""
     request = facts.requested.get(row.key)
     if request is None or not request.expires_at:
         yield "it has no expires_at"
@@ -75,8 +76,8 @@ def _expiry(facts: Facts, row: StoredJob, leases: list[Lease]) -> Iterator[str]:
 # Cancels
 
 
-def _cancels(facts: Facts) -> Iterator[str]:
-    """An accepted cancel stands: the job is not delivered again, and ends as cancelled or, if it ran, completed."""
+def _cancel_violations(facts: Facts) -> Iterator[str]:
+    """After an accepted cancel the job is not delivered again; it is cancelled or, if it ran, completed."""
     for invoke, result in facts.calls:
         if invoke.f != "cancel" or result is None or result.type != "ok":
             continue
@@ -93,7 +94,7 @@ def _cancels(facts: Facts) -> Iterator[str]:
 # Results
 
 
-def _results(facts: Facts) -> Iterator[str]:
+def _result_violations(facts: Facts) -> Iterator[str]:
     """The stored result is that of the accepted completion, or of one whose response was lost."""
     for row in facts.final_state.stored:
         if row.state == "completed":

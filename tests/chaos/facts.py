@@ -195,8 +195,8 @@ class Facts:
     def _index_lease_calls(self) -> None:
         for invoke, result in self.calls:
             if invoke.f in ("settle", "heartbeat"):
-                told = result.items if result is not None and result.items else invoke.items
-                for item in told:
+                items = result.items if result is not None and result.items else invoke.items
+                for item in items:
                     self._index_lease_call(invoke, result, item)
 
     def _index_lease_call(self, invoke: Op, result: Op | None, item: Item) -> None:

@@ -1,4 +1,4 @@
-"""The last look: every job as the database has it, the same through the API, and what the statistics say."""
+"""The final state of a run: every job in the database and in the API, statistics, the audit log."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -21,7 +21,7 @@ SELECT state, coalesce(state_reason, ''), result, finished_at, {COLUMNS} FROM fi
 UNION ALL
 SELECT 'dead', reason, NULL, dead_at, {COLUMNS} FROM dead_letters
 """
-# One statement, one snapshot: which runs are still to come, and the jobs of those that have been.
+# One statement has one snapshot: the next run of each schedule, and the jobs of its past runs.
 TICKS = """
 SELECT schedules.name, schedules.created_at, schedules.next_run_at,
     (SELECT count(*) FROM jobs WHERE schedule = schedules.name) + (SELECT count(*) FROM finished_jobs WHERE schedule = schedules.name)
@@ -31,7 +31,7 @@ FROM schedules
 
 
 class StoredJob(msgspec.Struct):
-    """A job as it is in the end."""
+    """A job at the end of the run."""
 
     id: str
     state: str
@@ -42,14 +42,14 @@ class StoredJob(msgspec.Struct):
     max_attempts: int = 0
     unique: str = ""
     schedule: str = ""
-    replayed_from: str = ""  # the dead letter of another queue that it was made from
+    replayed_from: str = ""  # the dead letter of another queue that it was replayed from
     crashes: int = 0
     result: str = ""  # its hash
     ended: float = 0  # by the database's clock
 
 
 class ScheduleRuns(msgspec.Struct):
-    """How many runs a schedule has had, by the clock, and how many jobs there are of it."""
+    """The number of runs of a schedule, by the clock, and the number of its jobs."""
 
     schedule: str
     runs: int
@@ -77,8 +77,8 @@ class FinalState(msgspec.Struct):
     results: dict[str, str] = {}  # id -> the hash of its result, through the API
     stats: dict[str, int] = {}
     drained: bool = True
-    hung_brokers: int = 0  # brokers that did not end on SIGTERM
-    deadlocks: int = 0  # that Postgres had to break up
+    hung_brokers: int = 0  # brokers that did not exit on SIGTERM
+    deadlocks: int = 0  # detected by Postgres
     audit_log: list[AuditRow] = []
     queues: dict[int, QueueLimits] = {}
 
@@ -88,7 +88,7 @@ def count_unfinished_jobs(cluster: Cluster) -> int:
 
 
 def pause_schedules(cluster: Cluster) -> list[ScheduleRuns]:
-    """Counted, then paused: they would never let the run come to an end."""
+    """Counts the runs of the schedules, then pauses them: otherwise the run would never drain."""
     if not cluster.options.schedules:
         return []
     rows = cluster.postgres.rows(TICKS)
@@ -109,9 +109,9 @@ def _status(http: httpx.Client, path: str) -> int:
     return 0
 
 
-def _runs(seconds: int, created: datetime, upcoming: datetime) -> int:
-    """The first is one span after its making."""
-    return round((upcoming - created).total_seconds() / seconds) - 1
+def _runs(seconds: int, created: datetime, next_run: datetime) -> int:
+    """Returns the number of runs; the first one is one interval after the creation."""
+    return round((next_run - created).total_seconds() / seconds) - 1
 
 
 def read_final_state(cluster: Cluster, schedule_runs: list[ScheduleRuns], *, drained: bool) -> FinalState:
@@ -181,10 +181,10 @@ def _stats(http: httpx.Client) -> dict[str, int]:
 
 
 def _get(http: httpx.Client, path: str, params: dict[str, str | int]) -> Json:
-    """A broker may still play tricks on itself (buggify): reading may be repeated."""
+    """Retries a read, because brokers still inject faults into themselves (buggify)."""
     for _ in range(50):
         response = http.get(path, params=params)
         if response.status_code == 200:
-            found: Json = response.json()
-            return found
+            body: Json = response.json()
+            return body
     raise AssertionError(response.text)

@@ -151,9 +151,8 @@ class HistoryBuilder:
         **fields: str,
     ) -> None:
         t0, t1 = START + at, START + at + 0.1
-        invocation = Op(
-            f=f, type="invoke", call=f"{proc}#{next(self._calls)}", proc=proc, t0=t0, key=key, items=request, **fields
-        )  # type: ignore[arg-type]
+        invoked = {"call": f"{proc}#{next(self._calls)}", "proc": proc, "key": key, **fields}
+        invocation = Op(f=f, type="invoke", t0=t0, items=request, **invoked)  # type: ignore[arg-type]
         self.ops.append(invocation)
         if kind != "invoke":
             self.ops.append(replace(invocation, type=kind, t1=t1, db_at=t1 + self._ahead, code=code, items=result))

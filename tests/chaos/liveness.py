@@ -83,7 +83,7 @@ def i9_all_jobs_finish(facts: Facts) -> list[str]:
     found += [f"deadlocks: {facts.final_state.deadlocks}"] if facts.final_state.deadlocks else []
     found += _unrescued_leases(facts)
     found += (
-        [f"{facts.final_state.hung_brokers} brokers did not end on SIGTERM"] if facts.final_state.hung_brokers else []
+        [f"{facts.final_state.hung_brokers} brokers did not exit on SIGTERM"] if facts.final_state.hung_brokers else []
     )
     table = Counter(row.state for row in facts.final_state.stored)
     table["ready"] += table.pop("parked", 0)

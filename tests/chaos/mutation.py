@@ -87,13 +87,13 @@ class Outcome:
 def run_mutant(name: str, situation: str, seed: int) -> Outcome:
     began = time.monotonic()
     report = run(replace(SITUATIONS[situation], mutant=name, seed=seed))
-    told = [
+    reported = [
         f"{invariant}: {violation}"
         for invariant, violations in report.found.items()
         for violation in violations
         if _reports_bug(name, invariant, violation)
     ]
-    outcome = Outcome(name, situation, seed, tuple(told), time.monotonic() - began)
+    outcome = Outcome(name, situation, seed, tuple(reported), time.monotonic() - began)
     if outcome.is_as_expected:
         shutil.rmtree(report.folder, ignore_errors=True)  # nobody needs the history of what was bound to go wrong
     return outcome

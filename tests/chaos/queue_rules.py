@@ -1,7 +1,7 @@
 """Invariant I14: an operator's change is in effect in every broker soon after the response. Pure.
 
-The configuration of a broker is at most FRESH_SECONDS old. So the change is in effect for a call that begins later than that after the
-response, however long the call takes.
+The configuration of a broker is at most FRESH_SECONDS old. So the change is in effect for a call that
+starts more than FRESH_SECONDS after the response, however long the call takes.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,8 @@ def i14_changes_are_in_effect(facts: Facts) -> list[str]:
 
 
 def _paused(facts: Facts) -> Iterator[str]:
-    """A claim that begins while a queue is paused gets no job of it, unless a call to resume the queue begins before the claim ends."""
+    """A claim that starts while a queue is paused gets no job of it, unless a call to resume the queue
+    starts before the claim ends."""
     for queue, since, until in pauses(facts):
         for lease in facts.leases.values():
             if lease.queue == queue and facts.claimed_since(lease) > since and lease.t1 < until:
@@ -24,9 +25,9 @@ def _paused(facts: Facts) -> Iterator[str]:
 
 
 def pauses(facts: Facts) -> Iterator[tuple[str, float, float]]:
-    """Queues, and when they were certainly paused: from the first response to the next call that resumes."""
+    """Yields queues and when they were certainly paused: from the response to the next resume call."""
     since: dict[str, float] = {}
-    for op in facts.ops:  # ordered by when responses came, and requests began
+    for op in facts.ops:  # ordered by the times of responses and of request starts
         if op.f == "pause" and op.type == "ok":
             since.setdefault(op.queue, op.t1 + FRESH_SECONDS)
         if op.f == "resume" and op.type == "invoke" and op.queue in since:
@@ -35,9 +36,9 @@ def pauses(facts: Facts) -> Iterator[tuple[str, float, float]]:
 
 
 def _revoked(facts: Facts) -> Iterator[str]:
-    """A revoked API key is refused."""
-    answered = [op for op in facts.ops if op.f == "revoke" and op.type == "ok"]
-    revoked = {item.id: op.t1 + FRESH_SECONDS for op in reversed(answered) for item in facts.request_items(op)}
+    """A revoked API key is rejected."""
+    revocations = [op for op in facts.ops if op.f == "revoke" and op.type == "ok"]
+    revoked = {item.id: op.t1 + FRESH_SECONDS for op in reversed(revocations) for item in facts.request_items(op)}
     for op in facts.ops:
         if op.type == "ok" and op.t0 > revoked.get(op.caller, inf):
-            yield f"a call with a revoked API key was answered: {op.f} {op.call}"
+            yield f"a call with a revoked API key succeeded: {op.f} {op.call}"

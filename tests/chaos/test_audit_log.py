@@ -178,8 +178,8 @@ def test_lease_that_runs_out_kills_for_a_reason(
     audited: AuditedJob, reason: str, fields: dict[str, Any], found: str
 ) -> None:
     audited.enqueued().claimed(1).moved(12, "dead", reason=reason, **{"crashes": 1, **fields})
-    told = audited.audit_violations().get("W4", [])
-    assert told == ([f"dead as {reason}, but {found}: id-a"] if found else [])
+    reported = audited.audit_violations().get("W4", [])
+    assert reported == ([f"dead as {reason}, but {found}: id-a"] if found else [])
 
 
 @pytest.mark.parametrize(("expires_at", "found"), [(0.0, True), (9.0, True), (4.0, False)])
@@ -229,7 +229,7 @@ def test_queue_runs_at_most_max_running_jobs(history: HistoryBuilder, jobs: int,
         audited.claimed(1)
     kept = audited_jobs[0].audit_violations()
     assert [
-        told for told in kept.get("W6", []) if told.startswith("3 run at once in limited , limit 2: id-j2")
+        reported for reported in kept.get("W6", []) if reported.startswith("3 run at once in limited , limit 2: id-j2")
     ] == kept.get("W6", [])
     assert ("W6" in kept) is found
 
@@ -298,10 +298,10 @@ def test_refused_settlement_that_counts(audited: AuditedJob, kind: str, *, found
     )
 
 
-@pytest.mark.parametrize(("told", "found"), [("dead", True), ("scheduled", False)])
-def test_answer_names_the_state_that_is_stored(audited: AuditedJob, told: str, *, found: bool) -> None:
+@pytest.mark.parametrize(("reported", "found"), [("dead", True), ("scheduled", False)])
+def test_answer_names_the_state_that_is_stored(audited: AuditedJob, reported: str, *, found: bool) -> None:
     audited.enqueued().claimed(1)
-    audited.history.settle(1.95, "a", "fail", state=told)
+    audited.history.settle(1.95, "a", "fail", state=reported)
     audited.changed(2, "scheduled", settled_as="fail", lease_until=0.0)
     assert audited.audit_violations() == (
         {"W7": ["response says dead, stored scheduled: id-a delivery 1"]} if found else {}

@@ -64,7 +64,7 @@ def test_i9_brokers_that_lock_in_different_orders(enqueued: HistoryBuilder) -> N
 
 def test_i9_a_broker_that_does_not_end(enqueued: HistoryBuilder) -> None:
     enqueued.complete_job("a", 1)
-    assert enqueued.violations(hung_brokers=1)["I9"] == ["1 brokers did not end on SIGTERM"]
+    assert enqueued.violations(hung_brokers=1)["I9"] == ["1 brokers did not exit on SIGTERM"]
 
 
 # I10: unknown outcomes resolve
