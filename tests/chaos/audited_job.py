@@ -1,4 +1,4 @@
-"""Records of the witness written by hand, for tests of the checker: one job's rows from its making to its end."""
+"""Builds audit logs for tests of the checker: the rows of one job from its enqueue to its end."""
 
 from typing import Any
 
@@ -15,14 +15,16 @@ QUEUES = {
 
 
 class AuditedJob:
-    """One job's rows: made, claimed, ended. The client history agrees with them, so that only the witness can find what is wrong."""
+    """The rows of one job: enqueued, claimed, finished.
+
+    The client history agrees with them, so that only checks of the audit log can find violations."""
 
     def __init__(
         self, history: HistoryBuilder, job: str = "a", *, sent: dict[str, Any] | None = None, **fields: Any
     ) -> None:
         self.history = history
         self.job = job
-        self._sent = sent or {}  # with the call that enqueues it
+        self._sent = sent or {}  # fields of the enqueue request
         self.fields = fields
         self.current: dict[str, Any] = {"state": "", "deliveries": 0, "attempt": 0, "crashes": 0}
 
@@ -39,7 +41,7 @@ class AuditedJob:
         return self
 
     def requeued(self, at: float, state: str = "ready", **fields: Any) -> "AuditedJob":
-        """The broker requeues the job after the lease has expired, unless the fields say otherwise."""
+        """The broker requeues the job after its lease has expired, unless the fields differ."""
         return self.changed(at, state, **{"crashes": self.current["crashes"] + 1, "lease_until": 0.0, **fields})
 
     def settled(self, at: float, outcome: str, state: str, **fields: Any) -> "AuditedJob":
@@ -53,7 +55,7 @@ class AuditedJob:
         return self.changed(at, state, settled_as=outcome, lease_until=0.0, **fields)
 
     def moved(self, at: float, state: str, **fields: Any) -> "AuditedJob":
-        """The job moves to the table of finished jobs or of dead letters, whose row is recorded first."""
+        """The job moves to finished jobs or dead letters; that row is recorded first."""
         source = "dead_letters" if state == "dead" else "finished_jobs"
         before = self.current
         after = {**before, "state": state, **fields}
@@ -67,7 +69,7 @@ class AuditedJob:
         return self.moved(at, "dead", reason="not_retryable", settled_as="fail")
 
     def replayed(self, at: float, **fields: Any) -> "AuditedJob":
-        """The job is replayed in its queue, with its attempts and crashes at 0."""
+        """The job is replayed in its queue, with attempts and crashes at 0."""
         self.recorded(at, op="DELETE", source="dead_letters", **self.current)
         return self.changed(
             at, "ready", op="INSERT", **{"attempt": 0, "crashes": 0, "settled_as": "", "reason": "", **fields}

@@ -1,6 +1,7 @@
-"""Tricks at the broker's way to the database, by seeded dice: a connection class that asyncpg is given instead of its own.
+"""Random faults in the broker's database connections, with a seed: a connection class for asyncpg.
 
-Temporal's kinds: an error before the statement, the statement and then an error, a delay, a connection that drops.
+The kinds are Temporal's: an error before the statement, the statement and then an error, a delay, a
+dropped connection. One more: a lock timeout.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ KINDS = ("before", "after", "delay", "drop", "refused")
 
 
 class FaultyConnection(asyncpg.Connection):
-    """The dice are the class's: one seed per process."""
+    """A connection with faults. The random numbers belong to the class: one seed per process."""
 
     rng = random.Random(0)
     rate = 0.0
@@ -29,7 +30,7 @@ class FaultyConnection(asyncpg.Connection):
         return await self._with_fault(lambda: super(FaultyConnection, self).fetchval(query, *args, **options))
 
     async def execute(self, query: str, *args: Any, **options: Any) -> Any:
-        """Transactions begin and commit through here: a commit may happen and not be heard of."""
+        """Also runs BEGIN and COMMIT: a commit may succeed although its response is lost."""
         return await self._with_fault(lambda: super(FaultyConnection, self).execute(query, *args, **options))
 
     async def _with_fault(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -48,11 +49,11 @@ class FaultyConnection(asyncpg.Connection):
 
 
 def install(rate: float, seed: str) -> None:
-    """From now on every pool of this process is made of tricky connections."""
+    """Makes all later pools of this process use faulty connections."""
     FaultyConnection.rate, FaultyConnection.rng = rate, random.Random(seed)
-    plain = asyncpg.create_pool
+    original = asyncpg.create_pool
 
     def create_pool(*args: Any, **options: Any) -> Any:
-        return plain(*args, connection_class=FaultyConnection, **options)
+        return original(*args, connection_class=FaultyConnection, **options)
 
     asyncpg.create_pool = create_pool

@@ -1,4 +1,4 @@
-"""The run's Postgres: a real one that flushes everything, can be killed, stopped and brought back, and asked past all proxies."""
+"""The Postgres of a run: durable, can be killed, stopped and restarted, and queried without proxies."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from app.db import migrations
 from app.db.embedded.server import EmbeddedPostgres
 from tests.failover.server import children_of
 
-# The database's clock can be set: by an hour or so, for all that brokers ask it. Only new sessions find these functions first.
+# Makes the database's clock settable for brokers. Only sessions that start later use these functions.
 CLOCK = """
 CREATE TABLE clock_jump (by interval NOT NULL);
 INSERT INTO clock_jump VALUES ('0');
@@ -25,9 +25,10 @@ CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS
     'SELECT pg_catalog.now() + (SELECT by FROM public.clock_jump)';
 ALTER DATABASE postgres SET search_path = public, pg_catalog;
 """
-WITNESS = Path(__file__).with_name("audit_log.sql").read_text()
-# Postgres detects a deadlock before the brokers' lock timeout (1.1 s), and logs it in English, so that it can be counted.
-# Only commits that wait for it are flushed: what a session with synchronous_commit off has committed is lost when the server is killed.
+AUDIT_LOG = Path(__file__).with_name("audit_log.sql").read_text()
+# Postgres detects a deadlock before the brokers' lock timeout (1.1 s), and logs it in English, so that it
+# can be counted. Only commits that wait for the flush are flushed: commits of a session with
+# synchronous_commit off are lost when the server is killed.
 OPTIONS = {
     "max_connections": "100",
     "deadlock_timeout": "200ms",
@@ -38,7 +39,7 @@ OPTIONS = {
 
 
 class Postgres:
-    """Start it from a thread that lives as long as the run: Linux takes the end of that thread for its parent's death."""
+    """A server. Start it from a thread that lives as long as the run: its end kills the server on Linux."""
 
     def __init__(self, folder: Path) -> None:
         self._server = EmbeddedPostgres(folder, options=OPTIONS)
@@ -50,7 +51,7 @@ class Postgres:
     def prepare(self) -> None:
         migrations.upgrade(self.dsn)
         self.execute(CLOCK)
-        self.execute(WITNESS)
+        self.execute(AUDIT_LOG)
 
     def stop(self) -> None:
         self.signal(signal.SIGCONT)
@@ -72,20 +73,20 @@ class Postgres:
         return sum(log.read_bytes().count(b"deadlock detected") for log in self._logs.glob("*.log*"))
 
     def restart(self) -> None:
-        """After a kill: reap it, recover."""
+        """Restarts the server after a kill, with crash recovery."""
         self._server.stop()
         self.start()
 
     @property
     def socket(self) -> str:
-        asked = parse_qs(urlsplit(self.dsn).query)
-        return f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}"
+        query = parse_qs(urlsplit(self.dsn).query)
+        return f"{query['host'][0]}/.s.PGSQL.{query['port'][0]}"
 
     def dsn_of_proxy(self, folder: Path) -> str:
         return f"postgresql://postgres@/postgres?host={folder}&port=5432"
 
     def signal(self, sign: signal.Signals) -> None:
-        """The postmaster first, so that it starts no others; then all of its children."""
+        """Signals the postmaster first, so that it starts no new processes, then all of its children."""
         with suppress(OSError, ValueError, IndexError):
             postmaster = int((self._data / "postmaster.pid").read_text().split()[0])
             children = children_of(postmaster)
@@ -93,10 +94,10 @@ class Postgres:
                 with suppress(ProcessLookupError):
                     os.kill(pid, sign)
 
-    # Questions
+    # Queries
 
     def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
-        return asyncio.run(self._ask(sql, *args))
+        return asyncio.run(self._fetch(sql, *args))
 
     def value(self, sql: str, *args: object) -> Any:
         return self.rows(sql, *args)[0][0]
@@ -106,7 +107,7 @@ class Postgres:
 
     @contextmanager
     def open_transactions(self, *statements: str, sessions: int = 1) -> Iterator[None]:
-        """Sessions that have done this in a transaction, and sit there."""
+        """Opens sessions that have run the statements in a transaction and stay idle in it."""
         with asyncio.Runner() as runner:
             held = [runner.run(self._open_transaction(statements)) for _ in range(sessions)]
             try:
@@ -124,7 +125,7 @@ class Postgres:
             await connection.execute(statement)
         return connection
 
-    async def _ask(self, sql: str, *args: object) -> list[asyncpg.Record]:
+    async def _fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
         connection = await asyncpg.connect(self.dsn)
         try:
             return await connection.fetch(sql, *args)

@@ -1,4 +1,4 @@
-"""Histories written by hand, for tests of the checker: what clients said and heard. Times are seconds from the beginning."""
+"""Builds histories for tests of the checker: requests and responses. Times are seconds from START."""
 
 from itertools import count
 from typing import Any
@@ -18,7 +18,7 @@ START = 1_000_000.0
 
 
 class HistoryBuilder:
-    """Each call takes a tenth of a second. The database's clock is the clients', until it jumps."""
+    """A history. Each call takes 0.1 s. The database's clock equals the clients', until it jumps."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -26,13 +26,13 @@ class HistoryBuilder:
         self.stored: list[StoredJob] = []
         self.schedule_runs: list[ScheduleRuns] = []
         self.rows: list[AuditRow] = []
-        self._ahead = 0.0  # the database's clock
+        self._ahead = 0.0  # seconds by which the database's clock is ahead
         self._calls = count(1)
 
     def enqueue(
         self, at: float, *jobs: str, key: str = "k", kind: Kind = "ok", ids: dict[str, str] | None = None, **fields: Any
     ) -> None:
-        """A job's id is its key with `id-` before it, unless `ids` says otherwise."""
+        """Enqueues jobs. The id of a job is `id-` and its key, unless `ids` has another one."""
         status = fields.pop("status", "created")
         request = [Item(**{"key": job, "queue": WORK, "payload": "h", **fields}) for job in jobs]
         results = [Item(key=job, id=(ids or {}).get(job, f"id-{job}"), status=status) for job in jobs]
@@ -72,13 +72,13 @@ class HistoryBuilder:
         self._call("settle", at, "", kind, [request], [result] if kind == "ok" else [], code=code)
 
     def cancel(self, at: float, job: str, state: str = "cancelled", *, kind: Kind = "ok") -> None:
-        """`state` is the job's in the answer."""
+        """Cancels a job. `state` is the state in the response."""
         self._call(
             "cancel", at, "", kind, [Item(id=f"id-{job}")], [Item(id=f"id-{job}", state=state)] if kind == "ok" else []
         )
 
     def jump(self, at: float, offset: float) -> None:
-        """From then on the database's clock is `offset` seconds ahead of the machine's."""
+        """Sets the database's clock `offset` seconds ahead of the machine's from then on."""
         self._ahead = offset
         self.faults.append(Fault("clock_jump", START + at, START + at + 0.1, []))
         self.rows.append(AuditRow(n=len(self.rows) + 1, at=START + at, xid=0, source="clock", clock_offset=offset))
@@ -86,7 +86,7 @@ class HistoryBuilder:
     def change(
         self, at: float, job: str, state: str, *, old: str = "", op: str = "UPDATE", source: str = "jobs", **fields: Any
     ) -> None:
-        """A row of the witness. Changes in the same tenth of a second are one transaction."""
+        """Adds a row of the audit log. Changes in the same 0.1 s are one transaction."""
         row = {"id": f"id-{job}", "state": state, "old_state": old, "max_attempts": 5, **fields}
         self.rows.append(
             AuditRow(n=len(self.rows) + 1, at=START + at, xid=round(at * 10) + 1, op=op, source=source, **row)
@@ -113,14 +113,14 @@ class HistoryBuilder:
         kind: Kind = "ok",
         caller: str = "",
     ) -> None:
-        """A call of an operator."""
+        """Adds a call of an operator."""
         self._call(f, at, "", kind, list(items), list(result), proc="operator", queue=queue, caller=caller)
 
     def store(self, job: str, state: str = "completed", **fields: Any) -> None:
         self.stored.append(StoredJob(**{"id": f"id-{job}", "state": state, "key": job, **fields}))
 
     def complete_job(self, job: str, at: float, **fields: Any) -> None:
-        """Claimed, completed and kept."""
+        """Claims and completes a job, and stores it as completed."""
         self.claim(at, job, **fields)
         self.settle(at + 0.2, job)
         self.store(job)

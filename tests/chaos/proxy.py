@@ -1,7 +1,11 @@
-"""The network between clients, brokers and Postgres, in a process of its own: `python -m tests.chaos.proxy`, told what to do on stdin.
+"""The network between clients, brokers and Postgres: `python -m tests.chaos.proxy`, commands on stdin.
 
-A leg is a way from a listening socket to a target. Its mode: open; cut (connections die, new ones are refused); black_hole (nothing
-arrives, nobody is told); lost_replies (requests arrive, answers do not).
+A link leads from a listening socket to a target. Its modes:
+
+- `open`: everything is forwarded.
+- `cut`: connections are reset, new ones are refused.
+- `black_hole`: nothing is forwarded, and no side gets an error.
+- `lost_replies`: requests are forwarded, responses are not.
 """
 
 import asyncio
@@ -17,7 +21,7 @@ Mode = Literal["open", "cut", "black_hole", "lost_replies"]
 
 
 class Command(msgspec.Struct):
-    """One line on stdin. `late`: what a black hole has held back arrives when it ends; else those connections die."""
+    """One line on stdin. `late`: data held back by a black hole arrives when it ends; else a reset."""
 
     link: str
     do: Literal["listen", "target", "mode"]
@@ -27,7 +31,7 @@ class Command(msgspec.Struct):
 
 
 class Endpoint(asyncio.Protocol):
-    """One of the two ends of a connection. What it hears goes to its peer."""
+    """One of the two endpoints of a connection. It forwards received data to its peer."""
 
     def __init__(self, link: "Link", *, near: bool) -> None:
         self.link = link
@@ -70,7 +74,7 @@ class Link:
         self.mode: Mode = "open"
         self.endpoints: set[Endpoint] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.AbstractServer | None = None  # kept: one that nobody knows of is closed
+        self._server: asyncio.AbstractServer | None = None  # a reference keeps it from being garbage-collected
 
     async def listen(self, address: str) -> None:
         loop = asyncio.get_running_loop()
@@ -87,7 +91,7 @@ class Link:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, near: Endpoint) -> None:
-        while self.mode == "black_hole":  # noqa: ASYNC110 (a lost packet is sent again, later)
+        while self.mode == "black_hole":  # noqa: ASYNC110 (like a packet that is sent again later)
             await asyncio.sleep(0.05)
         far = Endpoint(self, near=False)
         try:

@@ -1,4 +1,4 @@
-"""What a run comes to: one table, and the sentences of what was found."""
+"""The report of a run: a table of figures, and the violations."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -20,7 +20,7 @@ class Report:
     folder: Path
     found: Violations
     figures: dict[str, str]
-    injected: set[str]  # the nemeses that there were
+    injected: set[str]  # names of the injected nemeses
 
     @property
     def is_clean(self) -> bool:
@@ -37,7 +37,7 @@ class Report:
 
 
 def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> Report:
-    options, faults, ops, final_state, why = (
+    options, faults, ops, final_state, causes = (
         facts.options,
         facts.faults,
         facts.ops,
@@ -57,7 +57,7 @@ def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> 
         "other breaches": str(
             sum(map(len, found.values())) - sum(count(found, name) for name in ("I1", "I3", "I4", "I5"))
         ),
-        "redelivered": f"{sum(why.values()):,} times ({format_causes(why)})",
+        "redelivered": f"{sum(causes.values()):,} times ({format_causes(causes)})",
         "unknown outcomes": f"{sum(op.type == 'info' for op in ops):,} of {sum(op.type != 'invoke' for op in ops):,} calls",
         "recovery": f"p50 {percentile(back, 50):.2f} s, p99 {percentile(back, 99):.2f} s, max {percentile(back, 100):.2f} s",
         "duration": f"{seconds:.0f} s",
@@ -65,8 +65,8 @@ def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> 
     return Report(options, folder, found, figures, injected)
 
 
-def format_causes(why: Counter[str]) -> str:
-    return ", ".join(f"{cause} {times:,}" for cause, times in sorted(why.items())) or "never"
+def format_causes(causes: Counter[str]) -> str:
+    return ", ".join(f"{cause} {times:,}" for cause, times in sorted(causes.items())) or "never"
 
 
 def count(found: Violations, name: str, *begins: str) -> int:
@@ -74,7 +74,7 @@ def count(found: Violations, name: str, *begins: str) -> int:
 
 
 def recoveries(faults: list[Fault], ops: list[Op]) -> list[float]:
-    """From the end of each fault to the first acknowledgement by every broker that it hit, of calls begun after it."""
+    """Returns the seconds from the end of each fault until all affected brokers succeed again."""
     done: dict[int, list[tuple[float, float]]] = {}
     for op in ops:
         if op.type == "ok":
@@ -83,12 +83,12 @@ def recoveries(faults: list[Fault], ops: list[Op]) -> list[float]:
 
 
 def recovery(fault: Fault, done: dict[int, list[tuple[float, float]]]) -> float:
-    """The slowest of them."""
+    """Returns the recovery time of the slowest affected broker."""
     return max(first_after(fault.healed, done.get(number, [])) - fault.healed for number in fault.brokers)
 
 
 def first_after(instant: float, calls: list[tuple[float, float]]) -> float:
-    """When the first call that ended after it did; calls are sorted by their end, as histories are."""
+    """Returns the end of the first call that ended after `instant`; calls are sorted by their end."""
     index = bisect_left(calls, instant, key=lambda call: call[1])
     return calls[index][1] if index < len(calls) else instant
 

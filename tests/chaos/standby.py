@@ -1,4 +1,4 @@
-"""A Postgres with a synchronous standby that takes its place when it is killed; the next standby is a copy of that one."""
+"""A Postgres with a synchronous standby that is promoted when the primary is killed."""
 
 import asyncio
 import subprocess
@@ -44,7 +44,7 @@ class ReplicatedPostgres(Postgres):
         self._folder.cleanup()
 
     def ensure_standby(self) -> None:
-        """Returns when every commit waits for the standby's word."""
+        """Starts a standby if there is none. Returns when every commit waits for it."""
         if self._standby is None:
             self._standby = Server(self._account, "p")
             asyncio.run(self._copy_to(self._standby))
@@ -56,7 +56,7 @@ class ReplicatedPostgres(Postgres):
             time.sleep(0.05)
 
     def promote_standby(self) -> None:
-        """The standby becomes the primary, and waits for nobody until it has a standby itself."""
+        """Promotes the standby. Its commits wait for no standby until it has one itself."""
         assert self._standby is not None
         self._primary.kill()
         self._primary, self._standby = self._standby, None
@@ -72,10 +72,10 @@ class ReplicatedPostgres(Postgres):
         self.execute("SELECT pg_reload_conf()")
 
     async def _copy_to(self, copy: Server) -> None:
-        """While it serves: Postgres says what the copy has to read again."""
+        """Copies the primary while it serves, as an online backup: the backup label says where replay starts."""
         connection = await asyncpg.connect(self.dsn)
         await connection.execute("SELECT pg_backup_start('chaos', true)")
-        # Files that vanish meanwhile are no loss: the log has what became of them.
+        # Files that vanish during the copy are no loss: the WAL has their changes.
         subprocess.run(["cp", "-a", self._primary.data, copy.data], check=False, stderr=subprocess.DEVNULL)  # noqa: ASYNC221
         label = await connection.fetchval("SELECT labelfile FROM pg_backup_stop()")
         await connection.close()
