@@ -1,4 +1,4 @@
-"""Stories for the tests of the checker."""
+"""Histories for the tests of the checker."""
 
 import pytest
 
@@ -11,6 +11,6 @@ def history() -> HistoryBuilder:
 
 
 @pytest.fixture
-def enqueued(history: HistoryBuilder) -> HistoryBuilder:
+def one_job(history: HistoryBuilder) -> HistoryBuilder:
     history.enqueue(0, "a")
     return history

@@ -1,6 +1,8 @@
-"""Deliberate bugs, put into a broker from outside: statements rewritten as they are loaded, functions replaced (mutation_code.py).
+"""Deliberate bugs, applied to a broker from outside: rewritten statements, and replaced functions
+(mutation_code.py).
 
-Each names the situation in which it shows and the invariants that may report it. A bug that has nowhere to go fails at once.
+Each names the situation in which it shows and the invariants that may report it. A bug whose text is
+no longer in the statement fails at once.
 """
 
 from collections.abc import Callable
@@ -19,21 +21,24 @@ Bug = Callable[[], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`why`: the rule of FAULTS.md that it breaks, or what it does wrong. `says`: what the report must say, where an invariant has several
-    sentences and another one may be the machine's fault."""
+    """A deliberate bug.
 
-    why: str
+    - `description`: the bug; `R6` and `A11` are rules and faults in docs/reliability.
+    - `expected_text`: the report must contain it. It is set for invariants with several sentences,
+      because a slow machine may cause another of them."""
+
+    description: str
     situation: str
     invariants: tuple[str, ...]
     bugs: tuple[Bug, ...]
     expected_text: str = ""
 
 
-def rewrite(statements: Queries, name: str, this: str, that: str) -> Bug:
+def rewrite(statements: Queries, name: str, old: str, new: str) -> Bug:
     def apply_bug() -> None:
         statement = statements.all[name]
-        assert this in statement.text, f"{name} does not say {this}"
-        statements.all[name] = replace(statement, text=statement.text.replace(this, that))
+        assert old in statement.text, f"{name} does not contain {old}"
+        statements.all[name] = replace(statement, text=statement.text.replace(old, new))
 
     return apply_bug
 
@@ -43,7 +48,7 @@ def skip_lease_check(name: str) -> Bug:
 
 
 MUTANTS = {
-    # The fence
+    # Fencing tokens
     "complete_no_fence": Mutant(
         "R6: any token completes",
         "late workers",
@@ -57,7 +62,7 @@ MUTANTS = {
         (rewrite(leases.SQL, "get_leases", " AND jobs.lease_token = sent.token", ""),),
     ),
     "beat_no_fence": Mutant(
-        "A11: any token extends the lease of whoever has the job",
+        "A11: any token extends the lease of the job",
         "late workers",
         ("I6",),
         (
@@ -73,7 +78,7 @@ MUTANTS = {
     ),
     # Leases
     "reaps_the_living": Mutant(
-        "expiry takes leases that have not run out",
+        "the lease rescuer ends leases that have not expired",
         "late workers",
         ("I5",),
         (
@@ -88,7 +93,7 @@ MUTANTS = {
         ),
     ),
     "hands_out_too_soon": Mutant(
-        "a lease that is nearly over is handed to the next, while its holder may still extend it",
+        "a claim takes jobs whose lease ends soon, while their worker may still extend it",
         "late workers",
         ("I5",),
         (
@@ -101,36 +106,39 @@ MUTANTS = {
         ),
     ),
     "claims_twice": Mutant(
-        "a claim neither locks what it picks nor looks at its state again",
+        "a claim neither locks the jobs that it selects nor checks their state again",
         "late workers",
         ("I5",),
         (rewrite(leases.SQL, "claim", "FOR UPDATE SKIP LOCKED", ""),),
     ),
     "clock_of_the_broker": Mutant(
-        "R11: leases by the broker's own clock, and one is wrong", "dead workers", ("I5",), (code.use_broker_clock,)
+        "R11: leases use the broker's own clock, and one clock is wrong",
+        "dead workers",
+        ("I5",),
+        (code.use_broker_clock,),
     ),
     "unordered_locks": Mutant(
-        "R12: leases are put back in the order as sent",
+        "R12: jobs are requeued in the order of the request",
         "dead workers",
         ("I9",),
         (code.unordered_locks,),
         expected_text="deadlocks",
     ),
     "attempt_not_counted": Mutant(
-        "a delivery spends no attempt",
+        "a delivery costs no attempt",
         "dead workers",
         ("I7",),
         (rewrite(leases.SQL, "claim", "attempt = attempt + 1", "attempt = attempt"),),
     ),
     "release_spends": Mutant(
-        "release and snooze do not give the attempt back",
+        "release and snooze do not refund the attempt",
         "late workers",
         ("I7",),
         (rewrite(leases.SQL, "requeue", "attempt = locked.attempt", "attempt = jobs.attempt"),),
     ),
-    # Calls that are repeated
+    # Repeated calls
     "no_dedupe": Mutant(
-        "R1: an Idempotency-Key is taken anew each time",
+        "R1: an Idempotency-Key is acquired anew by each call",
         "lost replies",
         ("I3",),
         (
@@ -143,20 +151,23 @@ MUTANTS = {
         "R2: a repeated claim gets new tokens", "lost replies", ("I5", "I10"), (code.rotate_token,)
     ),
     "released_and_replayed": Mutant(
-        "R3: undone on disconnect, although there is a key", "cut clients", ("I5",), (code.return_despite_key,)
+        "R3: leases are returned on disconnect, although the claim has a key",
+        "cut clients",
+        ("I5",),
+        (code.return_despite_key,),
     ),
-    # The database fails
+    # Database failures
     "errors_swallowed": Mutant(
-        "a settlement that failed is told as done", "cut database", ("I4", "I10", "I12"), (code.swallow_errors,)
+        "a failed settlement is reported as done", "cut database", ("I4", "I10", "I12"), (code.swallow_errors,)
     ),
     "unknown_as_not_done": Mutant(
-        "R7: whatever has failed was not done", "cut database", ("I10",), (code.report_unknown_as_not_done,)
+        "R7: every failure is reported as not_done", "cut database", ("I10",), (code.report_unknown_as_not_done,)
     ),
     "fire_and_forget": Mutant(
         "jobs are acknowledged before they are stored", "cut database", ("I1",), (code.acknowledge_before_insert,)
     ),
     "batch_in_parts": Mutant(
-        "the key and the parts of a batch commit one by one",
+        "the key and the lanes of a batch are committed one by one",
         "cut database",
         ("I1", "I3"),
         (code.split_batch_transactions,),
@@ -181,15 +192,17 @@ MUTANTS = {
         expected_text="lost",
     ),
     # False responses
-    "gives_up_at_once": Mutant("the first failure is the last", "late workers", ("I13", "W4"), (code.no_retries,)),
+    "gives_up_at_once": Mutant(
+        "the first failure makes the job a dead letter", "late workers", ("I13", "W4"), (code.no_retries,)
+    ),
     "cancel_not_done": Mutant(
-        "a waiting job is reported as cancelled, and runs",
+        "a waiting job is reported as cancelled, but runs",
         "cancels",
         ("I13", "W7"),
         (code.report_cancel_without_effect,),
     ),
     "refused_and_done": Mutant(
-        "completions are reported as lost, and count", "lost replies", ("W7",), (code.report_completions_as_lost,)
+        "completions are reported as lost, but are stored", "lost replies", ("W7",), (code.report_completions_as_lost,)
     ),
     "result_lost": Mutant(
         "a completed job has no result",
@@ -205,11 +218,11 @@ MUTANTS = {
         ),
     ),
     "deaf_to_sigterm": Mutant(
-        "R15: a broker does not end on SIGTERM", "rolling", ("I9",), (code.ignore_sigterm,), expected_text="SIGTERM"
+        "R15: a broker does not exit on SIGTERM", "rolling", ("I9",), (code.ignore_sigterm,), expected_text="SIGTERM"
     ),
-    # Maintenance, without a request
+    # Maintenance services
     "paused_not_swept": Mutant(
-        "leases of paused queues are not taken back when they run out",
+        "expired leases of paused queues are not ended",
         "paused queue",
         ("I9",),
         (
@@ -223,15 +236,15 @@ MUTANTS = {
         expected_text="was not ended",
     ),
     "overdue_not_promoted": Mutant(
-        "scheduled jobs whose time came more than a minute ago stay scheduled",
+        "scheduled jobs that are due for more than a minute stay scheduled",
         "long outage",
         ("I9",),
         (rewrite(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1 AND run_at > $1::timestamptz - interval '60 s'"),),
         expected_text="'scheduled'",
     ),
-    # What is kept
+    # Stored data
     "dead_letter_dropped": Mutant(
-        "a job that dies leaves no letter",
+        "a dead job leaves no dead letter",
         "dead workers",
         ("I1",),
         (
@@ -243,10 +256,12 @@ MUTANTS = {
             ),
         ),
     ),
-    "payload_touched": Mutant("a payload is not kept as it was sent", "crowd", ("I2",), (code.change_payload,)),
+    "payload_touched": Mutant(
+        "a payload is changed before it is stored", "high concurrency", ("I2",), (code.change_payload,)
+    ),
     "stats_not_counted": Mutant(
         "completions are not counted",
-        "crowd",
+        "high concurrency",
         ("I9",),
         (
             rewrite(
@@ -258,25 +273,29 @@ MUTANTS = {
         ),
         expected_text="statistics report",
     ),
-    # Rules of queues
+    # Queue limits and order
     "unique_unchecked": Mutant(
-        "nobody asks who has a unique key", "crowd", ("I3",), (code.skip_unique_check,), expected_text="unique key"
+        "unique keys are not checked",
+        "high concurrency",
+        ("I3",),
+        (code.skip_unique_check,),
+        expected_text="unique key",
     ),
     "limit_not_counted": Mutant(
-        "max_running is taken for the most of one claim",
-        "crowd",
+        "max_running limits one claim instead of all leases",
+        "high concurrency",
         ("I5 limits",),
         (rewrite(limits.SQL, "running_slots", "count(*)", "0 * count(*)"),),
     ),
     "last_in_first_out": Mutant(
-        "the youngest goes first",
-        "one line",
+        "the youngest job is claimed first",
+        "single consumer",
         ("I8",),
         (rewrite(leases.SQL, "claim", "ORDER BY priority DESC, id", "ORDER BY id DESC"),),
     ),
     "early": Mutant(
-        "jobs become ready three seconds before their time",
-        "crowd",
+        "jobs become ready three seconds before run_at",
+        "high concurrency",
         ("I11",),
         (
             rewrite(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1::timestamptz + interval '3 s'"),
@@ -284,7 +303,7 @@ MUTANTS = {
         ),
     ),
     "fired_by_all": Mutant(
-        "B9: every broker fires a schedule that is due",
+        "B9: every broker enqueues the job of a due schedule",
         "schedules",
         ("I11",),
         (rewrite(schedules.SQL, "lock_due_schedule", "FOR UPDATE SKIP LOCKED", ""),),
@@ -293,6 +312,6 @@ MUTANTS = {
 
 
 def apply(name: str) -> None:
-    """In the broker's process, before it serves."""
+    """Applies a bug in the process of the broker, before it serves."""
     for bug in MUTANTS[name].bugs:
         bug()

@@ -1,4 +1,6 @@
-"""`python -m tests.chaos.mutation`: every mutant in its situation, seed after seed; and the sound broker, which stays clean in each."""
+"""`python -m tests.chaos.mutation`: runs every mutant in its situation, with several seeds.
+
+The unmodified broker must have no violation in the same situations."""
 
 import argparse
 import shutil
@@ -41,8 +43,8 @@ SITUATIONS = {
         _SMALL, nemeses=("client_cut",), faults=8, fault_seconds=0.3, gap_seconds=0.6, workers=3, slots=8, pause=0.2
     ),
     "cut database": replace(_SMALL, nemeses=("db_lost_replies", "db_cut"), faults=4, buggify=0.02),
-    "crowd": replace(_SMALL, nemeses=("old_snapshot",), jobs=2000, faults=1, slots=8, lease=1, pause=0.3),
-    "one line": replace(
+    "high concurrency": replace(_SMALL, nemeses=("old_snapshot",), jobs=2000, faults=1, slots=8, lease=1, pause=0.3),
+    "single consumer": replace(
         _SMALL, nemeses=("old_snapshot",), jobs=400, quiet=6.0, faults=1, focus=FIFO, pause=0.05, lease=1
     ),
     "keyless batches": replace(
@@ -71,7 +73,7 @@ SITUATIONS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """`sentences`: those of the report that tell of the bug; for a sound broker all of them."""
+    """The result of one run. `sentences`: the violations caused by the bug; all, if there is no bug."""
 
     name: str
     situation: str
@@ -85,7 +87,7 @@ class Outcome:
 
 
 def run_mutant(name: str, situation: str, seed: int) -> Outcome:
-    began = time.monotonic()
+    started = time.monotonic()
     report = run(replace(SITUATIONS[situation], mutant=name, seed=seed))
     reported = [
         f"{invariant}: {violation}"
@@ -93,9 +95,9 @@ def run_mutant(name: str, situation: str, seed: int) -> Outcome:
         for violation in violations
         if _reports_bug(name, invariant, violation)
     ]
-    outcome = Outcome(name, situation, seed, tuple(reported), time.monotonic() - began)
+    outcome = Outcome(name, situation, seed, tuple(reported), time.monotonic() - started)
     if outcome.is_as_expected:
-        shutil.rmtree(report.folder, ignore_errors=True)  # nobody needs the history of what was bound to go wrong
+        shutil.rmtree(report.folder, ignore_errors=True)  # the history of an expected result is not needed
     return outcome
 
 
@@ -104,7 +106,7 @@ def _reports_bug(name: str, invariant: str, violation: str) -> bool:
 
 
 def mutant_runs(names: list[str]) -> list[tuple[str, str]]:
-    """By situation, the sound broker first."""
+    """Returns the runs by situation, the unmodified broker first."""
     chosen = [(name, MUTANTS[name].situation) for name in MUTANTS if name in names or not names]
     return [
         one
@@ -118,31 +120,31 @@ def line(outcomes: list[Outcome]) -> str:
     invariants = "/".join(MUTANTS[first.name].invariants) if first.name else ""
     violations = f"{'caught' if first.name else 'clean'} {sum(outcome.is_as_expected for outcome in outcomes)} of {len(outcomes)}"
     seconds = "/".join(f"{outcome.seconds:.0f}" for outcome in outcomes)
-    said = next((outcome.sentences[0] for outcome in outcomes if outcome.sentences), "")
+    sentence = next((outcome.sentences[0] for outcome in outcomes if outcome.sentences), "")
     columns = (
-        first.name or "(sound)",
+        first.name or "(no bug)",
         ", ".join(SITUATIONS[first.situation].nemeses),
         invariants,
         violations,
         seconds,
-        said[:90],
+        sentence[:90],
     )
     return COLUMNS.format(*columns)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutation")
-    parser.add_argument("names", nargs="*", help="of mutants; none: all of them")
-    parser.add_argument("--seeds", type=lambda given: tuple(map(int, given.split(","))), default=SEEDS)
-    asked = parser.parse_args()
+    parser.add_argument("names", nargs="*", help="names of mutants; default: all")
+    parser.add_argument("--seeds", type=lambda text: tuple(map(int, text.split(","))), default=SEEDS)
+    arguments = parser.parse_args()
     print(COLUMNS.format("mutant", "nemeses", "invariant", "seeds", "seconds", "for example"))
-    wrong = 0
-    for name, situation in mutant_runs(asked.names):
-        outcomes = [run_mutant(name, situation, seed) for seed in asked.seeds]
+    unexpected = 0
+    for name, situation in mutant_runs(arguments.names):
+        outcomes = [run_mutant(name, situation, seed) for seed in arguments.seeds]
         print(line(outcomes), flush=True)
-        wrong += sum(not outcome.is_as_expected for outcome in outcomes)
-    print(f"{len(asked.names or MUTANTS)} mutants; {wrong} runs went the wrong way")
-    return 1 if wrong else 0
+        unexpected += sum(not outcome.is_as_expected for outcome in outcomes)
+    print(f"{len(arguments.names or MUTANTS)} mutants; {unexpected} runs with an unexpected result")
+    return 1 if unexpected else 0
 
 
 if __name__ == "__main__":

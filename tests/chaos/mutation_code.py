@@ -1,4 +1,4 @@
-"""Deliberate bugs that are functions of the broker, replaced while it starts."""
+"""Deliberate bugs that replace functions of the broker while it starts."""
 
 import asyncio
 import os
@@ -41,7 +41,9 @@ from app.server.server import Server
 from app.settings import Settings
 
 SKEW = 3.0  # seconds by which the clock of each further broker is wrong
-SLOW = 0.2  # seconds that a statement takes on a slow database: a client leaves meanwhile, and has come back before two more are over
+# Seconds of a statement on a slow database: in this time a client disconnects, and it retries within
+# twice the time.
+SLOW = 0.2
 
 _background: set[asyncio.Task[Any]] = set()
 
@@ -52,7 +54,7 @@ def use_broker_clock() -> None:
 
 
 def unordered_locks() -> None:
-    """Row by row, as if each had come in a call of its own."""
+    """Requeues row by row in random order, as if each row were a call of its own."""
     original = leases.requeue
 
     async def restore(db: Executor, lane: int, rows: Sequence[tuple[object, ...]], **rules: Any) -> list[SettledRow]:
@@ -159,7 +161,7 @@ def split_keyless_batches() -> None:
 
 
 def replay_in_two_transactions() -> None:
-    """In a replay into another queue, the dead letter is removed before the job is stored."""
+    """In a replay into another queue, removes the dead letter before the job is stored."""
 
     async def move(
         self: DeadLetterService,
@@ -185,7 +187,7 @@ def replay_in_two_transactions() -> None:
 
 
 def disable_synchronous_commit() -> None:
-    """In every session, because a session that notifies others flushes what was committed before it."""
+    """Sets it in every session, because a session that runs NOTIFY flushes earlier commits."""
     original = PrimaryConnector.connect
 
     async def connect(self: PrimaryConnector, dsn: str | None = None, **options: Any) -> Connection:
@@ -199,30 +201,30 @@ def no_retries() -> None:
     original = retry_decision._reason
 
     def reason(row: LeaseRow, lease_end: LeaseEnd, settings: Settings) -> str | None:
-        found = original(row, lease_end, settings)
-        return "attempts_exhausted" if lease_end.outcome == "fail" and found == "retry_backoff" else found
+        decided = original(row, lease_end, settings)
+        return "attempts_exhausted" if lease_end.outcome == "fail" and decided == "retry_backoff" else decided
 
     retry_decision._reason = reason
 
 
 def report_completions_as_lost() -> None:
-    """Every tenth completion is reported as lost, and was done."""
+    """Reports every tenth completion as lost, although it was done."""
     original = SettlementService._settle_lane
     numbers = count(1)
 
     async def settle_lane(self: SettlementService, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         results = await original(self, lane, items)
-        refused = [result.status == "settled" and next(numbers) % 10 == 0 for result in results]
+        lost = [result.status == "settled" and next(numbers) % 10 == 0 for result in results]
         return [
-            msgspec.structs.replace(result, status="lease_lost") if no else result
-            for result, no in zip(results, refused, strict=True)
+            msgspec.structs.replace(result, status="lease_lost") if is_lost else result
+            for result, is_lost in zip(results, lost, strict=True)
         ]
 
     SettlementService._settle_lane = settle_lane  # type: ignore[method-assign]
 
 
 def report_cancel_without_effect() -> None:
-    """A waiting job is reported as cancelled, and keeps waiting."""
+    """Reports a waiting job as cancelled, although it keeps waiting."""
     original = JobUpdater.cancel
 
     async def cancel(self: JobUpdater, job_id: UUID, reason: str | None) -> tuple[int, Job]:
@@ -249,10 +251,10 @@ def change_payload() -> None:
 
 
 def skip_unique_check() -> None:
-    async def nobody(*_: object) -> dict[UUID, UUID]:
+    async def no_holders(*_: object) -> dict[UUID, UUID]:
         return {}
 
-    uniqueness._holders = nobody  # type: ignore[assignment]
+    uniqueness._holders = no_holders  # type: ignore[assignment]
 
 
 def _start_in_background(work: Any) -> None:

@@ -1,4 +1,4 @@
-"""Handwritten records of the witness: the checker reports each invalid one, and accepts a similar valid one."""
+"""Handwritten audit logs: the checker reports each violation, and accepts a similar valid log."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def audited(history: HistoryBuilder) -> AuditedJob:
     return AuditedJob(history)
 
 
-def test_valid_record_passes(audited: AuditedJob) -> None:
+def test_valid_audit_log_has_no_violations(audited: AuditedJob) -> None:
     audited.enqueued(state="scheduled", run_at=START + 1).changed(1.5, "ready").claimed(2).requeued(13).claimed(14)
     audited.settled(15, "release", "ready", attempt=1).claimed(16).settled(
         17, "fail", "scheduled", run_at=START + 18
@@ -37,7 +37,7 @@ def test_valid_record_passes(audited: AuditedJob) -> None:
         ("running", "blocked"),
     ],
 )
-def test_transition_that_is_not_in_the_state_machine(audited: AuditedJob, old: str, new: str) -> None:
+def test_illegal_transition_is_reported(audited: AuditedJob, old: str, new: str) -> None:
     if old == "running":
         audited.enqueued().claimed(1)
     else:
@@ -48,32 +48,32 @@ def test_transition_that_is_not_in_the_state_machine(audited: AuditedJob, old: s
     ]
 
 
-def test_nothing_leaves_completed(audited: AuditedJob) -> None:
+def test_removal_of_a_completed_job_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1).completed(2).removed(3)
     assert audited.audit_violations()["W1"] == ["illegal transition: id-a completed -> nothing, change 5"]
 
 
-def test_completed_job_that_is_ready_again(audited: AuditedJob) -> None:
+def test_completed_job_that_becomes_ready_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1).completed(2)
     audited.changed(3, "ready", op="INSERT")
     assert "illegal transition: id-a completed -> ready, change 5" in audited.audit_violations()["W1"]
 
 
-def test_change_that_the_witness_did_not_record(audited: AuditedJob) -> None:
+def test_unrecorded_change_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1)
     audited.current["state"] = "scheduled"
     audited.changed(2, "ready", settled_as="")
     assert "unrecorded change: id-a was running, then scheduled" in audited.audit_violations()["W1"]
 
 
-def test_final_state_that_differs_from_the_last_recorded_one(audited: AuditedJob) -> None:
+def test_final_state_that_differs_from_the_last_record_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1).completed(2)
     audited.current["state"] = "cancelled"
     assert audited.audit_violations()["W1"] == ["id-a is cancelled at the end, last recorded as completed"]
 
 
 @pytest.mark.parametrize(("new", "found"), [("ready", True), ("cancelled", False)])
-def test_job_asked_to_stop_does_not_wait_again(audited: AuditedJob, new: str, *, found: bool) -> None:
+def test_job_with_requested_cancellation_is_not_requeued(audited: AuditedJob, new: str, *, found: bool) -> None:
     audited.enqueued().claimed(1)
     audited.history.cancel(1.5, "a", "running")
     audited.changed(1.55, "running", cancelling=True)
@@ -88,7 +88,7 @@ def test_job_asked_to_stop_does_not_wait_again(audited: AuditedJob, new: str, *,
 
 
 @pytest.mark.parametrize(
-    ("fields", "breach"),
+    ("fields", "violation"),
     [
         ({"token": "t1"}, "token was used before"),
         ({"deliveries": 3}, "delivery 1 -> 3"),
@@ -101,7 +101,7 @@ def test_claim_counts_once_with_a_new_token(audited: AuditedJob, fields: dict[st
     assert audited.audit_violations()["W2"][0] == f"{violation}: id-a, ready -> running, change 4"
 
 
-def test_lease_whose_token_changes_while_it_runs(audited: AuditedJob) -> None:
+def test_token_change_during_a_lease_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1).changed(2, "running", token="other")
     assert audited.audit_violations()["W2"] == ["token changed while running: id-a, running -> running, change 3"]
 
@@ -110,14 +110,14 @@ def test_lease_whose_token_changes_while_it_runs(audited: AuditedJob) -> None:
     ("outcome", "attempt", "found"),
     [("release", 1, True), ("release", 0, False), ("fail", 0, True), ("fail", 1, False)],
 )
-def test_only_release_and_snooze_give_an_attempt_back(
+def test_only_release_and_snooze_refund_an_attempt(
     audited: AuditedJob, outcome: str, attempt: int, *, found: bool
 ) -> None:
     audited.enqueued().claimed(1).settled(2, outcome, "ready", attempt=attempt)
     assert bool(audited.audit_violations().get("W2")) is found
 
 
-def test_replayed_dead_letter_keeps_no_attempts(audited: AuditedJob) -> None:
+def test_replayed_dead_letter_with_attempts_is_reported(audited: AuditedJob) -> None:
     audited.history.act(3, "replay", Item(id="id-a"))
     audited.enqueued().claimed(1).dead_lettered(2).replayed(3.05, attempt=1)
     assert audited.audit_violations() == {
@@ -125,11 +125,11 @@ def test_replayed_dead_letter_keeps_no_attempts(audited: AuditedJob) -> None:
     }
 
 
-# W3: why leases end
+# W3: ends of leases
 
 
 @pytest.mark.parametrize(("at", "found"), [(5, True), (12, False)])
-def test_lease_is_not_taken_back_before_its_end(audited: AuditedJob, at: float, *, found: bool) -> None:
+def test_lease_that_is_ended_early_is_reported(audited: AuditedJob, at: float, *, found: bool) -> None:
     audited.enqueued().claimed(1).requeued(at)
     assert audited.audit_violations() == ({"W3": ["lease ended 6.000 s early: id-a delivery 1"]} if found else {})
 
@@ -145,20 +145,20 @@ def test_run_is_not_stopped_before_its_timeout(audited: AuditedJob, deadline: fl
     assert ("W3" in audited.audit_violations()) is found
 
 
-def test_around_a_jump_of_the_clock_leases_end_early(audited: AuditedJob) -> None:
+def test_lease_may_end_early_around_a_clock_jump(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1)
     audited.history.jump(4, 3600)
     audited.requeued(5)
     assert audited.audit_violations() == {}
 
 
-def test_long_after_a_jump_leases_end_in_time(audited: AuditedJob) -> None:
+def test_lease_that_is_ended_early_long_after_a_clock_jump_is_reported(audited: AuditedJob) -> None:
     audited.history.jump(1, 3600)
     audited.enqueued(20).claimed(21, lease_until=START + 3631).requeued(25)
     assert audited.audit_violations()["W3"] == ["lease ended 6.000 s early: id-a delivery 1"]
 
 
-# W4: why jobs die
+# W4: dead letters
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_long_after_a_jump_leases_end_in_time(audited: AuditedJob) -> None:
         ("tired", {}, "that is not a known reason"),
     ],
 )
-def test_lease_that_runs_out_kills_for_a_reason(
+def test_dead_letter_after_lease_expiry_needs_a_valid_reason(
     audited: AuditedJob, reason: str, fields: dict[str, Any], found: str
 ) -> None:
     audited.enqueued().claimed(1).moved(12, "dead", reason=reason, **{"crashes": 1, **fields})
@@ -199,12 +199,12 @@ def test_undeliverable_after_many_deliveries(audited: AuditedJob) -> None:
 
 
 @pytest.mark.parametrize(("at", "found"), [(3, True), (6, False)])
-def test_job_is_not_made_ready_before_its_time(audited: AuditedJob, at: float, *, found: bool) -> None:
+def test_job_made_ready_before_run_at_is_reported(audited: AuditedJob, at: float, *, found: bool) -> None:
     audited.enqueued(state="scheduled", run_at=START + 5).changed(at, "ready")
     assert audited.audit_violations() == ({"W5": ["2.000 s early: id-a scheduled -> ready"]} if found else {})
 
 
-def test_job_that_is_stored_running_before_its_time(audited: AuditedJob) -> None:
+def test_job_stored_as_running_before_run_at_is_reported(audited: AuditedJob) -> None:
     audited.history.enqueue(0, "a")
     audited.changed(
         0.05,
@@ -247,7 +247,7 @@ def test_group_runs_at_most_max_running_per_group_jobs(
 
 
 @pytest.mark.parametrize(("ends", "found"), [(None, True), (0.5, False), (1.5, True)])
-def test_unique_key_has_one_live_job(history: HistoryBuilder, ends: float | None, *, found: bool) -> None:
+def test_unique_key_has_one_unfinished_job(history: HistoryBuilder, ends: float | None, *, found: bool) -> None:
     first, second = (AuditedJob(history, job, unique_key="u") for job in "ab")
     first.enqueued().claimed(0.2)
     if ends == 0.5:
@@ -258,22 +258,24 @@ def test_unique_key_has_one_live_job(history: HistoryBuilder, ends: float | None
     assert second.audit_violations().get("W6", []) == (["unique key u twice: id-a and id-b, change 3"] if found else [])
 
 
-# W7: answers
+# W7: responses
 
 
-def test_acknowledged_before_it_was_stored(audited: AuditedJob) -> None:
+def test_acknowledgement_before_storing_is_reported(audited: AuditedJob) -> None:
     audited.enqueued(0.5).claimed(1).completed(2)
     assert audited.audit_violations() == {"W7": ["acknowledged before it was stored: a (id-a)"]}
 
 
-def test_claimed_lease_that_is_not_stored(audited: AuditedJob) -> None:
+def test_lease_in_a_response_that_is_not_stored_is_reported(audited: AuditedJob) -> None:
     audited.enqueued()
     audited.history.claim(1, "a")
     assert audited.audit_violations() == {"W7": ["response has a lease that is not stored: id-a delivery 1"]}
 
 
 @pytest.mark.parametrize(("until", "found"), [(LEASE_SECONDS, False), (LEASE_SECONDS - 2, True)])
-def test_heartbeat_whose_extension_is_not_stored(audited: AuditedJob, until: float, *, found: bool) -> None:
+def test_extension_in_a_response_that_is_not_stored_is_reported(
+    audited: AuditedJob, until: float, *, found: bool
+) -> None:
     audited.enqueued().claimed(1)
     audited.history.heartbeat(2, "a")
     audited.changed(2.05, "running", lease_until=START + 2 + until)
@@ -282,14 +284,14 @@ def test_heartbeat_whose_extension_is_not_stored(audited: AuditedJob, until: flo
     )
 
 
-def test_acknowledged_settlement_that_is_not_stored(audited: AuditedJob) -> None:
+def test_acknowledged_settlement_that_is_not_stored_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1)
     audited.history.settle(2, "a")
     assert audited.audit_violations() == {"W7": ["response says settled, but it is not: complete of id-a delivery 1"]}
 
 
 @pytest.mark.parametrize(("kind", "found"), [("fail", True), ("info", False)])
-def test_refused_settlement_that_counts(audited: AuditedJob, kind: str, *, found: bool) -> None:
+def test_rejected_settlement_that_is_stored_is_reported(audited: AuditedJob, kind: str, *, found: bool) -> None:
     audited.enqueued().claimed(1)
     audited.history.settle(1.95, "a", kind=kind, code="lease_lost")  # type: ignore[arg-type]
     audited.moved(2, "completed", settled_as="complete")
@@ -299,7 +301,7 @@ def test_refused_settlement_that_counts(audited: AuditedJob, kind: str, *, found
 
 
 @pytest.mark.parametrize(("reported", "found"), [("dead", True), ("scheduled", False)])
-def test_answer_names_the_state_that_is_stored(audited: AuditedJob, reported: str, *, found: bool) -> None:
+def test_state_in_a_response_equals_the_stored_state(audited: AuditedJob, reported: str, *, found: bool) -> None:
     audited.enqueued().claimed(1)
     audited.history.settle(1.95, "a", "fail", state=reported)
     audited.changed(2, "scheduled", settled_as="fail", lease_until=0.0)
@@ -308,20 +310,20 @@ def test_answer_names_the_state_that_is_stored(audited: AuditedJob, reported: st
     )
 
 
-def test_settlement_that_was_done_only_after_its_answer(audited: AuditedJob) -> None:
+def test_settlement_stored_after_its_response_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1)
     audited.history.settle(2, "a")
     audited.moved(2.5, "completed", settled_as="complete")
     assert len(audited.audit_violations()["W7"]) == 2
 
 
-def test_cancel_that_changed_nothing(audited: AuditedJob) -> None:
+def test_acknowledged_cancel_without_effect_is_reported(audited: AuditedJob) -> None:
     audited.enqueued()
     audited.history.cancel(1, "a")
     assert audited.audit_violations() == {"W7": ["response says cancelled, but it is not: id-a"]}
 
 
-def test_job_cancelled_before_the_request(audited: AuditedJob) -> None:
+def test_cancellation_before_the_request_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().moved(1, "cancelled", reason="cancelled_by_user")
     audited.history.cancel(2, "a", kind="info")
     assert audited.audit_violations() == {"W7": ["cancelled before the request: id-a"]}

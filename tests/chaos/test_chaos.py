@@ -1,11 +1,11 @@
-"""The short form: 20,000 jobs and every nemesis at least once, on three brokers. `-s` shows its table."""
+"""The short form: 20,000 jobs and every nemesis at least once, on three brokers. `-s` prints the table."""
 
 from tests.chaos.harness import run
 from tests.chaos.nemeses import SHORT
 from tests.chaos.options import Options
 
 
-def test_nothing_is_lost_whatever_happens() -> None:
+def test_run_with_all_nemeses_has_no_violations() -> None:
     summary = run(Options())
     print(f"\n{summary.table()}")
     assert summary.injected == set(SHORT)

@@ -1,4 +1,4 @@
-"""The run's Postgres: what the checker reads from it survives a kill -9."""
+"""The Postgres of a run: the data that the checker reads survives kill -9."""
 
 import asyncio
 import signal
@@ -40,7 +40,7 @@ def postgres(tmp_path: Path) -> Iterator[Postgres]:
 
 
 async def deadlock(dsn: str) -> None:
-    """Two sessions lock two rows in opposite orders; Postgres ends one of them."""
+    """Two sessions lock two rows in opposite order; Postgres terminates one of them."""
     sessions = [await asyncpg.connect(dsn) for _ in range(2)]
     for session, lane in zip(sessions, (1, 2), strict=True):
         await session.execute(f"BEGIN; SELECT FROM gates WHERE lane = {lane} FOR UPDATE")
@@ -54,7 +54,7 @@ async def deadlock(dsn: str) -> None:
         session.terminate()
 
 
-def test_deadlocks_and_transitions_outlive_a_crash(postgres: Postgres) -> None:
+def test_deadlock_count_and_audit_log_survive_a_crash(postgres: Postgres) -> None:
     postgres.execute("INSERT INTO gates (lane) VALUES (1), (2)")
     asyncio.run(deadlock(postgres.dsn))
     for statement in (f"BEGIN; {INSERT}; ROLLBACK", INSERT, CLAIM, "UPDATE jobs SET progress = '{}'", COMPLETE):

@@ -1,4 +1,4 @@
-"""Each of I8 to I12 is shown a history that breaks it."""
+"""Each of the invariants I8 to I12 reports a history that violates it."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.chaos.workload import FIFO
 # I8: order
 
 
-def urgent_passed_over(history: HistoryBuilder) -> HistoryBuilder:
+def pass_over_urgent_job(history: HistoryBuilder) -> HistoryBuilder:
     history.enqueue(0, "low", key="k1")
     history.enqueue(0, "urgent", key="k2", priority=5)
     history.complete_job("low", 3)
@@ -19,16 +19,16 @@ def urgent_passed_over(history: HistoryBuilder) -> HistoryBuilder:
     return history
 
 
-def test_i8_an_urgent_job_is_passed_over(history: HistoryBuilder) -> None:
-    assert urgent_passed_over(history).violations()["I8"] == ["passed over: id-urgent for 2.9 s by id-low in work"]
+def test_i8_reports_passed_over_urgent_job(history: HistoryBuilder) -> None:
+    assert pass_over_urgent_job(history).violations()["I8"] == ["passed over: id-urgent for 2.9 s by id-low in work"]
 
 
-def test_i8_while_something_is_wrong_it_may_be(history: HistoryBuilder) -> None:
+def test_i8_allows_passing_over_during_a_fault(history: HistoryBuilder) -> None:
     history.faults.append(Fault("postgres_stop", START + 1, START + 2, [0]))
-    assert urgent_passed_over(history).violations() == {}
+    assert pass_over_urgent_job(history).violations() == {}
 
 
-def test_i8_an_old_job_is_passed_over(history: HistoryBuilder) -> None:
+def test_i8_reports_passed_over_old_job(history: HistoryBuilder) -> None:
     history.enqueue(0, "old", key="k1")
     history.enqueue(5, "young", key="k2")
     history.complete_job("young", 8)
@@ -36,7 +36,7 @@ def test_i8_an_old_job_is_passed_over(history: HistoryBuilder) -> None:
     assert len(history.violations()["I8"]) == 1
 
 
-def test_i8_where_one_consumer_is_alone_nothing_is_passed_over_at_all(history: HistoryBuilder) -> None:
+def test_i8_allows_no_passing_over_with_a_single_consumer(history: HistoryBuilder) -> None:
     history.enqueue(0, "first", key="k1", queue=FIFO)
     history.enqueue(0.2, "second", key="k2", queue=FIFO)
     history.complete_job("second", 0.4, queue=FIFO)
@@ -44,33 +44,33 @@ def test_i8_where_one_consumer_is_alone_nothing_is_passed_over_at_all(history: H
     assert history.violations()["I8"] == ["passed over: id-first for 0.3 s by id-second in fifo"]
 
 
-# I9: an end
+# I9: all jobs finish
 
 
-def test_i9_statistics_that_are_off(enqueued: HistoryBuilder) -> None:
-    enqueued.complete_job("a", 1)
-    assert enqueued.violations(stats={"completed": 2})["I9"] == ["statistics report 2 completed, the tables have 1"]
+def test_i9_reports_wrong_statistics(one_job: HistoryBuilder) -> None:
+    one_job.complete_job("a", 1)
+    assert one_job.violations(stats={"completed": 2})["I9"] == ["statistics report 2 completed, the tables have 1"]
 
 
-def test_i9_a_run_that_does_not_come_to_an_end(enqueued: HistoryBuilder) -> None:
-    enqueued.store("a", "ready")
-    assert enqueued.violations(drained=False)["I9"] == ["not finished in time: {'ready': 1}"]
+def test_i9_reports_unfinished_jobs_after_the_drain(one_job: HistoryBuilder) -> None:
+    one_job.store("a", "ready")
+    assert one_job.violations(drained=False)["I9"] == ["not finished in time: {'ready': 1}"]
 
 
-def test_i9_brokers_that_lock_in_different_orders(enqueued: HistoryBuilder) -> None:
-    enqueued.complete_job("a", 1)
-    assert enqueued.violations(deadlocks=3)["I9"] == ["deadlocks: 3"]
+def test_i9_reports_deadlocks(one_job: HistoryBuilder) -> None:
+    one_job.complete_job("a", 1)
+    assert one_job.violations(deadlocks=3)["I9"] == ["deadlocks: 3"]
 
 
-def test_i9_a_broker_that_does_not_end(enqueued: HistoryBuilder) -> None:
-    enqueued.complete_job("a", 1)
-    assert enqueued.violations(hung_brokers=1)["I9"] == ["1 brokers did not exit on SIGTERM"]
+def test_i9_reports_broker_that_does_not_exit(one_job: HistoryBuilder) -> None:
+    one_job.complete_job("a", 1)
+    assert one_job.violations(hung_brokers=1)["I9"] == ["1 brokers did not exit on SIGTERM"]
 
 
 # I10: unknown outcomes resolve
 
 
-def test_i10_a_repeated_claim_that_gets_others(history: HistoryBuilder) -> None:
+def test_i10_reports_repeated_claim_with_other_jobs(history: HistoryBuilder) -> None:
     history.enqueue(0, "a", "b")
     history.claim(1, "a", key="c")
     history.claim(2, "b", key="c")
@@ -81,42 +81,42 @@ def test_i10_a_repeated_claim_that_gets_others(history: HistoryBuilder) -> None:
     assert history.violations()["I10"] == ["claim c: repeated, but got other jobs: ['id-b']"]
 
 
-def test_i10_a_repeated_claim_that_forgets(enqueued: HistoryBuilder) -> None:
-    enqueued.claim(1, "a", key="c")
-    enqueued.claim_nothing(2, key="c")
-    enqueued.settle(3, "a")
-    enqueued.store("a")
-    assert enqueued.violations()["I10"] == ["claim c: repeated, but id-a is missing"]
+def test_i10_reports_repeated_claim_with_a_missing_job(one_job: HistoryBuilder) -> None:
+    one_job.claim(1, "a", key="c")
+    one_job.claim_nothing(2, key="c")
+    one_job.settle(3, "a")
+    one_job.store("a")
+    assert one_job.violations()["I10"] == ["claim c: repeated, but id-a is missing"]
 
 
-def test_i10_not_done_that_was_done(enqueued: HistoryBuilder) -> None:
-    enqueued.claim(1, "a")
-    enqueued.settle(2, "a", kind="fail", code="database_unavailable")
-    enqueued.settle(3, "a", status="already_settled")
-    enqueued.store("a")
-    assert enqueued.violations()["I10"] == ["reported as not done, but it was done: complete of id-a delivery 1"]
+def test_i10_reports_not_done_settlement_that_was_done(one_job: HistoryBuilder) -> None:
+    one_job.claim(1, "a")
+    one_job.settle(2, "a", kind="fail", code="database_unavailable")
+    one_job.settle(3, "a", status="already_settled")
+    one_job.store("a")
+    assert one_job.violations()["I10"] == ["reported as not done, but it was done: complete of id-a delivery 1"]
 
 
-def test_i10_an_answer_that_changes_its_mind(enqueued: HistoryBuilder) -> None:
-    enqueued.complete_job("a", 1)
-    enqueued.settle(3, "a", kind="fail", code="lease_lost")
-    assert enqueued.violations()["I10"] == ["settled, then lost: complete of id-a delivery 1"]
+def test_i10_reports_settled_then_lost(one_job: HistoryBuilder) -> None:
+    one_job.complete_job("a", 1)
+    one_job.settle(3, "a", kind="fail", code="lease_lost")
+    assert one_job.violations()["I10"] == ["settled, then lost: complete of id-a delivery 1"]
 
 
-def test_i10_lost_and_then_accepted(enqueued: HistoryBuilder) -> None:
-    enqueued.claim(1, "a")
-    enqueued.settle(2, "a", kind="fail", code="lease_lost")
-    enqueued.settle(3, "a")
-    enqueued.store("a")
-    assert enqueued.violations()["I10"] == ["lost, then settled: complete of id-a delivery 1"]
+def test_i10_reports_lost_then_settled(one_job: HistoryBuilder) -> None:
+    one_job.claim(1, "a")
+    one_job.settle(2, "a", kind="fail", code="lease_lost")
+    one_job.settle(3, "a")
+    one_job.store("a")
+    assert one_job.violations()["I10"] == ["lost, then settled: complete of id-a delivery 1"]
 
 
-def test_i10_a_call_that_is_never_resolved(history: HistoryBuilder) -> None:
+def test_i10_reports_call_that_never_succeeds(history: HistoryBuilder) -> None:
     history.enqueue(0, "a", kind="info")
     assert history.violations()["I10"] == ["never resolved: k"]
 
 
-def test_i10_a_job_older_than_the_word_that_there_was_none(history: HistoryBuilder) -> None:
+def test_i10_reports_job_created_before_a_not_done_response(history: HistoryBuilder) -> None:
     milliseconds = int((START + 0.02) * 1000)
     stamp = f"{milliseconds:012x}"
     id = f"{stamp[:8]}-{stamp[8:]}-7000-8000-000000000000"
@@ -127,26 +127,26 @@ def test_i10_a_job_older_than_the_word_that_there_was_none(history: HistoryBuild
     assert history.violations()["I10"] == ["reported as not done, but it was done: k, 0.080 s before"]
 
 
-# I11: nothing early
+# I11: no early runs
 
 
-def test_i11_a_delayed_job_that_runs_early(history: HistoryBuilder) -> None:
+def test_i11_reports_early_delivery_of_a_delayed_job(history: HistoryBuilder) -> None:
     history.enqueue(0, "a", run_at=START + 5)
     history.complete_job("a", 1)
     assert history.violations()["I11"] == ["early by 3.900 s: id-a delivery 1"]
 
 
-def test_i11_a_retry_that_runs_early(enqueued: HistoryBuilder) -> None:
-    enqueued.claim(1, "a")
-    enqueued.settle(2, "a", "fail", run_at=START + 9)
-    enqueued.claim(3, "a", delivery=2)
-    enqueued.settle(4, "a", delivery=2)
-    enqueued.store("a")
-    assert enqueued.violations()["I11"] == ["early by 5.900 s: id-a delivery 2"]
+def test_i11_reports_early_retry(one_job: HistoryBuilder) -> None:
+    one_job.claim(1, "a")
+    one_job.settle(2, "a", "fail", run_at=START + 9)
+    one_job.claim(3, "a", delivery=2)
+    one_job.settle(4, "a", delivery=2)
+    one_job.store("a")
+    assert one_job.violations()["I11"] == ["early by 5.900 s: id-a delivery 2"]
 
 
 @pytest.mark.parametrize("jobs", [9, 11])
-def test_i11_a_run_missed_or_fired_twice(history: HistoryBuilder, jobs: int) -> None:
+def test_i11_reports_missed_or_duplicate_schedule_run(history: HistoryBuilder, jobs: int) -> None:
     history.schedule_runs.append(ScheduleRuns("every-second", runs=10, jobs=jobs))
     assert history.violations()["I11"] == [f"{jobs} jobs of 10 runs: every-second"]
 
@@ -154,30 +154,30 @@ def test_i11_a_run_missed_or_fired_twice(history: HistoryBuilder, jobs: int) -> 
 # I12: counts
 
 
-def test_i12_a_job_that_nobody_completed(enqueued: HistoryBuilder) -> None:
-    enqueued.claim(1, "a")
-    enqueued.settle(2, "a", "fail", kind="info")
-    enqueued.store("a")
-    assert enqueued.violations()["I12"] == ["completed without a completion: id-a"]
+def test_i12_reports_completed_job_without_completion(one_job: HistoryBuilder) -> None:
+    one_job.claim(1, "a")
+    one_job.settle(2, "a", "fail", kind="info")
+    one_job.store("a")
+    assert one_job.violations()["I12"] == ["completed without a completion: id-a"]
 
 
-def test_i12_the_api_and_the_database_disagree(enqueued: HistoryBuilder) -> None:
-    enqueued.complete_job("a", 1)
-    assert enqueued.violations(api_states={"id-a": "ready"})["I12"] == [
+def test_i12_reports_different_states_in_api_and_database(one_job: HistoryBuilder) -> None:
+    one_job.complete_job("a", 1)
+    assert one_job.violations(api_states={"id-a": "ready"})["I12"] == [
         "the API reports ready for id-a, the database completed"
     ]
 
 
-def test_i12_a_job_that_nobody_was_told_of(history: HistoryBuilder) -> None:
+def test_i12_reports_stored_job_without_acknowledgement(history: HistoryBuilder) -> None:
     history.enqueue(0, "a", kind="info")
     history.complete_job("a", 1)
     assert history.violations()["I12"] == ["stored, but never reported: id-a"]
 
 
-# Not an invariant: why jobs were handed out again
+# Causes of redeliveries (not an invariant)
 
 
-def test_every_redelivery_has_its_cause(history: HistoryBuilder) -> None:
+def test_every_redelivery_is_counted_under_its_cause(history: HistoryBuilder) -> None:
     history.enqueue(0, "a")
     history.claim(1, "a", delivery=2)
     history.settle(2, "a", "release", delivery=2)

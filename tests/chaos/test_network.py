@@ -1,4 +1,4 @@
-"""The network of a run does what its nemeses say: shown on an echo behind it."""
+"""The proxy of a run implements its fault modes: tested with an echo server behind it."""
 
 import socket
 import threading
@@ -10,11 +10,11 @@ import pytest
 from tests.chaos.cluster import Network
 from tests.ports import free_ports
 
-TIMEOUT_SECONDS = 0.3  # seconds in which an answer that can come would be there
+TIMEOUT_SECONDS = 0.3  # seconds in which a response that is not held back would arrive
 
 
 class Echo:
-    """What arrives goes back, and is remembered."""
+    """An echo server that records whether it received data."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -25,16 +25,16 @@ class Echo:
     def _accept(self) -> None:
         while True:
             try:
-                there, _ = self._listener.accept()
+                connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._answer, args=(there,), daemon=True).start()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
-    def _answer(self, there: socket.socket) -> None:
-        with there:
-            while data := there.recv(100):
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(100):
                 self.received.set()
-                there.sendall(data)
+                connection.sendall(data)
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -57,21 +57,21 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 @pytest.fixture
 def client(echo: Echo, network: Network) -> Iterator[socket.socket]:
-    """One that has been answered once."""
+    """A client that has received a response once."""
     (port,) = free_ports(1)
     network.open_link("leg", str(port), str(echo.port))
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
-        assert ask(client) == b"hello"
+        assert exchange(client) == b"hello"
         echo.received.clear()
         yield client
 
 
-def ask(client: socket.socket) -> bytes:
+def exchange(client: socket.socket) -> bytes:
     client.sendall(b"hello")
     return client.recv(100)
 
 
-def test_with_lost_replies_the_request_arrives_and_the_answer_does_not(
+def test_lost_replies_forwards_requests_and_drops_responses(
     client: socket.socket, echo: Echo, network: Network
 ) -> None:
     network.set_mode(["leg"], "lost_replies")
@@ -85,7 +85,7 @@ def test_with_lost_replies_the_request_arrives_and_the_answer_does_not(
     assert client.recv(100) == b""
 
 
-def test_what_a_black_hole_holds_back_may_arrive_late(client: socket.socket, echo: Echo, network: Network) -> None:
+def test_data_held_back_by_a_black_hole_may_arrive_late(client: socket.socket, echo: Echo, network: Network) -> None:
     network.set_mode(["leg"], "black_hole")
     client.sendall(b"hello")
     assert not echo.received.wait(TIMEOUT_SECONDS)
@@ -93,26 +93,26 @@ def test_what_a_black_hole_holds_back_may_arrive_late(client: socket.socket, ech
     assert client.recv(100) == b"hello"
 
 
-def test_or_never(client: socket.socket, echo: Echo, network: Network) -> None:
+def test_data_held_back_by_a_black_hole_may_never_arrive(client: socket.socket, echo: Echo, network: Network) -> None:
     network.set_mode(["leg"], "black_hole")
     client.sendall(b"hello")
     network.set_mode(["leg"], "open")
-    assert died(client)
+    assert is_reset(client)
     assert not echo.received.is_set()
 
 
-def test_a_cut_ends_connections_and_lets_none_begin(client: socket.socket, echo: Echo, network: Network) -> None:
-    way = client.getpeername()
+def test_cut_resets_connections_and_refuses_new_ones(client: socket.socket, echo: Echo, network: Network) -> None:
+    address = client.getpeername()
     network.set_mode(["leg"], "cut")
-    assert died(client)
-    with socket.create_connection(way, timeout=20) as another:
-        assert died(another)
+    assert is_reset(client)
+    with socket.create_connection(address, timeout=20) as another:
+        assert is_reset(another)
     network.set_mode(["leg"], "open")
-    with socket.create_connection(way, timeout=20) as another:
-        assert ask(another) == b"hello"
+    with socket.create_connection(address, timeout=20) as another:
+        assert exchange(another) == b"hello"
 
 
-def died(client: socket.socket) -> bool:
+def is_reset(client: socket.socket) -> bool:
     try:
         return client.recv(100) == b""
     except ConnectionResetError:

@@ -1,4 +1,5 @@
-"""Histories of batches, purges, replays, dependencies, pauses, rates and API keys: invalid ones are reported, valid ones pass."""
+"""Histories with batches, purges, replays, dependencies, pauses, rate limits and API keys: violations
+are reported, valid histories pass."""
 
 import pytest
 
@@ -7,7 +8,7 @@ from tests.chaos.audited_job import AuditedJob
 from tests.chaos.history_builder import START, HistoryBuilder
 from tests.chaos.workload import PAUSED
 
-# Whole or not at all
+# Atomic calls
 
 
 @pytest.mark.parametrize(("later", "found"), [(0.0, []), (0.2, ["stored in 2 transactions: k"])])
@@ -93,7 +94,7 @@ def test_child_is_cancelled_with_a_failed_parent_only(history: HistoryBuilder, *
     assert child.audit_violations().get("W8", []) == ([] if dies else ["cancelled, but no parent has failed: id-child"])
 
 
-# Rates
+# Rate limits
 
 
 @pytest.mark.parametrize(("last", "found"), [(1.5, True), (2.5, False)])
@@ -112,18 +113,16 @@ def test_queue_delivers_no_more_than_its_rate(history: HistoryBuilder, last: flo
 @pytest.mark.parametrize(
     ("claimed", "resumed", "found"), [(2, 3, True), (1.2, 3, False), (2, 2.05, False), (4, 3, False)]
 )
-def test_paused_queue_delivers_nothing(
-    enqueued: HistoryBuilder, claimed: float, resumed: float, *, found: bool
-) -> None:
-    enqueued.act(1, "pause", queue=PAUSED)
-    enqueued.act(resumed, "resume", queue=PAUSED)
-    enqueued.complete_job("a", claimed, queue=PAUSED)
-    assert enqueued.violations() == ({"I14": ["delivered while paused was paused: id-a delivery 1"]} if found else {})
+def test_paused_queue_delivers_nothing(one_job: HistoryBuilder, claimed: float, resumed: float, *, found: bool) -> None:
+    one_job.act(1, "pause", queue=PAUSED)
+    one_job.act(resumed, "resume", queue=PAUSED)
+    one_job.complete_job("a", claimed, queue=PAUSED)
+    assert one_job.violations() == ({"I14": ["delivered while paused was paused: id-a delivery 1"]} if found else {})
 
 
 @pytest.mark.parametrize(("at", "caller", "found"), [(2, "old", True), (1.2, "old", False), (2, "new", False)])
-def test_revoked_api_key_is_refused(enqueued: HistoryBuilder, at: float, caller: str, *, found: bool) -> None:
-    enqueued.act(1, "revoke", Item(id="old"))
-    enqueued.act(at, "letters", caller=caller)
-    enqueued.complete_job("a", 3)
-    assert bool(enqueued.violations().get("I14")) is found
+def test_revoked_api_key_is_rejected(one_job: HistoryBuilder, at: float, caller: str, *, found: bool) -> None:
+    one_job.act(1, "revoke", Item(id="old"))
+    one_job.act(at, "letters", caller=caller)
+    one_job.complete_job("a", 3)
+    assert bool(one_job.violations().get("I14")) is found

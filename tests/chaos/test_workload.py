@@ -1,4 +1,4 @@
-"""The jobs of a run: the same for the same seed, and with every feature of the broker in a small share."""
+"""The jobs of a run: equal for equal seeds, with a small share for every feature of the broker."""
 
 from collections import Counter
 
@@ -21,11 +21,11 @@ SENT = {
 
 
 def sent_by(options: Options) -> list[list[Json]]:
-    """The jobs that the first producer sends, by call."""
+    """Returns the jobs of the first producer, by call."""
     return [jobs_of(options, 0, call, size) for call, size in enumerate(batch_sizes(options, 0))]
 
 
-def test_same_seed_sends_the_same_jobs_but_for_their_instants() -> None:
+def test_same_seed_sends_the_same_jobs_except_for_their_times() -> None:
     first, again, other = ([_without_instants(call) for call in sent_by(Options(seed=seed))] for seed in (7, 7, 8))
     assert first == again
     assert first != other
@@ -47,7 +47,7 @@ def test_every_feature_has_a_small_share_of_the_jobs() -> None:
     assert replaced
 
 
-def test_calls_are_made_with_a_key_without_one_and_by_sql() -> None:
+def test_calls_have_a_key_or_no_key_or_are_sql() -> None:
     options = Options()
     ways = Counter(enqueue_mode(options, 0, call) for call in range(1000))
     assert ways["keyed"] > 800
