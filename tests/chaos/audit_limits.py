@@ -9,10 +9,10 @@ and never higher. The rate is counted by `started_at`, which the broker reads un
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from tests.chaos.audit_log import AuditRow
 from tests.chaos.facts import Facts
 from tests.chaos.final_state import QueueLimits
 from tests.chaos.transitions import GONE, Transition
-from tests.chaos.audit_log import AuditRow
 
 LIVE = ("scheduled", "blocked", "ready", "parked", "running")
 
@@ -36,7 +36,8 @@ def _rates(facts: Facts) -> list[str]:
         for first, row in zip(started, started[rules.rate.limit :], strict=False):
             if row.started_at - first.started_at < rules.rate.per_seconds:
                 found.append(
-                    f"more than {rules.rate.limit} in {rules.rate.per_seconds} s in {rules.name}: {row.id}, change {row.n}"
+                    f"more than {rules.rate.limit} in {rules.rate.per_seconds} s in {rules.name}: "
+                    f"{row.id}, change {row.n}"
                 )
     return found
 

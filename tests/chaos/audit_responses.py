@@ -43,7 +43,10 @@ def _leases(facts: Facts) -> Iterator[str]:
         if row is None or row.at > lease.t1:
             yield f"response has a lease that is not stored: {lease.job} delivery {lease.deliveries}"
         elif (row.deliveries, row.attempt) != (lease.deliveries, lease.attempt):
-            yield f"response has delivery {lease.deliveries}, attempt {lease.attempt}, stored {row.deliveries}, {row.attempt}: {lease.job}"
+            yield (
+                f"response has delivery {lease.deliveries}, attempt {lease.attempt}, "
+                f"stored {row.deliveries}, {row.attempt}: {lease.job}"
+            )
         for lease_call in lease.lease_calls:
             if lease_call.f == "heartbeat" and lease_call.accepted and not _extended(until[key], lease_call):
                 yield f"response has an extension that is not stored: {lease.job} delivery {lease.deliveries}"
@@ -73,13 +76,18 @@ def _settlements(facts: Facts) -> Iterator[str]:
             if not lease_call.accepted:
                 continue
             if step is None or not _matches(step, lease_call):
-                yield f"response says {lease_call.item.status}, but it is not: {lease_call.item.outcome} of {lease.job} delivery {lease.deliveries}"
+                yield (
+                    f"response says {lease_call.item.status}, but it is not: "
+                    f"{lease_call.item.outcome} of {lease.job} delivery {lease.deliveries}"
+                )
             elif (
                 lease_call.item.state
                 and lease_call.item.status == "settled"
                 and lease_call.item.state != step.new.replace("parked", "ready")
             ):
-                yield f"response says {lease_call.item.state}, stored {step.new}: {lease.job} delivery {lease.deliveries}"
+                yield (
+                    f"response says {lease_call.item.state}, stored {step.new}: {lease.job} delivery {lease.deliveries}"
+                )
 
 
 def _matches(step: Transition, lease_call: LeaseCall) -> bool:

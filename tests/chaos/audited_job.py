@@ -3,8 +3,8 @@
 from typing import Any
 
 from tests.chaos.checker import Violations
-from tests.chaos.final_state import RateLimit, QueueLimits
-from tests.chaos.history_builder import START, LEASE_SECONDS, HistoryBuilder
+from tests.chaos.final_state import QueueLimits, RateLimit
+from tests.chaos.history_builder import LEASE_SECONDS, START, HistoryBuilder
 
 QUEUES = {
     1: QueueLimits(name="work"),

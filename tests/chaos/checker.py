@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from tests.chaos import (
+    audit_atomicity,
+    audit_limits,
+    audit_responses,
     end_causes,
     liveness,
     queue_rules,
     safety,
     transition_rules,
-    audit_responses,
-    audit_atomicity,
-    audit_limits,
 )
 from tests.chaos.facts import Facts
 

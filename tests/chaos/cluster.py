@@ -16,7 +16,7 @@ import msgspec
 from tests.chaos.database import Postgres
 from tests.chaos.fork_server import ChildProcess, ForkServer
 from tests.chaos.options import Options, to_json
-from tests.chaos.proxy import Mode, Command
+from tests.chaos.proxy import Command, Mode
 from tests.chaos.standby import ReplicatedPostgres
 from tests.chaos.workload import QUEUES, SCHEDULES, WORK
 from tests.ports import free_ports

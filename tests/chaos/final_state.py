@@ -8,23 +8,25 @@ import msgspec
 
 from tests.api import Json
 from tests.chaos import audit_log
+from tests.chaos.audit_log import AuditRow
 from tests.chaos.cluster import Cluster
 from tests.chaos.history import payload_hash
-from tests.chaos.audit_log import AuditRow
 from tests.chaos.workload import SCHEDULES
 
 COLUMNS = "id, payload, deliveries, attempt, max_attempts, unique_key, schedule, crashes, replayed_from"
 ALL_JOBS = f"""
-SELECT state, coalesce(state_reason, '') AS reason, NULL::text AS result, NULL::timestamptz AS ended, {COLUMNS} FROM jobs
+SELECT state, coalesce(state_reason, '') AS reason, NULL::text AS result, NULL::timestamptz AS ended, {COLUMNS}
+FROM jobs
 UNION ALL
 SELECT state, coalesce(state_reason, ''), result, finished_at, {COLUMNS} FROM finished_jobs
 UNION ALL
 SELECT 'dead', reason, NULL, dead_at, {COLUMNS} FROM dead_letters
 """
 # One statement has one snapshot: the next run of each schedule, and the jobs of its past runs.
-TICKS = """
+SCHEDULE_RUNS = """
 SELECT schedules.name, schedules.created_at, schedules.next_run_at,
-    (SELECT count(*) FROM jobs WHERE schedule = schedules.name) + (SELECT count(*) FROM finished_jobs WHERE schedule = schedules.name)
+    (SELECT count(*) FROM jobs WHERE schedule = schedules.name)
+    + (SELECT count(*) FROM finished_jobs WHERE schedule = schedules.name)
     + (SELECT count(*) FROM dead_letters WHERE schedule = schedules.name) AS jobs
 FROM schedules
 """
@@ -91,7 +93,7 @@ def pause_schedules(cluster: Cluster) -> list[ScheduleRuns]:
     """Counts the runs of the schedules, then pauses them: otherwise the run would never drain."""
     if not cluster.options.schedules:
         return []
-    rows = cluster.postgres.rows(TICKS)
+    rows = cluster.postgres.rows(SCHEDULE_RUNS)
     with cluster.http() as http:
         for name in SCHEDULES:
             for _ in range(50):

@@ -5,12 +5,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tests.chaos.audit_log import AuditRow
 from tests.chaos.checker import Violations, check
 from tests.chaos.facts import Facts, Fault
-from tests.chaos.final_state import FinalState, StoredJob, ScheduleRuns
+from tests.chaos.final_state import FinalState, ScheduleRuns, StoredJob
 from tests.chaos.history import Item, Kind, Op
 from tests.chaos.options import Options
-from tests.chaos.audit_log import AuditRow
 from tests.chaos.workload import WORK
 
 LEASE_SECONDS = 10.0

@@ -9,7 +9,7 @@ from uuid import UUID
 from app.db.lanes import created_at
 from tests.chaos.facts import CLOCK_TOLERANCE, Facts, Lease, LeaseCall
 from tests.chaos.history import DEFERRED, Op
-from tests.chaos.workload import LIMITED, FIFO, WORK
+from tests.chaos.workload import FIFO, LIMITED, WORK
 
 SETTLED = ("settled", "already_settled")
 RESCUE_SECONDS = 3.0  # seconds after which an expired lease must have ended; brokers scan several times a second

@@ -230,7 +230,8 @@ MUTANTS = {
                 leases.SQL,
                 "expired_leases",
                 "lease_expires_at <= $2",
-                "lease_expires_at <= $2 AND NOT EXISTS (SELECT FROM queues WHERE id = lane >> 8 AND paused_at IS NOT NULL)",
+                "lease_expires_at <= $2 AND NOT EXISTS"
+                " (SELECT FROM queues WHERE id = lane >> 8 AND paused_at IS NOT NULL)",
             ),
         ),
         expected_text="was not ended",

@@ -118,14 +118,15 @@ def mutant_runs(names: list[str]) -> list[tuple[str, str]]:
 def line(outcomes: list[Outcome]) -> str:
     first = outcomes[0]
     invariants = "/".join(MUTANTS[first.name].invariants) if first.name else ""
-    violations = f"{'caught' if first.name else 'clean'} {sum(outcome.is_as_expected for outcome in outcomes)} of {len(outcomes)}"
+    expected = sum(outcome.is_as_expected for outcome in outcomes)
+    result = f"{'found' if first.name else 'clean'} {expected} of {len(outcomes)}"
     seconds = "/".join(f"{outcome.seconds:.0f}" for outcome in outcomes)
     sentence = next((outcome.sentences[0] for outcome in outcomes if outcome.sentences), "")
     columns = (
         first.name or "(no bug)",
         ", ".join(SITUATIONS[first.situation].nemeses),
         invariants,
-        violations,
+        result,
         seconds,
         sentence[:90],
     )

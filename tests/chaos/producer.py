@@ -6,11 +6,11 @@ import random
 from pathlib import Path
 
 from tests.api import Json
-from tests.chaos.client import Response, ApiKeys, Client, pause
+from tests.chaos.client import ApiKeys, Client, Response, pause
 from tests.chaos.history import History, Item, now
 from tests.chaos.options import Options, from_json
 from tests.chaos.sql_producer import SqlProducer
-from tests.chaos.workload import item_of, jobs_of, batch_sizes, enqueue_mode
+from tests.chaos.workload import batch_sizes, enqueue_mode, item_of, jobs_of
 
 REPEATED_CALLS = 0.02  # share of acknowledged calls that are repeated anyway
 MAX_CONCURRENT_CALLS = 4

@@ -5,11 +5,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.redelivery_causes import redelivery_causes
 from tests.chaos.checker import Violations
 from tests.chaos.facts import Facts, Fault
 from tests.chaos.history import Op
 from tests.chaos.options import Options
+from tests.chaos.redelivery_causes import redelivery_causes
 
 MAX_SHOWN = 5  # sentences per invariant
 
@@ -44,7 +44,7 @@ def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> 
         facts.final_state,
         redelivery_causes(facts),
     )
-    back = sorted(recoveries(faults, ops))
+    recovery_times = sorted(recoveries(faults, ops))
     injected = {name for fault in faults for name in fault.name.split("+")}
     figures = {
         "jobs": f"{len(final_state.stored):,}",
@@ -58,8 +58,12 @@ def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> 
             sum(map(len, found.values())) - sum(count(found, name) for name in ("I1", "I3", "I4", "I5"))
         ),
         "redelivered": f"{sum(causes.values()):,} times ({format_causes(causes)})",
-        "unknown outcomes": f"{sum(op.type == 'info' for op in ops):,} of {sum(op.type != 'invoke' for op in ops):,} calls",
-        "recovery": f"p50 {percentile(back, 50):.2f} s, p99 {percentile(back, 99):.2f} s, max {percentile(back, 100):.2f} s",
+        "unknown outcomes": (
+            f"{sum(op.type == 'info' for op in ops):,} of {sum(op.type != 'invoke' for op in ops):,} calls"
+        ),
+        "recovery": (
+            f"p50 {percentile(recovery_times, 50):.2f} s, p99 {percentile(recovery_times, 99):.2f} s, max {percentile(recovery_times, 100):.2f} s"
+        ),
         "duration": f"{seconds:.0f} s",
     }
     return Report(options, folder, found, figures, injected)

@@ -99,9 +99,8 @@ def _partial_batches(facts: Facts, copies: Counter[str]) -> list[str]:
 def _duplicate_unique_keys(facts: Facts) -> list[str]:
     """Finds a second job with a unique key, created while the first one was certainly unfinished: it was
     acknowledged, and no call that may finish it had started."""
-    holders: dict[str, list[tuple[float, float, str]]] = defaultdict(
-        list
-    )  # key -> (acknowledged, first word of an end, id)
+    # By key: time of the acknowledgement, earliest finish, id.
+    holders: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
     found = []
     for invoke, result in facts.calls:
         if invoke.f != "enqueue" or result is None or result.type != "ok":
@@ -193,7 +192,8 @@ def i5_one_holder(facts: Facts) -> list[str]:
             elif not _was_available(facts, earlier, later):
                 over = earlier.until - later.response_at
                 found.append(
-                    f"overlap by {over:.3f} s: {id}, deliveries {earlier.deliveries} and {later.deliveries} ({earlier.proc}, {later.proc})"
+                    f"overlap by {over:.3f} s: {id}, deliveries {earlier.deliveries} and {later.deliveries} "
+                    f"({earlier.proc}, {later.proc})"
                 )
     return found
 
@@ -242,7 +242,8 @@ def i6_stale_tokens_are_rejected(facts: Facts) -> list[str]:
                     and lease_call.item.status in ("settled", "extended")
                 ]
                 found += [
-                    f"stale {lease_call.item.outcome or lease_call.f} accepted: {id} delivery {earlier.deliveries} after {later.deliveries}"
+                    f"stale {lease_call.item.outcome or lease_call.f} accepted: "
+                    f"{id} delivery {earlier.deliveries} after {later.deliveries}"
                     for lease_call in stale
                 ]
     return found
@@ -263,7 +264,8 @@ def i7_attempts_are_counted(facts: Facts) -> list[str]:
             allowed = attempt_increments(facts, earlier) if span == 1 else set(range(-1, span + 1))
             if rise not in allowed:
                 found.append(
-                    f"attempt {earlier.attempt} -> {later.attempt} over deliveries {earlier.deliveries} -> {later.deliveries}: {id}"
+                    f"attempt {earlier.attempt} -> {later.attempt} "
+                    f"over deliveries {earlier.deliveries} -> {later.deliveries}: {id}"
                 )
     return found
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.history import Item
 from tests.chaos.audited_job import AuditedJob
-from tests.chaos.history_builder import START, LEASE_SECONDS, HistoryBuilder
+from tests.chaos.history import Item
+from tests.chaos.history_builder import LEASE_SECONDS, START, HistoryBuilder
 from tests.chaos.transition_rules import MAX_CRASHES, MAX_DELIVERIES
 
 

@@ -19,11 +19,11 @@ CLAIM = "UPDATE jobs SET state = 'running', lease_token = gen_random_uuid(), del
 COMPLETE = """
 WITH taken AS (DELETE FROM jobs RETURNING *)
 INSERT INTO finished_jobs (
-    lane, id, state, finished_at, keep_until, archive, settled_as, attempt, crashes, deliveries, run_at, priority, max_attempts,
-    replay_count, lease_token, job_type, payload
+    lane, id, state, finished_at, keep_until, archive, settled_as, attempt, crashes, deliveries, run_at,
+    priority, max_attempts, replay_count, lease_token, job_type, payload
 )
-SELECT lane, id, 'completed', now(), now() + interval '1 day', false, 'complete', attempt, crashes, deliveries, run_at, priority,
-    max_attempts, replay_count, lease_token, job_type, payload
+SELECT lane, id, 'completed', now(), now() + interval '1 day', false, 'complete', attempt, crashes, deliveries, run_at,
+    priority, max_attempts, replay_count, lease_token, job_type, payload
 FROM taken
 """
 

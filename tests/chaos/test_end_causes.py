@@ -6,7 +6,7 @@ Times are seconds from the start; a lease lasts ten seconds.
 
 import pytest
 
-from tests.chaos.history_builder import START, LEASE_SECONDS, HistoryBuilder
+from tests.chaos.history_builder import LEASE_SECONDS, START, HistoryBuilder
 from tests.chaos.transition_rules import MAX_CRASHES, MAX_DELIVERIES
 
 # Dead letters

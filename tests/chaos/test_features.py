@@ -2,7 +2,7 @@
 are reported, valid histories pass."""
 
 from tests.chaos.history import Item
-from tests.chaos.history_builder import START, LEASE_SECONDS, HistoryBuilder
+from tests.chaos.history_builder import LEASE_SECONDS, START, HistoryBuilder
 from tests.chaos.workload import MOVED, PAUSED, PURGED
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.chaos.redelivery_causes import redelivery_causes
 from tests.chaos.facts import Fault
 from tests.chaos.final_state import ScheduleRuns
-from tests.chaos.history_builder import START, LEASE_SECONDS, HistoryBuilder
+from tests.chaos.history_builder import LEASE_SECONDS, START, HistoryBuilder
+from tests.chaos.redelivery_causes import redelivery_causes
 from tests.chaos.workload import FIFO
 
 # I8: order

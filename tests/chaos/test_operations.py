@@ -3,8 +3,8 @@ are reported, valid histories pass."""
 
 import pytest
 
-from tests.chaos.history import Item, Kind
 from tests.chaos.audited_job import AuditedJob
+from tests.chaos.history import Item, Kind
 from tests.chaos.history_builder import START, HistoryBuilder
 from tests.chaos.workload import PAUSED
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from tests.api import Json
 from tests.chaos.options import Options
-from tests.chaos.workload import FEATURES, MOVED, jobs_of, batch_sizes, enqueue_mode
+from tests.chaos.workload import FEATURES, MOVED, batch_sizes, enqueue_mode, jobs_of
 
 INSTANTS = ("run_at", "expires_at")
 SENT = {

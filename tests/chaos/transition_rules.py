@@ -11,9 +11,9 @@ In 20,000 jobs on a busy machine nothing was early by the database's clock; the 
 from collections.abc import Iterator
 
 from app.settings import Settings
+from tests.chaos.audit_log import AuditRow
 from tests.chaos.facts import Facts
 from tests.chaos.transitions import GONE, Transition
-from tests.chaos.audit_log import AuditRow
 
 WAITING = {"scheduled", "ready", "parked"}
 ENDED = {"completed", "dead", "cancelled"}
@@ -51,7 +51,8 @@ def w1_transitions_are_legal(facts: Facts) -> list[str]:
             step.before and step.after and step.before.source == step.after.source != "jobs"
         ):
             found.append(
-                f"illegal transition: {step.row.id} {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}"
+                f"illegal transition: {step.row.id} {step.old or 'nothing'} -> {step.new or 'nothing'}, "
+                f"change {step.row.n}"
             )
         if step.after and step.after.op == "UPDATE" and step.after.old_state != step.old:
             found.append(f"unrecorded change: {step.row.id} was {step.old}, then {step.after.old_state}")

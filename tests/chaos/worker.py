@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from tests.api import Json
-from tests.chaos.client import Response, ApiKeys, Client, Operation, instant, pause
+from tests.chaos.client import ApiKeys, Client, Operation, Response, instant, pause
 from tests.chaos.history import History, Item, hashed, now, payload_hash
 from tests.chaos.options import Options, from_json
-from tests.chaos.workload import FEATURES, GROUPED, LIMITED, FIFO, WORK
+from tests.chaos.workload import FEATURES, FIFO, GROUPED, LIMITED, WORK
 
 CLAIMS_WITH_KEY = 0.7  # share of claims with an Idempotency-Key
 REPEATED_CLAIMS = 0.05  # share of these claims that are repeated although a response came
@@ -25,7 +25,7 @@ CONFLICTING_SETTLEMENTS = 0.02  # share of claims with one job that is settled i
 SETTLED_WITH_CLAIM = 0.1  # share of claims whose settlements are sent with the next claim
 FULL_REPORTS = 0.01  # share of claims after which the worker reports all leases that it holds
 RECONCILE_SECONDS = 2.2  # seconds after a claim from which on an unreported lease is released
-OUTCOMES = {"complete": 90.0, "fail": 4.0, "bury": 1.0, "snooze": 2.0, "release": 3.0}
+OUTCOMES = {"complete": 90.0, "fail": 4.0, "fail_without_retry": 1.0, "snooze": 2.0, "release": 3.0}
 
 
 class Slot:
@@ -174,19 +174,19 @@ class Slot:
         )
 
     def _settlement(self, job: Json, *, other_than: str = "") -> tuple[Json, Item]:
-        failures = {outcome: OUTCOMES[outcome] * self.options.failures for outcome in ("fail", "bury")}
+        failures = {outcome: OUTCOMES[outcome] * self.options.failures for outcome in ("fail", "fail_without_retry")}
         outcomes = {
             outcome: weight
             for outcome, weight in (OUTCOMES | failures).items()
-            if other_than not in (outcome, outcome.replace("bury", "fail"))
+            if other_than not in (outcome, outcome.replace("fail_without_retry", "fail"))
         }
         outcome = self._rng.choices(list(outcomes), list(outcomes.values()))[0]
         body: Json = {
             "job_id": job["id"],
             "lease_token": job["lease_token"],
-            "outcome": "fail" if outcome == "bury" else outcome,
+            "outcome": "fail" if outcome == "fail_without_retry" else outcome,
         }
-        if outcome in ("fail", "bury"):
+        if outcome in ("fail", "fail_without_retry"):
             body |= {"error": {"message": "injected failure"}, "retryable": outcome == "fail"}
         if outcome == "snooze":
             body["delay_seconds"] = 1
