@@ -259,7 +259,7 @@ def start_services(broker: Broker, runner: ServiceRunner) -> None:
             broker.pollers.wake(name, job_types)
 
     broker.signals.on_ready = on_ready
-    infra.config_versions.hear("policies", _run_on_change(check_ready))
+    infra.config_versions.subscribe("policies", _run_on_change(check_ready))
 
 
 def _run_on_change(check: Callable[[], None]) -> VersionHandler:

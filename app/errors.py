@@ -30,7 +30,8 @@ class Fault(NamedTuple):
 
 
 class Problem(Exception):
-    """An error response: a status, a code for programs, a sentence for people, and typed members."""
+    """An error response: a status, a code for programs, a sentence for people, and typed
+    members."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
@@ -53,7 +54,9 @@ class Problem(Exception):
         self.members = members
 
     def set_faults(self, faults: Sequence[Fault], count: int = 0) -> None:
-        """Sets the listed faults. `count` is the total number if `faults` lists only the first ones."""
+        """Sets the listed faults.
+
+        `count` is the total number if `faults` lists only the first ones."""
         self.faults = faults
         self.fault_count = max(count, len(faults))
 
@@ -71,7 +74,9 @@ class ValidationFailed(Problem):
 
     @classmethod
     def of(cls, faults: Sequence[Fault], count: int = 0) -> "ValidationFailed":
-        """Builds one problem for all errors of a body. `faults` may list only the first of `count`."""
+        """Builds one problem for all errors of a body.
+
+        `faults` may list only the first of `count`."""
         count = max(count, len(faults))
         detail = faults[0].detail if count == 1 else f"{error_count(count)}; the first: {faults[0].detail}"
         return cls(detail, faults=faults, fault_count=count)

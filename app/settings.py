@@ -33,7 +33,8 @@ def is_loopback(host: str) -> bool:
 
 
 def misspelt_variables() -> list[str]:
-    """Returns a warning for each LONGSHORE_ variable that is not a setting, with the nearest name."""
+    """Returns a warning for each LONGSHORE_ variable that is not a setting, with the nearest
+    name."""
     known = [name.upper() for name in Settings.model_fields]
     names = sorted(name.removeprefix("LONGSHORE_") for name in os.environ if name.startswith("LONGSHORE_"))
     nearest = {name: get_close_matches(name, known, n=1) for name in names if name not in {*known, *WORKER_VARIABLES}}

@@ -18,7 +18,8 @@ from tests.ports import reserved_port, wait_until_serving
 
 
 class RunningBroker:
-    """A broker that serves: its base URL, a client for it, and its services if it is in a thread."""
+    """A broker that serves: its base URL, a client for it, and its services if it is in a
+    thread."""
 
     def __init__(self, base: str, broker_services: Broker | None = None) -> None:
         self.base = base
@@ -28,7 +29,8 @@ class RunningBroker:
 
 @contextmanager
 def threaded_broker(settings: Settings, dsn: str) -> Iterator[RunningBroker]:
-    """Runs a broker on a real socket in a thread, without signal handlers: threads get no signals."""
+    """Runs a broker on a real socket in a thread, without signal handlers: threads get no
+    signals."""
     app = create_app(settings, dsn)
     addresses: list[tuple[str, int]] = []
     is_listening = threading.Event()

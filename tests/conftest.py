@@ -59,7 +59,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def optional_tests() -> dict[str, bool]:
-    """Returns which optional tests can run here. Imports late: tests of one package do not need them."""
+    """Returns which optional tests can run here.
+
+    Imports late: tests of one package do not need them."""
     from tests.change import releases, sandbox
     from tests.failover import conftest as failover
     from tests.failover import disk

@@ -100,11 +100,9 @@ class TestDatabase:
     def age(self, job_id: str, seconds: float) -> None:
         """Moves all times of a job that is not finished `seconds` into the past."""
         self.execute(
-            """
-            UPDATE jobs
-            SET run_at = run_at - make_interval(secs => $2), started_at = started_at - make_interval(secs => $2),
-                lease_expires_at = lease_expires_at - make_interval(secs => $2)
-            WHERE id = $1
+            """UPDATE jobs SET run_at = run_at - make_interval(secs => $2), started_at =
+            started_at - make_interval(secs => $2), lease_expires_at = lease_expires_at -
+            make_interval(secs => $2) WHERE id = $1
             """,
             job_id,
             seconds,
@@ -112,7 +110,8 @@ class TestDatabase:
 
     @contextmanager
     def uncommitted(self, sql: str, *args: object) -> Iterator[Callable[[str], str]]:
-        """Runs a statement in a transaction that stays open until the block ends, like another process.
+        """Runs a statement in a transaction that stays open until the block ends, like another
+        process.
 
         Yields a function that runs another statement in that transaction."""
         connection = self.loop.run(asyncpg.connect(self.dsn))

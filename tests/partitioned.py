@@ -1,7 +1,7 @@
 """The schema with every table that has lanes declared PARTITION BY HASH (lane).
 
-On plain Postgres this is the nearest thing to a cluster sharded by lane. It is derived from the text
-of the migrations, so that it cannot fall behind them."""
+On plain Postgres this is the nearest thing to a cluster sharded by lane. It is derived from the
+text of the migrations, so that it cannot fall behind them."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,8 @@ _DATED_PARTITIONED = f"""EXECUTE format('CREATE TABLE %I (LIKE finished_jobs) PA
 def partitioned_script(script: str) -> str:
     """Partitions the tables of a migration by lane.
 
-    finished_jobs is already partitioned by time: each of its partitions is partitioned by lane too."""
+    finished_jobs is already partitioned by time: each of its partitions is partitioned by lane
+    too."""
     script = _LANED.sub(
         lambda table: _partition_table(
             table[0].removesuffix(";").removesuffix(table["options"] or ""), table[1], table["options"]

@@ -1,4 +1,4 @@
-"""The supported Postgres versions: those with binaries on this machine, and those without."""
+"""The supported Postgres versions: the available and the missing ones on this machine."""
 
 from pathlib import Path
 

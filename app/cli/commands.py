@@ -60,7 +60,9 @@ Migrate = Annotated[
 
 @cli.command()
 def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None:
-    """Serve the API until SIGTERM or Ctrl-C. Without DATABASE_URL it starts an embedded Postgres."""
+    """Serve the API until SIGTERM or Ctrl-C.
+
+    Without DATABASE_URL it starts an embedded Postgres."""
     from app import log
     from app.server.listener import bind
 
@@ -151,7 +153,8 @@ def openapi() -> None:
     from app.http.openapi import document
     from app.settings import Settings
 
-    # The default settings, not those of this machine: the document is a file in the repository.
+    # The default settings, not the settings of this machine: the document is a file in the
+    # repository.
     settings = Settings.model_construct()
     print(json.dumps(document(create_app(settings, "postgresql://")), indent=2, ensure_ascii=False))
 
@@ -227,7 +230,8 @@ def has_api_keys(dsn: str) -> bool | None:
 
 
 def direct_dsn(settings: "Settings", dsn: str) -> str:
-    """Returns a DSN that bypasses a connection pooler, because migrations hold a session-level lock."""
+    """Returns a DSN that bypasses a connection pooler, because migrations hold a session-level
+    lock."""
     return settings.listen_url.get_secret_value() if settings.listen_url else dsn
 
 

@@ -253,7 +253,9 @@ def is_database_error(error: Exception) -> bool:
 
 
 def fail(message: str, status: int) -> NoReturn:
-    """Writes one line for the operator and exits. `serve` writes a log line, unless stderr is a terminal."""
+    """Writes one line for the operator and exits.
+
+    `serve` writes a log line, unless stderr is a terminal."""
     if failures_are_logged.get():
         from app.log import log
 

@@ -1,4 +1,5 @@
-"""The benchmark in a tiny size: it runs, reports its results, and fails if a job is rejected or lost."""
+"""The benchmark in a tiny size: it runs, reports its results, and fails if a job is rejected or
+lost."""
 
 import msgspec
 import pytest

@@ -1,4 +1,5 @@
-"""The capacity calculation: its arithmetic on a made-up run, and the page and table that it reads."""
+"""The capacity calculation: its arithmetic on a made-up run, and the page and table that it
+reads."""
 
 from pathlib import Path
 

@@ -18,7 +18,8 @@ def rows(postgres: str, loop: Loop) -> Rows:
 
 
 def min_round_trips(calls: Tally) -> int:
-    """Returns the minimum, because a call that finds stale configuration reloads it with a query more."""
+    """Returns the minimum, because a call that finds stale configuration reloads it with a query
+    more."""
     return min(call.round_trips for call in calls)
 
 

@@ -66,7 +66,8 @@ class StepCounter:
             self.steps += self._holds_lock and message[:1] in STEPS
 
     def _next_message(self) -> bytes | None:
-        """A message is a type byte (missing in the first message) and a length that includes itself."""
+        """A message is a type byte (missing in the first message) and a length that includes
+        itself."""
         begin = 1 if self._has_started else 0
         end = begin + int.from_bytes(self._buffer[begin : begin + 4], "big")
         if len(self._buffer) < begin + 4 or len(self._buffer) < end:
@@ -76,7 +77,9 @@ class StepCounter:
 
 
 class CountingProxy:
-    """A proxy in front of Postgres. After `steps` steps it calls `then` and forwards nothing more."""
+    """A proxy in front of Postgres.
+
+    After `steps` steps it calls `then` and forwards nothing more."""
 
     def __init__(self, dsn: str, folder: Path, steps: int, then: Callable[[], None]) -> None:
         url = urlsplit(dsn)

@@ -10,8 +10,8 @@ from tests.database import Loop, TestDatabase, create_empty_database
 
 OWNER_ROLE, BROKER_ROLE = "change_owner", "change_server"
 
-# Roles belong to the server, which other databases of this run share. The owner may not create roles,
-# so the group role is created first. Every statement of the serving role is logged.
+# Roles belong to the server, which other databases of this run share. The owner may not create
+# roles, so the group role is created first. Every statement of the serving role is logged.
 CREATE_ROLES = f"""
 DO $$
 BEGIN
@@ -34,7 +34,9 @@ def as_role(dsn: str, role: str) -> str:
 
 
 def owned_database(postgres: str, loop: Loop, name: str) -> TestDatabase:
-    """Creates a database that an owner without privileges has migrated. Tests read it as superuser."""
+    """Creates a database that an owner without privileges has migrated.
+
+    Tests read it as superuser."""
     database = TestDatabase(create_empty_database(postgres, loop, name), loop)
     database.execute(CREATE_ROLES)
     database.execute(f'ALTER DATABASE "{name}" OWNER_ROLE TO {OWNER_ROLE}')

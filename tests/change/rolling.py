@@ -1,7 +1,7 @@
 """Replaces brokers one by one under load: `python -m tests.change.rolling --rounds 20`.
 
-It prints the results of the clients. Clients know both addresses and retry a call once, on the other
-address, with the same key or token: nothing more may be needed. Faults:
+It prints the results of the clients. Clients know both addresses and retry a call once, on the
+other address, with the same key or token: nothing more may be needed. Faults:
 docs/reliability/faults.md#b2, #b4.
 """
 

@@ -1,7 +1,7 @@
 """A sandbox without a container: read-only file system, no capabilities, no way to gain any.
 
-These are the guarantees of the container image. The sandbox needs Linux, util-linux, and permission to
-create a mount namespace (root, or user namespaces)."""
+These are the guarantees of the container image. The sandbox needs Linux, util-linux, and
+permission to create a mount namespace (root, or user namespaces)."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""Migrators that are killed after every step, and while they build an index: the next one continues.
+"""Migrators that are killed after every step, and while they build an index: the next one
+continues.
 
 Faults: docs/reliability/faults.md#f2, #f4."""
 
@@ -102,7 +103,9 @@ def parts_by_revision(postgres: str, loop: Loop) -> dict[str | None, list[str]]:
 
 
 def run_killed_after(steps: int, forked_migrators: Migrators, dsn: str) -> int:
-    """Kills a migrator after `steps` steps; nothing more of it reaches Postgres. Returns its status."""
+    """Kills a migrator after `steps` steps; nothing more of it reaches Postgres.
+
+    Returns its status."""
     pid_is_known, pid = Event(), 0
 
     def kill() -> None:
@@ -121,8 +124,8 @@ def test_migrator_killed_after_any_step_leaves_whole_revisions_and_the_next_cont
     forked_migrators: Migrators,
     eventually: Eventually,
 ) -> None:
-    """Kills the migration of each revision after its first step, its second step and so on, until the
-    revision is committed; then the next revision."""
+    """Kills the migration of each revision after its first step, its second step and so on,
+    until the revision is committed; then the next revision."""
     revision, steps, kills = None, 1, 0
     while (status := run_killed_after(steps, forked_migrators, empty_database.dsn)) != 0:
         assert status == -signal.SIGKILL
@@ -139,7 +142,9 @@ def test_migrator_killed_after_any_step_leaves_whole_revisions_and_the_next_cont
 def test_next_migrator_rebuilds_an_invalid_index(
     empty_database: TestDatabase, forked_migrators: Migrators, eventually: Eventually
 ) -> None:
-    """Building an index waits for older transactions. Here an operator terminates the migrator's session."""
+    """Building an index waits for older transactions.
+
+    Here an operator terminates the migrator's session."""
     command.upgrade(migrations.config(empty_database.dsn), "0002")
     with old_reader(empty_database):
         forked_migrators.start(empty_database.dsn)

@@ -1,4 +1,4 @@
-"""A migration that needs an exclusive lock on `jobs`, behind a long reader: claims continue meanwhile.
+"""A migration that needs an exclusive lock on `jobs`, behind a long reader: claims continue.
 
 Fault: docs/reliability/faults.md#f1. Rule: docs/reliability/rules.md#r18."""
 
@@ -46,7 +46,8 @@ def reader(database: TestDatabase) -> Iterator[Session]:
 def test_claims_succeed_behind_a_waiting_migration(
     database: TestDatabase, reader: Session, eventually: Eventually
 ) -> None:
-    """The downgrade stands for any such migration. lock_timeout makes it leave the lock queue repeatedly."""
+    """The downgrade stands for any such migration. lock_timeout makes it leave the lock queue
+    repeatedly."""
     with threaded_broker(TEST_SETTINGS, database.dsn) as broker, ThreadPoolExecutor() as executor:
         api = Api(broker.http, "read")
         api.enqueue_many(CLAIMS)
@@ -61,7 +62,8 @@ def test_claims_succeed_behind_a_waiting_migration(
 def test_claims_behind_an_alter_without_lock_timeout_fail_and_no_job_is_lost(
     database: TestDatabase, reader: Session, background: Background, eventually: Eventually
 ) -> None:
-    """Control: without lock_timeout all claims wait behind it until their own lock_timeout ends them."""
+    """Control: without lock_timeout all claims wait behind it until their own lock_timeout ends
+    them."""
     other_session = Session(database.dsn, database.loop)
     with threaded_broker(TEST_SETTINGS, database.dsn) as broker:
         api = Api(broker.http, "control")

@@ -25,8 +25,8 @@ def status_of(pid: int) -> dict[str, str]:
 
 
 def test_broker_serves_on_a_read_only_file_system_without_privileges(db: TestDatabase, queue: str) -> None:
-    """Connects through a socket of this process: without capabilities the broker cannot open the folder
-    of the Postgres user."""
+    """Connects through a socket of this process: without capabilities the broker cannot open the
+    folder of the Postgres user."""
     with proxy_to(db.dsn) as proxy, broker_process(proxy.dsn, *SANDBOX, log_level="error") as (broker, process):
         api = Api(broker.http, queue)
         assert api.get("/readyz")["ready"]

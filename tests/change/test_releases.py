@@ -1,7 +1,7 @@
 """The previous release runs on this release's schema, beside this release.
 
-Faults: docs/reliability/faults.md#b14, #f5, #f6. The reverse case (this release on an older schema) is
-tests/migrations/test_outdated_schema.py."""
+Faults: docs/reliability/faults.md#b14, #f5, #f6. The reverse case (this release on an older
+schema) is tests/migrations/test_outdated_schema.py."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -73,8 +73,8 @@ def call_every_operation(broker: RunningBroker, database: TestDatabase) -> None:
 
 
 async def run_rare_statements(dsn: str) -> None:
-    """Runs the statement of the `restored` command, and the low-water mark scan of a lane full of dead
-    tuples, which brokers otherwise only EXPLAIN."""
+    """Runs the statement of the `restored` command, and the low-water mark scan of a lane full
+    of dead tuples, which brokers otherwise only EXPLAIN."""
     connection = await asyncpg.connect(dsn)
     await connection.fetch(statement_named("live_tokens").text, -(2**31), UUID(int=0), 1)
     await connection.fetch(statement_named("first_ready").text, 256, [0])
@@ -84,8 +84,8 @@ async def run_rare_statements(dsn: str) -> None:
 def test_every_operation_and_statement_runs_with_the_granted_privileges(
     owned_db: TestDatabase, eventually: Eventually
 ) -> None:
-    """Covers a broker process from start to exit. The database has work for the services that rarely
-    run: an old partition and an expired key."""
+    """Covers a broker process from start to exit. The database has work for the services that
+    rarely run: an old partition and an expired key."""
     owned_db.execute(CREATE_OLD_PARTITION)
     owned_db.execute(INSERT_EXPIRED_KEY)
     log = ServerLog(owned_db)
@@ -124,8 +124,8 @@ def test_group_role_cannot_log_in(owned_db: TestDatabase) -> None:
 
 
 def test_broker_role_reads_every_table_and_writes_only_where_needed(owned_db: TestDatabase) -> None:
-    """Fails for a table that a later migration creates without a grant. Daily partitions of finished
-    jobs are accessed through their parent table."""
+    """Fails for a table that a later migration creates without a grant. Daily partitions of
+    finished jobs are accessed through their parent table."""
     tables = {row["relname"] for row in owned_db.rows(TABLES) if not row["relname"][-8:].isdigit()}
     assert {table for table in tables if not owned_db.value(HAS_PRIVILEGE, BROKER_ROLE, table, "SELECT")} == set()
     assert {

@@ -1,6 +1,7 @@
 """A rolling upgrade, a rolling downgrade and killed brokers, under load.
 
-No call fails after one retry, and no job is lost. Faults: docs/reliability/faults.md#b2, #b4, #b5."""
+No call fails after one retry, and no job is lost. Faults: docs/reliability/faults.md#b2, #b4,
+#b5."""
 
 import signal
 from contextlib import closing
@@ -27,7 +28,8 @@ def trees(tmp_path: Path) -> list[Path]:
 def test_rolling_restart_fails_no_call_twice_and_loses_no_job(
     postgres: str, loop: Loop, trees: list[Path], number: signal.Signals, rounds: int
 ) -> None:
-    """Two rounds: upgrade to this release and downgrade again, without a downgrade of the schema."""
+    """Two rounds: upgrade to this release and downgrade again, without a downgrade of the
+    schema."""
     with closing(TestDatabase(create_database(postgres, loop, f"rolling_{number.name}"), loop)) as database:
         results = roll(database.dsn, trees, rounds, number=number)
         assert results.failed == []

@@ -1,4 +1,5 @@
-"""Supply chain (docs/reliability/faults.md#e18): packages pinned by hash, no host names, an SBOM."""
+"""Supply chain (docs/reliability/faults.md#e18): packages pinned by hash, no host names, an
+SBOM."""
 
 import re
 

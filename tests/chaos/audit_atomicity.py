@@ -26,8 +26,8 @@ def _batches(facts: Facts) -> Iterator[str]:
 
 
 def _removals(facts: Facts) -> Iterator[str]:
-    """A waiting job is removed only by a purge of its queue. A dead letter is removed only by a purge, or
-    by a replay that stores a job in another queue in the same transaction."""
+    """A waiting job is removed only by a purge of its queue. A dead letter is removed only by a
+    purge, or by a replay that stores a job in another queue in the same transaction."""
     created = {steps[0].row.xid for steps in facts.transitions.values() if steps[0].old == GONE}
     for id, steps in facts.transitions.items():
         for step in steps:
@@ -57,7 +57,8 @@ def _replays(facts: Facts) -> Iterator[str]:
 
 
 def _was_requested(calls: list[tuple[Op, Op | None]], step: Transition) -> bool:
-    """Returns whether a call may have made the change: started before, not rejected, response not before."""
+    """Returns whether a call may have made the change: started before, not rejected, response
+    not before."""
     return any(
         invoke.t0 <= step.row.at <= (result.t1 if result is not None and result.type == "ok" else inf)
         for invoke, result in calls

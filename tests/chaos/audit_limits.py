@@ -1,9 +1,10 @@
-"""Limits in the audit log, at every change: running jobs of a queue and of a group, the rate of a queue,
-unfinished jobs of a unique key. Pure.
+"""Limits in the audit log, at every change: running jobs of a queue and of a group, the rate of a
+queue, unfinished jobs of a unique key. Pure.
 
-Changes are counted in the order of their records. A claim holds its lane lock until its commit, so
-claims are in order. The end of a lease may be recorded before its commit, which makes the count lower
-and never higher. The rate is counted by `started_at`, which the broker reads under the lane lock.
+Changes are counted in the order of their records. A claim holds its lane lock until its commit,
+so claims are in order. The end of a lease may be recorded before its commit, which makes the
+count lower and never higher. The rate is counted by `started_at`, which the broker reads under
+the lane lock.
 """
 
 from collections import Counter, defaultdict

@@ -30,7 +30,9 @@ PAGE = 100_000
 
 
 class AuditRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A job's row after an insert or update, or before a delete. Times are Unix times; 0 means none."""
+    """A job's row after an insert or update, or before a delete.
+
+    Times are Unix times; 0 means none."""
 
     n: int
     at: float  # the machine's clock

@@ -1,7 +1,8 @@
-"""Compares responses with the audit log, without tolerance, because both use the machine's clock. Pure.
+"""Compares responses with the audit log, without tolerance, because both use the machine's clock.
+Pure.
 
-A change is recorded between the start of its call and the response, and before its commit. After a
-response with an unknown outcome the broker may still be working, so such a call has no end.
+A change is recorded between the start of its call and the response, and before its commit. After
+a response with an unknown outcome the broker may still be working, so such a call has no end.
 """
 
 from collections import defaultdict
@@ -15,7 +16,8 @@ ROUNDED = 0.001  # seconds by which a time in a response may differ from the sto
 
 
 def w7_responses_match_the_audit_log(facts: Facts) -> list[str]:
-    """Acknowledged changes are recorded before the response; recorded changes were requested and accepted."""
+    """Acknowledged changes are recorded before the response; recorded changes were requested and
+    accepted."""
     if not facts.transitions:
         return []
     return [*_stored(facts), *_leases(facts), *_settlements(facts), *_unrequested(facts), *_cancels(facts)]

@@ -17,7 +17,8 @@ QUEUES = {
 class AuditedJob:
     """The rows of one job: enqueued, claimed, finished.
 
-    The client history agrees with them, so that only checks of the audit log can find violations."""
+    The client history agrees with them, so that only checks of the audit log can find
+    violations."""
 
     def __init__(
         self, history: HistoryBuilder, job: str = "a", *, sent: dict[str, Any] | None = None, **fields: Any

@@ -38,8 +38,8 @@ class Response:
 
     @property
     def should_retry(self) -> bool:
-        """Returns whether to retry: the outcome is unknown, the broker could not serve the call, or a
-        draining broker deferred the claim without executing it."""
+        """Returns whether to retry: the outcome is unknown, the broker could not serve the call,
+        or a draining broker deferred the claim without executing it."""
         return (
             self.is_deferred
             or self.kind == "info"
@@ -50,7 +50,8 @@ class Response:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a call in the history: requested items, and a reader of the response's items."""
+    """One operation of a call in the history: requested items, and a reader of the response's
+    items."""
 
     f: str
     items: Sequence[Item] = ()
@@ -64,7 +65,8 @@ class Operation:
 class ApiKeys:
     """The API keys of a client's role, by name.
 
-    A client uses the first key until it is rejected, then the next, but sometimes still the first."""
+    A client uses the first key until it is rejected, then the next, but sometimes still the
+    first."""
 
     def __init__(self, tokens: dict[str, str], rng: random.Random) -> None:
         self._tokens = list(tokens.items())
@@ -97,7 +99,9 @@ class Client:
     async def call(
         self, f: str, path: str, body: Json, *, key: str = "", items: Sequence[Item] = (), read: Reader | None = None
     ) -> Response:
-        """Sends a call. `items` are the requested ones; `read` extracts the items of a success response."""
+        """Sends a call.
+
+        `items` are the requested ones; `read` extracts the items of a success response."""
         return await self.call_for([Operation(f, items, read=read)], path, body, key=key)
 
     async def call_for(
@@ -177,5 +181,6 @@ def instant(value: object) -> float:
 
 
 def pause(tries: int, rng: random.Random) -> float:
-    """Returns the seconds before a retry: growing, with jitter so that clients do not synchronize."""
+    """Returns the seconds before a retry: growing, with jitter so that clients do not
+    synchronize."""
     return min(1.0, 0.05 * 2.0**tries) * rng.uniform(0.5, 1)

@@ -1,4 +1,5 @@
-"""All processes of a run: Postgres, brokers, the network between them, producers, workers, operators."""
+"""All processes of a run: Postgres, brokers, the network between them, producers, workers,
+operators."""
 
 import signal
 import subprocess
@@ -245,7 +246,9 @@ class ApiKeyPairs:
 
 
 class Workers:
-    """Worker processes. A dead one is restarted under a new name: a rebooted machine knows nothing."""
+    """Worker processes.
+
+    A dead one is restarted under a new name: a rebooted machine knows nothing."""
 
     def __init__(self, options: Options, fork_server: ForkServer, history: Path, bases: list[str]) -> None:
         self._options = options

@@ -1,4 +1,5 @@
-"""The Postgres of a run: durable, can be killed, stopped and restarted, and queried without proxies."""
+"""The Postgres of a run: durable, can be killed, stopped and restarted, and queried without
+proxies."""
 
 import asyncio
 import os
@@ -15,7 +16,8 @@ from app.db import migrations
 from app.db.embedded.server import EmbeddedPostgres
 from tests.failover.server import children_of
 
-# Makes the database's clock settable for brokers. Only sessions that start later use these functions.
+# Makes the database's clock settable for brokers. Only sessions that start later use these
+# functions.
 CLOCK = """
 CREATE TABLE clock_jump (by interval NOT NULL);
 INSERT INTO clock_jump VALUES ('0');
@@ -26,9 +28,9 @@ CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS
 ALTER DATABASE postgres SET search_path = public, pg_catalog;
 """
 AUDIT_LOG = Path(__file__).with_name("audit_log.sql").read_text()
-# Postgres detects a deadlock before the brokers' lock timeout (1.1 s), and logs it in English, so that it
-# can be counted. Only commits that wait for the flush are flushed: commits of a session with
-# synchronous_commit off are lost when the server is killed.
+# Postgres detects a deadlock before the brokers' lock timeout (1.1 s), and logs it in English, so
+# that it can be counted. Only commits that wait for the flush are flushed: commits of a session
+# with synchronous_commit off are lost when the server is killed.
 OPTIONS = {
     "max_connections": "100",
     "deadlock_timeout": "200ms",
@@ -39,7 +41,9 @@ OPTIONS = {
 
 
 class Postgres:
-    """A server. Start it from a thread that lives as long as the run: its end kills the server on Linux."""
+    """A server.
+
+    Start it from a thread that lives as long as the run: its end kills the server on Linux."""
 
     def __init__(self, folder: Path) -> None:
         self._server = EmbeddedPostgres(folder, options=OPTIONS)
@@ -69,7 +73,8 @@ class Postgres:
         return self._server.folder
 
     def deadlocks(self) -> int:
-        """Counts deadlocks in the log of Postgres, because its counters start at zero again after a crash."""
+        """Counts deadlocks in the log of Postgres, because its counters start at zero again
+        after a crash."""
         return sum(log.read_bytes().count(b"deadlock detected") for log in self._logs.glob("*.log*"))
 
     def restart(self) -> None:
@@ -86,7 +91,8 @@ class Postgres:
         return f"postgresql://postgres@/postgres?host={folder}&port=5432"
 
     def signal(self, sign: signal.Signals) -> None:
-        """Signals the postmaster first, so that it starts no new processes, then all of its children."""
+        """Signals the postmaster first, so that it starts no new processes, then all of its
+        children."""
         with suppress(OSError, ValueError, IndexError):
             postmaster = int((self._data / "postmaster.pid").read_text().split()[0])
             children = children_of(postmaster)

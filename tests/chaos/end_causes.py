@@ -1,4 +1,6 @@
-"""Invariant I13: every end of a job has its cause in the history: dead letters, cancels, results. Pure."""
+"""Invariant I13: every end of a job has its cause in the history: dead letters, cancels, results.
+
+Pure."""
 
 from collections.abc import Iterator
 
@@ -51,7 +53,8 @@ def _used_attempt(facts: Facts, row: StoredJob, lease: Lease) -> bool:
 
 
 def _may_have_expired(facts: Facts, row: StoredJob, lease: Lease) -> bool:
-    """Returns whether the lease may have expired before a call of its worker and before the job's end."""
+    """Returns whether the lease may have expired before a call of its worker and before the
+    job's end."""
     if facts.clock_jumped(lease.t0, lease.latest_end):
         return True
     in_time = any(
@@ -62,8 +65,8 @@ def _may_have_expired(facts: Facts, row: StoredJob, lease: Lease) -> bool:
 
 
 def _start_deadline_violations(facts: Facts, row: StoredJob, leases: list[Lease]) -> Iterator[str]:
-    """A job can miss its start deadline only before it runs. A worker that omitted it from a heartbeat,
-    or released it, has not started it."""
+    """A job can miss its start deadline only before it runs. A worker that omitted it from a
+    heartbeat, or released it, has not started it."""
     request = facts.requested.get(row.key)
     if request is None or not request.expires_at:
         yield "it has no expires_at"
@@ -77,7 +80,8 @@ def _start_deadline_violations(facts: Facts, row: StoredJob, leases: list[Lease]
 
 
 def _cancel_violations(facts: Facts) -> Iterator[str]:
-    """After an accepted cancel the job is not delivered again; it is cancelled or, if it ran, completed."""
+    """After an accepted cancel the job is not delivered again; it is cancelled or, if it ran,
+    completed."""
     for invoke, result in facts.calls:
         if invoke.f != "cancel" or result is None or result.type != "ok":
             continue

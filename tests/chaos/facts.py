@@ -23,7 +23,9 @@ class Fault:
 
 @dataclass
 class LeaseCall:
-    """A settlement or heartbeat of a lease, with its result. `type` is invoke if the client died in it."""
+    """A settlement or heartbeat of a lease, with its result.
+
+    `type` is invoke if the client died in it."""
 
     f: str
     type: str
@@ -126,12 +128,14 @@ class Facts:
         return found
 
     def _unresolved_keys(self) -> set[str]:
-        """Returns jobs sent without an Idempotency-Key in calls of unknown outcome: stored once or never."""
+        """Returns jobs sent without an Idempotency-Key in calls of unknown outcome: stored once
+        or never."""
         keyless = [(op, result) for op, result in self.calls if op.f == "enqueue" and not op.key]
         return {item.key for op, result in keyless if result is None or result.type == "info" for item in op.items}
 
     def may_be_removed(self, key: str) -> bool:
-        """Returns whether a call may have removed the job: a dead letter, or a job of a purged queue."""
+        """Returns whether a call may have removed the job: a dead letter, or a job of a purged
+        queue."""
         return key in self.purged or (key in self.requested and self.requested[key].queue in self.purged_queues)
 
     def _requested_cancels(self) -> dict[str, list[float]]:
@@ -157,7 +161,8 @@ class Facts:
         return next((invoke.items for invoke, possibly_accepted in self.calls if possibly_accepted is result), [])
 
     def claimed_since(self, lease: Lease) -> float:
-        """Returns the start of the first call that may have created the lease, which a retry returns too."""
+        """Returns the start of the first call that may have created the lease, which a retry
+        returns too."""
         return min((call[0].t0 for key in lease.claims for call in self.claims.get(key, [])), default=lease.t0)
 
     def _index_leases(self) -> None:
@@ -219,7 +224,8 @@ class Facts:
     # Faults
 
     def clock_jumped(self, since: float, until: float) -> bool:
-        """Returns whether the database's clock jumped in between; then its times are not comparable.
+        """Returns whether the database's clock jumped in between; then its times are not
+        comparable.
 
         Brokers read the database's clock once a second."""
         return any(

@@ -1,8 +1,8 @@
 """`python -m tests.chaos.fork_server`: imports everything once, and forks brokers and clients.
 
-Starting Python and importing the broker takes seconds of CPU; a fork takes none. The children are real
-processes: the harness kills, stops and terminates them like any other. They exit when the fork server
-exits, which exits with the harness.
+Starting Python and importing the broker takes seconds of CPU; a fork takes none. The children
+are real processes: the harness kills, stops and terminates them like any other. They exit when
+the fork server exits, which exits with the harness.
 """
 
 import os

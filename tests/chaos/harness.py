@@ -23,7 +23,9 @@ from tests.chaos.report import Report, report
 
 
 def run(options: Options) -> Report:
-    """Runs the harness. The report has all violations; the folder is kept on a violation or on request."""
+    """Runs the harness.
+
+    The report has all violations; the folder is kept on a violation or on request."""
     folder = Path(options.keep or tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     assert not any(folder.iterdir()), f"{folder} is not empty"
@@ -123,5 +125,6 @@ class Run:
         return final_state.read_final_state(self.cluster, schedule_runs, drained=left == 0)
 
     def _drain_deadline(self) -> float:
-        """Returns the deadline for the next job to finish: the time of leases and attempts, and some more."""
+        """Returns the deadline for the next job to finish: the time of leases and attempts, and
+        some more."""
         return time.monotonic() + self.options.lease * 5 + self.options.settling

@@ -34,7 +34,9 @@ DEFERRED = "deferred"  # the code of an empty claim response with a retry delay:
 
 
 class Item(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One job's part in an operation. Times are Unix times of the database's clock; 0 means none."""
+    """One job's part in an operation.
+
+    Times are Unix times of the database's clock; 0 means none."""
 
     key: str = ""
     id: str = ""
@@ -102,8 +104,8 @@ class History:
 
 
 def read(folder: Path) -> list[Op]:
-    """Reads all files, sorted by time. A line that kill -9 truncated is omitted: its invoke line shows
-    that the call was started."""
+    """Reads all files, sorted by time. A line that kill -9 truncated is omitted: its invoke line
+    shows that the call was started."""
     return sorted((op for file in sorted(folder.glob("*.jsonl")) for op in _lines(file)), key=lambda op: op.t1 or op.t0)
 
 

@@ -1,4 +1,6 @@
-"""Builds histories for tests of the checker: requests and responses. Times are seconds from START."""
+"""Builds histories for tests of the checker: requests and responses.
+
+Times are seconds from START."""
 
 from itertools import count
 from typing import Any
@@ -18,7 +20,9 @@ START = 1_000_000.0
 
 
 class HistoryBuilder:
-    """A history. Each call takes 0.1 s. The database's clock equals the clients', until it jumps."""
+    """A history.
+
+    Each call takes 0.1 s. The database's clock equals the clients', until it jumps."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []

@@ -1,4 +1,6 @@
-"""Invariants I8 to I12: order, all jobs finish, unknown outcomes resolve, no early runs, counts. Pure."""
+"""Invariants I8 to I12: order, all jobs finish, unknown outcomes resolve, no early runs, counts.
+
+Pure."""
 
 import heapq
 from collections import Counter
@@ -38,7 +40,8 @@ def i8_order_is_kept(facts: Facts) -> list[str]:
 
 
 def _passed_over(facts: Facts, queue: str, tolerance: float) -> list[str]:
-    """Goes through first deliveries by time, with a heap of the jobs that should have been first."""
+    """Goes through first deliveries by time, with a heap of the jobs that should have been
+    first."""
     first_leases = {
         id: leases[0] for id, leases in facts.by_job.items() if leases[0].deliveries == 1 and leases[0].queue == queue
     }
@@ -76,8 +79,8 @@ def _waiting(facts: Facts, queue: str) -> list[WaitingJob]:
 
 
 def i9_all_jobs_finish(facts: Facts) -> list[str]:
-    """After the faults every job finishes in time, the statistics count each of them, and there were no
-    deadlocks (docs/reliability/rules.md#r12)."""
+    """After the faults every job finishes in time, the statistics count each of them, and there
+    were no deadlocks (docs/reliability/rules.md#r12)."""
     left = Counter(row.state for row in facts.final_state.stored if row.state not in ("completed", "dead", "cancelled"))
     found = [f"not finished in time: {dict(left)}"] if left or not facts.final_state.drained else []
     found += [f"deadlocks: {facts.final_state.deadlocks}"] if facts.final_state.deadlocks else []
@@ -109,7 +112,8 @@ def _unrescued_leases(facts: Facts) -> list[str]:
 
 
 def i10_unknown_outcomes_resolve(facts: Facts) -> list[str]:
-    """A retry reports the outcome of the first call, consistently; `not_done` means nothing was written."""
+    """A retry reports the outcome of the first call, consistently; `not_done` means nothing was
+    written."""
     return _claims_repeat(facts) + _settlements_repeat(facts) + _enqueues_resolve(facts)
 
 
@@ -131,7 +135,8 @@ def _claims_repeat(facts: Facts) -> list[str]:
 
 
 def _differences(facts: Facts, known: list[Lease], response: list[Lease], result: Op) -> list[str]:
-    """A repeated claim returns the unexpired leases and no others; it claims anew only if all expired."""
+    """A repeated claim returns the unexpired leases and no others; it claims anew only if all
+    expired."""
     new = [lease for lease in response if lease not in known]
     if facts.clock_jumped(known[0].t0, result.t1):
         return []
@@ -188,7 +193,8 @@ def _contradictions(lease_calls: list[LeaseCall], *, again: bool) -> list[str]:
 
 
 def _enqueues_resolve(facts: Facts) -> list[str]:
-    """Every call finally succeeds, and no job is older than the last response that nothing was done."""
+    """Every call finally succeeds, and no job is older than the last response that nothing was
+    done."""
     found = _rejected_but_stored(facts)
     for key, calls in facts.enqueues.items():
         done = [(invoke, result) for invoke, result in calls if result is not None and result.type == "ok"]
@@ -204,7 +210,8 @@ def _enqueues_resolve(facts: Facts) -> list[str]:
 
 
 def _rejected_but_stored(facts: Facts) -> list[str]:
-    """Finds stored jobs whose calls, without an Idempotency-Key, were all `not_done` or rolled back."""
+    """Finds stored jobs whose calls, without an Idempotency-Key, were all `not_done` or rolled
+    back."""
     sent = [(item.key, result) for op, result in facts.calls if op.f == "enqueue" and not op.key for item in op.items]
     unresolved = {key for key, result in sent if result is None or result.type != "fail"}
     kept = {row.key for row in facts.final_state.stored}
@@ -223,7 +230,8 @@ def _leading_rejections(calls: list[tuple[Op, Op | None]]) -> list[Op]:
 
 
 def i11_nothing_runs_early(facts: Facts) -> list[str]:
-    """No job is delivered before run_at (of producer, retry or snooze); a schedule run has one job."""
+    """No job is delivered before run_at (of producer, retry or snooze); a schedule run has one
+    job."""
     enabled_nemeses = {
         response.id: facts.requested[key].run_at
         for key, response in facts.acknowledged.items()
@@ -270,7 +278,8 @@ def _early_redeliveries(facts: Facts, leases: list[Lease]) -> list[str]:
 
 
 def i12_counts_agree(facts: Facts) -> list[str]:
-    """Jobs are completed only by a worker and stored only by a call; API and database agree on states."""
+    """Jobs are completed only by a worker and stored only by a call; API and database agree on
+    states."""
     done = {lease.job for lease in facts.leases.values() if lease.possibly_accepted("complete")}
     found = [
         f"completed without a completion: {row.id}"

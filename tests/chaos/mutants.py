@@ -1,8 +1,8 @@
 """Deliberate bugs, applied to a broker from outside: rewritten statements, and replaced functions
 (mutation_code.py).
 
-Each names the situation in which it shows and the invariants that may report it. A bug whose text is
-no longer in the statement fails at once.
+Each names the situation in which it shows and the invariants that may report it. A bug whose
+text is no longer in the statement fails at once.
 """
 
 from collections.abc import Callable

@@ -73,7 +73,9 @@ SITUATIONS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one run. `sentences`: the violations caused by the bug; all, if there is no bug."""
+    """The result of one run.
+
+    `sentences`: the violations caused by the bug; all, if there is no bug."""
 
     name: str
     situation: str

@@ -41,8 +41,8 @@ from app.server.server import Server
 from app.settings import Settings
 
 SKEW = 3.0  # seconds by which the clock of each further broker is wrong
-# Seconds of a statement on a slow database: in this time a client disconnects, and it retries within
-# twice the time.
+# Seconds of a statement on a slow database: in this time a client disconnects, and it retries
+# within twice the time.
 SLOW = 0.2
 
 _background: set[asyncio.Task[Any]] = set()

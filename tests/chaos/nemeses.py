@@ -82,7 +82,8 @@ def postgres_stop(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumber
 
 @contextmanager
 def postgres_terminate(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """Terminates all sessions of the brokers, once; doing it repeatedly would be a connection storm."""
+    """Terminates all sessions of the brokers, once; doing it repeatedly would be a connection
+    storm."""
     cluster.postgres.rows(TERMINATE)
     yield cluster.numbers
 
@@ -163,7 +164,8 @@ def connections_taken(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNu
 
 @contextmanager
 def clock_jump(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """Sets the clock back by an hour for a while, then an hour ahead for good, so that no lease stays."""
+    """Sets the clock back by an hour for a while, then an hour ahead for good, so that no lease
+    stays."""
     cluster.postgres.execute("UPDATE clock_jump SET by = by - interval '1 hour'")
     yield cluster.numbers
     cluster.postgres.execute("UPDATE clock_jump SET by = by + interval '2 hours'")
@@ -171,7 +173,8 @@ def clock_jump(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
 
 @contextmanager
 def migration(cluster: Cluster, rng: random.Random) -> Iterator[BrokerNumbers]:
-    """A deployment while brokers serve: migrate, add a column and an index concurrently, drop both."""
+    """A deployment while brokers serve: migrate, add a column and an index concurrently, drop
+    both."""
     command = [sys.executable, "-m", "app", "migrate"]
     subprocess.run(command, env={"DATABASE_URL": cluster.postgres.dsn}, check=True, capture_output=True, timeout=120)
     run_ddl_with_retries(cluster, "ALTER TABLE jobs ADD COLUMN chaos integer")
@@ -231,8 +234,8 @@ EXCLUSIVE = {"long_outage_clock"}  # never together with another nemesis
 
 
 def conflict(*names: str) -> bool:
-    """Returns whether the nemeses exclude each other: a stopped broker cannot exit on SIGTERM, and a
-    dead Postgres executes nothing."""
+    """Returns whether the nemeses exclude each other: a stopped broker cannot exit on SIGTERM,
+    and a dead Postgres executes nothing."""
     if EXCLUSIVE.intersection(names) and len(names) > 1:
         return True
     kinds = ["postgres" if name in NEEDS_POSTGRES else name.partition("_")[0] for name in names]

@@ -1,7 +1,7 @@
 """An operator, during the whole run: pauses and resumes a queue, purges another, replays, moves and
 purges dead letters, revokes API keys, and lists leases to find expired ones.
 
-Its calls are recorded like those of any client."""
+Its calls are recorded like the calls of any client."""
 
 import asyncio
 import random
@@ -107,7 +107,8 @@ class Operator:
     # Leases and API keys
 
     async def _list_leases(self) -> None:
-        """Lists leases with their ends: the broker must soon end an expired one, even in a paused queue."""
+        """Lists leases with their ends: the broker must soon end an expired one, even in a
+        paused queue."""
         await self._client.call_for(
             [Operation("leases", read=_leases)], "/jobs?state=running&order=asc&limit=1000", None, method="GET"
         )

@@ -1,4 +1,6 @@
-"""The options of a run: seed, size, faults. Every process of the run gets the same options, as JSON."""
+"""The options of a run: seed, size, faults.
+
+Every process of the run gets the same options, as JSON."""
 
 import argparse
 from dataclasses import dataclass, fields
@@ -41,7 +43,8 @@ class Options:
 
     @property
     def load_seconds(self) -> float:
-        """Returns the seconds over which producers spread their jobs: the quiet time and the faults."""
+        """Returns the seconds over which producers spread their jobs: the quiet time and the
+        faults."""
         return self.quiet + self.faults * (self.fault_seconds + self.gap_seconds + 0.8)
 
 

@@ -26,7 +26,9 @@ class Producer:
         self._concurrency = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
     async def run(self) -> None:
-        """Sends the calls at such a rate that all are sent when the faults end. Delayed calls are caught up."""
+        """Sends the calls at such a rate that all are sent when the faults end.
+
+        Delayed calls are caught up."""
         todo, started, sent = batch_sizes(self.options, self.number), now(), 0
         share = sum(todo)
         async with asyncio.TaskGroup() as group:
@@ -57,8 +59,8 @@ class Producer:
     async def _enqueue_until_known(self, key: str, jobs: list[Json]) -> Response:
         """Retries a call with the same Idempotency-Key until its outcome is known.
 
-        There is no limit: the harness stops the process if necessary. A call without a key is retried
-        only while it was certainly not done; otherwise its outcome stays unknown."""
+        There is no limit: the harness stops the process if necessary. A call without a key is
+        retried only while it was certainly not done; otherwise its outcome stays unknown."""
         items = [item_of(job) for job in jobs]
         path, body = ("/jobs", jobs[0]) if len(jobs) == 1 else ("/jobs/batch", {"jobs": jobs})
         tries = 0
@@ -83,7 +85,8 @@ def state_of(job: Json) -> list[Item]:
 def read(body: Json, requested: list[Item]) -> list[Item]:
     """Returns the ids, and whether each job is new.
 
-    The response to a single job has a header for a duplicate; in a repeated call the payload shows it."""
+    The response to a single job has a header for a duplicate; in a repeated call the payload
+    shows it."""
     if "results" in body:
         return [
             Item(key=item.key, id=result["job_id"], status=result["status"])

@@ -21,7 +21,9 @@ Mode = Literal["open", "cut", "black_hole", "lost_replies"]
 
 
 class Command(msgspec.Struct):
-    """One line on stdin. `late`: data held back by a black hole arrives when it ends; else a reset."""
+    """One line on stdin.
+
+    `late`: data held back by a black hole arrives when it ends; else a reset."""
 
     link: str
     do: Literal["listen", "target", "mode"]

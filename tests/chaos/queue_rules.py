@@ -1,7 +1,7 @@
 """Invariant I14: an operator's change is in effect in every broker soon after the response. Pure.
 
-The configuration of a broker is at most FRESH_SECONDS old. So the change is in effect for a call that
-starts more than FRESH_SECONDS after the response, however long the call takes.
+The configuration of a broker is at most FRESH_SECONDS old. So the change is in effect for a call
+that starts more than FRESH_SECONDS after the response, however long the call takes.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ def i14_changes_are_in_effect(facts: Facts) -> list[str]:
 
 
 def _paused(facts: Facts) -> Iterator[str]:
-    """A claim that starts while a queue is paused gets no job of it, unless a call to resume the queue
-    starts before the claim ends."""
+    """A claim that starts while a queue is paused gets no job of it, unless a call to resume the
+    queue starts before the claim ends."""
     for queue, since, until in pauses(facts):
         for lease in facts.leases.values():
             if lease.queue == queue and facts.claimed_since(lease) > since and lease.t1 < until:
@@ -25,7 +25,8 @@ def _paused(facts: Facts) -> Iterator[str]:
 
 
 def pauses(facts: Facts) -> Iterator[tuple[str, float, float]]:
-    """Yields queues and when they were certainly paused: from the response to the next resume call."""
+    """Yields queues and when they were certainly paused: from the response to the next resume
+    call."""
     since: dict[str, float] = {}
     for op in facts.ops:  # ordered by the times of responses and of request starts
         if op.f == "pause" and op.type == "ok":

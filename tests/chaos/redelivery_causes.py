@@ -1,4 +1,6 @@
-"""The causes of redeliveries. This is no invariant: overlapping leases are a violation of I5. Pure."""
+"""The causes of redeliveries.
+
+This is no invariant: overlapping leases are a violation of I5. Pure."""
 
 from collections import Counter
 

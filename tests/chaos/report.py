@@ -62,7 +62,8 @@ def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> 
             f"{sum(op.type == 'info' for op in ops):,} of {sum(op.type != 'invoke' for op in ops):,} calls"
         ),
         "recovery": (
-            f"p50 {percentile(recovery_times, 50):.2f} s, p99 {percentile(recovery_times, 99):.2f} s, max {percentile(recovery_times, 100):.2f} s"
+            f"p50 {percentile(recovery_times, 50):.2f} s, p99 {percentile(recovery_times, 99):.2f} s, "
+            f"max {percentile(recovery_times, 100):.2f} s"
         ),
         "duration": f"{seconds:.0f} s",
     }
@@ -92,7 +93,8 @@ def recovery(fault: Fault, done: dict[int, list[tuple[float, float]]]) -> float:
 
 
 def first_after(instant: float, calls: list[tuple[float, float]]) -> float:
-    """Returns the end of the first call that ended after `instant`; calls are sorted by their end."""
+    """Returns the end of the first call that ended after `instant`; calls are sorted by their
+    end."""
     index = bisect_left(calls, instant, key=lambda call: call[1])
     return calls[index][1] if index < len(calls) else instant
 

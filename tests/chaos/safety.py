@@ -1,5 +1,5 @@
-"""Invariants I1 to I7: no job lost or invented, one job per key, one completion, one lease at a time,
-fencing tokens, attempts. Pure.
+"""Invariants I1 to I7: no job lost or invented, one job per key, one completion, one lease at a
+time, fencing tokens, attempts. Pure.
 
 Each takes the facts and returns a sentence per violation. docs/reliability/chaos.md lists them.
 """
@@ -67,8 +67,8 @@ def i2_every_job_was_enqueued(facts: Facts) -> list[str]:
 
 
 def i3_one_job_per_key(facts: Facts) -> list[str]:
-    """All responses to one Idempotency-Key have the same jobs; no job is stored twice; a batch is stored
-    completely or not at all."""
+    """All responses to one Idempotency-Key have the same jobs; no job is stored twice; a batch
+    is stored completely or not at all."""
     found = []
     for key, calls in facts.enqueues.items():
         responses = {
@@ -83,7 +83,9 @@ def i3_one_job_per_key(facts: Facts) -> list[str]:
 
 
 def _partial_batches(facts: Facts, copies: Counter[str]) -> list[str]:
-    """Finds calls with only some of their jobs stored. Jobs that may have been removed do not count."""
+    """Finds calls with only some of their jobs stored.
+
+    Jobs that may have been removed do not count."""
     found = {}
     for op, _ in facts.calls:
         if op.f == "enqueue":
@@ -97,8 +99,8 @@ def _partial_batches(facts: Facts, copies: Counter[str]) -> list[str]:
 
 
 def _duplicate_unique_keys(facts: Facts) -> list[str]:
-    """Finds a second job with a unique key, created while the first one was certainly unfinished: it was
-    acknowledged, and no call that may finish it had started."""
+    """Finds a second job with a unique key, created while the first one was certainly
+    unfinished: it was acknowledged, and no call that may finish it had started."""
     # By key: time of the acknowledgement, earliest finish, id.
     holders: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
     found = []
@@ -120,8 +122,8 @@ def _duplicate_unique_keys(facts: Facts) -> list[str]:
 
 
 def _may_be_created_by(facts: Facts, key: str, t0: float) -> bool:
-    """Returns whether the call that started at `t0` may have created the job: no earlier call with its
-    Idempotency-Key had started."""
+    """Returns whether the call that started at `t0` may have created the job: no earlier call
+    with its Idempotency-Key had started."""
     return not any(
         op.t0 < t0 and any(item.key == key for item in op.items)
         for op, _ in facts.enqueues.get(key.rpartition("-")[0], [])
@@ -131,8 +133,8 @@ def _may_be_created_by(facts: Facts, key: str, t0: float) -> bool:
 def _earliest_finish(facts: Facts, id: str) -> float:
     """Returns the earliest time at which the job may have finished.
 
-    A cancel has an unknown time, so it counts from the start. From the end of its lease on, the job of a
-    dead worker may have been completed, or moved to dead letters by the lease expiry."""
+    A cancel has an unknown time, so it counts from the start. From the end of its lease on, the
+    job of a dead worker may have been completed, or moved to dead letters by the lease expiry."""
     if id in facts.cancels:
         return 0.0
     return min(
@@ -145,7 +147,8 @@ def _earliest_finish(facts: Facts, id: str) -> float:
 
 
 def i4_one_completion(facts: Facts) -> list[str]:
-    """At most one completion is accepted, it is final, and no delivery follows; a lease ends in one way."""
+    """At most one completion is accepted, it is final, and no delivery follows; a lease ends in
+    one way."""
     found = [
         f"settled in two ways: {lease.job}, {ways}"
         for lease in facts.leases.values()
@@ -229,7 +232,8 @@ def _over(facts: Facts, queue: str, limit: int, *, by_group: bool) -> list[str]:
 
 
 def i6_stale_tokens_are_rejected(facts: Facts) -> list[str]:
-    """No call of an earlier lease is accepted after a response has delivered the job to another worker."""
+    """No call of an earlier lease is accepted after a response has delivered the job to another
+    worker."""
     found = []
     for id, leases in facts.by_job.items():
         for earlier, later in pairwise(leases):
@@ -271,7 +275,8 @@ def i7_attempts_are_counted(facts: Facts) -> list[str]:
 
 
 def attempt_increments(facts: Facts, lease: Lease) -> set[int]:
-    """Returns the possible increments of the attempt at the next delivery, after the calls of this one."""
+    """Returns the possible increments of the attempt at the next delivery, after the calls of
+    this one."""
     response_item = [lease_call for lease_call in lease.settlements() if lease_call.accepted]
     unknown = [lease_call for lease_call in lease.settlements() if lease_call.type in ("info", "invoke")]
     sure = {rise for lease_call in response_item for rise in _attempt_increment(facts, lease, lease_call)}

@@ -1,5 +1,5 @@
-"""A producer that shares the database: it enqueues with `longshore_enqueue_v1` in its own transaction,
-which it may roll back."""
+"""A producer that shares the database: it enqueues with `longshore_enqueue_v1` in its own
+transaction, which it may roll back."""
 
 import asyncio
 import random
@@ -28,7 +28,9 @@ CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, Tim
 
 
 class SqlProducer:
-    """Uses one connection, opened on demand. Only a commit without a response has an unknown outcome."""
+    """Uses one connection, opened on demand.
+
+    Only a commit without a response has an unknown outcome."""
 
     def __init__(self, dsn: str, client: Client, rng: random.Random) -> None:
         self._dsn = dsn
@@ -38,7 +40,8 @@ class SqlProducer:
         self._lock = asyncio.Lock()
 
     async def enqueue(self, jobs: list[Json]) -> None:
-        """Retries the transaction while it was certainly not done, unless it was rolled back on purpose."""
+        """Retries the transaction while it was certainly not done, unless it was rolled back on
+        purpose."""
         commits, tries = self._rng.random() >= ROLLED_BACK, 0
         async with self._lock:
             while await self._transaction(jobs, commits=commits) == "fail" and commits:

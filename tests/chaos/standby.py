@@ -72,7 +72,8 @@ class ReplicatedPostgres(Postgres):
         self.execute("SELECT pg_reload_conf()")
 
     async def _copy_to(self, copy: Server) -> None:
-        """Copies the primary while it serves, as an online backup: the backup label says where replay starts."""
+        """Copies the primary while it serves, as an online backup: the backup label says where
+        replay starts."""
         connection = await asyncpg.connect(self.dsn)
         await connection.execute("SELECT pg_backup_start('chaos', true)")
         # Files that vanish during the copy are no loss: the WAL has their changes.

@@ -1,4 +1,6 @@
-"""The short form: 20,000 jobs and every nemesis at least once, on three brokers. `-s` prints the table."""
+"""The short form: 20,000 jobs and every nemesis at least once, on three brokers.
+
+`-s` prints the table."""
 
 from tests.chaos.harness import run
 from tests.chaos.nemeses import SHORT

@@ -1,5 +1,5 @@
-"""Handwritten histories of how jobs end: the checker reports each violation, and accepts a similar valid
-history.
+"""Handwritten histories of how jobs end: the checker reports each violation, and accepts a similar
+valid history.
 
 Times are seconds from the start; a lease lasts ten seconds.
 """

@@ -1,5 +1,5 @@
-"""Histories with calls without an Idempotency-Key, replays, purges, dependencies and pauses: violations
-are reported, valid histories pass."""
+"""Histories with calls without an Idempotency-Key, replays, purges, dependencies and pauses:
+violations are reported, valid histories pass."""
 
 from tests.chaos.history import Item
 from tests.chaos.history_builder import LEASE_SECONDS, START, HistoryBuilder

@@ -26,7 +26,8 @@ def test_unmodified_broker_has_no_violation_in_the_same_situation() -> None:
 
 
 def test_every_bug_can_be_applied() -> None:
-    """Applies all bugs in a separate process: a bug whose statement has changed would have no effect."""
+    """Applies all bugs in a separate process: a bug whose statement has changed would have no
+    effect."""
     script = "from tests.chaos.mutants import MUTANTS, apply\nfor name in MUTANTS: apply(name)"
     subprocess.run([sys.executable, "-c", script], env=os.environ | {"CHAOS_BUGGIFY": "0:1/1"}, check=True, timeout=120)
 

@@ -1,5 +1,5 @@
-"""Histories with batches, purges, replays, dependencies, pauses, rate limits and API keys: violations
-are reported, valid histories pass."""
+"""Histories with batches, purges, replays, dependencies, pauses, rate limits and API keys:
+violations are reported, valid histories pass."""
 
 import pytest
 

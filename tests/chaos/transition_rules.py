@@ -1,11 +1,11 @@
 """Rules for the audit log: legal transitions, counted attempts, leases that end for a reason, dead
 letters with a cause. Pure.
 
-The checks follow the order of the commits. Only times at which a broker acts (the end of a lease,
-run_at, expires_at) have a tolerance: each broker knows the database's clock to within half of its best
-round trip. The first round trip may be long, because it includes the connection: on a busy machine
-brokers were half a second ahead in their first second.
-In 20,000 jobs on a busy machine nothing was early by the database's clock; the nearest was 0.3 ms late.
+The checks follow the order of the commits. Only times at which a broker acts (the end of a
+lease, run_at, expires_at) have a tolerance: each broker knows the database's clock to within
+half of its best round trip. The first round trip may be long, because it includes the
+connection: on a busy machine brokers were half a second ahead in their first second. In 20,000
+jobs on a busy machine nothing was early by the database's clock; the nearest was 0.3 ms late.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,8 @@ def all_transitions(facts: Facts) -> Iterator[Transition]:
 
 
 def w1_transitions_are_legal(facts: Facts) -> list[str]:
-    """Every change is a legal transition, no job leaves completed or cancelled, and every change is recorded."""
+    """Every change is a legal transition, no job leaves completed or cancelled, and every change
+    is recorded."""
     found = []
     for step in all_transitions(facts):
         if step.new not in LEGAL[step.old] or (
@@ -79,7 +80,8 @@ def _last_states(facts: Facts) -> list[str]:
 
 
 def w2_attempts_are_counted(facts: Facts) -> list[str]:
-    """A claim adds one delivery and one attempt, and has a new token; no other change adds to them."""
+    """A claim adds one delivery and one attempt, and has a new token; no other change adds to
+    them."""
     found = []
     for id, steps in facts.transitions.items():
         tokens: set[str] = set()
@@ -130,7 +132,8 @@ def _count_violation(step: Transition) -> str:
 def _allowed(step: Transition) -> set[tuple[int, int]]:
     """Returns the allowed changes of attempt and crashes.
 
-    A run that the broker ended was never delivered, or its lease expired, or it exceeded its timeout."""
+    A run that the broker ended was never delivered, or its lease expired, or it exceeded its
+    timeout."""
     if step.old != "running" or step.new in ("running", "completed") or step.settlement == "fail":
         return {(0, 0)}
     if step.new == "cancelled":
@@ -139,7 +142,8 @@ def _allowed(step: Transition) -> set[tuple[int, int]]:
 
 
 def w3_leases_end_for_a_reason(facts: Facts) -> list[str]:
-    """The broker ends a lease when it has expired or its run has exceeded its timeout, not earlier."""
+    """The broker ends a lease when it has expired or its run has exceeded its timeout, not
+    earlier."""
     found = []
     for step in all_transitions(facts):
         before, after = step.before, step.after

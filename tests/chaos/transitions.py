@@ -1,4 +1,6 @@
-"""The audit log as transitions: for each job, in order, its row before and after each change. Pure."""
+"""The audit log as transitions: for each job, in order, its row before and after each change.
+
+Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -12,7 +14,9 @@ GONE = ""  # the state of a job that has no row
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of one job. Without a row before, the job was inserted; without a row after, it was removed."""
+    """One change of one job.
+
+    Without a row before, the job was inserted; without a row after, it was removed."""
 
     before: AuditRow | None
     after: AuditRow | None
@@ -55,7 +59,8 @@ def transitions(rows: Iterable[AuditRow]) -> dict[str, list[Transition]]:
 
 
 def _of_job(rows: list[AuditRow]) -> Iterator[Transition]:
-    """A delete and an insert in one transaction are a move to another table, in any order of triggers."""
+    """A delete and an insert in one transaction are a move to another table, in any order of
+    triggers."""
     current: AuditRow | None = None
     removed: AuditRow | None = None
     for row in _deletes_first(rows):

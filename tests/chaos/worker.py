@@ -148,7 +148,9 @@ class Slot:
         return kept
 
     async def _heartbeat(self, jobs: list[Json], *, holds_all: bool = False) -> None:
-        """Sends a heartbeat. With `holds_all` it releases all other leases; that outcome is unknown."""
+        """Sends a heartbeat.
+
+        With `holds_all` it releases all other leases; that outcome is unknown."""
         leases = [
             {"job_id": job["id"], "lease_token": job["lease_token"], "lease_seconds": self.options.lease}
             for job in jobs
@@ -204,7 +206,9 @@ class Slot:
         return body, item
 
     async def _settle(self, settlements: list[tuple[Json, Item]]) -> None:
-        """Settles jobs one by one or together. Unknown outcomes are retried with the same tokens."""
+        """Settles jobs one by one or together.
+
+        Unknown outcomes are retried with the same tokens."""
         if not settlements:
             return
         if len(settlements) > 1 and self._rng.random() < 0.05:

@@ -1,4 +1,6 @@
-"""The jobs of a run. The n-th call of a producer is a function of the seed, except for its times."""
+"""The jobs of a run.
+
+The n-th call of a producer is a function of the seed, except for its times."""
 
 import random
 from datetime import UTC, datetime
@@ -11,8 +13,8 @@ from tests.chaos.options import Options
 EnqueueMode = Literal["keyed", "keyless", "sql"]
 
 WORK, LIMITED, GROUPED, FIFO = "work", "limited", "grouped", "fifo"
-# Queues for one feature each: several lanes, a rate limit, fairness, pauses, purges, dependencies, and
-# the target of replays.
+# Queues for one feature each: several lanes, a rate limit, fairness, pauses, purges, dependencies,
+# and the target of replays.
 WIDE, RATED, FAIR, PAUSED, PURGED, TREE, MOVED = "wide", "rated", "fair", "paused", "purged", "tree", "moved"
 FEATURES = (WIDE, RATED, FAIR, PAUSED, PURGED, TREE, MOVED)
 MAX_RUNNING = 12
@@ -40,7 +42,8 @@ DEPENDENT_BATCHES = 0.1  # share of batches whose jobs depend on each other
 
 
 def batch_sizes(options: Options, producer: int) -> list[int]:
-    """Returns the number of jobs of each call of a producer; a call with one job is a `POST /jobs`."""
+    """Returns the number of jobs of each call of a producer; a call with one job is a `POST
+    /jobs`."""
     left = options.jobs // options.producers + (producer < options.jobs % options.producers)
     rng, batches = random.Random(f"{options.seed}/{producer}/sizes"), []
     limit = max(4, min(100, options.jobs // 100), min(500, options.jobs // 2000))
@@ -51,7 +54,8 @@ def batch_sizes(options: Options, producer: int) -> list[int]:
 
 
 def enqueue_mode(options: Options, producer: int, call: int) -> EnqueueMode:
-    """Chooses how a call is made: with an Idempotency-Key, without one, or as SQL in a transaction."""
+    """Chooses how a call is made: with an Idempotency-Key, without one, or as SQL in a
+    transaction."""
     draw = random.Random(f"{options.seed}/{producer}/{call}/way").random()
     if draw < options.keyless:
         return "keyless"
@@ -110,7 +114,8 @@ def _feature(rng: random.Random, queue: str) -> Json:
 
 
 def _add_dependencies(rng: random.Random, jobs: list[Json]) -> None:
-    """Makes the last jobs of a batch depend on one or two jobs before them, which cannot form a cycle.
+    """Makes the last jobs of a batch depend on one or two jobs before them, which cannot form a
+    cycle.
 
     Some have on_parent_failure `run`."""
     for index in range(len(jobs)):

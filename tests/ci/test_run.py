@@ -1,4 +1,5 @@
-"""The CI script: a test that passes on the second run is listed; a test that fails again fails CI."""
+"""The CI script: a test that passes on the second run is listed; a test that fails again fails
+CI."""
 
 import shutil
 import subprocess
@@ -27,7 +28,9 @@ BROKEN = "\ndef test_broken(): assert False\n"
 
 
 def run_ci(folder: Path, tests: str) -> tuple[bool, list[str]]:
-    """Runs the script in a new project. Returns whether CI passed, and the tests listed as flaky."""
+    """Runs the script in a new project.
+
+    Returns whether CI passed, and the tests listed as flaky."""
     (folder / ".venv").symlink_to(sys.prefix)
     shutil.copytree(ROOT / ".ci", folder / ".ci")
     (folder / "Makefile").write_text(MAKEFILE)

@@ -18,7 +18,7 @@ from tests.api import Api
 from tests.cli.command import environment, run
 from tests.cli.test_serve import serving, stop, wait_until_started
 from tests.conftest import wait_until
-from tests.db.test_embedded import postmaster
+from tests.db.test_embedded import postmaster_pid
 
 BACKUP, RESTORE = re.findall(
     r"^```bash\n(.*?)^```$", (ROOT / "docs" / "operations" / "backup.md").read_text(), re.DOTALL | re.MULTILINE
@@ -143,7 +143,7 @@ def test_interrupted_backup_prints_one_line(work_folder: Path, number: signal.Si
     data, copy = work_folder / "data", work_folder / "backup"
     with serving(data) as process:
         wait_until_started(process)
-        pid = postmaster(data / "postgres")
+        pid = postmaster_pid(data / "postgres")
         os.kill(pid, signal.SIGSTOP)
         command = [sys.executable, "-m", "app", "backup", str(copy)]
         variables = environment(LONGSHORE_DATA_DIR=str(data))

@@ -1,4 +1,5 @@
-"""`serve` with an embedded Postgres: log lines, banner, clean stop of Postgres, data that survives."""
+"""`serve` with an embedded Postgres: log lines, banner, clean stop of Postgres, data that
+survives."""
 
 import json
 import os
@@ -23,7 +24,7 @@ from app.db.migrations import head
 from tests.api import Json
 from tests.cli.command import environment, run
 from tests.conftest import wait_until
-from tests.db.test_embedded import alive, postmaster
+from tests.db.test_embedded import is_alive, postmaster_pid
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +66,11 @@ def lines_until(process: "subprocess.Popen[str]", event: str) -> list[Json]:
 
 def stop(process: "subprocess.Popen[str]", number: signal.Signals, folder: Path) -> list[Json]:
     """Stops the broker, checks that stdout is empty, and returns the remaining log lines."""
-    pid = postmaster(folder / "postgres")
+    pid = postmaster_pid(folder / "postgres")
     process.send_signal(number)
     printed, errors = process.communicate(timeout=60)
     assert (process.returncode, printed) == (0, ""), errors
-    assert not alive(pid)
+    assert not is_alive(pid)
     return [json.loads(line) for line in (errors or "").splitlines()]
 
 
@@ -80,9 +81,9 @@ def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path)
         base = first["address"]
         assert httpx.post(f"{base}/jobs", json={"job_type": "kept"}, timeout=60).status_code == 201
         assert httpx.post(f"{base}/claim", json={}, timeout=60).json()["jobs"]
-        pid = postmaster(folder / "postgres")
+        pid = postmaster_pid(folder / "postgres")
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not alive(pid))
+        wait_until(lambda: not is_alive(pid))
         wait_until(lambda: httpx.get(f"{base}/readyz", timeout=60).status_code == 200, seconds=60)
         lines = lines_until(process, "wake-up connection restored")
         poll = threading.Thread(

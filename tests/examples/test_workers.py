@@ -76,7 +76,8 @@ class Deployment:
             (self._folder / f"{name}.go").touch()
 
     def wait_until_finished(self, jobs: list[Json]) -> list[Json]:
-        """Waits until all jobs are finished, and checks that each had one attempt and one delivery."""
+        """Waits until all jobs are finished, and checks that each had one attempt and one
+        delivery."""
         eventually(lambda: all(self.api.job(job["id"])["state"] in ("completed", "dead", "cancelled") for job in jobs))
         finished = [self.api.job(job["id"]) for job in jobs]
         assert [(job["attempt"], job["deliveries"]) for job in finished] == [(1, 1)] * len(jobs)
@@ -136,8 +137,8 @@ def lease_end(deployment: Deployment, job: Json) -> float:
 
 
 def check_settlement_while_the_broker_is_down(deployment: Deployment) -> None:
-    """Finishes two jobs while there is no broker. Other jobs wait in the queue: four that succeed, one
-    that fails, and one whose result is not serializable as JSON."""
+    """Finishes two jobs while there is no broker. Other jobs wait in the queue: four that
+    succeed, one that fails, and one whose result is not serializable as JSON."""
     running = deployment.start_jobs("cut-1", "cut-2")
     echoes = [
         deployment.api.enqueue(job_type="echo", payload={"number": number, "text": 'ä "$(x)" \n'})

@@ -1,8 +1,9 @@
-"""`make image-check`: builds the container image without a Docker engine and runs it as an orchestrator would.
+"""`make image-check`: builds the container image without a Docker engine and runs it as an
+orchestrator would.
 
-buildah builds the Dockerfile in a chroot, on a base image made by debootstrap that replaces the named
-one. The image then runs with a read-only root, as its own user and without capabilities, against a
-real Postgres: migrate, serve, health check, a job, stop."""
+buildah builds the Dockerfile in a chroot, on a base image made by debootstrap that replaces the
+named one. The image then runs with a read-only root, as its own user and without capabilities,
+against a real Postgres: migrate, serve, health check, a job, stop."""
 
 import re
 import shutil
@@ -56,7 +57,9 @@ def build(buildah: Builder, folder: Path) -> None:
 
 @contextmanager
 def postgres(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Runs an empty Postgres. Yields its DSN and a folder with a socket that the image's user may use."""
+    """Runs an empty Postgres.
+
+    Yields its DSN and a folder with a socket that the image's user may use."""
     with EmbeddedPostgres(folder / "data") as dsn, proxy_to(dsn) as proxy:
         url = urlsplit(proxy.dsn)
         sockets = Path(dict(part.split("=") for part in url.query.split("&"))["host"])

@@ -1,7 +1,7 @@
 """A substitute for the base image of the Dockerfile: Debian's own Python, installed by debootstrap.
 
-The named image comes from a registry that is not always reachable. The substitute has the parts that
-the Dockerfile uses: `pip`, and Python as `/usr/local/bin/python`."""
+The named image comes from a registry that is not always reachable. The substitute has the parts
+that the Dockerfile uses: `pip`, and Python as `/usr/local/bin/python`."""
 
 import json
 import os
@@ -56,8 +56,8 @@ def _mirror() -> list[str]:
 
 
 def _environment() -> list[str]:
-    """Returns variables that allow Debian's pip to install outside a virtual environment, and that name
-    this machine's package index, if it has one."""
+    """Returns variables that allow Debian's pip to install outside a virtual environment, and
+    that name this machine's package index, if it has one."""
     index = os.environ.get("PIP_INDEX_URL") or _configured_index()
     indexes = [f"PIP_INDEX_URL={index}", f"UV_DEFAULT_INDEX={index}"] if index else []
     return ["PIP_BREAK_SYSTEM_PACKAGES=1", f"PIP_CERT=/{CERTIFICATES}", f"SSL_CERT_FILE=/{CERTIFICATES}", *indexes]

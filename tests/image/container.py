@@ -1,5 +1,5 @@
-"""A container without a container engine: the image's root file system mounted read-only, the image's
-user, no capabilities, `/tmp` in memory.
+"""A container without a container engine: the image's root file system mounted read-only, the
+image's user, no capabilities, `/tmp` in memory.
 
 An engine would add a separate network, limits of memory and processes, and a seccomp profile."""
 
@@ -44,7 +44,8 @@ class Container:
         return sum(path.lstat().st_size for path in files)
 
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        """Starts the image's entrypoint with these arguments; without arguments, with the image's command."""
+        """Starts the image's entrypoint with these arguments; without arguments, with the
+        image's command."""
         return self._start([*self._config["Entrypoint"], *(arguments or self._config["Cmd"])], environment)
 
     def run(self, *arguments: str, **environment: str) -> str:

@@ -1,1 +1,2 @@
-"""Migrations: up, down, concurrent, behind a reader, killed, missing, and on every available Postgres."""
+"""Migrations: up, down, concurrent, behind a reader, killed, missing, and on every available
+Postgres."""

@@ -56,7 +56,8 @@ def test_migrator_behind_a_long_reader_lets_claims_pass_and_finally_succeeds(emp
         migrating = background.submit(migrations.downgrade, empty_database.dsn, "base")
         wait_until(lambda: empty_database.value(WAITING_FOR_LOCK) == 1)
         worker.execute(STATEMENT_TIMEOUT)
-        # Waits in the lock queue behind the migrator, until the migrator's lock_timeout ends its wait.
+        # Waits in the lock queue behind the migrator, until the migrator's lock_timeout ends its
+        # wait.
         worker.execute("SELECT id FROM jobs FOR UPDATE SKIP LOCKED")
         assert not migrating.done()
         reader.execute("COMMIT")

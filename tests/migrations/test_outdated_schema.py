@@ -1,4 +1,5 @@
-"""A broker started before the migration: alive, not ready, names the missing revision, and recovers."""
+"""A broker started before the migration: alive, not ready, names the missing revision, and
+recovers."""
 
 from alembic import command
 from app.db import migrations
@@ -23,7 +24,8 @@ def test_broker_on_an_empty_database_is_not_ready_and_rejects_jobs(empty_databas
 def test_broker_on_an_older_schema_is_not_ready_until_it_is_migrated(
     empty_database: TestDatabase,
 ) -> None:
-    """The response is 503 and not 401, although there is no table of keys: clients treat 401 as permanent."""
+    """The response is 503 and not 401, although there is no table of keys: clients treat 401 as
+    permanent."""
     command.upgrade(migrations.config(empty_database.dsn), "0004")
     with threaded_broker(TEST_SETTINGS, empty_database.dsn) as broker:
         api = Api(broker.http, "mail")

@@ -15,7 +15,9 @@ Node = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One scan of a table in a plan. `condition` is the part of the filter that the index evaluates."""
+    """One scan of a table in a plan.
+
+    `condition` is the part of the filter that the index evaluates."""
 
     kind: str
     table: str

@@ -10,7 +10,7 @@ from asyncpg import Record
 
 from app.db.pool import Database, Transaction
 
-# Partitions locked by the transaction: planning locks those that a plan can read, writing a row its target.
+# Partitions locked by the transaction: planning locks the readable ones, a write locks its target.
 LOCKED_PARTITIONS = """
 SELECT part.inhparent::regclass::text AS parent, array_agg(DISTINCT part.inhrelid::regclass::text) AS parts
 FROM pg_locks

@@ -7,8 +7,8 @@ from tests.sql.statements import TABLES_WITH_LANES, Statement
 
 Rule = Callable[[Statement], str | None]
 
-# Statements that read across lanes: scans that find the lanes to visit, statistics, lists of workers.
-# None of them locks a job, and none is on the path of a fast route.
+# Statements that read across lanes: scans that find the lanes to visit, statistics, lists of
+# workers. None of them locks a job, and none is on the path of a fast route.
 ACROSS_LANES = {
     "maintenance.overdue",
     "jobs.due_jobs",
@@ -95,8 +95,8 @@ def computes_no_time_from_columns(statement: Statement) -> str | None:
 
 
 def uses_no_notify_and_no_session_lock(statement: Statement) -> str | None:
-    """NOTIFY holds a cluster-wide lock until after the WAL flush. Advisory locks do not work behind a
-    connection pooler."""
+    """NOTIFY holds a cluster-wide lock until after the WAL flush. Advisory locks do not work
+    behind a connection pooler."""
     match = re.search(r"\b(NOTIFY|LISTEN|pg_notify|LOCK TABLE|\w*advisory\w*)\b", statement.code, re.IGNORECASE)
     return f"uses {match[1]}" if match else None
 

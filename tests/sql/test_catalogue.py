@@ -1,4 +1,5 @@
-"""The rules for tables with lanes, checked in the system catalogue: a cluster sharded by lane needs them."""
+"""The rules for tables with lanes, checked in the system catalogue: a cluster sharded by lane
+needs them."""
 
 import re
 

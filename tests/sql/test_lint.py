@@ -1,5 +1,5 @@
-"""The .sql files follow the rules of rules.py, every rule detects a bad statement, and .sql files and
-stores have the same names."""
+"""The .sql files follow the rules of rules.py, every rule detects a bad statement, and .sql
+files and stores have the same names."""
 
 import ast
 import re

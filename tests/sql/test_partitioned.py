@@ -1,5 +1,5 @@
-"""Lanes as partitions: the broker behaves the same, and a statement of one lane uses one partition of
-each table, as it would use one shard of a cluster."""
+"""Lanes as partitions: the broker behaves the same, and a statement of one lane uses one
+partition of each table, as it would use one shard of a cluster."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""Queue patterns of scopes: `*` matches anything, any other character itself; in Postgres as in Python."""
+"""Queue patterns of scopes: `*` matches anything, any other character itself; in Postgres as in
+Python."""
 
 from fnmatch import fnmatchcase
 
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from app.http.authorization import ANONYMOUS, Access, Grant, Scope, make_caller
 from tests.database import TestDatabase
 
-# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
+# tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
@@ -20,7 +22,7 @@ patterns = st.text("ab.:-_*", min_size=1, max_size=12)
 
 
 def access_to(*patterns: str) -> Access:
-    return Access("somebody", frozenset(patterns))
+    return Access("caller", frozenset(patterns))
 
 
 @given(patterns, names)
@@ -79,7 +81,7 @@ def test_scope_is_parsed_into_scope_and_pattern(scope: Scope, pattern: str) -> N
 
 
 def test_access_of_a_scope_covers_only_the_queues_of_that_scope() -> None:
-    caller = make_caller("somebody", ["work:mail", "read:*.eu", "read:reports"])
+    caller = make_caller("caller", ["work:mail", "read:*.eu", "read:reports"])
     work, read = caller.access(frozenset({Scope.WORK})), caller.access(frozenset({Scope.READ}))
     assert work is not None
     assert read is not None
@@ -89,7 +91,7 @@ def test_access_of_a_scope_covers_only_the_queues_of_that_scope() -> None:
 
 
 def test_either_scope_will_do_where_two_are_named() -> None:
-    caller = make_caller("somebody", ["enqueue:mail", "manage:reports"])
+    caller = make_caller("caller", ["enqueue:mail", "manage:reports"])
     either = caller.access(frozenset({Scope.ENQUEUE, Scope.MANAGE}))
     assert either is not None
     assert [either.allows(name) for name in ("mail", "reports", "other")] == [True, True, False]

@@ -14,7 +14,9 @@ TIMEOUT = 60.0
 
 
 class Statements:
-    """A batcher with a fake statement that records its batches. It blocks until `proceed` is set."""
+    """A batcher with a fake statement that records its batches.
+
+    It blocks until `proceed` is set."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self.batches: list[tuple[str, list[int]]] = []

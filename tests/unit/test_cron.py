@@ -195,7 +195,8 @@ def test_hourly_schedule_continues_over_the_jump(
     assert runs(expression, zone, first, until) == expected
 
 
-# The clock goes back: 03:00 -> 02:00 in Berlin, 02:00 -> 01:00 in New York, 02:00 -> 01:30 on Lord Howe.
+# The clock goes back: 03:00 -> 02:00 in Berlin, 02:00 -> 01:00 in New York, 02:00 -> 01:30 on Lord
+# Howe.
 
 
 @pytest.mark.parametrize(

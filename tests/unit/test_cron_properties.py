@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from app.schedules.cron import Cron
 
-# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
+# tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.filterwarnings(
 MINUTE = timedelta(minutes=1)
 ALL_HOURS = frozenset(range(24))
 
-# Days around clock changes, forward and back: by 30 minutes on Lord Howe, by a day in Apia, at midnight
-# in São Paulo; never in India.
+# Days around clock changes, forward and back: by 30 minutes on Lord Howe, by a day in Apia, at
+# midnight in São Paulo; never in India.
 CHANGES = [
     ("Europe/Berlin", (2026, 3, 29)),
     ("Europe/Berlin", (2026, 10, 25)),

@@ -1,4 +1,5 @@
-"""Postgres settings that can lose acknowledged jobs (failures), and settings that deserve a warning."""
+"""Postgres settings that can lose acknowledged jobs (failures), and settings that deserve a
+warning."""
 
 import re
 

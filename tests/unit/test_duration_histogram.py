@@ -10,7 +10,8 @@ from app.leases.duration_histogram import BUCKET_BOUNDS, DurationHistogram
 from app.stats.service import _percentile
 from app.stats.store import DurationRow
 
-# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
+# tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )

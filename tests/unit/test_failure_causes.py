@@ -1,4 +1,5 @@
-"""Causes of failed database calls in plain words: no class names; hosts and ports for operators only."""
+"""Causes of failed database calls in plain words: no class names; hosts and ports for operators
+only."""
 
 import errno
 import socket

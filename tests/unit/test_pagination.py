@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from app.errors import ValidationFailed
 from app.http.pagination import EncodedPage, PageParams, encode_page
 
-# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
+# tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )

@@ -7,7 +7,8 @@ WALL = 1_800_000_000.0
 
 Steps = list[tuple[float, float]]
 
-# Steps (hours that pass, error of the database's clock in hours), and the error of the retention clock.
+# Steps (hours that pass, error of the database's clock in hours), and the error of the retention
+# clock.
 CASES: dict[str, tuple[Steps, float]] = {
     "steady": ([(1, 0), (30, 0), (1, 0)], 0),
     "slewed by seconds": ([(1, 0), (1, 0.01), (1, -0.01)], -0.01),

@@ -1,4 +1,5 @@
-"""The decision when a lease ends: attempt budgets, back-off, attempt records, error fingerprints."""
+"""The decision when a lease ends: attempt budgets, back-off, attempt records, error
+fingerprints."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -23,7 +24,8 @@ from app.leases.schemas import SentError
 from app.leases.store import LeaseRow
 from app.settings import Settings
 
-# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
+# tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )

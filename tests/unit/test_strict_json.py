@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from app.errors import MalformedJson, ValidationFailed
 from app.http import strict_json
-from tests.contract.hostile import BODIES, VALUES, Case
+from tests.contract.hostile_cases import BODIES, VALUES, Case
 
-# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these tests.
+# A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
+# tests.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
@@ -117,7 +118,8 @@ def test_commas_and_brackets_in_strings_are_not_counted() -> None:
     strict_json.check_value_count(json.dumps("[,{" * strict_json.MAX_VALUES).encode(), "/payload")
 
 
-# The hostile corpus, and numbers and escapes with unusual spelling or at a limit, in any combination.
+# The hostile corpus, and numbers and escapes with unusual spelling or at a limit, in any
+# combination.
 odd_texts = [
     "1.00",
     "1E+5",
