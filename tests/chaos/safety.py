@@ -211,10 +211,12 @@ def i5_limits_are_kept(facts: Facts) -> list[str]:
     """Never more leases at once than max_running, nor two in a group with a limit of one.
 
     Only the time in which a lease was certainly held counts."""
-    return _over(facts, LIMITED, MAX_RUNNING, by_group=False) + _over(facts, GROUPED, 1, by_group=True)
+    return _exceeded_limits(facts, LIMITED, MAX_RUNNING, by_group=False) + _exceeded_limits(
+        facts, GROUPED, 1, by_group=True
+    )
 
 
-def _over(facts: Facts, queue: str, limit: int, *, by_group: bool) -> list[str]:
+def _exceeded_limits(facts: Facts, queue: str, limit: int, *, by_group: bool) -> list[str]:
     steps: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
     for lease in facts.leases.values():
         if lease.queue == queue:

@@ -40,7 +40,7 @@ class Slot:
         self._stopping = stopping
         self._claims = 0
         self._pending_settlements: list[tuple[Json, Item]] = []  # settlements to send with the next claim
-        self._open: dict[str, Item] = {}  # leases that may not have ended, by token
+        self._open_leases: dict[str, Item] = {}  # leases that may not have ended, by token
 
     async def run(self) -> None:
         while not self._stopping.is_set():
@@ -57,15 +57,15 @@ class Slot:
         self._claims += 1
         key = f"{self._name}-{self._claims}" if self._rng.random() < CLAIMS_WITH_KEY else ""
         body, until = self._claim_request(), now() + self.options.lease
-        response, tries = await self._ask(body, key), 0
+        response, tries = await self._send_claim(body, key), 0
         while response.should_retry and now() < until:
             tries += 1
             await asyncio.sleep(pause(tries, self._rng))
             if not key:
                 break
-            response = await self._ask(body, key)
+            response = await self._send_claim(body, key)
         if key and response.ok and self._rng.random() < REPEATED_CLAIMS:
-            await self._ask(body, key)
+            await self._send_claim(body, key)
         await self._settle_pending()
         return list(response.body["jobs"]) if response.ok and (key or not response.should_retry) else []
 
@@ -79,19 +79,19 @@ class Slot:
 
     def _claim_request(self) -> Json:
         queues = self._queues()
-        wish = {
+        request = {
             "worker_id": self._name,
             "lease_seconds": self.options.lease,
             "wait_seconds": self._rng.choice((0, 0.5, 1.5)),
         }
         if self._is_fifo_consumer:
-            return wish | {"queues": [FIFO], "max_jobs": 5}
-        return wish | {
+            return request | {"queues": [FIFO], "max_jobs": 5}
+        return request | {
             "queues": queues,
             "max_jobs": self._rng.choice((1, 5, 20, max(20, min(200, self.options.jobs // 5000)))),
         }
 
-    async def _ask(self, body: Json, key: str) -> Response:
+    async def _send_claim(self, body: Json, key: str) -> Response:
         parts = [Operation("claim", read=_claimed_items)]
         if self._pending_settlements:
             items = [item for _, item in self._pending_settlements]
@@ -99,9 +99,9 @@ class Slot:
             body = body | {"settle": [settlement for settlement, _ in self._pending_settlements]}
         response = await self._client.call_for(parts, "/claim", body, key=key)
         if response.ok:
-            self._over(item for _, item in self._pending_settlements)
+            self._forget_leases(item for _, item in self._pending_settlements)
             self._pending_settlements = []
-            self._open |= {item.token: item for item in _lease_items(response.body["jobs"])}
+            self._open_leases |= {item.token: item for item in _lease_items(response.body["jobs"])}
         return response
 
     async def _settle_pending(self) -> None:
@@ -113,12 +113,12 @@ class Slot:
     # Working
 
     async def _process(self, jobs: list[Json]) -> None:
-        fate = self._rng.random()
-        if fate < self.options.crash:
+        draw = self._rng.random()
+        if draw < self.options.crash:
             os.kill(os.getpid(), signal.SIGKILL)
-        if fate < self.options.crash + self.options.pause:
+        if draw < self.options.crash + self.options.pause:
             await asyncio.sleep(self.options.lease * 1.5)
-        if self._rng.random() < (HEARTBEATS if fate >= self.options.crash + self.options.pause else 0.5):
+        if self._rng.random() < (HEARTBEATS if draw >= self.options.crash + self.options.pause else 0.5):
             await self._heartbeat(jobs)
         if self._rng.random() < FULL_REPORTS:
             jobs = await self._report_all_leases(jobs)
@@ -160,7 +160,7 @@ class Slot:
             format_causes = {item.token for item in items}
             omitted = [
                 msgspec.structs.replace(item, outcome="release")
-                for token, item in self._open.items()
+                for token, item in self._open_leases.items()
                 if token not in format_causes
             ]
             self._client.record("settle", "info", omitted, t0=now())
@@ -222,16 +222,16 @@ class Slot:
             await asyncio.sleep(pause(tries, self._rng))
 
     async def _settle_once(self, bodies: list[Json], items: list[Item]) -> Response:
-        response = await self._settle_by(bodies, items)
+        response = await self._send_settlements(bodies, items)
         if not response.should_retry:
-            self._over(items)
+            self._forget_leases(items)
         return response
 
-    def _over(self, items: Iterable[Item]) -> None:
+    def _forget_leases(self, items: Iterable[Item]) -> None:
         for item in items:
-            self._open.pop(item.token, None)
+            self._open_leases.pop(item.token, None)
 
-    async def _settle_by(self, bodies: list[Json], items: list[Item]) -> Response:
+    async def _send_settlements(self, bodies: list[Json], items: list[Item]) -> Response:
         if len(bodies) > 1:
             return await self._client.call(
                 "settle",
