@@ -1,6 +1,7 @@
 """Fixtures: one Postgres server and one broker for the whole run, an empty database and a queue of its own for each test."""
 
 import itertools
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,9 @@ _numbers = itertools.count(1)
 
 
 log.configure("error")
+
+# A shell starts background commands with SIGINT ignored, and the programs that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in each run and on any machine: no clock, no memory of earlier runs. `--hypothesis-profile default` tries other ones.
 settings.register_profile("longshore", derandomize=True, deadline=None, database=None)

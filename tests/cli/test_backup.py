@@ -133,8 +133,10 @@ def test_interrupted_backup_is_one_line(place: Path, number: signal.Signals) -> 
         with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as backup:
             wait_until((place / "backup.partial").exists)
             backup.send_signal(number)
-            printed, errors = backup.communicate(timeout=60)
-        os.kill(pid, signal.SIGCONT)
+            try:
+                printed, errors = backup.communicate(timeout=60)
+            finally:
+                os.kill(pid, signal.SIGCONT)
         stop(process, signal.SIGTERM, data)
     assert (backup.returncode, printed) == (1, "")
     assert errors.startswith(f"longshore: interrupted: there is no backup in {copy}; "), errors
