@@ -94,7 +94,7 @@ class Facts:
         self.cancels = self._asked_cancels()
         self.acked: dict[str, Item] = {item.key: item for op in ops if op.f == "enqueue" and op.type == "ok" for item in op.items}
         self.replayed = {item.id for op, _ in self.calls if op.f == "replay" for item in op.items}
-        self.purged = {item.key for op, _ in self.calls if op.f == "purge" for item in op.items}
+        self.purged = {name for op, _ in self.calls if op.f == "purge" for item in op.items for name in (item.key, item.id)}
         self.purged_queues = {op.queue for op, _ in self.calls if op.f == "purge" and not op.items}
         self.moved = {row.replayed_from: row.id for row in final.kept if row.replayed_from}
         self.purges = {
@@ -123,8 +123,11 @@ class Facts:
         return {item.key for op, result in keyless if result is None or result.type == "info" for item in op.items}
 
     def may_be_gone(self, key: str) -> bool:
-        """Whether a call may have removed the job: as a dead letter, or while it waited in a queue that was purged."""
-        return key in self.purged or (key in self.asked and self.asked[key].queue in self.purged_queues)
+        """Whether a call may have removed the job: as a dead letter, or while it waited in a queue that was purged. A unique key may have
+        been answered with a job that has another key, so the id counts too."""
+        acked = self.acked.get(key)
+        by_id = acked is not None and acked.id in self.purged
+        return by_id or key in self.purged or (key in self.asked and self.asked[key].queue in self.purged_queues)
 
     def _asked_cancels(self) -> dict[str, list[float]]:
         """By job: when each cancel began that was not refused."""

@@ -71,6 +71,14 @@ def test_purged_jobs_are_not_lost(story: Story) -> None:
     assert "I1" not in story.verdict()
 
 
+def test_purged_dead_letter_is_not_lost_for_a_producer_that_got_it_as_a_duplicate(story: Story) -> None:
+    story.enqueue(0, "a", unique="u")
+    story.enqueue(1, "b", key="other", unique="u", told="duplicate", ids={"b": "id-a"})
+    assert len(story.verdict()["I1"]) == 2
+    story.act(2, "purge", Item(key="a", id="id-a"))
+    assert "I1" not in story.verdict()
+
+
 def test_a_job_is_cancelled_with_its_parent(story: Story) -> None:
     story.enqueue(0, "parent")
     story.enqueue(1, "child", key="other", depends_on=["parent"])
