@@ -10,10 +10,7 @@ set -u
 URL=${LONGSHORE_URL:-http://127.0.0.1:8080}
 KEY=${LONGSHORE_KEY:-} # with the scope `work`, once the broker asks for keys
 WORKER_ID=$(hostname)-$$-$RANDOM$RANDOM # two copies must not share one
-WORK=$(mktemp -d)
-# Only in this process: a subshell that is killed right after its start runs this trap too.
-cleanup() { if [ "$BASHPID" = $$ ]; then rm -rf "$WORK"; fi; }
-trap cleanup EXIT
+WORK=$(mktemp -d) # removed at the end, and not by a trap on EXIT: a subshell that is killed right after its start runs that trap too
 
 # Yours: begin
 # Gets the payload on stdin, JOB_ID, JOB_TYPE and ATTEMPT in the environment, and prints the result as JSON. A status other than 0 makes
@@ -142,9 +139,12 @@ json.dump(claim, open(folder + "/claim", "w"))
 json.dump(claim | {"wait_seconds": 0}, open(folder + "/claim_now", "w"))' "$WORK" "$WORKER_ID" "$@"
 export JOB_ID JOB_TYPE ATTEMPT
 CLAIMS=0
+STATUS=0
 DIRECTIVE=run # an operator can drain this worker: POST /workers/{id}/drain
 while [ "$DIRECTIVE" = run ] && [ -z "$STOPPING" ]; do
-  claim || exit 1
+  claim || { STATUS=1; break; }
   eval "$(read_claim)"
   if [ -n "$JOB_ID" ]; then run; else sleep "$PAUSE"; fi
 done
+rm -rf "$WORK"
+exit $STATUS
