@@ -12,10 +12,9 @@ set -u
 URL=${LONGSHORE_URL:-http://127.0.0.1:8080}
 KEY=${LONGSHORE_KEY:-} # needs the scope `work`, if the broker requires keys
 WORKER_ID=$(hostname)-$$-$RANDOM$RANDOM # unique for each copy
+# Removed at the end and not by an EXIT trap: a subshell that is killed right after its start runs that
+# trap too.
 WORK=$(mktemp -d)
-# Cleans up in this process only: a subshell that is killed right after its start runs this trap too.
-cleanup() { if [ "$BASHPID" = $$ ]; then rm -rf "$WORK"; fi; }
-trap cleanup EXIT
 
 # Yours: begin
 # Reads the payload from stdin and prints the result as JSON. JOB_ID, JOB_TYPE and ATTEMPT are in the
@@ -147,9 +146,12 @@ json.dump(claim, open(folder + "/claim", "w"))
 json.dump(claim | {"wait_seconds": 0}, open(folder + "/claim_now", "w"))' "$WORK" "$WORKER_ID" "$@"
 export JOB_ID JOB_TYPE ATTEMPT
 CLAIMS=0
+STATUS=0
 DIRECTIVE=run # an operator can drain this worker: POST /workers/{id}/drain
 while [ "$DIRECTIVE" = run ] && [ -z "$STOPPING" ]; do
-  claim || exit 1
+  claim || { STATUS=1; break; }
   eval "$(read_claim)"
   if [ -n "$JOB_ID" ]; then run; else sleep "$PAUSE"; fi
 done
+rm -rf "$WORK"
+exit $STATUS

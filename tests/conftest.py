@@ -2,6 +2,7 @@
 and a queue of its own."""
 
 import itertools
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,6 +27,9 @@ _numbers = itertools.count(1)
 
 
 log.configure("error")
+
+# A shell starts background commands with SIGINT ignored, and programs started by tests inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hypothesis uses the same examples in each run and on any machine: no clock, no record of earlier
 # runs. `--hypothesis-profile default` tries other examples.

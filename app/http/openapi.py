@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from functools import cache
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def examples(operation_id: str) -> list[dict[str, Any]]:
 def _clean(value: Any) -> Any:
     """Cleans the document for client generators.
 
-    Removes nulls, defaults and titles, adds the size of numbers, and writes the end of a pattern as
-    in ECMAScript.
+    Removes nulls, defaults, titles and the indentation of docstrings, adds the size of numbers, and
+    writes the end of a pattern as in ECMAScript.
     """
     if isinstance(value, list):
         return [_clean(item) for item in value]
@@ -96,6 +97,8 @@ def _clean(value: Any) -> Any:
     cleaned = {
         name: item if name == "example" else _clean(item) for name, item in value.items() if not _is_removed(name, item)
     }
+    if isinstance(cleaned.get("description"), str):
+        cleaned["description"] = cleandoc(cleaned["description"])
     if "pattern" in cleaned and isinstance(cleaned["pattern"], str):
         cleaned["pattern"] = cleaned["pattern"].replace(r"\Z", "$")
     if cleaned.get("type") in ("integer", "number"):

@@ -103,7 +103,9 @@ class Facts:
             item.key: item for op in ops if op.f == "enqueue" and op.type == "ok" for item in op.items
         }
         self.replayed = {item.id for op, _ in self.calls if op.f == "replay" for item in op.items}
-        self.purged = {item.key for op, _ in self.calls if op.f == "purge" for item in op.items}
+        self.purged = {
+            name for op, _ in self.calls if op.f == "purge" for item in op.items for name in (item.key, item.id)
+        }
         self.purged_queues = {op.queue for op, _ in self.calls if op.f == "purge" and not op.items}
         self.moved = {row.replayed_from: row.id for row in final_state.stored if row.replayed_from}
         self.purges = {
@@ -134,9 +136,14 @@ class Facts:
         return {item.key for op, result in keyless if result is None or result.type == "info" for item in op.items}
 
     def may_be_removed(self, key: str) -> bool:
-        """Returns whether a call may have removed the job: a dead letter, or a job of a purged
-        queue."""
-        return key in self.purged or (key in self.requested and self.requested[key].queue in self.purged_queues)
+        """Returns whether a call may have removed the job: a dead letter, or a job of a purged queue.
+
+        The id counts too: a unique key may have been answered with a job that has another key.
+        """
+        acknowledged = self.acknowledged.get(key)
+        by_id = acknowledged is not None and acknowledged.id in self.purged
+        in_purged_queue = key in self.requested and self.requested[key].queue in self.purged_queues
+        return by_id or key in self.purged or in_purged_queue
 
     def _requested_cancels(self) -> dict[str, list[float]]:
         """Returns the start times of the cancels that were not rejected, by job."""

@@ -72,6 +72,14 @@ def test_purged_jobs_are_not_lost(history: HistoryBuilder) -> None:
     assert "I1" not in history.violations()
 
 
+def test_purged_dead_letter_is_not_lost_for_a_producer_that_got_it_as_a_duplicate(history: HistoryBuilder) -> None:
+    history.enqueue(0, "a", unique="u")
+    history.enqueue(1, "b", key="other", unique="u", status="duplicate", ids={"b": "id-a"})
+    assert len(history.violations()["I1"]) == 2
+    history.act(2, "purge", Item(key="a", id="id-a"))
+    assert "I1" not in history.violations()
+
+
 def test_job_may_be_cancelled_because_of_a_failed_parent(history: HistoryBuilder) -> None:
     history.enqueue(0, "parent")
     history.enqueue(1, "child", key="other", depends_on=["parent"])

@@ -152,8 +152,10 @@ def test_interrupted_backup_prints_one_line(work_folder: Path, number: signal.Si
         ) as backup:
             wait_until((work_folder / "backup.partial").exists)
             backup.send_signal(number)
-            printed, errors = backup.communicate(timeout=60)
-        os.kill(pid, signal.SIGCONT)
+            try:
+                printed, errors = backup.communicate(timeout=60)
+            finally:
+                os.kill(pid, signal.SIGCONT)
         stop(process, signal.SIGTERM, data)
     assert (backup.returncode, printed) == (1, "")
     assert errors.startswith(f"longshore: interrupted: there is no backup in {copy}; "), errors
