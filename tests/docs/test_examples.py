@@ -44,7 +44,7 @@ def test_every_page_with_examples_is_executed() -> None:
 
 def test_readme_first_job_is_enqueued(mail: Api, broker: RunningBroker) -> None:
     printed = run_bash(broker.base, *code(README, "bash"))
-    assert printed.count('"payload":{"to":"ada"}') == 2
+    assert printed.count('"payload":{"to": "ada"}') == 2
     assert mail.counts() == {"ready": 1}
 
 
