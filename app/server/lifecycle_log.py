@@ -28,7 +28,7 @@ class LifecycleLog:
         self._log.info("broker started")
 
     def draining(self, reason: str) -> None:
-        self._log.info("broker draining", reason=reason, parked_polls=self._broker.waiting.parked, **self._open())
+        self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.parked, **self._open())
 
     def stopped(self, leases: int | None) -> None:
         """`leases` counts the leases of all brokers on the database.

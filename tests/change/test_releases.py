@@ -108,7 +108,7 @@ def test_dependencies_and_lease_expiry_work_across_both_releases(
     shared_database.age(expired["id"], 61)
     reclaimed = other.claim_one(wait_seconds=20)
     assert (reclaimed["id"], reclaimed["attempt"]) == (parent["id"], 2)
-    assert other.heartbeat("w", expired)["leases"][0]["status"] == "expired"
+    assert other.heartbeat("w", expired)["leases"][0]["status"] == "lost"
     one.complete(reclaimed)
     assert other.claim_one(wait_seconds=20)["id"] == child["id"]
 
