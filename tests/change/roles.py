@@ -39,7 +39,7 @@ def owned_database(postgres: str, loop: Loop, name: str) -> TestDatabase:
     Tests read it as superuser."""
     database = TestDatabase(create_empty_database(postgres, loop, name), loop)
     database.execute(CREATE_ROLES)
-    database.execute(f'ALTER DATABASE "{name}" OWNER_ROLE TO {OWNER_ROLE}')
+    database.execute(f'ALTER DATABASE "{name}" OWNER TO {OWNER_ROLE}')
     migrations.upgrade(as_role(database.dsn, OWNER_ROLE))
     return database
 

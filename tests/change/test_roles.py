@@ -210,4 +210,4 @@ def test_grant_function_gives_another_role_the_same_privileges(owned_db: TestDat
     loop.run(owner.execute("SELECT grant_to_broker('change_other')"))
     loop.run(owner.close())
     assert owned_db.rows(GRANTED, "change_other") == owned_db.rows(GRANTED, "longshore_broker") != []
-    owned_db.execute("DROP COUNT_OWNED BY change_other; DROP ROLE change_other")
+    owned_db.execute("DROP OWNED BY change_other; DROP ROLE change_other")
