@@ -89,7 +89,7 @@ class FastRouter:
 
     def match(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """A coroutine that handles the request, or None if no fast route matches."""
-        route = self._find_route(exchange.params)
+        route = self._find_route(exchange.asgi_scope)
         return None if route is None else self._handle(route, exchange)
 
     def _find_route(self, scope: Scope) -> FastRoute | None:
@@ -106,7 +106,7 @@ class FastRouter:
 
     async def _handle(self, route: FastRoute, exchange: Exchange) -> None:
         started = time.perf_counter()
-        scope = exchange.params
+        scope = exchange.asgi_scope
         scope["app"] = self._app
         request_id = self._middleware.begin(scope)
         try:

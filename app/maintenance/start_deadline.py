@@ -1,4 +1,4 @@
-"""Moves jobs to the dead letters that no worker has started before their `expires_at`.
+"""Moves jobs that no worker has started before their `expires_at` to the dead letters.
 
     scheduled | blocked | ready | pending -> dead   (reason `expired`)
 

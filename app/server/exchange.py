@@ -28,7 +28,7 @@ class Exchange(RequestResponseCycle):
     _head: HTTPResponseStartEvent | None = None
 
     @property
-    def params(self) -> Scope:
+    def asgi_scope(self) -> Scope:
         """The ASGI scope, with the framework's type."""
         return cast(Scope, self.scope)
 
