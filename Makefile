@@ -70,10 +70,10 @@ bench-growth: $(READY) ## calculate the resources for 100 to 1,000,000 jobs/s fr
 	@$(BIN)/python -m bench.growth $(ARGS)
 
 properties: $(READY) ## property tests with 200 examples each; takes a few minutes
-	PROPERTIES=200 $(BIN)/python -m pytest tests/properties
+	PROPERTIES=200 $(BIN)/python -m pytest tests/concurrency/properties
 
 model: $(READY) ## model test of the lease protocol: 300 random runs of 50 steps
-	PROPERTIES=300 $(BIN)/python -m pytest tests/model
+	PROPERTIES=300 $(BIN)/python -m pytest tests/concurrency/model
 
 fuzz: $(READY) ## 500 generated requests per operation: no 5xx, no response outside openapi.json (ARGS="-k claim --hypothesis-seed 7")
 	FUZZ=500 $(BIN)/python -m pytest tests/contract/test_fuzz.py $(ARGS)
@@ -88,25 +88,25 @@ mutants: $(READY) ## run chaos on brokers with one deliberate bug each; every bu
 	$(BIN)/python -m tests.chaos.mutation $(ARGS)
 
 failover: $(READY) ## failover tests: standbys, old primaries, restores, and (as root) power cuts and full disks
-	$(BIN)/python -m pytest tests/failover
+	$(BIN)/python -m pytest tests/faults/failover
 
 patroni: $(READY) ## switchover and crash under Patroni; needs patroni and etcd on the PATH
-	PATRONI=1 $(BIN)/python -m pytest tests/failover/test_patroni.py
+	PATRONI=1 $(BIN)/python -m pytest tests/faults/failover/test_patroni.py
 
 rolling: $(READY) ## replace brokers one by one under load, this release and the previous one in turns (ARGS="--rounds 20 --kill")
-	@$(BIN)/python -m tests.change.rolling $(ARGS)
+	@$(BIN)/python -m tests.upgrades.rollout.rolling $(ARGS)
 
 image-check: $(READY) ## build the container image and run it read-only against a Postgres; as root, needs buildah and debootstrap
-	@$(BIN)/python -m tests.image
+	@$(BIN)/python -m tests.tools.image
 
 sbom: $(READY) ## write sbom.json: the components of a release, as CycloneDX
-	$(BIN)/python -m tests.dump_sbom > sbom.json.new
+	$(BIN)/python -m tests.tools.dump_sbom > sbom.json.new
 	@mv sbom.json.new sbom.json
 
 fresh: $(READY) ## check that openapi.json, schema.sql and docs/reference match the code
 	$(BIN)/python -m app openapi | diff -u openapi/openapi.json -
-	$(BIN)/python -m tests.dump_schema | diff -u alembic/schema.sql -
-	for page in $(REFERENCE); do $(BIN)/python -m tests.reference_pages $$page | diff -u docs/reference/$$page.md - || exit 1; done
+	$(BIN)/python -m tests.tools.dump_schema | diff -u alembic/schema.sql -
+	for page in $(REFERENCE); do $(BIN)/python -m tests.tools.reference_pages $$page | diff -u docs/reference/$$page.md - || exit 1; done
 
 format: $(READY) ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
@@ -118,12 +118,12 @@ openapi: $(READY) ## write openapi/openapi.json
 	@mv openapi/openapi.json.new openapi/openapi.json
 
 schema: $(READY) ## write alembic/schema.sql, a dump of the newest migration
-	$(BIN)/python -m tests.dump_schema > alembic/schema.sql.new
+	$(BIN)/python -m tests.tools.dump_schema > alembic/schema.sql.new
 	@mv alembic/schema.sql.new alembic/schema.sql
 
 reference: $(READY) ## write docs/reference: settings, errors and metrics
 	for page in $(REFERENCE); do \
-		$(BIN)/python -m tests.reference_pages $$page > docs/reference/$$page.md.new && \
+		$(BIN)/python -m tests.tools.reference_pages $$page > docs/reference/$$page.md.new && \
 		mv docs/reference/$$page.md.new docs/reference/$$page.md || exit 1; done
 
 lock: $(UV_READY) ## write requirements.lock from pyproject.toml (UPGRADE=1 upgrades all versions)

@@ -14,7 +14,7 @@ from hypothesis import settings
 from app import log
 from app.broker import Broker, build_broker
 from app.settings import Settings
-from tests.api import Api
+from tests.api_client import Api
 from tests.broker import RunningBroker, threaded_broker
 from tests.database import Loop, TestDatabase, create_database, server
 from tests.polls import Background, background_calls
@@ -66,10 +66,10 @@ def optional_tests() -> dict[str, bool]:
     """Returns which optional tests can run here.
 
     Imports late: tests of one package do not need them."""
-    from tests.change import releases, sandbox
-    from tests.failover import conftest as failover
-    from tests.failover import disk
-    from tests.faults.conftest import PGBOUNCER
+    from tests.faults.failover import conftest as failover
+    from tests.faults.failover import disk
+    from tests.faults.postgres.conftest import PGBOUNCER
+    from tests.upgrades.rollout import releases, sandbox
 
     return {
         "power cut, full disk (they need root, loop devices and mkfs.ext4)": disk.IS_AVAILABLE,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 
 T = TypeVar("T")
 

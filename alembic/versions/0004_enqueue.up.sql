@@ -1,5 +1,5 @@
 -- Enqueues a job in the caller's own transaction, for services that share the database. Does in SQL
--- what app/enqueue does for HTTP; tests compare both (tests/sql_enqueue).
+-- what app/enqueue does for HTTP; tests compare both (tests/sql/enqueue).
 --
 --  * Never NOTIFY: it takes a cluster-wide lock at the caller's commit. The brokers' periodic polls
 --    find the job within a second.

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from tests.api import Json, parse_time
+from tests.api_client import Json, parse_time
 from tests.chaos.history import DEFERRED, History, Item, Kind, Op, now
 
 Reader = Callable[[Json], list[Item]]

@@ -14,7 +14,7 @@ import asyncpg
 
 from app.db import migrations
 from app.db.embedded.server import EmbeddedPostgres
-from tests.failover.server import children_of
+from tests.faults.failover.server import children_of
 
 # Makes the database's clock settable for brokers. Only sessions that start later use these
 # functions.

@@ -6,7 +6,7 @@ from datetime import datetime
 import httpx
 import msgspec
 
-from tests.api import Json
+from tests.api_client import Json
 from tests.chaos import audit_log
 from tests.chaos.audit_log import AuditRow
 from tests.chaos.cluster import Cluster

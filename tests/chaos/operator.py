@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from tests.api import Json
+from tests.api_client import Json
 from tests.chaos.client import ApiKeys, Client, Operation, instant, pause
 from tests.chaos.history import History, Item, now
 from tests.chaos.options import Options, from_json

@@ -5,7 +5,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.api import Json
+from tests.api_client import Json
 from tests.chaos.client import ApiKeys, Client, Response, pause
 from tests.chaos.history import History, Item, now
 from tests.chaos.options import Options, from_json

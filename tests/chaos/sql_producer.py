@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tests.api import Json, parse_time
+from tests.api_client import Json, parse_time
 from tests.chaos.client import Client, pause
 from tests.chaos.history import Item, Kind, now
 from tests.chaos.workload import item_of

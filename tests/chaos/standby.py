@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncpg
 
 from tests.chaos.database import OPTIONS, Postgres
-from tests.failover.server import PORT, Account, Server
+from tests.faults.failover.server import PORT, Account, Server
 
 DURABLE = OPTIONS | {"fsync": "on", "autovacuum": "on", "shared_buffers": "128MB", "wal_keep_size": "1GB"}
 

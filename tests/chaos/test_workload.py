@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.api import Json
+from tests.api_client import Json
 from tests.chaos.options import Options
 from tests.chaos.workload import FEATURES, MOVED, batch_sizes, enqueue_mode, jobs_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.api import Json
+from tests.api_client import Json
 from tests.chaos.client import ApiKeys, Client, Operation, Response, instant, pause
 from tests.chaos.history import History, Item, hashed, now, payload_hash
 from tests.chaos.options import Options, from_json

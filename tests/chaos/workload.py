@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime
 from typing import Literal
 
-from tests.api import Json
+from tests.api_client import Json
 from tests.chaos.history import Item, now, payload_hash
 from tests.chaos.options import Options
 

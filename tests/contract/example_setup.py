@@ -6,13 +6,13 @@ The ids of the examples are replaced by the real ones.
 import itertools
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.conftest import wait_until
+from tests.paths import ROOT
 
-EXAMPLES = Path(__file__).parents[2] / "openapi" / "examples"
+EXAMPLES = ROOT / "openapi" / "examples"
 
 # The ids of the job, of its lease token and of its worker in the examples.
 JOB = "01a1e24b-7875-7000-8000-4007af56e171"

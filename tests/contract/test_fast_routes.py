@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.api import Api
+from tests.api_client import Api
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database

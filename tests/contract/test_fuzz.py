@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
 )
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.broker import RunningBroker, broker_process
 from tests.contract.document import Schema, openapi, operations
 from tests.database import Loop, create_database

@@ -3,12 +3,12 @@
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.api import Api
+from tests.api_client import Api
 from tests.broker import RunningBroker
 from tests.contract.conftest import ApiFor
 from tests.contract.document import operations
 from tests.contract.example_setup import SETUPS, example, with_real_ids
-from tests.edge.raw_connection import RawConnection
+from tests.http.raw_connection import RawConnection
 
 UNKNOWN = "0198c0de-0000-7000-8000-000000000000"
 OTHER_PATHS = [

@@ -5,7 +5,7 @@ import socket
 import httpx
 import pytest
 
-from tests.api import Api
+from tests.api_client import Api
 from tests.broker import RunningBroker
 
 JOB = '{"job_type": "test"}'

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.contract.conftest import ApiFor
 from tests.contract.document import Operation, Schema, component, openapi, operation, operations
 from tests.contract.example_setup import SETUPS, example, with_real_ids

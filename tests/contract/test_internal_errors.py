@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api import Api
+from tests.api_client import Api
 from tests.conftest import wait_until
 from tests.contract.test_logs import logging_broker
 from tests.database import Loop, TestDatabase, create_database

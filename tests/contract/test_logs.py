@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.broker import RunningBroker, broker_process
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, create_database
-from tests.edge.raw_connection import RawConnection
+from tests.http.raw_connection import RawConnection
 
 FORGED = '\r\n{"event": "forged", "level": "info"}\r\n\x1b[31m'
 

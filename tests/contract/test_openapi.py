@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import httpx
 import pytest
@@ -10,10 +9,11 @@ from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.contract.document import Operation, app, openapi, operations, request_components, schemas
+from tests.paths import ROOT
 
-FILE = Path(__file__).parents[2] / "openapi" / "openapi.json"
+FILE = ROOT / "openapi" / "openapi.json"
 each_operation = pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.name)
 
 # Objects whose keys the user chooses.

@@ -12,7 +12,7 @@ from uuid import UUID, uuid1, uuid4
 import httpx
 import pytest
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.contract.document import operations
 
 UNKNOWN = "01a1e24b-7875-7000-8000-4007af56e171"

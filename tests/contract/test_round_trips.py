@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.database import TestDatabase
 
 CONFIGS: dict[str, Json] = {

@@ -6,7 +6,7 @@ The caller may expect an effect.
 import httpx
 import pytest
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.contract.document import Operation, operations
 
 PATH_PARAMETERS = {

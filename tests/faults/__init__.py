@@ -1,0 +1,1 @@
+"""Faults of the database: broken connections, failover, full disks, power cuts."""

@@ -1,6 +1,6 @@
 """Runs jobs through all lifecycles, so that every statement of one lane runs at least once."""
 
-from tests.api import Api, Json
+from tests.api_client import Api, Json
 from tests.conftest import wait_until
 from tests.database import TestDatabase
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.db.migrations import ROOT
-from tests.api import Api
+from tests.api_client import Api
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import Loop, TestDatabase, create_database
@@ -17,7 +17,7 @@ from tests.sql.recording_database import RECORDED, PartitionsByTable, RecordingD
 from tests.sql.rules import ACROSS_LANES
 from tests.sql.statements import ALL_STATEMENTS, TABLES_WITH_LANES
 
-BEHAVIOUR = ("tests/jobs", "tests/leases")
+BEHAVIOUR = ("tests/api/jobs", "tests/api/leases")
 ONE_LANE = {
     statement.name
     for statement in ALL_STATEMENTS

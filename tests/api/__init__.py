@@ -1,0 +1,1 @@
+"""Behaviour of the HTTP API on one broker, a folder for each package of `app`."""

@@ -1,0 +1,128 @@
+"""Byte limit of lists: the page is short and has a cursor, and the broker reads no more rows."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.api_client import Api, Json
+from tests.broker import broker_process, threaded_broker
+from tests.conftest import TEST_SETTINGS
+from tests.database import TestDatabase
+from tests.http.test_memory import Memory
+
+KIB = 1024
+CAP = 20 * KIB
+
+
+@pytest.fixture
+def limited(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
+    """A broker whose list pages end at 20 KiB."""
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"max_list_bytes": CAP}), dsn) as broker:
+        yield Api(broker.http, queue)
+
+
+def schema(number: int) -> Json:
+    return {"payload_schema": {"type": "object", "description": "x" * 6 * KIB, "title": str(number)}}
+
+
+def fill(api: Api) -> dict[str, tuple[str, Json]]:
+    """Creates lists of at least 36 KiB each. Returns their paths and parameters."""
+    job = {"payload": "x" * 6 * KIB, "metadata": {"m": "x" * KIB}}
+    api.batch(*[job] * 6)
+    for _ in range(6):
+        api.dead_letter({"message": "no", "details": "x" * 6 * KIB}, queue=f"{api.queue}.dead")
+    for number in range(6):
+        api.put(
+            f"/schedules/{api.queue}-{number}",
+            {"every_seconds": 3600, "job": {"job_type": "test", "payload": "x" * 6 * KIB}},
+        )
+        api.put(f"/job-types/{api.queue}-{number}", schema(number))
+    for number in range(160):
+        api.put(
+            f"/queues/{api.queue}-{number:03}", {"max_running": 1, "health": {"max_depth": 1, "max_age_seconds": 1}}
+        )
+    many = api.enqueue(queue=f"{api.queue}.many", max_attempts=10, retry={"base_seconds": 0})
+    for _ in range(6):
+        claimed = api.claim_one(queues=[f"{api.queue}.many"], wait_seconds=10)
+        api.fail(claimed, error={"message": "no", "details": "x" * 6 * KIB}, retry_after_seconds=0)
+    return {
+        "jobs": ("/jobs", {"queue": api.queue}),
+        "dead letters": ("/dead-letters", {}),
+        "dead jobs": ("/jobs", {"state": "dead"}),
+        "schedules": ("/schedules", {}),
+        "job types": ("/job-types", {}),
+        "queues": ("/queues", {}),
+        "attempts": (f"/jobs/{many['id']}/attempts", {}),
+    }
+
+
+def pages(api: Api, path: str, params: Json) -> list[tuple[int, list[Json]]]:
+    """The bytes and the items of every page."""
+    found: list[tuple[int, list[Json]]] = []
+    cursor: Json = {}
+    while True:
+        response = api.http.get(path, params={**params, **cursor, "limit": 1000})
+        body = response.json()
+        found.append((len(response.content), body["items"]))
+        if "next_cursor" not in body:
+            return found
+        cursor = {"cursor": body["next_cursor"]}
+
+
+def key(item: Json) -> Any:
+    return item.get("id") or item.get("name") or item["started_at"]
+
+
+def test_every_list_ends_a_page_at_the_byte_limit_and_continues_with_its_cursor(api: Api, limited: Api) -> None:
+    wrong: dict[str, Any] = {}
+    for name, (path, params) in fill(api).items():
+        whole = [item for _, items in pages(api, path, params) for item in items]
+        parts = pages(limited, path, params)
+        if (
+            len(parts) < 2
+            or max(size for size, _ in parts) > CAP + 200
+            or [item for _, items in parts for item in items] != whole
+        ):
+            wrong[name] = [(size, [key(item) for item in items]) for size, items in parts], len(whole)
+    assert wrong == {}
+
+
+def test_item_larger_than_the_byte_limit_is_a_page_of_its_own(api: Api, limited: Api) -> None:
+    large = api.enqueue(payload="x" * 2 * CAP)
+    small = api.enqueue()
+    found = [[item["id"] for item in items] for _, items in pages(limited, "/jobs", {"order": "asc"})]
+    assert found == [[large["id"]], [small["id"]]]
+
+
+def test_lists_can_omit_payloads(api: Api, limited: Api) -> None:
+    jobs = [api.enqueue(payload="x" * CAP) for _ in range(3)]
+    letters = [api.dead_letter(queue=f"{api.queue}.dead", payload="x" * CAP) for _ in range(3)]
+    (listed,) = [items for _, items in pages(limited, "/jobs", {"queue": api.queue, "payload": "false"})]
+    (dead,) = [items for _, items in pages(limited, "/dead-letters", {"payload": "false"})]
+    assert listed == [
+        {name: value for name, value in api.job(job["id"]).items() if name != "payload"} for job in reversed(jobs)
+    ]
+    assert [letter["id"] for letter in dead] == [letter["id"] for letter in reversed(letters)]
+    assert [letter for letter in dead if "payload" in letter] == []
+    assert [job for job in api.get("/jobs", payload="true")["items"] if "payload" not in job] == []
+
+
+def test_byte_limit_of_lists_is_published(api: Api, limited: Api) -> None:
+    assert (api.get("/limits")["max_list_bytes"], limited.get("/limits")["max_list_bytes"]) == (8 * KIB * KIB, CAP)
+
+
+def test_listing_100_mb_of_jobs_takes_little_memory(dsn: str, db: TestDatabase, queue: str) -> None:
+    """The list is six times as large as a page, and the broker reads one page from the database."""
+    with broker_process(dsn, log_level="error") as (broker, process):
+        api, memory = Api(broker.http, queue), Memory(process.pid)
+        for _ in range(16):
+            api.batch(*[{"payload": "x" * 250_000}] * 25)
+        api.get("/jobs", limit=1000)
+        memory.reset_peak()
+        before = memory.now()
+        response = broker.http.get("/jobs", params={"limit": 1000})
+        assert len(response.content) <= 8 * KIB * KIB + 200
+        assert json.loads(response.content)["next_cursor"]
+        assert memory.peak() - before <= 50_000_000

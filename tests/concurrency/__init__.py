@@ -1,0 +1,1 @@
+"""Several callers or brokers at once: races, processes, properties, and the model of a lease."""

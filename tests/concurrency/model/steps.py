@@ -1,0 +1,255 @@
+"""The steps of a run: each calls a broker, and predicts the result with the model.
+
+Both results are plain values, which the state machine compares.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+from app.errors import NotFound, WrongState
+from app.http.authorization import FULL_ACCESS
+from app.http.schema_types import UNSET, value_or
+from app.jobs.schemas import JobCreate
+from app.leases.schemas import ClaimJobs, Heartbeat, HeldLease, Outcome, SentError, Settlement
+from app.server.client import Client
+from tests.concurrency.model.brokers import Broker
+from tests.concurrency.model.lease_model import DEFAULT_LEASE, LeaseModel, SettleResult
+
+Lease = tuple[UUID, str]
+_ERROR = SentError(message="it broke")
+
+
+class Step(Protocol):
+    async def call(self, broker: Broker) -> object:
+        """Calls the broker and returns its result."""
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        """Applies the step to the model and returns the expected result.
+
+        Ids and tokens, which cannot be predicted, are learned from the actual result.
+        """
+
+
+@dataclass(frozen=True)
+class Enqueue:
+    queue: str
+    priority: int
+    max_attempts: int
+    delay: int
+    key: str | None = None
+
+    async def call(self, broker: Broker) -> object:
+        request = JobCreate(
+            job_type="model",
+            queue=self.queue,
+            priority=self.priority,
+            max_attempts=self.max_attempts,
+            delay_seconds=self.delay,
+        )
+        key = f"{self.queue} {self.key}" if self.key else None
+        job, _ = await broker.enqueuer.enqueue(request, {}, key, FULL_ACCESS)
+        return job.id, job.state, job.attempt, job.deliveries, job.run_at
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        assert isinstance(actual, tuple)
+        job = model.jobs[model.keys[self.key]] if self.key in model.keys else None
+        if job is None:
+            assert actual[0] not in model.jobs, "the id of another job"
+            run_at = model.now + timedelta(seconds=self.delay)
+            job = model.enqueue(actual[0], priority=self.priority, max_attempts=self.max_attempts, run_at=run_at)
+        if self.key:
+            model.keys[self.key] = job.id
+        return job.id, job.state, job.attempt, job.deliveries, job.run_at
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim.
+
+    `disconnects`: the client has disconnected, but will repeat the call, because it has a key.
+    """
+
+    queue: str
+    limit: int
+    seconds: int
+    worker: str
+    key: str | None = None
+    disconnects: bool = False
+
+    async def call(self, broker: Broker) -> object:
+        client = Client()
+        if self.disconnects:
+            client.disconnect()
+        request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, lease_seconds=self.seconds, worker_id=self.worker)
+        response = await broker.long_poll.claim(
+            request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS
+        )
+        return [
+            (job.id, str(job.lease_token), job.attempt, job.deliveries, job.lease_expires_at) for job in response.jobs
+        ]
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        assert isinstance(actual, list)
+        tokens = {job_id: token for job_id, token, *_ in actual}
+        return [
+            (job.id, model.record_token(job, tokens.get(job.id)), job.attempt, job.deliveries, job.lease_expires_at)
+            for job in model.claim(self.limit, self.seconds, self.worker, self.key)
+        ]
+
+
+class DisconnectingClient(Client):
+    """Connected when its claim is sent, which is the first check, and disconnected afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._checks_left = 1
+
+    @property
+    def is_disconnected(self) -> bool:
+        self._checks_left -= 1
+        return self._checks_left < 0
+
+    def on_disconnect(self, _handler: Callable[[], None]) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class ClaimAndDisconnect:
+    """A claim whose client disconnects while it runs.
+
+    No client gets the response, and the jobs are returned.
+    """
+
+    queue: str
+    limit: int
+    worker: str
+
+    async def call(self, broker: Broker) -> object:
+        client = DisconnectingClient()
+        request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, worker_id=self.worker)
+        return (await broker.long_poll.claim(request, None, client, FULL_ACCESS)).jobs
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        for job in model.claim(self.limit, DEFAULT_LEASE, self.worker, None):
+            model.end(job, "return")
+        return []
+
+
+@dataclass(frozen=True)
+class SettleItem:
+    """One settlement."""
+
+    lease: Lease
+    outcome: Outcome
+    delay: int | None = None
+    retryable: bool = True
+
+    def request(self) -> Settlement:
+        delay = UNSET if self.delay is None else self.delay
+        return Settlement(
+            job_id=self.lease[0],
+            lease_token=self.lease[1],
+            outcome=self.outcome,
+            error=_ERROR if self.outcome is Outcome.FAIL else UNSET,
+            retryable=self.retryable if self.outcome is Outcome.FAIL else UNSET,
+            retry_after_seconds=delay if self.outcome is Outcome.FAIL else UNSET,
+            delay_seconds=(self.delay or 0) if self.outcome is Outcome.SNOOZE else UNSET,
+        )
+
+    def expected(self, model: LeaseModel) -> SettleResult:
+        delay = (self.delay or 0) if self.outcome is Outcome.SNOOZE else self.delay
+        return model.settle(*self.lease, self.outcome.value, delay, retryable=self.retryable)
+
+
+@dataclass(frozen=True)
+class Settle:
+    items: tuple[SettleItem, ...]
+
+    async def call(self, broker: Broker) -> object:
+        results = await broker.settlements.settle([item.request() for item in self.items], FULL_ACCESS)
+        return [
+            SettleResult(
+                result.status, value_or(result.state, ""), value_or(result.attempt, 0), value_or(result.run_at, None)
+            )
+            for result in results
+        ]
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        return [item.expected(model) for item in self.items]
+
+
+@dataclass(frozen=True)
+class SendHeartbeat:
+    worker: str
+    leases: tuple[Lease, ...]
+    seconds: int | None
+    holds_all: bool
+
+    async def call(self, broker: Broker) -> object:
+        seconds = UNSET if self.seconds is None else self.seconds
+        leases = [HeldLease(job_id=job_id, lease_token=token, lease_seconds=seconds) for job_id, token in self.leases]
+        response = await broker.heartbeats.extend(
+            Heartbeat(worker_id=self.worker, leases=leases, holds_all=self.holds_all), FULL_ACCESS
+        )
+        statuses = [(lease.status, lease.action, value_or(lease.lease_expires_at, None)) for lease in response.leases]
+        return statuses, set(response.released)
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        statuses = [model.extend(*lease, self.seconds) for lease in self.leases]
+        return statuses, model.reconcile(self.worker, self.leases) if self.holds_all else set()
+
+
+@dataclass(frozen=True)
+class ExpireLeases:
+    async def call(self, broker: Broker) -> object:
+        await broker.lease_rescuer.run_once()
+        return None
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        model.expire()
+        return None
+
+
+@dataclass(frozen=True)
+class MakeDueJobsReady:
+    async def call(self, broker: Broker) -> object:
+        await broker.job_scheduler.run_once()
+        return None
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        model.make_due_jobs_ready()
+        return None
+
+
+@dataclass(frozen=True)
+class Cancel:
+    job_id: UUID
+
+    async def call(self, broker: Broker) -> object:
+        try:
+            status, _ = await broker.updater.cancel(self.job_id, None)
+        except WrongState:
+            return 409
+        return status
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        return model.cancel(self.job_id)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Replays a dead letter."""
+
+    job_id: UUID
+
+    async def call(self, broker: Broker) -> object:
+        try:
+            return (await broker.dead_letters.replay_one(self.job_id)).replay_count
+        except NotFound:
+            return None
+
+    def expected(self, model: LeaseModel, actual: object) -> object:
+        return model.jobs[self.job_id].replays if model.replay(self.job_id) else None

@@ -1,0 +1,59 @@
+"""The broker connects to Postgres only: no module can open another connection.
+
+See docs/reliability/faults.md#e7. Payloads and schemas may contain URLs; the broker never follows
+them.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+APP = ROOT / "app"
+# Modules and functions that can open a connection.
+CLIENT_MODULES = {
+    "httpx",
+    "requests",
+    "urllib.request",
+    "urllib3",
+    "http.client",
+    "aiohttp",
+    "ftplib",
+    "smtplib",
+    "telnetlib",
+    "xmlrpc",
+}
+CLIENT_FUNCTIONS = {
+    "create_connection",
+    "open_connection",
+    "open_unix_connection",
+    "create_datagram_endpoint",
+    "urlopen",
+    "getaddrinfo",
+}
+CONNECT = {"connect"}  # asyncpg.connect: only in app/db, and for one query of the command line
+
+
+def imported(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return modules | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+def called(path: Path) -> set[str]:
+    return {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize("path", sorted(APP.rglob("*.py")), ids=lambda path: str(path.relative_to(APP)))
+def test_no_module_can_open_outbound_connections(path: Path) -> None:
+    assert not imported(path) & CLIENT_MODULES
+    assert not called(path) & CLIENT_FUNCTIONS
+    if path.parent.name != "db" and path != APP / "cli" / "commands.py":
+        assert not called(path) & CONNECT
+
+
+def test_module_with_an_http_client_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "webhook.py").write_text("import httpx\nhttpx.post('http://169.254.169.254')\n")
+    assert imported(tmp_path / "webhook.py") & CLIENT_MODULES

@@ -1,0 +1,138 @@
+"""Slow searches end after a time limit, and leave connections for enqueues and claims."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api_client import Api
+from tests.broker import RunningBroker, threaded_broker
+from tests.database import Loop, TestDatabase, create_database
+from tests.faults.db.test_write_outcome import outcome
+from tests.faults.postgres.conftest import settings_with
+from tests.polls import Background
+
+Eventually = Callable[[Callable[[], Any]], Any]
+
+SLOW = """
+CREATE TABLE reads_held (since timestamptz DEFAULT clock_timestamp());
+CREATE FUNCTION hold_read() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    WHILE EXISTS (SELECT FROM reads_held) LOOP
+        PERFORM pg_sleep(0.002);
+    END LOOP;
+    RETURN true;
+END
+$$;
+ALTER TABLE dead_letters RENAME TO kept_letters;
+CREATE VIEW dead_letters AS SELECT * FROM kept_letters WHERE (SELECT hold_read());
+"""
+FILTER = {"filter": {"job_type": "test"}}
+SEARCHES = {
+    "jobs": ("GET", "/jobs?tag=x", None),
+    "dead letters": ("GET", "/dead-letters", None),
+    "groups": ("GET", "/dead-letters/groups", None),
+    "replay": ("POST", "/dead-letters/replay", {**FILTER, "dry_run": True}),
+    "purge": ("POST", "/dead-letters/purge", FILTER),
+}
+
+
+class SlowReads:
+    """Blocks reads of dead letters."""
+
+    def __init__(self, db: TestDatabase) -> None:
+        self._db = db
+
+    def running(self) -> int:
+        return int(
+            self._db.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+            )
+        )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self._db.execute("INSERT INTO reads_held DEFAULT VALUES")
+        try:
+            yield
+        finally:
+            self._db.execute("DELETE FROM reads_held")
+
+
+@pytest.fixture(scope="module")
+def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    database = TestDatabase(create_database(postgres, loop, "slow reads"), loop)
+    database.execute(SLOW)
+    yield database
+    database.close()
+
+
+def test_search_ends_after_the_time_limit(database: TestDatabase, queue: str, eventually: Eventually) -> None:
+    reads = SlowReads(database)
+    with threaded_broker(settings_with(read_timeout_seconds=0.2, sweep_seconds=1.0), database.dsn) as broker:
+        Api(broker.http, queue).enqueue()
+        with reads.held():
+            responses = {
+                name: broker.http.request(method, path, json=body) for name, (method, path, body) in SEARCHES.items()
+            }
+            assert reads.running() == 0, "the server cancels them"
+        for method, path, body in SEARCHES.values():
+            eventually(partial(succeeds, broker, method, path, body))
+    assert {name: response.status_code for name, response in responses.items()} == dict.fromkeys(SEARCHES, 503)
+    assert {name: outcome(response) for name, response in responses.items()} == dict.fromkeys(SEARCHES, "not_done")
+    assert [name for name, response in responses.items() if "narrow the filter" not in response.json()["detail"]] == []
+
+
+def succeeds(broker: RunningBroker, method: str, path: str, body: Any) -> bool:
+    """Retried, because a busy machine may need longer than the time limit."""
+    return broker.http.request(method, path, json=body).status_code == 200
+
+
+def call_while_searches_block(
+    database: TestDatabase, background: Background, eventually: Eventually, queue: str, share: int
+) -> list[httpx.Response]:
+    """The responses to an enqueue, a claim and one more search, while searches use every connection
+    that they may use.
+    """
+    reads = SlowReads(database)
+    settings = settings_with(
+        pool_size=5, pool_reserved=1, pool_reads=share, acquire_timeout_seconds=1.0, sweep_seconds=1.0, notify=False
+    )
+    with threaded_broker(settings, database.dsn) as broker:
+        api = Api(broker.http, queue)
+        api.enqueue()
+        with reads.held():
+            eventually(lambda: submit_search(background, api, reads) == share)
+            body = {"queue": queue, "job_type": "test"}
+            return [api.http.post("/jobs", json=body), api.http.post("/claim", json={"queues": [queue]}), search(api)]
+
+
+def submit_search(background: Background, api: Api, reads: SlowReads) -> int:
+    background.submit(search, api)
+    return reads.running()
+
+
+def search(api: Api) -> httpx.Response:
+    return api.http.get("/dead-letters")
+
+
+def test_searches_leave_connections_for_enqueues_and_claims(
+    database: TestDatabase, background: Background, eventually: Eventually, queue: str
+) -> None:
+    enqueue_response, claim_response, search_response = call_while_searches_block(
+        database, background, eventually, queue, share=2
+    )
+    assert enqueue_response.status_code == 201
+    assert len(claim_response.json()["jobs"]) == 1
+    assert outcome(search_response) == "not_done"
+
+
+def test_searches_without_a_limited_share_use_every_connection(
+    database: TestDatabase, background: Background, eventually: Eventually, queue: str
+) -> None:
+    """The control: the test above can fail."""
+    responses = call_while_searches_block(database, background, eventually, queue, share=4)
+    assert [outcome(response) for response in responses] == ["not_done"] * 3

@@ -1,0 +1,1 @@
+"""Migrations, roles, and two releases side by side."""

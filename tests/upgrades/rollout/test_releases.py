@@ -1,0 +1,131 @@
+"""The previous release runs on this release's schema, beside this release.
+
+Faults: docs/reliability/faults.md#b14, #f5, #f6. The reverse case (this release on an older
+schema) is tests/upgrades/migrations/test_outdated_schema.py."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api_client import Api
+from tests.broker import RunningBroker, broker_process
+from tests.database import Loop, TestDatabase, create_database
+from tests.polls import Background, parked_polls
+from tests.upgrades.rollout.releases import release_process
+
+Eventually = Callable[[Callable[[], Any]], Any]
+FAST_SETTINGS = {"sweep_seconds": "0.05", "poll_seconds": "0.2", "log_level": "error"}
+
+
+@pytest.fixture(scope="module")
+def shared_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
+    """A database with this release's schema, used by both releases."""
+    database = TestDatabase(create_database(postgres, loop, "releases"), loop)
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def both_releases(shared_database: TestDatabase, previous: Path) -> Iterator[dict[str, RunningBroker]]:
+    with (
+        release_process(previous, shared_database.dsn, **FAST_SETTINGS) as (previous_broker, _),
+        broker_process(shared_database.dsn, **FAST_SETTINGS) as (current_broker, _),
+    ):
+        yield {"previous": previous_broker, "current": current_broker}
+
+
+@pytest.fixture(params=["previous", "current"])
+def one(
+    request: pytest.FixtureRequest, both_releases: dict[str, RunningBroker], shared_database: TestDatabase, queue: str
+) -> Api:
+    """A broker of either release; `other` is the broker of the other release."""
+    shared_database.empty()
+    return Api(both_releases[request.param].http, queue)
+
+
+@pytest.fixture
+def other(one: Api, both_releases: dict[str, RunningBroker]) -> Api:
+    (http,) = [broker.http for broker in both_releases.values() if broker.http is not one.http]
+    return Api(http, one.queue)
+
+
+def test_brokers_are_of_two_releases_and_both_are_ready(both_releases: dict[str, RunningBroker]) -> None:
+    """Control: only this release has API keys."""
+    assert both_releases["previous"].http.get("/api-keys").status_code == 404
+    assert both_releases["current"].http.get("/api-keys").status_code == 200
+    assert [broker.http.get("/readyz").status_code for broker in both_releases.values()] == [200, 200]
+
+
+def test_lifecycle_of_a_job_spans_both_releases(one: Api, other: Api) -> None:
+    job = one.enqueue(payload={"n": 1}, key="k")
+    assert other.enqueue(payload={"n": 1}, key="k")["id"] == job["id"]
+    held = other.claim_one(worker_id="w", key="c")
+    assert one.claim_one(worker_id="w", key="c")["lease_token"] == held["lease_token"]
+    assert one.heartbeat("w", held)["leases"][0]["status"] == "extended"
+    assert one.complete(held, result=2)["status"] == "settled"
+    assert other.complete(held, result=2)["status"] == "already_settled"
+    assert other.job(job["id"])["result"] == 2
+
+
+def test_dead_letter_of_one_release_is_replayed_by_the_other(one: Api, other: Api) -> None:
+    job = one.dead_letter()
+    other.replay(job)
+    held = one.claim_one()
+    assert held["id"] == job["id"]
+    assert other.fail(held)["state"] == "scheduled"
+
+
+def test_queue_limits_set_on_one_release_apply_on_the_other(one: Api, other: Api, eventually: Eventually) -> None:
+    one.configure(max_running=1, max_waiting=2)
+    eventually(lambda: other.get(f"/queues/{other.queue}")["max_running"] == 1)
+    one.enqueue(), other.enqueue(unique={"key": "u"})
+    assert one.enqueue(unique={"key": "u"}, status=200)
+    assert one.enqueue(status=429)["code"] == other.enqueue(status=429)["code"] == "queue_full"
+    held = other.claim_one()
+    assert one.claim()["jobs"] == other.claim()["jobs"] == []
+    one.complete(held)
+    other.complete(one.claim_one(wait_seconds=20))
+
+
+def test_poller_on_one_release_is_woken_by_a_job_of_the_other(
+    one: Api, other: Api, background: Background, eventually: Eventually
+) -> None:
+    poll = background.claim(one)
+    eventually(lambda: parked_polls(one.http) == 1)
+    job = other.enqueue()
+    assert poll.result(20)["jobs"][0]["id"] == job["id"]
+
+
+def test_dependencies_and_lease_expiry_work_across_both_releases(
+    one: Api, other: Api, shared_database: TestDatabase, eventually: Eventually
+) -> None:
+    parent = one.enqueue()
+    child = other.enqueue(depends_on=[parent["id"]])
+    expired = one.claim_one()
+    shared_database.age(expired["id"], 61)
+    reclaimed = other.claim_one(wait_seconds=20)
+    assert (reclaimed["id"], reclaimed["attempt"]) == (parent["id"], 2)
+    assert other.heartbeat("w", expired)["leases"][0]["status"] == "lost"
+    one.complete(reclaimed)
+    assert other.claim_one(wait_seconds=20)["id"] == child["id"]
+
+
+def test_claims_on_both_releases_never_share_a_job_and_counts_agree(
+    one: Api, other: Api, background: Background
+) -> None:
+    ids = set(one.enqueue_many(150)) | set(other.enqueue_many(150))
+    claimed = background.together(*[partial(claim_and_complete_all, api) for api in (one, other, one, other)])
+    remaining = claim_and_complete_all(one)
+    assert sorted(job for ids_ in (*claimed, remaining) for job in ids_) == sorted(ids)
+    assert one.counts() == other.counts() == {"completed": 300}
+
+
+def claim_and_complete_all(api: Api) -> list[str]:
+    claimed: list[str] = []
+    while jobs := api.claim(max_jobs=7)["jobs"]:
+        claimed += [job["id"] for job in jobs]
+        api.settle(*[{"job_id": job["id"], "lease_token": job["lease_token"], "outcome": "complete"} for job in jobs])
+    return claimed
