@@ -68,7 +68,7 @@ class ApiKeyAuthenticator:
     unless the database does not answer.
     """
 
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
         self._pepper = key_format.pepper(infra.settings.key_pepper)
         self._allows_anonymous = is_loopback(infra.settings.host) or infra.settings.allow_anonymous

@@ -28,7 +28,7 @@ class Allowance(NamedTuple):
 
 
 class QueueLimits:
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
 
     async def acquire(self, db: Executor, queue: Queue, lane: int, limit: int, *, wait: bool) -> Allowance | None:

@@ -6,8 +6,9 @@ from uuid import UUID
 
 from app.db.lanes import shared_digest
 from app.errors import Problem
+from app.jobs.rows import NewJob
 from app.jobs.schemas import Unique
-from app.jobs.store import NewJob, UpdatedRow
+from app.jobs.store import UpdatedRow
 from app.queues.cache import Queue
 
 

@@ -17,7 +17,7 @@ from app.db.pool import Executor
 from app.dependencies import graph, store
 from app.enqueue.drafts import JobDraft
 from app.errors import ValidationFailed
-from app.jobs.store import NewJob, to_array_text
+from app.jobs.rows import NewJob, to_array_text
 from app.slices import in_slices
 
 WAITING_REASON = "waiting_for_jobs"

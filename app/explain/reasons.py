@@ -12,7 +12,7 @@ from app.explain.schemas import Explanation, Reason
 from app.explain.store import MAX_COUNTED, WaitingFacts
 from app.http.schema_types import UNSET, unset_if_none
 from app.jobs.reader import FINISHED, JobReader
-from app.jobs.store import JobRow, public_state
+from app.jobs.rows import JobRow, public_state
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import Queue, QueueCache
 from app.workers import store as workers
@@ -24,6 +24,7 @@ POLLED_WITHIN = timedelta(minutes=5)
 class JobExplainer:
     def __init__(
         self,
+        *,
         infra: Infrastructure,
         queues: QueueCache,
         reader: JobReader,

@@ -372,3 +372,52 @@ FROM (
     FROM stat_deltas
     WHERE lane = ANY($1::int[])
 ) AS parts;
+
+-- name: count_purgeable
+SELECT count(*)
+FROM jobs
+WHERE lane >= $1 AND lane < $2 AND state = ANY($3::text[]);
+
+-- name: purgeable_jobs
+-- Scans all lanes of a queue in lock order: $1 and $2 are where the last batch ended. Jobs from $4
+-- on were inserted after the purge began: without that bound the purge of a busy queue would never
+-- end.
+SELECT id
+FROM jobs
+WHERE (lane, id) > ($1, $2) AND lane < $3 AND id < $4 AND state = ANY($5::text[])
+ORDER BY lane, id
+LIMIT $6;
+
+-- name: purge_waiting
+-- scheduled | blocked | ready | parked -> (nothing).
+--
+-- A job that was claimed in the meantime does not match. A job that others depend on is recorded as
+-- purged in the finished parents (table `endings`): otherwise its children would wait forever.
+WITH locked AS (
+    SELECT id, state
+    FROM jobs
+    WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_expires_at IS NULL
+    ORDER BY id
+    FOR UPDATE
+),
+taken AS (
+    DELETE FROM jobs
+    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = ANY($3::text[])))
+    RETURNING lane, id, state, awaited
+),
+told AS (
+    INSERT INTO endings (lane, id, state)
+    SELECT lane, id, 'purged'
+    FROM taken
+    WHERE awaited
+    ON CONFLICT DO NOTHING
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, scheduled, blocked, ready)
+    SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
+        -count(*) FILTER (WHERE state IN ('ready', 'parked'))
+    FROM taken
+    HAVING count(*) > 0
+)
+SELECT id
+FROM taken;

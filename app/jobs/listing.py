@@ -19,8 +19,8 @@ from app.db.pool import Executor
 from app.db.sqlalchemy_queries import compile_query
 from app.db.tables import dead_letters, finished_jobs, jobs
 from app.http.schema_types import UNSET
+from app.jobs.rows import JobRow
 from app.jobs.schemas import JobFilter, JobState, Order
-from app.jobs.store import JobRow
 
 Query: TypeAlias = sa.Select[*tuple[Any, ...]]
 OrderBy: TypeAlias = Callable[[sa.FromClause], Sequence[sa.ColumnElement[Any]]]

@@ -10,38 +10,13 @@ from asyncpg import Record
 
 from app.db.pool import Executor, to_columns
 from app.db.queries import load_queries
+from app.jobs.rows import ClaimedRow
 from app.server.client import Client
 
 SQL = load_queries(__file__)
 
 ENVELOPE_BYTES = 1024  # of a claimed job without its user data: names, timestamps, token
 MAX_ATTEMPT_RECORDS = 20  # because a job that retries for months must not grow forever
-
-
-class ClaimedRow(NamedTuple):
-    lane: int
-    id: UUID
-    job_type: str
-    payload: str
-    attempt: int
-    max_attempts: int
-    deliveries: int
-    lease_token: UUID
-    began: float  # when the lease began, in seconds since 1970
-    lasts: float  # length of the lease in seconds, unless a heartbeat extends it
-    waited: float | None  # seconds since run_at; None after a crash and in a replayed claim
-    priority: int
-    checkpoint: str | None
-    progress: str | None
-    group_key: str | None
-    tags: str | None
-    metadata: str | None
-    traceparent: str | None
-    tracestate: str | None
-    deadline_at: datetime | None
-    depends_on: list[UUID] | None
-    turn: int | None
-    share: int  # number of the poll slice that gets this job, counted from 1
 
 
 class LeaseRow(NamedTuple):

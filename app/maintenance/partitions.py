@@ -13,14 +13,16 @@ from datetime import UTC, datetime, timedelta
 from app.db.infrastructure import Infrastructure
 from app.log import log
 from app.maintenance import store
+from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
 
 DAYS_AHEAD = 3
 _SETTINGS_LANE = 0  # belongs to no queue: its retention is the one of the settings
 
 
-class Partitions:
-    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+class Partitions(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
+        super().__init__()
         self._infra = infra
         self._queues = queues
 

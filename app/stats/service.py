@@ -24,7 +24,7 @@ WORKER_SECONDS = 60
 
 class StatsService:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, durations: DurationHistogram
+        self, *, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, durations: DurationHistogram
     ) -> None:
         self._infra = infra
         self._queues = queues
