@@ -101,6 +101,7 @@ class Broker:
     stats: StatsService
     explainer: JobExplainer
     lease_returner: LeaseReturner
+    due_check: DueCheck
     background: tuple[BackgroundService, ...]
 
     def start(self, runner: ServiceRunner) -> None:
@@ -236,6 +237,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         stats=stats,
         explainer=JobExplainer(infra=infra, queues=queues, reader=reader, poll_history=poll_history, pollers=pollers),
         lease_returner=lease_returner,
+        due_check=due,
         background=background,
     )
 

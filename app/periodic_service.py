@@ -16,6 +16,11 @@ class PeriodicService:
     async def run_once(self) -> None:
         raise NotImplementedError
 
+    @property
+    def is_woken(self) -> bool:
+        """Whether it has been woken since its last run began."""
+        return self._woken.is_set()
+
     def wake(self) -> None:
         self._woken.set()
 

@@ -7,11 +7,12 @@ from uuid import UUID
 from app.concurrency import store as concurrency
 from app.concurrency.queue_limits import QueueLimits
 from app.db.infrastructure import Infrastructure
+from app.events import FINISHED
 from app.explain import store
 from app.explain.schemas import Explanation, Reason
 from app.explain.store import MAX_COUNTED, WaitingFacts
 from app.http.schema_types import UNSET, unset_if_none
-from app.jobs.reader import FINISHED, JobReader
+from app.jobs.reader import JobReader
 from app.jobs.rows import JobRow, public_state
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import Queue, QueueCache
@@ -36,7 +37,7 @@ class JobExplainer:
         self._reader = reader
         self._poll_history = poll_history
         self._pollers = pollers
-        self._limits = QueueLimits(infra)
+        self._limits = QueueLimits(infra=infra)
 
     async def explain(self, job_id: UUID) -> Explanation:
         await self._infra.config_versions.ensure_fresh()

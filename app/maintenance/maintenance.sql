@@ -21,19 +21,19 @@ WHERE holder = $1;
 -- only dead index entries before it, and up to now, because there may be many behind it. Few groups
 -- cool down at a time. greatest(): earlier releases stored instants before 1970, and asyncpg reads
 -- '-infinity' as a datetime that cannot be compared with others.
-(SELECT 'promotion' AS sweep, greatest(run_at, 'epoch') AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+(SELECT 'job scheduler' AS service, greatest(run_at, 'epoch') AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
-(SELECT 'lateness', greatest(expires_at, 'epoch') FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
+(SELECT 'start deadlines', greatest(expires_at, 'epoch') FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
 UNION ALL
-(SELECT 'expiry', lease_expires_at FROM jobs WHERE lease_expires_at > $1 AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT 1)
+(SELECT 'lease rescuer', lease_expires_at FROM jobs WHERE lease_expires_at > $1 AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT 1)
 UNION ALL
-(SELECT 'firing', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
+(SELECT 'periodic enqueuer', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
 UNION ALL
-(SELECT 'releasing', NULL FROM endings ORDER BY lane, id LIMIT 1)
+(SELECT 'dependency resolver', NULL FROM endings ORDER BY lane, id LIMIT 1)
 UNION ALL
-(SELECT 'turns', NULL FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
+(SELECT 'group scheduler', NULL FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
 UNION ALL
-(SELECT 'turns', NULL FROM rests WHERE until <= $2 ORDER BY lane, group_key LIMIT 1);
+(SELECT 'group scheduler', NULL FROM rests WHERE until <= $2 ORDER BY lane, group_key LIMIT 1);
 
 -- name: make_partition
 SELECT make_finished_partition($1, $2);

@@ -19,7 +19,7 @@ async def step_down(db: Executor, holder: UUID) -> None:
 
 async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
     """Returns what is due first, by service. Leases that expired before `after` are skipped."""
-    return {row["sweep"]: row["instant"] for row in await db.rows(SQL.overdue, after, now)}
+    return {row["service"]: row["instant"] for row in await db.rows(SQL.overdue, after, now)}
 
 
 async def make_partition(db: Executor, day: date, *, archived: bool) -> bool:

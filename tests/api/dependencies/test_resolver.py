@@ -51,7 +51,9 @@ def resolve_concurrently(broker_services: Broker, loop: Loop, count: int) -> Non
     async def resolve_all() -> None:
         await asyncio.gather(
             *[
-                DependencyResolver(broker_services.infra, broker_services.queues, broker_services.signals).run_once()
+                DependencyResolver(
+                    infra=broker_services.infra, queues=broker_services.queues, events=broker_services.events
+                ).run_once()
                 for _ in range(count)
             ]
         )

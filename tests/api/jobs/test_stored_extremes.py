@@ -15,7 +15,7 @@ from tests.database import TestDatabase
 
 def failures(api: Api) -> float:
     """The failures of all periodic services."""
-    counts = re.findall(r"^longshore_chore_failures_total\{.*\} (\S+)$", api.http.get("/metrics").text, re.MULTILINE)
+    counts = re.findall(r"^longshore_service_failures_total\{.*\} (\S+)$", api.http.get("/metrics").text, re.MULTILINE)
     return sum(map(float, counts))
 
 

@@ -26,8 +26,8 @@ async def _run_retention(broker_services: Broker) -> None:
     await broker_services.infra.db.open()
     try:
         await broker_services.infra.clock.refresh(broker_services.infra.db)
-        await Partitions(broker_services.infra, broker_services.queues).run_once()
-        await Cleaner(broker_services.infra, broker_services.dead_letters).run_once()
+        await Partitions(infra=broker_services.infra, queues=broker_services.queues).run_once()
+        await Cleaner(infra=broker_services.infra, dead_letters=broker_services.dead_letters).run_once()
     finally:
         await broker_services.infra.db.close()
 

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from app.broker import Broker
-from app.maintenance.services import PeriodicService, ServiceRunner
+from app.maintenance.services import BackgroundService, ServiceRunner
+from app.periodic_service import FunctionService
 from tests.api.maintenance.conftest import partitions
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
@@ -34,16 +35,17 @@ class Runners:
             if self.run_counts[name] <= failures:
                 raise RuntimeError("raised by the test")
 
-        async def start() -> Callable[[], None]:
-            self._runners[name] = ServiceRunner(self._broker_services.infra)
-            return self._runners[name].add(PeriodicService("test", run_once, seconds, leader_only=leader_only))
+        service = FunctionService(run_once)
 
-        wake = self._loop.run(start())
+        async def start() -> None:
+            self._runners[name] = ServiceRunner(infra=self._broker_services.infra)
+            self._runners[name].add(BackgroundService("test", service, seconds, leader_only=leader_only))
 
-        async def woken() -> None:
-            wake()
+        async def wake() -> None:
+            service.wake()
 
-        return lambda: self._loop.run(woken())
+        self._loop.run(start())
+        return lambda: self._loop.run(wake())
 
     def stop(self, name: str) -> None:
         self._loop.run(self._runners.pop(name).stop())

@@ -8,7 +8,8 @@ import pytest
 
 from app.broker import Broker, build_broker
 from app.db.lanes import lane_of
-from app.purging.purging import BATCH_SIZE, QueuePurger
+from app.events import JobsPurged
+from app.jobs.purge import BATCH_SIZE
 from app.queues.schemas import PurgeQueue, QueuePurged
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
@@ -49,13 +50,10 @@ def add(broker_services: Broker, db: TestDatabase, lane: int, count: int, *, awa
 
 
 def purge(broker_services: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
-    """The response, and the rescanned lanes, once for each batch."""
+    """The response, and the lanes of the events, one for each batch."""
     lanes: list[int] = []
-    return loop.run(
-        QueuePurger(broker_services.infra, broker_services.queues, broker_services.signals, lanes.append).purge(
-            QUEUE, PurgeQueue(dry_run=False)
-        )
-    ), lanes
+    broker_services.events.subscribe(JobsPurged, lambda event: lanes.append(event.lane))
+    return loop.run(broker_services.purger.purge(QUEUE, PurgeQueue(dry_run=False))), lanes
 
 
 def test_purge_removes_jobs_in_batches_and_rescans_the_lane_after_each(

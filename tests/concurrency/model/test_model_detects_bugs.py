@@ -12,9 +12,9 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from app.db.queries import Queries
+from app.jobs.rows import ClaimedRow
 from app.leases import store
 from app.leases.long_poll import LongPoll
-from app.jobs.rows import ClaimedRow
 from app.locks import store as keys
 from app.server.client import Client
 from tests.concurrency.model.brokers import BrokerPair
