@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.enqueue.defaults import MAX_METADATA_BYTES
+from app.jobs.validation import MAX_METADATA_BYTES
 from app.errors import MalformedJson, ValidationFailed
 from app.http import strict_json
 from app.settings import Settings
