@@ -16,8 +16,8 @@ SQL = load_queries(__file__)
 class DependentRow(NamedTuple):
     """A child, and a finished parent with its state."""
 
-    parent: UUID
-    child: UUID
+    parent_id: UUID
+    child_id: UUID
     state: str
 
     @property
@@ -46,8 +46,8 @@ async def parent_results(db: Executor, lane: int, ids: Sequence[UUID], kept_at: 
     return [ParentResultRow(*row) for row in await db.rows(SQL.parent_results, lane, ids, kept_at)]
 
 
-async def finished_parents(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await db.rows(SQL.finished_parents, lane, ids, kept_at)}
+async def parent_states(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
+    return {row["id"]: row["state"] for row in await db.rows(SQL.parent_states, lane, ids, kept_at)}
 
 
 async def add_dependents(db: Executor, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
@@ -80,7 +80,7 @@ async def to_be_cancelled(db: Executor, lane: int, ids: Sequence[UUID], parents:
 
 
 async def delete_dependents(db: Executor, lane: int, rows: Sequence[DependentRow]) -> None:
-    await db.rows(SQL.delete_dependents, lane, [row.parent for row in rows], [row.child for row in rows])
+    await db.rows(SQL.delete_dependents, lane, [row.parent_id for row in rows], [row.child_id for row in rows])
 
 
 async def delete_finished_parents(db: Executor, lane: int, parents: Sequence[UUID]) -> None:

@@ -1,7 +1,7 @@
 -- Jobs before they are leased: inserted, waiting, due, updated and cancelled.
 --
---  * A job that waits for admission (app/concurrency) is pending: state `parked`. The API shows and
---    counts it as ready, but no index that a claim reads contains it.
+--  * A job that waits for admission (app/concurrency) is pending. The API shows and counts it as
+--    ready, but no index that a claim reads contains it.
 --  * The held groups of a lane are the groups whose jobs need admission: '*' is every group, '' is
 --    the jobs without a group, NULL means that no job needs admission.
 --  * Lock order: see leases.sql.
@@ -10,7 +10,7 @@
 --    because with stale statistics the planner would use that index (3.3 ms instead of 0.07).
 
 -- name: enqueue
--- (nothing) -> ready | parked | scheduled | blocked | running.
+-- (nothing) -> ready | pending | scheduled | blocked | running.
 --
 -- The broker has generated the ids and has decided which jobs are due, and which are leased to
 -- waiting pollers (running). In columns that are never NULL, a value that all rows share is sent
@@ -19,14 +19,14 @@
 WITH added AS (
     INSERT INTO jobs (
         lane, id, state, state_reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
-        traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited,
-        awaits, depends_on, worker_id, started_at, lease_token, lease_expires_at, deadline_at, attempt, deliveries
+        traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, has_dependents,
+        waiting_for, depends_on, worker_id, started_at, lease_token, lease_expires_at, deadline_at, attempt, deliveries
     )
     SELECT $1, id, coalesce(state, ($3::text[])[1]), reason, coalesce(run_at, ($5::timestamptz[])[1]),
         coalesce(priority, ($6::smallint[])[1]), coalesce(max_attempts, ($7::smallint[])[1]), coalesce(job_type, ($8::text[])[1]),
         group_key, lease_seconds, retry, tags, metadata, traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds,
-        unique_key, schedule, on_parent_failure, awaited, awaits::uuid[], depends_on::uuid[], worker_id, started_at, lease_token, lease_expires_at, deadline_at,
-        (lease_token IS NOT NULL)::int, (lease_token IS NOT NULL)::int
+        unique_key, schedule, on_parent_failure, has_dependents, waiting_for::uuid[], depends_on::uuid[], worker_id, started_at,
+        lease_token, lease_expires_at, deadline_at, (lease_token IS NOT NULL)::int, (lease_token IS NOT NULL)::int
     FROM unnest(
         $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::smallint[], $7::smallint[], $8::text[], $9::text[], $10::int[],
         $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::uuid[], $17::text[], $18::timestamptz[], $19::int[],
@@ -34,13 +34,13 @@ WITH added AS (
         $29::timestamptz[], $30::timestamptz[]
     ) AS new (
         id, state, reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata, traceparent,
-        tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, awaited, awaits, depends_on,
+        tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, has_dependents, waiting_for, depends_on,
         worker_id, started_at, lease_token, lease_expires_at, deadline_at
     )
     RETURNING state
 )
 INSERT INTO stat_deltas (lane, ready, scheduled, blocked, running, enqueued)
-SELECT $1, count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*) FILTER (WHERE state = 'scheduled'),
+SELECT $1, count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTER (WHERE state = 'scheduled'),
     count(*) FILTER (WHERE state = 'blocked'), count(*) FILTER (WHERE state = 'running'), count(*)
 FROM added;
 
@@ -82,7 +82,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: update_job
 -- fills: UpdatedRow
--- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked.
+-- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending.
 --
 --  * Changes only the parameters that are not NULL. The row of a running job does not match.
 --  * A ready job that is postponed loses its admission. A retry that has kept its admission keeps
@@ -106,12 +106,12 @@ changed AS (
         state = CASE
             WHEN $4 IS NULL OR jobs.state = 'blocked' THEN jobs.state
             WHEN $4 > $9 THEN 'scheduled'
-            WHEN jobs.state IN ('ready', 'parked') THEN jobs.state
-            WHEN turn IS NOT NULL THEN 'ready'
-            WHEN coalesce(group_key, '') = ANY($10::text[]) OR (group_key IS NOT NULL AND '*' = ANY($10::text[])) THEN 'parked'
+            WHEN jobs.state IN ('ready', 'pending') THEN jobs.state
+            WHEN admission IS NOT NULL THEN 'ready'
+            WHEN coalesce(group_key, '') = ANY($10::text[]) OR (group_key IS NOT NULL AND '*' = ANY($10::text[])) THEN 'pending'
             ELSE 'ready'
         END,
-        turn = CASE WHEN $4 IS NULL OR $4 <= $9 OR jobs.state = 'scheduled' THEN turn END,
+        admission = CASE WHEN $4 IS NULL OR $4 <= $9 OR jobs.state = 'scheduled' THEN admission END,
         state_reason = CASE WHEN $4 IS NULL OR jobs.state = 'blocked' THEN state_reason END
     FROM old
     WHERE jobs.lane = $1 AND jobs.id = $2 AND jobs.id = old.id
@@ -120,7 +120,7 @@ changed AS (
 counted AS (
     INSERT INTO stat_deltas (lane, ready, scheduled)
     SELECT $1,
-        (changed.state IN ('ready', 'parked'))::int - (old.state IN ('ready', 'parked'))::int,
+        (changed.state IN ('ready', 'pending'))::int - (old.state IN ('ready', 'pending'))::int,
         (changed.state = 'scheduled')::int - (old.state = 'scheduled')::int
     FROM old, changed
     WHERE changed.state <> old.state
@@ -130,7 +130,7 @@ FROM changed;
 
 -- name: replace_waiting
 -- fills: UpdatedRow
--- scheduled | blocked | ready | parked -> scheduled | blocked | ready | parked (new body).
+-- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending (new body).
 --
 -- The waiting job with the unique key takes the fields of the new job. It keeps its id, its age,
 -- its group and its attempts. The checkpoint and progress of the old body are removed. So is an
@@ -146,12 +146,12 @@ replaced AS (
     SET state = CASE
             WHEN jobs.state = 'blocked' THEN jobs.state
             WHEN $3::timestamptz > $4 THEN 'scheduled'
-            WHEN jobs.state IN ('ready', 'parked') THEN jobs.state
-            WHEN turn IS NOT NULL THEN 'ready'
-            WHEN coalesce(group_key, '') = ANY($5::text[]) OR (group_key IS NOT NULL AND '*' = ANY($5::text[])) THEN 'parked'
+            WHEN jobs.state IN ('ready', 'pending') THEN jobs.state
+            WHEN admission IS NOT NULL THEN 'ready'
+            WHEN coalesce(group_key, '') = ANY($5::text[]) OR (group_key IS NOT NULL AND '*' = ANY($5::text[])) THEN 'pending'
             ELSE 'ready'
         END,
-        turn = CASE WHEN $3 <= $4 OR jobs.state = 'scheduled' THEN turn END,
+        admission = CASE WHEN $3 <= $4 OR jobs.state = 'scheduled' THEN admission END,
         state_reason = CASE WHEN jobs.state = 'blocked' THEN state_reason END,
         run_at = $3, priority = $6, max_attempts = $7, job_type = $8, lease_seconds = $9, retry = $10, tags = $11, metadata = $12,
         payload = $13, expires_at = $14, timeout_seconds = $15, traceparent = $16, tracestate = $17, checkpoint = NULL, progress = NULL,
@@ -163,7 +163,7 @@ replaced AS (
 counted AS (
     INSERT INTO stat_deltas (lane, ready, scheduled)
     SELECT $1,
-        (replaced.state IN ('ready', 'parked'))::int - (old.state IN ('ready', 'parked'))::int,
+        (replaced.state IN ('ready', 'pending'))::int - (old.state IN ('ready', 'pending'))::int,
         (replaced.state = 'scheduled')::int - (old.state = 'scheduled')::int
     FROM old, replaced
     WHERE replaced.state <> old.state
@@ -173,7 +173,7 @@ FROM replaced;
 
 -- name: cancel_waiting
 -- fills: RemovedJobRow
--- scheduled | blocked | ready | parked -> cancelled.
+-- scheduled | blocked | ready | pending -> cancelled.
 --
 -- The row of a running job does not match: its worker is asked to stop instead. $6 is the reason.
 -- Only a cancellation by the user sets cancel_requested_at, not one because a parent failed.
@@ -184,7 +184,7 @@ WITH locked AS (
     ORDER BY id
     FOR UPDATE
 ),
-taken AS (
+deleted AS (
     DELETE FROM jobs
     WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked))
     RETURNING *
@@ -199,29 +199,29 @@ moved AS (
         lane, id, 'cancelled', $6::text, $3::timestamptz, $4, $5, CASE WHEN $6 = 'cancelled_by_user' THEN $3::timestamptz END, attempt, crashes, deliveries, run_at,
         started_at, priority, max_attempts, replay_count, lease_token, settled_as, worker_id, job_type, group_key, attempts, progress,
         checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
-    FROM taken
+    FROM deleted
 ),
-told AS (
-    INSERT INTO endings (lane, id, state)
+recorded_parents AS (
+    INSERT INTO finished_parents (lane, id, state)
     SELECT lane, id, 'cancelled'
-    FROM taken
-    WHERE awaited
+    FROM deleted
+    WHERE has_dependents
     ON CONFLICT (lane, id) DO UPDATE
     SET state = excluded.state
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready, cancelled)
     SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
-        -count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*)
-    FROM taken
+        -count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*)
+    FROM deleted
     HAVING count(*) > 0
 )
-SELECT id, group_key, awaited IS TRUE AS awaited
-FROM taken;
+SELECT id, group_key, has_dependents IS TRUE AS has_dependents
+FROM deleted;
 
 -- name: kill_unstarted
 -- fills: RemovedJobRow
--- scheduled | blocked | ready | parked -> dead.
+-- scheduled | blocked | ready | pending -> dead.
 --
 -- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the
 -- delivery never reached its worker.
@@ -232,12 +232,12 @@ WITH locked AS (
     ORDER BY id
     FOR UPDATE
 ),
-taken AS (
+deleted AS (
     DELETE FROM jobs
     WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE expires_at <= $3))
     RETURNING *
 ),
-buried AS (
+dead_lettered AS (
     INSERT INTO dead_letters (
         lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, dead_at, lease_token, settled_as,
         reason, error_type, fingerprint, worker_id, job_type, group_key, lease_seconds, retry, attempts, progress, checkpoint, tags,
@@ -247,28 +247,28 @@ buried AS (
         lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, $3, lease_token, settled_as,
         'expired', NULL, 'expired', worker_id, job_type, group_key, lease_seconds, retry, attempts, progress, checkpoint, tags,
         metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on
-    FROM taken
+    FROM deleted
 ),
-told AS (
-    INSERT INTO endings (lane, id, state)
+recorded_parents AS (
+    INSERT INTO finished_parents (lane, id, state)
     SELECT lane, id, 'dead'
-    FROM taken
-    WHERE awaited
+    FROM deleted
+    WHERE has_dependents
     ON CONFLICT (lane, id) DO UPDATE
     SET state = excluded.state
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready, dead)
     SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
-        -count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*)
-    FROM taken
+        -count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*)
+    FROM deleted
     HAVING count(*) > 0
 )
-SELECT id, group_key, awaited IS TRUE AS awaited
-FROM taken;
+SELECT id, group_key, has_dependents IS TRUE AS has_dependents
+FROM deleted;
 
 -- name: past_start_deadline
--- Reads a range at the start of the index jobs_expiring.
+-- Reads a range at the start of the index jobs_start_deadline.
 SELECT id
 FROM jobs
 WHERE expires_at <= $1 AND lease_expires_at IS NULL
@@ -284,18 +284,18 @@ RETURNING id, cancel_requested_at < $3 AS again;
 
 -- name: run_now
 -- fills: UpdatedRow
--- scheduled -> ready | parked.
+-- scheduled -> ready | pending.
 WITH old AS (
     SELECT id, state
     FROM jobs
     WHERE lane = $1 AND id = $2
     FOR UPDATE
 ),
-hurried AS (
+made_ready AS (
     UPDATE jobs
     SET state = CASE
-            WHEN turn IS NOT NULL THEN 'ready'
-            WHEN coalesce(group_key, '') = ANY($4::text[]) OR (group_key IS NOT NULL AND '*' = ANY($4::text[])) THEN 'parked'
+            WHEN admission IS NOT NULL THEN 'ready'
+            WHEN coalesce(group_key, '') = ANY($4::text[]) OR (group_key IS NOT NULL AND '*' = ANY($4::text[])) THEN 'pending'
             ELSE 'ready'
         END,
         state_reason = NULL,
@@ -307,10 +307,10 @@ hurried AS (
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready)
     SELECT $1, -1, 1
-    FROM hurried
+    FROM made_ready
 )
 SELECT state, job_type, group_key
-FROM hurried;
+FROM made_ready;
 
 -- name: due_jobs
 -- Reads a range at the start of the index jobs_due, no future jobs. Limited, because very many may
@@ -329,7 +329,7 @@ WHERE state = 'scheduled';
 
 -- name: schedule_due
 -- fills: UpdatedRow
--- scheduled -> ready | parked.
+-- scheduled -> ready | pending.
 --
 -- A retry that has kept its admission is ready. Other jobs of held groups wait for admission.
 -- Several brokers may run this at the same time: each skips the rows that another has locked.
@@ -343,8 +343,8 @@ WITH picked AS MATERIALIZED (
 promoted AS (
     UPDATE jobs
     SET state = CASE
-            WHEN turn IS NOT NULL THEN 'ready'
-            WHEN coalesce(group_key, '') = ANY($4::text[]) OR (group_key IS NOT NULL AND '*' = ANY($4::text[])) THEN 'parked'
+            WHEN admission IS NOT NULL THEN 'ready'
+            WHEN coalesce(group_key, '') = ANY($4::text[]) OR (group_key IS NOT NULL AND '*' = ANY($4::text[])) THEN 'pending'
             ELSE 'ready'
         END,
         state_reason = NULL

@@ -1,6 +1,6 @@
 """In-process events about jobs, published after the commit.
 
-    moved      jobs of a lane wait now: ready, pending (state `parked`) or scheduled
+    moved      jobs of a lane wait now: ready, pending or scheduled
     ready      jobs became claimable; also sent to the other processes by NOTIFY
     back       a claimable job has appeared at an id, so low-water marks must not skip it
     due        a scheduled job has a new due time
@@ -80,7 +80,7 @@ class Signals:
         Call it after the commit. `since`: no job has a smaller id.
         """
         ready = [move.job_type for move in moves if move.state == "ready"]
-        pending = {move.group_key for move in moves if move.state == "parked"}
+        pending = {move.group_key for move in moves if move.state == "pending"}
         if ready:
             self.back(lane, since)
             self.ready(lane, ready)

@@ -46,9 +46,9 @@ class NewJob(NamedTuple):
     unique_key: str | None = None
     schedule: str | None = None
     on_parent_failure: str | None = None
-    awaited: bool | None = None
+    has_dependents: bool | None = None
     # Array literal, because unnest accepts no arrays of different lengths.
-    awaits: str | None = None
+    waiting_for: str | None = None
     depends_on: str | None = None
     # Only of a job that is stored as already leased to a waiting poller; see
     # app/matching/sync_match.py.
@@ -73,11 +73,11 @@ class UpdatedRow(NamedTuple):
 
 
 class RemovedJobRow(NamedTuple):
-    """A waiting job that was removed. `awaited`: other jobs depend on it."""
+    """A waiting job that was removed. `has_dependents`: other jobs depend on it."""
 
     id: UUID
     group_key: str | None
-    awaited: bool
+    has_dependents: bool
 
 
 class JobRow(NamedTuple):
@@ -189,9 +189,9 @@ class JobRow(NamedTuple):
 def public_state(state: str) -> str:
     """The state that the API shows.
 
-    Admission is internal: a pending job (`parked`) is shown as ready.
+    Admission is internal: a pending job is shown as ready.
     """
-    return "ready" if state == "parked" else state
+    return "ready" if state == "pending" else state
 
 
 def to_array_text(ids: Sequence[UUID]) -> str | None:

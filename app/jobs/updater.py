@@ -143,6 +143,6 @@ class JobUpdater:
         kept = self._queues.retention(lane, now)
         rows = await store.cancel_waiting(self._infra.db, lane, ids, now=now, kept=kept, reason="cancelled_by_user")
         self._signals.left(lane, {row.group_key for row in rows})
-        if any(row.awaited for row in rows):
+        if any(row.has_dependents for row in rows):
             self._signals.ended()
         return [row.id for row in rows]

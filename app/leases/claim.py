@@ -238,7 +238,7 @@ class ClaimService:
             self._durations.record(lane, "wait", [row.waited for row in claimed if row.waited is not None])
             queue = self._queues.by_lane(lane)
             if queue.fair:
-                self.on_claimed(lane, [(row.group_key, row.turn) for row in claimed])
+                self.on_claimed(lane, [(row.group_key, row.admission) for row in claimed])
                 # More jobs of these groups can be admitted; with a limit only when jobs have ended.
                 self._signals.left(
                     lane,

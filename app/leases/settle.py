@@ -226,7 +226,7 @@ class SettlementService:
             if lease_end.outcome in ("return", "reconcile", "expire") and row.state != "running":
                 continue
             if (lease_end.outcome == "expire" and not is_expired) or (
-                lease_end.outcome == "reconcile" and row.missing_since is None
+                lease_end.outcome == "reconcile" and row.unreported_since is None
             ):
                 continue  # a heartbeat came first
             if (
@@ -269,13 +269,13 @@ class SettlementService:
     def _publish(self, lane: int, rows: Sequence[SettledRow]) -> None:
         if not rows:
             return
-        self.record_passes(lane, ((row.group_key, row.turn) for row in rows))
+        self.record_passes(lane, ((row.group_key, row.admission) for row in rows))
         requeued = [row for row in rows if row.state not in FINISHED]
         if requeued:
             self._signals.moved(lane, requeued, since=min(row.id for row in requeued))
         self._signals.left(lane, {row.group_key for row in rows})
         self._signals.finished(row.id for row in rows if row.state in FINISHED)
-        if any(row.awaited for row in rows):
+        if any(row.has_dependents for row in rows):
             self._signals.ended()
         if self._queues.counts_leases(lane):
             self._signals.ready(lane, [None] * len(rows))  # each has freed a concurrency slot

@@ -39,7 +39,7 @@ class StartDeadlineEnforcer:
         rows = await jobs.kill_unstarted(self._infra.db, lane, ids, now)
         self._signals.left(lane, {row.group_key for row in rows})
         self._signals.finished(row.id for row in rows)
-        if any(row.awaited for row in rows):
+        if any(row.has_dependents for row in rows):
             self._signals.ended()
         if rows:
             log.info("jobs missed their start deadline", queue=await self._queues.name_of(lane), count=len(rows))

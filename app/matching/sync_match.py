@@ -168,6 +168,6 @@ def _to_claimed_row(lane: int, row: NewJob) -> ClaimedRow:
         tracestate=row.tracestate,
         deadline_at=row.deadline_at,
         depends_on=None,
-        turn=None,
+        admission=None,
         share=1,
     )

@@ -17,10 +17,10 @@ ORDER BY lane, id
 LIMIT $6;
 
 -- name: purge_waiting
--- scheduled | blocked | ready | parked -> (nothing).
+-- scheduled | blocked | ready | pending -> (nothing).
 --
 -- A job that was claimed in the meantime does not match. A job that others depend on is recorded as
--- purged in the finished parents (table `endings`): otherwise its children would wait forever.
+-- purged in finished_parents: otherwise its children would wait forever.
 WITH locked AS (
     SELECT id, state
     FROM jobs
@@ -28,24 +28,24 @@ WITH locked AS (
     ORDER BY id
     FOR UPDATE
 ),
-taken AS (
+deleted AS (
     DELETE FROM jobs
     WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = ANY($3::text[])))
-    RETURNING lane, id, state, awaited
+    RETURNING lane, id, state, has_dependents
 ),
-told AS (
-    INSERT INTO endings (lane, id, state)
+recorded_parents AS (
+    INSERT INTO finished_parents (lane, id, state)
     SELECT lane, id, 'purged'
-    FROM taken
-    WHERE awaited
+    FROM deleted
+    WHERE has_dependents
     ON CONFLICT DO NOTHING
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready)
     SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
-        -count(*) FILTER (WHERE state IN ('ready', 'parked'))
-    FROM taken
+        -count(*) FILTER (WHERE state IN ('ready', 'pending'))
+    FROM deleted
     HAVING count(*) > 0
 )
 SELECT id
-FROM taken;
+FROM deleted;

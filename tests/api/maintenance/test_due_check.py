@@ -22,9 +22,11 @@ CHANGES = {
     "lateness": f"UPDATE jobs SET expires_at = {PAST} WHERE state = 'ready'",
     "expiry": f"UPDATE jobs SET lease_expires_at = {PAST} WHERE state = 'running'",
     "firing": f"UPDATE schedules SET next_run_at = {PAST}",
-    "releasing": "INSERT INTO endings (lane, id, state) SELECT lane, id, 'completed' FROM jobs LIMIT 1",
-    "turns": "UPDATE jobs SET state = 'parked' WHERE state = 'ready'",
-    "ended cool-down": f"INSERT INTO rests (lane, group_key, until) SELECT lane, 'g', {PAST} FROM jobs LIMIT 1",
+    "releasing": "INSERT INTO finished_parents (lane, id, state) SELECT lane, id, 'completed' FROM jobs LIMIT 1",
+    "turns": "UPDATE jobs SET state = 'pending' WHERE state = 'ready'",
+    "ended cool-down": (
+        f"INSERT INTO group_cooldowns (lane, group_key, until) SELECT lane, 'g', {PAST} FROM jobs LIMIT 1"
+    ),
 }
 
 
