@@ -2,7 +2,7 @@
 
     event            published by                           subscribers
     JobsMoved        every transition of jobs               `grep -rn "subscribe_moved("` lists them
-    SlotsFreed       settlements                            pollers, notifier
+    JobsClaimable    settlements, rule changes              pollers, notifier
     QueueReady       notifier, rate limits, rule changes    pollers, ready poller
     JobsPurged       purge                                  group scheduler, dependency resolver
     ConfigNotified   notifier                               configuration versions
@@ -79,8 +79,11 @@ class JobsMoved(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsFreed:
-    """Leases that count against `max_running` have ended, so jobs of any type may be claimable."""
+class JobsClaimable:
+    """Jobs of this lane, of any type, may have become claimable.
+
+    Leases that count against `max_running` have ended, or a rule has changed.
+    """
 
     lane: int
     count: int

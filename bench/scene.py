@@ -29,8 +29,8 @@ PLAIN, LIMITED = "plain", "limited"
 # No periodic scan over all groups during a measurement: it runs where it is needed.
 SETTINGS = Settings.model_construct().model_copy(update={"pool_size": 1, "sweep_seconds": 3600.0, "notify": False})
 EMPTY = """
-TRUNCATE queues, gates, jobs, finished_jobs, dead_letters, keys, passes, rests, dependents, endings, stat_deltas,
-    stat_totals
+TRUNCATE queues, lane_locks, jobs, finished_jobs, dead_letters, deduplication_keys, rate_limit_usage, group_cooldowns,
+    dependents, finished_parents, stat_deltas, stat_totals
 """
 
 _job_create = msgspec.json.Decoder(JobCreate)

@@ -1,13 +1,13 @@
 """Decides which pending jobs of a group are admitted next.
 
-A job whose group is limited, fair or cooling down is stored as pending (state `parked`). After each
-commit that adds a job to a group or removes one, the scheduler is woken. It then decides, off the
-request path and under the lane lock, which jobs become claimable. A broker that dies between the
-commit and the decision is covered by a periodic scan of all groups with pending jobs.
+A job whose group is limited, fair or cooling down is stored as pending. After each commit that adds
+a job to a group or removes one, the scheduler is woken. It then decides, off the request path and
+under the lane lock, which jobs become claimable. A broker that dies between the commit and the
+decision is covered by a periodic scan of all groups with pending jobs.
 
 A job of such a group:
 
-    pending -> ready   admitted (`turn` is set): the group has free capacity
+    pending -> ready   admitted (`admission` is set): the group has free capacity
     ready -> pending   admission revoked: the group cools down, or a strict group gets an older job
     ready -> running   claimed: the job keeps its admission until it ends or is put off; in a strict
                        group also while it is put off
@@ -19,7 +19,7 @@ A group, by its limit (`max_running_per_group`; 1 makes it strict):
     full -> admitting    an admitted job ends, or the limit is raised
     admitting -> idle    no job is pending
 
-Its circuit breaker (a row in `rests`: `until`, `probe`):
+Its circuit breaker (a row in `group_cooldowns`: `until`, `probe_job_id`):
 
     closed      no row: only the limit counts
     open        `until` is in the future: no job is admitted, unclaimed admissions are revoked
@@ -76,7 +76,7 @@ class GroupScheduler(PeriodicService):
         events.subscribe_moved(["ready"], self._on_ready)
         events.subscribe_moved(["running"], self._on_claimed)
         events.subscribe(JobsPurged, self._on_purged)
-        infra.config_versions.subscribe("rests", self.refresh_cooldowns)
+        infra.config_versions.subscribe("cooldowns", self.refresh_cooldowns)
 
     def _on_jobs_moved(self, event: JobsMoved) -> None:
         """Costs nothing where no job needs an admission."""
@@ -192,7 +192,7 @@ class GroupScheduler(PeriodicService):
         if limit is None or not candidates:
             return candidates
         usage = await store.group_usage(self._infra.db, lane, candidates, strict=limit == 1)
-        return [group for group in candidates if not group or group not in usage or usage[group].n < limit]
+        return [group for group in candidates if not group or group not in usage or usage[group].admitted < limit]
 
     @retry_after_deadlock
     async def admit(self, lane: int, groups: Sequence[str]) -> None:
@@ -238,7 +238,7 @@ class GroupScheduler(PeriodicService):
         unstarted = {
             group: row.first
             for group, row in usage.items()
-            if group and row.n == row.ready == 1 and row.first is not None
+            if group and row.admitted == row.ready == 1 and row.first is not None
         }
         if unstarted:
             params = [(group, 1) for group in unstarted]
@@ -251,7 +251,7 @@ class GroupScheduler(PeriodicService):
     ) -> dict[str, GroupCapacity]:
         now = self._infra.now()
         cooldowns = await store.cooldowns_of(transaction, lane, groups)
-        probes = [cooldown.probe for cooldown in cooldowns.values() if cooldown.probe is not None]
+        probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
         probe_states = await store.probe_states(transaction, lane, sorted(probes)) if probes else {}
         counted = list(groups) if queue.admits_groups else list(cooldowns)
         limit = queue.max_running_per_group
@@ -316,7 +316,7 @@ class GroupScheduler(PeriodicService):
                 ended.append(group)
         if ended:
             await store.clear_cooldowns(transaction, lane, ended)
-            await self._infra.config_versions.bump(transaction, "rests")
+            await self._infra.config_versions.bump(transaction, "cooldowns")
         return bool(ended)
 
     async def _admit_jobs(
@@ -362,7 +362,7 @@ class GroupScheduler(PeriodicService):
         for group, until in sorted(cooldowns.items()):
             await store.start_cooldown(transaction, lane, group, until)
             await store.revoke_admissions(transaction, lane, group)
-        await self._infra.config_versions.bump(transaction, "rests")
+        await self._infra.config_versions.bump(transaction, "cooldowns")
 
     def _set_alarms(self) -> None:
         """Wakes the scheduler when a cool-down ends.
@@ -382,4 +382,4 @@ def _probe_state(cooldown: CooldownRow | None, states: Mapping[UUID, str]) -> st
 
     None if there is no probe, or if it has left the table of live jobs.
     """
-    return states.get(cooldown.probe) if cooldown is not None and cooldown.probe is not None else None
+    return states.get(cooldown.probe_job_id) if cooldown is not None and cooldown.probe_job_id is not None else None

@@ -20,7 +20,7 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane, queue_id_of
 from app.db.pool import for_each, retry_after_deadlock
 from app.errors import DatabaseUnavailable
-from app.events import EventBus, QueueReady
+from app.events import EventBus, JobsClaimable, QueueReady
 from app.locks import store as locks
 from app.periodic_service import PeriodicService
 from app.queues.cache import Queue, QueueCache
@@ -128,7 +128,8 @@ class RuleChanges(PeriodicService):
         """Makes ready jobs of held groups pending, and pending jobs of other groups ready."""
         after, changes = self._page_starts[lane], self._changes[lane]
         page = await store.apply_rules_to_page(self._infra.db, lane, after, self._queues.held_groups(lane), PAGE_SIZE)
-        self._events.publish_moved(lane, page.ready)
+        if page.ready:
+            self._events.publish(JobsClaimable(lane, len(page.ready)))
         if self._changes[lane] != changes:
             return  # the rules have changed in the meantime: start again with the first page
         if page.last is not None:

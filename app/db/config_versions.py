@@ -4,7 +4,7 @@ A change increments a number. Processes compare the numbers several times a seco
 the configuration, and a change is also announced to them at once.
 
     policies   queues, job types and schedules, as operators configure them
-    rests      groups that are cooling down; they change more often and are quick to read
+    cooldowns  groups that are cooling down; they change more often and are quick to read
     api_keys   the keys that may call the API
 
     fresh   -> stale   the last check is older than FRESH_SECONDS, or ConfigNotified was published
@@ -29,7 +29,7 @@ AWAKE_SECONDS = 5.0
 # The API promises that a change is in effect in every process within this time.
 FRESH_SECONDS = 0.25
 
-Name = Literal["policies", "rests", "api_keys"]
+Name = Literal["policies", "cooldowns", "api_keys"]
 VersionHandler = Callable[[], Awaitable[None]]
 
 
@@ -87,7 +87,7 @@ class ConfigVersions(PeriodicService):
         """Uses the reserved connections, because a worker that settles a job needs a valid API
         key."""
         began = time.monotonic()
-        for row in await self._db.rows("SELECT name, number FROM versions ORDER BY name"):
+        for row in await self._db.rows("SELECT name, number FROM config_versions ORDER BY name"):
             name, number = row["name"], row["number"]
             if number != self._numbers.get(name):
                 for handler in self._handlers.get(name, ()):
@@ -98,7 +98,7 @@ class ConfigVersions(PeriodicService):
     async def bump(self, db: Executor, name: Name) -> None:
         """Increments the number in the transaction of the change. The row lock serializes
         changes."""
-        await db.rows("UPDATE versions SET number = number + 1 WHERE name = $1", name)
+        await db.rows("UPDATE config_versions SET number = number + 1 WHERE name = $1", name)
 
     async def announce(self) -> None:
         """Runs after the commit: the change is in effect here on return, and elsewhere soon."""

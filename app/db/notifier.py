@@ -14,7 +14,7 @@ from uuid import uuid4
 from app.db.failure_causes import describe
 from app.db.lanes import queue_id_of
 from app.db.primary import Connection, PrimaryConnector
-from app.events import ConfigNotified, EventBus, JobsMoved, QueueReady, SlotsFreed
+from app.events import ConfigNotified, EventBus, JobsClaimable, JobsMoved, QueueReady
 from app.log import log
 from app.metrics import Metrics
 
@@ -52,9 +52,9 @@ class Notifier:
         self._pause = MIN_PAUSE_SECONDS
         self._is_lost = False
         events.subscribe_moved(["ready"], self._announce_lane)
-        events.subscribe(SlotsFreed, self._announce_lane)
+        events.subscribe(JobsClaimable, self._announce_lane)
 
-    def _announce_lane(self, event: JobsMoved | SlotsFreed) -> None:
+    def _announce_lane(self, event: JobsMoved | JobsClaimable) -> None:
         self.announce(queue_id_of(event.lane))
 
     def announce(self, topic: int) -> None:

@@ -318,7 +318,7 @@ class DeadLetterService:
         patch = value_or(overrides.payload_merge, None)
         return NewJob(
             id=self._infra.job_ids(lane),
-            state="parked"
+            state="pending"
             if replay_time.state == "ready" and self._queues.needs_admission(lane, letter.group_key)
             else replay_time.state,
             reason=None,

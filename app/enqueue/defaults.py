@@ -72,7 +72,7 @@ def _json(fields: dict[str, float]) -> str | None:
 
 
 def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: Now, trace: Trace) -> NewJob:
-    """The row of a job that is ready or scheduled; the callers set `parked` and `blocked`.
+    """The row of a job that is ready or scheduled; the callers set `pending` and `blocked`.
 
     Passes the fields by position, in the order of NewJob, because this runs for each job of a
     batch. By name it takes 2 µs longer.

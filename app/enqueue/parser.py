@@ -161,7 +161,7 @@ class JobParser:
         index, job, queue, lane = placed
         row = defaults.new_job(job, job_id, self._defaults(queue, self._job_types.find(job.job_type)), now, trace)
         if row.state == "ready" and needs_admission(lane, row.group_key):
-            row = row._replace(state="parked")
+            row = row._replace(state="pending")
         return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 
     def _set_parents(self, draft: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:

@@ -307,15 +307,15 @@ class EnqueueService:
         fingerprint = defaults.body_fingerprint(key.body)
         expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
         kept_at = self._infra.retention_now()
-        answer = results.encode_results(expected)
+        response = results.encode_results(expected)
         if await keys.acquire_idempotency_key(
-            db, key.lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, kept_at=kept_at
+            db, key.lane, key.digest, fingerprint=fingerprint, response=response, expires_at=expires_at, kept_at=kept_at
         ):
             return None
         first = await keys.read_idempotency_key(db, key.lane, key.digest)
         if first["fingerprint"] != fingerprint:
             raise IdempotencyKeyReused(f"the key {key.name} was already used with a different body")
-        return results.decode_results(first["answer"])
+        return results.decode_results(first["response"])
 
     async def _write(self, db: Executor, drafts: Sequence[JobDraft], *, atomic: bool) -> None:
         """Acquires locks in this order: keys, lane locks, jobs, queues."""

@@ -34,7 +34,7 @@ _TABLE_OF = {
     JobState.CANCELLED: finished_jobs,
     JobState.DEAD: dead_letters,
 }
-_STORED_AS = {JobState.READY: ("ready", "parked")}
+_STORED_AS = {JobState.READY: ("ready", "pending")}
 ALL_TABLES: Sequence[sa.Table] = (jobs, finished_jobs, dead_letters)
 _RENAMED: dict[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
     dead_letters: {

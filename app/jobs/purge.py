@@ -25,7 +25,7 @@ _SMALLEST_ID = UUID(int=0)
 _STORED_STATES = {
     WaitingState.SCHEDULED: ["scheduled"],
     WaitingState.BLOCKED: ["blocked"],
-    WaitingState.READY: ["ready", "parked"],
+    WaitingState.READY: ["ready", "pending"],
 }
 
 

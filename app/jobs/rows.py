@@ -53,6 +53,10 @@ class NewJob(NamedTuple):
     lease_expires_at: datetime | None = None
     deadline_at: datetime | None = None
 
+    @property
+    def admission(self) -> None:
+        """A new job has none."""
+
 
 class ClaimedRow(NamedTuple):
     """A job as a claim returns it."""
@@ -80,6 +84,17 @@ class ClaimedRow(NamedTuple):
     depends_on: list[UUID] | None
     admission: int | None
     share: int  # number of the poll slice that gets this job, counted from 1
+
+    @property
+    def state(self) -> str:
+        return "running"
+
+    @property
+    def run_at(self) -> None:
+        """Not read by a claim, like `has_dependents`."""
+
+    @property
+    def has_dependents(self) -> None: ...
 
 
 class JobRow(NamedTuple):
@@ -191,9 +206,9 @@ class JobRow(NamedTuple):
 def public_state(state: str) -> str:
     """The state that the API shows.
 
-    Admission is internal: a pending job (`parked`) is shown as ready.
+    Admission is internal: a pending job is shown as ready.
     """
-    return "ready" if state == "parked" else state
+    return "ready" if state == "pending" else state
 
 
 def to_array_text(ids: Sequence[UUID]) -> str | None:

@@ -125,7 +125,7 @@ async def next_due(db: Database) -> datetime | None:
 async def schedule_due(
     db: Database, lane: int, ids: Sequence[UUID], now: datetime, held_groups: Sequence[str] | None
 ) -> list[MovedJobRow]:
-    return [MovedJobRow(*row) for row in await db.rows(SQL.schedule_due, lane, ids, now, held_groups)]
+    return sorted(MovedJobRow(*row) for row in await db.rows(SQL.schedule_due, lane, ids, now, held_groups))
 
 
 async def count_waiting(db: Executor, lanes: Sequence[int]) -> int:

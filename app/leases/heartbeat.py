@@ -124,7 +124,7 @@ class HeartbeatService:
         rows = await store.leases_of_worker(self._infra.db, worker_id, received_at - RECONCILE_AFTER)
         visible = await self._queues.visible_to((row["id"] for row in rows), access)
         unreported = [row for row in rows if row["id"] in visible and (row["id"], row["lease_token"]) not in listed]
-        first_time = [row for row in unreported if row["missing_since"] is None]
+        first_time = [row for row in unreported if row["unreported_since"] is None]
         for lane, new_rows in group_by_lane(first_time, lambda row: row["id"]).items():
             await store.mark_unreported(
                 self._infra.db,
@@ -136,7 +136,7 @@ class HeartbeatService:
         lease_ends = [
             LeaseEnd(row["id"], row["lease_token"], "reconcile")
             for row in unreported
-            if row["missing_since"] is not None
+            if row["unreported_since"] is not None
         ]
         released = await self._settlements.end_leases(lease_ends)
         self._infra.metrics.reconciled.inc(len(released))

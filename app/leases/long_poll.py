@@ -227,7 +227,7 @@ class LongPoll:
             max_bytes=self._infra.settings.max_batch_bytes,
             allow_one_oversized=True,
             job_types=value_or(request.job_types, None),
-            held_by=context.access.caller if context.access.max_leases is not None else None,
+            quota_owner=context.access.caller if context.access.max_leases is not None else None,
             client=client,
         )
         limit = value_or(request.max_jobs, 1)

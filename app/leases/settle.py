@@ -25,7 +25,7 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane, lane_of
 from app.db.pool import Executor, for_each, retry_after_deadlock, uses_reserved_connections
 from app.errors import LeaseLost, NotFound
-from app.events import EventBus, SlotsFreed
+from app.events import EventBus, JobsClaimable
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, raw_to_text, value_or
 from app.jobs.rows import public_state
@@ -226,7 +226,7 @@ class SettlementService:
             if lease_end.outcome in ("return", "reconcile", "expire") and row.state != "running":
                 continue
             if (lease_end.outcome == "expire" and not is_expired) or (
-                lease_end.outcome == "reconcile" and row.missing_since is None
+                lease_end.outcome == "reconcile" and row.unreported_since is None
             ):
                 continue  # a heartbeat came first
             if (
@@ -265,7 +265,7 @@ class SettlementService:
     def _publish(self, lane: int, rows: Sequence[SettledRow]) -> None:
         self._events.publish_moved(lane, rows)
         if rows and self._queues.counts_leases(lane):
-            self._events.publish(SlotsFreed(lane, len(rows)))
+            self._events.publish(JobsClaimable(lane, len(rows)))
 
     def _not_settled(self, item: Settlement, record: SettlementRecord | None) -> SettleResult:
         if record is None:

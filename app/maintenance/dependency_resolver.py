@@ -4,7 +4,7 @@
     blocked -> cancelled                     a parent has failed (`dependency_failed`)
 
 The resolver runs off the path of the settlement, which only records the finished parent. Every step
-can be repeated: a parent that is removed from `awaits` again is not there, and a child that has
+can be repeated: a parent that is removed from `waiting_for` again is not there, and a child that has
 left `blocked` matches no statement.
 """
 
@@ -55,8 +55,8 @@ class DependencyResolver(PeriodicService):
         await store.delete_finished_parents(self._infra.db, lane, parents)
 
     async def _resolve(self, dependents: Sequence[DependentRow], *, failed: bool) -> None:
-        parents = sorted({row.parent for row in dependents})
-        for lane, ids in group_by_lane({row.child for row in dependents}, lambda job_id: job_id).items():
+        parents = sorted({row.parent_id for row in dependents})
+        for lane, ids in group_by_lane({row.child_id for row in dependents}, lambda job_id: job_id).items():
             await self._queues.load([lane])
             if failed:
                 await self._cancel(lane, ids, parents)

@@ -3,9 +3,9 @@
 -- name: lead
 -- Acquires or renews the lease of a leader-only service. Succeeds if the lease is free or ours, or
 -- if its holder has not renewed it in time.
-INSERT INTO leaders (chore, holder, held_until)
+INSERT INTO leaders (service, holder, held_until)
 VALUES ($1, $2, now() + make_interval(secs => $3))
-ON CONFLICT (chore) DO UPDATE
+ON CONFLICT (service) DO UPDATE
 SET holder = excluded.holder, held_until = excluded.held_until
 WHERE leaders.holder = excluded.holder OR leaders.held_until < now()
 RETURNING holder;
@@ -29,14 +29,14 @@ UNION ALL
 UNION ALL
 (SELECT 'periodic enqueuer', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
 UNION ALL
-(SELECT 'dependency resolver', NULL FROM endings ORDER BY lane, id LIMIT 1)
+(SELECT 'dependency resolver', NULL FROM finished_parents ORDER BY lane, id LIMIT 1)
 UNION ALL
-(SELECT 'group scheduler', NULL FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
+(SELECT 'group scheduler', NULL FROM jobs WHERE state = 'pending' ORDER BY lane LIMIT 1)
 UNION ALL
-(SELECT 'group scheduler', NULL FROM rests WHERE until <= $2 ORDER BY lane, group_key LIMIT 1);
+(SELECT 'group scheduler', NULL FROM group_cooldowns WHERE until <= $2 ORDER BY lane, group_key LIMIT 1);
 
--- name: make_partition
-SELECT make_finished_partition($1, $2);
+-- name: create_partition
+SELECT create_finished_partition($1, $2);
 
 -- name: stray_days
 -- Days of misplaced jobs: they finished while their partition did not exist, under other settings

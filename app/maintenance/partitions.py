@@ -42,9 +42,9 @@ class Partitions(PeriodicService):
         for day, archived in sorted(
             {(day + timedelta(days=ahead), archived) for day, archived in first_days for ahead in range(DAYS_AHEAD)}
         ):
-            await store.make_partition(self._infra.db, day, archived=archived)
+            await store.create_partition(self._infra.db, day, archived=archived)
         for archived, day in await store.stray_days(self._infra.db):
-            await store.make_partition(self._infra.db, day, archived=archived)
+            await store.create_partition(self._infra.db, day, archived=archived)
 
     async def _retire(self, now: datetime) -> None:
         """Drops or detaches the partitions whose day is over."""

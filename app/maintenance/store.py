@@ -22,9 +22,9 @@ async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, dat
     return {row["service"]: row["instant"] for row in await db.rows(SQL.overdue, after, now)}
 
 
-async def make_partition(db: Executor, day: date, *, archived: bool) -> bool:
-    made: bool = await db.value(SQL.make_partition, day, archived)
-    return made
+async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:
+    created: bool = await db.value(SQL.create_partition, day, archived)
+    return created
 
 
 async def stray_days(db: Executor) -> list[tuple[bool, date]]:

@@ -31,7 +31,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from app.events import EventBus, JobsMoved, QueueReady, SlotsFreed, WorkerDirected
+from app.events import EventBus, JobsClaimable, JobsMoved, QueueReady, WorkerDirected
 from app.jobs.rows import ClaimedRow, NewJob
 from app.metrics import Metrics
 from app.queues.cache import QueueCache
@@ -194,7 +194,7 @@ class PollerRegistry:
         self.parked = 0
         metrics.parked.set_function(lambda: self.parked)
         events.subscribe_moved(["ready"], self._on_ready)
-        events.subscribe(SlotsFreed, self._on_slots_freed)
+        events.subscribe(JobsClaimable, self._on_jobs_claimable)
         events.subscribe(QueueReady, self._on_queue_ready)
         events.subscribe(WorkerDirected, self._on_worker_directed)
 
@@ -202,7 +202,7 @@ class PollerRegistry:
         if self._pollers:
             self.wake(self._queues.name(event.lane), [job.job_type for job in event.jobs])
 
-    def _on_slots_freed(self, event: SlotsFreed) -> None:
+    def _on_jobs_claimable(self, event: JobsClaimable) -> None:
         self.wake(self._queues.name(event.lane), [None] * event.count)
 
     def _on_queue_ready(self, event: QueueReady) -> None:

@@ -148,6 +148,6 @@ def _to_claimed_job(lane: int, row: NewJob) -> ClaimedRow:
         tracestate=row.tracestate,
         deadline_at=row.deadline_at,
         depends_on=None,
-        turn=None,
+        admission=None,
         share=1,
     )

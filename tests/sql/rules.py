@@ -39,8 +39,8 @@ ACROSS_LANES = {
     "stats.durations",
     "stats.oldest_ready",
     "stats.oldest_pending",
-    "stats.forget_rates",
-    "stats.forget_times",
+    "stats.delete_rates",
+    "stats.delete_durations",
     "workers.list_workers",
     "workers.get_worker",
 }

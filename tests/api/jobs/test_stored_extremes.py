@@ -19,7 +19,7 @@ def failures(api: Api) -> float:
     return sum(map(float, counts))
 
 
-@pytest.mark.parametrize("config", [{}, {"fair": True}], ids=["ready", "parked"])
+@pytest.mark.parametrize("config", [{}, {"fair": True}], ids=["ready", "pending"])
 def test_job_due_since_minus_infinity_can_be_read_and_run(api: Api, db: TestDatabase, config: dict[str, Any]) -> None:
     api.configure(**config)
     job = api.enqueue()

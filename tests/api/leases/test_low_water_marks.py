@@ -34,7 +34,7 @@ UPDATE jobs SET state = 'running', lease_expires_at = now() + interval '1 minute
 WHERE lane = $1 AND state = 'ready'
 """
 REQUEUE = "UPDATE jobs SET state = 'ready', lease_expires_at = NULL WHERE lane = $1 AND id = $2"
-OPEN_TRANSACTION = "INSERT INTO keys (lane, digest, expires_at) VALUES (0, gen_random_uuid(), now())"
+OPEN_TRANSACTION = "INSERT INTO deduplication_keys (lane, digest, expires_at) VALUES (0, gen_random_uuid(), now())"
 
 
 class Process:

@@ -60,7 +60,7 @@ def partition_name(db: TestDatabase, days: int, *, archive: bool = False) -> str
 
 
 def make_partition(db: TestDatabase, days: int, *, archive: bool = False) -> str:
-    db.execute("SELECT make_finished_partition((now() AT TIME ZONE 'UTC')::date + $1::int, $2)", days, archive)
+    db.execute("SELECT create_finished_partition((now() AT TIME ZONE 'UTC')::date + $1::int, $2)", days, archive)
     return partition_name(db, days, archive=archive)
 
 

@@ -20,7 +20,15 @@ from tests.database import Loop
 from tests.settable_clock import SettableClock
 
 _numbers = itertools.count(1)
-RETAINED_TABLES = ("finished_jobs", "dead_letters", "keys", "workers", "asks", "stat_rates", "stat_times")
+RETAINED_TABLES = (
+    "finished_jobs",
+    "dead_letters",
+    "deduplication_keys",
+    "workers",
+    "poll_history",
+    "stat_rates",
+    "stat_durations",
+)
 
 
 @pytest.fixture

@@ -18,9 +18,13 @@ CHANGES = {
     "start deadlines": f"UPDATE jobs SET expires_at = {PAST} WHERE state = 'ready'",
     "lease rescuer": f"UPDATE jobs SET lease_expires_at = {PAST} WHERE state = 'running'",
     "periodic enqueuer": f"UPDATE schedules SET next_run_at = {PAST}",
-    "dependency resolver": "INSERT INTO endings (lane, id, state) SELECT lane, id, 'completed' FROM jobs LIMIT 1",
-    "group scheduler": "UPDATE jobs SET state = 'parked' WHERE state = 'ready'",
-    "ended cool-down": f"INSERT INTO rests (lane, group_key, until) SELECT lane, 'g', {PAST} FROM jobs LIMIT 1",
+    "dependency resolver": (
+        "INSERT INTO finished_parents (lane, id, state) SELECT lane, id, 'completed' FROM jobs LIMIT 1"
+    ),
+    "group scheduler": "UPDATE jobs SET state = 'pending' WHERE state = 'ready'",
+    "ended cool-down": (
+        f"INSERT INTO group_cooldowns (lane, group_key, until) SELECT lane, 'g', {PAST} FROM jobs LIMIT 1"
+    ),
 }
 
 

@@ -57,7 +57,7 @@ class Runners:
 
 @pytest.fixture
 def runners(broker_services: Broker, loop: Loop, db: TestDatabase) -> Iterator[Runners]:
-    db.execute("DELETE FROM leaders WHERE chore = 'test'")
+    db.execute("DELETE FROM leaders WHERE service = 'test'")
     runners = Runners(broker_services, loop)
     yield runners
     runners.close()
@@ -115,14 +115,14 @@ def test_dead_leader_is_replaced_when_its_lease_expires(
     runners.start("clock")
     eventually(lambda: runners.run_counts["clock"] >= 10)
     assert runners.run_counts["a"] == 0
-    db.execute("UPDATE leaders SET held_until = now() - interval '1 second' WHERE chore = 'test'")
+    db.execute("UPDATE leaders SET held_until = now() - interval '1 second' WHERE service = 'test'")
     eventually(lambda: runners.run_counts["a"])
 
 
 def test_leader_renews_its_lease(runners: Runners, db: TestDatabase, eventually: Callable[..., Any]) -> None:
     runners.start("a", leader_only=True)
-    before = eventually(lambda: db.value("SELECT held_until FROM leaders WHERE chore = 'test'"))
-    eventually(lambda: db.value("SELECT held_until > $1 FROM leaders WHERE chore = 'test'", before))
+    before = eventually(lambda: db.value("SELECT held_until FROM leaders WHERE service = 'test'"))
+    eventually(lambda: db.value("SELECT held_until > $1 FROM leaders WHERE service = 'test'", before))
 
 
 def test_broker_creates_partitions_at_start(postgres: str, loop: Loop, eventually: Callable[..., Any]) -> None:
