@@ -32,6 +32,7 @@ from app.http.health import Health
 from app.http.middleware import RequestMiddleware
 from app.http.problems import Methods
 from app.job_types import routes as job_type_routes
+from app.jobs import purge_routes
 from app.jobs import routes as job_routes
 from app.leases import routes as lease_routes
 from app.log import log
@@ -49,6 +50,7 @@ PACKAGES = (
     worker_routes,
     dead_letter_routes,
     queue_routes,
+    purge_routes,
     job_type_routes,
     schedule_routes,
     explain_routes,

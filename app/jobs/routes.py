@@ -1,9 +1,9 @@
-"""HTTP routes of jobs: read, list, update, cancel, purge."""
+"""HTTP routes of jobs: read, list, update, cancel."""
 
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import (
@@ -19,7 +19,6 @@ from app.http.operation import ENQUEUE_OR_MANAGE, MANAGE, READ, operation
 from app.http.pagination import Page, PageParams
 from app.http.request_body import NoBody, body, json_response
 from app.http.schema_types import NameParameter, unset_if_none, value_or
-from app.jobs.purge import QueuePurger
 from app.jobs.reader import JobReader
 from app.jobs.schemas import (
     AttemptList,
@@ -35,10 +34,9 @@ from app.jobs.schemas import (
     QueryInstant,
 )
 from app.jobs.updater import JobUpdater
-from app.queues.schemas import PurgeQueue, QueuePurged
 from app.server.client import get_client
 
-router = APIRouter()
+router = APIRouter(tags=["jobs"])
 
 
 class JobQuery(PageParams):
@@ -173,22 +171,3 @@ async def run_job_now(job_id: UUID, updater: Annotated[JobUpdater, service("upda
 async def list_attempts(job_id: UUID, reader: Annotated[JobReader, service("reader")], page: Page) -> Response:
     """Lists the attempts of a job, oldest first."""
     return (await reader.attempts(job_id, page)).response()
-
-
-@router.post(
-    "/queues/{name}/purge",
-    tags=["queues"],
-    **operation(QueuePurged, NotFound, MalformedJson, ValidationFailed, body=PurgeQueue, scopes=MANAGE),
-)
-async def purge_queue(
-    name: Annotated[NameParameter, Path()],
-    purge: Annotated[PurgeQueue, body(PurgeQueue)],
-    purger: Annotated[QueuePurger, service("purger")],
-    access: AccessDep,
-) -> Response:
-    """Removes waiting jobs and keeps no record of them. Only counts them unless `dry_run` is false.
-
-    Running and finished jobs are not removed. For jobs that depend on a removed job, it counts as
-    failed.
-    """
-    return json_response(await purger.purge(name, purge, access.caller))

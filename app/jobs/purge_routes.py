@@ -1,0 +1,34 @@
+"""POST /queues/{name}/purge. For callers it belongs to queues, but that package knows no jobs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from app.errors import MalformedJson, NotFound, ValidationFailed
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.operation import MANAGE, operation
+from app.http.request_body import body, json_response
+from app.http.schema_types import NameParameter
+from app.jobs.purge import QueuePurger
+from app.queues.schemas import PurgeQueue, QueuePurged
+
+router = APIRouter(tags=["queues"])
+
+
+@router.post(
+    "/queues/{name}/purge",
+    **operation(QueuePurged, NotFound, MalformedJson, ValidationFailed, body=PurgeQueue, scopes=MANAGE),
+)
+async def purge_queue(
+    name: Annotated[NameParameter, Path()],
+    purge: Annotated[PurgeQueue, body(PurgeQueue)],
+    purger: Annotated[QueuePurger, service("purger")],
+    access: AccessDep,
+) -> Response:
+    """Removes waiting jobs and keeps no record of them. Only counts them unless `dry_run` is false.
+
+    Running and finished jobs are not removed. For jobs that depend on a removed job, it counts as
+    failed.
+    """
+    return json_response(await purger.purge(name, purge, access.caller))
