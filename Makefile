@@ -48,7 +48,7 @@ lint: $(READY) ## ruff, mypy, import-linter, bandit, squawk; check that generate
 	$(BIN)/bandit --quiet --recursive --severity-level medium --configfile pyproject.toml app alembic
 	$(SQUAWK) --assume-in-transaction $(filter-out $(OUTSIDE),$(UP))
 	$(SQUAWK_DOWN) --assume-in-transaction $(filter-out $(OUTSIDE),$(DOWN))
-	$(SQUAWK) $(OUTSIDE)
+	$(if $(OUTSIDE),$(SQUAWK) $(OUTSIDE))
 	@$(MAKE) --no-print-directory fresh
 
 bench: $(READY) ## compare Longshore, bare Postgres and other brokers in turns; writes bench/results (ARGS="--quick")

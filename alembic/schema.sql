@@ -1,726 +1,13 @@
-CREATE FUNCTION public.grant_to_broker(grantee name) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-DECLARE
-    home CONSTANT name := current_schema();
-
-BEGIN
-    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, grantee);
-
-    EXECUTE format(
-        'GRANT SELECT, INSERT, UPDATE, DELETE
-        ON jobs, dead_letters, keys, leaders, workers, asks, job_types, schedules, passes, rests, dependents, endings,
-            stat_deltas, stat_totals, stat_rates, stat_times
-        TO %I',
-        grantee
-    );
-
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE ON queues, gates, api_keys TO %I', grantee);
-
-    EXECUTE format('GRANT SELECT, INSERT ON finished_jobs TO %I', grantee);
-
-    EXECUTE format('GRANT SELECT, UPDATE ON versions TO %I', grantee);
-
-    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
-
-    EXECUTE format('GRANT EXECUTE ON FUNCTION make_finished_partition, retire_finished_partition TO %I', grantee);
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_await(parents uuid[], asked_at timestamp with time zone) RETURNS TABLE(parent uuid, ended text)
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    job_lane int;
-
-    ids uuid[];
-
-BEGIN
-    FOR job_lane, ids IN
-        SELECT longshore_lane(named), array_agg(named) FROM unnest(parents) AS named GROUP BY 1 ORDER BY 1
-    LOOP
-        PERFORM FROM jobs WHERE lane = job_lane AND id = ANY(ids) ORDER BY id FOR UPDATE;
-
-        RETURN QUERY UPDATE jobs SET awaited = true WHERE lane = job_lane AND id = ANY(ids) RETURNING id, NULL::text;
-
-        RETURN QUERY
-        SELECT id, state
-        FROM finished_jobs
-        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > asked_at
-        UNION ALL
-        SELECT id, 'dead'
-        FROM dead_letters
-        WHERE lane = job_lane AND id = ANY(ids);
-
-    END LOOP;
-
-END
-$$;
-
-CREATE TABLE public.queues (
-    id integer NOT NULL,
-    name text NOT NULL,
-    lanes smallint DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    group_lanes smallint DEFAULT 1 NOT NULL,
-    config text DEFAULT '{}'::text NOT NULL,
-    paused_at timestamp with time zone,
-    paused_reason text,
-    deleted_at timestamp with time zone,
-    CONSTRAINT queues_id_check CHECK (((id >= 1) AND (id <= 65535))),
-    CONSTRAINT queues_lanes_check CHECK (((lanes >= 1) AND (lanes <= 256)))
-);
-
-CREATE FUNCTION public.longshore_check_room(home public.queues) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    first_lane int := home.id << 8;
-
-    door int := -home.id;
-
-    most bigint := home.config::jsonb ->> 'max_waiting';
-
-    waiting bigint;
-
-BEGIN
-    IF most IS NULL THEN
-        RETURN;
-
-    END IF;
-
-    PERFORM FROM gates WHERE lane = door FOR UPDATE;
-
-    IF NOT FOUND THEN
-        INSERT INTO gates (lane) VALUES (door) ON CONFLICT DO NOTHING;
-
-        PERFORM FROM gates WHERE lane = door FOR UPDATE;
-
-    END IF;
-
-    SELECT coalesce(sum(scheduled + blocked + ready), 0)
-    INTO waiting
-    FROM (
-        SELECT scheduled, blocked, ready
-        FROM stat_totals
-        WHERE lane >= first_lane AND lane < first_lane + home.lanes
-        UNION ALL
-        SELECT scheduled, blocked, ready
-        FROM stat_deltas
-        WHERE lane >= first_lane AND lane < first_lane + home.lanes
-    ) AS parts;
-
-    IF waiting >= most THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'configuration_limit_exceeded',
-            MESSAGE = format('%s jobs may wait in %s, and as many do', most, home.name),
-            COLUMN = 'queue';
-
-    END IF;
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_digest(what text) RETURNS uuid
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-BEGIN
-    RETURN encode(substr(sha256(convert_to(what, 'UTF8')), 1, 16), 'hex')::uuid;
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_enqueue_v1(job_type text, payload json DEFAULT '{}'::json, queue text DEFAULT 'default'::text, priority integer DEFAULT NULL::integer, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, delay_seconds integer DEFAULT NULL::integer, group_key text DEFAULT NULL::text, unique_key text DEFAULT NULL::text, unique_for_seconds integer DEFAULT NULL::integer, on_duplicate text DEFAULT NULL::text, max_attempts integer DEFAULT NULL::integer, retry json DEFAULT NULL::json, lease_seconds integer DEFAULT NULL::integer, timeout_seconds integer DEFAULT NULL::integer, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, tags text[] DEFAULT NULL::text[], metadata json DEFAULT NULL::json, depends_on uuid[] DEFAULT NULL::uuid[], on_parent_failure text DEFAULT NULL::text, traceparent text DEFAULT NULL::text, tracestate text DEFAULT NULL::text) RETURNS uuid
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET jit TO 'off'
-    SET search_path TO 'public', 'pg_temp'
-    AS $_$
-DECLARE
-    asked_at timestamptz := clock_timestamp();
-
-    first_instant CONSTANT timestamptz := '1970-01-01 00:00:00+00';
-
-    horizon timestamptz := asked_at + make_interval(secs => 31622400);
-
-    fault text;
-
-    home queues;
-
-    rules jsonb;
-
-    kind jsonb;
-
-    wanted jobs;
-
-    wanted_key uuid;
-
-    existing uuid;
-
-    known uuid[];
-
-    failed boolean;
-
-BEGIN
-    -- Like JobCreate in app/jobs/schemas.py and find_faults in app/enqueue/defaults.py.
-    fault := coalesce(
-        CASE
-            WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'job_type: 1 to 120 of A-Z a-z 0-9 . _ : -'
-            WHEN queue !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'queue: 1 to 120 of A-Z a-z 0-9 . _ : -'
-            WHEN group_key !~ '^[A-Za-z0-9._:-]{1,120}$' THEN 'group_key: 1 to 120 of A-Z a-z 0-9 . _ : -'
-            WHEN job_type IN ('.', '..') THEN 'job_type: neither . nor ..'
-            WHEN queue IN ('.', '..') THEN 'queue: neither . nor ..'
-            WHEN group_key IN ('.', '..') THEN 'group_key: neither . nor ..'
-            WHEN priority NOT BETWEEN -32768 AND 32767 THEN 'priority: -32768 to 32767'
-            WHEN run_at IS NOT NULL AND delay_seconds IS NOT NULL THEN 'delay_seconds: either run_at or delay_seconds, not both'
-            WHEN run_at > horizon THEN 'run_at: more than 31622400 seconds ahead'
-            WHEN run_at < first_instant THEN 'run_at: before 1970-01-01 00:00:00 UTC'
-            WHEN delay_seconds NOT BETWEEN 0 AND 31622400 THEN 'delay_seconds: 0 to 31622400'
-            WHEN char_length(unique_key) NOT BETWEEN 1 AND 200 THEN 'unique_key: 1 to 200 characters'
-            WHEN unique_key IS NULL AND unique_for_seconds IS NOT NULL THEN 'unique_for_seconds: there is no unique_key'
-            WHEN unique_key IS NULL AND on_duplicate IS NOT NULL THEN 'on_duplicate: there is no unique_key'
-            WHEN unique_for_seconds NOT BETWEEN 1 AND 31622400 THEN 'unique_for_seconds: 1 to 31622400'
-            WHEN on_duplicate NOT IN ('return_existing', 'reject', 'replace') THEN 'on_duplicate: return_existing, reject or replace'
-            WHEN on_duplicate = 'replace' AND depends_on IS NOT NULL
-                THEN 'on_duplicate: a job that is replaced keeps what it waits for: not with depends_on'
-            WHEN max_attempts NOT BETWEEN 1 AND 1000 THEN 'max_attempts: 1 to 1000'
-            WHEN lease_seconds NOT BETWEEN 1 AND 86400 THEN 'lease_seconds: 1 to 86400'
-            WHEN timeout_seconds NOT BETWEEN 1 AND 2592000 THEN 'timeout_seconds: 1 to 2592000'
-            WHEN expires_at > horizon THEN 'expires_at: more than 31622400 seconds ahead'
-            WHEN expires_at < first_instant THEN 'expires_at: before 1970-01-01 00:00:00 UTC'
-            WHEN cardinality(tags) > 32 OR array_ndims(tags) > 1 THEN 'tags: at most 32, in one dimension'
-            WHEN EXISTS (SELECT FROM unnest(tags) AS tag WHERE tag IS NULL OR char_length(tag) NOT BETWEEN 1 AND 120)
-                THEN 'tags: each of 1 to 120 characters'
-            WHEN cardinality(depends_on) > 1000 OR array_ndims(depends_on) > 1 THEN 'depends_on: at most 1000, in one dimension'
-            WHEN array_position(depends_on, NULL) IS NOT NULL THEN 'depends_on: one is NULL'
-            WHEN on_parent_failure NOT IN ('cancel', 'run') THEN 'on_parent_failure: cancel or run'
-            WHEN on_parent_failure IS NOT NULL AND depends_on IS NULL
-                THEN 'on_parent_failure: says what to do with depends_on, and there is none'
-            WHEN char_length(traceparent) > 512 THEN 'traceparent: at most 512 characters'
-            WHEN char_length(tracestate) > 512 THEN 'tracestate: at most 512 characters'
-        END,
-        'payload: ' || longshore_json_fault(payload, 262144),
-        'retry: ' || longshore_retry_fault(retry),
-        'metadata: ' || longshore_json_fault(metadata, 16384),
-        CASE
-            WHEN json_typeof(metadata) <> 'object' THEN 'metadata: an object'
-            WHEN (SELECT count(*) > 64 FROM json_object_keys(metadata)) THEN 'metadata: at most 64 members'
-        END
-    );
-
-    IF fault IS NOT NULL THEN
-        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = split_part(fault, ':', 1);
-
-    END IF;
-
-    -- Like JobDefaults in app/enqueue/defaults.py: the job, then its type, its queue, the default of the settings.
-    home := longshore_queue(coalesce(queue, 'default'));
-
-    rules := home.config;
-
-    SELECT job_types.config::jsonb - 'payload_schema' INTO kind FROM job_types WHERE name = longshore_enqueue_v1.job_type;
-
-    wanted.job_type := job_type;
-
-    wanted.group_key := group_key;
-
-    wanted.unique_key := unique_key;
-
-    wanted.payload := coalesce(payload, '{}');
-
-    wanted.tags := array_to_json(tags);
-
-    wanted.metadata := metadata;
-
-    wanted.traceparent := traceparent;
-
-    wanted.tracestate := tracestate;
-
-    wanted.expires_at := expires_at;
-
-    wanted.priority := coalesce(priority, (rules ->> 'default_priority')::int, 0);
-
-    wanted.max_attempts := coalesce(
-        max_attempts,
-        (kind ->> 'max_attempts')::int,
-        (kind -> 'retry' ->> 'max_attempts')::int,
-        (rules ->> 'default_max_attempts')::int,
-        5
-    );
-
-    wanted.lease_seconds := coalesce(lease_seconds, (kind ->> 'lease_seconds')::int, (rules ->> 'default_lease_seconds')::int);
-
-    wanted.timeout_seconds := coalesce(timeout_seconds, (kind ->> 'timeout_seconds')::int);
-
-    wanted.retry := nullif(
-        coalesce(rules -> 'default_retry', '{}') || (coalesce(kind -> 'retry', '{}') - 'max_attempts') || coalesce(retry::jsonb, '{}'),
-        '{}'
-    );
-
-    wanted.lane := (home.id << 8) + CASE
-        WHEN group_key IS NULL THEN floor(random() * home.lanes)
-        ELSE ('x' || left(longshore_digest(group_key)::text, 8))::bit(32)::bigint % home.group_lanes
-    END;
-
-    wanted.id := longshore_id(wanted.lane, asked_at);
-
-    wanted.run_at := coalesce(
-        run_at, asked_at + make_interval(secs => nullif(delay_seconds, 0)), date_trunc('milliseconds', asked_at)
-    );
-
-    wanted.state := CASE
-        WHEN wanted.run_at > asked_at THEN 'scheduled'
-        WHEN longshore_parks(home, wanted.lane, group_key) THEN 'parked'
-        ELSE 'ready'
-    END;
-
-    IF unique_key IS NOT NULL THEN
-        wanted_key := longshore_digest('unique' || chr(31) || home.id || chr(31) || unique_key);
-
-        existing := longshore_key_holder(wanted_key, asked_at);
-
-    END IF;
-
-    IF existing IS NOT NULL AND on_duplicate = 'reject' THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'unique_violation',
-            MESSAGE = format('job %s has the unique_key', existing),
-            DETAIL = existing,
-            COLUMN = 'unique_key',
-            CONSTRAINT = 'longshore_unique_key';
-
-    ELSIF existing IS NOT NULL THEN
-        IF on_duplicate = 'replace' THEN
-            PERFORM longshore_replace(existing, wanted, home, asked_at);
-
-        END IF;
-
-        RETURN existing;
-
-    END IF;
-
-    PERFORM longshore_check_room(home);
-
-    IF cardinality(depends_on) > 0 THEN
-        wanted.depends_on := ARRAY(
-            SELECT parent FROM unnest(depends_on) WITH ORDINALITY AS named (parent, place) GROUP BY parent ORDER BY min(place)
-        );
-
-        wanted.on_parent_failure := coalesce(on_parent_failure, 'cancel');
-
-        SELECT array_agg(parent), array_agg(parent) FILTER (WHERE ended IS NULL), bool_or(ended IN ('dead', 'cancelled'))
-        INTO known, wanted.awaits, failed
-        FROM longshore_await(wanted.depends_on, asked_at);
-
-        SELECT format('depends_on: there is no job %s', parent)
-        INTO fault
-        FROM unnest(wanted.depends_on) AS parent
-        WHERE parent <> ALL(coalesce(known, '{}'))
-        LIMIT 1;
-
-        IF fault IS NOT NULL THEN
-            RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = 'depends_on';
-
-        ELSIF failed AND wanted.on_parent_failure = 'cancel' THEN
-            wanted.state := 'cancelled';
-
-            wanted.state_reason := 'dependency_failed';
-
-        ELSIF wanted.awaits IS NOT NULL THEN
-            wanted.state := 'blocked';
-
-            wanted.state_reason := 'waiting_for_jobs';
-
-        END IF;
-
-    END IF;
-
-    IF wanted.state = 'cancelled' THEN
-        INSERT INTO finished_jobs (
-            lane, id, state, state_reason, finished_at, keep_until, archive, attempt, crashes, deliveries, replay_count, run_at, priority,
-            max_attempts, job_type, group_key, tags, metadata, traceparent, tracestate, payload, unique_key, depends_on
-        )
-        VALUES (
-            wanted.lane, wanted.id, wanted.state, wanted.state_reason, asked_at,
-            asked_at + make_interval(secs => coalesce((rules -> 'retention' ->> 'finished_seconds')::int, 604800)),
-            coalesce(rules -> 'retention' ->> 'mode', 'drop') = 'detach', 0, 0, 0, 0, wanted.run_at, wanted.priority,
-            wanted.max_attempts, wanted.job_type, wanted.group_key, wanted.tags, wanted.metadata, wanted.traceparent, wanted.tracestate,
-            wanted.payload, wanted.unique_key, wanted.depends_on
-        );
-
-    ELSE
-        INSERT INTO jobs (
-            lane, id, state, state_reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
-            traceparent, tracestate, payload, expires_at, timeout_seconds, unique_key, on_parent_failure, awaits, depends_on
-        )
-        VALUES (
-            wanted.lane, wanted.id, wanted.state, wanted.state_reason, wanted.run_at, wanted.priority, wanted.max_attempts,
-            wanted.job_type, wanted.group_key, wanted.lease_seconds, wanted.retry, wanted.tags, wanted.metadata, wanted.traceparent,
-            wanted.tracestate, wanted.payload, wanted.expires_at, wanted.timeout_seconds, wanted.unique_key, wanted.on_parent_failure,
-            wanted.awaits, wanted.depends_on
-        );
-
-        INSERT INTO dependents (lane, parent, child)
-        SELECT longshore_lane(awaited), awaited, wanted.id
-        FROM unnest(wanted.awaits) AS awaited;
-
-    END IF;
-
-    INSERT INTO stat_deltas (lane, at, ready, scheduled, blocked, cancelled, enqueued)
-    VALUES (
-        wanted.lane, asked_at, (wanted.state IN ('ready', 'parked'))::int, (wanted.state = 'scheduled')::int,
-        (wanted.state = 'blocked')::int, (wanted.state = 'cancelled')::int, 1
-    );
-
-    IF unique_key IS NOT NULL THEN
-        UPDATE keys
-        SET job_id = wanted.id,
-            answer = CASE WHEN unique_for_seconds IS NULL THEN 'life' ELSE 'window' END,
-            expires_at = asked_at + make_interval(secs => coalesce(unique_for_seconds, 86400))
-        WHERE lane = get_byte(uuid_send(wanted_key), 15) AND digest = wanted_key;
-
-    END IF;
-
-    RETURN wanted.id;
-
-END
-$_$;
-
-CREATE FUNCTION public.longshore_id(home_lane integer, minted_at timestamp with time zone) RETURNS uuid
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    micros bigint := extract(epoch FROM minted_at) * 1000000;
-
-    fraction bigint := micros % 1000 * 4096 / 1000;
-
-    dice bigint := ('x' || right(gen_random_uuid()::text, 10))::bit(40)::bigint & ((1::bigint << 38) - 1);
-
-BEGIN
-    RETURN lpad(to_hex(micros / 1000), 12, '0') || '7' || lpad(to_hex(fraction), 3, '0')
-        || to_hex((1::bigint << 63) | (home_lane::bigint << 38) | dice);
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_json_fault(document json, most_bytes integer) RETURNS text
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    string CONSTANT text := E'"(?:[^"\\\\]|\\\\.)*"';
-
-    sent text := document::text;
-
-    bare text;
-
-    opened int;
-
-    deepest int;
-
-    meant text;
-
-BEGIN
-    IF octet_length(sent) > most_bytes THEN
-        RETURN format('has %s bytes, at most %s are taken', octet_length(sent), most_bytes);
-
-    END IF;
-
-    bare := regexp_replace(sent, string, '', 'g');
-
-    opened := length(bare) - length(translate(bare, '[{', ''));
-
-    IF opened + length(bare) - length(replace(bare, ',', '')) >= 10000 THEN
-        RETURN 'more than 10000 values';
-
-    END IF;
-
-    IF opened > 64 THEN
-        SELECT max(depth)
-        INTO deepest
-        FROM (
-            SELECT sum(CASE WHEN bracket IN ('[', '{') THEN 1 ELSE -1 END) OVER (ORDER BY place) AS depth
-            FROM string_to_table(regexp_replace(bare, '[^][{}]', '', 'g'), NULL) WITH ORDINALITY AS brackets (bracket, place)
-        ) AS depths;
-
-        IF deepest > 64 THEN
-            RETURN 'nested deeper than 64';
-
-        END IF;
-
-    END IF;
-
-    IF bare ~ '[-+.0-9eE]{65}' THEN
-        RETURN 'a number of more than 64 digits';
-
-    END IF;
-
-    BEGIN
-        meant := sent::jsonb::text;
-
-    EXCEPTION
-        WHEN data_exception OR program_limit_exceeded THEN
-            RETURN SQLERRM;  -- a NUL character, an unpaired surrogate, a number out of range
-    END;
-
-    IF EXISTS (
-        SELECT
-        FROM regexp_matches(bare, '[.0-9]+[eE][+]?[0-9]+', 'g') AS numbers (parts)
-        WHERE parts[1]::numeric > 1.7976931348623158079e308
-    ) THEN
-        RETURN 'a number that no double can hold';
-
-    END IF;
-
-    meant := regexp_replace(meant, string, '', 'g');
-
-    IF length(bare) - length(replace(bare, ':', '')) <> length(meant) - length(replace(meant, ':', '')) THEN
-        RETURN 'the same key stands twice in one object';
-
-    END IF;
-
-    RETURN NULL;
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_key_holder(wanted_key uuid, asked_at timestamp with time zone) RETURNS uuid
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    held keys;
-
-    job_lane int;
-
-BEGIN
-    INSERT INTO keys (lane, digest, expires_at)
-    VALUES (get_byte(uuid_send(wanted_key), 15), wanted_key, asked_at + make_interval(hours => 24))
-    ON CONFLICT (lane, digest) DO UPDATE
-    SET digest = excluded.digest
-    RETURNING *
-    INTO held;
-
-    IF held.job_id IS NULL OR (held.answer = 'window' AND held.expires_at <= asked_at) THEN
-        RETURN NULL;
-
-    END IF;
-
-    job_lane := longshore_lane(held.job_id);
-
-    IF EXISTS (SELECT FROM jobs WHERE lane = job_lane AND id = held.job_id) OR held.answer = 'window' AND (
-        EXISTS (SELECT FROM finished_jobs WHERE lane = job_lane AND id = held.job_id AND keep_until > asked_at)
-        OR EXISTS (SELECT FROM dead_letters WHERE lane = job_lane AND id = held.job_id)
-    ) THEN
-        RETURN held.job_id;
-
-    END IF;
-
-    RETURN NULL;
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_lane(job_id uuid) RETURNS integer
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-DECLARE
-    bytes bytea := uuid_send(job_id);
-
-BEGIN
-    RETURN ((get_byte(bytes, 8) & 63) << 18) + (get_byte(bytes, 9) << 10) + (get_byte(bytes, 10) << 2) + (get_byte(bytes, 11) >> 6);
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_parks(home public.queues, home_lane integer, called text) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    rules jsonb := home.config;
-
-BEGIN
-    RETURN coalesce((rules ->> 'fair')::boolean, false)
-        OR (called IS NOT NULL AND rules ? 'max_running_per_group')
-        OR EXISTS (SELECT FROM rests WHERE lane = home_lane AND group_key = coalesce(called, ''));
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_queue(called text) RETURNS public.queues
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    known queues;
-
-BEGIN
-    FOR tries IN 1..20 LOOP
-        SELECT * INTO known FROM queues WHERE name = called;
-
-        IF known.id IS NOT NULL THEN
-            RETURN known;  -- also if deleted: brokers restore it when they find a job in it, and no call waits for this commit
-        ELSIF (SELECT count(*) FROM queues WHERE deleted_at IS NULL) >= 10000 THEN
-            RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'there are 10000 queues already', COLUMN = 'queue';
-
-        END IF;
-
-        BEGIN
-            INSERT INTO queues (id, name)
-            SELECT least(coalesce(max(id), 0) + 1, 65535), called
-            FROM queues
-            ON CONFLICT (name) DO NOTHING;
-
-        EXCEPTION
-            WHEN unique_violation THEN
-                NULL;  -- a concurrent transaction has used the id for another queue
-        END;
-
-    END LOOP;
-
-    RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'the queue could not be made', COLUMN = 'queue';
-
-END
-$$;
-
-CREATE TABLE public.jobs (
-    lane integer NOT NULL,
-    attempt smallint DEFAULT 0 NOT NULL,
-    crashes smallint DEFAULT 0 NOT NULL,
-    run_at timestamp with time zone NOT NULL,
-    lease_expires_at timestamp with time zone,
-    started_at timestamp with time zone,
-    missing_since timestamp with time zone,
-    cancel_requested_at timestamp with time zone,
-    lease_token uuid,
-    deliveries integer DEFAULT 0 NOT NULL,
-    state text NOT NULL,
-    state_reason text,
-    settled_as text,
-    worker_id text,
-    attempts text[],
-    progress text,
-    checkpoint text,
-    id uuid NOT NULL,
-    priority smallint NOT NULL,
-    max_attempts smallint NOT NULL,
-    replay_count smallint DEFAULT 0 NOT NULL,
-    job_type text NOT NULL,
-    group_key text,
-    lease_seconds integer,
-    retry text,
-    tags text,
-    metadata text,
-    traceparent text,
-    tracestate text,
-    replayed_from uuid,
-    payload text NOT NULL,
-    turn bigint,
-    slot boolean,
-    expires_at timestamp with time zone,
-    timeout_seconds integer,
-    deadline_at timestamp with time zone,
-    awaited boolean,
-    awaits uuid[],
-    on_parent_failure text,
-    unique_key text,
-    schedule text,
-    depends_on uuid[],
-    held_by text
-)
-WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000', autovacuum_analyze_scale_factor='0.5');
-
-CREATE FUNCTION public.longshore_replace(existing uuid, wanted public.jobs, home public.queues, asked_at timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    job_lane int := longshore_lane(existing);
-
-    before jobs;
-
-    after text;
-
-BEGIN
-    SELECT * INTO before FROM jobs WHERE lane = job_lane AND id = existing AND lease_expires_at IS NULL FOR UPDATE;
-
-    IF before.id IS NULL THEN
-        RETURN;  -- the job is running, so it is not changed
-    END IF;
-
-    after := CASE
-        WHEN before.state = 'blocked' THEN 'blocked'
-        WHEN wanted.run_at > asked_at THEN 'scheduled'
-        WHEN before.state IN ('ready', 'parked') THEN before.state
-        WHEN before.turn IS NOT NULL THEN 'ready'
-        WHEN longshore_parks(home, job_lane, before.group_key) THEN 'parked'
-        ELSE 'ready'
-    END;
-
-    UPDATE jobs
-    SET state = after,
-        turn = CASE WHEN wanted.run_at <= asked_at OR before.state = 'scheduled' THEN turn END,
-        state_reason = CASE WHEN after = 'blocked' THEN state_reason END,
-        run_at = wanted.run_at, priority = wanted.priority, max_attempts = wanted.max_attempts, job_type = wanted.job_type,
-        lease_seconds = wanted.lease_seconds, retry = wanted.retry, tags = wanted.tags, metadata = wanted.metadata,
-        payload = wanted.payload, expires_at = wanted.expires_at, timeout_seconds = wanted.timeout_seconds,
-        traceparent = wanted.traceparent, tracestate = wanted.tracestate, checkpoint = NULL, progress = NULL,
-        lease_token = CASE WHEN settled_as IS NOT NULL THEN lease_token END
-    WHERE lane = job_lane AND id = existing;
-
-    IF after <> before.state THEN
-        INSERT INTO stat_deltas (lane, at, ready, scheduled)
-        VALUES (
-            job_lane,
-            asked_at,
-            (after IN ('ready', 'parked'))::int - (before.state IN ('ready', 'parked'))::int,
-            (after = 'scheduled')::int - (before.state = 'scheduled')::int
-        );
-
-    END IF;
-
-END
-$$;
-
-CREATE FUNCTION public.longshore_retry_fault(retry json) RETURNS text
-    LANGUAGE plpgsql
-    AS $$
-DECLARE
-    fault text := longshore_json_fault(retry, 1024);
-
-BEGIN
-    IF fault IS NULL AND json_typeof(retry) <> 'object' THEN
-        RETURN 'an object';
-
-    ELSIF fault IS NULL THEN
-        SELECT CASE
-            WHEN known.name IS NULL THEN format('no field %s', sent.name)
-            ELSE format('%s is a number from %s to %s', known.name, known.lowest, known.highest)
-        END
-        INTO fault
-        FROM json_each(retry) AS sent (name, value)
-        LEFT JOIN (VALUES ('base_seconds', 0, 31622400), ('factor', 1, 1000), ('max_seconds', 0, 31622400), ('jitter', 0, 1))
-            AS known (name, lowest, highest) ON known.name = sent.name
-        WHERE CASE
-            WHEN known.name IS NULL OR json_typeof(sent.value) <> 'number' THEN true
-            ELSE sent.value::text::numeric NOT BETWEEN known.lowest AND known.highest
-        END
-        LIMIT 1;
-
-    END IF;
-
-    RETURN fault;
-
-END
-$$;
-
-CREATE FUNCTION public.make_finished_partition(day date, archived boolean) RETURNS boolean
+CREATE FUNCTION public.create_finished_partition(day date, archived boolean) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET "TimeZone" TO 'UTC'
     SET lock_timeout TO '200ms'
     SET search_path TO 'public', 'pg_temp'
     AS $$
 DECLARE
-    partition text := format('finished_jobs_%s%s', CASE WHEN archived THEN 'archive_' ELSE '' END, to_char(day, 'YYYYMMDD'));
+    partition text := format(
+        'finished_jobs_%s%s', CASE WHEN archived THEN 'archive_' ELSE '' END, to_char(day, 'YYYYMMDD')
+    );
 
 BEGIN
     IF to_regclass(partition) IS NOT NULL THEN
@@ -750,6 +37,764 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION public.grant_to_broker(grantee name) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+BEGIN
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), grantee);
+
+    EXECUTE format(
+        'GRANT SELECT, INSERT, UPDATE, DELETE
+        ON jobs, dead_letters, deduplication_keys, leaders, workers, poll_history, job_types, schedules,
+            rate_limit_usage, group_cooldowns, dependents, finished_parents, stat_deltas, stat_totals, stat_rates,
+            stat_durations
+        TO %I',
+        grantee
+    );
+
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE ON queues, lane_locks, api_keys TO %I', grantee);
+
+    EXECUTE format('GRANT SELECT, INSERT ON finished_jobs TO %I', grantee);
+
+    EXECUTE format('GRANT SELECT, UPDATE ON config_versions TO %I', grantee);
+
+    EXECUTE format('GRANT SELECT ON finished_jobs_default, alembic_version TO %I', grantee);
+
+    EXECUTE format('GRANT EXECUTE ON FUNCTION create_finished_partition, retire_finished_partition TO %I', grantee);
+
+END
+$$;
+
+CREATE TABLE public.queues (
+    id integer NOT NULL,
+    name text NOT NULL,
+    lanes smallint DEFAULT 1 NOT NULL,
+    group_lanes smallint DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    paused_at timestamp with time zone,
+    paused_reason text,
+    deleted_at timestamp with time zone,
+    config text DEFAULT '{}'::text NOT NULL,
+    CONSTRAINT queues_id_check CHECK (((id >= 1) AND (id <= 65535))),
+    CONSTRAINT queues_lanes_check CHECK (((lanes >= 1) AND (lanes <= 256)))
+);
+
+CREATE FUNCTION public.longshore_check_max_waiting(queue public.queues) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    first_lane int := queue.id << 8;
+
+    queue_lock int := -queue.id;
+
+    max_waiting bigint := queue.config::jsonb ->> 'max_waiting';
+
+    waiting bigint;
+
+BEGIN
+    IF max_waiting IS NULL THEN
+        RETURN;
+
+    END IF;
+
+    PERFORM FROM lane_locks WHERE lane = queue_lock FOR UPDATE;
+
+    IF NOT FOUND THEN
+        INSERT INTO lane_locks (lane) VALUES (queue_lock) ON CONFLICT DO NOTHING;
+
+        PERFORM FROM lane_locks WHERE lane = queue_lock FOR UPDATE;
+
+    END IF;
+
+    SELECT coalesce(sum(scheduled + blocked + ready), 0)
+    INTO waiting
+    FROM (
+        SELECT scheduled, blocked, ready
+        FROM stat_totals
+        WHERE lane >= first_lane AND lane < first_lane + queue.lanes
+        UNION ALL
+        SELECT scheduled, blocked, ready
+        FROM stat_deltas
+        WHERE lane >= first_lane AND lane < first_lane + queue.lanes
+    ) AS parts;
+
+    IF waiting >= max_waiting THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = format('%s has reached its limit of %s waiting jobs', queue.name, max_waiting),
+            COLUMN = 'queue';
+
+    END IF;
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_digest(value text) RETURNS uuid
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+BEGIN
+    RETURN encode(substr(sha256(convert_to(value, 'UTF8')), 1, 16), 'hex')::uuid;
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_enqueue_v1(job_type text, payload json DEFAULT '{}'::json, queue text DEFAULT 'default'::text, priority integer DEFAULT NULL::integer, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, delay_seconds integer DEFAULT NULL::integer, group_key text DEFAULT NULL::text, unique_key text DEFAULT NULL::text, unique_for_seconds integer DEFAULT NULL::integer, on_duplicate text DEFAULT NULL::text, max_attempts integer DEFAULT NULL::integer, retry json DEFAULT NULL::json, lease_seconds integer DEFAULT NULL::integer, timeout_seconds integer DEFAULT NULL::integer, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, tags text[] DEFAULT NULL::text[], metadata json DEFAULT NULL::json, depends_on uuid[] DEFAULT NULL::uuid[], on_parent_failure text DEFAULT NULL::text, traceparent text DEFAULT NULL::text, tracestate text DEFAULT NULL::text) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    SET search_path TO 'public', 'pg_temp'
+    AS $_$
+DECLARE
+    called_at timestamptz := clock_timestamp();
+
+    earliest CONSTANT timestamptz := '1970-01-01 00:00:00+00';
+
+    latest timestamptz := called_at + make_interval(secs => 31622400);
+
+    fault text;
+
+    queue_row queues;
+
+    queue_config jsonb;
+
+    type_config jsonb;
+
+    job jobs;
+
+    key_digest uuid;
+
+    existing_id uuid;
+
+    existing_parents uuid[];
+
+    parent_failed boolean;
+
+BEGIN
+    -- Like JobCreate in app/jobs/schemas.py and find_faults in app/enqueue/defaults.py.
+    fault := coalesce(
+        CASE
+            WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$'
+                THEN 'job_type: must be 1 to 120 of the characters A-Z a-z 0-9 . _ : -'
+            WHEN queue !~ '^[A-Za-z0-9._:-]{1,120}$'
+                THEN 'queue: must be 1 to 120 of the characters A-Z a-z 0-9 . _ : -'
+            WHEN group_key !~ '^[A-Za-z0-9._:-]{1,120}$'
+                THEN 'group_key: must be 1 to 120 of the characters A-Z a-z 0-9 . _ : -'
+            WHEN job_type IN ('.', '..') THEN 'job_type: must be neither . nor ..'
+            WHEN queue IN ('.', '..') THEN 'queue: must be neither . nor ..'
+            WHEN group_key IN ('.', '..') THEN 'group_key: must be neither . nor ..'
+            WHEN priority NOT BETWEEN -32768 AND 32767 THEN 'priority: must be from -32768 to 32767'
+            WHEN run_at IS NOT NULL AND delay_seconds IS NOT NULL
+                THEN 'delay_seconds: send either run_at or delay_seconds, not both'
+            WHEN run_at > latest THEN 'run_at: must be at most 31622400 seconds ahead'
+            WHEN run_at < earliest THEN 'run_at: must not be before 1970-01-01 00:00:00 UTC'
+            WHEN delay_seconds NOT BETWEEN 0 AND 31622400 THEN 'delay_seconds: must be from 0 to 31622400'
+            WHEN char_length(unique_key) NOT BETWEEN 1 AND 200 THEN 'unique_key: must have 1 to 200 characters'
+            WHEN unique_key IS NULL AND unique_for_seconds IS NOT NULL THEN 'unique_for_seconds: requires unique_key'
+            WHEN unique_key IS NULL AND on_duplicate IS NOT NULL THEN 'on_duplicate: requires unique_key'
+            WHEN unique_for_seconds NOT BETWEEN 1 AND 31622400 THEN 'unique_for_seconds: must be from 1 to 31622400'
+            WHEN on_duplicate NOT IN ('return_existing', 'reject', 'replace')
+                THEN 'on_duplicate: must be return_existing, reject or replace'
+            WHEN on_duplicate = 'replace' AND depends_on IS NOT NULL
+                THEN 'on_duplicate: replace cannot be used with depends_on: a replaced job keeps its dependencies'
+            WHEN max_attempts NOT BETWEEN 1 AND 1000 THEN 'max_attempts: must be from 1 to 1000'
+            WHEN lease_seconds NOT BETWEEN 1 AND 86400 THEN 'lease_seconds: must be from 1 to 86400'
+            WHEN timeout_seconds NOT BETWEEN 1 AND 2592000 THEN 'timeout_seconds: must be from 1 to 2592000'
+            WHEN expires_at > latest THEN 'expires_at: must be at most 31622400 seconds ahead'
+            WHEN expires_at < earliest THEN 'expires_at: must not be before 1970-01-01 00:00:00 UTC'
+            WHEN cardinality(tags) > 32 OR array_ndims(tags) > 1 THEN 'tags: must be at most 32, in one dimension'
+            WHEN EXISTS (SELECT FROM unnest(tags) AS tag WHERE tag IS NULL OR char_length(tag) NOT BETWEEN 1 AND 120)
+                THEN 'tags: each must have 1 to 120 characters'
+            WHEN cardinality(depends_on) > 1000 OR array_ndims(depends_on) > 1
+                THEN 'depends_on: must be at most 1000, in one dimension'
+            WHEN array_position(depends_on, NULL) IS NOT NULL THEN 'depends_on: must not contain NULL'
+            WHEN on_parent_failure NOT IN ('cancel', 'run') THEN 'on_parent_failure: must be cancel or run'
+            WHEN on_parent_failure IS NOT NULL AND depends_on IS NULL THEN 'on_parent_failure: requires depends_on'
+            WHEN char_length(traceparent) > 512 THEN 'traceparent: must have at most 512 characters'
+            WHEN char_length(tracestate) > 512 THEN 'tracestate: must have at most 512 characters'
+        END,
+        'payload: ' || longshore_find_json_fault(payload, 262144),
+        'retry: ' || longshore_find_retry_fault(retry),
+        'metadata: ' || longshore_find_json_fault(metadata, 16384),
+        CASE
+            WHEN json_typeof(metadata) <> 'object' THEN 'metadata: must be an object'
+            WHEN (SELECT count(*) > 64 FROM json_object_keys(metadata)) THEN 'metadata: must have at most 64 members'
+        END
+    );
+
+    IF fault IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = split_part(fault, ':', 1);
+
+    END IF;
+
+    -- Like JobDefaults in app/enqueue/defaults.py: the job, then its type, its queue, the default
+    -- of the settings.
+    queue_row := longshore_find_or_create_queue(coalesce(queue, 'default'));
+
+    queue_config := queue_row.config;
+
+    SELECT job_types.config::jsonb - 'payload_schema'
+    INTO type_config
+    FROM job_types
+    WHERE name = longshore_enqueue_v1.job_type;
+
+    job.job_type := job_type;
+
+    job.group_key := group_key;
+
+    job.unique_key := unique_key;
+
+    job.payload := coalesce(payload, '{}');
+
+    job.tags := array_to_json(tags);
+
+    job.metadata := metadata;
+
+    job.traceparent := traceparent;
+
+    job.tracestate := tracestate;
+
+    job.expires_at := expires_at;
+
+    job.priority := coalesce(priority, (queue_config ->> 'default_priority')::int, 0);
+
+    job.max_attempts := coalesce(
+        max_attempts,
+        (type_config ->> 'max_attempts')::int,
+        (type_config -> 'retry' ->> 'max_attempts')::int,
+        (queue_config ->> 'default_max_attempts')::int,
+        5
+    );
+
+    job.lease_seconds := coalesce(
+        lease_seconds, (type_config ->> 'lease_seconds')::int, (queue_config ->> 'default_lease_seconds')::int
+    );
+
+    job.timeout_seconds := coalesce(timeout_seconds, (type_config ->> 'timeout_seconds')::int);
+
+    job.retry := nullif(
+        coalesce(queue_config -> 'default_retry', '{}')
+            || (coalesce(type_config -> 'retry', '{}') - 'max_attempts')
+            || coalesce(retry::jsonb, '{}'),
+        '{}'
+    );
+
+    job.lane := (queue_row.id << 8) + CASE
+        WHEN group_key IS NULL THEN floor(random() * queue_row.lanes)
+        ELSE ('x' || left(longshore_digest(group_key)::text, 8))::bit(32)::bigint % queue_row.group_lanes
+    END;
+
+    job.id := longshore_generate_id(job.lane, called_at);
+
+    job.run_at := coalesce(
+        run_at, called_at + make_interval(secs => nullif(delay_seconds, 0)), date_trunc('milliseconds', called_at)
+    );
+
+    job.state := CASE
+        WHEN job.run_at > called_at THEN 'scheduled'
+        WHEN longshore_needs_admission(queue_row, job.lane, group_key) THEN 'pending'
+        ELSE 'ready'
+    END;
+
+    IF unique_key IS NOT NULL THEN
+        key_digest := longshore_digest('unique' || chr(31) || queue_row.id || chr(31) || unique_key);
+
+        existing_id := longshore_find_unique_key(key_digest, called_at);
+
+    END IF;
+
+    IF existing_id IS NOT NULL AND on_duplicate = 'reject' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'unique_violation',
+            MESSAGE = format('job %s has this unique_key', existing_id),
+            DETAIL = existing_id,
+            COLUMN = 'unique_key',
+            CONSTRAINT = 'longshore_unique_key';
+
+    ELSIF existing_id IS NOT NULL THEN
+        IF on_duplicate = 'replace' THEN
+            PERFORM longshore_replace_waiting(existing_id, job, queue_row, called_at);
+
+        END IF;
+
+        RETURN existing_id;
+
+    END IF;
+
+    PERFORM longshore_check_max_waiting(queue_row);
+
+    IF cardinality(depends_on) > 0 THEN
+        job.depends_on := ARRAY(
+            SELECT parent_id
+            FROM unnest(depends_on) WITH ORDINALITY AS parents (parent_id, position)
+            GROUP BY parent_id
+            ORDER BY min(position)
+        );
+
+        job.on_parent_failure := coalesce(on_parent_failure, 'cancel');
+
+        SELECT
+            array_agg(parent_id),
+            array_agg(parent_id) FILTER (WHERE final_state IS NULL),
+            bool_or(final_state IN ('dead', 'cancelled'))
+        INTO existing_parents, job.waiting_for, parent_failed
+        FROM longshore_mark_parents(job.depends_on, called_at);
+
+        SELECT format('depends_on: there is no job %s', parent_id)
+        INTO fault
+        FROM unnest(job.depends_on) AS parent_id
+        WHERE parent_id <> ALL(coalesce(existing_parents, '{}'))
+        LIMIT 1;
+
+        IF fault IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = 'depends_on';
+
+        ELSIF parent_failed AND job.on_parent_failure = 'cancel' THEN
+            job.state := 'cancelled';
+
+            job.state_reason := 'dependency_failed';
+
+        ELSIF job.waiting_for IS NOT NULL THEN
+            job.state := 'blocked';
+
+            job.state_reason := 'waiting_for_jobs';
+
+        END IF;
+
+    END IF;
+
+    IF job.state = 'cancelled' THEN
+        INSERT INTO finished_jobs (
+            lane, id, state, state_reason, finished_at, keep_until, archive, attempt, crashes, deliveries, replay_count,
+            run_at, priority, max_attempts, job_type, group_key, tags, metadata, traceparent, tracestate, unique_key,
+            depends_on, payload
+        )
+        VALUES (
+            job.lane, job.id, job.state, job.state_reason, called_at,
+            called_at
+                + make_interval(secs => coalesce((queue_config -> 'retention' ->> 'finished_seconds')::int, 604800)),
+            coalesce(queue_config -> 'retention' ->> 'mode', 'drop') = 'detach', 0, 0, 0, 0,
+            job.run_at, job.priority, job.max_attempts, job.job_type, job.group_key, job.tags, job.metadata,
+            job.traceparent, job.tracestate, job.unique_key, job.depends_on, job.payload
+        );
+
+    ELSE
+        INSERT INTO jobs (
+            lane, id, state, state_reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry,
+            tags, metadata, traceparent, tracestate, expires_at, timeout_seconds, unique_key, on_parent_failure,
+            waiting_for, depends_on, payload
+        )
+        VALUES (
+            job.lane, job.id, job.state, job.state_reason, job.run_at, job.priority, job.max_attempts, job.job_type,
+            job.group_key, job.lease_seconds, job.retry, job.tags, job.metadata, job.traceparent, job.tracestate,
+            job.expires_at, job.timeout_seconds, job.unique_key, job.on_parent_failure, job.waiting_for, job.depends_on,
+            job.payload
+        );
+
+        INSERT INTO dependents (lane, parent_id, child_id)
+        SELECT longshore_lane_of(parent_id), parent_id, job.id
+        FROM unnest(job.waiting_for) AS parent_id;
+
+    END IF;
+
+    INSERT INTO stat_deltas (lane, at, ready, scheduled, blocked, cancelled, enqueued)
+    VALUES (
+        job.lane, called_at, (job.state IN ('ready', 'pending'))::int, (job.state = 'scheduled')::int,
+        (job.state = 'blocked')::int, (job.state = 'cancelled')::int, 1
+    );
+
+    IF unique_key IS NOT NULL THEN
+        UPDATE deduplication_keys
+        SET job_id = job.id,
+            response = CASE WHEN unique_for_seconds IS NULL THEN 'life' ELSE 'window' END,
+            expires_at = called_at + make_interval(secs => coalesce(unique_for_seconds, 86400))
+        WHERE lane = get_byte(uuid_send(key_digest), 15) AND digest = key_digest;
+
+    END IF;
+
+    RETURN job.id;
+
+END
+$_$;
+
+CREATE FUNCTION public.longshore_find_json_fault(document json, max_bytes integer) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    string_pattern CONSTANT text := E'"(?:[^"\\\\]|\\\\.)*"';
+
+    document_text text := document::text;
+
+    outside_strings text;
+
+    opening_brackets int;
+
+    max_depth int;
+
+    normalized text;
+
+BEGIN
+    IF octet_length(document_text) > max_bytes THEN
+        RETURN format('must have at most %s bytes, but has %s', max_bytes, octet_length(document_text));
+
+    END IF;
+
+    outside_strings := regexp_replace(document_text, string_pattern, '', 'g');
+
+    opening_brackets := length(outside_strings) - length(translate(outside_strings, '[{', ''));
+
+    IF opening_brackets + length(outside_strings) - length(replace(outside_strings, ',', '')) >= 10000 THEN
+        RETURN 'more than 10000 values';
+
+    END IF;
+
+    IF opening_brackets > 64 THEN
+        SELECT max(depth)
+        INTO max_depth
+        FROM (
+            SELECT sum(CASE WHEN bracket IN ('[', '{') THEN 1 ELSE -1 END) OVER (ORDER BY position) AS depth
+            FROM string_to_table(regexp_replace(outside_strings, '[^][{}]', '', 'g'), NULL)
+                WITH ORDINALITY AS brackets (bracket, position)
+        ) AS depths;
+
+        IF max_depth > 64 THEN
+            RETURN 'nested more than 64 levels deep';
+
+        END IF;
+
+    END IF;
+
+    IF outside_strings ~ '[-+.0-9eE]{65}' THEN
+        RETURN 'a number of more than 64 digits';
+
+    END IF;
+
+    BEGIN
+        normalized := document_text::jsonb::text;
+
+    EXCEPTION
+        WHEN data_exception OR program_limit_exceeded THEN
+            RETURN SQLERRM;  -- a NUL character, an unpaired surrogate, a number out of range
+    END;
+
+    IF EXISTS (
+        SELECT
+        FROM regexp_matches(outside_strings, '[.0-9]+[eE][+]?[0-9]+', 'g') AS numbers (parts)
+        WHERE parts[1]::numeric > 1.7976931348623158079e308
+    ) THEN
+        RETURN 'a number that does not fit into a double';
+
+    END IF;
+
+    normalized := regexp_replace(normalized, string_pattern, '', 'g');
+
+    IF length(outside_strings) - length(replace(outside_strings, ':', ''))
+        <> length(normalized) - length(replace(normalized, ':', '')) THEN
+        RETURN 'duplicate key in an object';
+
+    END IF;
+
+    RETURN NULL;
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_find_or_create_queue(queue_name text) RETURNS public.queues
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    queue queues;
+
+BEGIN
+    FOR tries IN 1..20 LOOP
+        SELECT * INTO queue FROM queues WHERE name = queue_name;
+
+        IF queue.id IS NOT NULL THEN
+            -- Also if deleted: brokers restore it when they find a job in it, and no call waits
+            -- for this commit.
+            RETURN queue;
+
+        ELSIF (SELECT count(*) FROM queues WHERE deleted_at IS NULL) >= 10000 THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'there are 10000 queues already', COLUMN = 'queue';
+
+        END IF;
+
+        BEGIN
+            INSERT INTO queues (id, name)
+            SELECT least(coalesce(max(id), 0) + 1, 65535), queue_name
+            FROM queues
+            ON CONFLICT (name) DO NOTHING;
+
+        EXCEPTION
+            WHEN unique_violation THEN
+                NULL;  -- a concurrent transaction has used the id for another queue
+        END;
+
+    END LOOP;
+
+    RAISE EXCEPTION USING
+        ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'the queue could not be created', COLUMN = 'queue';
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_find_retry_fault(retry json) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    fault text := longshore_find_json_fault(retry, 1024);
+
+BEGIN
+    IF fault IS NULL AND json_typeof(retry) <> 'object' THEN
+        RETURN 'must be an object';
+
+    ELSIF fault IS NULL THEN
+        SELECT CASE
+            WHEN field.name IS NULL THEN format('unknown field %s', member.name)
+            ELSE format('%s must be a number from %s to %s', field.name, field.minimum, field.maximum)
+        END
+        INTO fault
+        FROM json_each(retry) AS member (name, value)
+        LEFT JOIN (
+            VALUES ('base_seconds', 0, 31622400), ('factor', 1, 1000), ('max_seconds', 0, 31622400), ('jitter', 0, 1)
+        ) AS field (name, minimum, maximum) ON field.name = member.name
+        WHERE CASE
+            WHEN field.name IS NULL OR json_typeof(member.value) <> 'number' THEN true
+            ELSE member.value::text::numeric NOT BETWEEN field.minimum AND field.maximum
+        END
+        LIMIT 1;
+
+    END IF;
+
+    RETURN fault;
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_find_unique_key(key_digest uuid, called_at timestamp with time zone) RETURNS uuid
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    stored_key deduplication_keys;
+
+    job_lane int;
+
+BEGIN
+    INSERT INTO deduplication_keys (lane, digest, expires_at)
+    VALUES (get_byte(uuid_send(key_digest), 15), key_digest, called_at + make_interval(hours => 24))
+    ON CONFLICT (lane, digest) DO UPDATE
+    SET digest = excluded.digest
+    RETURNING *
+    INTO stored_key;
+
+    IF stored_key.job_id IS NULL OR (stored_key.response = 'window' AND stored_key.expires_at <= called_at) THEN
+        RETURN NULL;
+
+    END IF;
+
+    job_lane := longshore_lane_of(stored_key.job_id);
+
+    IF EXISTS (SELECT FROM jobs WHERE lane = job_lane AND id = stored_key.job_id)
+        OR stored_key.response = 'window' AND (
+        EXISTS (SELECT FROM finished_jobs WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > called_at)
+        OR EXISTS (SELECT FROM dead_letters WHERE lane = job_lane AND id = stored_key.job_id)
+    ) THEN
+        RETURN stored_key.job_id;
+
+    END IF;
+
+    RETURN NULL;
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_generate_id(job_lane integer, created_at timestamp with time zone) RETURNS uuid
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    microseconds bigint := extract(epoch FROM created_at) * 1000000;
+
+    fraction bigint := microseconds % 1000 * 4096 / 1000;
+
+    random_bits bigint := ('x' || right(gen_random_uuid()::text, 10))::bit(40)::bigint & ((1::bigint << 38) - 1);
+
+BEGIN
+    RETURN lpad(to_hex(microseconds / 1000), 12, '0') || '7' || lpad(to_hex(fraction), 3, '0')
+        || to_hex((1::bigint << 63) | (job_lane::bigint << 38) | random_bits);
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_lane_of(job_id uuid) RETURNS integer
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+DECLARE
+    bytes bytea := uuid_send(job_id);
+
+BEGIN
+    RETURN ((get_byte(bytes, 8) & 63) << 18) + (get_byte(bytes, 9) << 10) + (get_byte(bytes, 10) << 2)
+        + (get_byte(bytes, 11) >> 6);
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_mark_parents(parent_ids uuid[], called_at timestamp with time zone) RETURNS TABLE(parent_id uuid, final_state text)
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    job_lane int;
+
+    ids uuid[];
+
+BEGIN
+    FOR job_lane, ids IN
+        SELECT longshore_lane_of(parent), array_agg(parent) FROM unnest(parent_ids) AS parent GROUP BY 1 ORDER BY 1
+    LOOP
+        PERFORM FROM jobs WHERE lane = job_lane AND id = ANY(ids) ORDER BY id FOR UPDATE;
+
+        RETURN QUERY
+        UPDATE jobs SET has_dependents = true WHERE lane = job_lane AND id = ANY(ids) RETURNING id, NULL::text;
+
+        RETURN QUERY
+        SELECT id, state
+        FROM finished_jobs
+        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > called_at
+        UNION ALL
+        SELECT id, 'dead'
+        FROM dead_letters
+        WHERE lane = job_lane AND id = ANY(ids);
+
+    END LOOP;
+
+END
+$$;
+
+CREATE FUNCTION public.longshore_needs_admission(queue public.queues, job_lane integer, job_group text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    config jsonb := queue.config;
+
+BEGIN
+    RETURN coalesce((config ->> 'fair')::boolean, false)
+        OR (job_group IS NOT NULL AND config ? 'max_running_per_group')
+        OR EXISTS (SELECT FROM group_cooldowns WHERE lane = job_lane AND group_key = coalesce(job_group, ''));
+
+END
+$$;
+
+CREATE TABLE public.jobs (
+    lane integer NOT NULL,
+    attempt smallint DEFAULT 0 NOT NULL,
+    crashes smallint DEFAULT 0 NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    lease_expires_at timestamp with time zone,
+    started_at timestamp with time zone,
+    deadline_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    unreported_since timestamp with time zone,
+    cancel_requested_at timestamp with time zone,
+    admission bigint,
+    lease_token uuid,
+    deliveries integer DEFAULT 0 NOT NULL,
+    uses_slot boolean,
+    has_dependents boolean,
+    state text NOT NULL,
+    state_reason text,
+    settled_as text,
+    worker_id text,
+    quota_owner text,
+    waiting_for uuid[],
+    attempts text[],
+    progress text,
+    checkpoint text,
+    id uuid NOT NULL,
+    priority smallint NOT NULL,
+    max_attempts smallint NOT NULL,
+    replay_count smallint DEFAULT 0 NOT NULL,
+    lease_seconds integer,
+    timeout_seconds integer,
+    replayed_from uuid,
+    job_type text NOT NULL,
+    group_key text,
+    retry text,
+    tags text,
+    metadata text,
+    traceparent text,
+    tracestate text,
+    on_parent_failure text,
+    unique_key text,
+    schedule text,
+    depends_on uuid[],
+    payload text NOT NULL
+)
+WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000', autovacuum_analyze_scale_factor='0.5');
+
+CREATE FUNCTION public.longshore_replace_waiting(existing_id uuid, new_job public.jobs, queue public.queues, called_at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    job_lane int := longshore_lane_of(existing_id);
+
+    old_job jobs;
+
+    new_state text;
+
+BEGIN
+    SELECT * INTO old_job FROM jobs WHERE lane = job_lane AND id = existing_id AND lease_expires_at IS NULL FOR UPDATE;
+
+    IF old_job.id IS NULL THEN
+        RETURN;  -- the job is running, so it is not changed
+    END IF;
+
+    new_state := CASE
+        WHEN old_job.state = 'blocked' THEN 'blocked'
+        WHEN new_job.run_at > called_at THEN 'scheduled'
+        WHEN old_job.state IN ('ready', 'pending') THEN old_job.state
+        WHEN old_job.admission IS NOT NULL THEN 'ready'
+        WHEN longshore_needs_admission(queue, job_lane, old_job.group_key) THEN 'pending'
+        ELSE 'ready'
+    END;
+
+    UPDATE jobs
+    SET state = new_state,
+        admission = CASE WHEN new_job.run_at <= called_at OR old_job.state = 'scheduled' THEN admission END,
+        state_reason = CASE WHEN new_state = 'blocked' THEN state_reason END,
+        run_at = new_job.run_at,
+        priority = new_job.priority,
+        max_attempts = new_job.max_attempts,
+        job_type = new_job.job_type,
+        lease_seconds = new_job.lease_seconds,
+        retry = new_job.retry,
+        tags = new_job.tags,
+        metadata = new_job.metadata,
+        payload = new_job.payload,
+        expires_at = new_job.expires_at,
+        timeout_seconds = new_job.timeout_seconds,
+        traceparent = new_job.traceparent,
+        tracestate = new_job.tracestate,
+        checkpoint = NULL,
+        progress = NULL,
+        lease_token = CASE WHEN settled_as IS NOT NULL THEN lease_token END
+    WHERE lane = job_lane AND id = existing_id;
+
+    IF new_state <> old_job.state THEN
+        INSERT INTO stat_deltas (lane, at, ready, scheduled)
+        VALUES (
+            job_lane,
+            called_at,
+            (new_state IN ('ready', 'pending'))::int - (old_job.state IN ('ready', 'pending'))::int,
+            (new_state = 'scheduled')::int - (old_job.state = 'scheduled')::int
+        );
+
+    END IF;
+
+END
+$$;
+
 CREATE FUNCTION public.retire_finished_partition(partition text, archived boolean) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET lock_timeout TO '200ms'
@@ -761,7 +806,8 @@ BEGIN
 
     END IF;
 
-    -- Counts before it locks: no row is added to a past day, and no transaction may wait while a whole day is counted.
+    -- Counts before it locks: no row is added to a past day, and no transaction may wait while a
+    -- whole day is counted.
     EXECUTE format(
         'INSERT INTO stat_deltas (lane, completed, cancelled)
         SELECT lane, -count(*) FILTER (WHERE state = ''completed''), -count(*) FILTER (WHERE state = ''cancelled'')
@@ -799,10 +845,9 @@ CREATE TABLE public.api_keys (
     revoked_at timestamp with time zone
 );
 
-CREATE TABLE public.asks (
-    queue text NOT NULL,
-    job_type text NOT NULL,
-    last_at timestamp with time zone NOT NULL
+CREATE TABLE public.config_versions (
+    name text NOT NULL,
+    number bigint NOT NULL
 );
 
 CREATE TABLE public.dead_letters (
@@ -817,7 +862,10 @@ CREATE TABLE public.dead_letters (
     run_at timestamp with time zone NOT NULL,
     started_at timestamp with time zone,
     dead_at timestamp with time zone NOT NULL,
+    lease_seconds integer,
+    timeout_seconds integer,
     lease_token uuid,
+    replayed_from uuid,
     settled_as text,
     reason text NOT NULL,
     error_type text,
@@ -825,7 +873,6 @@ CREATE TABLE public.dead_letters (
     worker_id text,
     job_type text NOT NULL,
     group_key text,
-    lease_seconds integer,
     retry text,
     attempts text[],
     progress text,
@@ -834,24 +881,25 @@ CREATE TABLE public.dead_letters (
     metadata text,
     traceparent text,
     tracestate text,
-    replayed_from uuid,
-    payload text NOT NULL,
-    timeout_seconds integer,
     unique_key text,
     schedule text,
-    depends_on uuid[]
+    depends_on uuid[],
+    payload text NOT NULL
+);
+
+CREATE TABLE public.deduplication_keys (
+    lane integer NOT NULL,
+    digest uuid NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    job_id uuid,
+    fingerprint uuid,
+    response text
 );
 
 CREATE TABLE public.dependents (
     lane integer NOT NULL,
-    parent uuid NOT NULL,
-    child uuid NOT NULL
-);
-
-CREATE TABLE public.endings (
-    lane integer NOT NULL,
-    id uuid NOT NULL,
-    state text NOT NULL
+    parent_id uuid NOT NULL,
+    child_id uuid NOT NULL
 );
 
 CREATE TABLE public.finished_jobs (
@@ -870,6 +918,7 @@ CREATE TABLE public.finished_jobs (
     archive boolean NOT NULL,
     lease_token uuid,
     id uuid NOT NULL,
+    replayed_from uuid,
     state text NOT NULL,
     state_reason text,
     settled_as text,
@@ -883,12 +932,11 @@ CREATE TABLE public.finished_jobs (
     metadata text,
     traceparent text,
     tracestate text,
-    replayed_from uuid,
-    result text,
-    payload text NOT NULL,
     unique_key text,
     schedule text,
-    depends_on uuid[]
+    depends_on uuid[],
+    result text,
+    payload text NOT NULL
 )
 PARTITION BY RANGE (archive, keep_until);
 
@@ -908,6 +956,7 @@ CREATE TABLE public.finished_jobs_default (
     archive boolean CONSTRAINT finished_jobs_archive_not_null NOT NULL,
     lease_token uuid,
     id uuid CONSTRAINT finished_jobs_id_not_null NOT NULL,
+    replayed_from uuid,
     state text CONSTRAINT finished_jobs_state_not_null NOT NULL,
     state_reason text,
     settled_as text,
@@ -921,16 +970,24 @@ CREATE TABLE public.finished_jobs_default (
     metadata text,
     traceparent text,
     tracestate text,
-    replayed_from uuid,
-    result text,
-    payload text CONSTRAINT finished_jobs_payload_not_null NOT NULL,
     unique_key text,
     schedule text,
-    depends_on uuid[]
+    depends_on uuid[],
+    result text,
+    payload text CONSTRAINT finished_jobs_payload_not_null NOT NULL
 );
 
-CREATE TABLE public.gates (
-    lane integer NOT NULL
+CREATE TABLE public.finished_parents (
+    lane integer NOT NULL,
+    id uuid NOT NULL,
+    state text NOT NULL
+);
+
+CREATE TABLE public.group_cooldowns (
+    lane integer NOT NULL,
+    group_key text NOT NULL,
+    until timestamp with time zone NOT NULL,
+    probe_job_id uuid
 );
 
 CREATE TABLE public.job_types (
@@ -940,32 +997,26 @@ CREATE TABLE public.job_types (
     updated_at timestamp with time zone NOT NULL
 );
 
-CREATE TABLE public.keys (
-    lane integer NOT NULL,
-    digest uuid NOT NULL,
-    fingerprint uuid,
-    answer text,
-    expires_at timestamp with time zone NOT NULL,
-    job_id uuid
+CREATE TABLE public.lane_locks (
+    lane integer NOT NULL
 );
 
 CREATE TABLE public.leaders (
-    chore text NOT NULL,
+    service text NOT NULL,
     holder uuid NOT NULL,
     held_until timestamp with time zone NOT NULL
 );
 
-CREATE TABLE public.passes (
-    lane integer NOT NULL,
-    at timestamp with time zone NOT NULL,
-    n integer NOT NULL
+CREATE TABLE public.poll_history (
+    queue text NOT NULL,
+    job_type text NOT NULL,
+    last_polled_at timestamp with time zone NOT NULL
 );
 
-CREATE TABLE public.rests (
+CREATE TABLE public.rate_limit_usage (
     lane integer NOT NULL,
-    group_key text NOT NULL,
-    until timestamp with time zone NOT NULL,
-    probe uuid
+    at timestamp with time zone NOT NULL,
+    count integer NOT NULL
 );
 
 CREATE TABLE public.schedules (
@@ -993,21 +1044,21 @@ CREATE TABLE public.stat_deltas (
     failed integer DEFAULT 0 NOT NULL
 );
 
-CREATE TABLE public.stat_rates (
-    lane integer NOT NULL,
-    slot timestamp with time zone NOT NULL,
-    enqueued bigint NOT NULL,
-    completed bigint NOT NULL,
-    failed bigint NOT NULL,
-    dead bigint NOT NULL
-);
-
-CREATE TABLE public.stat_times (
+CREATE TABLE public.stat_durations (
     lane integer NOT NULL,
     minute timestamp with time zone NOT NULL,
     kind text NOT NULL,
     bucket smallint NOT NULL,
-    n bigint NOT NULL
+    count bigint NOT NULL
+);
+
+CREATE TABLE public.stat_rates (
+    lane integer NOT NULL,
+    bucket_start timestamp with time zone NOT NULL,
+    enqueued bigint NOT NULL,
+    completed bigint NOT NULL,
+    failed bigint NOT NULL,
+    dead bigint NOT NULL
 );
 
 CREATE TABLE public.stat_totals (
@@ -1019,11 +1070,6 @@ CREATE TABLE public.stat_totals (
     completed bigint NOT NULL,
     cancelled bigint NOT NULL,
     dead bigint NOT NULL
-);
-
-CREATE TABLE public.versions (
-    name text NOT NULL,
-    number bigint NOT NULL
 );
 
 CREATE TABLE public.workers (
@@ -1040,20 +1086,23 @@ ALTER TABLE ONLY public.alembic_version
 ALTER TABLE ONLY public.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY public.asks
-    ADD CONSTRAINT asks_pkey PRIMARY KEY (queue, job_type);
+ALTER TABLE ONLY public.config_versions
+    ADD CONSTRAINT config_versions_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY public.dead_letters
     ADD CONSTRAINT dead_letters_pkey PRIMARY KEY (lane, id);
 
+ALTER TABLE ONLY public.deduplication_keys
+    ADD CONSTRAINT deduplication_keys_pkey PRIMARY KEY (lane, digest);
+
 ALTER TABLE ONLY public.dependents
-    ADD CONSTRAINT dependents_pkey PRIMARY KEY (lane, parent, child);
+    ADD CONSTRAINT dependents_pkey PRIMARY KEY (lane, parent_id, child_id);
 
-ALTER TABLE ONLY public.endings
-    ADD CONSTRAINT endings_pkey PRIMARY KEY (lane, id);
+ALTER TABLE ONLY public.finished_parents
+    ADD CONSTRAINT finished_parents_pkey PRIMARY KEY (lane, id);
 
-ALTER TABLE ONLY public.gates
-    ADD CONSTRAINT gates_pkey PRIMARY KEY (lane);
+ALTER TABLE ONLY public.group_cooldowns
+    ADD CONSTRAINT group_cooldowns_pkey PRIMARY KEY (lane, group_key);
 
 ALTER TABLE ONLY public.job_types
     ADD CONSTRAINT job_types_pkey PRIMARY KEY (name);
@@ -1061,11 +1110,14 @@ ALTER TABLE ONLY public.job_types
 ALTER TABLE ONLY public.jobs
     ADD CONSTRAINT jobs_pkey PRIMARY KEY (lane, id);
 
-ALTER TABLE ONLY public.keys
-    ADD CONSTRAINT keys_pkey PRIMARY KEY (lane, digest);
+ALTER TABLE ONLY public.lane_locks
+    ADD CONSTRAINT lane_locks_pkey PRIMARY KEY (lane);
 
 ALTER TABLE ONLY public.leaders
-    ADD CONSTRAINT leaders_pkey PRIMARY KEY (chore);
+    ADD CONSTRAINT leaders_pkey PRIMARY KEY (service);
+
+ALTER TABLE ONLY public.poll_history
+    ADD CONSTRAINT poll_history_pkey PRIMARY KEY (queue, job_type);
 
 ALTER TABLE ONLY public.queues
     ADD CONSTRAINT queues_name_key UNIQUE (name);
@@ -1073,54 +1125,48 @@ ALTER TABLE ONLY public.queues
 ALTER TABLE ONLY public.queues
     ADD CONSTRAINT queues_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY public.rests
-    ADD CONSTRAINT rests_pkey PRIMARY KEY (lane, group_key);
-
 ALTER TABLE ONLY public.schedules
     ADD CONSTRAINT schedules_pkey PRIMARY KEY (name);
 
-ALTER TABLE ONLY public.stat_rates
-    ADD CONSTRAINT stat_rates_pkey PRIMARY KEY (lane, slot);
+ALTER TABLE ONLY public.stat_durations
+    ADD CONSTRAINT stat_durations_pkey PRIMARY KEY (lane, minute, kind, bucket);
 
-ALTER TABLE ONLY public.stat_times
-    ADD CONSTRAINT stat_times_pkey PRIMARY KEY (lane, minute, kind, bucket);
+ALTER TABLE ONLY public.stat_rates
+    ADD CONSTRAINT stat_rates_pkey PRIMARY KEY (lane, bucket_start);
 
 ALTER TABLE ONLY public.stat_totals
     ADD CONSTRAINT stat_totals_pkey PRIMARY KEY (lane);
-
-ALTER TABLE ONLY public.versions
-    ADD CONSTRAINT versions_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY public.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (id);
 
 CREATE INDEX dead_letters_dead_at ON public.dead_letters USING btree (dead_at);
 
+CREATE INDEX deduplication_keys_expires_at ON public.deduplication_keys USING btree (expires_at);
+
 CREATE INDEX finished_jobs_id ON ONLY public.finished_jobs USING btree (lane, id);
 
 CREATE INDEX finished_jobs_default_lane_id_idx ON public.finished_jobs_default USING btree (lane, id);
 
+CREATE INDEX jobs_admissions ON public.jobs USING btree (lane, COALESCE(group_key, ''::text), priority, admission) WHERE (admission IS NOT NULL);
+
+CREATE INDEX jobs_admitted ON public.jobs USING btree (lane, priority DESC, admission, id) WHERE ((state = 'ready'::text) AND (admission IS NOT NULL));
+
 CREATE INDEX jobs_due ON public.jobs USING btree (run_at) WHERE (state = 'scheduled'::text);
-
-CREATE INDEX jobs_expiring ON public.jobs USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (lease_expires_at IS NULL));
-
-CREATE INDEX jobs_held ON public.jobs USING btree (held_by) WHERE ((held_by IS NOT NULL) AND (lease_expires_at IS NOT NULL));
-
-CREATE INDEX jobs_in_turn ON public.jobs USING btree (lane, priority DESC, turn, id) WHERE ((state = 'ready'::text) AND (turn IS NOT NULL));
 
 CREATE INDEX jobs_leased ON public.jobs USING btree (lease_expires_at, worker_id) WHERE (lease_expires_at IS NOT NULL);
 
-CREATE INDEX jobs_parked ON public.jobs USING btree (lane, COALESCE(group_key, ''::text), id) WHERE (state = 'parked'::text);
+CREATE INDEX jobs_pending ON public.jobs USING btree (lane, COALESCE(group_key, ''::text), id) WHERE (state = 'pending'::text);
+
+CREATE INDEX jobs_quota_owner ON public.jobs USING btree (quota_owner) WHERE ((quota_owner IS NOT NULL) AND (lease_expires_at IS NOT NULL));
 
 CREATE INDEX jobs_ready ON public.jobs USING btree (lane, priority DESC, id) WHERE (state = 'ready'::text);
 
-CREATE INDEX jobs_slots ON public.jobs USING btree (lane) WHERE slot;
+CREATE INDEX jobs_start_deadline ON public.jobs USING btree (expires_at) WHERE ((expires_at IS NOT NULL) AND (lease_expires_at IS NULL));
 
-CREATE INDEX jobs_turns ON public.jobs USING btree (lane, COALESCE(group_key, ''::text), priority, turn) WHERE (turn IS NOT NULL);
+CREATE INDEX jobs_uses_slot ON public.jobs USING btree (lane) WHERE uses_slot;
 
-CREATE INDEX keys_expires_at ON public.keys USING btree (expires_at);
-
-CREATE INDEX passes_at ON public.passes USING btree (lane, at);
+CREATE INDEX rate_limit_usage_at ON public.rate_limit_usage USING btree (lane, at);
 
 CREATE INDEX schedules_next_run_at ON public.schedules USING btree (next_run_at);
 

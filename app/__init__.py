@@ -18,14 +18,13 @@ The packages, in the order in which a job meets them:
 - `concurrency`   max_running, rate limits, groups, fairness and cool-downs
 - `leases`        a job held by a worker: claim, heartbeat, settle
 - `workers`       connected workers, their directives and the queues they poll
-- `jobs`          a job as it is stored: read, list, change, cancel
+- `jobs`          a job as it is stored: read, list, change, cancel, purge
 - `dead_letters`  jobs that failed for good, and their replay
-- `purging`       removes the waiting jobs of a queue
 - `explain`       the reasons why a job is not running
 - `stats`         counts, rates, latencies and health of queues
 - `maintenance`   services that run without a request: lease expiry, retention, due jobs
 - `db`            Postgres: pool, named statements, batching, migrations; knows no job
-- `settings`, `errors`, `log`, `metrics`, `slices`: used by all packages
+- `events`, `periodic_service`, `settings`, `errors`, `log`, `metrics`, `slices`: used by all
 """
 
 RELEASE = "0.1.0"  # also in pyproject.toml

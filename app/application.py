@@ -10,7 +10,7 @@ A broker's life, as `_lifespan` runs it:
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -19,24 +19,24 @@ from starlette.types import Receive, Scope, Send
 
 from app import RELEASE
 from app.api_keys import routes as api_key_routes
-from app.broker import Broker, build_broker, start_services
+from app.broker import Broker, build_broker
 from app.db import migrations
 from app.db.schema_state import schema_problem
 from app.dead_letters import routes as dead_letter_routes
+from app.enqueue import routes as enqueue_routes
 from app.errors import DatabaseUnavailable, Problem
 from app.explain import routes as explain_routes
 from app.http import docs, health, openapi, problems
-from app.http.dependencies import install_services
 from app.http.fast_routes import FastRoute, FastRouter
 from app.http.health import Health
 from app.http.middleware import RequestMiddleware
 from app.http.problems import Methods
 from app.job_types import routes as job_type_routes
+from app.jobs import purge_routes
 from app.jobs import routes as job_routes
 from app.leases import routes as lease_routes
 from app.log import log
 from app.maintenance.services import ServiceRunner
-from app.purging import routes as purging_routes
 from app.queues import routes as queue_routes
 from app.schedules import routes as schedule_routes
 from app.settings import Settings
@@ -44,20 +44,19 @@ from app.stats import routes as stats_routes
 from app.workers import routes as worker_routes
 
 PACKAGES = (
+    enqueue_routes,
     job_routes,
     lease_routes,
     worker_routes,
     dead_letter_routes,
     queue_routes,
-    purging_routes,
+    purge_routes,
     job_type_routes,
     schedule_routes,
     explain_routes,
     stats_routes,
     api_key_routes,
 )
-
-FINISH_SECONDS = 5  # for statements that still run after the last connection has closed
 
 DESCRIPTION = """A durable job broker: REST in front, Postgres behind.
 
@@ -101,7 +100,7 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     app.state.broker = broker
     app.state.authenticator = broker.authenticator
     app.state.check_path = broker.path_access.check
-    install_services(app, *broker.services, Health(settings, broker.infra.metrics, _checks(broker)))
+    app.state.health = Health(settings, broker.infra.metrics, _checks(broker))
     problems.install(app)
     openapi.install(app)
     app.request_middleware = RequestMiddleware(app.framework, broker.infra.metrics)
@@ -136,7 +135,7 @@ def _operation_id(route: APIRoute) -> str:
 async def _lifespan(broker: Broker) -> AsyncIterator[None]:
     infra = broker.infra
     await infra.db.open()
-    runner = ServiceRunner(infra)
+    runner = ServiceRunner(infra=infra)
     if (failure := await _clock_failure(broker)) is None:
         await _start(broker, runner)
     else:
@@ -146,11 +145,7 @@ async def _lifespan(broker: Broker) -> AsyncIterator[None]:
         yield
     finally:
         await runner.stop()
-        with suppress(Exception):
-            async with asyncio.timeout(FINISH_SECONDS):
-                await broker.finish()
-        with suppress(Exception):
-            await broker.stats.write_durations()
+        await broker.finish()
         await infra.db.close()
 
 
@@ -176,7 +171,7 @@ async def _start(broker: Broker, runner: ServiceRunner) -> None:
     """Starts the background services on any schema, because it may be migrated later.
 
     Until then a log line reports the missing migration."""
-    start_services(broker, runner)
+    broker.start(runner)
     try:
         problem = schema_problem(await migrations.current_revision(broker.infra.db))
     except DatabaseUnavailable as error:

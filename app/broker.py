@@ -1,20 +1,22 @@
-"""Builds every service of the broker, connects them, and starts the background services.
+"""Every service of one broker process: built by keyword, started, drained and stopped.
 
-This is the only module that knows all packages. A background service runs when another service
-wakes it, and at a fixed interval: the interval covers work that no other service announced.
+This is the only module that knows all packages. Services are built in the order of their layers, so
+that each finds its dependencies above it. `_background_services` lists which services run in every
+broker and which only in the leader.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from app.api_keys.authenticator import ApiKeyAuthenticator
 from app.api_keys.service import ApiKeyService
 from app.concurrency.group_scheduler import GroupScheduler
+from app.concurrency.queue_limits import QueueLimits
 from app.concurrency.rule_changes import RuleChanges
 from app.db import config_versions, server_checks
 from app.db.clock import DatabaseClock
-from app.db.config_versions import ConfigVersions, VersionHandler
+from app.db.config_versions import ConfigVersions
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import JobIdGenerator
 from app.db.notifier import Notifier
@@ -24,33 +26,35 @@ from app.db.server_checks import ServerChecks
 from app.dead_letters.service import DeadLetterService
 from app.enqueue.parser import JobParser
 from app.enqueue.service import EnqueueService
+from app.events import EventBus
 from app.explain.reasons import JobExplainer
 from app.job_types.cache import JobTypeCache
 from app.job_types.service import JobTypeService
 from app.jobs.path_access import PathAccess
+from app.jobs.purge import QueuePurger
 from app.jobs.reader import JobReader
-from app.jobs.signals import Signals
 from app.jobs.updater import JobUpdater
 from app.leases import low_water_marks
 from app.leases.claim import ClaimService
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.heartbeat import HeartbeatService
 from app.leases.long_poll import LongPoll
+from app.leases.low_water_marks import LowWaterMarks
 from app.leases.settle import SettlementService
-from app.maintenance import due_check
 from app.maintenance.cleaner import Cleaner
 from app.maintenance.dependency_resolver import DependencyResolver
-from app.maintenance.due_check import DueCheck
+from app.maintenance.due_check import SAFETY_RUN_EVERY, DueCheck
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
+from app.maintenance.lease_returner import LeaseReturner
 from app.maintenance.partitions import Partitions
 from app.maintenance.ready_poller import ReadyPoller
-from app.maintenance.services import PeriodicService, ServiceRunner
+from app.maintenance.services import BackgroundService, ServiceRunner
 from app.maintenance.start_deadline import StartDeadlineEnforcer
 from app.matching.pollers import PollerRegistry
 from app.matching.sync_match import SyncMatcher
 from app.metrics import Metrics
-from app.purging.purging import QueuePurger
+from app.periodic_service import FunctionService
 from app.queues.cache import QueueCache
 from app.queues.creator import QueueCreator
 from app.queues.service import QueueService
@@ -61,213 +65,196 @@ from app.stats.service import StatsService
 from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
 
+FINISH_SECONDS = 5  # for statements that still run after the last connection has closed
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """All services of one broker process."""
+    """All services of one process. Routes reach them by name through `app.state.broker`."""
 
     infra: Infrastructure
+    events: EventBus
     authenticator: ApiKeyAuthenticator
     api_keys: ApiKeyService
     path_access: PathAccess
     queues: QueueCache
     queue_service: QueueService
-    signals: Signals
-    enqueuer: EnqueueService
+    job_types: JobTypeService
+    purger: QueuePurger
     reader: JobReader
-    pollers: PollerRegistry
+    updater: JobUpdater
     workers: WorkerRegistry
     poll_history: PollHistory
     group_scheduler: GroupScheduler
     rule_changes: RuleChanges
-    settlements: SettlementService
+    pollers: PollerRegistry
     matcher: SyncMatcher
+    enqueuer: EnqueueService
+    low_water_marks: LowWaterMarks
     claims: ClaimService
+    settlements: SettlementService
+    long_poll: LongPoll
+    heartbeats: HeartbeatService
     dead_letters: DeadLetterService
+    schedules: ScheduleService
     periodic_enqueuer: PeriodicEnqueuer
     stats: StatsService
-    services: tuple[object, ...]
+    explainer: JobExplainer
+    lease_returner: LeaseReturner
+    due_check: DueCheck
+    background: tuple[BackgroundService, ...]
 
-    async def finish(self) -> None:
-        """Stores the requests already accepted, and returns matched jobs whose poller is gone."""
-        await asyncio.gather(self.enqueuer.finish(), self.claims.finish(), self.settlements.finish())
-        await self.matcher.run_once()
+    def start(self, runner: ServiceRunner) -> None:
+        """Starts the background services. The caller stops them by stopping the runner."""
+        for background in self.background:
+            runner.add(background)
+        runner.start_task("notifier", self.infra.notifier.run)
 
     def drain(self) -> None:
         """Answers parked polls and result waiters now. From here on /readyz fails."""
         self.pollers.drain()
         self.reader.drain()
 
+    async def finish(self) -> None:
+        """Stores the requests already accepted, returns abandoned leases and writes statistics."""
+        with suppress(Exception):
+            async with asyncio.timeout(FINISH_SECONDS):
+                await asyncio.gather(self.enqueuer.finish(), self.claims.finish(), self.settlements.finish())
+                await self.lease_returner.run_once()
+        with suppress(Exception):
+            await self.stats.write_durations()
+
 
 def build_broker(settings: Settings, dsn: str) -> Broker:
-    infra = _infrastructure(settings, dsn)
-    queues, job_types, signals, durations = (
-        QueueCache(infra),
-        JobTypeCache(infra),
-        Signals(infra.notifier),
-        DurationHistogram(),
+    events = EventBus()
+    infra = _build_infrastructure(settings, dsn, events)
+    durations = DurationHistogram()
+    queues = QueueCache(infra=infra)
+    job_types = JobTypeCache(infra=infra)
+    creator = QueueCreator(infra=infra, queues=queues)
+    queue_service = QueueService(infra=infra)
+    reader = JobReader(infra=infra, queues=queues, events=events)
+    workers = WorkerRegistry(infra=infra, events=events)
+    poll_history = PollHistory(infra=infra, queues=queues)
+    group_scheduler = GroupScheduler(infra=infra, queues=queues, events=events)
+    rule_changes = RuleChanges(infra=infra, queues=queues, events=events, group_scheduler=group_scheduler)
+    pollers = PollerRegistry(events=events, queues=queues, metrics=infra.metrics)
+    matcher = SyncMatcher(infra=infra, queues=queues, pollers=pollers, events=events)
+    enqueuer = EnqueueService(
+        infra=infra,
+        queues=queues,
+        creator=creator,
+        parser=JobParser(infra=infra, queues=queues, job_types=job_types),
+        matcher=matcher,
+        events=events,
     )
-    pollers, workers, poll_history, group_scheduler = (
-        PollerRegistry(infra.metrics),
-        WorkerRegistry(infra),
-        PollHistory(infra, queues),
-        GroupScheduler(infra, queues, signals),
+    settlements = SettlementService(
+        infra=infra, queues=queues, events=events, durations=durations, group_scheduler=group_scheduler
     )
-    rule_changes = RuleChanges(infra, queues, signals, group_scheduler)
-    reader = JobReader(infra, queues, signals)
-    queue_service = QueueService(infra)
-    creator = QueueCreator(infra, queues)
-    enqueuer = EnqueueService(infra, queues, creator, JobParser(infra, queues, job_types), signals)
-    settlements = SettlementService(infra, queues, signals, durations, group_scheduler)
-    matcher = SyncMatcher(infra, queues, pollers, settlements)
-    enqueuer.offer = matcher.offer
-    dead_letters = DeadLetterService(infra, queues, creator, signals, reader)
-    periodic_enqueuer = PeriodicEnqueuer(infra, enqueuer, reader)
-    stats = StatsService(infra, queues, pollers, durations)
-    claims = ClaimService(infra, queues, signals, durations)
-    api_keys = ApiKeyService(infra)
-    services = (
-        api_keys,
-        queue_service,
-        JobTypeService(infra),
-        queues,
-        enqueuer,
-        reader,
-        JobUpdater(infra, queues, signals, reader),
-        QueuePurger(infra, queues, signals, group_scheduler.rescan),
-        workers,
-        settlements,
-        LongPoll(infra, queues, pollers, settlements, workers, poll_history, claims),
-        HeartbeatService(infra, queues, settlements, workers),
-        dead_letters,
-        periodic_enqueuer,
-        ScheduleService(infra, enqueuer, periodic_enqueuer),
-        stats,
-        JobExplainer(infra, queues, reader, poll_history, pollers),
+    marks = LowWaterMarks(db=infra.db, events=events)
+    claims = ClaimService(
+        infra=infra,
+        queues=queues,
+        events=events,
+        limits=QueueLimits(infra=infra),
+        low_water_marks=marks,
+        durations=durations,
+    )
+    authenticator = ApiKeyAuthenticator(infra=infra)
+    dead_letters = DeadLetterService(infra=infra, queues=queues, creator=creator, events=events, reader=reader)
+    periodic_enqueuer = PeriodicEnqueuer(infra=infra, enqueuer=enqueuer, reader=reader)
+    stats = StatsService(infra=infra, queues=queues, pollers=pollers, durations=durations)
+    lease_returner = LeaseReturner(settlements=settlements, events=events)
+    due = DueCheck(
+        infra=infra,
+        lease_rescuer=LeaseRescuer(infra=infra, settlements=settlements),
+        job_scheduler=JobScheduler(infra=infra, queues=queues, events=events),
+        periodic_enqueuer=periodic_enqueuer,
+        start_deadlines=StartDeadlineEnforcer(infra=infra, queues=queues, events=events),
+        dependency_resolver=DependencyResolver(infra=infra, queues=queues, events=events),
+        group_scheduler=group_scheduler,
+    )
+    ready_poller = ReadyPoller(infra=infra, queues=queues, pollers=pollers, events=events)
+    sweep = settings.sweep_seconds
+    clock = FunctionService(lambda: infra.clock.refresh(infra.db))
+    background = (
+        # In every broker. Those that the due check wakes also run at a long interval of their own.
+        BackgroundService("clock", clock, 1.0),
+        BackgroundService("server checks", infra.server_checks, server_checks.SECONDS),
+        BackgroundService("config versions", infra.config_versions, config_versions.CHECK_SECONDS),
+        *(BackgroundService(name, service, sweep * SAFETY_RUN_EVERY) for name, service in due.services.items()),
+        BackgroundService("due check", due, sweep),
+        BackgroundService("rule changes", rule_changes, sweep),
+        BackgroundService("lease returner", lease_returner, sweep),
+        BackgroundService("ready poller", ready_poller, settings.poll_seconds),
+        BackgroundService("low-water marks", marks, low_water_marks.SCAN_SECONDS),
+        BackgroundService("worker registry", FunctionService(workers.sync), 1.0),
+        BackgroundService("API key use", FunctionService(authenticator.write_last_used), 5.0),
+        BackgroundService("poll history", FunctionService(poll_history.write), 1.0),
+        BackgroundService("durations", FunctionService(stats.write_durations), 1.0),
+        BackgroundService("queue health", FunctionService(stats.watch_health), 5.0),
+        # In one broker at a time, the leader.
+        BackgroundService("statistics", FunctionService(stats.aggregate), 1.0, leader_only=True),
+        BackgroundService("partitions", Partitions(infra=infra, queues=queues), 60.0, leader_only=True),
+        BackgroundService("cleaner", Cleaner(infra=infra, dead_letters=dead_letters), 60.0, leader_only=True),
+        BackgroundService("used queues", FunctionService(queue_service.revive_used), 5.0, leader_only=True),
     )
     return Broker(
-        infra,
-        ApiKeyAuthenticator(infra),
-        api_keys,
-        PathAccess(infra, queues),
-        queues,
-        queue_service,
-        signals,
-        enqueuer,
-        reader,
-        pollers,
-        workers,
-        poll_history,
-        group_scheduler,
-        rule_changes,
-        settlements,
-        matcher,
-        claims,
-        dead_letters,
-        periodic_enqueuer,
-        stats,
-        services,
+        infra=infra,
+        events=events,
+        authenticator=authenticator,
+        api_keys=ApiKeyService(infra=infra),
+        path_access=PathAccess(infra=infra, queues=queues),
+        queues=queues,
+        queue_service=queue_service,
+        job_types=JobTypeService(infra=infra),
+        purger=QueuePurger(infra=infra, queues=queues, events=events),
+        reader=reader,
+        updater=JobUpdater(infra=infra, queues=queues, events=events, reader=reader),
+        workers=workers,
+        poll_history=poll_history,
+        group_scheduler=group_scheduler,
+        rule_changes=rule_changes,
+        pollers=pollers,
+        matcher=matcher,
+        enqueuer=enqueuer,
+        low_water_marks=marks,
+        claims=claims,
+        settlements=settlements,
+        long_poll=LongPoll(
+            infra=infra,
+            queues=queues,
+            pollers=pollers,
+            settlements=settlements,
+            workers=workers,
+            poll_history=poll_history,
+            claims=claims,
+        ),
+        heartbeats=HeartbeatService(infra=infra, queues=queues, settlements=settlements, workers=workers),
+        dead_letters=dead_letters,
+        schedules=ScheduleService(infra=infra, enqueuer=enqueuer, periodic_enqueuer=periodic_enqueuer),
+        periodic_enqueuer=periodic_enqueuer,
+        stats=stats,
+        explainer=JobExplainer(infra=infra, queues=queues, reader=reader, poll_history=poll_history, pollers=pollers),
+        lease_returner=lease_returner,
+        due_check=due,
+        background=background,
     )
 
 
-def _infrastructure(settings: Settings, dsn: str) -> Infrastructure:
+def _build_infrastructure(settings: Settings, dsn: str, events: EventBus) -> Infrastructure:
     metrics, clock = Metrics(), DatabaseClock()
-    listen = settings.listen_url.get_secret_value() if settings.listen_url else dsn
-    wakeups = Notifier(listen, metrics, enabled=settings.notify)
+    listen_dsn = settings.listen_url.get_secret_value() if settings.listen_url else dsn
+    notifier = Notifier(dsn=listen_dsn, metrics=metrics, events=events, enabled=settings.notify)
     db = Database(dsn, settings, metrics)
     return Infrastructure(
-        settings,
-        metrics,
-        db,
-        SearchConnections(db, settings),
-        ServerChecks(db, settings, metrics),
-        clock,
-        JobIdGenerator(clock.now),
-        wakeups,
-        ConfigVersions(db, wakeups),
+        settings=settings,
+        metrics=metrics,
+        db=db,
+        reads=SearchConnections(db, settings),
+        server_checks=ServerChecks(db, settings, metrics),
+        clock=clock,
+        job_ids=JobIdGenerator(clock.now),
+        notifier=notifier,
+        config_versions=ConfigVersions(db=db, notifier=notifier, events=events),
     )
-
-
-def start_services(broker: Broker, runner: ServiceRunner) -> None:
-    """Starts the background services. Other services wake them; the interval is the safety net."""
-    infra, settings = broker.infra, broker.infra.settings
-    job_scheduler, dependency_resolver = (
-        JobScheduler(infra, broker.queues, broker.signals),
-        DependencyResolver(infra, broker.queues, broker.signals),
-    )
-    lease_rescuer, start_deadlines = (
-        LeaseRescuer(infra, broker.settlements),
-        StartDeadlineEnforcer(infra, broker.queues, broker.signals),
-    )
-    runner.add(PeriodicService("clock", lambda: infra.clock.refresh(infra.db), 1.0))
-    runner.add(PeriodicService("inspection", infra.server_checks.run_once, server_checks.SECONDS))
-    check_versions = runner.add(
-        PeriodicService("versions", infra.config_versions.keep_fresh, config_versions.CHECK_SECONDS)
-    )
-    scans = {
-        "turns": broker.group_scheduler.run_once,
-        "releasing": dependency_resolver.run_once,
-        "promotion": job_scheduler.run_once,
-        "firing": broker.periodic_enqueuer.run_once,
-        "expiry": lease_rescuer.run_once,
-        "lateness": start_deadlines.run_once,
-    }
-    wakes = {
-        name: runner.add(PeriodicService(name, scan, settings.sweep_seconds * due_check.SAFETY_RUN_EVERY))
-        for name, scan in scans.items()
-    }
-    broker.group_scheduler.wake, broker.signals.on_ended = wakes["turns"], wakes["releasing"]
-    job_scheduler.wake, broker.periodic_enqueuer.wake = wakes["promotion"], wakes["firing"]
-    runner.add(
-        PeriodicService(
-            "rounds",
-            DueCheck(infra, lease_rescuer, job_scheduler, broker.periodic_enqueuer, wakes).run_once,
-            settings.sweep_seconds,
-        )
-    )
-    broker.rule_changes.wake = runner.add(
-        PeriodicService("sorting", broker.rule_changes.run_once, settings.sweep_seconds)
-    )
-    broker.matcher.wake = runner.add(PeriodicService("hand-offs", broker.matcher.run_once, settings.sweep_seconds))
-    check_ready = runner.add(
-        PeriodicService("look", ReadyPoller(infra, broker.queues, broker.pollers).run_once, settings.poll_seconds)
-    )
-    runner.add(PeriodicService("floors", broker.claims.low_water_marks.run_once, low_water_marks.SCAN_SECONDS))
-    runner.add(PeriodicService("roster", broker.workers.sync, 1.0))
-    runner.add(PeriodicService("key use", broker.authenticator.write_last_used, 5.0))
-    runner.add(PeriodicService("asks", broker.poll_history.write, 1.0))
-    runner.add(PeriodicService("times", broker.stats.write_durations, 1.0))
-    runner.add(PeriodicService("fold", broker.stats.aggregate, 1.0, leader_only=True))
-    runner.add(PeriodicService("health", broker.stats.watch_health, 5.0))
-    runner.add(PeriodicService("partitions", Partitions(infra, broker.queues).run_once, 60.0, leader_only=True))
-    runner.add(PeriodicService("retention", Cleaner(infra, broker.dead_letters).run_once, 60.0, leader_only=True))
-    runner.add(PeriodicService("used queues", broker.queue_service.revive_used, 5.0, leader_only=True))
-    runner.start_task("wakeups", infra.notifier.run)
-    broker.workers.on_directive = broker.pollers.wake_worker
-
-    def on_ready(queue_id: int | None, job_types: Iterable[str | None]) -> None:
-        # The configuration changed, or (None) this process may have missed such a notification.
-        if queue_id in (None, config_versions.TOPIC):
-            infra.config_versions.invalidate()
-            check_versions()
-        if queue_id == config_versions.TOPIC:
-            return
-        name = None if queue_id is None else broker.queues.name_of_id(queue_id)
-        if name is None:
-            check_ready()  # a queue not yet in the cache, or wake-ups may have been missed
-        else:
-            broker.pollers.wake(name, job_types)
-
-    broker.signals.on_ready = on_ready
-    infra.config_versions.subscribe("policies", _run_on_change(check_ready))
-
-
-def _run_on_change(check: Callable[[], None]) -> VersionHandler:
-    """Wraps `check` as a handler of configuration changes.
-
-    A change may make jobs claimable: a queue is resumed, or a limit is raised or removed."""
-
-    async def on_change() -> None:
-        check()
-
-    return on_change

@@ -48,10 +48,10 @@ class Metrics:
             ["queue"],
             registry=self.registry,
         )
-        self.chore_failures = Counter(
-            "longshore_chore_failures",
+        self.service_failures = Counter(
+            "longshore_service_failures",
             "Failed runs of background services, by service.",
-            ["chore"],
+            ["service"],
             registry=self.registry,
         )
         self.notify_failures = self._counter(

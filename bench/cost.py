@@ -23,9 +23,9 @@ from app.db.embedded.server import EmbeddedPostgres
 from app.db.lanes import JobIdGenerator
 from app.db.pool import Database, Executor
 from app.jobs import store as jobs
-from app.jobs.store import NewJob
+from app.jobs.rows import ClaimedRow, NewJob
 from app.leases import store as leases
-from app.leases.store import ClaimedRow, ClaimParams, LanePolicy
+from app.leases.store import ClaimParams, LanePolicy
 from app.metrics import Metrics
 from app.settings import Settings
 

@@ -14,7 +14,10 @@ from bench.brokers import Brokers, LoadFailed, load
 from bench.load.order import Figures, Order
 from bench.result import Result
 
-EMPTY = "TRUNCATE jobs, finished_jobs, dead_letters, keys, endings, stat_deltas, stat_totals, stat_rates, stat_times"
+EMPTY = """
+TRUNCATE jobs, finished_jobs, dead_letters, deduplication_keys, finished_parents, stat_deltas, stat_totals, stat_rates,
+    stat_durations
+"""
 FOUND = """
 SELECT (SELECT count(*) FROM jobs) AS live,
     (SELECT count(*) FROM finished_jobs WHERE state = 'completed') AS completed

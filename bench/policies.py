@@ -32,7 +32,7 @@ NO_RULES = QueueConfig()
 # calls between two aggregations of the statistics, which a background service does every second
 CALLS_PER_AGGREGATION = 100
 INSERT_USAGE = """
-INSERT INTO passes (lane, at, n)
+INSERT INTO rate_limit_usage (lane, at, count)
 SELECT $1, now() - make_interval(secs => 0.01 * n), 1
 FROM generate_series(1, $2::int) AS n
 """

@@ -12,11 +12,9 @@ from uuid import UUID
 import msgspec
 
 from app.broker import Broker, build_broker
-from app.enqueue.service import EnqueueService
 from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import Raw
 from app.jobs.schemas import JobCreate, UnreadBatch
-from app.leases.long_poll import LongPoll
 from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
 from app.queues.schemas import QueueConfig
 from app.server.client import Client
@@ -31,8 +29,8 @@ PLAIN, LIMITED = "plain", "limited"
 # No periodic scan over all groups during a measurement: it runs where it is needed.
 SETTINGS = Settings.model_construct().model_copy(update={"pool_size": 1, "sweep_seconds": 3600.0, "notify": False})
 EMPTY = """
-TRUNCATE queues, gates, jobs, finished_jobs, dead_letters, keys, passes, rests, dependents, endings, stat_deltas,
-    stat_totals
+TRUNCATE queues, lane_locks, jobs, finished_jobs, dead_letters, deduplication_keys, rate_limit_usage, group_cooldowns,
+    dependents, finished_parents, stat_deltas, stat_totals
 """
 
 _job_create = msgspec.json.Decoder(JobCreate)
@@ -59,8 +57,8 @@ class PolicyBench:
         self.size = size
         self.db = broker_services.infra.db
         self.meter = Meter(self.db)
-        self._enqueuer = _service(broker_services, EnqueueService)
-        self._long_poll = _service(broker_services, LongPoll)
+        self._enqueuer = broker_services.enqueuer
+        self._long_poll = broker_services.long_poll
 
     async def configure(self, rules: QueueConfig) -> None:
         """Configures the queue with rules first: rules that exist when a process starts are not
@@ -112,8 +110,8 @@ class PolicyBench:
 
     async def refresh(self) -> None:
         """Refreshes what background services refresh several times a second, so that no measured call has to."""
-        await self.broker_services.infra.config_versions.run_once()
-        await self.broker_services.claims.low_water_marks.run_once()
+        await self.broker_services.infra.config_versions.check_now()
+        await self.broker_services.low_water_marks.run_once()
 
 
 @asynccontextmanager
@@ -132,7 +130,3 @@ async def policy_bench(dsn: str, size: Size) -> AsyncIterator[PolicyBench]:
 
 def job(queue: str = LIMITED, **fields: Any) -> Json:
     return {"job_type": "bench", "queue": queue, "payload": Raw(PAYLOAD.encode()), **fields}
-
-
-def _service(broker_services: Broker, kind: type[T]) -> T:
-    return next(service for service in broker_services.services if isinstance(service, kind))

@@ -9,7 +9,7 @@ from uuid import UUID
 from asyncpg import Record
 
 from app.jobs import store as jobs
-from app.jobs.store import NewJob
+from app.jobs.rows import NewJob
 from app.leases import store as leases
 from app.leases.store import LanePolicy
 from bench.cost import CLAIM_PARAMS, LANE, PAYLOAD

@@ -26,16 +26,16 @@ EMPTIED = (
         "jobs",
         "finished_jobs",
         "dead_letters",
-        "keys",
-        "passes",
-        "rests",
+        "deduplication_keys",
+        "rate_limit_usage",
+        "group_cooldowns",
         "dependents",
-        "endings",
+        "finished_parents",
         "schedules",
-        "asks",
+        "poll_history",
         "workers",
     ),
-    *("stat_deltas", "stat_totals", "stat_rates", "stat_times"),
+    *("stat_deltas", "stat_totals", "stat_rates", "stat_durations"),
 )
 TABLES_WITH_ROWS = " UNION ALL ".join(f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for table in EMPTIED)
 DELETE_UNLOCKED = """
@@ -128,7 +128,7 @@ class TestDatabase:
 
         The queue has one lane, and its lock row exists after the first claim under a limit."""
         with self.uncommitted(
-            "SELECT FROM gates WHERE lane = (SELECT id * 256 FROM queues WHERE name = $1) FOR UPDATE", queue
+            "SELECT FROM lane_locks WHERE lane = (SELECT id * 256 FROM queues WHERE name = $1) FOR UPDATE", queue
         ):
             yield
 
@@ -137,15 +137,15 @@ class TestDatabase:
         """Makes this test the leader of a background service, so that no broker runs it."""
         self.execute(
             """
-            INSERT INTO leaders (chore, holder, held_until)
+            INSERT INTO leaders (service, holder, held_until)
             VALUES ($1, gen_random_uuid(), now() + interval '1 hour')
-            ON CONFLICT (chore) DO UPDATE
+            ON CONFLICT (service) DO UPDATE
             SET holder = excluded.holder, held_until = excluded.held_until
             """,
             service,
         )
         yield
-        self.execute("DELETE FROM leaders WHERE chore = $1", service)
+        self.execute("DELETE FROM leaders WHERE service = $1", service)
 
     def instant(self, seconds: float) -> str:
         """Returns the time `seconds` from now in the format of the API."""

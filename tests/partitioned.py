@@ -12,7 +12,7 @@ from app.db import migrations
 
 PARTS = 4
 
-_LANED = re.compile(r"CREATE TABLE (\w+) \(\n    lane  (?:(?!\n\)).)*\n\)(?P<options> WITH \([^)]*\))?;", re.DOTALL)
+_LANED = re.compile(r"CREATE TABLE (\w+) \(\n    lane +(?:(?!\n\)).)*\n\)(?P<options> WITH \([^)]*\))?;", re.DOTALL)
 _DEFAULT = re.compile(r"CREATE TABLE (\w+) PARTITION OF finished_jobs DEFAULT;")
 _DATED = "EXECUTE format('CREATE TABLE %I (LIKE finished_jobs)', partition);"
 _DATED_PARTITIONED = f"""EXECUTE format('CREATE TABLE %I (LIKE finished_jobs) PARTITION BY HASH (lane)', partition);

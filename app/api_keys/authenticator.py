@@ -68,7 +68,7 @@ class ApiKeyAuthenticator:
     unless the database does not answer.
     """
 
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
         self._pepper = key_format.pepper(infra.settings.key_pepper)
         self._allows_anonymous = is_loopback(infra.settings.host) or infra.settings.allow_anonymous
@@ -140,7 +140,7 @@ class ApiKeyAuthenticator:
         async with self._reload_lock:
             if time.monotonic() - self._reloaded_at >= RELOAD_INTERVAL_SECONDS:
                 self._reloaded_at = time.monotonic()
-                await self._infra.config_versions.run_once()
+                await self._infra.config_versions.check_now()
 
     def _check(self, authorization: str | None) -> CachedKey | None:
         """Finds the key by its public id.

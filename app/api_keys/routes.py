@@ -14,7 +14,7 @@ from app.http.request_body import NoBody, body, json_response
 
 router = APIRouter(tags=["api_keys"])
 
-ApiKeyServiceDep = Annotated[ApiKeyService, service(ApiKeyService)]
+ApiKeyServiceDep = Annotated[ApiKeyService, service("api_keys")]
 KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 
 

@@ -20,7 +20,7 @@ MAX_LIVE_KEYS_PER_NAME = 2  # the key in use and its successor
 
 
 class ApiKeyService:
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
 
     @retry_after_deadlock

@@ -11,6 +11,6 @@
 
 A limited queue is checked when jobs are claimed, a limited group before they become claimable: a
 claim that had to skip the jobs of full groups would read a whole backlog to find one job. Such jobs
-are therefore inserted as pending (stored as state `parked`, shown to callers as `ready`) and
+are therefore inserted as pending (shown to callers as `ready`) and
 admitted off the request path. Queues without limits pay for none of this.
 """

@@ -40,7 +40,7 @@ def capacity(
         return GroupCapacity(free)
     if cooldown.until > now:
         return GroupCapacity(0)
-    if cooldown.probe is None or probe_state == "parked":  # the first probe, or the last one is pending again
+    if cooldown.probe_job_id is None or probe_state == "pending":  # the first probe, or the last one is pending again
         return _start_probe(free, usage)
     if probe_state in ("ready", "running"):
         return GroupCapacity(0)
@@ -53,7 +53,7 @@ def _free_admissions(limit: int | None, usage: GroupUsageRow | None, *, fair: bo
     In a fair queue up to NO_LIMIT jobs of a group are ready, so that no claim comes back short.
     More are not: a cool-down has to revoke every admission that no worker has claimed.
     """
-    ready, admitted = (usage.ready, usage.n) if usage else (0, 0)
+    ready, admitted = (usage.ready, usage.admitted) if usage else (0, 0)
     return max(0, min(NO_LIMIT - ready if fair else NO_LIMIT, NO_LIMIT if limit is None else limit - admitted))
 
 

@@ -1,13 +1,13 @@
 """Decides which pending jobs of a group are admitted next.
 
-A job whose group is limited, fair or cooling down is stored as pending (state `parked`). After each
-commit that adds a job to a group or removes one, the scheduler is woken. It then decides, off the
-request path and under the lane lock, which jobs become claimable. A broker that dies between the
-commit and the decision is covered by a periodic scan of all groups with pending jobs.
+A job whose group is limited, fair or cooling down is stored as pending. After each commit that adds
+a job to a group or removes one, the scheduler is woken. It then decides, off the request path and
+under the lane lock, which jobs become claimable. A broker that dies between the commit and the
+decision is covered by a periodic scan of all groups with pending jobs.
 
 A job of such a group:
 
-    pending -> ready   admitted (`turn` is set): the group has free capacity
+    pending -> ready   admitted (`admission` is set): the group has free capacity
     ready -> pending   admission revoked: the group cools down, or a strict group gets an older job
     ready -> running   claimed: the job keeps its admission until it ends or is put off; in a strict
                        group also while it is put off
@@ -19,7 +19,7 @@ A group, by its limit (`max_running_per_group`; 1 makes it strict):
     full -> admitting    an admitted job ends, or the limit is raised
     admitting -> idle    no job is pending
 
-Its circuit breaker (a row in `rests`: `until`, `probe`):
+Its circuit breaker (a row in `group_cooldowns`: `until`, `probe_job_id`):
 
     closed      no row: only the limit counts
     open        `until` is in the future: no job is admitted, unclaimed admissions are revoked
@@ -38,7 +38,7 @@ Its circuit breaker (a row in `rests`: `until`, `probe`):
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from uuid import UUID
@@ -48,8 +48,9 @@ from app.concurrency.fairness import NO_LIMIT, GroupCapacity
 from app.concurrency.store import CooldownRow, WaitingRow
 from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor, for_each, retry_after_deadlock
-from app.jobs.signals import Signals
+from app.events import FINISHED, EventBus, JobsMoved, JobsPurged, MovedJob, MovedJobRow
 from app.locks import store as locks
+from app.periodic_service import PeriodicService
 from app.queues.cache import Queue, QueueCache
 
 GROUPS_PER_TRANSACTION = 500  # bounds how long the lane lock is held
@@ -59,33 +60,56 @@ MAX_REMEMBERED_PASSES = 10_000  # groups of a fair lane whose last pass is remem
 HEAD_LIMIT = 10_000  # ready jobs at the head of a lane that are searched for jobs to hold back
 
 
-class GroupScheduler:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+class GroupScheduler(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus) -> None:
+        super().__init__()
         self._infra = infra
         self._queues = queues
-        self._signals = signals
+        self._events = events
         self._changed_groups: dict[int, set[str]] = {}
         self._last_passes: dict[int, dict[str, int]] = {}
         self._scan_positions: dict[int, str] = {}
         self._scanned_at = 0.0
         self._cooldowns: list[CooldownRow] = []
         self._refresh_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
-        self.wake: Callable[[], None] = lambda: None
-        signals.on_turn = self.on_jobs_moved
-        infra.config_versions.subscribe("rests", self.refresh_cooldowns)
+        events.subscribe_moved(["pending", "scheduled", *FINISHED], self._on_jobs_moved)
+        events.subscribe_moved(["ready"], self._on_ready)
+        events.subscribe_moved(["running"], self._on_claimed)
+        events.subscribe(JobsPurged, self._on_purged)
+        infra.config_versions.subscribe("cooldowns", self.refresh_cooldowns)
 
-    def on_jobs_moved(self, lane: int, groups: Iterable[str | None]) -> None:
-        """Notes that jobs have joined or left these groups.
+    def _on_jobs_moved(self, event: JobsMoved) -> None:
+        """Costs nothing where no job needs an admission."""
+        if self._queues.held_groups(event.lane) is not None:
+            self._record_passes(event.lane, [job for job in event.jobs if job.admission is not None])
+            self.check_groups(event.lane, {job.group_key for job in event.jobs})
 
-        Costs nothing where no job needs an admission.
-        """
+    def _on_ready(self, event: JobsMoved) -> None:
+        """The half-open probe may be ready again, after a failure that concerns only the job."""
+        cooling_groups = self._queues.cooling_groups.get(event.lane)
+        if cooling_groups:
+            self.check_groups(event.lane, {job.group_key for job in event.jobs} & {*cooling_groups})
+
+    def _on_claimed(self, event: JobsMoved) -> None:
+        """Of a fair queue more jobs can be admitted; with a limit per group only when jobs end."""
+        queue = self._queues.by_lane(event.lane)
+        if queue.fair:
+            self._record_passes(event.lane, event.jobs)
+            is_limited = queue.max_running_per_group is not None
+            self.check_groups(event.lane, {job.group_key for job in event.jobs if not (is_limited and job.group_key)})
+
+    def _on_purged(self, event: JobsPurged) -> None:
+        self.rescan(event.lane)
+
+    def check_groups(self, lane: int, groups: Iterable[str | None]) -> None:
+        """Jobs have joined or left these groups, so other jobs may be admitted."""
         changed = {group or "" for group in groups if self._queues.needs_admission(lane, group)}
         if changed:
             self._changed_groups.setdefault(lane, set()).update(changed)
             self.wake()
 
-    def record_passes(self, lane: int, passes: Iterable[tuple[str | None, int | None]]) -> None:
-        """Remembers (group, pass) of jobs that have just started or ended.
+    def _record_passes(self, lane: int, jobs: Iterable[MovedJob]) -> None:
+        """Remembers the passes of jobs that have just started or ended.
 
         An entry is kept until the next job of the group is admitted: once the job is gone, no row
         says in which pass it was. Only fair queues use it: those where jobs without a group are
@@ -93,8 +117,9 @@ class GroupScheduler:
         """
         if self._queues.needs_admission(lane, None):
             remembered = self._last_passes.setdefault(lane, {})
-            for group, number in passes:
-                remembered[group or ""] = max(number or 0, remembered.get(group or "", 0))
+            for job in jobs:
+                group = job.group_key or ""
+                remembered[group] = max(job.admission or 0, remembered.get(group, 0))
             for group in list(islice(remembered, max(0, len(remembered) - MAX_REMEMBERED_PASSES))):
                 del remembered[group]
 
@@ -112,7 +137,7 @@ class GroupScheduler:
             for cooldown in self._cooldowns:
                 cooling_groups.setdefault(cooldown.lane, []).append(cooldown.group_key)
             await self._queues.load(cooling_groups)
-            self._queues.cooling_groups = cooling_groups
+            self._queues.set_cooling_groups(cooling_groups)
             self._set_alarms()
         self.wake()
 
@@ -137,7 +162,7 @@ class GroupScheduler:
             for first in range(0, len(groups), GROUPS_PER_TRANSACTION):
                 await self.admit(lane, sorted(groups)[first : first + GROUPS_PER_TRANSACTION])
         except Exception:
-            asyncio.get_running_loop().call_later(self._infra.settings.sweep_seconds, self.on_jobs_moved, lane, groups)
+            asyncio.get_running_loop().call_later(self._infra.settings.sweep_seconds, self.check_groups, lane, groups)
             raise
 
     async def _scan(self) -> None:
@@ -167,7 +192,7 @@ class GroupScheduler:
         if limit is None or not candidates:
             return candidates
         usage = await store.group_usage(self._infra.db, lane, candidates, strict=limit == 1)
-        return [group for group in candidates if not group or group not in usage or usage[group].n < limit]
+        return [group for group in candidates if not group or group not in usage or usage[group].admitted < limit]
 
     @retry_after_deadlock
     async def admit(self, lane: int, groups: Sequence[str]) -> None:
@@ -188,11 +213,10 @@ class GroupScheduler:
                 await self._hold_back_before_probes(transaction, lane, capacities)
             waiting = await self._next_waiting(transaction, lane, capacities)
             any_ended = await self._update_cooldowns(transaction, lane, capacities, waiting)
-            job_types = await self._admit_jobs(transaction, queue, lane, waiting, last_passes)
+            admitted = await self._admit_jobs(transaction, queue, lane, waiting, last_passes)
         if any_ended:
             await self._infra.config_versions.announce()
-        if job_types:
-            self._signals.ready(lane, job_types)
+        self._events.publish_moved(lane, admitted)
         self._continue_later(queue, lane, groups, waiting)
         self._forget_passes(
             lane, {group: last_passes[group] for group, capacity in capacities.items() if capacity.admissions}
@@ -214,7 +238,7 @@ class GroupScheduler:
         unstarted = {
             group: row.first
             for group, row in usage.items()
-            if group and row.n == row.ready == 1 and row.first is not None
+            if group and row.admitted == row.ready == 1 and row.first is not None
         }
         if unstarted:
             params = [(group, 1) for group in unstarted]
@@ -227,7 +251,7 @@ class GroupScheduler:
     ) -> dict[str, GroupCapacity]:
         now = self._infra.now()
         cooldowns = await store.cooldowns_of(transaction, lane, groups)
-        probes = [cooldown.probe for cooldown in cooldowns.values() if cooldown.probe is not None]
+        probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
         probe_states = await store.probe_states(transaction, lane, sorted(probes)) if probes else {}
         counted = list(groups) if queue.admits_groups else list(cooldowns)
         limit = queue.max_running_per_group
@@ -292,7 +316,7 @@ class GroupScheduler:
                 ended.append(group)
         if ended:
             await store.clear_cooldowns(transaction, lane, ended)
-            await self._infra.config_versions.bump(transaction, "rests")
+            await self._infra.config_versions.bump(transaction, "cooldowns")
         return bool(ended)
 
     async def _admit_jobs(
@@ -302,8 +326,8 @@ class GroupScheduler:
         lane: int,
         waiting: Sequence[WaitingRow],
         last_passes: Mapping[str, int],
-    ) -> list[str]:
-        """Admits the jobs and returns their types.
+    ) -> list[MovedJobRow]:
+        """Admits the jobs.
 
         In a queue that is not fair every admission has number 1.
         """
@@ -338,7 +362,7 @@ class GroupScheduler:
         for group, until in sorted(cooldowns.items()):
             await store.start_cooldown(transaction, lane, group, until)
             await store.revoke_admissions(transaction, lane, group)
-        await self._infra.config_versions.bump(transaction, "rests")
+        await self._infra.config_versions.bump(transaction, "cooldowns")
 
     def _set_alarms(self) -> None:
         """Wakes the scheduler when a cool-down ends.
@@ -349,7 +373,7 @@ class GroupScheduler:
             seconds = (cooldown.until - self._infra.now()).total_seconds()
             if 0 < seconds < self._infra.settings.sweep_seconds * 2:
                 asyncio.get_running_loop().call_later(
-                    seconds + 0.001, self.on_jobs_moved, cooldown.lane, [cooldown.group_key]
+                    seconds + 0.001, self.check_groups, cooldown.lane, [cooldown.group_key]
                 )
 
 
@@ -358,4 +382,4 @@ def _probe_state(cooldown: CooldownRow | None, states: Mapping[UUID, str]) -> st
 
     None if there is no probe, or if it has left the table of live jobs.
     """
-    return states.get(cooldown.probe) if cooldown is not None and cooldown.probe is not None else None
+    return states.get(cooldown.probe_job_id) if cooldown is not None and cooldown.probe_job_id is not None else None

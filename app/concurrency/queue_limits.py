@@ -28,7 +28,7 @@ class Allowance(NamedTuple):
 
 
 class QueueLimits:
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
 
     async def acquire(self, db: Executor, queue: Queue, lane: int, limit: int, *, wait: bool) -> Allowance | None:
@@ -58,7 +58,7 @@ class QueueLimits:
         usage = await store.rate_limit_usage(db, lane, now - window)
         if usage.last_at is not None and usage.last_at > now:
             now = usage.last_at
-        remaining = max(0, queue.rate.limit - usage.n)
+        remaining = max(0, queue.rate.limit - usage.used)
         return Allowance(min(limit, remaining), now, (usage.first_at or now) + window + timedelta(milliseconds=1))
 
     async def record(self, db: Executor, queue: Queue, lane: int, count: int, now: datetime) -> None:

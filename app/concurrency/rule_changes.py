@@ -11,7 +11,7 @@ be pending.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from uuid import UUID
 
 from app.concurrency import store
@@ -20,8 +20,9 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane, queue_id_of
 from app.db.pool import for_each, retry_after_deadlock
 from app.errors import DatabaseUnavailable
-from app.jobs.signals import Signals
+from app.events import EventBus, JobsClaimable, QueueReady
 from app.locks import store as locks
+from app.periodic_service import PeriodicService
 from app.queues.cache import Queue, QueueCache
 
 PAGE_SIZE = 2000  # jobs per statement
@@ -31,13 +32,14 @@ _FIRST_ID = UUID(int=0)
 _NO_RULES = (None, False, False)
 
 
-class RuleChanges:
+class RuleChanges(PeriodicService):
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, signals: Signals, group_scheduler: GroupScheduler
+        self, *, infra: Infrastructure, queues: QueueCache, events: EventBus, group_scheduler: GroupScheduler
     ) -> None:
+        super().__init__()
         self._infra = infra
         self._queues = queues
-        self._signals = signals
+        self._events = events
         self._group_scheduler = group_scheduler
         self._applied: dict[int, tuple[int | None, bool, bool]] = {}
         self._uncounted: set[int] = set()
@@ -45,7 +47,6 @@ class RuleChanges:
         self._changes: Counter[int] = Counter()
         self._cooling_checked_at = self._misplaced_checked_at = 0.0
         self._apply_lock = asyncio.Lock()  # keeps rules that were in effect for a moment from being applied last
-        self.wake: Callable[[], None] = lambda: None
         infra.config_versions.subscribe("policies", self.apply_changes)
 
     async def apply_changes(self) -> None:
@@ -74,7 +75,7 @@ class RuleChanges:
         self._applied[queue.id] = _rules_of(queue)
         self._page_starts |= dict.fromkeys(queue.all_lanes, _FIRST_ID)
         self._changes.update(queue.all_lanes)
-        self._signals.ready(queue.all_lanes[0], [None])
+        self._events.publish(QueueReady(queue.id))
         for seconds in RECOUNT_AFTER_SECONDS:
             asyncio.get_running_loop().call_later(seconds, self._recount, queue.id)
 
@@ -128,7 +129,7 @@ class RuleChanges:
         after, changes = self._page_starts[lane], self._changes[lane]
         page = await store.apply_rules_to_page(self._infra.db, lane, after, self._queues.held_groups(lane), PAGE_SIZE)
         if page.ready:
-            self._signals.ready(lane, page.ready)
+            self._events.publish(JobsClaimable(lane, len(page.ready)))
         if self._changes[lane] != changes:
             return  # the rules have changed in the meantime: start again with the first page
         if page.last is not None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from app.db.pool import Executor, to_columns
 from app.db.queries import load_queries
+from app.events import MovedJobRow
 
 SQL = load_queries(__file__)
 
@@ -14,16 +15,16 @@ SQL = load_queries(__file__)
 class UsageRow(NamedTuple):
     """Rate-limit usage of a lane: how many jobs, and the first and the last slice."""
 
-    n: int
+    used: int
     first_at: datetime | None
     last_at: datetime | None
 
 
 class GroupUsageRow(NamedTuple):
-    """`n`: admitted jobs of a group. `ready`: those that no worker has claimed."""
+    """`admitted`: admitted jobs of a group. `ready`: those that no worker has claimed."""
 
     group_key: str
-    n: int
+    admitted: int
     ready: int
     first: UUID | None
 
@@ -54,12 +55,12 @@ class CheckedPage(NamedTuple):
 
 
 class CooldownRow(NamedTuple):
-    """`probe`: the half-open probe, None until one is chosen."""
+    """`probe_job_id`: the half-open probe, None until one is chosen."""
 
     lane: int
     group_key: str
     until: datetime
-    probe: UUID | None
+    probe_job_id: UUID | None
 
 
 async def running_slots(db: Executor, lane: int) -> int:
@@ -91,9 +92,9 @@ async def last_passes(db: Executor, lane: int, params: Sequence[tuple[str, int]]
     return [PassRow(*row) for row in await db.rows(SQL.last_passes, lane, *to_columns(params))]
 
 
-async def admit(db: Executor, lane: int, admissions: Sequence[tuple[UUID, int]]) -> list[str]:
-    """`admissions`: (job, pass) each. Returns the types of the jobs that were admitted."""
-    return [row["job_type"] for row in await db.rows(SQL.admit, lane, *to_columns(admissions))]
+async def admit(db: Executor, lane: int, admissions: Sequence[tuple[UUID, int]]) -> list[MovedJobRow]:
+    """`admissions`: (job, pass) each."""
+    return sorted(MovedJobRow(*row) for row in await db.rows(SQL.admit, lane, *to_columns(admissions)))
 
 
 async def revoke_admissions(db: Executor, lane: int, group: str) -> None:
@@ -146,8 +147,8 @@ async def start_cooldown(db: Executor, lane: int, group: str, until: datetime) -
     await db.rows(SQL.start_cooldown, lane, group, until)
 
 
-async def set_probe(db: Executor, lane: int, group: str, probe: UUID) -> None:
-    await db.rows(SQL.set_probe, lane, group, probe)
+async def set_probe(db: Executor, lane: int, group: str, job_id: UUID) -> None:
+    await db.rows(SQL.set_probe, lane, group, job_id)
 
 
 async def clear_cooldowns(db: Executor, lane: int, groups: Sequence[str]) -> None:

@@ -4,10 +4,10 @@ A change increments a number. Processes compare the numbers several times a seco
 the configuration, and a change is also announced to them at once.
 
     policies   queues, job types and schedules, as operators configure them
-    rests      groups that are cooling down; they change more often and are quick to read
+    cooldowns  groups that are cooling down; they change more often and are quick to read
     api_keys   the keys that may call the API
 
-    fresh   -> stale   the last check is older than FRESH_SECONDS, or `invalidate` was called
+    fresh   -> stale   the last check is older than FRESH_SECONDS, or ConfigNotified was published
     stale   -> fresh   a check has run: the periodic one, or that of a caller in `ensure_fresh`
 """
 
@@ -16,10 +16,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Literal, get_args
 
-from app.db.notifier import Notifier
+from app.db.notifier import CONFIG_TOPIC, Notifier
 from app.db.pool import Database, Executor, uses_reserved_connections
+from app.events import ConfigNotified, EventBus
+from app.periodic_service import PeriodicService
 
-TOPIC = 0  # of notifications; queue ids start at 1
 CHECK_SECONDS = 0.15
 IDLE_CHECK_SECONDS = 2.0
 # After the last call. A call after that finds stale versions and runs the check itself, which costs
@@ -28,15 +29,16 @@ AWAKE_SECONDS = 5.0
 # The API promises that a change is in effect in every process within this time.
 FRESH_SECONDS = 0.25
 
-Name = Literal["policies", "rests", "api_keys"]
+Name = Literal["policies", "cooldowns", "api_keys"]
 VersionHandler = Callable[[], Awaitable[None]]
 
 
-class ConfigVersions:
+class ConfigVersions(PeriodicService):
     """Handlers that subscribe to a name are called after a change, in the order in which they
     subscribed. The process that made the change calls its own handlers, too."""
 
-    def __init__(self, db: Database, notifier: Notifier) -> None:
+    def __init__(self, *, db: Database, notifier: Notifier, events: EventBus) -> None:
+        super().__init__()
         self._db = db
         self._notifier = notifier
         self._numbers: dict[str, int] = {}
@@ -44,23 +46,24 @@ class ConfigVersions:
         self._checked_at = self._used_at = 0.0
         self._check_lock = asyncio.Lock()
         self._shared_check: asyncio.Future[None] | None = None
+        events.subscribe(ConfigNotified, self._on_notified)
 
     def subscribe(self, name: Name, handler: VersionHandler) -> None:
         self._handlers[name].append(handler)
 
     async def run_once(self) -> None:
+        """Keeps the configuration fresh, so that successive callers need no check of their own."""
+        now = time.monotonic()
+        if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
+            await self.check_now()
+
+    async def check_now(self) -> None:
         async with self._check_lock:
             await self._check()
 
-    async def keep_fresh(self) -> None:
-        """Runs periodically, so that successive callers need no check of their own."""
-        now = time.monotonic()
-        if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
-            await self.run_once()
-
-    def invalidate(self) -> None:
-        """Makes the next check due: another process has announced a change."""
+    def _on_notified(self, _event: ConfigNotified) -> None:
         self._checked_at = 0.0
+        self.wake()
 
     def is_fresh(self) -> bool:
         """Whether the configuration is at most FRESH_SECONDS old. Also records that a caller uses
@@ -75,7 +78,7 @@ class ConfigVersions:
             if self.is_fresh():
                 return
             if self._shared_check is None or self._shared_check.done():
-                self._shared_check = asyncio.ensure_future(self.run_once())
+                self._shared_check = asyncio.ensure_future(self.check_now())
                 self._shared_check.add_done_callback(_retrieve_exception)
             await asyncio.shield(self._shared_check)
 
@@ -84,7 +87,7 @@ class ConfigVersions:
         """Uses the reserved connections, because a worker that settles a job needs a valid API
         key."""
         began = time.monotonic()
-        for row in await self._db.rows("SELECT name, number FROM versions ORDER BY name"):
+        for row in await self._db.rows("SELECT name, number FROM config_versions ORDER BY name"):
             name, number = row["name"], row["number"]
             if number != self._numbers.get(name):
                 for handler in self._handlers.get(name, ()):
@@ -95,12 +98,12 @@ class ConfigVersions:
     async def bump(self, db: Executor, name: Name) -> None:
         """Increments the number in the transaction of the change. The row lock serializes
         changes."""
-        await db.rows("UPDATE versions SET number = number + 1 WHERE name = $1", name)
+        await db.rows("UPDATE config_versions SET number = number + 1 WHERE name = $1", name)
 
     async def announce(self) -> None:
         """Runs after the commit: the change is in effect here on return, and elsewhere soon."""
-        await self.run_once()
-        self._notifier.announce(TOPIC)
+        await self.check_now()
+        self._notifier.announce(CONFIG_TOPIC)
 
 
 def _retrieve_exception(check: "asyncio.Future[None]") -> None:

@@ -16,7 +16,7 @@ from app.metrics import Metrics
 from app.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Infrastructure:
     """Built once per process and passed to every service."""
 

@@ -98,26 +98,30 @@ def _with_retries(run: Callable[[], None]) -> None:
         except (
             DBAPIError,
             LockNotAvailableError,
-        ) as error:  # `run_file` raises the second, because it bypasses SQLAlchemy
+        ) as error:  # `run_files` raises the second, because it bypasses SQLAlchemy
             if "LockNotAvailable" not in repr(error) or not left:
                 raise
             time.sleep(0.2)
 
 
-def run_file(revision_file: str, direction: str) -> None:
-    """Runs `0001_x.up.sql` beside `0001_x.py`. Uses the driver's `execute`: SQLAlchemy's cursor
-    prepares its text, and a prepared statement cannot contain several statements."""
-    script = Path(revision_file).with_suffix(f".{direction}.sql").read_text()
+def run_files(revision_file: str, direction: str) -> None:
+    """Runs `0001_x.up.sql` beside `0001_x.py`; of a long revision one file per topic, in the order
+    of their names: `0001_x.1_tables.up.sql`, `0001_x.2_functions.up.sql`. Uses the driver's
+    `execute`: SQLAlchemy's cursor prepares its text, and a prepared statement cannot contain several
+    statements."""
     bind = op.get_bind()
     bind.execute(text("SELECT 1"))  # begins the transaction, which the driver's call would not
     adapted: Any = bind.connection.dbapi_connection
-    adapted.run_async(lambda driver: driver.execute(script))
+    for script in _scripts(revision_file, direction):
+        adapted.run_async(lambda driver, script=script: driver.execute(script))
 
 
-def run_file_in_autocommit(revision_file: str, direction: str) -> None:
-    """Runs the statements one by one, for CREATE INDEX CONCURRENTLY, which cannot run in a
-    transaction. Splits at every semicolon, so no statement of such a file may contain one."""
-    script = Path(revision_file).with_suffix(f".{direction}.sql").read_text()
+def run_files_in_autocommit(revision_file: str, direction: str) -> None:
+    """Like `run_files`, but runs the statements one by one, for CREATE INDEX CONCURRENTLY, which
+    cannot run in a transaction. Splits at every semicolon, so neither a statement nor a comment of
+    such a file may contain one. The file drops every index first (DROP INDEX CONCURRENTLY IF
+    EXISTS): an interrupted CREATE INDEX CONCURRENTLY leaves an invalid index behind."""
+    script = "".join(_scripts(revision_file, direction))
     with op.get_context().autocommit_block():
         # CREATE INDEX CONCURRENTLY waits for older transactions. That blocks only other migrations,
         # and giving up would throw away the whole build.
@@ -125,6 +129,13 @@ def run_file_in_autocommit(revision_file: str, direction: str) -> None:
         for statement in filter(str.strip, script.split(";")):
             op.get_bind().exec_driver_sql(statement)
         op.get_bind().exec_driver_sql(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
+
+
+def _scripts(revision_file: str, direction: str) -> list[str]:
+    revision = Path(revision_file)
+    scripts = [file.read_text() for file in sorted(revision.parent.glob(f"{revision.stem}.*{direction}.sql"))]
+    assert scripts, f"there is no {revision.stem}.{direction}.sql"
+    return scripts
 
 
 def include_object(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:

@@ -2,22 +2,24 @@
 
 No job depends on them: a lost wake-up costs the time until the next poll.
 
-    connecting -> listening    LISTEN is set up; every subscriber gets `None`, because announcements of the
-                               meantime are lost
+    connecting -> listening    LISTEN is set up; QueueReady(None) is published, because announcements
+                               of the meantime are lost
     listening  -> listening    sends the pending topics or, after 2 s without any, proves the connection alive
     listening  -> connecting   a statement failed or timed out; the next try follows after 1 s
 """
 
 import asyncio
-from collections.abc import Callable
 from uuid import uuid4
 
 from app.db.failure_causes import describe
+from app.db.lanes import queue_id_of
 from app.db.primary import Connection, PrimaryConnector
+from app.events import ConfigNotified, EventBus, JobsClaimable, JobsMoved, QueueReady
 from app.log import log
 from app.metrics import Metrics
 
 CHANNEL = "longshore"
+CONFIG_TOPIC = 0  # no queue has this id
 # NOTIFY takes a cluster-wide lock, so it never runs inside an enqueue. A process with few
 # announcements sends each at once; while they keep coming the pauses grow, up to a rate of a
 # hundred a second.
@@ -32,26 +34,28 @@ MAX_TOPICS = 200  # a NOTIFY payload holds 8000 bytes; topics are short numbers
 # spaces.
 _NOTIFY = f"SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '%s'"
 
-Listener = Callable[[int | None], None]
-
 
 class Notifier:
-    """Topics are numbers (queue ids). Subscribers receive the topics of other processes; `None`
-    means that topics may have been lost and every queue must be checked."""
+    """Tells other processes which queues have claimable jobs, and publishes what they tell.
 
-    def __init__(self, dsn: str, metrics: Metrics, *, enabled: bool) -> None:
+    Topics are queue ids, or CONFIG_TOPIC for a changed configuration.
+    """
+
+    def __init__(self, *, dsn: str, metrics: Metrics, events: EventBus, enabled: bool) -> None:
         self._connector = PrimaryConnector(dsn)
         self._metrics = metrics
+        self._events = events
         self._enabled = enabled
         self._sender = uuid4().hex
-        self._listeners: list[Listener] = []
         self._pending: set[int] = set()
         self._has_pending = asyncio.Event()
         self._pause = MIN_PAUSE_SECONDS
         self._is_lost = False
+        events.subscribe_moved(["ready"], self._announce_lane)
+        events.subscribe(JobsClaimable, self._announce_lane)
 
-    def subscribe(self, listener: Listener) -> None:
-        self._listeners.append(listener)
+    def _announce_lane(self, event: JobsMoved | JobsClaimable) -> None:
+        self.announce(queue_id_of(event.lane))
 
     def announce(self, topic: int) -> None:
         """Notifies the other processes soon. The caller wakes its own process directly."""
@@ -123,5 +127,8 @@ class Notifier:
             self._publish(int(topic) if topic.isdigit() else None)
 
     def _publish(self, topic: int | None) -> None:
-        for listener in self._listeners:
-            listener(topic)
+        """None: topics may have been lost."""
+        if topic is None or topic == CONFIG_TOPIC:
+            self._events.publish(ConfigNotified())
+        if topic != CONFIG_TOPIC:
+            self._events.publish(QueueReady(topic))

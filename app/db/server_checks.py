@@ -6,6 +6,7 @@ from app.db.durability import Facts, durability_failures, durability_warnings
 from app.db.pool import LONG_SECONDS, Database
 from app.log import log
 from app.metrics import Metrics
+from app.periodic_service import PeriodicService
 from app.settings import Settings
 
 SECONDS = 60.0
@@ -35,10 +36,11 @@ SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS
 """
 
 
-class ServerChecks:
+class ServerChecks(PeriodicService):
     """Keeps the findings of the last run."""
 
     def __init__(self, db: Database, settings: Settings, metrics: Metrics) -> None:
+        super().__init__()
         self._db = db
         self._settings = settings
         self._metrics = metrics

@@ -23,12 +23,12 @@ queues = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("name", sa.Text, nullable=False, unique=True),
     sa.Column("lanes", sa.SmallInteger, nullable=False, server_default="1"),
-    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     sa.Column("group_lanes", sa.SmallInteger, nullable=False, server_default="1"),
-    sa.Column("config", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     _instant("paused_at"),
     *_text("paused_reason"),
     _instant("deleted_at"),
+    sa.Column("config", sa.Text, nullable=False, server_default="{}"),
 )
 
 job_types = sa.Table(
@@ -54,8 +54,8 @@ schedules = sa.Table(
     sa.Index("schedules_next_run_at", "next_run_at"),
 )
 
-versions = sa.Table(
-    "versions",
+config_versions = sa.Table(
+    "config_versions",
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("number", sa.BigInteger, nullable=False),
@@ -77,11 +77,11 @@ api_keys = sa.Table(
 )
 
 poll_history = sa.Table(
-    "asks",
+    "poll_history",
     metadata,
     sa.Column("queue", sa.Text, primary_key=True),
     sa.Column("job_type", sa.Text, primary_key=True),
-    _instant("last_at", nullable=False),
+    _instant("last_polled_at", nullable=False),
 )
 
 workers = sa.Table(
@@ -95,7 +95,7 @@ workers = sa.Table(
 leaders = sa.Table(
     "leaders",
     metadata,
-    sa.Column("chore", sa.Text, primary_key=True),
+    sa.Column("service", sa.Text, primary_key=True),
     sa.Column("holder", UUID, nullable=False),
     _instant("held_until", nullable=False),
 )
@@ -109,61 +109,65 @@ jobs = sa.Table(
     _instant("run_at", nullable=False),
     _instant("lease_expires_at"),
     _instant("started_at"),
-    _instant("missing_since"),
+    _instant("deadline_at"),
+    _instant("expires_at"),
+    _instant("unreported_since"),
     _instant("cancel_requested_at"),
+    sa.Column("admission", sa.BigInteger),
     sa.Column("lease_token", UUID),
     sa.Column("deliveries", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("uses_slot", sa.Boolean),
+    sa.Column("has_dependents", sa.Boolean),
     sa.Column("state", sa.Text, nullable=False),
-    *_text("state_reason", "settled_as", "worker_id"),
+    *_text("state_reason", "settled_as", "worker_id", "quota_owner"),
+    sa.Column("waiting_for", ARRAY(UUID)),
     sa.Column("attempts", ARRAY(sa.Text)),
     *_text("progress", "checkpoint"),
     sa.Column("id", UUID, primary_key=True),
     sa.Column("priority", sa.SmallInteger, nullable=False),
     sa.Column("max_attempts", sa.SmallInteger, nullable=False),
     sa.Column("replay_count", sa.SmallInteger, nullable=False, server_default="0"),
-    sa.Column("job_type", sa.Text, nullable=False),
-    *_text("group_key"),
     sa.Column("lease_seconds", sa.Integer),
-    *_text("retry", "tags", "metadata", "traceparent", "tracestate"),
-    sa.Column("replayed_from", UUID),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Column("turn", sa.BigInteger),
-    sa.Column("slot", sa.Boolean),
-    _instant("expires_at"),
     sa.Column("timeout_seconds", sa.Integer),
-    _instant("deadline_at"),
-    sa.Column("awaited", sa.Boolean),
-    sa.Column("awaits", ARRAY(UUID)),
+    sa.Column("replayed_from", UUID),
+    sa.Column("job_type", sa.Text, nullable=False),
+    *_text("group_key", "retry", "tags", "metadata", "traceparent", "tracestate"),
     *_text("on_parent_failure", "unique_key", "schedule"),
     sa.Column("depends_on", ARRAY(UUID)),
-    *_text("held_by"),
+    sa.Column("payload", sa.Text, nullable=False),
     sa.Index("jobs_ready", "lane", sa.text("priority DESC"), "id", postgresql_where=sa.text("state = 'ready'")),
+    sa.Index(
+        "jobs_admitted",
+        "lane",
+        sa.text("priority DESC"),
+        "admission",
+        "id",
+        postgresql_where=sa.text("state = 'ready' AND admission IS NOT NULL"),
+    ),
     sa.Index("jobs_due", "run_at", postgresql_where=sa.text("state = 'scheduled'")),
     sa.Index("jobs_leased", "lease_expires_at", "worker_id", postgresql_where=sa.text("lease_expires_at IS NOT NULL")),
     sa.Index(
-        "jobs_parked", "lane", sa.text("coalesce(group_key, '')"), "id", postgresql_where=sa.text("state = 'parked'")
+        "jobs_pending", "lane", sa.text("coalesce(group_key, '')"), "id", postgresql_where=sa.text("state = 'pending'")
     ),
     sa.Index(
-        "jobs_turns",
+        "jobs_admissions",
         "lane",
         sa.text("coalesce(group_key, '')"),
         "priority",
-        "turn",
-        postgresql_where=sa.text("turn IS NOT NULL"),
+        "admission",
+        postgresql_where=sa.text("admission IS NOT NULL"),
+    ),
+    sa.Index("jobs_uses_slot", "lane", postgresql_where=sa.text("uses_slot")),
+    sa.Index(
+        "jobs_quota_owner",
+        "quota_owner",
+        postgresql_where=sa.text("quota_owner IS NOT NULL AND lease_expires_at IS NOT NULL"),
     ),
     sa.Index(
-        "jobs_in_turn",
-        "lane",
-        sa.text("priority DESC"),
-        "turn",
-        "id",
-        postgresql_where=sa.text("state = 'ready' AND turn IS NOT NULL"),
+        "jobs_start_deadline",
+        "expires_at",
+        postgresql_where=sa.text("expires_at IS NOT NULL AND lease_expires_at IS NULL"),
     ),
-    sa.Index("jobs_slots", "lane", postgresql_where=sa.text("slot")),
-    sa.Index(
-        "jobs_expiring", "expires_at", postgresql_where=sa.text("expires_at IS NOT NULL AND lease_expires_at IS NULL")
-    ),
-    sa.Index("jobs_held", "held_by", postgresql_where=sa.text("held_by IS NOT NULL AND lease_expires_at IS NOT NULL")),
 )
 
 finished_jobs = sa.Table(
@@ -184,17 +188,16 @@ finished_jobs = sa.Table(
     sa.Column("archive", sa.Boolean, nullable=False),
     sa.Column("lease_token", UUID),
     sa.Column("id", UUID, nullable=False),
+    sa.Column("replayed_from", UUID),
     sa.Column("state", sa.Text, nullable=False),
     *_text("state_reason", "settled_as", "worker_id"),
     sa.Column("job_type", sa.Text, nullable=False),
     *_text("group_key"),
     sa.Column("attempts", ARRAY(sa.Text)),
-    *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate"),
-    sa.Column("replayed_from", UUID),
+    *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate", "unique_key", "schedule"),
+    sa.Column("depends_on", ARRAY(UUID)),
     *_text("result"),
     sa.Column("payload", sa.Text, nullable=False),
-    *_text("unique_key", "schedule"),
-    sa.Column("depends_on", ARRAY(UUID)),
     sa.Index("finished_jobs_id", "lane", "id"),
     postgresql_partition_by="RANGE (archive, keep_until)",
 )
@@ -213,68 +216,66 @@ dead_letters = sa.Table(
     _instant("run_at", nullable=False),
     _instant("started_at"),
     _instant("dead_at", nullable=False),
+    sa.Column("lease_seconds", sa.Integer),
+    sa.Column("timeout_seconds", sa.Integer),
     sa.Column("lease_token", UUID),
+    sa.Column("replayed_from", UUID),
     *_text("settled_as"),
     sa.Column("reason", sa.Text, nullable=False),
     *_text("error_type"),
     sa.Column("fingerprint", sa.Text, nullable=False),
     *_text("worker_id"),
     sa.Column("job_type", sa.Text, nullable=False),
-    *_text("group_key"),
-    sa.Column("lease_seconds", sa.Integer),
-    *_text("retry"),
+    *_text("group_key", "retry"),
     sa.Column("attempts", ARRAY(sa.Text)),
-    *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate"),
-    sa.Column("replayed_from", UUID),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Column("timeout_seconds", sa.Integer),
-    *_text("unique_key", "schedule"),
+    *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate", "unique_key", "schedule"),
     sa.Column("depends_on", ARRAY(UUID)),
+    sa.Column("payload", sa.Text, nullable=False),
     sa.Index("dead_letters_dead_at", "dead_at"),
 )
 
-keys = sa.Table(
-    "keys",
+deduplication_keys = sa.Table(
+    "deduplication_keys",
     metadata,
     sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("digest", UUID, primary_key=True),
-    sa.Column("fingerprint", UUID),
-    *_text("answer"),
     _instant("expires_at", nullable=False),
     sa.Column("job_id", UUID),
-    sa.Index("keys_expires_at", "expires_at"),
+    sa.Column("fingerprint", UUID),
+    *_text("response"),
+    sa.Index("deduplication_keys_expires_at", "expires_at"),
 )
 
-gates = sa.Table("gates", metadata, sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False))
+lane_locks = sa.Table("lane_locks", metadata, sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False))
 
-passes = sa.Table(
-    "passes",
+rate_limit_usage = sa.Table(
+    "rate_limit_usage",
     metadata,
     sa.Column("lane", sa.Integer, nullable=False),
     _instant("at", nullable=False),
-    sa.Column("n", sa.Integer, nullable=False),
-    sa.Index("passes_at", "lane", "at"),
+    sa.Column("count", sa.Integer, nullable=False),
+    sa.Index("rate_limit_usage_at", "lane", "at"),
 )
 
-rests = sa.Table(
-    "rests",
+group_cooldowns = sa.Table(
+    "group_cooldowns",
     metadata,
     sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("group_key", sa.Text, primary_key=True),
     _instant("until", nullable=False),
-    sa.Column("probe", UUID),
+    sa.Column("probe_job_id", UUID),
 )
 
 dependents = sa.Table(
     "dependents",
     metadata,
     sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("parent", UUID, primary_key=True),
-    sa.Column("child", UUID, primary_key=True),
+    sa.Column("parent_id", UUID, primary_key=True),
+    sa.Column("child_id", UUID, primary_key=True),
 )
 
-endings = sa.Table(
-    "endings",
+finished_parents = sa.Table(
+    "finished_parents",
     metadata,
     sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("id", UUID, primary_key=True),
@@ -303,16 +304,16 @@ stat_rates = sa.Table(
     "stat_rates",
     metadata,
     sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("slot", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("bucket_start", sa.DateTime(timezone=True), primary_key=True),
     *[sa.Column(name, sa.BigInteger, nullable=False) for name in ("enqueued", "completed", "failed", "dead")],
 )
 
-stat_times = sa.Table(
-    "stat_times",
+stat_durations = sa.Table(
+    "stat_durations",
     metadata,
     sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("minute", sa.DateTime(timezone=True), primary_key=True),
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("bucket", sa.SmallInteger, primary_key=True, autoincrement=False),
-    sa.Column("n", sa.BigInteger, nullable=False),
+    sa.Column("count", sa.BigInteger, nullable=False),
 )

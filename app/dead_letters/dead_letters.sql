@@ -1,46 +1,46 @@
 -- Dead letters: replayed, purged, and deleted by retention. Lists and groups are in listing.py.
 
 -- name: replay
--- fills: ReplayedRow
--- dead -> ready | parked | scheduled
+-- fills: MovedJobRow
+-- dead -> ready | pending | scheduled
 -- The job keeps its id and its history; its attempts start again at 0.
 -- Of two concurrent replays, one finds no row.
 -- $3 states, $4 run_ats, $5 payloads (NULL: unchanged), then the overrides. $8: held groups, see
 -- jobs.sql.
-WITH taken AS (
+WITH deleted AS (
     DELETE FROM dead_letters
-    USING unnest($2::uuid[], $3::text[], $4::timestamptz[], $5::text[]) AS sent (id, state, run_at, payload)
-    WHERE dead_letters.lane = $1 AND dead_letters.id = ANY($2::uuid[]) AND dead_letters.id = sent.id
-    RETURNING dead_letters.*, sent.state AS next_state, sent.run_at AS next_run_at, coalesce(sent.payload, dead_letters.payload) AS next_payload
+    USING unnest($2::uuid[], $3::text[], $4::timestamptz[], $5::text[]) AS input (id, state, run_at, payload)
+    WHERE dead_letters.lane = $1 AND dead_letters.id = ANY($2::uuid[]) AND dead_letters.id = input.id
+    RETURNING dead_letters.*, input.state AS next_state, input.run_at AS next_run_at, coalesce(input.payload, dead_letters.payload) AS next_payload
 ),
-revived AS (
+replayed AS (
     INSERT INTO jobs (
         lane, id, state, run_at, deliveries, replay_count, priority, max_attempts, attempts, job_type, group_key, lease_seconds, retry,
         checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on,
-        awaited
+        has_dependents
     )
     SELECT
         lane, id,
         CASE
             WHEN next_state = 'ready'
-                AND (coalesce(group_key, '') = ANY($8::text[]) OR (group_key IS NOT NULL AND '*' = ANY($8::text[]))) THEN 'parked'
+                AND (coalesce(group_key, '') = ANY($8::text[]) OR (group_key IS NOT NULL AND '*' = ANY($8::text[]))) THEN 'pending'
             ELSE next_state
         END,
         next_run_at, deliveries, replay_count + 1, coalesce($6, priority), coalesce($7, max_attempts), attempts,
         job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from, next_payload,
         timeout_seconds, unique_key, schedule, depends_on,
-        nullif(EXISTS (SELECT FROM dependents WHERE dependents.lane = $1 AND dependents.parent = taken.id), false)
-    FROM taken
-    RETURNING id, state, run_at, job_type, group_key
+        nullif(EXISTS (SELECT FROM dependents WHERE dependents.lane = $1 AND dependents.parent_id = deleted.id), false)
+    FROM deleted
+    RETURNING id, state, job_type, group_key, run_at, has_dependents, admission
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, dead, ready, scheduled)
-    SELECT $1, -count(*), count(*) FILTER (WHERE state IN ('ready', 'parked')), count(*) FILTER (WHERE state = 'scheduled')
-    FROM revived
+    SELECT $1, -count(*), count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTER (WHERE state = 'scheduled')
+    FROM replayed
     HAVING count(*) > 0
 )
-SELECT id, state, run_at, job_type, group_key
-FROM revived;
+SELECT id, state, job_type, group_key, run_at, has_dependents, admission
+FROM replayed;
 
 -- name: payloads
 SELECT id, payload
@@ -51,7 +51,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 -- fills: RemovedRow
 -- dead -> (a new job in another queue)
 -- The caller inserts that job in the same transaction.
-WITH taken AS (
+WITH deleted AS (
     DELETE FROM dead_letters
     WHERE lane = $1 AND id = ANY($2::uuid[])
     RETURNING id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload,
@@ -60,12 +60,12 @@ WITH taken AS (
 counted AS (
     INSERT INTO stat_deltas (lane, dead)
     SELECT $1, -count(*)
-    FROM taken
+    FROM deleted
     HAVING count(*) > 0
 )
 SELECT id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload,
     timeout_seconds
-FROM taken;
+FROM deleted;
 
 -- name: purge
 -- dead -> (deleted)

@@ -15,7 +15,7 @@ from app.db.tables import dead_letters as letters
 from app.dead_letters.schemas import DeadLetterFilter, GroupField
 from app.http.schema_types import UNSET
 from app.jobs.listing import job_columns, within_bytes
-from app.jobs.store import JobRow
+from app.jobs.rows import JobRow
 
 MAX_GROUPS = 1000
 _QUEUE_ID = letters.c.lane // LANES_PER_QUEUE

@@ -29,7 +29,7 @@ from app.jobs.schemas import Job, QueryInstant
 
 router = APIRouter(tags=["dead_letters"])
 
-DeadLetterServiceDep = Annotated[DeadLetterService, service(DeadLetterService)]
+DeadLetterServiceDep = Annotated[DeadLetterService, service("dead_letters")]
 _INVALID_BODY = (MalformedJson, ValidationFailed)
 
 

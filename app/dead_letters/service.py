@@ -27,6 +27,7 @@ from app.dead_letters.schemas import (
 from app.dead_letters.store import RemovedRow
 from app.enqueue.defaults import choose_lane
 from app.errors import NotFound, ValidationFailed
+from app.events import EventBus
 from app.http import instants
 from app.http.authorization import Access
 from app.http.pagination import EncodedPage, PageParams, encode_page
@@ -35,9 +36,8 @@ from app.http.schema_types import UNSET, Raw, UnsetType, unset_if_none, value_or
 from app.jobs import store as jobs
 from app.jobs.bulk_filter import bulk_filter
 from app.jobs.reader import JobReader
+from app.jobs.rows import NewJob
 from app.jobs.schemas import Job
-from app.jobs.signals import Signals
-from app.jobs.store import NewJob
 from app.log import log
 from app.queues.cache import MissingQueue, Queue, QueueCache
 from app.queues.creator import QueueCreator
@@ -65,12 +65,18 @@ class ReplayTime(NamedTuple):
 
 class DeadLetterService:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, signals: Signals, reader: JobReader
+        self,
+        *,
+        infra: Infrastructure,
+        queues: QueueCache,
+        creator: QueueCreator,
+        events: EventBus,
+        reader: JobReader,
     ) -> None:
         self._infra = infra
         self._queues = queues
         self._creator = creator
-        self._signals = signals
+        self._events = events
         self._reader = reader
 
     async def page(
@@ -245,7 +251,7 @@ class DeadLetterService:
             max_attempts=value_or(overrides.max_attempts, None),
             held_groups=self._queues.held_groups(lane),
         )
-        self._signals.moved(lane, rows)
+        self._events.publish_moved(lane, rows)
         return [row.id for row in rows]
 
     async def _merged_payloads(
@@ -305,14 +311,14 @@ class DeadLetterService:
         if queue.is_draft:
             await self._queues.refresh()
         for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
-            self._signals.moved(new_lane, rows)
+            self._events.publish_moved(new_lane, rows)
         return [row.id for row in new_jobs]
 
     def _new_job(self, letter: RemovedRow, lane: int, replay_time: ReplayTime, overrides: ReplayOverrides) -> NewJob:
         patch = value_or(overrides.payload_merge, None)
         return NewJob(
             id=self._infra.job_ids(lane),
-            state="parked"
+            state="pending"
             if replay_time.state == "ready" and self._queues.needs_admission(lane, letter.group_key)
             else replay_time.state,
             reason=None,

@@ -7,16 +7,9 @@ from uuid import UUID
 
 from app.db.pool import Executor, to_columns
 from app.db.queries import load_queries
+from app.events import MovedJobRow
 
 SQL = load_queries(__file__)
-
-
-class ReplayedRow(NamedTuple):
-    id: UUID
-    state: str
-    run_at: datetime
-    job_type: str
-    group_key: str | None
 
 
 class RemovedRow(NamedTuple):
@@ -43,12 +36,10 @@ async def replay(
     priority: int | None,
     max_attempts: int | None,
     held_groups: Sequence[str] | None,
-) -> list[ReplayedRow]:
+) -> list[MovedJobRow]:
     """Replays dead letters, given as (id, state, run_at, payload or None), sorted by id."""
-    return [
-        ReplayedRow(*row)
-        for row in await db.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, held_groups)
-    ]
+    rows = await db.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, held_groups)
+    return sorted(MovedJobRow(*row) for row in rows)
 
 
 async def payloads(db: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:

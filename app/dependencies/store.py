@@ -9,6 +9,7 @@ from asyncpg import Record
 
 from app.db.pool import Executor
 from app.db.queries import load_queries
+from app.events import MovedJobRow
 
 SQL = load_queries(__file__)
 
@@ -16,8 +17,8 @@ SQL = load_queries(__file__)
 class DependentRow(NamedTuple):
     """A child, and a finished parent with its state."""
 
-    parent: UUID
-    child: UUID
+    parent_id: UUID
+    child_id: UUID
     state: str
 
     @property
@@ -31,13 +32,6 @@ class ParentResultRow(NamedTuple):
     result: str | None
 
 
-class UnblockedRow(NamedTuple):
-    state: str
-    job_type: str
-    group_key: str | None
-    run_at: datetime
-
-
 async def mark_parents(db: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in await db.rows(SQL.mark_parents, lane, ids)]
 
@@ -46,8 +40,8 @@ async def parent_results(db: Executor, lane: int, ids: Sequence[UUID], kept_at: 
     return [ParentResultRow(*row) for row in await db.rows(SQL.parent_results, lane, ids, kept_at)]
 
 
-async def finished_parents(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await db.rows(SQL.finished_parents, lane, ids, kept_at)}
+async def parent_states(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
+    return {row["id"]: row["state"] for row in await db.rows(SQL.parent_states, lane, ids, kept_at)}
 
 
 async def add_dependents(db: Executor, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
@@ -71,8 +65,9 @@ async def unblock(
     failed: bool,
     now: datetime,
     held_groups: Sequence[str] | None,
-) -> list[UnblockedRow]:
-    return [UnblockedRow(*row) for row in await db.rows(SQL.unblock, lane, ids, parents, failed, now, held_groups)]
+) -> list[MovedJobRow]:
+    rows = await db.rows(SQL.unblock, lane, ids, parents, failed, now, held_groups)
+    return sorted(MovedJobRow(*row) for row in rows)
 
 
 async def to_be_cancelled(db: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> list[UUID]:
@@ -80,7 +75,7 @@ async def to_be_cancelled(db: Executor, lane: int, ids: Sequence[UUID], parents:
 
 
 async def delete_dependents(db: Executor, lane: int, rows: Sequence[DependentRow]) -> None:
-    await db.rows(SQL.delete_dependents, lane, [row.parent for row in rows], [row.child for row in rows])
+    await db.rows(SQL.delete_dependents, lane, [row.parent_id for row in rows], [row.child_id for row in rows])
 
 
 async def delete_finished_parents(db: Executor, lane: int, parents: Sequence[UUID]) -> None:

@@ -1,10 +1,7 @@
-"""From a requested job to the row that is stored: defaults, due time and lane.
-
-Also makes the checks that a schema cannot express.
-"""
+"""From a requested job to the row that is stored: defaults, due time and lane."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -12,95 +9,18 @@ from uuid import UUID
 import msgspec
 
 from app.db.lanes import created_at, digest, lane_of_group
-from app.errors import Fault
-from app.http.body_errors import format_pointer
-from app.http.instants import RANGE, is_in_range
-from app.http.request_body import check_user_data
 from app.http.schema_types import UNSET, Raw, UnsetType, to_json_text, unset_if_none, value_or
-from app.http.strict_json import MAX_VALUES
 from app.job_types.cache import JobType
 from app.job_types.schemas import JobTypeConfig
-from app.jobs.schemas import Job, JobCreate, OnDuplicate, Unique
-from app.jobs.store import NewJob, metadata_of, public_state, tags_of
+from app.jobs.rows import NewJob, metadata_of, public_state, tags_of
+from app.jobs.schemas import Job, JobCreate
 from app.queues.cache import Queue
 from app.queues.schemas import RetryPolicy
 from app.settings import Settings
 
-MAX_METADATA_BYTES = 16 * 1024
 Trace = Mapping[str, str]
 Now = Callable[[], datetime]  # a function, because few jobs need the time
 _RETRY_FIELDS = [field.name for field in msgspec.structs.fields(RetryPolicy)]
-
-
-def find_faults(job: JobCreate, settings: Settings, now: Now, pointer: str) -> list[Fault | None]:
-    """`pointer` is the JSON pointer to the job in the request: empty, or `/jobs/3`.
-
-    Checks only the fields that are present, because most jobs have none of them.
-    """
-    faults: list[Fault | None] = []
-    if job.run_at is not UNSET:
-        if job.delay_seconds is not UNSET:
-            faults.append(Fault(f"{pointer}/delay_seconds", "invalid", "send either run_at or delay_seconds, not both"))
-        faults.append(instant_fault(job.run_at, settings, now(), f"{pointer}/run_at"))
-    if job.delay_seconds is not UNSET:
-        faults.append(delay_fault(job.delay_seconds, settings, f"{pointer}/delay_seconds"))
-    if job.lease_seconds is not UNSET:
-        faults.append(lease_fault(job.lease_seconds, settings, f"{pointer}/lease_seconds"))
-    if job.metadata is not UNSET:
-        faults.append(metadata_fault(job.metadata, pointer))
-    if job.expires_at is not UNSET:
-        faults.append(instant_fault(job.expires_at, settings, now(), f"{pointer}/expires_at"))
-    if job.on_parent_failure is not UNSET and job.depends_on is UNSET:
-        faults.append(Fault(f"{pointer}/on_parent_failure", "invalid", "on_parent_failure requires depends_on"))
-    if job.unique is not UNSET:
-        faults += _unique_faults(job, job.unique, settings, pointer)
-    return faults
-
-
-def check_payload(payload: Raw, settings: Settings, pointer: str) -> None:
-    """Skips the full check for payloads that are shorter than every limit, which most are."""
-    size = len(bytes(payload))
-    if size >= MAX_VALUES or size > settings.max_payload_bytes:
-        check_user_data(payload, settings.max_payload_bytes, f"{pointer}/payload")
-
-
-def _unique_faults(job: JobCreate, unique: Unique, settings: Settings, pointer: str) -> Iterator[Fault | None]:
-    if "\x00" in unique.key:
-        yield Fault(f"{pointer}/unique/key", "invalid", "unique.key must not contain a NUL character")
-    yield delay_fault(unique.for_seconds, settings, f"{pointer}/unique/for_seconds")
-    if unique.on_duplicate is OnDuplicate.REPLACE and job.depends_on is not UNSET:
-        detail = "on_duplicate replace cannot be used with depends_on: a replaced job keeps its dependencies"
-        yield Fault(f"{pointer}/unique/on_duplicate", "invalid", detail)
-
-
-def lease_fault(seconds: int | UnsetType, settings: Settings, pointer: str) -> Fault | None:
-    if isinstance(seconds, UnsetType) or settings.min_lease_seconds <= seconds <= settings.max_lease_seconds:
-        return None
-    detail = f"{format_pointer(pointer)} must be from {settings.min_lease_seconds} to {settings.max_lease_seconds}"
-    return Fault(pointer, "invalid", detail)
-
-
-def delay_fault(seconds: int | UnsetType, settings: Settings, pointer: str) -> Fault | None:
-    if isinstance(seconds, UnsetType) or seconds <= settings.max_delay_seconds:
-        return None
-    return Fault(pointer, "invalid", f"{format_pointer(pointer)} must be at most {settings.max_delay_seconds}")
-
-
-def instant_fault(instant: datetime, settings: Settings, now: datetime, pointer: str) -> Fault | None:
-    """Checks the range too, because the decoder of a batch does not check its instants."""
-    if not is_in_range(instant):
-        return Fault(pointer, "invalid", f"{format_pointer(pointer)} must be {RANGE}")
-    if instant > now + timedelta(seconds=settings.max_delay_seconds):
-        return Fault(
-            pointer, "invalid", f"{format_pointer(pointer)} must be at most {settings.max_delay_seconds} seconds ahead"
-        )
-    return None
-
-
-def metadata_fault(metadata: dict[str, Raw] | UnsetType, pointer: str) -> Fault | None:
-    if isinstance(metadata, UnsetType) or len(msgspec.json.encode(metadata)) <= MAX_METADATA_BYTES:
-        return None
-    return Fault(f"{pointer}/metadata", "too_large", f"metadata must have at most {MAX_METADATA_BYTES} bytes")
 
 
 def choose_lane(queue: Queue, group: str | UnsetType) -> int:
@@ -152,7 +72,7 @@ def _json(fields: dict[str, float]) -> str | None:
 
 
 def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: Now, trace: Trace) -> NewJob:
-    """The row of a job that is ready or scheduled; the callers set `parked` and `blocked`.
+    """The row of a job that is ready or scheduled; the callers set `pending` and `blocked`.
 
     Passes the fields by position, in the order of NewJob, because this runs for each job of a
     batch. By name it takes 2 µs longer.

@@ -6,8 +6,9 @@ from uuid import UUID
 
 from app.db.lanes import shared_digest
 from app.errors import Problem
+from app.events import MovedJobRow
+from app.jobs.rows import NewJob
 from app.jobs.schemas import Unique
-from app.jobs.store import NewJob, UpdatedRow
 from app.queues.cache import Queue
 
 
@@ -31,7 +32,7 @@ class JobDraft:
     parents: Sequence[UUID] = ()
     existing: UUID | None = None
     replaces: bool = False
-    replaced: UpdatedRow | None = None
+    replaced: MovedJobRow | None = None
     problem: Problem | None = None
 
     @property

@@ -1,6 +1,6 @@
 """Dependencies of new jobs: marks live parents, and applies the outcome of finished ones.
 
-no parent left             -> ready | parked | scheduled
+no parent left             -> ready | pending | scheduled
 a parent is live           -> blocked, until the dependency resolver unblocks the job
 a parent died or cancelled -> cancelled, or as if it had completed with `on_parent_failure: run`
 a parent is unknown        -> rejected, and so are the jobs of the call that depend on it
@@ -17,7 +17,7 @@ from app.db.pool import Executor
 from app.dependencies import graph, store
 from app.enqueue.drafts import JobDraft
 from app.errors import ValidationFailed
-from app.jobs.store import NewJob, to_array_text
+from app.jobs.rows import NewJob, to_array_text
 from app.slices import in_slices
 
 WAITING_REASON = "waiting_for_jobs"
@@ -37,10 +37,10 @@ async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], kept_at: dat
     live, finished = await _lock_parents(db, stored, kept_at)
     await _reject_unknown_parents(drafts, stored - live - finished.keys())
     to_cancel = [draft async for draft in in_slices(drafts) if draft.accepted and _must_cancel(draft, finished)]
-    awaited = await _parent_ids(drafts)
+    parent_ids = await _parent_ids(drafts)
     for draft in drafts:
-        if draft.row.id in awaited:
-            draft.row = draft.row._replace(awaited=True)
+        if draft.row.id in parent_ids:
+            draft.row = draft.row._replace(has_dependents=True)
     return to_cancel
 
 
@@ -93,7 +93,7 @@ def _must_cancel(draft: JobDraft, finished: dict[UUID, str]) -> bool:
     True if a finished parent failed, so that the job must be cancelled.
     """
     if draft.parents and finished.keys().isdisjoint(draft.parents):
-        draft.row = draft.row._replace(state="blocked", reason=WAITING_REASON, awaits=draft.row.depends_on)
+        draft.row = draft.row._replace(state="blocked", reason=WAITING_REASON, waiting_for=draft.row.depends_on)
         return False
     failed = any(finished.get(parent) in ("dead", "cancelled") for parent in draft.parents)
     draft.parents = [parent for parent in draft.parents if parent not in finished]
@@ -136,7 +136,7 @@ async def _lock_parents(db: Executor, ids: set[UUID], kept_at: datetime) -> tupl
     for lane, parents in group_by_lane(ids, lambda job_id: job_id).items():
         live |= set(await store.mark_parents(db, lane, parents))
         others = [job_id for job_id in parents if job_id not in live]
-        finished |= await store.finished_parents(db, lane, others, kept_at) if others else {}
+        finished |= await store.parent_states(db, lane, others, kept_at) if others else {}
     return live, finished
 
 
@@ -151,4 +151,4 @@ def _blocked(row: NewJob, parents: Sequence[UUID]) -> NewJob:
     """Keeps `run_at`: once the last parent has completed, the job is scheduled for it."""
     if not parents:
         return row
-    return row._replace(state="blocked", reason=WAITING_REASON, awaits=to_array_text(parents))
+    return row._replace(state="blocked", reason=WAITING_REASON, waiting_for=to_array_text(parents))

@@ -15,7 +15,7 @@ import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.dependencies import graph
-from app.enqueue import defaults
+from app.enqueue import defaults, validation
 from app.enqueue.defaults import JobDefaults, Now, Trace
 from app.enqueue.drafts import JobDraft
 from app.errors import (
@@ -34,8 +34,8 @@ from app.http.body_decoder import BodyDecoder
 from app.http.request_body import LARGE_BODY_BYTES
 from app.http.schema_types import UNSET, Raw, value_or
 from app.job_types.cache import JobTypeCache
+from app.jobs.rows import to_array_text
 from app.jobs.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
-from app.jobs.store import to_array_text
 from app.queues.cache import Queue, QueueCache
 from app.queues.creator import FindQueue
 from app.slices import in_slices
@@ -49,7 +49,7 @@ NeedsAdmission: TypeAlias = Callable[[int, str | None], bool]
 
 
 class JobParser:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, job_types: JobTypeCache) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, job_types: JobTypeCache) -> None:
         self._infra = infra
         self._queues = queues
         self._job_types = job_types
@@ -62,8 +62,8 @@ class JobParser:
     def _check(self, job: JobCreate, pointer: str, now: Now) -> None:
         settings = self._infra.settings
         if job.payload is not UNSET:
-            defaults.check_payload(job.payload, settings, pointer)
-        faults, more = defaults.find_faults(job, settings, now, pointer), 0
+            validation.check_payload(job.payload, settings, pointer)
+        faults, more = validation.find_faults(job, settings, now, pointer), 0
         job_type = self._job_types.find(job.job_type)
         if job_type is not None:
             try:
@@ -161,7 +161,7 @@ class JobParser:
         index, job, queue, lane = placed
         row = defaults.new_job(job, job_id, self._defaults(queue, self._job_types.find(job.job_type)), now, trace)
         if row.state == "ready" and needs_admission(lane, row.group_key):
-            row = row._replace(state="parked")
+            row = row._replace(state="pending")
         return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 
     def _set_parents(self, draft: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:

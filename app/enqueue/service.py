@@ -24,18 +24,18 @@ from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.enqueue import defaults, parents, results, uniqueness
 from app.enqueue.defaults import Trace
 from app.enqueue.drafts import JobDraft, new_rows
-from app.enqueue.offers import MakeOffer, no_offer
 from app.enqueue.parser import JobParser, reject_inaccessible_queues
 from app.enqueue.results import EnqueueResult
 from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull
+from app.events import EventBus
 from app.http.authorization import Access
 from app.http.request_body import LARGE_BODY_BYTES
 from app.http.schema_types import value_or
 from app.jobs import store
+from app.jobs.rows import NewJob
 from app.jobs.schemas import BatchAnswer, BatchJob, Job, JobCreate, UnreadBatch
-from app.jobs.signals import Move, Signals
-from app.jobs.store import NewJob
 from app.locks import store as keys
+from app.matching.sync_match import SyncMatch, SyncMatcher
 from app.queues.cache import MissingQueue, Queue, QueueCache
 from app.queues.creator import FindQueue, QueueCreator
 from app.slices import in_slices
@@ -68,14 +68,21 @@ class RequestKey:
 
 class EnqueueService:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, parser: JobParser, signals: Signals
+        self,
+        *,
+        infra: Infrastructure,
+        queues: QueueCache,
+        creator: QueueCreator,
+        parser: JobParser,
+        matcher: SyncMatcher,
+        events: EventBus,
     ) -> None:
         self._infra = infra
         self._queues = queues
         self._creator = creator
         self._parser = parser
-        self._signals = signals
-        self.offer: MakeOffer = no_offer
+        self._matcher = matcher
+        self._events = events
         self._insert_batcher = Batcher(
             "enqueue", self._insert_batch, infra.settings.acquire_timeout_seconds, len, max_weight=MAX_SHARED_JOBS
         )
@@ -262,16 +269,17 @@ class EnqueueService:
 
     async def _insert_rows(self, lane: int, rows: Sequence[NewJob]) -> None:
         """Inserts rows of one lane in one statement, and offers them to waiting pollers."""
-        offer = no_offer(lane, rows)
+        match: SyncMatch | None = None
         try:
             async with self._infra.db.autocommit() as connection:
-                offer = self.offer(lane, rows)
-                await store.enqueue(connection, lane, offer.rows)
+                match = self._matcher.offer(lane, rows)
+                await store.enqueue(connection, lane, match.rows)
         except BaseException as error:
-            offer.aborted(error)
+            if match is not None:
+                match.aborted(error)
             raise
-        offer.committed()
-        self._publish_rows(lane, offer.rows)
+        match.committed()
+        self._publish_rows(lane, match.rows)
 
     async def _insert_in_transaction(
         self, items: Sequence[JobDraft | Problem], drafts: Sequence[JobDraft], key: RequestKey | None, *, atomic: bool
@@ -299,15 +307,15 @@ class EnqueueService:
         fingerprint = defaults.body_fingerprint(key.body)
         expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
         kept_at = self._infra.retention_now()
-        answer = results.encode_results(expected)
+        response = results.encode_results(expected)
         if await keys.acquire_idempotency_key(
-            db, key.lane, key.digest, fingerprint=fingerprint, answer=answer, expires_at=expires_at, kept_at=kept_at
+            db, key.lane, key.digest, fingerprint=fingerprint, response=response, expires_at=expires_at, kept_at=kept_at
         ):
             return None
         first = await keys.read_idempotency_key(db, key.lane, key.digest)
         if first["fingerprint"] != fingerprint:
             raise IdempotencyKeyReused(f"the key {key.name} was already used with a different body")
-        return results.decode_results(first["answer"])
+        return results.decode_results(first["response"])
 
     async def _write(self, db: Executor, drafts: Sequence[JobDraft], *, atomic: bool) -> None:
         """Acquires locks in this order: keys, lane locks, jobs, queues."""
@@ -360,16 +368,12 @@ class EnqueueService:
             self._publish_rows(lane, rows)
         for draft in drafts:
             if draft.replaced is not None:
-                lane = lane_of(draft.job_id)
-                self._signals.moved(lane, [Move(*draft.replaced, draft.row.run_at)])
-                self._signals.left(lane, [draft.replaced.group_key])
-            if draft.row.state == "cancelled":
-                self._signals.ended()
+                self._events.publish_moved(lane_of(draft.job_id), [draft.replaced])
 
     def _publish_rows(self, lane: int, rows: Sequence[NewJob]) -> None:
         """`rows` are in the order of their ids."""
         self._infra.metrics.enqueued.inc(len(rows))
-        self._signals.moved(lane, rows, since=rows[0].id)
+        self._events.publish_moved(lane, rows)
 
     async def _current_job(self, job_id: UUID) -> Job:
         row = await store.find(self._infra.db, job_id, self._infra.retention_now())

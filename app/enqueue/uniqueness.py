@@ -109,9 +109,9 @@ async def _holders(db: Executor, rows: Sequence[UniqueRow], ended_by: datetime, 
     owners = {
         key.digest: key.job_id
         for key in rows
-        if key.job_id is not None and (key.answer == LIFE or key.expires_at > ended_by)
+        if key.job_id is not None and (key.response == LIFE or key.expires_at > ended_by)
     }
-    windows = {key.job_id for key in rows if key.answer == WINDOW and key.digest in owners}
+    windows = {key.job_id for key in rows if key.response == WINDOW and key.digest in owners}
     stored = await _still_stored(db, set(owners.values()), windows, kept_at)
     return {digest: job_id for digest, job_id in owners.items() if job_id in stored}
 
@@ -122,7 +122,7 @@ async def _still_stored(db: Executor, ids: set[UUID], windows: Container[UUID | 
         stored |= await store.live_ids(db, lane, lane_ids)
         finished = [job_id for job_id in lane_ids if job_id in windows and job_id not in stored]
         if finished:
-            stored |= (await dependencies.finished_parents(db, lane, finished, kept_at)).keys()
+            stored |= (await dependencies.parent_states(db, lane, finished, kept_at)).keys()
     return stored
 
 
@@ -146,7 +146,7 @@ def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -
         kept_fields = ("id", "group_key", "schedule", "on_parent_failure", "depends_on")
         kept = {name: getattr(first.row, name) for name in kept_fields}
         # The group of the first job decides, because the job stays in its group.
-        due = "parked" if queues.needs_admission(first.lane, first.row.group_key) else "ready"
+        due = "pending" if queues.needs_admission(first.lane, first.row.group_key) else "ready"
         first.row = second.row._replace(**kept, state=due if second.row.state != "scheduled" else "scheduled")
 
 

@@ -2,19 +2,19 @@
 
 -- name: waiting_facts
 -- fills: WaitingFacts
-SELECT priority, turn, awaits
+SELECT priority, admission, waiting_for
 FROM jobs
 WHERE lane = $1 AND id = $2;
 
 -- name: admitted_of_group
 -- The first 20 admitted jobs of a group.
-WITH found AS MATERIALIZED (
+WITH admitted AS MATERIALIZED (
     SELECT id
     FROM jobs
-    WHERE lane = $1 AND turn IS NOT NULL AND coalesce(group_key, '') = $2
+    WHERE lane = $1 AND admission IS NOT NULL AND coalesce(group_key, '') = $2
 )
 SELECT id
-FROM found
+FROM admitted
 ORDER BY id
 LIMIT 20;
 
@@ -23,7 +23,7 @@ SELECT count(*)
 FROM (
     SELECT id
     FROM jobs
-    WHERE lane = $1 AND state = 'parked' AND coalesce(group_key, '') = $2 AND id < $3
+    WHERE lane = $1 AND state = 'pending' AND coalesce(group_key, '') = $2 AND id < $3
     LIMIT $4
 ) AS ahead;
 
@@ -40,11 +40,11 @@ FROM (
 
 -- name: ahead_admitted
 -- The same for a fair queue, which is claimed pass by pass.
-SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND (turn, id) < ($5, $3)))
+SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND (admission, id) < ($5, $3)))
 FROM (
-    SELECT priority, turn, id
+    SELECT priority, admission, id
     FROM jobs
-    WHERE lane = $1 AND state = 'ready' AND turn IS NOT NULL
-    ORDER BY priority DESC, turn, id
+    WHERE lane = $1 AND state = 'ready' AND admission IS NOT NULL
+    ORDER BY priority DESC, admission, id
     LIMIT $4
 ) AS head;

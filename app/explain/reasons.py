@@ -7,12 +7,13 @@ from uuid import UUID
 from app.concurrency import store as concurrency
 from app.concurrency.queue_limits import QueueLimits
 from app.db.infrastructure import Infrastructure
+from app.events import FINISHED
 from app.explain import store
 from app.explain.schemas import Explanation, Reason
 from app.explain.store import MAX_COUNTED, WaitingFacts
 from app.http.schema_types import UNSET, unset_if_none
-from app.jobs.reader import FINISHED, JobReader
-from app.jobs.store import JobRow, public_state
+from app.jobs.reader import JobReader
+from app.jobs.rows import JobRow, public_state
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import Queue, QueueCache
 from app.workers import store as workers
@@ -24,6 +25,7 @@ POLLED_WITHIN = timedelta(minutes=5)
 class JobExplainer:
     def __init__(
         self,
+        *,
         infra: Infrastructure,
         queues: QueueCache,
         reader: JobReader,
@@ -35,7 +37,7 @@ class JobExplainer:
         self._reader = reader
         self._poll_history = poll_history
         self._pollers = pollers
-        self._limits = QueueLimits(infra)
+        self._limits = QueueLimits(infra=infra)
 
     async def explain(self, job_id: UUID) -> Explanation:
         await self._infra.config_versions.ensure_fresh()
@@ -58,8 +60,8 @@ class JobExplainer:
 
     async def _reasons(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         if row.state == "blocked":
-            detail = f"waits for {_count(len(facts.awaits or []), 'job')}"
-            yield Reason(code="waiting_for_jobs", detail=detail, job_ids=unset_if_none(facts.awaits))
+            detail = f"waits for {_count(len(facts.waiting_for or []), 'job')}"
+            yield Reason(code="waiting_for_jobs", detail=detail, job_ids=unset_if_none(facts.waiting_for))
         if row.state == "scheduled":
             yield Reason(
                 code="not_due",
@@ -75,7 +77,7 @@ class JobExplainer:
                 since=unset_if_none(queue.row.paused_at),
                 reason=unset_if_none(paused_reason),
             )
-        if row.state in ("ready", "parked"):
+        if row.state in ("ready", "pending"):
             async for reason in self._reasons_of_group(row, queue, facts):
                 yield reason
             async for reason in self._reasons_of_queue(row, queue, facts):
@@ -91,11 +93,11 @@ class JobExplainer:
     async def _reasons_of_group(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         group = row.group_key or ""
         cooldown = (await concurrency.cooldowns_of(self._infra.reads, row.lane, [group])).get(group)
-        if cooldown is not None and facts.turn is None:
+        if cooldown is not None and facts.admission is None:
             detail = f"group {group} is cooling down until {_format_time(cooldown.until)}; then one job is tried first"
-            probe = UNSET if cooldown.probe is None else [cooldown.probe]
+            probe = UNSET if cooldown.probe_job_id is None else [cooldown.probe_job_id]
             yield Reason(code="group_at_rest", detail=detail, until=cooldown.until, group=group, job_ids=probe)
-        if row.state != "parked" or cooldown is not None:
+        if row.state != "pending" or cooldown is not None:
             return
         ahead = await store.ahead_in_group(self._infra.reads, row.id, group)
         admitted = await store.admitted_of_group(self._infra.reads, row.lane, group)
@@ -130,8 +132,8 @@ class JobExplainer:
             yield Reason(code="jobs_ahead", detail=detail, ahead=ahead)
 
     async def _count_ahead(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> int:
-        if queue.fair and facts.turn is not None:
-            return await store.ahead_admitted(self._infra.reads, row.id, facts.priority, facts.turn)
+        if queue.fair and facts.admission is not None:
+            return await store.ahead_admitted(self._infra.reads, row.id, facts.priority, facts.admission)
         return await store.ahead_in_queue(self._infra.reads, row.id, facts.priority)
 
 

@@ -14,11 +14,11 @@ MAX_LISTED = 20  # ids that `admitted_of_group` returns at most
 
 
 class WaitingFacts(NamedTuple):
-    """`turn`: the number of the admission. `awaits`: the parents that have not finished."""
+    """`admission`: its number. `waiting_for`: the parents that have not finished."""
 
     priority: int
-    turn: int | None
-    awaits: list[UUID] | None
+    admission: int | None
+    waiting_for: list[UUID] | None
 
 
 async def waiting_facts(db: Executor, job_id: UUID) -> WaitingFacts | None:
@@ -40,6 +40,6 @@ async def ahead_in_queue(db: Executor, job_id: UUID, priority: int) -> int:
     return ahead
 
 
-async def ahead_admitted(db: Executor, job_id: UUID, priority: int, turn: int) -> int:
-    ahead: int = await db.value(SQL.ahead_admitted, lane_of(job_id), priority, job_id, MAX_COUNTED, turn)
+async def ahead_admitted(db: Executor, job_id: UUID, priority: int, admission: int) -> int:
+    ahead: int = await db.value(SQL.ahead_admitted, lane_of(job_id), priority, job_id, MAX_COUNTED, admission)
     return ahead

@@ -1,24 +1,16 @@
-"""How a route gets a service: `Annotated[EnqueueService, service(EnqueueService)]`."""
+"""How a route gets a service: `Annotated[EnqueueService, service("enqueuer")]`."""
 
-from typing import Any, TypeVar
+from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 
 from app.http.complete_request import resolver
 
-T = TypeVar("T")
 
+def service(name: str) -> Any:
+    """A dependency: the service that has this name in `app.broker.Broker`."""
 
-def service(kind: type[T]) -> Any:
-    """A dependency: the service of this class that `create_app` has installed."""
-
-    def get(request: Request) -> T:
-        found: T = request.app.state.services[kind]
-        return found
+    def get(request: Request) -> object:
+        return getattr(request.app.state.broker, name)
 
     return resolver(get)
-
-
-def install_services(app: FastAPI, *services: object) -> None:
-    """Makes the services available to `service`, one of each class."""
-    app.state.services = {type(service): service for service in services}

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from app.errors import Problem
-from app.http.dependencies import service
+from app.http.complete_request import resolver
 from app.http.operation import KEY_PROBLEMS, PUBLIC, READ, operation, problems, require_key
 from app.http.request_body import json_response
 from app.http.schema_types import Int32, ResponseModel
@@ -95,7 +95,12 @@ async def _run_check(name: str, check: HealthCheck) -> Check:
         return Check(name=name, ok=False, detail=f"no response within {CHECK_SECONDS} s")
 
 
-HealthDep = Annotated[Health, service(Health)]
+def _health(request: Request) -> Health:
+    health: Health = request.app.state.health
+    return health
+
+
+HealthDep = Annotated[Health, resolver(_health)]
 
 
 @router.get("/livez", **operation(Alive, scopes=PUBLIC))

@@ -64,7 +64,7 @@ def _retry_policy(policy: TypeRetry) -> RetryPolicy | UnsetType:
 class JobTypeCache:
     """All job types, reloaded whenever the configuration version `policies` changes."""
 
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
         self._by_name: dict[str, JobType] = {}
         # Otherwise a slow read could overwrite the result of a newer one.

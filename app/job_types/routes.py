@@ -17,7 +17,7 @@ from app.job_types.service import JobTypeService
 
 router = APIRouter(tags=["job_types"])
 
-JobTypeServiceDep = Annotated[JobTypeService, service(JobTypeService)]
+JobTypeServiceDep = Annotated[JobTypeService, service("job_types")]
 EditedType = Annotated[EditedBody[JobTypeConfig], edited_body(JobTypeConfig, JobType, advancing=["updated_at"])]
 TypeName = Annotated[NameParameter, Path()]
 

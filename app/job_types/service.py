@@ -17,7 +17,7 @@ from app.job_types.store import JobTypeRow
 
 
 class JobTypeService:
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
 
     async def page(self, page: PageParams) -> EncodedPage[JobType]:

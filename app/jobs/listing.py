@@ -19,8 +19,8 @@ from app.db.pool import Executor
 from app.db.sqlalchemy_queries import compile_query
 from app.db.tables import dead_letters, finished_jobs, jobs
 from app.http.schema_types import UNSET
+from app.jobs.rows import JobRow
 from app.jobs.schemas import JobFilter, JobState, Order
-from app.jobs.store import JobRow
 
 Query: TypeAlias = sa.Select[*tuple[Any, ...]]
 OrderBy: TypeAlias = Callable[[sa.FromClause], Sequence[sa.ColumnElement[Any]]]
@@ -34,7 +34,7 @@ _TABLE_OF = {
     JobState.CANCELLED: finished_jobs,
     JobState.DEAD: dead_letters,
 }
-_STORED_AS = {JobState.READY: ("ready", "parked")}
+_STORED_AS = {JobState.READY: ("ready", "pending")}
 ALL_TABLES: Sequence[sa.Table] = (jobs, finished_jobs, dead_letters)
 _RENAMED: dict[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
     dead_letters: {

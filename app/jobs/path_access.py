@@ -21,7 +21,7 @@ SELF_CHECKED = ("schedules", "job-types")
 
 
 class PathAccess:
-    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
         self._infra = infra
         self._queues = queues
 

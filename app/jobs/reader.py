@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -20,29 +20,28 @@ import msgspec
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import lanes_of
 from app.errors import NotFound, ValidationFailed
+from app.events import FINISHED, EventBus, JobsMoved
 from app.http.authorization import Access
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.http.schema_types import Instant, value_or
 from app.jobs import store
 from app.jobs.listing import JobPage, list_jobs
+from app.jobs.rows import JobRow
 from app.jobs.schemas import Attempt, Job, JobFilter, Order
-from app.jobs.signals import Signals
-from app.jobs.store import JobRow
 from app.queues.cache import QueueCache
 from app.server.client import Client
 
-FINISHED = ("completed", "dead", "cancelled")
 _FAR_AHEAD = datetime.max.replace(tzinfo=UTC)
 CHECK_SECONDS = 0.5  # polling interval, for jobs that another process finishes
 
 
 class JobReader:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus) -> None:
         self._infra = infra
         self._queues = queues
         self._waiters: dict[UUID, list[asyncio.Event]] = {}
         self._draining = False
-        signals.on_finished = self._wake_waiters
+        events.subscribe_moved(FINISHED, self._on_finished)
 
     async def find(self, job_id: UUID) -> JobRow:
         row = await store.find(self._infra.db, job_id, self._infra.retention_now())
@@ -130,10 +129,10 @@ class JobReader:
             for event in events:
                 event.set()
 
-    def _wake_waiters(self, job_ids: Iterable[UUID]) -> None:
-        for job_id in job_ids if self._waiters else ():
-            for event in self._waiters.get(job_id, ()):
-                event.set()
+    def _on_finished(self, event: JobsMoved) -> None:
+        for job in event.jobs if self._waiters else ():
+            for waiter in self._waiters.get(job.id, ()):
+                waiter.set()
 
     def _remove_waiter(self, job_id: UUID, event: asyncio.Event) -> None:
         events = self._waiters[job_id]

@@ -1,4 +1,4 @@
-"""HTTP routes of jobs: enqueue, read, list, update, cancel."""
+"""HTTP routes of jobs: read, list, update, cancel."""
 
 from typing import Annotated
 from uuid import UUID
@@ -6,61 +6,37 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.enqueue.service import EnqueueService
 from app.errors import (
-    BatchTooLarge,
-    DuplicateJob,
-    IdempotencyKeyInUse,
-    IdempotencyKeyReused,
     MalformedJson,
     NotFound,
     PayloadTooLarge,
-    QueueFull,
-    QueueLimit,
     ValidationFailed,
     WrongState,
 )
 from app.http.authentication import AccessDep
 from app.http.dependencies import service
-from app.http.fast_routes import fast_route
-from app.http.headers import IdempotencyKey, request_id, trace_context
-from app.http.operation import ENQUEUE, ENQUEUE_OR_MANAGE, MANAGE, READ, operation
+from app.http.operation import ENQUEUE_OR_MANAGE, MANAGE, READ, operation
 from app.http.pagination import Page, PageParams
 from app.http.request_body import NoBody, body, json_response
 from app.http.schema_types import NameParameter, unset_if_none, value_or
 from app.jobs.reader import JobReader
 from app.jobs.schemas import (
     AttemptList,
-    BatchAnswer,
     CancelAnswer,
     CancelJob,
     CancelJobs,
     Job,
-    JobBatch,
-    JobCreate,
     JobFilter,
     JobList,
     JobPatch,
     JobState,
     Order,
     QueryInstant,
-    UnreadBatch,
 )
 from app.jobs.updater import JobUpdater
 from app.server.client import get_client
 
 router = APIRouter(tags=["jobs"])
-
-_ENQUEUE = (
-    MalformedJson,
-    IdempotencyKeyInUse,
-    DuplicateJob,
-    PayloadTooLarge,
-    ValidationFailed,
-    IdempotencyKeyReused,
-    QueueLimit,
-    QueueFull,
-)
 
 
 class JobQuery(PageParams):
@@ -98,78 +74,9 @@ class WaitQuery(BaseModel):
     )
 
 
-@fast_route(
-    router,
-    "/jobs",
-    **operation(
-        Job,
-        *_ENQUEUE,
-        body=JobCreate,
-        status=201,
-        other_responses={
-            200: (
-                "A job with this unique key already exists (`Job-Duplicate: true`). With `replace` it was updated.",
-                Job,
-            )
-        },
-        scopes=ENQUEUE,
-    ),
-)
-async def enqueue_job(
-    request: Request,
-    job: Annotated[JobCreate, body(JobCreate)],
-    enqueuer: Annotated[EnqueueService, service(EnqueueService)],
-    access: AccessDep,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
-    """Stores a job durably and returns it.
-
-    If the response is lost, retry with the same `Idempotency-Key`: you get the job of the first
-    call, as it is now.
-    """
-    stored, duplicate = await enqueuer.enqueue(job, trace_context(request), idempotency_key, access)
-    location = {"Location": f"/jobs/{stored.id}"}
-    return (
-        json_response(stored, headers={**location, "Job-Duplicate": "true"})
-        if duplicate
-        else json_response(stored, status=201, headers=location)
-    )
-
-
-@fast_route(
-    router,
-    "/jobs/batch",
-    **operation(
-        BatchAnswer,
-        BatchTooLarge,
-        *_ENQUEUE,
-        body=JobBatch,
-        status=201,
-        other_responses={207: ("`atomic: false`: the result of each job.", BatchAnswer)},
-        scopes=ENQUEUE,
-    ),
-)
-async def enqueue_jobs(
-    request: Request,
-    batch: Annotated[UnreadBatch, body(UnreadBatch, limit="max_batch_bytes")],
-    enqueuer: Annotated[EnqueueService, service(EnqueueService)],
-    access: AccessDep,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
-    """Stores up to 1000 jobs. By default all or nothing: one invalid job, and the response is 422.
-
-    The 422 points at each invalid job. With `atomic: false` the valid jobs are stored (207), and
-    the result of each invalid job has its problem.
-    """
-    result = await enqueuer.enqueue_batch(
-        batch, trace_context(request), idempotency_key, request_id(request.scope), access
-    )
-    return json_response(result, status=201 if value_or(batch.atomic, True) else 207)
-
-
 @router.get("/jobs", **operation(JobList, ValidationFailed, scopes=READ))
 async def list_jobs(
-    reader: Annotated[JobReader, service(JobReader)], query: Annotated[JobQuery, Query()], access: AccessDep
+    reader: Annotated[JobReader, service("reader")], query: Annotated[JobQuery, Query()], access: AccessDep
 ) -> Response:
     """Lists jobs of every state, newest first, with filters and page by page.
 
@@ -182,7 +89,7 @@ async def list_jobs(
 @router.post("/jobs/cancel", **operation(CancelAnswer, MalformedJson, ValidationFailed, body=CancelJobs, scopes=MANAGE))
 async def cancel_jobs(
     request: Annotated[CancelJobs, body(CancelJobs)],
-    updater: Annotated[JobUpdater, service(JobUpdater)],
+    updater: Annotated[JobUpdater, service("updater")],
     access: AccessDep,
 ) -> Response:
     """Cancels jobs by ids or by filter. Asks the workers of running jobs to stop.
@@ -197,7 +104,7 @@ async def cancel_jobs(
 async def get_job(
     request: Request,
     job_id: UUID,
-    reader: Annotated[JobReader, service(JobReader)],
+    reader: Annotated[JobReader, service("reader")],
     query: Annotated[WaitQuery, Query()],
     access: AccessDep,
 ) -> Response:
@@ -224,7 +131,7 @@ async def get_job(
     ),
 )
 async def update_job(
-    job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], updater: Annotated[JobUpdater, service(JobUpdater)]
+    job_id: UUID, patch: Annotated[JobPatch, body(JobPatch)], updater: Annotated[JobUpdater, service("updater")]
 ) -> Response:
     """Updates a job that is not running. Absent fields do not change."""
     return json_response(await updater.patch(job_id, patch))
@@ -244,7 +151,7 @@ async def update_job(
     ),
 )
 async def cancel_job(
-    job_id: UUID, updater: Annotated[JobUpdater, service(JobUpdater)], request: Annotated[CancelJob, body(CancelJob)]
+    job_id: UUID, updater: Annotated[JobUpdater, service("updater")], request: Annotated[CancelJob, body(CancelJob)]
 ) -> Response:
     """Cancels a waiting job (200), or asks the worker of a running job to stop (202).
 
@@ -255,12 +162,12 @@ async def cancel_job(
 
 
 @router.post("/jobs/{job_id}/run-now", **operation(Job, NotFound, WrongState, scopes=ENQUEUE_OR_MANAGE))
-async def run_job_now(job_id: UUID, updater: Annotated[JobUpdater, service(JobUpdater)], _: NoBody) -> Response:
+async def run_job_now(job_id: UUID, updater: Annotated[JobUpdater, service("updater")], _: NoBody) -> Response:
     """Makes a scheduled job ready immediately."""
     return json_response(await updater.run_now(job_id))
 
 
 @router.get("/jobs/{job_id}/attempts", **operation(AttemptList, NotFound, ValidationFailed, scopes=READ))
-async def list_attempts(job_id: UUID, reader: Annotated[JobReader, service(JobReader)], page: Page) -> Response:
+async def list_attempts(job_id: UUID, reader: Annotated[JobReader, service("reader")], page: Page) -> Response:
     """Lists the attempts of a job, oldest first."""
     return (await reader.attempts(job_id, page)).response()

@@ -6,17 +6,17 @@ from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane, lane_of
-from app.enqueue import defaults
 from app.errors import NotFound, ValidationFailed, WrongState, raise_for_faults
+from app.events import FINISHED, EventBus
 from app.http.authorization import Access
 from app.http.request_body import check_user_data
 from app.http.schema_types import raw_to_text, to_json_text, value_or
 from app.jobs import store
 from app.jobs.bulk_filter import bulk_filter
 from app.jobs.listing import matching_ids
-from app.jobs.reader import FINISHED, JobReader
+from app.jobs.reader import JobReader
 from app.jobs.schemas import CancelAnswer, CancelJobs, Job, JobFilter, JobPatch
-from app.jobs.signals import Move, Signals
+from app.jobs.validation import instant_fault, metadata_fault
 from app.log import log
 from app.queues.cache import QueueCache
 
@@ -27,18 +27,18 @@ CANCEL_TRIES = 3
 
 
 class JobUpdater:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals, reader: JobReader) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus, reader: JobReader) -> None:
         self._infra = infra
         self._queues = queues
-        self._signals = signals
+        self._events = events
         self._reader = reader
 
     async def patch(self, job_id: UUID, patch: JobPatch) -> Job:
         now = self._infra.now()
         check_user_data(patch.payload, self._infra.settings.max_payload_bytes, "/payload")
         run_at = value_or(patch.run_at, None)
-        too_far = None if run_at is None else defaults.instant_fault(run_at, self._infra.settings, now, "/run_at")
-        raise_for_faults([too_far, defaults.metadata_fault(patch.metadata, "")])
+        too_far = None if run_at is None else instant_fault(run_at, self._infra.settings, now, "/run_at")
+        raise_for_faults([too_far, metadata_fault(patch.metadata, "")])
         values = (
             value_or(patch.priority, None),
             run_at,
@@ -53,10 +53,7 @@ class JobUpdater:
         )
         if updated is None:
             raise WrongState(job_id, (await self._reader.find(job_id)).state)
-        self._signals.back(lane, job_id)  # a new priority moves the job within the lane
-        if run_at is not None:
-            self._signals.moved(lane, [Move(*updated, run_at)], since=job_id)
-            self._signals.left(lane, [updated.group_key])
+        self._events.publish_moved(lane, [updated])
         return await self._reader.get(job_id)
 
     async def run_now(self, job_id: UUID) -> Job:
@@ -67,7 +64,7 @@ class JobUpdater:
         if updated is None and job.state != "ready":
             raise WrongState(job_id, job.state)
         if updated is not None:
-            self._signals.moved(lane, [Move(*updated)], since=job_id)
+            self._events.publish_moved(lane, [updated])
         return job
 
     async def _existing_lane(self, job_id: UUID) -> int:
@@ -136,13 +133,10 @@ class JobUpdater:
             remaining = await self._live(set(remaining) - requested.keys() - set(cancelled))
             if not remaining:
                 break
-        self._signals.finished(cancelled)
         return cancelled, requested
 
     async def _cancel_waiting(self, lane: int, ids: Sequence[UUID], now: datetime) -> list[UUID]:
         kept = self._queues.retention(lane, now)
         rows = await store.cancel_waiting(self._infra.db, lane, ids, now=now, kept=kept, reason="cancelled_by_user")
-        self._signals.left(lane, {row.group_key for row in rows})
-        if any(row.awaited for row in rows):
-            self._signals.ended()
+        self._events.publish_moved(lane, rows)
         return [row.id for row in rows]

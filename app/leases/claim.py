@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -13,11 +13,12 @@ from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.errors import DatabaseUnavailable
-from app.jobs.signals import Signals
+from app.events import EventBus, QueueReady
+from app.jobs.rows import ClaimedRow
 from app.leases import store
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.low_water_marks import LowWaterMarks
-from app.leases.store import ClaimedRow, ClaimParams, LanePolicy, PollSlice
+from app.leases.store import ClaimParams, LanePolicy, PollSlice
 from app.locks import store as keys
 from app.queues.cache import Queue, QueueCache
 
@@ -60,21 +61,23 @@ async def claim_unlocked_lanes_first(
 
 class ClaimService:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, signals: Signals, durations: DurationHistogram
+        self,
+        *,
+        infra: Infrastructure,
+        queues: QueueCache,
+        events: EventBus,
+        limits: QueueLimits,
+        low_water_marks: LowWaterMarks,
+        durations: DurationHistogram,
     ) -> None:
         self._infra = infra
         self._queues = queues
-        self._signals = signals
+        self._events = events
+        self._limits = limits
+        self._low_water_marks = low_water_marks
         self._durations = durations
-        self._limits = QueueLimits(infra)
-        self.low_water_marks = LowWaterMarks(infra.db)
-        signals.on_back = self.low_water_marks.lower
         self._batcher = Batcher("claim", self._claim_batch, infra.settings.acquire_timeout_seconds, attrgetter("limit"))
-        self._alarms: dict[str, asyncio.TimerHandle] = {}
-        self.on_rate_refilled: Callable[[str], None] = lambda _queue: None
-        self.on_claimed: Callable[[int, Iterable[tuple[str | None, int | None]]], None] = lambda _lane, _admissions: (
-            None
-        )
+        self._alarms: dict[int, asyncio.TimerHandle] = {}
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
         """The queues that are not paused, with their current configuration."""
@@ -155,12 +158,12 @@ class ClaimService:
     ) -> ClaimResult:
         policy = LanePolicy(self._queues.held_groups(lane), fair=queue.fair)
         if transaction is not None:
-            rows = await self.low_water_marks.claim(transaction, lane, limit, params, policy, self._infra.now())
+            rows = await self._low_water_marks.claim(transaction, lane, limit, params, policy, self._infra.now())
             return ClaimResult(rows)
         if policy == LanePolicy() and params.is_batchable:
             return ClaimResult(await self._batcher.add(lane, ClaimCall(limit, params)))
         async with self._infra.db.autocommit() as connection:
-            rows = await self.low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
+            rows = await self._low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
             return ClaimResult(rows)
 
     async def _claim_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
@@ -174,7 +177,7 @@ class ClaimService:
         slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]
         params = connected[0].params._replace(poll_slices=slices)
         async with self._infra.db.autocommit() as connection:
-            rows = await self.low_water_marks.claim(
+            rows = await self._low_water_marks.claim(
                 connection, lane, sum(call.limit for call in connected), params, LanePolicy(), self._infra.now()
             )
         claimed: dict[int, list[ClaimedRow]] = {id(call): [] for call in calls}
@@ -205,45 +208,38 @@ class ClaimService:
                 fair=queue.fair,
                 uses_slot=True if queue.max_running is not None else None,
             )
-            rows = await self.low_water_marks.claim(db, lane, allowance.limit, params, policy, allowance.now)
+            rows = await self._low_water_marks.claim(db, lane, allowance.limit, params, policy, allowance.now)
             await self._limits.record(db, queue, lane, len(rows), allowance.now)
         if allowance.retry_at is not None and len(rows) == allowance.limit < limit:
             # A waiting poller, or the next to arrive, then gets the jobs that the rate allows.
-            self._wake_at(queue.name, allowance.retry_at)
+            self._wake_at(queue.id, allowance.retry_at)
         return ClaimResult(rows, allowance.retry_at if allowance.limit == 0 else None)
 
-    def _wake_at(self, queue: str, instant: datetime) -> None:
+    def _wake_at(self, queue_id: int, instant: datetime) -> None:
         """Sets an alarm: one per queue and process, however many pollers have claimed.
 
         The earliest counts.
         """
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, (instant - self._infra.now()) / timedelta(seconds=1))
-        current = self._alarms.get(queue)
+        current = self._alarms.get(queue_id)
         if current is not None and current.when() <= when:
             return
         if current is not None:
             current.cancel()
-        self._alarms[queue] = loop.call_at(when, self._wake, queue)
+        self._alarms[queue_id] = loop.call_at(when, self._wake, queue_id)
 
-    def _wake(self, queue: str) -> None:
-        self._alarms.pop(queue, None)
-        self.on_rate_refilled(queue)
+    def _wake(self, queue_id: int) -> None:
+        self._alarms.pop(queue_id, None)
+        self._events.publish(QueueReady(queue_id))
 
     def record_claimed(self, rows: Sequence[ClaimedRow]) -> None:
-        """Counts claimed jobs and their wait times, and publishes which groups they came from."""
+        """Counts claimed jobs and their wait times, and publishes them."""
         self._infra.metrics.claimed.inc(len(rows))
         for lane in {row.lane for row in rows}:
             claimed = [row for row in rows if row.lane == lane]
             self._durations.record(lane, "wait", [row.waited for row in claimed if row.waited is not None])
-            queue = self._queues.by_lane(lane)
-            if queue.fair:
-                self.on_claimed(lane, [(row.group_key, row.turn) for row in claimed])
-                # More jobs of these groups can be admitted; with a limit only when jobs have ended.
-                self._signals.left(
-                    lane,
-                    [row.group_key for row in claimed if queue.max_running_per_group is None or row.group_key is None],
-                )
+            self._events.publish_moved(lane, claimed)
 
 
 def may_be_truncated(rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:

@@ -7,12 +7,12 @@ from uuid import UUID
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane, lane_of
 from app.db.pool import uses_reserved_connections
-from app.enqueue.defaults import lease_fault
 from app.errors import BatchTooLarge, Fault, LeaseLost, NotFound, raise_for_faults
 from app.http.authorization import Access
 from app.http.request_body import check_user_data
 from app.http.schema_types import raw_to_text, to_json_text, value_or
-from app.jobs.store import public_state
+from app.jobs.rows import public_state
+from app.jobs.validation import lease_fault
 from app.leases import store
 from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
@@ -30,7 +30,7 @@ HEARTBEATS_PER_LEASE = 3  # so that one lost heartbeat does not cost the lease
 
 class HeartbeatService:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, settlements: SettlementService, workers: WorkerRegistry
+        self, *, infra: Infrastructure, queues: QueueCache, settlements: SettlementService, workers: WorkerRegistry
     ) -> None:
         self._infra = infra
         self._queues = queues
@@ -124,7 +124,7 @@ class HeartbeatService:
         rows = await store.leases_of_worker(self._infra.db, worker_id, received_at - RECONCILE_AFTER)
         visible = await self._queues.visible_to((row["id"] for row in rows), access)
         unreported = [row for row in rows if row["id"] in visible and (row["id"], row["lease_token"]) not in listed]
-        first_time = [row for row in unreported if row["missing_since"] is None]
+        first_time = [row for row in unreported if row["unreported_since"] is None]
         for lane, new_rows in group_by_lane(first_time, lambda row: row["id"]).items():
             await store.mark_unreported(
                 self._infra.db,
@@ -136,7 +136,7 @@ class HeartbeatService:
         lease_ends = [
             LeaseEnd(row["id"], row["lease_token"], "reconcile")
             for row in unreported
-            if row["missing_since"] is not None
+            if row["unreported_since"] is not None
         ]
         released = await self._settlements.end_leases(lease_ends)
         self._infra.metrics.reconciled.inc(len(released))

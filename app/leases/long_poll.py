@@ -37,16 +37,17 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import KEY_LANES, caller_lock_id, digest, group_by_lane, lane_of_key
 from app.db.pool import Executor, retry_after_deadlock
 from app.dependencies import store as dependencies
-from app.enqueue.defaults import lease_fault
 from app.errors import Fault, RateLimited, raise_for_faults
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, RequestModel, raw_or_unset, value_or
+from app.jobs.rows import ClaimedRow
+from app.jobs.validation import lease_fault
 from app.leases import store
 from app.leases.claim import ClaimResult, ClaimService, claim_unlocked_lanes_first, may_be_truncated
 from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
 from app.leases.settle import SettlementService
-from app.leases.store import ClaimedRow, ClaimParams
+from app.leases.store import ClaimParams
 from app.leases.to_response import to_response
 from app.locks import store as keys
 from app.matching.pollers import Poller, PollerRegistry, WakeUp
@@ -95,6 +96,7 @@ class _NothingClaimed(Exception):
 class LongPoll:
     def __init__(
         self,
+        *,
         infra: Infrastructure,
         queues: QueueCache,
         pollers: PollerRegistry,
@@ -110,8 +112,6 @@ class LongPoll:
         self._workers = workers
         self._poll_history = poll_history
         self._claims = claims
-        claims.on_rate_refilled = lambda queue: pollers.wake(queue, [None])
-        claims.on_claimed = settlements.record_passes
 
     async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
         names = list(dict.fromkeys(value_or(request.queues, ["default"])))
@@ -227,7 +227,7 @@ class LongPoll:
             max_bytes=self._infra.settings.max_batch_bytes,
             allow_one_oversized=True,
             job_types=value_or(request.job_types, None),
-            held_by=context.access.caller if context.access.max_leases is not None else None,
+            quota_owner=context.access.caller if context.access.max_leases is not None else None,
             client=client,
         )
         limit = value_or(request.max_jobs, 1)

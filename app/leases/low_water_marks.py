@@ -33,8 +33,11 @@ from uuid import UUID
 import msgspec
 
 from app.db.pool import Database, Executor
+from app.events import EventBus, JobsMoved
+from app.jobs.rows import ClaimedRow
 from app.leases import store
-from app.leases.store import LAST, NIL, ClaimedRow, ClaimParams, LanePolicy, ScanRange
+from app.leases.store import LAST, NIL, ClaimParams, LanePolicy, ScanRange
+from app.periodic_service import PeriodicService
 
 SCAN_SECONDS = 0.25
 EXPENSIVE_BUFFERS = 200  # without dead entries a scan takes about five buffers for each priority
@@ -120,12 +123,14 @@ class LaneMarks:
                 self._marks[priority] = min(_id_before(job_id), scan.upper_bound)
 
 
-class LowWaterMarks:
-    def __init__(self, db: Database, expensive_buffers: int | None = None) -> None:
+class LowWaterMarks(PeriodicService):
+    def __init__(self, *, db: Database, events: EventBus, expensive_buffers: int | None = None) -> None:
+        super().__init__()
         self._db = db
         self._expensive_buffers = EXPENSIVE_BUFFERS if expensive_buffers is None else expensive_buffers
         self._lanes: dict[int, LaneMarks] = {}
         self._pause_until = 0.0
+        events.subscribe_moved(["ready"], self._on_ready)
 
     async def claim(
         self, db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy, now: datetime
@@ -152,10 +157,10 @@ class LowWaterMarks:
                 del self._lanes[next(iter(self._lanes))]
         return marks
 
-    def lower(self, lane: int, since: UUID | None) -> None:
-        """Jobs of this lane have become ready: ids from `since` on; any id if it is None."""
-        if lane in self._lanes:
-            self._lanes[lane].lower(_id_before(since or NIL))
+    def _on_ready(self, event: JobsMoved) -> None:
+        """The jobs are in the order of their ids."""
+        if event.lane in self._lanes:
+            self._lanes[event.lane].lower(_id_before(event.jobs[0].id))
 
     async def run_once(self) -> None:
         """Scans off the path of claims, and pauses for longer when scans take long."""

@@ -55,14 +55,14 @@ class RetryDecision(NamedTuple):
     """What the job becomes, and what it was at the time of the decision.
 
     The statement matches only a job that still is as it was: `was` is its state, `lease` its
-    lease_expires_at, `missing` its missing_since. `entry` is the attempt record.
+    lease_expires_at. `entry` is the attempt record.
     """
 
     id: UUID
     token: UUID
     was: str
     lease: datetime | None
-    missing: datetime | None
+    unreported_since: datetime | None
     next_state: str
     reason: str | None
     settled_as: str | None
@@ -82,7 +82,7 @@ class RetryDecision(NamedTuple):
             self.token,
             self.was,
             self.lease,
-            self.missing,
+            self.unreported_since,
             self.reason,
             self.settled_as,
             self.attempt,
@@ -101,7 +101,7 @@ class RetryDecision(NamedTuple):
             self.token,
             self.was,
             self.lease,
-            self.missing,
+            self.unreported_since,
             self.settled_as,
             self.crashes,
             self.checkpoint,
@@ -123,7 +123,7 @@ def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime
         token=row.lease_token,
         was=row.state,
         lease=row.lease_expires_at if lease_end.outcome in ("expire", "timeout") else None,
-        missing=row.missing_since if lease_end.outcome == "reconcile" else None,
+        unreported_since=row.unreported_since if lease_end.outcome == "reconcile" else None,
         next_state="ready" if is_immediate else next_state,
         reason=None if is_immediate else reason,
         settled_as=_settled_as(lease_end.outcome, is_immediate=is_immediate),

@@ -37,14 +37,14 @@ from app.server.client import get_client
 router = APIRouter(tags=["leases"])
 
 _INVALID_BODY = (MalformedJson, PayloadTooLarge, ValidationFailed)
-SettlementServiceDep = Annotated[SettlementService, service(SettlementService)]
+SettlementServiceDep = Annotated[SettlementService, service("settlements")]
 
 
 @fast_route(router, "/claim", **operation(ClaimAnswer, BatchTooLarge, *_INVALID_BODY, body=ClaimJobs, scopes=WORK))
 async def claim_jobs(
     request: Request,
     claim: Annotated[ClaimJobs, body(ClaimJobs, limit="max_batch_bytes", allow_nul=True)],
-    long_poll: Annotated[LongPoll, service(LongPoll)],
+    long_poll: Annotated[LongPoll, service("long_poll")],
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -63,7 +63,7 @@ async def claim_jobs(
 )
 async def heartbeat_leases(
     heartbeat: Annotated[Heartbeat, body(Heartbeat, limit="max_batch_bytes")],
-    heartbeats: Annotated[HeartbeatService, service(HeartbeatService)],
+    heartbeats: Annotated[HeartbeatService, service("heartbeats")],
     access: AccessDep,
 ) -> Response:
     """Extends many leases and reports which are lost or should be cancelled.
@@ -94,7 +94,7 @@ async def settle_jobs(
 async def heartbeat_job(
     job_id: UUID,
     heartbeat: Annotated[LeaseBeat, body(LeaseBeat)],
-    heartbeats: Annotated[HeartbeatService, service(HeartbeatService)],
+    heartbeats: Annotated[HeartbeatService, service("heartbeats")],
 ) -> Response:
     """Extends one lease and stores its progress and checkpoint."""
     return json_response(await heartbeats.extend_one(job_id, heartbeat))

@@ -25,11 +25,10 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane, lane_of
 from app.db.pool import Executor, for_each, retry_after_deadlock, uses_reserved_connections
 from app.errors import LeaseLost, NotFound
+from app.events import EventBus, JobsClaimable
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, raw_to_text, value_or
-from app.jobs.reader import FINISHED
-from app.jobs.signals import Signals
-from app.jobs.store import public_state
+from app.jobs.rows import public_state
 from app.leases import store
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.retry_decision import IMMEDIATE, TIMED_OUT, LeaseEnd, RetryDecision, decide, stored_error
@@ -51,15 +50,16 @@ DEADLINE_GRACE = timedelta(seconds=1)
 class SettlementService:
     def __init__(
         self,
+        *,
         infra: Infrastructure,
         queues: QueueCache,
-        signals: Signals,
+        events: EventBus,
         durations: DurationHistogram,
         group_scheduler: GroupScheduler,
     ) -> None:
         self._infra = infra
         self._queues = queues
-        self._signals = signals
+        self._events = events
         self._durations = durations
         self._group_scheduler = group_scheduler
         self._counters = {outcome: infra.metrics.settled.labels(outcome.value) for outcome in Outcome}
@@ -226,7 +226,7 @@ class SettlementService:
             if lease_end.outcome in ("return", "reconcile", "expire") and row.state != "running":
                 continue
             if (lease_end.outcome == "expire" and not is_expired) or (
-                lease_end.outcome == "reconcile" and row.missing_since is None
+                lease_end.outcome == "reconcile" and row.unreported_since is None
             ):
                 continue  # a heartbeat came first
             if (
@@ -262,23 +262,10 @@ class SettlementService:
             cooling_groups=self._queues.cooling_groups.get(lane),
         )
 
-    def record_passes(self, lane: int, admissions: Iterable[tuple[str | None, int | None]]) -> None:
-        """Jobs with these (group, admission) have started or ended."""
-        self._group_scheduler.record_passes(lane, admissions)
-
     def _publish(self, lane: int, rows: Sequence[SettledRow]) -> None:
-        if not rows:
-            return
-        self.record_passes(lane, ((row.group_key, row.turn) for row in rows))
-        requeued = [row for row in rows if row.state not in FINISHED]
-        if requeued:
-            self._signals.moved(lane, requeued, since=min(row.id for row in requeued))
-        self._signals.left(lane, {row.group_key for row in rows})
-        self._signals.finished(row.id for row in rows if row.state in FINISHED)
-        if any(row.awaited for row in rows):
-            self._signals.ended()
-        if self._queues.counts_leases(lane):
-            self._signals.ready(lane, [None] * len(rows))  # each has freed a concurrency slot
+        self._events.publish_moved(lane, rows)
+        if rows and self._queues.counts_leases(lane):
+            self._events.publish(JobsClaimable(lane, len(rows)))
 
     def _not_settled(self, item: Settlement, record: SettlementRecord | None) -> SettleResult:
         if record is None:

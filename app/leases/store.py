@@ -10,38 +10,13 @@ from asyncpg import Record
 
 from app.db.pool import Executor, to_columns
 from app.db.queries import load_queries
+from app.jobs.rows import ClaimedRow
 from app.server.client import Client
 
 SQL = load_queries(__file__)
 
 ENVELOPE_BYTES = 1024  # of a claimed job without its user data: names, timestamps, token
 MAX_ATTEMPT_RECORDS = 20  # because a job that retries for months must not grow forever
-
-
-class ClaimedRow(NamedTuple):
-    lane: int
-    id: UUID
-    job_type: str
-    payload: str
-    attempt: int
-    max_attempts: int
-    deliveries: int
-    lease_token: UUID
-    began: float  # when the lease began, in seconds since 1970
-    lasts: float  # length of the lease in seconds, unless a heartbeat extends it
-    waited: float | None  # seconds since run_at; None after a crash and in a replayed claim
-    priority: int
-    checkpoint: str | None
-    progress: str | None
-    group_key: str | None
-    tags: str | None
-    metadata: str | None
-    traceparent: str | None
-    tracestate: str | None
-    deadline_at: datetime | None
-    depends_on: list[UUID] | None
-    turn: int | None
-    share: int  # number of the poll slice that gets this job, counted from 1
 
 
 class LeaseRow(NamedTuple):
@@ -57,26 +32,26 @@ class LeaseRow(NamedTuple):
     lease_expires_at: datetime | None
     deadline_at: datetime | None
     cancel_requested_at: datetime | None
-    missing_since: datetime | None
+    unreported_since: datetime | None
     worker_id: str | None
     retry: str | None
 
 
 class SettledRow(NamedTuple):
-    """A job whose lease has ended.
+    """A job whose lease has ended: the columns of `MovedJobRow`, and two more.
 
-    `ran`: run time in seconds, if the job was completed. `turn`: the admission of the ended lease.
+    `ran`: run time in seconds, if the job was completed.
     """
 
     id: UUID
     state: str
-    attempt: int
-    run_at: datetime | None
-    ran: float | None
     job_type: str
     group_key: str | None
-    awaited: bool
-    turn: int | None
+    run_at: datetime | None
+    has_dependents: bool | None
+    admission: int | None
+    attempt: int
+    ran: float | None
 
 
 class SettlementRecord(NamedTuple):
@@ -116,14 +91,14 @@ class ClaimParams(NamedTuple):
     max_bytes: int
     allow_one_oversized: bool
     job_types: Sequence[str] | None
-    held_by: str | None = None
+    quota_owner: str | None = None
     poll_slices: Sequence[PollSlice] = ()
     client: Client | None = None
 
     @property
     def is_batchable(self) -> bool:
         """Whether the claim may share a statement with other claims."""
-        return self.job_types is None and self.held_by is None and self.allow_one_oversized
+        return self.job_types is None and self.quota_owner is None and self.allow_one_oversized
 
 
 class ScanRange(NamedTuple):
@@ -147,7 +122,7 @@ WHOLE_LANE = (ScanRange(HIGHEST_PRIORITY, LOWEST_PRIORITY, NIL, LAST),)
 class LanePolicy(NamedTuple):
     """How jobs of a lane are claimed.
 
-    held_groups   groups whose jobs need an admission (`parks` in jobs.sql)
+    held_groups   groups whose jobs need an admission (see jobs.sql)
     fair          whether admissions are the order
     uses_slot     whether leases count against max_running
     scan_ranges   where to read, in this order
@@ -175,7 +150,7 @@ async def claim(
     limits, worker_ids, lease_seconds = zip(*slices, strict=True)
     *ends, total = accumulate(limits)
     rows = await db.rows(
-        SQL.claim_in_turn if policy.fair else SQL.claim,
+        SQL.claim_admitted if policy.fair else SQL.claim,
         lane,
         total,
         worker_ids,
@@ -190,7 +165,7 @@ async def claim(
         params.allow_one_oversized,
         policy.held_groups,
         policy.uses_slot,
-        params.held_by,
+        params.quota_owner,
         *to_columns(policy.scan_ranges),
         [end + 1 for end in ends],
     )
@@ -202,7 +177,7 @@ def _by_age(row: ClaimedRow) -> tuple[int, UUID]:
 
 
 def _by_admission(row: ClaimedRow) -> tuple[int, int, UUID]:
-    return -row.priority, row.turn or 0, row.id
+    return -row.priority, row.admission or 0, row.id
 
 
 async def first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
@@ -249,14 +224,14 @@ async def requeue(
     held_groups: Sequence[str] | None,
     cooling_groups: Sequence[str] | None,
 ) -> list[SettledRow]:
-    return [
-        *map(
+    return sorted(
+        map(
             SettledRow._make,
             await db.rows(
                 SQL.requeue, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, strict, held_groups, cooling_groups
             ),
         )
-    ]
+    )
 
 
 async def move_to_dead_letters(

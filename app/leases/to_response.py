@@ -7,10 +7,10 @@ import msgspec
 from app.db.clock import datetime_from_epoch
 from app.db.lanes import created_at
 from app.http.schema_types import UNSET, Raw, unset_if_none
+from app.jobs.rows import ClaimedRow, metadata_of, public_state, tags_of
 from app.jobs.schemas import Progress
-from app.jobs.store import metadata_of, public_state, tags_of
 from app.leases.schemas import ClaimedJob, ParentResult, Settlement, SettleResult
-from app.leases.store import ClaimedRow, SettledRow, SettlementRecord
+from app.leases.store import SettledRow, SettlementRecord
 
 _progress = msgspec.json.Decoder(Progress)
 

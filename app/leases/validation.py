@@ -5,11 +5,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from app.enqueue.defaults import delay_fault
 from app.errors import BatchTooLarge, Fault, raise_for_faults
 from app.http import strict_json
 from app.http.request_body import check_user_data
 from app.http.schema_types import UNSET, Raw, raw_to_text
+from app.jobs.validation import delay_fault
 from app.leases.schemas import Outcome, Settlement
 from app.settings import Settings
 

@@ -1,5 +1,4 @@
--- Deduplication keys (table `keys`: idempotency keys, unique keys, claim keys) and lane locks
--- (table `gates`).
+-- Deduplication keys (idempotency keys, unique keys, claim keys) and lane locks.
 --
 -- Keys have 256 lanes of their own. The primary key makes concurrent transactions with one key wait
 -- for each other. Lock order: see leases.sql.
@@ -7,72 +6,72 @@
 -- name: acquire_idempotency_key
 -- Acquires a key by inserting it, or by replacing an expired one. Concurrent transactions with the
 -- same key wait here for each other's commit.
-INSERT INTO keys (lane, digest, fingerprint, answer, expires_at)
+INSERT INTO deduplication_keys (lane, digest, fingerprint, response, expires_at)
 VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (lane, digest) DO UPDATE
-SET fingerprint = excluded.fingerprint, answer = excluded.answer, expires_at = excluded.expires_at
-WHERE keys.expires_at <= $6
+SET fingerprint = excluded.fingerprint, response = excluded.response, expires_at = excluded.expires_at
+WHERE deduplication_keys.expires_at <= $6
 RETURNING digest;
 
 -- name: read_idempotency_key
-SELECT fingerprint, answer
-FROM keys
+SELECT fingerprint, response
+FROM deduplication_keys
 WHERE lane = $1 AND digest = $2;
 
 -- name: stored_response
-SELECT answer
-FROM keys
+SELECT response
+FROM deduplication_keys
 WHERE lane = $1 AND digest = $2;
 
 -- name: lock_claim_key
 -- Serializes the claims with one key: the row stays locked until the claim is committed.
-INSERT INTO keys (lane, digest, expires_at)
+INSERT INTO deduplication_keys (lane, digest, expires_at)
 VALUES ($1, $2, $3)
 ON CONFLICT (lane, digest) DO UPDATE
 SET expires_at = excluded.expires_at
-RETURNING answer;
+RETURNING response;
 
 -- name: write_claim_key
-UPDATE keys
-SET answer = $3
+UPDATE deduplication_keys
+SET response = $3
 WHERE lane = $1 AND digest = $2;
 
 -- name: lock_unique_keys
 -- fills: UniqueRow
 -- Serializes the enqueues with one unique key. Without a job_id the key is free.
-INSERT INTO keys (lane, digest, expires_at)
-SELECT $1, sent.digest, $3
-FROM unnest($2::uuid[]) AS sent (digest)
-ORDER BY sent.digest
+INSERT INTO deduplication_keys (lane, digest, expires_at)
+SELECT $1, input.digest, $3
+FROM unnest($2::uuid[]) AS input (digest)
+ORDER BY input.digest
 ON CONFLICT (lane, digest) DO UPDATE
 SET digest = excluded.digest
-RETURNING digest, job_id, answer, expires_at;
+RETURNING digest, job_id, response, expires_at;
 
 -- name: assign_unique_keys
 -- Sets the job that has the key, and for how long: a window of time, or the life of the job.
-UPDATE keys
-SET job_id = sent.job_id, answer = sent.held_for, expires_at = sent.expires_at
-FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[]) AS sent (digest, job_id, held_for, expires_at)
-WHERE keys.lane = $1 AND keys.digest = ANY($2::uuid[]) AND keys.digest = sent.digest;
+UPDATE deduplication_keys
+SET job_id = input.job_id, response = input.held_for, expires_at = input.expires_at
+FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[]) AS input (digest, job_id, held_for, expires_at)
+WHERE deduplication_keys.lane = $1 AND deduplication_keys.digest = ANY($2::uuid[]) AND deduplication_keys.digest = input.digest;
 
 -- name: expired_keys
 -- fills: ExpiredKey
--- Reads a range at the start of the index keys_expires_at. job_id is set if the key lasts as long
--- as its job.
-SELECT lane, digest, CASE WHEN answer = 'life' THEN job_id END AS job_id
-FROM keys
+-- Reads a range at the start of the index deduplication_keys_expires_at. job_id is set if the key
+-- lasts as long as its job.
+SELECT lane, digest, CASE WHEN response = 'life' THEN job_id END AS job_id
+FROM deduplication_keys
 WHERE expires_at < $1
 ORDER BY expires_at
 LIMIT $2;
 
 -- name: delete_keys
 -- Keeps a key that another transaction has acquired again in the meantime.
-DELETE FROM keys
+DELETE FROM deduplication_keys
 WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;
 
 -- name: extend_keys
 -- Postpones the check of a unique key whose job still waits or runs.
-UPDATE keys
+UPDATE deduplication_keys
 SET expires_at = $4
 WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;
 
@@ -80,18 +79,18 @@ WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;
 -- Serializes the transactions that decide how many jobs of this lane may run or wait, until their
 -- commit.
 SELECT lane
-FROM gates
+FROM lane_locks
 WHERE lane = $1
 FOR UPDATE;
 
--- name: try_gate
+-- name: try_lock_lane
 -- as: lock_lane
 -- with: FOR UPDATE => FOR UPDATE SKIP LOCKED
 
--- name: gate_exists
-SELECT EXISTS (SELECT FROM gates WHERE lane = $1);
+-- name: lane_lock_exists
+SELECT EXISTS (SELECT FROM lane_locks WHERE lane = $1);
 
--- name: make_gate
-INSERT INTO gates (lane)
+-- name: create_lane_lock
+INSERT INTO lane_locks (lane)
 VALUES ($1)
 ON CONFLICT DO NOTHING;

@@ -15,11 +15,11 @@ SQL = load_queries(__file__)
 
 
 class UniqueRow(NamedTuple):
-    """The job that has a unique key. `answer`: for a window of time, or for the life of the job."""
+    """The job that has a unique key. `response`: for a window of time, or for the life of the job."""
 
     digest: UUID
     job_id: UUID | None
-    answer: str | None
+    response: str | None
     expires_at: datetime
 
 
@@ -30,7 +30,7 @@ class ExpiredKey(NamedTuple):
 
 
 async def acquire_idempotency_key(
-    db: Executor, lane: int, digest: UUID, *, fingerprint: UUID, answer: str, expires_at: datetime, kept_at: datetime
+    db: Executor, lane: int, digest: UUID, *, fingerprint: UUID, response: str, expires_at: datetime, kept_at: datetime
 ) -> bool:
     """Acquires the key.
 
@@ -38,7 +38,7 @@ async def acquire_idempotency_key(
     """
     try:
         return (
-            await db.value(SQL.acquire_idempotency_key, lane, digest, fingerprint, answer, expires_at, kept_at)
+            await db.value(SQL.acquire_idempotency_key, lane, digest, fingerprint, response, expires_at, kept_at)
             is not None
         )
     except LockNotAvailableError:
@@ -53,17 +53,17 @@ async def read_idempotency_key(db: Executor, lane: int, digest: UUID) -> Record:
 
 async def stored_response(db: Executor, lane: int, digest: UUID) -> str | None:
     """The response that is stored with a key, or None. Takes no lock."""
-    answer: str | None = await db.value(SQL.stored_response, lane, digest)
-    return answer
+    response: str | None = await db.value(SQL.stored_response, lane, digest)
+    return response
 
 
 async def lock_claim_key(db: Executor, lane: int, digest: UUID, expires_at: datetime) -> str | None:
-    answer: str | None = await db.value(SQL.lock_claim_key, lane, digest, expires_at)
-    return answer
+    response: str | None = await db.value(SQL.lock_claim_key, lane, digest, expires_at)
+    return response
 
 
-async def write_claim_key(db: Executor, lane: int, digest: UUID, answer: str) -> None:
-    await db.rows(SQL.write_claim_key, lane, digest, answer)
+async def write_claim_key(db: Executor, lane: int, digest: UUID, response: str) -> None:
+    await db.rows(SQL.write_claim_key, lane, digest, response)
 
 
 async def lock_unique_keys(db: Executor, lane: int, digests: Sequence[UUID], expires_at: datetime) -> list[UniqueRow]:
@@ -92,10 +92,10 @@ async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
 
     Without `wait`, returns False if another transaction has locked it.
     """
-    if await db.row(SQL.lock_lane if wait else SQL.try_gate, lane) is not None:
+    if await db.row(SQL.lock_lane if wait else SQL.try_lock_lane, lane) is not None:
         return True
-    if not wait and await db.value(SQL.gate_exists, lane):
+    if not wait and await db.value(SQL.lane_lock_exists, lane):
         return False
-    await db.rows(SQL.make_gate, lane)
+    await db.rows(SQL.create_lane_lock, lane)
     await db.row(SQL.lock_lane, lane)
     return True

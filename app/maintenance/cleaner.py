@@ -19,14 +19,16 @@ from app.enqueue.uniqueness import RECHECK_AFTER
 from app.jobs import store as jobs
 from app.locks import store as locks
 from app.log import log
+from app.periodic_service import PeriodicService
 from app.stats import store as stats
 from app.workers import store as workers
 
 BATCH_SIZE = 500  # rows per statement
 
 
-class Cleaner:
-    def __init__(self, infra: Infrastructure, dead_letters: DeadLetterService) -> None:
+class Cleaner(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, dead_letters: DeadLetterService) -> None:
+        super().__init__()
         self._infra = infra
         self._dead_letters = dead_letters
         self._is_held_back = False

@@ -4,7 +4,7 @@
     blocked -> cancelled                     a parent has failed (`dependency_failed`)
 
 The resolver runs off the path of the settlement, which only records the finished parent. Every step
-can be repeated: a parent that is removed from `awaits` again is not there, and a child that has
+can be repeated: a parent that is removed from `waiting_for` again is not there, and a child that has
 left `blocked` matches no statement.
 """
 
@@ -16,20 +16,31 @@ from app.db.lanes import group_by_lane
 from app.db.pool import for_each
 from app.dependencies import store
 from app.dependencies.store import DependentRow
+from app.events import FINISHED, EventBus, JobsMoved, JobsPurged
 from app.jobs import store as jobs
-from app.jobs.signals import Move, Signals
 from app.log import log
+from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
 
 PARENT_BATCH_SIZE = 1000
 CHILD_BATCH_SIZE = 1000  # one by one, a broker resolved about 200 parents a second
 
 
-class DependencyResolver:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+class DependencyResolver(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus) -> None:
+        super().__init__()
         self._infra = infra
         self._queues = queues
-        self._signals = signals
+        self._events = events
+        events.subscribe_moved(FINISHED, self._on_finished)
+        events.subscribe(JobsPurged, self._on_purged)
+
+    def _on_finished(self, event: JobsMoved) -> None:
+        if any(job.has_dependents for job in event.jobs):
+            self.wake()
+
+    def _on_purged(self, _event: JobsPurged) -> None:
+        self.wake()
 
     async def run_once(self) -> None:
         while rows := await store.unresolved_parents(self._infra.db, PARENT_BATCH_SIZE):
@@ -44,8 +55,8 @@ class DependencyResolver:
         await store.delete_finished_parents(self._infra.db, lane, parents)
 
     async def _resolve(self, dependents: Sequence[DependentRow], *, failed: bool) -> None:
-        parents = sorted({row.parent for row in dependents})
-        for lane, ids in group_by_lane({row.child for row in dependents}, lambda job_id: job_id).items():
+        parents = sorted({row.parent_id for row in dependents})
+        for lane, ids in group_by_lane({row.child_id for row in dependents}, lambda job_id: job_id).items():
             await self._queues.load([lane])
             if failed:
                 await self._cancel(lane, ids, parents)
@@ -56,7 +67,7 @@ class DependencyResolver:
         rows = await store.unblock(
             self._infra.db, lane, ids, parents, failed=failed, now=self._infra.now(), held_groups=held_groups
         )
-        self._signals.moved(lane, [Move(*row) for row in rows])
+        self._events.publish_moved(lane, rows)
 
     async def _cancel(self, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> None:
         """Cancels children of failed parents. The next iteration resolves their own children."""
@@ -68,5 +79,5 @@ class DependencyResolver:
         rows = await jobs.cancel_waiting(
             self._infra.db, lane, to_cancel, now=now, kept=kept, reason="dependency_failed"
         )
-        self._signals.finished(row.id for row in rows)
+        self._events.publish_moved(lane, rows)
         log.info("jobs cancelled because a parent failed", lane=lane, count=len(rows))

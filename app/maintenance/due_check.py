@@ -4,35 +4,57 @@ Mostly none has. Without this query each service scanned on its own: an idle bro
 a second.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from datetime import datetime
 
+from app.concurrency.group_scheduler import GroupScheduler
 from app.db.infrastructure import Infrastructure
 from app.db.repeating_timer import RepeatingTimer
 from app.maintenance import store
+from app.maintenance.dependency_resolver import DependencyResolver
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
+from app.maintenance.start_deadline import StartDeadlineEnforcer
+from app.periodic_service import PeriodicService
 from app.schedules.enqueuer import PeriodicEnqueuer
 
 SAFETY_RUN_EVERY = 20  # checks; after as many each service runs anyway
 
 
-@dataclass(frozen=True, slots=True)
-class DueCheck:
-    """`wakes` wakes a service, by the name that the statement `overdue` has for it."""
+class DueCheck(PeriodicService):
+    """Wakes the services that have work, by the names that the statement `overdue` returns."""
 
-    infra: Infrastructure
-    lease_rescuer: LeaseRescuer
-    job_scheduler: JobScheduler
-    periodic_enqueuer: PeriodicEnqueuer
-    wakes: Mapping[str, Callable[[], None]]
+    def __init__(
+        self,
+        *,
+        infra: Infrastructure,
+        lease_rescuer: LeaseRescuer,
+        job_scheduler: JobScheduler,
+        periodic_enqueuer: PeriodicEnqueuer,
+        start_deadlines: StartDeadlineEnforcer,
+        dependency_resolver: DependencyResolver,
+        group_scheduler: GroupScheduler,
+    ) -> None:
+        super().__init__()
+        self._infra = infra
+        self._lease_rescuer = lease_rescuer
+        self._job_scheduler = job_scheduler
+        self._periodic_enqueuer = periodic_enqueuer
+        self.services: Mapping[str, PeriodicService] = {
+            "lease rescuer": lease_rescuer,
+            "job scheduler": job_scheduler,
+            "periodic enqueuer": periodic_enqueuer,
+            "start deadlines": start_deadlines,
+            "dependency resolver": dependency_resolver,
+            "group scheduler": group_scheduler,
+        }
 
     async def run_once(self) -> None:
-        now = self.infra.now()
+        now = self._infra.now()
         # Runs the services unprompted while the query waits for a lock, or for the database.
-        timer = RepeatingTimer(self.infra.settings.sweep_seconds, self._wake_all)
+        timer = RepeatingTimer(self._infra.settings.sweep_seconds, self._wake_all)
         try:
-            due = await store.overdue(self.infra.db, self.lease_rescuer.scan_from, now)
+            due = await store.overdue(self._infra.db, self._lease_rescuer.scan_from, now)
         except Exception:
             self._wake_all()
             raise
@@ -40,15 +62,18 @@ class DueCheck:
             timer.stop()
         for name, instant in due.items():
             if instant is None or instant <= now:
-                self.wakes[name]()
-        if "expiry" not in due:
-            self.lease_rescuer.mark_scanned(now)
-        alarms = (("promotion", self.job_scheduler.set_alarm), ("firing", self.periodic_enqueuer.set_alarm))
-        for name, set_alarm in alarms:
-            instant = due.get(name)
-            if instant is not None and instant > now:
-                set_alarm(instant)
+                self.services[name].wake()
+        if "lease rescuer" not in due:
+            self._lease_rescuer.mark_scanned(now)
+        self._set_alarms(due, now)
+
+    def _set_alarms(self, due: Mapping[str, datetime | None], now: datetime) -> None:
+        next_job, next_run = due.get("job scheduler"), due.get("periodic enqueuer")
+        if next_job is not None and next_job > now:
+            self._job_scheduler.set_alarm(next_job)
+        if next_run is not None and next_run > now:
+            self._periodic_enqueuer.set_alarm(next_run)
 
     def _wake_all(self) -> None:
-        for wake in self.wakes.values():
-            wake()
+        for service in self.services.values():
+            service.wake()

@@ -7,27 +7,30 @@ Every broker runs a scheduler; no leader is needed. The scheduler also sets a ti
 job, so that a short delay does not wait for the next scan.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane
+from app.events import EventBus, JobsMoved
 from app.jobs import store as jobs
-from app.jobs.signals import Move, Signals
+from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
 
 BATCH_SIZE = 500  # jobs per statement
 
 
-class JobScheduler:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+class JobScheduler(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus) -> None:
+        super().__init__()
         self._infra = infra
         self._queues = queues
-        self._signals = signals
-        self.wake: Callable[[], None] = lambda: None
-        signals.on_due = self.set_alarm
+        self._events = events
+        events.subscribe_moved(["scheduled"], self._on_scheduled)
+
+    def _on_scheduled(self, event: JobsMoved) -> None:
+        self.set_alarm(min(job.run_at for job in event.jobs if job.run_at is not None))
 
     async def run_once(self) -> None:
         now = self._infra.now()
@@ -46,7 +49,7 @@ class JobScheduler:
         await self._queues.load([lane])
         moved = await jobs.schedule_due(self._infra.db, lane, ids, now, self._queues.held_groups(lane))
         self._infra.metrics.promoted.inc(len(moved))
-        self._signals.moved(lane, [Move(*row) for row in moved], since=min(ids))
+        self._events.publish_moved(lane, moved)
         return len(moved)
 
     def set_alarm(self, instant: datetime) -> None:
@@ -56,4 +59,4 @@ class JobScheduler:
         """
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
-            asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.wake)
+            self.wake_after(max(seconds, 0) + 0.001)

@@ -18,6 +18,7 @@ from app.leases import store as leases
 from app.leases.retry_decision import EXPIRED, LeaseEnd
 from app.leases.settle import SettlementService
 from app.log import log
+from app.periodic_service import PeriodicService
 
 BATCH_SIZE = 500  # leases per statement
 FULL_SCAN_EVERY = 20  # runs
@@ -25,8 +26,9 @@ SCAN_OVERLAP = timedelta(seconds=5)  # how far before the end of the last scan t
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class LeaseRescuer:
-    def __init__(self, infra: Infrastructure, settlements: SettlementService) -> None:
+class LeaseRescuer(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, settlements: SettlementService) -> None:
+        super().__init__()
         self._infra = infra
         self._settlements = settlements
         self._scanned_until = _BEGINNING

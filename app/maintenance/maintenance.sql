@@ -3,9 +3,9 @@
 -- name: lead
 -- Acquires or renews the lease of a leader-only service. Succeeds if the lease is free or ours, or
 -- if its holder has not renewed it in time.
-INSERT INTO leaders (chore, holder, held_until)
+INSERT INTO leaders (service, holder, held_until)
 VALUES ($1, $2, now() + make_interval(secs => $3))
-ON CONFLICT (chore) DO UPDATE
+ON CONFLICT (service) DO UPDATE
 SET holder = excluded.holder, held_until = excluded.held_until
 WHERE leaders.holder = excluded.holder OR leaders.held_until < now()
 RETURNING holder;
@@ -21,22 +21,22 @@ WHERE holder = $1;
 -- only dead index entries before it, and up to now, because there may be many behind it. Few groups
 -- cool down at a time. greatest(): earlier releases stored instants before 1970, and asyncpg reads
 -- '-infinity' as a datetime that cannot be compared with others.
-(SELECT 'promotion' AS sweep, greatest(run_at, 'epoch') AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+(SELECT 'job scheduler' AS service, greatest(run_at, 'epoch') AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
-(SELECT 'lateness', greatest(expires_at, 'epoch') FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
+(SELECT 'start deadlines', greatest(expires_at, 'epoch') FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
 UNION ALL
-(SELECT 'expiry', lease_expires_at FROM jobs WHERE lease_expires_at > $1 AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT 1)
+(SELECT 'lease rescuer', lease_expires_at FROM jobs WHERE lease_expires_at > $1 AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT 1)
 UNION ALL
-(SELECT 'firing', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
+(SELECT 'periodic enqueuer', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
 UNION ALL
-(SELECT 'releasing', NULL FROM endings ORDER BY lane, id LIMIT 1)
+(SELECT 'dependency resolver', NULL FROM finished_parents ORDER BY lane, id LIMIT 1)
 UNION ALL
-(SELECT 'turns', NULL FROM jobs WHERE state = 'parked' ORDER BY lane LIMIT 1)
+(SELECT 'group scheduler', NULL FROM jobs WHERE state = 'pending' ORDER BY lane LIMIT 1)
 UNION ALL
-(SELECT 'turns', NULL FROM rests WHERE until <= $2 ORDER BY lane, group_key LIMIT 1);
+(SELECT 'group scheduler', NULL FROM group_cooldowns WHERE until <= $2 ORDER BY lane, group_key LIMIT 1);
 
--- name: make_partition
-SELECT make_finished_partition($1, $2);
+-- name: create_partition
+SELECT create_finished_partition($1, $2);
 
 -- name: stray_days
 -- Days of misplaced jobs: they finished while their partition did not exist, under other settings

@@ -13,14 +13,16 @@ from datetime import UTC, datetime, timedelta
 from app.db.infrastructure import Infrastructure
 from app.log import log
 from app.maintenance import store
+from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
 
 DAYS_AHEAD = 3
 _SETTINGS_LANE = 0  # belongs to no queue: its retention is the one of the settings
 
 
-class Partitions:
-    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+class Partitions(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
+        super().__init__()
         self._infra = infra
         self._queues = queues
 
@@ -40,9 +42,9 @@ class Partitions:
         for day, archived in sorted(
             {(day + timedelta(days=ahead), archived) for day, archived in first_days for ahead in range(DAYS_AHEAD)}
         ):
-            await store.make_partition(self._infra.db, day, archived=archived)
+            await store.create_partition(self._infra.db, day, archived=archived)
         for archived, day in await store.stray_days(self._infra.db):
-            await store.make_partition(self._infra.db, day, archived=archived)
+            await store.create_partition(self._infra.db, day, archived=archived)
 
     async def _retire(self, now: datetime) -> None:
         """Drops or detaches the partitions whose day is over."""

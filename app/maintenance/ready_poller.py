@@ -5,16 +5,30 @@ service bounds that delay to `poll_seconds`.
 """
 
 from app.db.infrastructure import Infrastructure
+from app.events import EventBus, QueueReady
 from app.leases import store as leases
 from app.matching.pollers import PollerRegistry
+from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
 
 
-class ReadyPoller:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry) -> None:
+class ReadyPoller(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, events: EventBus) -> None:
+        super().__init__()
         self._infra = infra
         self._queues = queues
         self._pollers = pollers
+        events.subscribe(QueueReady, self._on_queue_ready)
+        infra.config_versions.subscribe("policies", self._on_config_changed)
+
+    def _on_queue_ready(self, event: QueueReady) -> None:
+        """Runs for a queue that is not in the cache yet, and if notifications may have been lost."""
+        if event.queue_id is None or self._queues.name_of_id(event.queue_id) is None:
+            self.wake()
+
+    async def _on_config_changed(self) -> None:
+        """A change may make jobs claimable: a queue is resumed, a limit is raised or removed."""
+        self.wake()
 
     async def run_once(self) -> None:
         polled = set(self._pollers.queues())

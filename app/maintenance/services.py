@@ -23,6 +23,7 @@ from app.db.write_outcome import reset_written
 from app.errors import DatabaseUnavailable
 from app.log import log
 from app.maintenance import store
+from app.periodic_service import PeriodicService
 
 STOP_SECONDS = 5.0  # a task that ignores its cancellation must not keep the process alive
 LEAD_SECONDS = 10.0  # a leader that dies is replaced after this; leader-only services can wait that long
@@ -31,27 +32,25 @@ _rng = random.Random()  # not the module's: property tests seed that one and not
 
 
 @dataclass(frozen=True, slots=True)
-class PeriodicService:
-    """What runs every `seconds`. A `leader_only` service runs in one broker at a time."""
+class BackgroundService:
+    """A service that runs every `seconds`. If it is `leader_only`, in one broker at a time."""
 
     name: str
-    run_once: Callable[[], Awaitable[None]]
+    service: PeriodicService
     seconds: float
     leader_only: bool = False
 
 
 class ServiceRunner:
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
         self._holder = uuid4()
         self._tasks: list[asyncio.Task[None]] = []
         self._leads_until: dict[str, float] = {}
 
-    def add(self, service: PeriodicService) -> Callable[[], None]:
-        """Starts the service. Returns its wake function: calling it makes the service run now."""
-        woken = asyncio.Event()
-        self._tasks.append(asyncio.create_task(self._run(service, woken), name=f"service {service.name}"))
-        return woken.set
+    def add(self, background: BackgroundService) -> None:
+        """Starts the service."""
+        self._tasks.append(asyncio.create_task(self._run(background), name=f"service {background.name}"))
 
     def start_task(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Starts a task that has a loop of its own."""
@@ -68,43 +67,37 @@ class ServiceRunner:
             async with asyncio.timeout(1):  # the lease expires on its own
                 await store.step_down(self._infra.db, self._holder)
 
-    async def _run(self, service: PeriodicService, woken: asyncio.Event) -> None:
+    async def _run(self, background: BackgroundService) -> None:
         while True:
-            woken.clear()
-            await self._run_once(service)
-            if not woken.is_set():
-                timer = asyncio.get_running_loop().call_later(service.seconds * _rng.uniform(0.9, 1.1), woken.set)
-                try:
-                    await woken.wait()  # asyncio.timeout() would cost more than most services
-                finally:
-                    timer.cancel()
+            await self._run_once(background)
+            await background.service.wait(background.seconds * _rng.uniform(0.9, 1.1))
 
-    async def _run_once(self, service: PeriodicService) -> None:
+    async def _run_once(self, background: BackgroundService) -> None:
         """Logs and counts a failure; the service runs again.
 
         No failure ends a service, its own or another.
         """
         reset_written()
         try:
-            if not service.leader_only or await self._leads(service):
-                await service.run_once()
+            if not background.leader_only or await self._leads(background):
+                await background.service.run_once()
         except DatabaseUnavailable as error:
-            self._infra.metrics.chore_failures.labels(service.name).inc()
-            log.debug("service could not run", service=service.name, error=error.detail)
+            self._infra.metrics.service_failures.labels(background.name).inc()
+            log.debug("service could not run", service=background.name, error=error.detail)
         except Exception:
-            self._infra.metrics.chore_failures.labels(service.name).inc()
-            log.exception("service failed", service=service.name)
+            self._infra.metrics.service_failures.labels(background.name).inc()
+            log.exception("service failed", service=background.name)
 
-    async def _leads(self, service: PeriodicService) -> bool:
+    async def _leads(self, background: BackgroundService) -> bool:
         """Returns whether this broker leads. Renews the lease when half of it is over.
 
         Renews earlier if the lease would not last until the next run.
         """
-        seconds = max(LEAD_SECONDS, 2 * service.seconds)
+        seconds = max(LEAD_SECONDS, 2 * background.seconds)
         now = time.monotonic()
-        if now < self._leads_until.get(service.name, 0.0):
+        if now < self._leads_until.get(background.name, 0.0):
             return True
-        leads = await store.lead(self._infra.db, service.name, self._holder, seconds)
+        leads = await store.lead(self._infra.db, background.name, self._holder, seconds)
         if leads:
-            self._leads_until[service.name] = now + seconds - max(seconds / 2, 1.1 * service.seconds)
+            self._leads_until[background.name] = now + seconds - max(seconds / 2, 1.1 * background.seconds)
         return leads

@@ -13,19 +13,21 @@ from uuid import UUID
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane
 from app.db.pool import for_each
+from app.events import EventBus
 from app.jobs import store as jobs
-from app.jobs.signals import Signals
 from app.log import log
+from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
 
 BATCH_SIZE = 500  # jobs per statement
 
 
-class StartDeadlineEnforcer:
-    def __init__(self, infra: Infrastructure, queues: QueueCache, signals: Signals) -> None:
+class StartDeadlineEnforcer(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus) -> None:
+        super().__init__()
         self._infra = infra
         self._queues = queues
-        self._signals = signals
+        self._events = events
 
     async def run_once(self) -> None:
         now = self._infra.now()
@@ -37,10 +39,7 @@ class StartDeadlineEnforcer:
 
     async def _move_to_dead_letters(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
         rows = await jobs.kill_unstarted(self._infra.db, lane, ids, now)
-        self._signals.left(lane, {row.group_key for row in rows})
-        self._signals.finished(row.id for row in rows)
-        if any(row.awaited for row in rows):
-            self._signals.ended()
+        self._events.publish_moved(lane, rows)
         if rows:
             log.info("jobs missed their start deadline", queue=await self._queues.name_of(lane), count=len(rows))
         return len(rows)

@@ -19,12 +19,12 @@ async def step_down(db: Executor, holder: UUID) -> None:
 
 async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
     """Returns what is due first, by service. Leases that expired before `after` are skipped."""
-    return {row["sweep"]: row["instant"] for row in await db.rows(SQL.overdue, after, now)}
+    return {row["service"]: row["instant"] for row in await db.rows(SQL.overdue, after, now)}
 
 
-async def make_partition(db: Executor, day: date, *, archived: bool) -> bool:
-    made: bool = await db.value(SQL.make_partition, day, archived)
-    return made
+async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:
+    created: bool = await db.value(SQL.create_partition, day, archived)
+    return created
 
 
 async def stray_days(db: Executor) -> list[tuple[bool, date]]:

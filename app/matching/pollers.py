@@ -31,9 +31,10 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from app.jobs.store import NewJob
-from app.leases.store import ClaimedRow
+from app.events import EventBus, JobsClaimable, JobsMoved, QueueReady, WorkerDirected
+from app.jobs.rows import ClaimedRow, NewJob
 from app.metrics import Metrics
+from app.queues.cache import QueueCache
 
 Reservation: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
 JobTypeNames: TypeAlias = frozenset[str] | None
@@ -186,11 +187,37 @@ class PollerRegistry:
     By name and not by id: a poller can wait for a queue that does not exist yet.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, *, events: EventBus, queues: QueueCache, metrics: Metrics) -> None:
+        self._queues = queues
         self._pollers: dict[str, dict[JobTypeNames, dict[Poller, None]]] = {}
         self.draining = False
         self.parked = 0
         metrics.parked.set_function(lambda: self.parked)
+        events.subscribe_moved(["ready"], self._on_ready)
+        events.subscribe(JobsClaimable, self._on_jobs_claimable)
+        events.subscribe(QueueReady, self._on_queue_ready)
+        events.subscribe(WorkerDirected, self._on_worker_directed)
+
+    def _on_ready(self, event: JobsMoved) -> None:
+        if self._pollers:
+            self.wake(self._queues.name(event.lane), [job.job_type for job in event.jobs])
+
+    def _on_jobs_claimable(self, event: JobsClaimable) -> None:
+        self.wake(self._queues.name(event.lane), [None] * event.count)
+
+    def _on_queue_ready(self, event: QueueReady) -> None:
+        """Wakes one poller: it claims, and wakes the next one if it could not claim all jobs.
+
+        `ReadyPoller` handles a queue that is not in the cache yet.
+        """
+        name = None if event.queue_id is None else self._queues.name_of_id(event.queue_id)
+        if name is not None:
+            self.wake(name, [None])
+
+    def _on_worker_directed(self, event: WorkerDirected) -> None:
+        for poller in self.pollers():
+            if poller.worker_id == event.worker_id:
+                poller.wake_up()
 
     def add(self, poller: Poller) -> None:
         for queue in poller.queues:
@@ -247,11 +274,6 @@ class PollerRegistry:
         by_types = self._pollers.get(queue, {})
         accepting = [pollers for types, pollers in by_types.items() if types is None or not types.isdisjoint(job_types)]
         return accepting[0] if len(accepting) == 1 else heapq.merge(*accepting, key=attrgetter("number"))
-
-    def wake_worker(self, worker_id: str) -> None:
-        for poller in self.pollers():
-            if poller.worker_id == worker_id:
-                poller.wake_up()
 
     def count(self, queue: str) -> int:
         return sum(map(len, self._pollers.get(queue, {}).values()))

@@ -6,7 +6,7 @@ The worker has the job as soon as the producer has the response, and no claim st
     offered   -> aborted      Postgres rejected the INSERT; the poller sleeps on
     offered   -> abandoned    the outcome of the INSERT is unknown; the poller sleeps on
     committed -> abandoned    the poller no longer waits
-    abandoned -> returned     `run_once` found the lease and ended it at no cost
+    abandoned -> returned     `LeaseReturner` found the lease and ended it at no cost
     abandoned -> expired      the lease is over; the lease rescuer takes care of the job
 
 Only where arrival alone decides which poller gets a job: queues without limits, without admission
@@ -14,37 +14,29 @@ and not paused; jobs without a group; pollers without an Idempotency-Key or a qu
 cases the poller is woken and claims.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import asyncpg
 
 from app.db.infrastructure import Infrastructure
-from app.enqueue.offers import Offer, no_offer
 from app.errors import DatabaseUnavailable
-from app.jobs.store import NewJob
-from app.leases.retry_decision import LeaseEnd
-from app.leases.settle import SettlementService
-from app.leases.store import ClaimedRow
+from app.events import EventBus, LeasesAbandoned
+from app.jobs.rows import ClaimedRow, NewJob
 from app.matching.pollers import Poller, PollerRegistry, Reservation
 from app.queues.cache import QueueCache
 
 
 class SyncMatcher:
-    def __init__(
-        self, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, settlements: SettlementService
-    ) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, events: EventBus) -> None:
         self._infra = infra
         self._queues = queues
         self._pollers = pollers
-        self._settlements = settlements
-        self._abandoned: dict[UUID, _AbandonedLease] = {}
-        self.wake: Callable[[], None] = lambda: None
+        self._events = events
 
-    def offer(self, lane: int, rows: Sequence[NewJob]) -> Offer:
+    def offer(self, lane: int, rows: Sequence[NewJob]) -> "SyncMatch":
         """Called right before the INSERT, because the leases begin now.
 
         From here on the matched pollers wait for the outcome of the INSERT.
@@ -56,12 +48,12 @@ class SyncMatcher:
             or queue.is_limited
             or self._queues.held_groups(lane) is not None
         ):
-            return no_offer(lane, rows)
+            return SyncMatch(self, rows, ())
         candidates = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
         pairs = self._pollers.match(queue.name, candidates)
         leased = {row.id: self._as_leased(row, poller) for poller, jobs in pairs for row in jobs}
         matches = [
-            _Match(poller, poller.reserve(), [_to_claimed_row(lane, leased[row.id]) for row in jobs])
+            _Match(poller, poller.reserve(), [_to_claimed_job(lane, leased[row.id]) for row in jobs])
             for poller, jobs in pairs
         ]
         return SyncMatch(self, [leased.get(row.id, row) for row in rows], matches)
@@ -84,28 +76,9 @@ class SyncMatcher:
     def abandon(self, rows: Sequence[ClaimedRow]) -> None:
         """The jobs may be stored as leased to a poller that never learns of it.
 
-        They must not wait until the lease expires, so `run_once` returns them.
+        They must not wait until the lease expires, so `LeaseReturner` returns them.
         """
-        now = time.monotonic()
-        for row in rows:
-            self._abandoned[row.id] = _AbandonedLease(LeaseEnd(row.id, row.lease_token, "return"), now + row.lasts)
-        self.wake()
-
-    async def run_once(self) -> None:
-        """Returns abandoned jobs.
-
-        Tries each until it is found or its lease is over, because Postgres may still be committing
-        it.
-        """
-        now = time.monotonic()
-        self._abandoned = {job_id: lease for job_id, lease in self._abandoned.items() if lease.until > now}
-        for row in await self._settlements.end_leases([lease.lease_end for lease in self._abandoned.values()]):
-            del self._abandoned[row.id]
-
-
-class _AbandonedLease(NamedTuple):
-    lease_end: LeaseEnd
-    until: float
+        self._events.publish(LeasesAbandoned(rows))
 
 
 class _Match(NamedTuple):
@@ -114,13 +87,16 @@ class _Match(NamedTuple):
     rows: list[ClaimedRow]
 
 
-class SyncMatch(Offer):
+class SyncMatch:
+    """New jobs right before their INSERT: `rows` as they will be stored, and who gets them."""
+
     def __init__(self, matcher: SyncMatcher, rows: Sequence[NewJob], matches: Sequence[_Match]) -> None:
-        super().__init__(rows)
+        self.rows = rows
         self._matcher = matcher
         self._matches = matches
 
     def committed(self) -> None:
+        """Called after the commit."""
         for poller, reservation, rows in self._matches:
             if poller.deliver(reservation, rows):
                 self._matcher.count_matched(len(rows))
@@ -128,6 +104,10 @@ class SyncMatch(Offer):
                 self._matcher.abandon(rows)
 
     def aborted(self, error: BaseException) -> None:
+        """Called when the INSERT raises.
+
+        If `error` says `unknown`, the rows may be stored all the same.
+        """
         for poller, reservation, rows in self._matches:
             poller.deliver(reservation, ())
             if not _was_not_stored(error):
@@ -141,7 +121,7 @@ def _was_not_stored(error: BaseException) -> bool:
     )
 
 
-def _to_claimed_row(lane: int, row: NewJob) -> ClaimedRow:
+def _to_claimed_job(lane: int, row: NewJob) -> ClaimedRow:
     """The row that the claim statement would return."""
     assert row.lease_token is not None
     assert row.lease_expires_at is not None
@@ -168,6 +148,6 @@ def _to_claimed_row(lane: int, row: NewJob) -> ClaimedRow:
         tracestate=row.tracestate,
         deadline_at=row.deadline_at,
         depends_on=None,
-        turn=None,
+        admission=None,
         share=1,
     )

@@ -63,18 +63,22 @@ class Queue:
 class QueueCache:
     """All queues, reloaded whenever the configuration version `policies` changes."""
 
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
         # Otherwise a slow read could overwrite the result of a newer one.
         self._refresh_lock = asyncio.Lock()
-        self.cooling_groups: dict[int, list[str]] = {}  # by lane; kept fresh by app/concurrency
+        self.cooling_groups: dict[int, list[str]] = {}  # by lane
         infra.config_versions.subscribe("policies", self.refresh)
 
     async def refresh(self) -> None:
         async with self._refresh_lock:
             self._cache(await store.all_queues(self._infra.db))
+
+    def set_cooling_groups(self, cooling_groups: dict[int, list[str]]) -> None:
+        """The group scheduler keeps them fresh: a change of the configuration does not."""
+        self.cooling_groups = cooling_groups
 
     def _cache(self, rows: Iterable[QueueRow]) -> None:
         cached = self._by_id

@@ -33,7 +33,7 @@ class QueueConflict(Exception):
 
 
 class QueueCreator:
-    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
         self._infra = infra
         self._queues = queues
         self._drafting = asyncio.Lock()  # two calls of one process never draft the same id

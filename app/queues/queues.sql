@@ -1,5 +1,5 @@
 -- Queues. There are at most a few thousand, cached in every process; no hot path writes here.
--- Lock order: the row of one queue, then the row in `versions`.
+-- Lock order: the row of one queue, then the row in `config_versions`.
 -- A deleted queue keeps its row: its finished jobs still carry its name.
 -- Queue n has the lanes from n << 8 on, at most 256 (app/db/lanes.py).
 

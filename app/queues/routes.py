@@ -18,7 +18,7 @@ from app.queues.service import QueueService
 
 router = APIRouter(tags=["queues"])
 
-QueueServiceDep = Annotated[QueueService, service(QueueService)]
+QueueServiceDep = Annotated[QueueService, service("queue_service")]
 QueueName = Annotated[NameParameter, Path()]
 Config = Annotated[
     QueueConfig, body(QueueConfig, null_hint="; PATCH cannot unset a member, but PUT without the member does")

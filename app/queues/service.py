@@ -32,7 +32,7 @@ Change = Callable[[Executor, QueueRow], Awaitable[QueueRow]]
 
 
 class QueueService:
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
 
     async def page(self, page: PageParams, access: Access) -> EncodedPage[Queue]:

@@ -10,8 +10,6 @@ Every broker runs it, without a leader: if a broker dies, the others continue wi
 detect that.
 """
 
-import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -25,6 +23,7 @@ from app.http.schema_types import UNSET, value_or
 from app.jobs.reader import JobReader
 from app.jobs.schemas import Job
 from app.log import log
+from app.periodic_service import PeriodicService
 from app.queues.creator import FindQueue
 from app.schedules import store
 from app.schedules.misfires import MAX_RUNS, MisfirePlan, plan_runs
@@ -36,14 +35,14 @@ BATCH_SIZE = 100  # rows per query; each carries its payload
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class PeriodicEnqueuer:
-    def __init__(self, infra: Infrastructure, enqueuer: EnqueueService, reader: JobReader) -> None:
+class PeriodicEnqueuer(PeriodicService):
+    def __init__(self, *, infra: Infrastructure, enqueuer: EnqueueService, reader: JobReader) -> None:
+        super().__init__()
         self._infra = infra
         self._enqueuer = enqueuer
         self._reader = reader
         # Runs that failed, by schedule: each is retried until it succeeds, but logged only once.
         self._failed: dict[str, datetime | None] = {}
-        self.wake: Callable[[], None] = lambda: None
 
     async def run_once(self) -> None:
         """Fires each due schedule once.
@@ -69,7 +68,7 @@ class PeriodicEnqueuer:
         """
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
-            asyncio.get_running_loop().call_later(max(seconds, 0) + 0.001, self.wake)
+            self.wake_after(max(seconds, 0) + 0.001)
 
     async def run_now(self, name: str, access: Access) -> tuple[Job, bool]:
         """Enqueues the job of a schedule now.
@@ -181,7 +180,7 @@ class PeriodicEnqueuer:
         )
 
     def _record_failure(self, row: ScheduleRow, error: Exception) -> None:
-        self._infra.metrics.chore_failures.labels("firing").inc()
+        self._infra.metrics.service_failures.labels("periodic enqueuer").inc()
         if self._failed.get(row.name) == row.next_run_at:
             return
         self._failed[row.name] = row.next_run_at

@@ -20,7 +20,7 @@ from app.schedules.service import ScheduleService
 
 router = APIRouter(tags=["schedules"])
 
-ScheduleServiceDep = Annotated[ScheduleService, service(ScheduleService)]
+ScheduleServiceDep = Annotated[ScheduleService, service("schedules")]
 _ADVANCING = ("next_run_at", "last_run_at", "last_job_id", "upcoming", "updated_at")
 _BY_PAUSE = ("next_run_at", "upcoming")
 EditedSchedule = Annotated[
@@ -87,7 +87,7 @@ async def delete_schedule(name: ScheduleName, schedules: ScheduleServiceDep, acc
 )
 async def run_schedule(
     name: ScheduleName,
-    periodic_enqueuer: Annotated[PeriodicEnqueuer, service(PeriodicEnqueuer)],
+    periodic_enqueuer: Annotated[PeriodicEnqueuer, service("periodic_enqueuer")],
     _: NoBody,
     access: AccessDep,
 ) -> Response:

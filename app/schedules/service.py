@@ -7,13 +7,13 @@ import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.db.pool import retry_after_deadlock
-from app.enqueue.defaults import instant_fault
 from app.enqueue.service import EnqueueService
 from app.errors import Fault, ValidationFailed, raise_for_faults
 from app.http.authorization import Access
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.http.schema_types import UNSET, unset_if_none, value_or
 from app.jobs.schemas import JobCreate
+from app.jobs.validation import instant_fault
 from app.schedules import store
 from app.schedules.enqueuer import PeriodicEnqueuer
 from app.schedules.recurrence import UPCOMING_RUNS, recurrence_of, same_times, times_of
@@ -26,7 +26,7 @@ _FORBIDDEN_MEMBERS = ("run_at", "delay_seconds", "expires_at", "depends_on", "on
 
 
 class ScheduleService:
-    def __init__(self, infra: Infrastructure, enqueuer: EnqueueService, periodic_enqueuer: PeriodicEnqueuer) -> None:
+    def __init__(self, *, infra: Infrastructure, enqueuer: EnqueueService, periodic_enqueuer: PeriodicEnqueuer) -> None:
         self._infra = infra
         self._enqueuer = enqueuer
         self._periodic_enqueuer = periodic_enqueuer

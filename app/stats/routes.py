@@ -15,7 +15,7 @@ from app.stats.service import StatsService
 
 router = APIRouter(tags=["stats"])
 
-StatsServiceDep = Annotated[StatsService, service(StatsService)]
+StatsServiceDep = Annotated[StatsService, service("stats")]
 
 
 @router.get("/stats", **operation(Stats, scopes=READ))

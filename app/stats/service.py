@@ -24,7 +24,7 @@ WORKER_SECONDS = 60
 
 class StatsService:
     def __init__(
-        self, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, durations: DurationHistogram
+        self, *, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, durations: DurationHistogram
     ) -> None:
         self._infra = infra
         self._queues = queues
@@ -84,7 +84,9 @@ class StatsService:
         if not counts:
             return
         try:
-            await store.add_durations(self._infra.db, sorted((*key, n) for key, n in counts.items()), self._infra.now())
+            await store.add_durations(
+                self._infra.db, sorted((*key, count) for key, count in counts.items()), self._infra.now()
+            )
         except Exception:
             self._durations.restore(counts)
             raise
@@ -153,9 +155,9 @@ def _percentiles(rows: Sequence[DurationRow], kind: str) -> Percentiles | UnsetT
 
 def _percentile(rows: Sequence[DurationRow], fraction: float) -> float:
     """The upper bound of the bucket in which the fraction is reached."""
-    remaining = fraction * sum(row.n for row in rows)
+    remaining = fraction * sum(row.total for row in rows)
     for row in rows:
-        remaining -= row.n
+        remaining -= row.total
         if remaining <= 0:
             return float(BUCKET_BOUNDS[row.bucket])
     return float(BUCKET_BOUNDS[rows[-1].bucket])

@@ -11,7 +11,7 @@ FROM stat_deltas;
 -- Turns the deltas of one lane into totals and rates.
 -- If two processes run it at the same time, each delta is deleted, and so added, by only one of
 -- them.
-WITH taken AS (
+WITH deleted AS (
     DELETE FROM stat_deltas
     WHERE lane = $1
     RETURNING at, scheduled, blocked, ready, running, completed, cancelled, dead, enqueued, failed
@@ -19,7 +19,7 @@ WITH taken AS (
 summed AS (
     INSERT INTO stat_totals AS totals (lane, scheduled, blocked, ready, running, completed, cancelled, dead)
     SELECT $1, sum(scheduled), sum(blocked), sum(ready), sum(running), sum(completed), sum(cancelled), sum(dead)
-    FROM taken
+    FROM deleted
     HAVING count(*) > 0
     ON CONFLICT (lane) DO UPDATE
     SET scheduled = totals.scheduled + excluded.scheduled,
@@ -30,23 +30,23 @@ summed AS (
         cancelled = totals.cancelled + excluded.cancelled,
         dead = totals.dead + excluded.dead
 )
-INSERT INTO stat_rates AS rates (lane, slot, enqueued, completed, failed, dead)
+INSERT INTO stat_rates AS rates (lane, bucket_start, enqueued, completed, failed, dead)
 SELECT $1, date_bin('10 seconds', at, '2000-01-01'), sum(enqueued), sum(greatest(completed, 0)), sum(failed), sum(greatest(dead, 0))
-FROM taken
+FROM deleted
 GROUP BY date_bin('10 seconds', at, '2000-01-01')
-ON CONFLICT (lane, slot) DO UPDATE
+ON CONFLICT (lane, bucket_start) DO UPDATE
 SET enqueued = rates.enqueued + excluded.enqueued,
     completed = rates.completed + excluded.completed,
     failed = rates.failed + excluded.failed,
     dead = rates.dead + excluded.dead;
 
 -- name: add_durations
-INSERT INTO stat_times AS times (lane, minute, kind, bucket, n)
-SELECT sent.lane, date_trunc('minute', $5::timestamptz), sent.kind, sent.bucket, sent.n
-FROM unnest($1::int[], $2::text[], $3::smallint[], $4::bigint[]) AS sent (lane, kind, bucket, n)
-ORDER BY sent.lane, sent.kind, sent.bucket
+INSERT INTO stat_durations AS durations (lane, minute, kind, bucket, count)
+SELECT input.lane, date_trunc('minute', $5::timestamptz), input.kind, input.bucket, input.count
+FROM unnest($1::int[], $2::text[], $3::smallint[], $4::bigint[]) AS input (lane, kind, bucket, count)
+ORDER BY input.lane, input.kind, input.bucket
 ON CONFLICT (lane, minute, kind, bucket) DO UPDATE
-SET n = times.n + excluded.n;
+SET count = durations.count + excluded.count;
 
 -- name: counts
 -- fills: CountRow
@@ -69,16 +69,16 @@ GROUP BY lane;
 -- Events since $2, $3 and $4, from buckets of ten seconds and the deltas since the last
 -- aggregation.
 SELECT
-    (sum(enqueued) FILTER (WHERE slot > $2))::bigint AS enqueued_1, (sum(completed) FILTER (WHERE slot > $2))::bigint AS completed_1,
-    (sum(failed) FILTER (WHERE slot > $2))::bigint AS failed_1, (sum(dead) FILTER (WHERE slot > $2))::bigint AS dead_1,
-    (sum(enqueued) FILTER (WHERE slot > $3))::bigint AS enqueued_5, (sum(completed) FILTER (WHERE slot > $3))::bigint AS completed_5,
-    (sum(failed) FILTER (WHERE slot > $3))::bigint AS failed_5, (sum(dead) FILTER (WHERE slot > $3))::bigint AS dead_5,
-    (sum(enqueued) FILTER (WHERE slot > $4))::bigint AS enqueued_60, (sum(completed) FILTER (WHERE slot > $4))::bigint AS completed_60,
-    (sum(failed) FILTER (WHERE slot > $4))::bigint AS failed_60, (sum(dead) FILTER (WHERE slot > $4))::bigint AS dead_60
+    (sum(enqueued) FILTER (WHERE bucket_start > $2))::bigint AS enqueued_1, (sum(completed) FILTER (WHERE bucket_start > $2))::bigint AS completed_1,
+    (sum(failed) FILTER (WHERE bucket_start > $2))::bigint AS failed_1, (sum(dead) FILTER (WHERE bucket_start > $2))::bigint AS dead_1,
+    (sum(enqueued) FILTER (WHERE bucket_start > $3))::bigint AS enqueued_5, (sum(completed) FILTER (WHERE bucket_start > $3))::bigint AS completed_5,
+    (sum(failed) FILTER (WHERE bucket_start > $3))::bigint AS failed_5, (sum(dead) FILTER (WHERE bucket_start > $3))::bigint AS dead_5,
+    (sum(enqueued) FILTER (WHERE bucket_start > $4))::bigint AS enqueued_60, (sum(completed) FILTER (WHERE bucket_start > $4))::bigint AS completed_60,
+    (sum(failed) FILTER (WHERE bucket_start > $4))::bigint AS failed_60, (sum(dead) FILTER (WHERE bucket_start > $4))::bigint AS dead_60
 FROM (
-    SELECT slot, enqueued, completed, failed, dead
+    SELECT bucket_start, enqueued, completed, failed, dead
     FROM stat_rates
-    WHERE lane = ANY($1::int[]) AND slot > $4
+    WHERE lane = ANY($1::int[]) AND bucket_start > $4
     UNION ALL
     SELECT at, enqueued, greatest(completed, 0), failed, greatest(dead, 0)
     FROM stat_deltas
@@ -87,8 +87,8 @@ FROM (
 
 -- name: durations
 -- fills: DurationRow
-SELECT kind, bucket, sum(n)::bigint AS n
-FROM stat_times
+SELECT kind, bucket, sum(count)::bigint AS total
+FROM stat_durations
 WHERE lane = ANY($1::int[]) AND minute > $2
 GROUP BY kind, bucket
 ORDER BY kind, bucket;
@@ -99,12 +99,12 @@ ORDER BY kind, bucket;
 -- queue is. Within a priority, the first job has waited longest, except jobs created early that
 -- became due late.
 WITH RECURSIVE heads AS (
-    SELECT asked.lane, head.priority, head.run_at, 1 AS hop
-    FROM unnest($1::int[]) AS asked (lane)
+    SELECT input.lane, head.priority, head.run_at, 1 AS hop
+    FROM unnest($1::int[]) AS input (lane)
     CROSS JOIN LATERAL (
         SELECT priority, run_at
         FROM jobs
-        WHERE jobs.lane = asked.lane AND state = 'ready'
+        WHERE jobs.lane = input.lane AND state = 'ready'
         ORDER BY priority DESC, id
         LIMIT 1
     ) AS head
@@ -124,16 +124,15 @@ SELECT min(greatest(run_at, 'epoch'))  -- earlier releases accepted '-infinity'
 FROM heads;
 
 -- name: oldest_pending
--- The same for pending jobs (state parked), which wait for admission: the first job of each of the
--- first
--- hundred groups, found by a loose index scan of jobs_parked.
+-- The same for pending jobs, which wait for admission: the first job of each of the first hundred
+-- groups, found by a loose index scan of jobs_pending.
 WITH RECURSIVE heads AS (
-    SELECT asked.lane, head.group_key, head.run_at, 1 AS hop
-    FROM unnest($1::int[]) AS asked (lane)
+    SELECT input.lane, head.group_key, head.run_at, 1 AS hop
+    FROM unnest($1::int[]) AS input (lane)
     CROSS JOIN LATERAL (
         SELECT coalesce(jobs.group_key, '') AS group_key, run_at
         FROM jobs
-        WHERE jobs.lane = asked.lane AND state = 'parked'
+        WHERE jobs.lane = input.lane AND state = 'pending'
         ORDER BY coalesce(jobs.group_key, ''), id
         LIMIT 1
     ) AS head
@@ -143,7 +142,7 @@ WITH RECURSIVE heads AS (
     CROSS JOIN LATERAL (
         SELECT coalesce(jobs.group_key, '') AS group_key, run_at
         FROM jobs
-        WHERE jobs.lane = heads.lane AND state = 'parked' AND coalesce(jobs.group_key, '') > heads.group_key
+        WHERE jobs.lane = heads.lane AND state = 'pending' AND coalesce(jobs.group_key, '') > heads.group_key
         ORDER BY coalesce(jobs.group_key, ''), id
         LIMIT 1
     ) AS head
@@ -157,10 +156,10 @@ SELECT count(*)
 FROM workers
 WHERE last_seen_at > $1;
 
--- name: forget_rates
+-- name: delete_rates
 DELETE FROM stat_rates
-WHERE slot < $1;
+WHERE bucket_start < $1;
 
--- name: forget_times
-DELETE FROM stat_times
+-- name: delete_durations
+DELETE FROM stat_durations
 WHERE minute < $1;

@@ -41,7 +41,7 @@ class RateRow(NamedTuple):
 class DurationRow(NamedTuple):
     kind: str
     bucket: int
-    n: int
+    total: int
 
 
 async def unaggregated_lanes(db: Executor) -> list[int]:
@@ -53,7 +53,7 @@ async def aggregate(db: Executor, lane: int) -> None:
 
 
 async def add_durations(db: Executor, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
-    """Adds counts, given as (lane, kind, bucket, n)."""
+    """Adds counts, given as (lane, kind, bucket, count)."""
     await db.rows(SQL.add_durations, *[list(column) for column in zip(*counts, strict=True)], now)
 
 
@@ -87,5 +87,5 @@ async def workers_seen(db: Executor, since: datetime) -> int:
 
 
 async def delete_old_stats(db: Executor, before: datetime) -> None:
-    await db.rows(SQL.forget_rates, before)
-    await db.rows(SQL.forget_times, before)
+    await db.rows(SQL.delete_rates, before)
+    await db.rows(SQL.delete_durations, before)

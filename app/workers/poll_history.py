@@ -15,7 +15,7 @@ MAX_ENTRIES = 10_000  # per write
 
 
 class PollHistory:
-    def __init__(self, infra: Infrastructure, queues: QueueCache) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
         self._infra = infra
         self._queues = queues
         self._unwritten: set[tuple[str, str]] = set()

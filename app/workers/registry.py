@@ -4,11 +4,11 @@ Kept in memory and synced with the database every second, so that a claim does n
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Literal
 
 from app.db.infrastructure import Infrastructure
 from app.errors import NotFound
+from app.events import EventBus, WorkerDirected
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.workers import store
 from app.workers.listed_ids import ListedIds
@@ -19,13 +19,13 @@ Directive = Literal["run", "drain", "stop"]
 
 
 class WorkerRegistry:
-    def __init__(self, infra: Infrastructure) -> None:
+    def __init__(self, *, infra: Infrastructure, events: EventBus) -> None:
         self._infra = infra
+        self._events = events
         self._seen: set[str] = set()
         self._listed = ListedIds(infra.settings.max_workers_per_key)
         self._directives: dict[str, str] = {}
         self._read_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
-        self.on_directive: Callable[[str], None] = lambda _worker: None
 
     def record_seen(self, worker_id: str | None, key_name: str) -> None:
         if worker_id is None or worker_id in self._seen:
@@ -41,13 +41,13 @@ class WorkerRegistry:
     async def sync(self) -> None:
         """Writes the workers that were seen and reads the directives that other brokers have set.
 
-        Wakes the waiting polls of workers whose directive has changed.
+        Publishes the workers whose directive has changed.
         """
         await self._write_seen()
         async with self._read_lock:
             before, self._directives = self._directives, await store.workers_with_directive(self._infra.db)
         for worker_id in before.keys() ^ self._directives.keys():
-            self.on_directive(worker_id)
+            self._events.publish(WorkerDirected(worker_id))
 
     async def set_directive(self, worker_id: str, directive: Directive) -> Worker:
         await self._write_seen()

@@ -15,7 +15,7 @@ from app.workers.schemas import Worker, WorkerList
 
 router = APIRouter(tags=["workers"])
 
-WorkerRegistryDep = Annotated[WorkerRegistry, service(WorkerRegistry)]
+WorkerRegistryDep = Annotated[WorkerRegistry, service("workers")]
 WorkerId = Annotated[NameParameter, Path()]
 
 

@@ -50,19 +50,19 @@ WHERE last_seen_at < $1 AND (directive = 'run' OR last_seen_at < $2)
 RETURNING id;
 
 -- name: record_polls
-INSERT INTO asks (queue, job_type, last_at)
-SELECT asked.queue, asked.job_type, $3
-FROM unnest($1::text[], $2::text[]) AS asked (queue, job_type)
-ORDER BY asked.queue, asked.job_type
+INSERT INTO poll_history (queue, job_type, last_polled_at)
+SELECT input.queue, input.job_type, $3
+FROM unnest($1::text[], $2::text[]) AS input (queue, job_type)
+ORDER BY input.queue, input.job_type
 ON CONFLICT (queue, job_type) DO UPDATE
-SET last_at = greatest(asks.last_at, excluded.last_at);
+SET last_polled_at = greatest(poll_history.last_polled_at, excluded.last_polled_at);
 
 -- name: last_polled
 -- The last poll of this queue that accepts jobs of this type.
-SELECT max(last_at)
-FROM asks
+SELECT max(last_polled_at)
+FROM poll_history
 WHERE queue = $1 AND job_type IN ('', $2);
 
 -- name: delete_poll_history
-DELETE FROM asks
-WHERE last_at < $1;
+DELETE FROM poll_history
+WHERE last_polled_at < $1;

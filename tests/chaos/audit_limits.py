@@ -15,7 +15,7 @@ from tests.chaos.facts import Facts
 from tests.chaos.final_state import QueueLimits
 from tests.chaos.transitions import GONE, Transition
 
-LIVE = ("scheduled", "blocked", "ready", "parked", "running")
+LIVE = ("scheduled", "blocked", "ready", "pending", "running")
 
 
 def w6_limits_are_kept(facts: Facts) -> list[str]:

@@ -85,7 +85,7 @@ def _settlements(facts: Facts) -> Iterator[str]:
             elif (
                 lease_call.item.state
                 and lease_call.item.status == "settled"
-                and lease_call.item.state != step.new.replace("parked", "ready")
+                and lease_call.item.state != step.new.replace("pending", "ready")
             ):
                 yield (
                     f"response says {lease_call.item.state}, stored {step.new}: {lease.job} delivery {lease.deliveries}"

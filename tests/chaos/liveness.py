@@ -89,7 +89,7 @@ def i9_all_jobs_finish(facts: Facts) -> list[str]:
         [f"{facts.final_state.hung_brokers} brokers did not exit on SIGTERM"] if facts.final_state.hung_brokers else []
     )
     table = Counter(row.state for row in facts.final_state.stored)
-    table["ready"] += table.pop("parked", 0)
+    table["ready"] += table.pop("pending", 0)
     wrong = {
         state: (response, table[state])
         for state, response in facts.final_state.stats.items()

@@ -44,7 +44,7 @@ def rewrite(statements: Queries, name: str, old: str, new: str) -> Bug:
 
 
 def skip_lease_check(name: str) -> Bug:
-    return rewrite(leases.SQL, name, "(sent.lease IS NULL OR jobs.lease_expires_at = sent.lease)", "true")
+    return rewrite(leases.SQL, name, "(input.lease IS NULL OR jobs.lease_expires_at = input.lease)", "true")
 
 
 MUTANTS = {
@@ -53,21 +53,21 @@ MUTANTS = {
         "R6: any token completes",
         "late workers",
         ("I6", "I4"),
-        (rewrite(leases.SQL, "complete", " AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL", ""),),
+        (rewrite(leases.SQL, "complete", " AND jobs.lease_token = input.token AND jobs.settled_as IS NULL", ""),),
     ),
     "end_no_fence": Mutant(
         "R6: any token fails, snoozes and releases",
         "late workers",
         ("I6", "I5"),
-        (rewrite(leases.SQL, "get_leases", " AND jobs.lease_token = sent.token", ""),),
+        (rewrite(leases.SQL, "get_leases", " AND jobs.lease_token = input.token", ""),),
     ),
     "beat_no_fence": Mutant(
         "A11: any token extends the lease of the job",
         "late workers",
         ("I6",),
         (
-            rewrite(leases.SQL, "heartbeat", " AND jobs.lease_token = sent.token", ""),
-            rewrite(leases.SQL, "heartbeat", "RETURNING jobs.id, jobs.lease_token", "RETURNING jobs.id, sent.token"),
+            rewrite(leases.SQL, "heartbeat", " AND jobs.lease_token = input.token", ""),
+            rewrite(leases.SQL, "heartbeat", "RETURNING jobs.id, jobs.lease_token", "RETURNING jobs.id, input.token"),
         ),
     ),
     "same_token_again": Mutant(
@@ -143,7 +143,10 @@ MUTANTS = {
         ("I3",),
         (
             rewrite(
-                keys.SQL, "acquire_idempotency_key", "WHERE keys.expires_at <= $6", "WHERE $6::timestamptz IS NOT NULL"
+                keys.SQL,
+                "acquire_idempotency_key",
+                "WHERE deduplication_keys.expires_at <= $6",
+                "WHERE $6::timestamptz IS NOT NULL",
             ),
         ),
     ),
@@ -252,8 +255,8 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "move_to_dead_letters",
-                "unique_key, schedule, depends_on\n    FROM taken",
-                "unique_key, schedule, depends_on\n    FROM taken WHERE false",
+                "unique_key, schedule, depends_on\n    FROM deleted",
+                "unique_key, schedule, depends_on\n    FROM deleted WHERE false",
             ),
         ),
     ),

@@ -26,8 +26,8 @@ from app.enqueue.service import EnqueueService
 from app.errors import DatabaseUnavailable
 from app.http.schema_types import unset_if_none
 from app.jobs import store as jobs
+from app.jobs.rows import ClaimedRow, NewJob
 from app.jobs.schemas import Job
-from app.jobs.store import NewJob
 from app.jobs.updater import JobUpdater
 from app.leases import retry_decision
 from app.leases import store as leases
@@ -35,7 +35,7 @@ from app.leases.long_poll import LongPoll
 from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import Settlement, SettleResult
 from app.leases.settle import SettlementService
-from app.leases.store import ClaimedRow, LeaseRow, SettledRow
+from app.leases.store import LeaseRow, SettledRow
 from app.queues.cache import Queue
 from app.server.server import Server
 from app.settings import Settings

@@ -31,7 +31,7 @@ def test_valid_audit_log_has_no_violations(audited: AuditedJob) -> None:
     ("old", "new"),
     [
         ("scheduled", "running"),
-        ("parked", "running"),
+        ("pending", "running"),
         ("blocked", "running"),
         ("ready", "blocked"),
         ("running", "blocked"),

@@ -43,9 +43,9 @@ async def deadlock(dsn: str) -> None:
     """Two sessions lock two rows in opposite order; Postgres terminates one of them."""
     sessions = [await asyncpg.connect(dsn) for _ in range(2)]
     for session, lane in zip(sessions, (1, 2), strict=True):
-        await session.execute(f"BEGIN; SELECT FROM gates WHERE lane = {lane} FOR UPDATE")
+        await session.execute(f"BEGIN; SELECT FROM lane_locks WHERE lane = {lane} FOR UPDATE")
     waits = [
-        session.execute(f"SELECT FROM gates WHERE lane = {lane} FOR UPDATE")
+        session.execute(f"SELECT FROM lane_locks WHERE lane = {lane} FOR UPDATE")
         for session, lane in zip(sessions, (2, 1), strict=True)
     ]
     ends = await asyncio.gather(*waits, return_exceptions=True)
@@ -55,7 +55,7 @@ async def deadlock(dsn: str) -> None:
 
 
 def test_deadlock_count_and_audit_log_survive_a_crash(postgres: Postgres) -> None:
-    postgres.execute("INSERT INTO gates (lane) VALUES (1), (2)")
+    postgres.execute("INSERT INTO lane_locks (lane) VALUES (1), (2)")
     asyncio.run(deadlock(postgres.dsn))
     for statement in (f"BEGIN; {INSERT}; ROLLBACK", INSERT, CLAIM, "UPDATE jobs SET progress = '{}'", COMPLETE):
         postgres.execute(statement)

@@ -15,14 +15,14 @@ from tests.chaos.audit_log import AuditRow
 from tests.chaos.facts import Facts
 from tests.chaos.transitions import GONE, Transition
 
-WAITING = {"scheduled", "ready", "parked"}
+WAITING = {"scheduled", "ready", "pending"}
 ENDED = {"completed", "dead", "cancelled"}
 LEGAL: dict[str, set[str]] = {
-    GONE: {"scheduled", "blocked", "ready", "parked", "running"},
+    GONE: {"scheduled", "blocked", "ready", "pending", "running"},
     "blocked": WAITING | {"blocked", "dead", "cancelled", GONE},
     "scheduled": WAITING | ENDED | {GONE},
     "ready": WAITING | ENDED | {"running", GONE},
-    "parked": WAITING | ENDED | {GONE},
+    "pending": WAITING | ENDED | {GONE},
     "running": WAITING | ENDED | {"running"},
     "dead": WAITING | {GONE},
     "completed": set(),
@@ -211,7 +211,7 @@ def w5_nothing_runs_early(facts: Facts) -> list[str]:
             after = step.after
             if after is None:
                 continue
-            since = after.at if step.new in ("ready", "parked") and step.old not in ("ready", "parked") else since
+            since = after.at if step.new in ("ready", "pending") and step.old not in ("ready", "pending") else since
             waited = since if step.old == "ready" else after.at
             if (
                 _makes_runnable(step)
@@ -224,4 +224,4 @@ def w5_nothing_runs_early(facts: Facts) -> list[str]:
 
 
 def _makes_runnable(step: Transition) -> bool:
-    return step.is_claim or (step.old == "scheduled" and step.new in ("ready", "parked"))
+    return step.is_claim or (step.old == "scheduled" and step.new in ("ready", "pending"))

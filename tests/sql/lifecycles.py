@@ -103,15 +103,15 @@ def cool_down_group(api: Api, database: TestDatabase) -> None:
     waiting = [api.enqueue(group="g") for _ in range(2)]
     api.fail(api.claim_one(), scope="group", retry_after_seconds=60)
     wait_until(lambda: "group_at_rest" in explain_codes(api, waiting[1]))
-    database.execute("UPDATE rests SET until = now() - interval '1 second'")
-    database.execute("UPDATE versions SET number = number + 1")
+    database.execute("UPDATE group_cooldowns SET until = now() - interval '1 second'")
+    database.execute("UPDATE config_versions SET number = number + 1")
     api.complete(api.claim_one(wait_seconds=20))
-    wait_until(lambda: not database.rows("SELECT FROM rests"))
+    wait_until(lambda: not database.rows("SELECT FROM group_cooldowns"))
 
 
 def use_unique_keys_and_schedules(api: Api, database: TestDatabase) -> None:
     job = api.enqueue(unique={"key": "k"})
-    database.execute("UPDATE keys SET expires_at = now() - interval '1 hour'")
+    database.execute("UPDATE deduplication_keys SET expires_at = now() - interval '1 hour'")
     body = {"queue": api.queue, "job_type": "test", "payload": 1, "unique": {"key": "k", "on_duplicate": "replace"}}
     assert api.post("/jobs", body)["id"] == job["id"]
     api.put(

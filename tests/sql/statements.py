@@ -12,16 +12,16 @@ TABLES_WITH_LANES = (
     "jobs",
     "finished_jobs",
     "dead_letters",
-    "keys",
-    "gates",
-    "passes",
-    "rests",
+    "deduplication_keys",
+    "lane_locks",
+    "rate_limit_usage",
+    "group_cooldowns",
     "dependents",
-    "endings",
+    "finished_parents",
     "stat_deltas",
     "stat_totals",
     "stat_rates",
-    "stat_times",
+    "stat_durations",
 )
 
 

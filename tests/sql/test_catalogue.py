@@ -45,10 +45,10 @@ def test_unique_indexes_of_tables_with_lanes_start_with_the_lane(database: TestD
     assert {
         "jobs_pkey",
         "dead_letters_pkey",
-        "keys_pkey",
+        "deduplication_keys_pkey",
         "stat_totals_pkey",
         "stat_rates_pkey",
-        "stat_times_pkey",
+        "stat_durations_pkey",
     } <= first_columns.keys()
     assert set(first_columns.values()) == {"lane"}, first_columns
 

@@ -21,8 +21,8 @@ VIOLATING_STATEMENTS = {
     ],
     "is_deterministic": ["SELECT id FROM queues WHERE random() < $1", "SELECT gen_random_uuid()"],
     "computes_no_time_from_columns": [
-        "UPDATE keys SET expires_at = now() + make_interval(secs => ttl) WHERE lane = $1",
-        "DELETE FROM keys WHERE lane = $1 AND expires_at - now() < $2",
+        "UPDATE deduplication_keys SET expires_at = now() + make_interval(secs => ttl) WHERE lane = $1",
+        "DELETE FROM deduplication_keys WHERE lane = $1 AND expires_at - now() < $2",
     ],
     "uses_no_notify_and_no_session_lock": [
         "NOTIFY ready",
@@ -33,8 +33,8 @@ VIOLATING_STATEMENTS = {
         "SELECT id FROM jobs WHERE id = $1",
         "SELECT id FROM jobs WHERE lane = $12",
         "SELECT id FROM jobs WHERE lane = $1 UNION ALL SELECT id FROM dead_letters WHERE id = $2",
-        "INSERT INTO keys (lane, digest) VALUES ($2, $1)",
-        "INSERT INTO keys (digest, lane) VALUES ($1, $2)",
+        "INSERT INTO deduplication_keys (lane, digest) VALUES ($2, $1)",
+        "INSERT INTO deduplication_keys (digest, lane) VALUES ($1, $2)",
     ],
     "locks_one_lane_in_id_order": [
         "SELECT id FROM jobs WHERE id = ANY($1) ORDER BY id FOR UPDATE",

@@ -36,7 +36,8 @@ def partitioned_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 def recorded(partitioned_database: TestDatabase) -> dict[str, list[PartitionsByTable]]:
     """Returns the partitions locked by each statement while jobs ran through all lifecycles."""
     partitioned_database.execute(
-        "INSERT INTO keys (lane, digest, expires_at) VALUES (7, gen_random_uuid(), now() - interval '1 day')"
+        "INSERT INTO deduplication_keys (lane, digest, expires_at)"
+        " VALUES (7, gen_random_uuid(), now() - interval '1 day')"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.broker.Database", RecordingDatabase)

@@ -42,7 +42,7 @@ def test_percentile_is_at_most_one_bucket_above_the_exact_value(milliseconds: li
 
 @given(durations)
 def test_every_duration_is_counted_once(milliseconds: list[int]) -> None:
-    assert sum(row.n for row in recorded(milliseconds)) == len(milliseconds)
+    assert sum(row.total for row in recorded(milliseconds)) == len(milliseconds)
 
 
 def test_duration_above_all_bounds_is_in_the_last_bucket() -> None:

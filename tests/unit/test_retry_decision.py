@@ -55,7 +55,7 @@ RUNNING = LeaseRow(
     cancel_requested_at=None,
     worker_id="w1",
     retry=None,
-    missing_since=None,
+    unreported_since=None,
 )
 BROKEN = JobError(message="it broke", error_type="Broken")
 

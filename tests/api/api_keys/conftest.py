@@ -15,7 +15,7 @@ from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 
 ALL_SCOPES = ["enqueue", "work", "read", "manage"]
-BUMP_KEY_VERSION = "UPDATE versions SET number = number + 1 WHERE name = 'api_keys'"
+BUMP_KEY_VERSION = "UPDATE config_versions SET number = number + 1 WHERE name = 'api_keys'"
 _caller_numbers = itertools.count(1)
 
 

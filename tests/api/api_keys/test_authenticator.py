@@ -16,6 +16,7 @@ from app.broker import Broker, build_broker
 from app.db.pool import Database
 from app.db.primary import Connection
 from app.errors import DatabaseUnavailable, Unauthenticated
+from app.events import ConfigNotified
 from app.settings import Settings
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
@@ -198,5 +199,5 @@ def test_cached_keys_are_authenticated_while_the_database_is_down(key_db: TestDa
     key = process.create("operator").key
     assert process.accepts(key)
     process.close()
-    process.broker_services.infra.config_versions.invalidate()
+    process.broker_services.events.publish(ConfigNotified())
     assert process.accepts(key)

@@ -47,7 +47,7 @@ FILTERED = {
 # Only workers with a directive: brokers record on their own which workers they have seen.
 WORKER_DIRECTIVES = "(SELECT id, directive FROM workers WHERE directive <> 'run')"
 TABLES = (
-    *("jobs", "finished_jobs", "dead_letters", "schedules", "queues", "job_types", "keys", "api_keys"),
+    *("jobs", "finished_jobs", "dead_letters", "schedules", "queues", "job_types", "deduplication_keys", "api_keys"),
     WORKER_DIRECTIVES,
 )
 

@@ -32,7 +32,7 @@ def keyless_db(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     """A database without keys."""
     database = TestDatabase(create_database(postgres, loop, "keyless"), loop)
     database.execute("DELETE FROM api_keys")
-    database.execute("UPDATE versions SET number = number + 1 WHERE name = 'api_keys'")
+    database.execute("UPDATE config_versions SET number = number + 1 WHERE name = 'api_keys'")
     yield database
     database.close()
 

@@ -106,7 +106,7 @@ def test_heartbeat_with_a_shared_worker_id_releases_no_lease_of_another_queue(
         key_db.age(job["id"], 10)
     released = [own_api.heartbeat("shared", holds_all=True)["released"] for _ in range(3)]
     assert released == [[], [lost["id"]], []]
-    assert key_db.value("SELECT missing_since FROM jobs WHERE id = $1", kept["id"]) is None
+    assert key_db.value("SELECT unreported_since FROM jobs WHERE id = $1", kept["id"]) is None
     assert other_api.job(kept["id"])["state"] == "running"
 
 

@@ -49,12 +49,14 @@ class CoolingGroup:
 
 def end_cooldowns(db: TestDatabase) -> None:
     """Lets all cool-downs, and the delays of the jobs that started them, pass."""
-    db.execute("UPDATE rests SET until = now() - interval '1 millisecond'")
+    db.execute("UPDATE group_cooldowns SET until = now() - interval '1 millisecond'")
     db.execute("UPDATE jobs SET run_at = now() - interval '1 millisecond' WHERE state = 'scheduled'")
-    db.execute("UPDATE versions SET number = number + 1")
+    db.execute("UPDATE config_versions SET number = number + 1")
     wait_until(lambda: db.value("SELECT count(*) FROM jobs WHERE state = 'scheduled' AND run_at < now()") == 0)
 
 
 def count_cooldowns(db: TestDatabase, api: Api) -> int:
-    count: int = db.value("SELECT count(*) FROM rests JOIN queues ON lane / 256 = queues.id WHERE name = $1", api.queue)
+    count: int = db.value(
+        "SELECT count(*) FROM group_cooldowns JOIN queues ON lane / 256 = queues.id WHERE name = $1", api.queue
+    )
     return count

@@ -88,7 +88,9 @@ def test_cooldown_without_retry_after_lasts_as_long_as_the_back_off_of_the_job(
         wait_until(lambda: api.claim(max_jobs=10)["jobs"])
     else:
         assert api.claim(max_jobs=10)["jobs"] == []
-        assert db.value("SELECT until FROM rests ORDER BY until DESC LIMIT 1") == parse_time(settled["run_at"])
+        assert db.value("SELECT until FROM group_cooldowns ORDER BY until DESC LIMIT 1") == parse_time(
+            settled["run_at"]
+        )
 
 
 def test_group_failure_of_a_job_without_group_affects_no_other_job(api: Api) -> None:
@@ -104,7 +106,7 @@ def test_longest_requested_cooldown_wins(api: Api, db: TestDatabase) -> None:
         api.fail(job, scope="group", retry_after_seconds=seconds)
         for job, seconds in zip(held, (60, HOUR, 1), strict=True)
     ][1]
-    assert db.value("SELECT max(until) FROM rests WHERE group_key = 'a' AND until > now()") == parse_time(
+    assert db.value("SELECT max(until) FROM group_cooldowns WHERE group_key = 'a' AND until > now()") == parse_time(
         longest["run_at"]
     )
 
@@ -133,8 +135,8 @@ def test_failed_settlement_can_be_repeated_and_starts_the_cooldown(api: Api, db:
     api.enqueue_many(3, group="a")
     held = api.claim_one()
     lane = db.value("SELECT lane FROM jobs LIMIT 1")
-    db.execute("INSERT INTO gates (lane) VALUES ($1) ON CONFLICT DO NOTHING", lane)
-    with db.uncommitted("SELECT lane FROM gates WHERE lane = $1 FOR UPDATE", lane):
+    db.execute("INSERT INTO lane_locks (lane) VALUES ($1) ON CONFLICT DO NOTHING", lane)
+    with db.uncommitted("SELECT lane FROM lane_locks WHERE lane = $1 FOR UPDATE", lane):
         assert api.fail(held, scope="group", retry_after_seconds=HOUR, status=503)["outcome"] == "not_done"
     assert api.fail(held, scope="group", retry_after_seconds=HOUR)["status"] == "settled"
     assert api.claim(max_jobs=10)["jobs"] == []

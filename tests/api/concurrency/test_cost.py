@@ -136,7 +136,7 @@ def test_backlog_of_one_group_does_not_make_claims_of_other_groups_more_expensiv
 
 async def pages_per_claimed_job(broker_services: Broker, lane: int, *, fair: bool) -> float:
     """Returns the pages read per claimed job; ten jobs are claimed at a time."""
-    await broker_services.infra.config_versions.run_once()
+    await broker_services.infra.config_versions.check_now()
     counter = PageCounter(broker_services.infra.db)
     for _ in range(OTHERS // 10):
         await store.claim(

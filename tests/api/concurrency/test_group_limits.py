@@ -215,7 +215,7 @@ def test_job_being_inserted_while_the_group_limit_is_set_is_not_forgotten(
 ) -> None:
     """The broker had decided that the job is ready, and could not insert it yet."""
     api.enqueue(job_type="other")
-    with db.uncommitted("LOCK TABLE keys IN EXCLUSIVE MODE"):
+    with db.uncommitted("LOCK TABLE deduplication_keys IN EXCLUSIVE MODE"):
         late = background.submit(api.enqueue, group="a", unique={"key": "k"})
         wait_until(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0)
         api.configure(max_running_per_group=1)

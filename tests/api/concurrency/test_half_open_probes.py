@@ -122,7 +122,10 @@ def test_unstarted_probe_that_is_removed_is_replaced(
 
 
 def probe_of(db: TestDatabase, api: Api) -> object:
-    return db.value("SELECT probe::text FROM rests JOIN queues ON lane / 256 = queues.id WHERE name = $1", api.queue)
+    return db.value(
+        "SELECT probe_job_id::text FROM group_cooldowns JOIN queues ON lane / 256 = queues.id WHERE name = $1",
+        api.queue,
+    )
 
 
 def test_cooldown_of_an_empty_group_is_cleared(cooling_group: CoolingGroup, db: TestDatabase) -> None:

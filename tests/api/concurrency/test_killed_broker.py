@@ -18,8 +18,8 @@ Settle = Callable[[Api, Json], object]
 def lane_lock_held(db: TestDatabase, job_id: str) -> Iterator[None]:
     """Admissions are made under the lane lock; here this test holds it."""
     lane = db.value("SELECT lane FROM jobs WHERE id = $1", job_id)
-    db.execute("INSERT INTO gates (lane) VALUES ($1) ON CONFLICT DO NOTHING", lane)
-    with db.uncommitted("SELECT lane FROM gates WHERE lane = $1 FOR UPDATE", lane):
+    db.execute("INSERT INTO lane_locks (lane) VALUES ($1) ON CONFLICT DO NOTHING", lane)
+    with db.uncommitted("SELECT lane FROM lane_locks WHERE lane = $1 FOR UPDATE", lane):
         yield
 
 
@@ -49,7 +49,7 @@ def test_cooldown_ends_after_the_broker_that_settled_the_probe_was_killed(
     api.fail(api.claim_one(), scope="group", retryable=False, retry_after_seconds=1)
     probe = worker.claim(max_jobs=5)
     settle_and_kill(db, api, probe, Api.complete)
-    wait_until(lambda: db.value("SELECT count(*) FROM rests WHERE probe = $1", probe["id"]) == 0)
+    wait_until(lambda: db.value("SELECT count(*) FROM group_cooldowns WHERE probe_job_id = $1", probe["id"]) == 0)
     assert worker.claim()["id"] in set(jobs) - {probe["id"]}
 
 

@@ -18,7 +18,7 @@ def max_in_window(starts: list[datetime], seconds: int) -> int:
 
 def age_usage(db: TestDatabase, seconds: float) -> None:
     """Moves the recorded rate-limit usage into the past."""
-    db.execute("UPDATE passes SET at = at - make_interval(secs => $1)", seconds)
+    db.execute("UPDATE rate_limit_usage SET at = at - make_interval(secs => $1)", seconds)
 
 
 def test_rate_limits_delivered_jobs(api: Api) -> None:
@@ -172,4 +172,9 @@ def test_old_rate_usage_is_deleted(api: Api, db: TestDatabase) -> None:
     for _ in range(10):
         api.claim_one()
         age_usage(db, 11)
-    assert db.value("SELECT count(*) FROM passes JOIN queues ON lane / 256 = queues.id WHERE name = $1", api.queue) <= 3
+    assert (
+        db.value(
+            "SELECT count(*) FROM rate_limit_usage JOIN queues ON lane / 256 = queues.id WHERE name = $1", api.queue
+        )
+        <= 3
+    )

@@ -77,7 +77,7 @@ def test_pending_job_misses_its_start_deadline(api: Api, db: TestDatabase, rules
 def test_job_that_misses_its_start_deadline_frees_its_admission(api: Api, db: TestDatabase) -> None:
     api.configure(max_running_per_group=1)
     late, last = api.enqueue(group="g", expires_at=db.instant(600)), api.enqueue(group="g")
-    wait_until(lambda: db.value("SELECT turn FROM jobs WHERE id = $1", late["id"]))
+    wait_until(lambda: db.value("SELECT admission FROM jobs WHERE id = $1", late["id"]))
     backdate_start_deadline(db, late)
     assert api.claim_one(wait_seconds=20)["id"] == last["id"]
 

@@ -86,5 +86,5 @@ def test_finished_graph_leaves_no_dependency_rows(api: Api, db: TestDatabase) ->
     graph.fail_permanently("c")
     graph.wait_for_states(d="cancelled")
     ids = list(graph.ids.values())
-    wait_until(lambda: db.value("SELECT count(*) FROM endings WHERE id = ANY($1::uuid[])", ids) == 0)
-    assert db.value("SELECT count(*) FROM dependents WHERE parent = ANY($1::uuid[])", ids) == 0
+    wait_until(lambda: db.value("SELECT count(*) FROM finished_parents WHERE id = ANY($1::uuid[])", ids) == 0)
+    assert db.value("SELECT count(*) FROM dependents WHERE parent_id = ANY($1::uuid[])", ids) == 0

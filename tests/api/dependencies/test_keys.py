@@ -100,7 +100,7 @@ def test_repeated_batch_returns_the_same_graph(api: Api, db: TestDatabase) -> No
     first = api.batch(*jobs, key="k")
     assert api.batch(*jobs, key="k") == first
     assert count_jobs(db) == 3
-    assert db.value("SELECT count(*) FROM dependents WHERE parent = $1", first["results"][0]["job_id"]) == 2
+    assert db.value("SELECT count(*) FROM dependents WHERE parent_id = $1", first["results"][0]["job_id"]) == 2
 
 
 def test_rejected_graph_does_not_use_up_its_idempotency_key(api: Api) -> None:

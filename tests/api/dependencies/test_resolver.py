@@ -51,7 +51,9 @@ def resolve_concurrently(broker_services: Broker, loop: Loop, count: int) -> Non
     async def resolve_all() -> None:
         await asyncio.gather(
             *[
-                DependencyResolver(broker_services.infra, broker_services.queues, broker_services.signals).run_once()
+                DependencyResolver(
+                    infra=broker_services.infra, queues=broker_services.queues, events=broker_services.events
+                ).run_once()
                 for _ in range(count)
             ]
         )
@@ -73,7 +75,7 @@ def test_children_are_resolved_from_the_finished_parent_record_alone(api: Api, d
     parent = graph.ids["parent"]
     db.execute(
         "WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING lane, id) "
-        "INSERT INTO endings SELECT lane, id, 'dead' FROM gone",
+        "INSERT INTO finished_parents SELECT lane, id, 'dead' FROM gone",
         parent,
     )
     graph.api.job(graph.ids["a"], wait_seconds=20)
@@ -83,16 +85,16 @@ def test_children_are_resolved_from_the_finished_parent_record_alone(api: Api, d
 def test_resolving_a_finished_parent_twice_changes_nothing(api: Api, db: TestDatabase) -> None:
     graph = enqueue_graph(api, {"a": [], "b": [], "child": ["a", "b"]})
     graph.complete("a")
-    wait_until(lambda: db.value("SELECT cardinality(awaits) FROM jobs WHERE id = $1", graph.ids["child"]) == 1)
+    wait_until(lambda: db.value("SELECT cardinality(waiting_for) FROM jobs WHERE id = $1", graph.ids["child"]) == 1)
     # The resolver deletes the finished-parent record after it has updated the child.
-    wait_until(lambda: db.value("SELECT count(*) FROM endings") == 0)
-    for table, columns in (("dependents", "lane, id, $2"), ("endings", "lane, id, 'completed'")):
+    wait_until(lambda: db.value("SELECT count(*) FROM finished_parents") == 0)
+    for table, columns in (("dependents", "lane, id, $2"), ("finished_parents", "lane, id, 'completed'")):
         db.execute(
             f"INSERT INTO {table} SELECT {columns} FROM finished_jobs WHERE id = $1 AND $2::uuid IS NOT NULL",
             graph.ids["a"],
             graph.ids["child"],
         )
-    wait_until(lambda: db.value("SELECT count(*) FROM endings") == 0)
+    wait_until(lambda: db.value("SELECT count(*) FROM finished_parents") == 0)
     assert graph.state("child") == "blocked"
     assert api.counts() == {"completed": 1, "ready": 1, "blocked": 1}
     graph.complete("b", "child")
@@ -173,7 +175,7 @@ def test_delayed_resolver_does_not_delete_a_newer_finished_parent_record(
     with db.uncommitted("SELECT FROM jobs WHERE id = $1 FOR UPDATE", new["id"]):
         graph.complete("parent")
         loop.run(dependencies.delete_finished_parents(broker_services.infra.db, lane_of(parent), [parent]))
-        assert db.value("SELECT state FROM endings WHERE id = $1", parent) == "completed"
+        assert db.value("SELECT state FROM finished_parents WHERE id = $1", parent) == "completed"
     assert api.claim_one(job_types=["new"], wait_seconds=20)["id"] == new["id"]
 
 

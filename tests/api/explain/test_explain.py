@@ -128,7 +128,7 @@ def test_pending_job_is_explained_until_it_is_admitted(polled_api: Api, db: Test
     polled_api.configure(fair=True)
     job = polled_api.enqueue(group="a")
     wait_until(lambda: codes(polled_api, job) == ["claimable"])
-    db.execute("UPDATE jobs SET state = 'parked', turn = NULL, group_key = 'b' WHERE id = $1", job["id"])
+    db.execute("UPDATE jobs SET state = 'pending', admission = NULL, group_key = 'b' WHERE id = $1", job["id"])
     assert codes(polled_api, job)[0] in ("waits_for_turn", "claimable")
     wait_until(lambda: codes(polled_api, job) == ["claimable"])
 
@@ -145,7 +145,7 @@ def test_queue_without_polls_has_no_worker(api: Api) -> None:
 def test_old_poll_does_not_count_as_a_worker(polled_api: Api, db: TestDatabase) -> None:
     job = polled_api.enqueue()
     assert codes(polled_api, job) == ["claimable"]
-    db.execute("UPDATE asks SET last_at = last_at - interval '6 minutes'")
+    db.execute("UPDATE poll_history SET last_polled_at = last_polled_at - interval '6 minutes'")
     assert "since" in reason(polled_api, job, "no_worker")
 
 

@@ -50,7 +50,7 @@ def test_concurrent_enqueues_with_one_key_create_one_job(api: Api, background: B
 
 def test_idempotency_key_is_in_use_while_the_first_call_runs(api: Api, db: TestDatabase) -> None:
     key = digest("enqueue", "enqueue_job", "k")
-    first_call = "INSERT INTO keys (lane, digest, expires_at) VALUES ($1, $2, now() + interval '1 day')"
+    first_call = "INSERT INTO deduplication_keys (lane, digest, expires_at) VALUES ($1, $2, now() + interval '1 day')"
     with db.uncommitted(first_call, lane_of_key(key, KEY_LANES), key):
         assert enqueue(api, "k", status=409)["code"] == "idempotency_key_in_use"
     assert enqueue(api, "k")["state"] == "ready"
@@ -63,7 +63,7 @@ def test_rejected_enqueue_does_not_use_up_its_idempotency_key(api: Api) -> None:
 
 def test_expired_idempotency_key_can_be_used_again(api: Api, db: TestDatabase) -> None:
     first = enqueue(api, "k", payload=1)
-    db.execute("UPDATE keys SET expires_at = now() - interval '1 minute'")
+    db.execute("UPDATE deduplication_keys SET expires_at = now() - interval '1 minute'")
     other = enqueue(api, "k", payload=2)
     assert other["id"] != first["id"]
     assert enqueue(api, "k", payload=2)["id"] == other["id"]

@@ -15,11 +15,11 @@ from tests.database import TestDatabase
 
 def failures(api: Api) -> float:
     """The failures of all periodic services."""
-    counts = re.findall(r"^longshore_chore_failures_total\{.*\} (\S+)$", api.http.get("/metrics").text, re.MULTILINE)
+    counts = re.findall(r"^longshore_service_failures_total\{.*\} (\S+)$", api.http.get("/metrics").text, re.MULTILINE)
     return sum(map(float, counts))
 
 
-@pytest.mark.parametrize("config", [{}, {"fair": True}], ids=["ready", "parked"])
+@pytest.mark.parametrize("config", [{}, {"fair": True}], ids=["ready", "pending"])
 def test_job_due_since_minus_infinity_can_be_read_and_run(api: Api, db: TestDatabase, config: dict[str, Any]) -> None:
     api.configure(**config)
     job = api.enqueue()

@@ -12,6 +12,7 @@ import pytest
 
 from app.broker import Broker
 from app.db.pool import Executor
+from app.events import EventBus
 from app.leases.low_water_marks import MAX_PRIORITIES, LowWaterMarks
 from app.leases.store import ENVELOPE_BYTES, LanePolicy, PollSlice
 from tests.api.concurrency.test_cost import CLAIM_PARAMS, PageCounter
@@ -33,7 +34,7 @@ UPDATE jobs SET state = 'running', lease_expires_at = now() + interval '1 minute
 WHERE lane = $1 AND state = 'ready'
 """
 REQUEUE = "UPDATE jobs SET state = 'ready', lease_expires_at = NULL WHERE lane = $1 AND id = $2"
-OPEN_TRANSACTION = "INSERT INTO keys (lane, digest, expires_at) VALUES (0, gen_random_uuid(), now())"
+OPEN_TRANSACTION = "INSERT INTO deduplication_keys (lane, digest, expires_at) VALUES (0, gen_random_uuid(), now())"
 
 
 class Process:
@@ -43,7 +44,7 @@ class Process:
         self._broker_services = broker_services
         self._loop = loop
         self.low_water_marks = LowWaterMarks(
-            broker_services.infra.db, expensive_buffers=-1
+            db=broker_services.infra.db, events=EventBus(), expensive_buffers=-1
         )  # so that marks are always used
 
     def claim(self, limit: int, *, lane: int = LANE, db: Executor | None = None) -> list[int]:
@@ -185,7 +186,7 @@ def test_marks_are_used_only_where_the_first_job_is_expensive_to_reach(
     broker_services: Broker, loop: Loop, db: TestDatabase
 ) -> None:
     process = Process(broker_services, loop)
-    process.low_water_marks = LowWaterMarks(broker_services.infra.db, expensive_buffers=50)
+    process.low_water_marks = LowWaterMarks(db=broker_services.infra.db, events=EventBus(), expensive_buffers=50)
     add(db, range(10, 40))
     assert process.claim(2) == [10, 11]
     process.scan()

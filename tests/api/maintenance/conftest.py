@@ -26,8 +26,8 @@ async def _run_retention(broker_services: Broker) -> None:
     await broker_services.infra.db.open()
     try:
         await broker_services.infra.clock.refresh(broker_services.infra.db)
-        await Partitions(broker_services.infra, broker_services.queues).run_once()
-        await Cleaner(broker_services.infra, broker_services.dead_letters).run_once()
+        await Partitions(infra=broker_services.infra, queues=broker_services.queues).run_once()
+        await Cleaner(infra=broker_services.infra, dead_letters=broker_services.dead_letters).run_once()
     finally:
         await broker_services.infra.db.close()
 
@@ -60,7 +60,7 @@ def partition_name(db: TestDatabase, days: int, *, archive: bool = False) -> str
 
 
 def make_partition(db: TestDatabase, days: int, *, archive: bool = False) -> str:
-    db.execute("SELECT make_finished_partition((now() AT TIME ZONE 'UTC')::date + $1::int, $2)", days, archive)
+    db.execute("SELECT create_finished_partition((now() AT TIME ZONE 'UTC')::date + $1::int, $2)", days, archive)
     return partition_name(db, days, archive=archive)
 
 

@@ -20,7 +20,15 @@ from tests.database import Loop
 from tests.settable_clock import SettableClock
 
 _numbers = itertools.count(1)
-RETAINED_TABLES = ("finished_jobs", "dead_letters", "keys", "workers", "asks", "stat_rates", "stat_times")
+RETAINED_TABLES = (
+    "finished_jobs",
+    "dead_letters",
+    "deduplication_keys",
+    "workers",
+    "poll_history",
+    "stat_rates",
+    "stat_durations",
+)
 
 
 @pytest.fixture
@@ -49,8 +57,8 @@ def broker_without_services(database: SettableClock, loop: Loop) -> Iterator[Bro
 
 def run_retention(broker_services: Broker, loop: Loop) -> None:
     loop.run(broker_services.infra.clock.refresh(broker_services.infra.db))
-    loop.run(Partitions(broker_services.infra, broker_services.queues).run_once())
-    loop.run(Cleaner(broker_services.infra, broker_services.dead_letters).run_once())
+    loop.run(Partitions(infra=broker_services.infra, queues=broker_services.queues).run_once())
+    loop.run(Cleaner(infra=broker_services.infra, dead_letters=broker_services.dead_letters).run_once())
 
 
 def fill_tables(api: Api, database: SettableClock, eventually: Callable[..., Any]) -> Json:

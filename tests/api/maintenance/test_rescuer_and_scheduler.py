@@ -11,7 +11,8 @@ from typing import Any
 from app.broker import Broker
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
-from app.maintenance.services import PeriodicService, ServiceRunner
+from app.maintenance.services import BackgroundService, ServiceRunner
+from app.periodic_service import FunctionService
 from tests.api_client import Api
 from tests.database import Loop, TestDatabase
 
@@ -29,7 +30,9 @@ def test_concurrent_rescuers_rescue_each_lease_once(
     ids = api.enqueue_many(40)
     api.claim(max_jobs=40)
     db.execute("UPDATE jobs SET lease_expires_at = now() - interval '1 second'")
-    run_together(loop, *[LeaseRescuer(broker_services.infra, broker_services.settlements) for _ in range(4)])
+    run_together(
+        loop, *[LeaseRescuer(infra=broker_services.infra, settlements=broker_services.settlements) for _ in range(4)]
+    )
     eventually(lambda: api.counts() == {"ready": 40})
     jobs = [api.job(job_id) for job_id in ids]
     assert {(job["state"], job["attempt"], job["crashes"]) for job in jobs} == {("ready", 1, 1)}
@@ -41,7 +44,7 @@ def test_rescuer_rescues_more_than_one_batch(
     api.enqueue_many(1000)
     api.claim(max_jobs=1000)
     db.execute("UPDATE jobs SET lease_expires_at = now() - interval '1 second'")
-    run_together(loop, LeaseRescuer(broker_services.infra, broker_services.settlements))
+    run_together(loop, LeaseRescuer(infra=broker_services.infra, settlements=broker_services.settlements))
     eventually(lambda: api.counts() == {"ready": 1000})
 
 
@@ -51,7 +54,7 @@ def test_rescuer_leaves_live_leases_alone(
     api.enqueue_many(2)
     held, lost = api.claim(max_jobs=2)["jobs"]
     db.age(lost["id"], 61)
-    run_together(loop, LeaseRescuer(broker_services.infra, broker_services.settlements))
+    run_together(loop, LeaseRescuer(infra=broker_services.infra, settlements=broker_services.settlements))
     eventually(lambda: api.job(lost["id"])["state"] == "ready")
     assert api.job(held["id"])["state"] == "running"
 
@@ -73,7 +76,11 @@ def test_concurrent_schedulers_make_each_due_job_ready_once(
     )
     db.execute("UPDATE jobs SET run_at = run_at - interval '1 minute'")
     run_together(
-        loop, *[JobScheduler(broker_services.infra, broker_services.queues, broker_services.signals) for _ in range(4)]
+        loop,
+        *[
+            JobScheduler(infra=broker_services.infra, queues=broker_services.queues, events=broker_services.events)
+            for _ in range(4)
+        ],
     )
     counts = eventually(lambda: (counts := api.get("/stats")["counts"])["ready"] == 90 and counts)
     assert counts["scheduled"] == 5
@@ -85,7 +92,9 @@ def test_due_retry_has_no_state_reason(
     job = api.enqueue()
     api.fail(api.claim_one(), retry_after_seconds=60)
     db.age(job["id"], 60)
-    run_together(loop, JobScheduler(broker_services.infra, broker_services.queues, broker_services.signals))
+    run_together(
+        loop, JobScheduler(infra=broker_services.infra, queues=broker_services.queues, events=broker_services.events)
+    )
     ready = eventually(lambda: (seen := api.job(job["id"]))["state"] == "ready" and seen)
     assert ("state_reason" in ready, ready["attempt"]) == (False, 1)
 
@@ -94,22 +103,23 @@ def test_scheduler_does_not_spin_on_a_job_locked_by_another_session(
     api: Api, db: TestDatabase, broker_services: Broker, loop: Loop, eventually: Callable[..., Any]
 ) -> None:
     job = api.enqueue(delay_seconds=3600)
-    job_scheduler, runner, run_counts = (
-        JobScheduler(broker_services.infra, broker_services.queues, broker_services.signals),
-        ServiceRunner(broker_services.infra),
-        Counter[str](),
-    )
+    runner, run_counts = ServiceRunner(infra=broker_services.infra), Counter[str]()
 
-    async def schedule() -> None:
-        await job_scheduler.run_once()
-        run_counts["schedule"] += 1
+    class CountedScheduler(JobScheduler):
+        async def run_once(self) -> None:
+            await super().run_once()
+            run_counts["schedule"] += 1
+
+    job_scheduler = CountedScheduler(
+        infra=broker_services.infra, queues=broker_services.queues, events=broker_services.events
+    )
 
     async def tick() -> None:
         run_counts["tick"] += 1
 
     async def start() -> None:
-        job_scheduler.wake = runner.add(PeriodicService("schedule", schedule, 3600))
-        runner.add(PeriodicService("tick", tick, 0.01))
+        runner.add(BackgroundService("schedule", job_scheduler, 3600))
+        runner.add(BackgroundService("tick", FunctionService(tick), 0.01))
 
     # FOR KEY SHARE blocks the scheduler, not this test.
     with db.uncommitted("SELECT FROM jobs WHERE id = $1 FOR KEY SHARE", job["id"]):

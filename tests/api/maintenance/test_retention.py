@@ -159,10 +159,10 @@ def test_one_run_deletes_more_than_one_batch_of_dead_letters(
 
 def test_expired_idempotency_keys_are_deleted(api: Api, db: TestDatabase, run_retention: RunRetention) -> None:
     api.batch({}, key="old")
-    db.execute("UPDATE keys SET expires_at = now() - interval '1 minute'")
+    db.execute("UPDATE deduplication_keys SET expires_at = now() - interval '1 minute'")
     first = api.batch({}, key="new")
     run_retention()
-    assert db.value("SELECT count(*) FROM keys") == 1
+    assert db.value("SELECT count(*) FROM deduplication_keys") == 1
     assert api.batch({}, key="new") == first
 
 
@@ -184,8 +184,10 @@ def test_unseen_workers_are_deleted_and_those_with_a_directive_later(
 def test_old_statistics_are_deleted_but_not_the_counts(api: Api, db: TestDatabase, run_retention: RunRetention) -> None:
     api.enqueue()
     db.execute("INSERT INTO stat_rates VALUES (1, now() - interval '3 hours', 1, 1, 1, 1), (1, now(), 1, 1, 1, 1)")
-    db.execute("INSERT INTO stat_times VALUES (1, now() - interval '3 hours', 'run', 1, 1), (1, now(), 'run', 1, 1)")
+    db.execute(
+        "INSERT INTO stat_durations VALUES (1, now() - interval '3 hours', 'run', 1, 1), (1, now(), 'run', 1, 1)"
+    )
     run_retention()
-    for table in ("stat_rates", "stat_times"):
+    for table in ("stat_rates", "stat_durations"):
         assert db.value(f"SELECT count(*) FROM {table} WHERE lane = 1") == 1
     assert api.counts() == {"ready": 1}

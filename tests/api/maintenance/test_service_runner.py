@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from app.broker import Broker
-from app.maintenance.services import PeriodicService, ServiceRunner
+from app.maintenance.services import BackgroundService, ServiceRunner
+from app.periodic_service import FunctionService
 from tests.api.maintenance.conftest import partitions
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
@@ -34,16 +35,17 @@ class Runners:
             if self.run_counts[name] <= failures:
                 raise RuntimeError("raised by the test")
 
-        async def start() -> Callable[[], None]:
-            self._runners[name] = ServiceRunner(self._broker_services.infra)
-            return self._runners[name].add(PeriodicService("test", run_once, seconds, leader_only=leader_only))
+        service = FunctionService(run_once)
 
-        wake = self._loop.run(start())
+        async def start() -> None:
+            self._runners[name] = ServiceRunner(infra=self._broker_services.infra)
+            self._runners[name].add(BackgroundService("test", service, seconds, leader_only=leader_only))
 
-        async def woken() -> None:
-            wake()
+        async def wake() -> None:
+            service.wake()
 
-        return lambda: self._loop.run(woken())
+        self._loop.run(start())
+        return lambda: self._loop.run(wake())
 
     def stop(self, name: str) -> None:
         self._loop.run(self._runners.pop(name).stop())
@@ -55,7 +57,7 @@ class Runners:
 
 @pytest.fixture
 def runners(broker_services: Broker, loop: Loop, db: TestDatabase) -> Iterator[Runners]:
-    db.execute("DELETE FROM leaders WHERE chore = 'test'")
+    db.execute("DELETE FROM leaders WHERE service = 'test'")
     runners = Runners(broker_services, loop)
     yield runners
     runners.close()
@@ -113,14 +115,14 @@ def test_dead_leader_is_replaced_when_its_lease_expires(
     runners.start("clock")
     eventually(lambda: runners.run_counts["clock"] >= 10)
     assert runners.run_counts["a"] == 0
-    db.execute("UPDATE leaders SET held_until = now() - interval '1 second' WHERE chore = 'test'")
+    db.execute("UPDATE leaders SET held_until = now() - interval '1 second' WHERE service = 'test'")
     eventually(lambda: runners.run_counts["a"])
 
 
 def test_leader_renews_its_lease(runners: Runners, db: TestDatabase, eventually: Callable[..., Any]) -> None:
     runners.start("a", leader_only=True)
-    before = eventually(lambda: db.value("SELECT held_until FROM leaders WHERE chore = 'test'"))
-    eventually(lambda: db.value("SELECT held_until > $1 FROM leaders WHERE chore = 'test'", before))
+    before = eventually(lambda: db.value("SELECT held_until FROM leaders WHERE service = 'test'"))
+    eventually(lambda: db.value("SELECT held_until > $1 FROM leaders WHERE service = 'test'", before))
 
 
 def test_broker_creates_partitions_at_start(postgres: str, loop: Loop, eventually: Callable[..., Any]) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from app.broker import Broker, build_broker
 from app.db.lanes import lane_of
-from app.purging.purging import BATCH_SIZE, QueuePurger
+from app.events import JobsPurged
+from app.jobs.purge import BATCH_SIZE
 from app.queues.schemas import PurgeQueue, QueuePurged
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
@@ -16,7 +17,7 @@ from tests.database import Loop, TestDatabase, create_database
 QUEUE = "mail"
 LANES = [256, 257]  # the lanes of the first queue
 JOBS = """
-INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload, awaited)
+INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, payload, has_dependents)
 SELECT $1, new.id, 'ready', now(), 0, 5, 'test', '{}', $3
 FROM unnest($2::uuid[]) AS new (id)
 """
@@ -27,7 +28,7 @@ def database_without_broker(postgres: str, loop: Loop) -> Iterator[TestDatabase]
     """A database without a broker, so that no service changes its rows."""
     database = TestDatabase(create_database(postgres, loop, "purging"), loop)
     database.empty()
-    database.execute("DELETE FROM endings")
+    database.execute("DELETE FROM finished_parents")
     database.execute("INSERT INTO queues (id, name, lanes) VALUES (1, $1, 2) ON CONFLICT DO NOTHING", QUEUE)
     yield database
     database.close()
@@ -42,20 +43,19 @@ def services(database_without_broker: TestDatabase, loop: Loop) -> Iterator[Brok
     loop.run(broker_services.infra.db.close())
 
 
-def add(broker_services: Broker, db: TestDatabase, lane: int, count: int, *, awaited: bool | None = None) -> list[str]:
+def add(
+    broker_services: Broker, db: TestDatabase, lane: int, count: int, *, has_dependents: bool | None = None
+) -> list[str]:
     ids = [str(broker_services.infra.job_ids(lane)) for _ in range(count)]
-    db.execute(JOBS, lane, ids, awaited)
+    db.execute(JOBS, lane, ids, has_dependents)
     return ids
 
 
 def purge(broker_services: Broker, loop: Loop) -> tuple[QueuePurged, list[int]]:
-    """The response, and the rescanned lanes, once for each batch."""
+    """The response, and the lanes of the events, one for each batch."""
     lanes: list[int] = []
-    return loop.run(
-        QueuePurger(broker_services.infra, broker_services.queues, broker_services.signals, lanes.append).purge(
-            QUEUE, PurgeQueue(dry_run=False)
-        )
-    ), lanes
+    broker_services.events.subscribe(JobsPurged, lambda event: lanes.append(event.lane))
+    return loop.run(broker_services.purger.purge(QUEUE, PurgeQueue(dry_run=False))), lanes
 
 
 def test_purge_removes_jobs_in_batches_and_rescans_the_lane_after_each(
@@ -78,12 +78,14 @@ def test_purged_job_with_dependents_is_recorded_as_finished_parent(
 ) -> None:
     for lane in LANES:
         add(services, database_without_broker, lane, 3)
-    awaited = [job_id for lane in LANES for job_id in add(services, database_without_broker, lane, 2, awaited=True)]
+    has_dependents = [
+        job_id for lane in LANES for job_id in add(services, database_without_broker, lane, 2, has_dependents=True)
+    ]
     answer, _ = purge(services, loop)
     assert answer.purged == 10
-    endings = database_without_broker.rows("SELECT lane, id, state FROM endings ORDER BY lane, id")
-    assert [(row["lane"], str(row["id"]), row["state"]) for row in endings] == [
-        (lane_of(UUID(id_)), id_, "purged") for id_ in awaited
+    finished_parents = database_without_broker.rows("SELECT lane, id, state FROM finished_parents ORDER BY lane, id")
+    assert [(row["lane"], str(row["id"]), row["state"]) for row in finished_parents] == [
+        (lane_of(UUID(id_)), id_, "purged") for id_ in has_dependents
     ]
 
 
@@ -91,7 +93,9 @@ def test_purge_keeps_an_earlier_record_of_a_finished_parent(
     services: Broker, database_without_broker: TestDatabase, loop: Loop
 ) -> None:
     """A job that died and was replayed may be purged before its children are resolved."""
-    (job_id,) = add(services, database_without_broker, LANES[0], 1, awaited=True)
-    database_without_broker.execute("INSERT INTO endings (lane, id, state) VALUES ($1, $2, 'dead')", LANES[0], job_id)
+    (job_id,) = add(services, database_without_broker, LANES[0], 1, has_dependents=True)
+    database_without_broker.execute(
+        "INSERT INTO finished_parents (lane, id, state) VALUES ($1, $2, 'dead')", LANES[0], job_id
+    )
     assert purge(services, loop)[0].purged == 1
-    assert [row["state"] for row in database_without_broker.rows("SELECT state FROM endings")] == ["dead"]
+    assert [row["state"] for row in database_without_broker.rows("SELECT state FROM finished_parents")] == ["dead"]

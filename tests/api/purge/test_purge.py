@@ -137,7 +137,7 @@ def test_purge_of_an_unknown_queue_is_not_found(api: Api) -> None:
     [
         ({"states": []}, "/states"),
         ({"states": ["running"]}, "/states/0"),
-        ({"states": ["ready", "parked"]}, "/states/1"),
+        ({"states": ["ready", "pending"]}, "/states/1"),
         ({"states": "ready"}, "/states"),
         ({"dry_run": "no"}, "/dry_run"),
         ({"dry-run": False}, "/dry-run"),

@@ -139,7 +139,7 @@ def test_deleted_queue_with_a_job_is_undeleted_in_every_process(
     job = api.enqueue()
     # As a transaction that could not see the job yet would delete the queue.
     db.execute("UPDATE queues SET deleted_at = now() WHERE name = $1", api.queue)
-    db.execute("UPDATE versions SET number = number + 1")
+    db.execute("UPDATE config_versions SET number = number + 1")
     # The maintenance service of the broker that all tests share may undelete the queue first.
     undeleted = "SELECT deleted_at IS NULL FROM queues WHERE name = $1"
     wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 404 or db.value(undeleted, api.queue))
@@ -160,10 +160,10 @@ def test_empty_deleted_queue_stays_deleted(api: Api, db: TestDatabase, revive_qu
     api.enqueue()
     api.complete(api.claim_one())
     delete(api)
-    before = db.value("SELECT number FROM versions")
+    before = db.value("SELECT number FROM config_versions")
     revive_queues()
     assert not exists(api)
-    assert db.value("SELECT number FROM versions") == before
+    assert db.value("SELECT number FROM config_versions") == before
 
 
 def test_job_enqueued_during_a_delete_is_delivered(

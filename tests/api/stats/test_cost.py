@@ -31,7 +31,7 @@ def cost(db: TestDatabase, lanes: list[int]) -> dict[str, int]:
 def test_statistics_of_20000_jobs_read_about_as_many_pages_as_of_100(
     api: Api, db: TestDatabase, aggregate: Aggregate
 ) -> None:
-    db.execute("VACUUM jobs, stat_deltas, stat_totals, stat_rates, stat_times, workers")
+    db.execute("VACUUM jobs, stat_deltas, stat_totals, stat_rates, stat_durations, workers")
     api.batch(*[{"priority": n % 3} for n in range(100)])
     lanes = [db.value("SELECT id * 256 FROM queues WHERE name = $1", api.queue)]
     aggregate()

@@ -59,11 +59,11 @@ def test_replay_and_purge_do_not_reduce_rates(api: Api, aggregate: Aggregate) ->
 def test_old_events_count_only_in_longer_periods(api: Api, db: TestDatabase, aggregate: Aggregate) -> None:
     api.enqueue()
     aggregate()
-    db.execute("UPDATE stat_rates SET slot = slot - interval '2 minutes'")
+    db.execute("UPDATE stat_rates SET bucket_start = bucket_start - interval '2 minutes'")
     assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 1, 1]
-    db.execute("UPDATE stat_rates SET slot = slot - interval '10 minutes'")
+    db.execute("UPDATE stat_rates SET bucket_start = bucket_start - interval '10 minutes'")
     assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 0, 1]
-    db.execute("UPDATE stat_rates SET slot = slot - interval '1 hour'")
+    db.execute("UPDATE stat_rates SET bucket_start = bucket_start - interval '1 hour'")
     assert [rate(api, f"last_{span}m")["enqueued"] for span in (1, 5, 60)] == [0, 0, 0]
 
 

@@ -14,7 +14,7 @@ def with_key(key: str = "k", **fields: Any) -> Json:
 
 def end_windows(db: TestDatabase) -> None:
     """Lets the windows of all unique keys end."""
-    db.execute("UPDATE keys SET expires_at = now() - interval '1 second' WHERE answer = 'window'")
+    db.execute("UPDATE deduplication_keys SET expires_at = now() - interval '1 second' WHERE response = 'window'")
 
 
 def count_jobs(db: TestDatabase) -> int:

@@ -8,11 +8,11 @@ from tests.database import TestDatabase
 
 def make_all_keys_due(db: TestDatabase) -> None:
     """Makes every key due for the check of the cleaner."""
-    db.execute("UPDATE keys SET expires_at = now() - interval '1 second'")
+    db.execute("UPDATE deduplication_keys SET expires_at = now() - interval '1 second'")
 
 
 def count_keys(db: TestDatabase) -> int:
-    return int(db.value("SELECT count(*) FROM keys"))
+    return int(db.value("SELECT count(*) FROM deduplication_keys"))
 
 
 def test_live_job_keeps_its_unique_key_however_long_it_waits_or_runs(

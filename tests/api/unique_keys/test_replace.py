@@ -191,7 +191,7 @@ def test_postponed_replacement_frees_its_admission(api: Api, db: TestDatabase) -
     api.configure(max_running_per_group=1)
     first = api.enqueue(**with_key(group="g"))
     second = api.enqueue(group="g")
-    wait_until(lambda: db.value("SELECT turn FROM jobs WHERE id = $1", first["id"]))
+    wait_until(lambda: db.value("SELECT admission FROM jobs WHERE id = $1", first["id"]))
     replace(api, group="g", delay_seconds=3600)
     assert api.claim_one(wait_seconds=20)["id"] == second["id"]
 
@@ -211,7 +211,7 @@ def test_replaced_job_keeps_its_admission(api: Api, db: TestDatabase) -> None:
     api.configure(max_running_per_group=1)
     first = api.enqueue(**with_key(group="g"))
     api.enqueue(group="g")
-    wait_until(lambda: db.value("SELECT turn FROM jobs WHERE id = $1", first["id"]))
+    wait_until(lambda: db.value("SELECT admission FROM jobs WHERE id = $1", first["id"]))
     replace(api, payload=2)
     assert api.claim_one(wait_seconds=20)["id"] == first["id"]
     assert api.claim()["jobs"] == []

@@ -39,16 +39,18 @@ def test_unique_key_is_free_after_the_window_in_every_state(api: Api, db: TestDa
 
 def test_window_ends_at_its_time_and_not_earlier(api: Api, db: TestDatabase) -> None:
     api.enqueue(**with_key(for_seconds=3600))
-    seconds = db.value("SELECT extract(epoch FROM expires_at - now()) FROM keys WHERE answer = 'window'")
+    seconds = db.value(
+        "SELECT extract(epoch FROM expires_at - now()) FROM deduplication_keys WHERE response = 'window'"
+    )
     assert 3000 < seconds <= 3600
 
 
 def test_duplicate_does_not_extend_the_window(api: Api, db: TestDatabase) -> None:
     api.enqueue(**with_key(for_seconds=60))
-    until = db.value("SELECT expires_at FROM keys WHERE job_id IS NOT NULL")
+    until = db.value("SELECT expires_at FROM deduplication_keys WHERE job_id IS NOT NULL")
     for on_duplicate in ("return_existing", "replace"):
         api.enqueue(status=200, **with_key(for_seconds=3600, on_duplicate=on_duplicate))
-    assert db.value("SELECT expires_at FROM keys WHERE job_id IS NOT NULL") == until
+    assert db.value("SELECT expires_at FROM deduplication_keys WHERE job_id IS NOT NULL") == until
 
 
 def test_window_of_the_existing_job_decides(api: Api) -> None:

@@ -6,16 +6,9 @@ from uuid import UUID
 import pytest
 
 from app import broker as broker_module
-from app.dead_letters.service import DeadLetterService
-from app.enqueue.service import EnqueueService
-from app.jobs.updater import JobUpdater
-from app.leases.heartbeat import HeartbeatService
-from app.leases.long_poll import LongPoll
-from app.leases.settle import SettlementService
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
 from app.settings import Settings
-from app.stats.service import StatsService
 from tests.concurrency.model.clock import VirtualClock
 from tests.concurrency.model.lease_model import BASE_SECONDS, DEFAULT_LEASE, FACTOR, MAX_CRASHES, MAX_DELIVERIES, Row
 from tests.conftest import TEST_SETTINGS
@@ -57,22 +50,12 @@ class Broker:
             patch.setattr(broker_module, "DatabaseClock", lambda: clock)
             self.broker_services = broker_module.build_broker(settings, dsn)
         self.infra = self.broker_services.infra
-        self.enqueuer, self.updater, self.long_poll = (
-            self._service(EnqueueService),
-            self._service(JobUpdater),
-            self._service(LongPoll),
-        )
-        self.settlements, self.heartbeats, self.dead_letters = (
-            self._service(SettlementService),
-            self._service(HeartbeatService),
-            self._service(DeadLetterService),
-        )
-        self.stats = self._service(StatsService)
-        self.lease_rescuer = LeaseRescuer(self.infra, self.settlements)
-        self.job_scheduler = JobScheduler(self.infra, self.broker_services.queues, self.broker_services.signals)
-
-    def _service(self, kind: type[R]) -> R:
-        return next(service for service in self.broker_services.services if isinstance(service, kind))
+        services = self.broker_services
+        self.enqueuer, self.updater, self.long_poll = services.enqueuer, services.updater, services.long_poll
+        self.settlements, self.heartbeats = services.settlements, services.heartbeats
+        self.dead_letters, self.stats = services.dead_letters, services.stats
+        self.lease_rescuer = LeaseRescuer(infra=self.infra, settlements=self.settlements)
+        self.job_scheduler = JobScheduler(infra=self.infra, queues=services.queues, events=services.events)
 
 
 class BrokerPair:

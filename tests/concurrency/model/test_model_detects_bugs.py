@@ -12,9 +12,9 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from app.db.queries import Queries
+from app.jobs.rows import ClaimedRow
 from app.leases import store
 from app.leases.long_poll import LongPoll
-from app.leases.store import ClaimedRow
 from app.locks import store as keys
 from app.server.client import Client
 from tests.concurrency.model.brokers import BrokerPair
@@ -58,13 +58,13 @@ def returns_claims_with_a_key(patch: pytest.MonkeyPatch) -> None:
 
 
 # The row of the key is read but not locked.
-NO_LOCK = "SELECT answer FROM keys WHERE lane = $1 AND digest = $2 AND $3::timestamptz IS NOT NULL"
+NO_LOCK = "SELECT response FROM deduplication_keys WHERE lane = $1 AND digest = $2 AND $3::timestamptz IS NOT NULL"
 
 BUGS = {
     "a stale token completes": rewrite(
-        store.SQL, "complete", " AND jobs.lease_token = sent.token AND jobs.settled_as IS NULL", ""
+        store.SQL, "complete", " AND jobs.lease_token = input.token AND jobs.settled_as IS NULL", ""
     ),
-    "a stale token extends": rewrite(store.SQL, "heartbeat", " AND jobs.lease_token = sent.token", ""),
+    "a stale token extends": rewrite(store.SQL, "heartbeat", " AND jobs.lease_token = input.token", ""),
     "lease expiry does not count as a crash": rewrite(
         store.SQL, "requeue", "crashes = locked.crashes", "crashes = jobs.crashes"
     ),

@@ -71,5 +71,5 @@ def test_unique_key_expires_on_time_though_the_clock_of_the_broker_is_behind(
         unique = {"key": "order-1", "for_seconds": 600}
         first = api.enqueue(unique=unique)
         assert api.enqueue(unique=unique, status=200)["id"] == first["id"]
-        database.execute("UPDATE keys SET expires_at = expires_at - interval '601 seconds'")
+        database.execute("UPDATE deduplication_keys SET expires_at = expires_at - interval '601 seconds'")
         assert api.enqueue(unique=unique)["id"] != first["id"]

@@ -275,7 +275,7 @@ class LimitsMachine(RuleBasedStateMachine):
         )
         counts_by_state = {row["state"]: row["n"] for row in counts}
         assert counts_by_state.get("running", 0) == len(self.jobs_in("running"))
-        assert counts_by_state.get("ready", 0) + counts_by_state.get("parked", 0) == len(self.jobs_in("waiting"))
+        assert counts_by_state.get("ready", 0) + counts_by_state.get("pending", 0) == len(self.jobs_in("waiting"))
 
     def teardown(self) -> None:
         """No job is stuck: all remaining jobs can be completed under the current rules."""

@@ -16,6 +16,7 @@ from app.settings import Settings
 from tests.contract.cli.command import run
 from tests.contract.document import openapi
 from tests.database import Loop, TestDatabase, copy_database, in_database
+from tests.upgrades.later_revisions import BASELINE, later_revisions
 
 SECRETS = {
     "DATABASE_URL": "postgresql://longshore:hunter2@db.example/longshore?sslpassword=hunter3",
@@ -127,13 +128,15 @@ def test_openapi_prints_the_document() -> None:
     assert json.loads(printed.stdout) == openapi(), "the document must not depend on this machine's settings"
 
 
-def test_migrate_prints_old_and_new_revision(postgres: str, loop: Loop) -> None:
+def test_migrate_prints_old_and_new_revision(postgres: str, loop: Loop, tmp_path: Path) -> None:
     loop.run(copy_database(postgres, "to_be_migrated", "template1"))
     dsn = in_database(postgres, "to_be_migrated")
     assert run("migrate", DATABASE_URL=dsn).stdout == f"Migrated the schema from nothing to {head()}.\n"
     assert run("migrate", DATABASE_URL=dsn).stdout == f"The schema is already at {head()}.\n"
-    downgrade(dsn, "0006")
-    assert run("migrate", DATABASE_URL=dsn).stdout == f"Migrated the schema from 0006 to {head()}.\n"
+    with later_revisions(tmp_path):
+        migrated = CliRunner().invoke(cli, ["migrate"], env={"DATABASE_URL": dsn})
+        assert migrated.stdout == f"Migrated the schema from {BASELINE} to {head()}.\n"
+        downgrade(dsn, BASELINE)
     database = TestDatabase(dsn, loop)
     assert database.value("SELECT count(*) FROM jobs") == 0
     database.execute("UPDATE alembic_version SET version_num = '9999'")

@@ -15,7 +15,7 @@ OVERVIEW = "docs/architecture/overview.md"
 LIFECYCLE = "docs/concepts/job-lifecycle.md"
 GLOSSARY = "docs/glossary.md"
 STATES = {"scheduled", "blocked", "ready", "running", "completed", "cancelled", "dead"}
-INTERNAL_STATES = {"parked": "ready", "pending": "ready"}  # shown as ready
+INTERNAL_STATES = {"pending": "ready"}  # shown as ready
 NOTHING = "[*]"
 
 

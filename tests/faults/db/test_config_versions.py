@@ -7,6 +7,7 @@ import pytest
 from app.broker import Broker
 from app.db import config_versions
 from app.errors import DatabaseUnavailable
+from app.events import ConfigNotified
 from tests.database import Loop
 
 
@@ -15,7 +16,7 @@ async def time_between_checks(broker_services: Broker, runs: int) -> float:
     await broker_services.infra.config_versions.ensure_fresh()
     before = broker_services.infra.config_versions._checked_at
     for _ in range(runs):
-        await broker_services.infra.config_versions.keep_fresh()
+        await broker_services.infra.config_versions.run_once()
     return broker_services.infra.config_versions._checked_at - before
 
 
@@ -37,8 +38,8 @@ def test_periodic_check_runs_after_an_announced_change_without_callers(
 
     async def is_fresh_after_a_change() -> bool:
         await broker_services.infra.config_versions.ensure_fresh()
-        broker_services.infra.config_versions.invalidate()
-        await broker_services.infra.config_versions.keep_fresh()
+        broker_services.events.publish(ConfigNotified())
+        await broker_services.infra.config_versions.run_once()
         return broker_services.infra.config_versions.is_fresh()
 
     assert loop.run(is_fresh_after_a_change())
@@ -52,7 +53,7 @@ def test_concurrent_callers_share_one_check_and_its_failure(broker_services: Bro
 
     async def call_concurrently() -> list[object]:
         await broker_services.infra.config_versions.ensure_fresh()
-        broker_services.infra.config_versions.invalidate()
+        broker_services.events.publish(ConfigNotified())
         broker_services.infra.config_versions._numbers["policies"] = -1
         broker_services.infra.config_versions._handlers["policies"] = [fail]
         return [

@@ -18,7 +18,7 @@ from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background
 
 NAME = "deadlocks"
-TABLES = ("keys", "schedules", "job_types", "queues", "rests")
+TABLES = ("deduplication_keys", "schedules", "job_types", "queues", "group_cooldowns")
 # The first write after a reset of `tries` acquires lock 1, waits until the test waits for lock 1,
 # and then waits for lock 2, which the test holds. A sequence is not rolled back, so the second try
 # acquires no locks.

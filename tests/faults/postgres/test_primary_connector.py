@@ -21,8 +21,8 @@ from tests.faults.postgres.conftest import StartServer, open_database
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
-WRITE = "INSERT INTO leaders (chore, holder, held_until) VALUES ($1, gen_random_uuid(), now())"
-WRITTEN = "SELECT array_agg(chore ORDER BY chore) FROM leaders"
+WRITE = "INSERT INTO leaders (service, holder, held_until) VALUES ($1, gen_random_uuid(), now())"
+WRITTEN = "SELECT array_agg(service ORDER BY service) FROM leaders"
 
 
 class TwoPrimaries(NamedTuple):
@@ -152,7 +152,7 @@ def test_read_only_session_is_not_reused(database: TestDatabase, loop: Loop) -> 
             loop.run(db.rows(WRITE, "refused"))
         assert error.value.outcome == "not_done"
         assert loop.run(db.value("SELECT pg_backend_pid()")) != read_only
-        loop.run(db.rows("DELETE FROM leaders WHERE chore = 'refused'"))
+        loop.run(db.rows("DELETE FROM leaders WHERE service = 'refused'"))
 
 
 async def _make_read_only(db: Database) -> object:

@@ -156,13 +156,13 @@ def test_cancelled_caller_does_not_cancel_the_wait_for_the_standby(
 
 
 async def write_in_autocommit(db: Database) -> None:
-    await db.rows("INSERT INTO leaders (chore, holder, held_until) VALUES ('alone', gen_random_uuid(), now())")
+    await db.rows("INSERT INTO leaders (service, holder, held_until) VALUES ('alone', gen_random_uuid(), now())")
 
 
 async def write_in_a_transaction(db: Database) -> None:
     async with db.transaction() as transaction:
         await transaction.rows(
-            "INSERT INTO leaders (chore, holder, held_until) VALUES ('together', gen_random_uuid(), now())"
+            "INSERT INTO leaders (service, holder, held_until) VALUES ('together', gen_random_uuid(), now())"
         )
 
 

@@ -18,7 +18,7 @@ def stored_state(owner_session: Session, group: str | None = None) -> str:
 def start_cooldown(api: Api, db: TestDatabase, group: str) -> None:
     api.enqueue(group=group)
     api.fail(api.claim_one(wait_seconds=20), scope="group", retry_after_seconds=600)
-    wait_until(lambda: db.value("SELECT count(*) FROM rests WHERE group_key = $1", group) == 1)
+    wait_until(lambda: db.value("SELECT count(*) FROM group_cooldowns WHERE group_key = $1", group) == 1)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def start_cooldown(api: Api, db: TestDatabase, group: str) -> None:
         ({}, "g", "ready"),
         ({"max_running": 1, "fair": False}, "g", "ready"),
         ({"max_running_per_group": 1}, None, "ready"),
-        ({"max_running_per_group": 1}, "g", "parked"),
-        ({"max_running_per_group": 1, "lanes": 16}, "g", "parked"),
-        ({"fair": True}, None, "parked"),
-        ({"fair": True}, "g", "parked"),
+        ({"max_running_per_group": 1}, "g", "pending"),
+        ({"max_running_per_group": 1, "lanes": 16}, "g", "pending"),
+        ({"fair": True}, None, "pending"),
+        ({"fair": True}, "g", "pending"),
     ],
     ids=str,
 )
@@ -51,7 +51,7 @@ def test_scheduled_sql_job_waits_for_its_time_then_for_admission(shop: Session, 
     claimed = api.claim_one(wait_seconds=20)
     assert claimed["id"] == now
     db.age(later, 600)
-    wait_until(lambda: db.value("SELECT state FROM jobs WHERE id = $1", later) == "parked")
+    wait_until(lambda: db.value("SELECT state FROM jobs WHERE id = $1", later) == "pending")
     api.complete(claimed)
     assert api.claim_one(wait_seconds=20)["id"] == later
 
@@ -77,7 +77,7 @@ def test_cooling_down_group_holds_back_sql_jobs(
         stored_state(owner_session, "active"),
         stored_state(owner_session),
     ) == (
-        "parked",
+        "pending",
         "ready",
         "ready",
     )

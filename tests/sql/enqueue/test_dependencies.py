@@ -142,5 +142,5 @@ def test_rolled_back_sql_child_leaves_no_dependency(shop: Session, api: Api, db:
     parent = api.enqueue()["id"]
     with shop.transaction("ROLLBACK"):
         child = shop.enqueue(depends_on=[parent])
-    assert db.value("SELECT count(*) FROM dependents WHERE child = $1", child) == 0
+    assert db.value("SELECT count(*) FROM dependents WHERE child_id = $1", child) == 0
     assert api.complete(api.claim_one())["state"] == "completed"

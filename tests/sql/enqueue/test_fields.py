@@ -15,7 +15,7 @@ RENAMED = {"group_key": "group"}
 AS_JSON = ("payload", "metadata", "retry")
 COLUMNS = """
 SELECT state, state_reason, priority, max_attempts, lease_seconds, timeout_seconds, retry, tags, metadata, unique_key,
-    group_key, traceparent, tracestate, expires_at, on_parent_failure, turn, awaited
+    group_key, traceparent, tracestate, expires_at, on_parent_failure, admission, has_dependents
 FROM jobs
 WHERE id = $1
 """

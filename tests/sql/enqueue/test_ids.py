@@ -72,7 +72,7 @@ def test_sql_and_http_put_a_group_into_the_same_lane(
 @example(UUID(int=0))
 @example(UUID(int=2**128 - 1))
 def test_sql_and_python_read_the_same_lane_from_any_uuid(db: TestDatabase, job_id: UUID) -> None:
-    assert db.value("SELECT longshore_lane($1)", job_id) == lanes.lane_of(job_id)
+    assert db.value("SELECT longshore_lane_of($1)", job_id) == lanes.lane_of(job_id)
 
 
 @no_deadline
@@ -84,4 +84,4 @@ def test_sql_and_python_compute_the_same_digest(db: TestDatabase, text: str) -> 
 @no_deadline
 @given(st.integers(0, 2**24 - 1))
 def test_job_id_can_contain_any_lane(db: TestDatabase, chosen: int) -> None:
-    assert lanes.lane_of(db.value("SELECT longshore_id($1, clock_timestamp())", chosen)) == chosen
+    assert lanes.lane_of(db.value("SELECT longshore_generate_id($1, clock_timestamp())", chosen)) == chosen

@@ -43,7 +43,7 @@ def test_downgrade_removes_the_functions_and_keeps_the_role(fresh_server: str, l
     migrations.upgrade(database.dsn)
     before = database.rows(FUNCTIONS)
     assert (database.value(ROLE), database.value(MAY_CALL), len(before)) == (1, True, 12)
-    migrations.downgrade(database.dsn, "0003")
+    migrations.downgrade(database.dsn, "base")
     assert (database.rows(FUNCTIONS), database.value(ROLE)) == ([], 1)
     migrations.upgrade(database.dsn)
     assert (database.rows(FUNCTIONS), database.value(MAY_CALL)) == (before, True)

@@ -100,7 +100,7 @@ def test_sql_enqueue_into_a_full_queue_is_rejected(shop: Session, api: Api) -> N
         shop.enqueue(delay_seconds=60)
         shop.enqueue()
         error = shop.enqueue_error()
-    assert (error.sqlstate, str(error)) == (FULL, f"3 jobs may wait in {api.queue}, and as many do")
+    assert (error.sqlstate, str(error)) == (FULL, f"{api.queue} has reached its limit of 3 waiting jobs")
     assert api.counts() == {"ready": 1}
 
 

@@ -11,7 +11,17 @@ from tests.database import TestDatabase
 from tests.sql.enqueue.conftest import KeyedEnqueues
 
 SOURCES = ("sql", "http")
-PER_JOB_COLUMNS = {"id", "lane", "unique_key", "group_key", "run_at", "started_at", "attempts", "depends_on", "awaits"}
+PER_JOB_COLUMNS = {
+    "id",
+    "lane",
+    "unique_key",
+    "group_key",
+    "run_at",
+    "started_at",
+    "attempts",
+    "depends_on",
+    "waiting_for",
+}
 BODY: Json = {
     "job_type": "other",
     "priority": 9,
@@ -37,7 +47,7 @@ def give_history(api: Api, db: TestDatabase, source: str, history: str) -> None:
         claimed = api.claim_one(job_types=[source], wait_seconds=20, worker_id="w")
         api.heartbeat_one(claimed, progress={"percent": 50}, checkpoint={"n": 1})
         HISTORIES[history](api, db, claimed)
-    wait_until(lambda: db.value("SELECT state NOT IN ('parked', 'running') FROM jobs WHERE unique_key = $1", source))
+    wait_until(lambda: db.value("SELECT state NOT IN ('pending', 'running') FROM jobs WHERE unique_key = $1", source))
 
 
 def stored(db: TestDatabase, job_id: str) -> Json:
@@ -88,7 +98,7 @@ def test_sql_does_not_replace_a_running_job(keyed: KeyedEnqueues) -> None:
 def test_admitted_job_that_sql_postpones_frees_its_admission(keyed: KeyedEnqueues, db: TestDatabase) -> None:
     keyed.api.configure(max_running_per_group=1)
     first = keyed.http(group="g")["id"]
-    wait_until(lambda: db.value("SELECT turn FROM jobs WHERE id = $1", first))
+    wait_until(lambda: db.value("SELECT admission FROM jobs WHERE id = $1", first))
     second = keyed.api.enqueue(group="g")["id"]
     assert keyed.sql(on_duplicate="replace", delay_seconds=600, group_key="another") == first
     assert keyed.api.claim_one(wait_seconds=20)["id"] == second

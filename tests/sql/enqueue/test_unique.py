@@ -57,7 +57,7 @@ def test_duplicate_rejected_by_sql_names_the_existing_job(keyed: KeyedEnqueues) 
         "longshore_unique_key",
         "unique_key",
     )
-    assert (error.message, error.detail) == (f"job {job_id} has the unique_key", job_id)
+    assert (error.message, error.detail) == (f"job {job_id} has this unique_key", job_id)
 
 
 def test_sql_job_rejects_duplicates(keyed: KeyedEnqueues) -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.enqueue.defaults import MAX_METADATA_BYTES
 from app.errors import MalformedJson, ValidationFailed
 from app.http import strict_json
+from app.jobs.validation import MAX_METADATA_BYTES
 from app.settings import Settings
 from tests.api_client import Api, parse_time
 from tests.contract.hostile_cases import NAMES, VALUES, Case
@@ -108,7 +108,7 @@ def test_sql_enqueue_rejects_an_invalid_parameter_by_name(
     error = shop.enqueue_error(**fields)
     assert (error.sqlstate, getattr(error, "column_name", None)) == ("22023", parameter)
     assert str(error).startswith(f"{parameter}: ")
-    assert db.value("SELECT count(*) FROM jobs") + db.value("SELECT count(*) FROM keys") == 0
+    assert db.value("SELECT count(*) FROM jobs") + db.value("SELECT count(*) FROM deduplication_keys") == 0
     assert db.value("SELECT count(*) FROM queues WHERE name = $1", shop.queue) == 0
 
 
@@ -157,7 +157,7 @@ def test_sql_enqueue_uses_the_default_settings(shop: Session, api: Api, db: Test
     assert api.job(shop.enqueue())["max_attempts"] == LIMITS.default_max_attempts
     sources = "".join(row["prosrc"] for row in db.rows("SELECT prosrc FROM pg_proc WHERE proname LIKE 'longshore%'"))
     assert re.findall(r">= (\d+) THEN\s+RAISE", sources) == [str(LIMITS.max_queues)]
-    assert f"longshore_json_fault(payload, {LIMITS.max_payload_bytes})" in sources
+    assert f"longshore_find_json_fault(payload, {LIMITS.max_payload_bytes})" in sources
     assert re.findall(r"'finished_seconds'\)::int, (\d+)", sources) == [str(LIMITS.finished_seconds)]
     assert re.findall(r"'mode', '(\w+)'", sources) == [LIMITS.finished_mode]
 

@@ -69,8 +69,8 @@ def test_migrator_behind_a_long_reader_lets_claims_pass_and_finally_succeeds(emp
 
 def test_killed_migrator_does_not_block_the_next_one(empty_database: TestDatabase) -> None:
     other = Session(empty_database.dsn, empty_database.loop)
-    # stat_times is the last table: the migrator has created all others when it waits for this one.
-    other.execute("BEGIN; CREATE TABLE stat_times (lane int)")
+    # stat_durations is the last table: the migrator has created all others when it waits for this one.
+    other.execute("BEGIN; CREATE TABLE stat_durations (lane int)")
     killed = migrator(empty_database.dsn)
     wait_until(lambda: empty_database.value(WAITING_FOR_LOCK) == 1)
     killed.kill()

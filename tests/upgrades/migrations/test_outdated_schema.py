@@ -1,15 +1,19 @@
 """A broker started before the migration: alive, not ready, names the missing revision, and
 recovers."""
 
-from alembic import command
+from pathlib import Path
+
 from app.db import migrations
 from tests.api_client import Api
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
+from tests.upgrades.later_revisions import BASELINE, later_revisions
 
 
 def test_broker_on_an_empty_database_is_not_ready_and_rejects_jobs(empty_database: TestDatabase) -> None:
+    """The response is 503 and not 401, although there is no table of keys: clients treat 401 as
+    permanent."""
     with threaded_broker(TEST_SETTINGS, empty_database.dsn) as broker:
         api = Api(broker.http, "mail")
         api.get("/livez")
@@ -22,17 +26,17 @@ def test_broker_on_an_empty_database_is_not_ready_and_rejects_jobs(empty_databas
 
 
 def test_broker_on_an_older_schema_is_not_ready_until_it_is_migrated(
-    empty_database: TestDatabase,
+    empty_database: TestDatabase, tmp_path: Path
 ) -> None:
-    """The response is 503 and not 401, although there is no table of keys: clients treat 401 as
-    permanent."""
-    command.upgrade(migrations.config(empty_database.dsn), "0004")
-    with threaded_broker(TEST_SETTINGS, empty_database.dsn) as broker:
+    migrations.upgrade(empty_database.dsn)
+    empty_database.execute("ALTER TABLE jobs RENAME payload TO body")  # as before a migration that a job needs
+    with later_revisions(tmp_path), threaded_broker(TEST_SETTINGS, empty_database.dsn) as broker:
         api = Api(broker.http, "mail")
         assert api.get("/livez")["status"] == "alive"
         (schema,) = [check for check in api.get("/readyz", status=503)["checks"] if not check["ok"]]
-        assert f"at 0004, this release needs {migrations.head()}" in schema["detail"]
+        assert f"at {BASELINE}, this release needs {migrations.head()}" in schema["detail"]
         assert api.enqueue(status=503)["outcome"] == "not_done"
+        empty_database.execute("ALTER TABLE jobs RENAME body TO payload")
         migrations.upgrade(empty_database.dsn)
         assert api.get("/readyz")["ready"]
         job = api.enqueue()

@@ -62,7 +62,7 @@ def test_missing_table_is_named_in_the_response(empty_database: TestDatabase) ->
     migrations.upgrade(empty_database.dsn)
     empty_database.execute(
         "ALTER TABLE dead_letters DROP COLUMN reason;"
-        "DROP FUNCTION make_finished_partition;"
+        "DROP FUNCTION create_finished_partition;"
         "ALTER TABLE jobs RENAME TO gone"
     )
     found = details(empty_database.dsn)

@@ -64,6 +64,4 @@ def test_every_revision_has_an_up_and_a_down_script() -> None:
     revisions = {file.stem for file in versions.glob("*.py")}
     assert revisions
     for direction in ("up", "down"):
-        assert {
-            file.name.removesuffix(f".{direction}.sql") for file in versions.glob(f"*.{direction}.sql")
-        } == revisions
+        assert {file.name.partition(".")[0] for file in versions.glob(f"*.{direction}.sql")} == revisions

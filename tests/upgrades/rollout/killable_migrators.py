@@ -1,7 +1,7 @@
 """Migrators that a test can kill after a number of steps.
 
 - `python -m tests.upgrades.rollout.killable_migrators` imports everything once and forks a migrator for each
-  DSN that it reads, so that a hundred migrators take only seconds.
+  DSN that it reads, so that a hundred migrators take only seconds. Its argument is the folder of the migrations.
 - A proxy in front of Postgres counts their steps, and kills a migrator after a given number."""
 
 import os
@@ -38,9 +38,9 @@ class Migrators:
 
 
 @contextmanager
-def migrators() -> Iterator[Migrators]:
+def migrators(root: Path) -> Iterator[Migrators]:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.upgrades.rollout.killable_migrators"],
+        [sys.executable, "-m", "tests.upgrades.rollout.killable_migrators", str(root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -141,6 +141,7 @@ def _main() -> None:
     from app.db import migrations
     from app.db.tables import metadata
 
+    migrations.ROOT = Path(sys.argv[1])
     assert metadata.tables, "imported before the first fork, like everything else that a migration needs"
     for line in sys.stdin:
         child = os.fork()

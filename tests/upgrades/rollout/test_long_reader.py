@@ -4,16 +4,19 @@ Fault: docs/reliability/faults.md#f1. Rule: docs/reliability/rules.md#r18."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from alembic import command
 from app.db import migrations
 from tests.api_client import Api
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background
+from tests.upgrades.later_revisions import BASELINE, COLUMN, later_revisions
 from tests.upgrades.migrations.test_concurrent_migrations import Session
 
 Eventually = Callable[[Callable[[], Any]], Any]
@@ -27,11 +30,12 @@ WHERE relation = 'jobs'::regclass AND mode = 'AccessExclusiveLock' AND NOT grant
 
 
 @pytest.fixture
-def database(postgres: str, loop: Loop, request: pytest.FixtureRequest) -> Iterator[TestDatabase]:
-    """A database at revision 0005: the migration down to 0004 drops a column of `jobs`."""
+def database(postgres: str, loop: Loop, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TestDatabase]:
+    """A database after a migration that added a column to `jobs`. Its downgrade drops the column."""
     database = TestDatabase(create_database(postgres, loop, request.node.name[:60]), loop)
-    migrations.downgrade(database.dsn, "0005")
-    yield database
+    with later_revisions(tmp_path):
+        command.upgrade(migrations.config(database.dsn), COLUMN)
+        yield database
     database.close()
 
 
@@ -51,7 +55,7 @@ def test_claims_succeed_behind_a_waiting_migration(
     with threaded_broker(TEST_SETTINGS, database.dsn) as broker, ThreadPoolExecutor() as executor:
         api = Api(broker.http, "read")
         api.enqueue_many(CLAIMS)
-        migrating = executor.submit(migrations.downgrade, database.dsn, "0004")
+        migrating = executor.submit(migrations.downgrade, database.dsn, BASELINE)
         statuses = [status_of_claim(api, database, eventually) for _ in range(CLAIMS)]
         assert not migrating.done()
         reader.execute("COMMIT")

@@ -3,6 +3,7 @@
 Faults: docs/reliability/faults.md#b14, #f5, #f6. The reverse case (this release on an older
 schema) is tests/upgrades/migrations/test_outdated_schema.py."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.db.migrations import ROOT
 from tests.api_client import Api
 from tests.broker import RunningBroker, broker_process
 from tests.database import Loop, TestDatabase, create_database
@@ -29,12 +31,19 @@ def shared_database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 
 
 @pytest.fixture(scope="module")
-def both_releases(shared_database: TestDatabase, previous: Path) -> Iterator[dict[str, RunningBroker]]:
+def processes(
+    shared_database: TestDatabase, previous: Path
+) -> Iterator[dict[str, tuple[RunningBroker, "subprocess.Popen[str]"]]]:
     with (
-        release_process(previous, shared_database.dsn, **FAST_SETTINGS) as (previous_broker, _),
-        broker_process(shared_database.dsn, **FAST_SETTINGS) as (current_broker, _),
+        release_process(previous, shared_database.dsn, **FAST_SETTINGS) as previous_process,
+        broker_process(shared_database.dsn, **FAST_SETTINGS) as current_process,
     ):
-        yield {"previous": previous_broker, "current": current_broker}
+        yield {"previous": previous_process, "current": current_process}
+
+
+@pytest.fixture(scope="module")
+def both_releases(processes: dict[str, tuple[RunningBroker, "subprocess.Popen[str]"]]) -> dict[str, RunningBroker]:
+    return {release: broker for release, (broker, _) in processes.items()}
 
 
 @pytest.fixture(params=["previous", "current"])
@@ -52,11 +61,13 @@ def other(one: Api, both_releases: dict[str, RunningBroker]) -> Api:
     return Api(http, one.queue)
 
 
-def test_brokers_are_of_two_releases_and_both_are_ready(both_releases: dict[str, RunningBroker]) -> None:
-    """Control: only this release has API keys."""
-    assert both_releases["previous"].http.get("/api-keys").status_code == 404
-    assert both_releases["current"].http.get("/api-keys").status_code == 200
-    assert [broker.http.get("/readyz").status_code for broker in both_releases.values()] == [200, 200]
+def test_brokers_are_of_two_releases_and_both_are_ready(
+    processes: dict[str, tuple[RunningBroker, "subprocess.Popen[str]"]], previous: Path
+) -> None:
+    """Control: `python -m app` imports the source tree of its working directory."""
+    folders = {release: Path(f"/proc/{process.pid}/cwd").resolve() for release, (_, process) in processes.items()}
+    assert folders == {"previous": previous.resolve(), "current": ROOT}
+    assert [broker.http.get("/readyz").status_code for broker, _ in processes.values()] == [200, 200]
 
 
 def test_lifecycle_of_a_job_spans_both_releases(one: Api, other: Api) -> None:

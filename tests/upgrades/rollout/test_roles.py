@@ -37,9 +37,9 @@ ORDER BY relname, privilege_type
 READ_ONLY = {"alembic_version", "finished_jobs_default"}
 
 ADMINISTRATOR = {"name": "administrator", "scopes": ["enqueue", "work", "read", "manage"], "max_leases": 1000}
-CREATE_OLD_PARTITION = "SELECT make_finished_partition('2020-01-01', false)"
+CREATE_OLD_PARTITION = "SELECT create_finished_partition('2020-01-01', false)"
 INSERT_EXPIRED_KEY = (
-    "INSERT INTO keys (lane, digest, expires_at) VALUES (7, gen_random_uuid(), now() - interval '1 day')"
+    "INSERT INTO deduplication_keys (lane, digest, expires_at) VALUES (7, gen_random_uuid(), now() - interval '1 day')"
 )
 
 
@@ -138,7 +138,7 @@ def test_broker_role_reads_every_table_and_writes_only_where_needed(owned_db: Te
 
 def test_broker_role_may_call_only_the_partition_functions(owned_db: TestDatabase) -> None:
     assert {row["proname"] for row in owned_db.rows(FUNCTIONS, BROKER_ROLE)} == {
-        "make_finished_partition",
+        "create_finished_partition",
         "retire_finished_partition",
     }
 
@@ -159,7 +159,7 @@ def test_public_role_may_call_no_function(owned_db: TestDatabase) -> None:
         "CREATE TRIGGER mine BEFORE INSERT ON jobs EXECUTE FUNCTION suppress_redundant_updates_trigger()",
         "ALTER TABLE jobs ADD COLUMN mine int",
         "ALTER TABLE finished_jobs DETACH PARTITION finished_jobs_default",
-        "ALTER FUNCTION make_finished_partition SECURITY INVOKER",
+        "ALTER FUNCTION create_finished_partition SECURITY INVOKER",
         "ALTER ROLE longshore_broker SUPERUSER",
         "DROP TABLE jobs",
         "DROP INDEX jobs_ready",

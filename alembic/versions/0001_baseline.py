@@ -1,10 +1,10 @@
-"""Jobs, finished jobs, dead letters, idempotency keys and statistics.
+"""The whole schema: tables, functions, the enqueue function for other services, and roles.
 
 Why these tables: a claim reads an index that holds only ready jobs; finished jobs are removed by
 dropping partitions; statistics are sums of deltas, not counts of rows.
 """
 
-from app.db.migrations import run_file
+from app.db.migrations import run_files
 
 revision = "0001"
 down_revision = None
@@ -13,8 +13,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    run_file(__file__, "up")
+    run_files(__file__, "up")
 
 
 def downgrade() -> None:
-    run_file(__file__, "down")
+    run_files(__file__, "down")

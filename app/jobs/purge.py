@@ -4,16 +4,16 @@ Each batch is a transaction of its own, so that purging a million jobs does not 
 requests.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import first_id_at, group_by_lane, lane_of
+from app.events import EventBus, JobsPurged
 from app.http.schema_types import value_or
-from app.jobs.signals import Signals
+from app.jobs import store
 from app.log import log
-from app.purging import store
 from app.queues.cache import QueueCache
 from app.queues.schemas import PurgeQueue, QueuePurged, WaitingState
 
@@ -25,24 +25,21 @@ _SMALLEST_ID = UUID(int=0)
 _STORED_STATES = {
     WaitingState.SCHEDULED: ["scheduled"],
     WaitingState.BLOCKED: ["blocked"],
-    WaitingState.READY: ["ready", "parked"],
+    WaitingState.READY: ["ready", "pending"],
 }
 
 
 class QueuePurger:
-    """Purges a queue. After each batch it rescans the lane and has dependencies resolved.
+    """Purges a queue, and publishes JobsPurged after each batch.
 
-    Other jobs may be admitted in place of the removed ones (`rescan_lane`), and children of removed
-    jobs must not wait forever.
+    Other jobs may be admitted in place of the removed ones, and children of removed jobs must not
+    wait forever.
     """
 
-    def __init__(
-        self, infra: Infrastructure, queues: QueueCache, signals: Signals, rescan_lane: Callable[[int], None]
-    ) -> None:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, events: EventBus) -> None:
         self._infra = infra
         self._queues = queues
-        self._signals = signals
-        self._rescan_lane = rescan_lane
+        self._events = events
 
     async def purge(self, name: str, request: PurgeQueue, caller: str = "") -> QueuePurged:
         lanes = (await self._queues.get(name)).all_lanes
@@ -70,6 +67,5 @@ class QueuePurger:
         removed = 0
         for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
             removed += await store.purge_waiting(self._infra.db, lane, lane_ids, states)
-            self._rescan_lane(lane)
-            self._signals.ended()
+            self._events.publish(JobsPurged(lane))
         return removed

@@ -1,4 +1,4 @@
-"""POST /queues/{name}/purge. Not part of the package queues, which must not import jobs."""
+"""POST /queues/{name}/purge. For callers it belongs to queues, but that package knows no jobs."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from app.http.dependencies import service
 from app.http.operation import MANAGE, operation
 from app.http.request_body import body, json_response
 from app.http.schema_types import NameParameter
-from app.purging.purging import QueuePurger
+from app.jobs.purge import QueuePurger
 from app.queues.schemas import PurgeQueue, QueuePurged
 
 router = APIRouter(tags=["queues"])
@@ -23,7 +23,7 @@ router = APIRouter(tags=["queues"])
 async def purge_queue(
     name: Annotated[NameParameter, Path()],
     purge: Annotated[PurgeQueue, body(PurgeQueue)],
-    purger: Annotated[QueuePurger, service(QueuePurger)],
+    purger: Annotated[QueuePurger, service("purger")],
     access: AccessDep,
 ) -> Response:
     """Removes waiting jobs and keeps no record of them. Only counts them unless `dry_run` is false.

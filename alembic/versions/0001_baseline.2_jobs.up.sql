@@ -1,0 +1,241 @@
+-- Jobs, deduplication keys, and the tables of limits and dependencies. All have a lane: a cluster
+-- can be sharded by it.
+
+-- Unfinished jobs: scheduled, blocked, ready, pending, running. Columns that change come first, the
+-- payload last: if a new row version is written to the same page, Postgres logs only the part that
+-- differs. The fillfactor leaves space for it. In each part, columns of fixed width come first.
+--
+--  * A pending job waits for admission to its group. Callers see it as ready.
+--  * `admission` is the number of the admission, in a fair queue its pass. NULL: not admitted.
+--  * `uses_slot`: the lease counts against max_running.
+--  * `quota_owner`: the name of the key that claimed the job, if the key has a quota of leases.
+--  * `has_dependents`: other jobs wait for this one. `waiting_for`: the parents that have not
+--    finished.
+--  * The columns of policies are NULL for jobs without policies, which therefore cost nothing.
+CREATE TABLE jobs (
+    lane                int         NOT NULL,
+    attempt             smallint    NOT NULL DEFAULT 0,
+    crashes             smallint    NOT NULL DEFAULT 0,
+    run_at              timestamptz NOT NULL,
+    lease_expires_at    timestamptz,
+    started_at          timestamptz,
+    deadline_at         timestamptz,
+    expires_at          timestamptz,
+    unreported_since    timestamptz,
+    cancel_requested_at timestamptz,
+    admission           bigint,
+    lease_token         uuid,
+    deliveries          int         NOT NULL DEFAULT 0,
+    uses_slot           boolean,
+    has_dependents      boolean,
+    state               text        NOT NULL,
+    state_reason        text,
+    settled_as          text,
+    worker_id           text,
+    quota_owner         text,
+    waiting_for         uuid[],
+    attempts            text[],
+    progress            text,
+    checkpoint          text,
+    id                  uuid        NOT NULL,
+    priority            smallint    NOT NULL,
+    max_attempts        smallint    NOT NULL,
+    replay_count        smallint    NOT NULL DEFAULT 0,
+    lease_seconds       int,
+    timeout_seconds     int,
+    replayed_from       uuid,
+    job_type            text        NOT NULL,
+    group_key           text,
+    retry               text,
+    tags                text,
+    metadata            text,
+    traceparent         text,
+    tracestate          text,
+    on_parent_failure   text,
+    unique_key          text,
+    schedule            text,
+    depends_on          uuid[],
+    payload             text        NOT NULL,
+    PRIMARY KEY (lane, id)
+) WITH (
+    fillfactor = 45,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_analyze_scale_factor = 0.5
+);
+
+-- Read by claims: equality on the lane, then exactly their ORDER BY. Holds only ready jobs.
+CREATE INDEX jobs_ready ON jobs (lane, priority DESC, id) WHERE state = 'ready';
+
+-- Read by claims of a fair queue.
+CREATE INDEX jobs_admitted ON jobs (lane, priority DESC, admission, id) WHERE state = 'ready' AND admission IS NOT NULL;
+
+-- The job that is due next is the first entry, however many jobs are scheduled.
+CREATE INDEX jobs_due ON jobs (run_at) WHERE state = 'scheduled';
+
+-- Expired leases are a range at its start. Includes worker_id, so that reconciling the leases of a
+-- worker reads only the rows of that worker.
+CREATE INDEX jobs_leased ON jobs (lease_expires_at, worker_id) WHERE lease_expires_at IS NOT NULL;
+
+-- Pending jobs, which wait for admission, by group and age. In a fair queue the jobs without a
+-- group form a group, too.
+CREATE INDEX jobs_pending ON jobs (lane, coalesce(group_key, ''), id) WHERE state = 'pending';
+
+-- Admitted jobs, by group: how many there are, and the last number of each priority.
+CREATE INDEX jobs_admissions ON jobs (lane, coalesce(group_key, ''), priority, admission) WHERE admission IS NOT NULL;
+
+-- Leases that count against max_running.
+CREATE INDEX jobs_uses_slot ON jobs (lane) WHERE uses_slot;
+
+-- Leases that count against the quota of a key.
+CREATE INDEX jobs_quota_owner ON jobs (quota_owner) WHERE quota_owner IS NOT NULL AND lease_expires_at IS NOT NULL;
+
+-- Jobs with a start deadline: they become dead if no worker has started them by then.
+CREATE INDEX jobs_start_deadline ON jobs (expires_at) WHERE expires_at IS NOT NULL AND lease_expires_at IS NULL;
+
+-- Completed and cancelled jobs. Partitioned by the time until which they are kept, so that queues
+-- with different retention share partitions, and retention is a DROP (or a DETACH, for jobs to be
+-- archived) and never a DELETE.
+CREATE TABLE finished_jobs (
+    lane                int         NOT NULL,
+    attempt             smallint    NOT NULL,
+    crashes             smallint    NOT NULL,
+    run_at              timestamptz NOT NULL,
+    started_at          timestamptz,
+    finished_at         timestamptz NOT NULL,
+    keep_until          timestamptz NOT NULL,
+    cancel_requested_at timestamptz,
+    deliveries          int         NOT NULL,
+    priority            smallint    NOT NULL,
+    max_attempts        smallint    NOT NULL,
+    replay_count        smallint    NOT NULL,
+    archive             boolean     NOT NULL,
+    lease_token         uuid,
+    id                  uuid        NOT NULL,
+    replayed_from       uuid,
+    state               text        NOT NULL,
+    state_reason        text,
+    settled_as          text,
+    worker_id           text,
+    job_type            text        NOT NULL,
+    group_key           text,
+    attempts            text[],
+    progress            text,
+    checkpoint          text,
+    tags                text,
+    metadata            text,
+    traceparent         text,
+    tracestate          text,
+    unique_key          text,
+    schedule            text,
+    depends_on          uuid[],
+    result              text,
+    payload             text        NOT NULL
+) PARTITION BY RANGE (archive, keep_until);
+
+CREATE INDEX finished_jobs_id ON finished_jobs (lane, id);
+
+-- Takes rows of days without a partition, so that no settlement fails because one is missing.
+CREATE TABLE finished_jobs_default PARTITION OF finished_jobs DEFAULT;
+
+-- Dead jobs with their reason and history, until they are replayed, purged or past retention.
+CREATE TABLE dead_letters (
+    lane            int         NOT NULL,
+    id              uuid        NOT NULL,
+    attempt         smallint    NOT NULL,
+    crashes         smallint    NOT NULL,
+    deliveries      int         NOT NULL,
+    priority        smallint    NOT NULL,
+    max_attempts    smallint    NOT NULL,
+    replay_count    smallint    NOT NULL,
+    run_at          timestamptz NOT NULL,
+    started_at      timestamptz,
+    dead_at         timestamptz NOT NULL,
+    lease_seconds   int,
+    timeout_seconds int,
+    lease_token     uuid,
+    replayed_from   uuid,
+    settled_as      text,
+    reason          text        NOT NULL,
+    error_type      text,
+    fingerprint     text        NOT NULL,
+    worker_id       text,
+    job_type        text        NOT NULL,
+    group_key       text,
+    retry           text,
+    attempts        text[],
+    progress        text,
+    checkpoint      text,
+    tags            text,
+    metadata        text,
+    traceparent     text,
+    tracestate      text,
+    unique_key      text,
+    schedule        text,
+    depends_on      uuid[],
+    payload         text        NOT NULL,
+    PRIMARY KEY (lane, id)
+);
+
+-- Without the id: with it, stale statistics make the planner look up ids in this index.
+CREATE INDEX dead_letters_dead_at ON dead_letters (dead_at);
+
+-- Deduplication keys: idempotency keys of enqueues and claims, and unique keys, on 256 lanes of
+-- their own. The primary key serializes transactions that use the same key. `job_id`, for unique
+-- keys: the job that has the key. `response`: what a repeated call returns; for a unique key
+-- whether the job has it for its life or for a window of time.
+CREATE TABLE deduplication_keys (
+    lane        int         NOT NULL,
+    digest      uuid        NOT NULL,
+    expires_at  timestamptz NOT NULL,
+    job_id      uuid,
+    fingerprint uuid,
+    response    text,
+    PRIMARY KEY (lane, digest)
+);
+
+CREATE INDEX deduplication_keys_expires_at ON deduplication_keys (expires_at);
+
+-- Lane locks: one row per lane with limits. Every transaction that admits or claims jobs of such a
+-- lane locks it first. Negative numbers are the locks of queues (max_waiting) and of callers
+-- (max_leases).
+CREATE TABLE lane_locks (
+    lane int PRIMARY KEY
+);
+
+-- Rate-limit usage: how many jobs were claimed under a rate limit, and when. Inserting a row
+-- deletes the rows that are older than the period of the rate.
+CREATE TABLE rate_limit_usage (
+    lane  int         NOT NULL,
+    at    timestamptz NOT NULL,
+    count int         NOT NULL
+);
+
+CREATE INDEX rate_limit_usage_at ON rate_limit_usage (lane, at);
+
+-- Cool-downs of groups. After `until` one job, the half-open probe, runs alone. Its result decides
+-- whether the cool-down ends.
+CREATE TABLE group_cooldowns (
+    lane         int         NOT NULL,
+    group_key    text        NOT NULL,
+    until        timestamptz NOT NULL,
+    probe_job_id uuid,
+    PRIMARY KEY (lane, group_key)
+);
+
+-- Dependencies: which child waits for which parent. The lane is that of the parent.
+CREATE TABLE dependents (
+    lane      int  NOT NULL,
+    parent_id uuid NOT NULL,
+    child_id  uuid NOT NULL,
+    PRIMARY KEY (lane, parent_id, child_id)
+);
+
+-- Finished parents that have waiting children. Inserted by the statement that finishes the parent,
+-- deleted when all children have been resolved.
+CREATE TABLE finished_parents (
+    lane  int  NOT NULL,
+    id    uuid NOT NULL,
+    state text NOT NULL,
+    PRIMARY KEY (lane, id)
+);

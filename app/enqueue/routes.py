@@ -1,0 +1,108 @@
+"""HTTP routes: enqueue one job, or a batch."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+
+from app.enqueue.service import EnqueueService
+from app.errors import (
+    BatchTooLarge,
+    DuplicateJob,
+    IdempotencyKeyInUse,
+    IdempotencyKeyReused,
+    MalformedJson,
+    PayloadTooLarge,
+    QueueFull,
+    QueueLimit,
+    ValidationFailed,
+)
+from app.http.authentication import AccessDep
+from app.http.dependencies import service
+from app.http.fast_routes import fast_route
+from app.http.headers import IdempotencyKey, request_id, trace_context
+from app.http.operation import ENQUEUE, operation
+from app.http.request_body import body, json_response
+from app.http.schema_types import value_or
+from app.jobs.schemas import BatchAnswer, Job, JobBatch, JobCreate, UnreadBatch
+
+router = APIRouter(tags=["jobs"])
+
+_ENQUEUE = (
+    MalformedJson,
+    IdempotencyKeyInUse,
+    DuplicateJob,
+    PayloadTooLarge,
+    ValidationFailed,
+    IdempotencyKeyReused,
+    QueueLimit,
+    QueueFull,
+)
+
+
+@fast_route(
+    router,
+    "/jobs",
+    **operation(
+        Job,
+        *_ENQUEUE,
+        body=JobCreate,
+        status=201,
+        other_responses={
+            200: (
+                "A job with this unique key already exists (`Job-Duplicate: true`). With `replace` it was updated.",
+                Job,
+            )
+        },
+        scopes=ENQUEUE,
+    ),
+)
+async def enqueue_job(
+    request: Request,
+    job: Annotated[JobCreate, body(JobCreate)],
+    enqueuer: Annotated[EnqueueService, service("enqueuer")],
+    access: AccessDep,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Stores a job durably and returns it.
+
+    If the response is lost, retry with the same `Idempotency-Key`: you get the job of the first
+    call, as it is now.
+    """
+    stored, duplicate = await enqueuer.enqueue(job, trace_context(request), idempotency_key, access)
+    location = {"Location": f"/jobs/{stored.id}"}
+    return (
+        json_response(stored, headers={**location, "Job-Duplicate": "true"})
+        if duplicate
+        else json_response(stored, status=201, headers=location)
+    )
+
+
+@fast_route(
+    router,
+    "/jobs/batch",
+    **operation(
+        BatchAnswer,
+        BatchTooLarge,
+        *_ENQUEUE,
+        body=JobBatch,
+        status=201,
+        other_responses={207: ("`atomic: false`: the result of each job.", BatchAnswer)},
+        scopes=ENQUEUE,
+    ),
+)
+async def enqueue_jobs(
+    request: Request,
+    batch: Annotated[UnreadBatch, body(UnreadBatch, limit="max_batch_bytes")],
+    enqueuer: Annotated[EnqueueService, service("enqueuer")],
+    access: AccessDep,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Stores up to 1000 jobs. By default all or nothing: one invalid job, and the response is 422.
+
+    The 422 points at each invalid job. With `atomic: false` the valid jobs are stored (207), and
+    the result of each invalid job has its problem.
+    """
+    result = await enqueuer.enqueue_batch(
+        batch, trace_context(request), idempotency_key, request_id(request.scope), access
+    )
+    return json_response(result, status=201 if value_or(batch.atomic, True) else 207)

@@ -1,0 +1,168 @@
+"""In-process events: what happened, published after the commit that made it true.
+
+    event            published by                           subscribers
+    JobsMoved        every transition of jobs               `grep -rn "subscribe_moved("` lists them
+    JobsClaimable    settlements, rule changes              pollers, notifier
+    QueueReady       notifier, rate limits, rule changes    pollers, ready poller
+    JobsPurged       purge                                  group scheduler, dependency resolver
+    ConfigNotified   notifier                               configuration versions
+    WorkerDirected   worker registry                        pollers
+    LeasesAbandoned  sync match                             lease returner
+
+Handlers are synchronous. They must not block and must not raise: they wake a service, set an alarm
+or fill a set. A lost event costs latency, never a job, because every subscriber also scans
+periodically.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+E = TypeVar("E")
+
+FINISHED = ("completed", "dead", "cancelled")
+
+
+class MovedJob(Protocol):
+    """A job that has reached a new state.
+
+    has_dependents   other jobs depend on it
+    admission        of the group scheduler; of an ended lease the admission that has ended with it
+    """
+
+    @property
+    def id(self) -> UUID: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def job_type(self) -> str: ...
+
+    @property
+    def group_key(self) -> str | None: ...
+
+    @property
+    def run_at(self) -> datetime | None: ...
+
+    @property
+    def has_dependents(self) -> bool | None: ...
+
+    @property
+    def admission(self) -> int | None: ...
+
+
+class MovedJobRow(NamedTuple):
+    """What a statement that moves jobs returns.
+
+    A statement whose caller needs more returns these columns first, then the others.
+    """
+
+    id: UUID
+    state: str
+    job_type: str
+    group_key: str | None
+    run_at: datetime | None
+    has_dependents: bool | None
+    admission: int | None
+
+
+class JobsMoved(NamedTuple):
+    """Jobs of one lane have reached one state."""
+
+    lane: int
+    state: str
+    jobs: Sequence[MovedJob]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsClaimable:
+    """Jobs of this lane, of any type, may have become claimable.
+
+    Leases that count against `max_running` have ended, or a rule has changed.
+    """
+
+    lane: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReady:
+    """Jobs of this queue, of any type, may be claimable.
+
+    None: notifications may have been lost, check every queue.
+    """
+
+    queue_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobsPurged:
+    """Waiting jobs of one lane were removed. Other jobs may have depended on them."""
+
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigNotified:
+    """Another process has changed the configuration, or its notification may have been lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDirected:
+    """The directive of this worker has changed."""
+
+    worker_id: str
+
+
+class AbandonedLease(Protocol):
+    """`lasts`: the length of the lease in seconds."""
+
+    @property
+    def id(self) -> UUID: ...
+
+    @property
+    def lease_token(self) -> UUID: ...
+
+    @property
+    def lasts(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesAbandoned:
+    """These leases may be stored, but no worker has received them."""
+
+    leases: Sequence[AbandonedLease]
+
+
+class EventBus:
+    """Calls the handlers of an event, in the order in which they subscribed."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[type, list[Callable[[Any], None]]] = defaultdict(list)
+        self._moved_handlers: dict[str, list[Callable[[JobsMoved], None]]] = defaultdict(list)
+
+    def subscribe(self, event: type[E], handler: Callable[[E], None]) -> None:
+        self._handlers[event].append(handler)
+
+    def subscribe_moved(self, states: Iterable[str], handler: Callable[[JobsMoved], None]) -> None:
+        """Subscribes to JobsMoved, for jobs that have reached one of these states."""
+        for state in states:
+            self._moved_handlers[state].append(handler)
+
+    def publish(self, event: object) -> None:
+        for handler in self._handlers[type(event)]:
+            handler(event)
+
+    def publish_moved(self, lane: int, jobs: Sequence[MovedJob]) -> None:
+        """Publishes one JobsMoved for each state that jobs of this lane have reached."""
+        by_state: dict[str, list[MovedJob]] = {}
+        for job in jobs:
+            by_state.setdefault(job.state, []).append(job)
+        for state, moved in by_state.items():
+            event = JobsMoved(lane, state, moved)
+            for handler in self._moved_handlers[state]:
+                handler(event)

@@ -1,0 +1,41 @@
+"""Returns the leases of a sync match whose poller never got the job.
+
+    running -> ready   the lease ends at no cost, as if the job had not been delivered
+
+The broker that stored the leases returns them. It tries each until it is found or has expired,
+because Postgres may still be committing it.
+"""
+
+import time
+from typing import NamedTuple
+from uuid import UUID
+
+from app.events import EventBus, LeasesAbandoned
+from app.leases.retry_decision import LeaseEnd
+from app.leases.settle import SettlementService
+from app.periodic_service import PeriodicService
+
+
+class _Abandoned(NamedTuple):
+    lease_end: LeaseEnd
+    until: float
+
+
+class LeaseReturner(PeriodicService):
+    def __init__(self, *, settlements: SettlementService, events: EventBus) -> None:
+        super().__init__()
+        self._settlements = settlements
+        self._abandoned: dict[UUID, _Abandoned] = {}
+        events.subscribe(LeasesAbandoned, self._on_abandoned)
+
+    def _on_abandoned(self, event: LeasesAbandoned) -> None:
+        now = time.monotonic()
+        for lease in event.leases:
+            self._abandoned[lease.id] = _Abandoned(LeaseEnd(lease.id, lease.lease_token, "return"), now + lease.lasts)
+        self.wake()
+
+    async def run_once(self) -> None:
+        now = time.monotonic()
+        self._abandoned = {job_id: lease for job_id, lease in self._abandoned.items() if lease.until > now}
+        for row in await self._settlements.end_leases([lease.lease_end for lease in self._abandoned.values()]):
+            del self._abandoned[row.id]

@@ -1,1 +1,0 @@
-"""Purging: removes waiting jobs of a queue and keeps no record of them."""
