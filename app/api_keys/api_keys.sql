@@ -7,13 +7,13 @@
 -- returns as a datetime without a time zone. Such a key does not expire.
 
 -- name: all_keys
--- fills: KeyRow
+-- row: KeyRow
 SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
     revoked_at
 FROM api_keys;
 
 -- name: list_keys
--- fills: KeyRow
+-- row: KeyRow
 SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
     revoked_at
 FROM api_keys
@@ -22,7 +22,7 @@ ORDER BY created_at DESC, id DESC
 LIMIT $3;
 
 -- name: get_key
--- fills: KeyRow
+-- row: KeyRow
 SELECT id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
     revoked_at
 FROM api_keys
@@ -34,14 +34,14 @@ FROM api_keys
 WHERE name = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2);
 
 -- name: add_key
--- fills: KeyRow
+-- row: KeyRow
 INSERT INTO api_keys (id, name, mac, scopes, requests_per_second, max_leases, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 RETURNING id, name, mac, scopes, requests_per_second, max_leases, created_at, nullif(expires_at, 'infinity') AS expires_at, last_used_at,
     revoked_at;
 
 -- name: revoke_key
--- fills: KeyRow
+-- row: KeyRow
 -- Revoking a revoked key changes nothing.
 UPDATE api_keys
 SET revoked_at = coalesce(revoked_at, $2)

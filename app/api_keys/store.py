@@ -57,33 +57,33 @@ class NewKey(NamedTuple):
 
 
 async def all_keys(db: Executor) -> list[KeyRow]:
-    return [KeyRow(*row) for row in await db.rows(SQL.all_keys)]
+    return [KeyRow(*row) for row in await db.rows(SQL.all_keys.sql)]
 
 
 async def list_keys(db: Executor, after: tuple[datetime, str] | None, limit: int) -> list[KeyRow]:
-    return [KeyRow(*row) for row in await db.rows(SQL.list_keys, *(after or (None, None)), limit)]
+    return [KeyRow(*row) for row in await db.rows(SQL.list_keys.sql, *(after or (None, None)), limit)]
 
 
 async def get_key(db: Executor, key_id: str) -> KeyRow | None:
-    return _row_or_none(await db.row(SQL.get_key, key_id))
+    return _row_or_none(await db.row(SQL.get_key.sql, key_id))
 
 
 async def live_keys(db: Executor, name: str, now: datetime) -> int:
-    count: int = await db.value(SQL.live_keys, name, now)
+    count: int = await db.value(SQL.live_keys.sql, name, now)
     return count
 
 
 async def add_key(db: Executor, key: NewKey) -> KeyRow:
-    (row,) = await db.rows(SQL.add_key, *key)
+    (row,) = await db.rows(SQL.add_key.sql, *key)
     return KeyRow(*row)
 
 
 async def revoke_key(db: Executor, key_id: str, now: datetime) -> KeyRow | None:
-    return _row_or_none(await db.row(SQL.revoke_key, key_id, now))
+    return _row_or_none(await db.row(SQL.revoke_key.sql, key_id, now))
 
 
 async def record_key_use(db: Executor, used_at: Mapping[str, datetime]) -> None:
-    await db.rows(SQL.record_key_use, list(used_at), list(used_at.values()))
+    await db.rows(SQL.record_key_use.sql, list(used_at), list(used_at.values()))
 
 
 def _row_or_none(row: Record | None) -> KeyRow | None:

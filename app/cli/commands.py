@@ -1,4 +1,4 @@
-"""The commands: serve, migrate, keys, backup, restored, openapi, config.
+"""The commands: serve, migrate, keys, backup, restored, openapi, sql, config.
 
 Each command imports the heavy libraries that it needs, so that the others start fast."""
 
@@ -157,6 +157,17 @@ def openapi() -> None:
     # repository.
     settings = Settings.model_construct()
     print(json.dumps(document(create_app(settings, "postgresql://")), indent=2, ensure_ascii=False))
+
+
+@cli.command()
+def sql(name: Annotated[str, typer.Argument(help="The name of a statement, for example `claim`.")]) -> None:
+    """Print a statement with its fragments, for psql: `\\set lane 256` sets a parameter."""
+    from app.db.queries import find_query
+
+    query = find_query(name)
+    if query is None:
+        fail(f"there is no statement named {name}; the .sql files of app/ list them", WRONG_SETTINGS)
+    print(f"{query.comment}\n{query.text};")
 
 
 @cli.command()

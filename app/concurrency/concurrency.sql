@@ -11,7 +11,7 @@ FROM jobs
 WHERE lane = $1 AND uses_slot;
 
 -- name: rate_limit_usage
--- fills: UsageRow
+-- row: UsageRow
 -- Sums the rate-limit usage since $2.
 SELECT coalesce(sum(count), 0)::bigint AS used, min(at) AS first_at, max(at) AS last_at
 FROM rate_limit_usage
@@ -34,7 +34,7 @@ SELECT $1, $2, $3
 WHERE NOT EXISTS (SELECT FROM updated);
 
 -- name: group_usage
--- fills: GroupUsageRow
+-- row: GroupUsageRow
 -- Per group: how many jobs are admitted, how many of them no worker has claimed yet, and the first
 -- of these. In a strict group ($3) the first may also be the running job.
 SELECT coalesce(group_key, '') AS group_key, count(*) AS admitted, count(*) FILTER (WHERE state = 'ready') AS ready,
@@ -44,7 +44,7 @@ WHERE lane = $1 AND admission IS NOT NULL AND coalesce(group_key, '') = ANY($2::
 GROUP BY coalesce(group_key, '');
 
 -- name: next_waiting
--- fills: WaitingRow
+-- row: WaitingRow
 -- Per group: up to its limit, the oldest jobs first. At most $4 rows in all, because the caller
 -- holds the lane lock.
 SELECT waiting.id, input.group_key, waiting.priority
@@ -59,7 +59,7 @@ CROSS JOIN LATERAL (
 LIMIT $4;
 
 -- name: last_passes
--- fills: PassRow
+-- row: PassRow
 -- For a fair queue, per group and priority: the last pass of the group, and the pass that is being
 -- served.
 SELECT input.group_key, input.priority,
@@ -72,7 +72,7 @@ SELECT input.group_key, input.priority,
 FROM unnest($2::text[], $3::smallint[]) AS input (group_key, priority);
 
 -- name: admit
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- pending -> ready (admitted)
 WITH locked AS MATERIALIZED (
     SELECT id, state
@@ -133,7 +133,7 @@ WHERE lane = $1
     AND state IN ('ready', 'pending');
 
 -- name: apply_rules_to_page
--- fills: CheckedPage
+-- row: CheckedPage
 -- ready -> pending, pending -> ready
 --
 -- Applies changed rules to the jobs of a lane, a few thousand at a time. Held groups ($3): see
@@ -251,14 +251,14 @@ SELECT group_key
 FROM hops;
 
 -- name: all_cooldowns
--- fills: CooldownRow
+-- row: CooldownRow
 -- Every broker caches them: few groups cool down at a time.
 SELECT lane, group_key, until, probe_job_id
 FROM group_cooldowns
 ORDER BY lane, group_key;
 
 -- name: cooldowns_of
--- fills: CooldownRow
+-- row: CooldownRow
 SELECT lane, group_key, until, probe_job_id
 FROM group_cooldowns
 WHERE lane = $1 AND group_key = ANY($2::text[]);

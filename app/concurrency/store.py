@@ -64,96 +64,96 @@ class CooldownRow(NamedTuple):
 
 
 async def running_slots(db: Executor, lane: int) -> int:
-    running: int = await db.value(SQL.running_slots, lane)
+    running: int = await db.value(SQL.running_slots.sql, lane)
     return running
 
 
 async def rate_limit_usage(db: Executor, lane: int, since: datetime) -> UsageRow:
-    row = await db.row(SQL.rate_limit_usage, lane, since)
+    row = await db.row(SQL.rate_limit_usage.sql, lane, since)
     assert row is not None, "an aggregate without GROUP BY has one row"
     return UsageRow(*row)
 
 
 async def record_usage(db: Executor, lane: int, slice_start: datetime, count: int, delete_before: datetime) -> None:
-    await db.rows(SQL.record_usage, lane, slice_start, count, delete_before)
+    await db.rows(SQL.record_usage.sql, lane, slice_start, count, delete_before)
 
 
 async def group_usage(db: Executor, lane: int, groups: Sequence[str], *, strict: bool) -> dict[str, GroupUsageRow]:
-    return {row["group_key"]: GroupUsageRow(*row) for row in await db.rows(SQL.group_usage, lane, groups, strict)}
+    return {row["group_key"]: GroupUsageRow(*row) for row in await db.rows(SQL.group_usage.sql, lane, groups, strict)}
 
 
 async def next_waiting(db: Executor, lane: int, params: Sequence[tuple[str, int]], limit: int) -> list[WaitingRow]:
     """`params`: (group, limit) each. `limit` bounds the rows of all groups together."""
-    return [WaitingRow(*row) for row in await db.rows(SQL.next_waiting, lane, *to_columns(params), limit)]
+    return [WaitingRow(*row) for row in await db.rows(SQL.next_waiting.sql, lane, *to_columns(params), limit)]
 
 
 async def last_passes(db: Executor, lane: int, params: Sequence[tuple[str, int]]) -> list[PassRow]:
     """`params`: (group, priority) each."""
-    return [PassRow(*row) for row in await db.rows(SQL.last_passes, lane, *to_columns(params))]
+    return [PassRow(*row) for row in await db.rows(SQL.last_passes.sql, lane, *to_columns(params))]
 
 
 async def admit(db: Executor, lane: int, admissions: Sequence[tuple[UUID, int]]) -> list[MovedJobRow]:
     """`admissions`: (job, pass) each."""
-    return sorted(MovedJobRow(*row) for row in await db.rows(SQL.admit, lane, *to_columns(admissions)))
+    return sorted(MovedJobRow(*row) for row in await db.rows(SQL.admit.sql, lane, *to_columns(admissions)))
 
 
 async def revoke_admissions(db: Executor, lane: int, group: str) -> None:
-    await db.rows(SQL.revoke_admissions, lane, group)
+    await db.rows(SQL.revoke_admissions.sql, lane, group)
 
 
 async def hold_back_head(db: Executor, lane: int, groups: Sequence[str], limit: int) -> None:
-    await db.rows(SQL.hold_back_head, lane, groups, limit)
+    await db.rows(SQL.hold_back_head.sql, lane, groups, limit)
 
 
 async def apply_rules_to_page(
     db: Executor, lane: int, after: UUID, held_groups: Sequence[str] | None, limit: int
 ) -> CheckedPage:
-    row = await db.row(SQL.apply_rules_to_page, lane, after, held_groups, limit)
+    row = await db.row(SQL.apply_rules_to_page.sql, lane, after, held_groups, limit)
     assert row is not None, "a SELECT without FROM has one row"
     return CheckedPage(*row)
 
 
 async def leases_of_queues(db: Executor, queue_ids: Sequence[int]) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.leases_of_queues, queue_ids)]
+    return [row["id"] for row in await db.rows(SQL.leases_of_queues.sql, queue_ids)]
 
 
 async def count_running(
     db: Executor, lane: int, ids: Sequence[UUID], *, uses_slot: bool | None, counts_groups: bool
 ) -> None:
-    await db.rows(SQL.count_running, lane, ids, uses_slot, counts_groups)
+    await db.rows(SQL.count_running.sql, lane, ids, uses_slot, counts_groups)
 
 
 async def revoke_surplus(db: Executor, lane: int, limit: int) -> None:
-    await db.rows(SQL.revoke_surplus, lane, limit)
+    await db.rows(SQL.revoke_surplus.sql, lane, limit)
 
 
 async def lanes_with_pending(db: Executor) -> list[int]:
-    return [row["lane"] for row in await db.rows(SQL.lanes_with_pending)]
+    return [row["lane"] for row in await db.rows(SQL.lanes_with_pending.sql)]
 
 
 async def waiting_groups(db: Executor, lane: int, after: str, limit: int) -> list[str]:
-    return [row["group_key"] for row in await db.rows(SQL.waiting_groups, lane, after, limit)]
+    return [row["group_key"] for row in await db.rows(SQL.waiting_groups.sql, lane, after, limit)]
 
 
 async def all_cooldowns(db: Executor) -> list[CooldownRow]:
-    return [CooldownRow(*row) for row in await db.rows(SQL.all_cooldowns)]
+    return [CooldownRow(*row) for row in await db.rows(SQL.all_cooldowns.sql)]
 
 
 async def cooldowns_of(db: Executor, lane: int, groups: Sequence[str]) -> dict[str, CooldownRow]:
-    return {row["group_key"]: CooldownRow(*row) for row in await db.rows(SQL.cooldowns_of, lane, groups)}
+    return {row["group_key"]: CooldownRow(*row) for row in await db.rows(SQL.cooldowns_of.sql, lane, groups)}
 
 
 async def start_cooldown(db: Executor, lane: int, group: str, until: datetime) -> None:
-    await db.rows(SQL.start_cooldown, lane, group, until)
+    await db.rows(SQL.start_cooldown.sql, lane, group, until)
 
 
 async def set_probe(db: Executor, lane: int, group: str, job_id: UUID) -> None:
-    await db.rows(SQL.set_probe, lane, group, job_id)
+    await db.rows(SQL.set_probe.sql, lane, group, job_id)
 
 
 async def clear_cooldowns(db: Executor, lane: int, groups: Sequence[str]) -> None:
-    await db.rows(SQL.clear_cooldowns, lane, groups)
+    await db.rows(SQL.clear_cooldowns.sql, lane, groups)
 
 
 async def probe_states(db: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await db.rows(SQL.probe_states, lane, ids)}
+    return {row["id"]: row["state"] for row in await db.rows(SQL.probe_states.sql, lane, ids)}

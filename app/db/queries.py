@@ -1,72 +1,120 @@
 """Named statements: `<package>.sql` holds the text; a function of the same name in the package's
 `store.py` runs it.
 
-    -- name: x               starts a statement
-    -- fills: Row            the type of its rows; a test compares its columns with the fields of the type
-    -- as: y                 the text of y, changed by
-    -- with: this => that    replacements of `this` by `that`
+    -- name: x        starts a statement; the comment below it says which transition it makes
+    -- row: Row       the type of its rows; a test compares its columns with the fields of the type
+    -- fragment: y    starts a piece of SQL that statements contain as {{y}}
+    :lane             a parameter
 
-The comment of a statement says which transition it makes.
+A fragment of one package is at the top of its file; a fragment of several packages is in
+app/fragments.sql. `python -m app sql x` prints a statement with its fragments, for psql.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-_HEAD = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+SHARED_FRAGMENTS = Path(__file__).parents[1] / "fragments.sql"
+
+_SECTION = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
+_ROW = re.compile(r"^-- row: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"--[^\n]*")
+_FRAGMENT = re.compile(r"\{\{(\w+)\}\}")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")  # :name, but not the second half of a ::cast
 _AS = re.compile(r"^-- as: (\w+)$", re.MULTILINE)
 _WITH = re.compile(r"^-- with: (.+) => (.+)$", re.MULTILINE)
-_FILLS = re.compile(r"^-- fills: (\w+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One statement. `fills` names the type of its rows."""
+    """One statement. `text` names its parameters; `sql` has $1, $2, … instead, as Postgres wants."""
 
     name: str
     text: str
-    fills: str | None
+    sql: str
+    parameters: tuple[str, ...]
+    comment: str
+    row: str | None
+
+    def __call__(self, **values: object) -> tuple[Any, ...]:
+        """The statement and its arguments in order, for `db.rows(*SQL.x(lane=1))`."""
+        if len(values) != len(self.parameters):
+            raise TypeError(f"{self.name} takes {', '.join(self.parameters)}; got {', '.join(values)}")
+        return self.sql, *[values[name] for name in self.parameters]
+
+
+def compile_statement(name: str, body: str, fragments: Mapping[str, str]) -> Query:
+    numbers: dict[str, int] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return f"${numbers.setdefault(found[1], len(numbers) + 1)}"
+
+    row = _ROW.search(body)
+    text = _expand(_without_comments(body), fragments).removesuffix(";")
+    sql = f"/* {name} */ {_PARAMETER.sub(number, text)}"
+    return Query(name, text, sql, tuple(numbers), "\n".join(_COMMENT.findall(body)), row[1] if row else None)
 
 
 class Queries:
-    """The statements of one file, as attributes: `SQL.enqueue` is the text of the statement
-    `enqueue`."""
+    """The statements of one file, as attributes: `SQL.enqueue` is the statement `enqueue`."""
 
     def __init__(self, path: Path) -> None:
+        sections = _sections(path)
+        bodies = {name: body for (kind, name), body in sections.items() if kind == "name"}
+        fragments = shared_fragments() | {name: body for (kind, name), body in sections.items() if kind == "fragment"}
         self.path = path
-        self.all = {query.name: query for query in _parse(path.read_text())}
+        self.all = {name: compile_statement(name, _adapt(body, bodies), fragments) for name, body in bodies.items()}
 
-    def __getattr__(self, name: str) -> str:
+    def __getattr__(self, name: str) -> Query:
         try:
-            return self.all[name].text
+            return self.all[name]
         except KeyError:
             raise AttributeError(f"{self.path.name} has no statement named {name}") from None
 
 
-def _parse(text: str) -> list[Query]:
-    pieces = _HEAD.split(text)[1:]
-    bodies = dict(zip(pieces[::2], pieces[1::2], strict=True))
-    return [_query(name, _expand(body, bodies)) for name, body in bodies.items()]
-
-
-def _expand(body: str, bodies: dict[str, str]) -> str:
+def _adapt(body: str, bodies: Mapping[str, str]) -> str:
     """Applies `-- as:` and `-- with:`."""
     original = _AS.search(body)
     if original is None:
         return body
-    expanded = bodies[original[1]]
+    adapted = bodies[original[1]]
     for this, that in _WITH.findall(body):
-        assert this in expanded, f"{original[1]} does not contain {this}"
-        expanded = expanded.replace(this, that)
-    return expanded
+        assert this in adapted, f"{original[1]} does not contain {this}"
+        adapted = adapted.replace(this, that)
+    return adapted
 
 
-def _query(name: str, body: str) -> Query:
-    fills = _FILLS.search(body)
-    return Query(name, f"/* {name} */" + body.rstrip().removesuffix(";"), fills[1] if fills else None)
+@cache
+def shared_fragments() -> dict[str, str]:
+    return {name: body for (_kind, name), body in _sections(SHARED_FRAGMENTS).items()}
+
+
+def _sections(path: Path) -> dict[tuple[str, str], str]:
+    pieces = _SECTION.split(path.read_text())[1:]
+    return {(kind, name): body for kind, name, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)}
+
+
+def _without_comments(body: str) -> str:
+    return re.sub(r"\n\s*\n", "\n", _COMMENT.sub("", body)).strip()
+
+
+def _expand(text: str, fragments: Mapping[str, str]) -> str:
+    """Replaces {{name}} by the fragment, which may contain fragments itself."""
+    while _FRAGMENT.search(text):
+        text = _FRAGMENT.sub(lambda found: _without_comments(fragments[found[1]]), text)
+    return text
 
 
 def load_queries(module_file: str) -> Queries:
     """Loads the .sql file that is named after the package of `module_file`."""
     package = Path(module_file).parent
     return Queries(package / f"{package.name}.sql")
+
+
+def find_query(name: str) -> Query | None:
+    """Finds a statement in the .sql files of all packages."""
+    files = sorted(SHARED_FRAGMENTS.parent.glob("*/*.sql"))
+    return next((query for file in files for query in Queries(file).all.values() if query.name == name), None)

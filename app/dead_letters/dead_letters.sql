@@ -1,7 +1,7 @@
 -- Dead letters: replayed, purged, and deleted by retention. Lists and groups are in listing.py.
 
 -- name: replay
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- dead -> ready | pending | scheduled
 -- The job keeps its id and its history; its attempts start again at 0.
 -- Of two concurrent replays, one finds no row.
@@ -48,7 +48,7 @@ FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: remove
--- fills: RemovedRow
+-- row: RemovedRow
 -- dead -> (a new job in another queue)
 -- The caller inserts that job in the same transaction.
 WITH deleted AS (

@@ -38,21 +38,21 @@ async def replay(
     held_groups: Sequence[str] | None,
 ) -> list[MovedJobRow]:
     """Replays dead letters, given as (id, state, run_at, payload or None), sorted by id."""
-    rows = await db.rows(SQL.replay, lane, *to_columns(letters), priority, max_attempts, held_groups)
+    rows = await db.rows(SQL.replay.sql, lane, *to_columns(letters), priority, max_attempts, held_groups)
     return sorted(MovedJobRow(*row) for row in rows)
 
 
 async def payloads(db: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
-    return {row["id"]: row["payload"] for row in await db.rows(SQL.payloads, lane, ids)}
+    return {row["id"]: row["payload"] for row in await db.rows(SQL.payloads.sql, lane, ids)}
 
 
 async def remove(db: Executor, lane: int, ids: Sequence[UUID]) -> list[RemovedRow]:
-    return [RemovedRow(*row) for row in await db.rows(SQL.remove, lane, ids)]
+    return [RemovedRow(*row) for row in await db.rows(SQL.remove.sql, lane, ids)]
 
 
 async def purge(db: Executor, lane: int, ids: Sequence[UUID]) -> int:
-    return len(await db.rows(SQL.purge, lane, ids))
+    return len(await db.rows(SQL.purge.sql, lane, ids))
 
 
 async def expired_dead_letters(db: Executor, before: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.expired_dead_letters, before, limit)]
+    return [row["id"] for row in await db.rows(SQL.expired_dead_letters.sql, before, limit)]

@@ -20,7 +20,7 @@ WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked))
 RETURNING id;
 
 -- name: parent_results
--- fills: ParentResultRow
+-- row: ParentResultRow
 -- The states and results of jobs that are no longer live.
 SELECT id, state, result
 FROM finished_jobs
@@ -55,7 +55,7 @@ ORDER BY lane, id
 LIMIT $1;
 
 -- name: children_of
--- fills: DependentRow
+-- row: DependentRow
 -- Children with the final states of their parents. A finished parent that was resolved in the
 -- meantime does not match, because the parent may have been replayed since: then it is live and can
 -- have new children.
@@ -69,7 +69,7 @@ ORDER BY dependents.parent_id, dependents.child_id
 LIMIT $3;
 
 -- name: unblock
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- blocked -> ready | pending | scheduled | blocked (it waits for other parents too).
 --
 -- $4: the parents failed; then only children whose on_parent_failure is `run` are unblocked. run_at

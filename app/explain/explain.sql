@@ -1,7 +1,7 @@
 -- Why a job is not running. Every statement reads a bounded number of rows of the queue.
 
 -- name: waiting_facts
--- fills: WaitingFacts
+-- row: WaitingFacts
 SELECT priority, admission, waiting_for
 FROM jobs
 WHERE lane = $1 AND id = $2;

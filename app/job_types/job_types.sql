@@ -2,7 +2,7 @@
 -- Every write bumps the configuration version `policies` first.
 
 -- name: all_job_types
--- fills: JobTypeRow
+-- row: JobTypeRow
 SELECT name, config, created_at, updated_at
 FROM job_types;
 
@@ -27,13 +27,13 @@ WHERE place = 1 OR bytes <= $3
 ORDER BY name COLLATE "C";
 
 -- name: get_job_type
--- fills: JobTypeRow
+-- row: JobTypeRow
 SELECT name, config, created_at, updated_at
 FROM job_types
 WHERE name = $1;
 
 -- name: put_job_type
--- fills: JobTypeRow
+-- row: JobTypeRow
 -- Replaces the whole configuration.
 INSERT INTO job_types (name, config, created_at, updated_at)
 VALUES ($1, $2, $3, $3)
@@ -42,7 +42,7 @@ SET config = excluded.config, updated_at = excluded.updated_at
 RETURNING name, config, created_at, updated_at;
 
 -- name: delete_job_type
--- fills: JobTypeRow
+-- row: JobTypeRow
 DELETE FROM job_types
 WHERE name = $1
 RETURNING name, config, created_at, updated_at;

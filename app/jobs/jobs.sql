@@ -45,7 +45,7 @@ SELECT $1, count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTE
 FROM added;
 
 -- name: live_jobs
--- fills: JobRow
+-- row: JobRow
 SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at,
     NULL::timestamptz AS finished_at, worker_id, lease_expires_at, progress, checkpoint, NULL::text AS result, attempts, group_key,
     tags, metadata, replayed_from, replay_count, cancel_requested_at, unique_key, schedule, depends_on
@@ -63,7 +63,7 @@ FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: finished_jobs
--- fills: JobRow
+-- row: JobRow
 -- Reads the partitions that are not dropped yet. A job whose retention has ended is not returned.
 SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at,
     finished_at, worker_id, NULL::timestamptz AS lease_expires_at, progress, checkpoint, result, attempts, group_key,
@@ -72,7 +72,7 @@ FROM finished_jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > $3;
 
 -- name: dead_jobs
--- fills: JobRow
+-- row: JobRow
 SELECT lane, id, job_type, payload, 'dead' AS state, reason AS state_reason, priority, attempt, max_attempts, crashes, deliveries,
     run_at, started_at, dead_at AS finished_at, worker_id, NULL::timestamptz AS lease_expires_at, progress, checkpoint,
     NULL::text AS result, attempts, group_key, tags, metadata, replayed_from, replay_count, NULL::timestamptz AS cancel_requested_at,
@@ -81,7 +81,7 @@ FROM dead_letters
 WHERE lane = $1 AND id = ANY($2::uuid[]);
 
 -- name: update_job
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending.
 --
 --  * Changes only the parameters that are not NULL. The row of a running job does not match.
@@ -129,7 +129,7 @@ SELECT id, state, job_type, group_key, run_at, has_dependents, admission
 FROM changed;
 
 -- name: replace_waiting
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending (new body).
 --
 -- The waiting job with the unique key takes the fields of the new job. It keeps its id, its age,
@@ -172,7 +172,7 @@ SELECT id, state, job_type, group_key, run_at, has_dependents, admission
 FROM replaced;
 
 -- name: cancel_waiting
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> cancelled.
 --
 -- The row of a running job does not match: its worker is asked to stop instead. $6 is the reason.
@@ -220,7 +220,7 @@ SELECT id, 'cancelled' AS state, job_type, group_key, NULL::timestamptz AS run_a
 FROM deleted;
 
 -- name: kill_unstarted
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> dead.
 --
 -- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the
@@ -283,7 +283,7 @@ WHERE lane = $1 AND id = ANY($2::uuid[]) AND state = 'running'
 RETURNING id, cancel_requested_at < $3 AS again;
 
 -- name: run_now
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- scheduled -> ready | pending.
 WITH old AS (
     SELECT id, state
@@ -328,7 +328,7 @@ FROM jobs
 WHERE state = 'scheduled';
 
 -- name: schedule_due
--- fills: MovedJobRow
+-- row: MovedJobRow
 -- scheduled -> ready | pending.
 --
 -- A retry that has kept its admission is ready. Other jobs of held groups wait for admission.

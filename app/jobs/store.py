@@ -24,7 +24,7 @@ async def enqueue(db: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
     columns = to_columns(jobs)
     for index in _COLLAPSIBLE_COLUMNS:
         columns[index] = _collapse(columns[index])
-    await db.rows(SQL.enqueue, lane, *columns)
+    await db.rows(SQL.enqueue.sql, lane, *columns)
 
 
 def _collapse(column: Sequence[object] | None) -> Sequence[object] | None:
@@ -36,15 +36,15 @@ def _collapse(column: Sequence[object] | None) -> Sequence[object] | None:
 
 
 async def live_jobs(db: Executor, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
-    return [JobRow(*row) for row in await db.rows(SQL.live_jobs, lane, ids)]
+    return [JobRow(*row) for row in await db.rows(SQL.live_jobs.sql, lane, ids)]
 
 
 async def live_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
-    return {row["id"] for row in await db.rows(SQL.live_ids, lane, ids)}
+    return {row["id"] for row in await db.rows(SQL.live_ids.sql, lane, ids)}
 
 
 async def dead_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
-    return {row["id"] for row in await db.rows(SQL.dead_ids, lane, ids)}
+    return {row["id"] for row in await db.rows(SQL.dead_ids.sql, lane, ids)}
 
 
 async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
@@ -55,7 +55,11 @@ async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
     """
     key = (lane_of(job_id), [job_id])
     for _ in range(2):
-        for query, args in ((SQL.live_jobs, key), (SQL.finished_jobs, (*key, kept_at)), (SQL.dead_jobs, key)):
+        for query, args in (
+            (SQL.live_jobs.sql, key),
+            (SQL.finished_jobs.sql, (*key, kept_at)),
+            (SQL.dead_jobs.sql, key),
+        ):
             row = await db.row(query, *args)
             if row is not None:
                 return JobRow(*row)
@@ -65,7 +69,7 @@ async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
 async def update_job(
     db: Database, job_id: UUID, *, now: datetime, values: Sequence[object], held_groups: Sequence[str] | None
 ) -> MovedJobRow | None:
-    row = await db.row(SQL.update_job, lane_of(job_id), job_id, *values, now, held_groups)
+    row = await db.row(SQL.update_job.sql, lane_of(job_id), job_id, *values, now, held_groups)
     return MovedJobRow(*row) if row else None
 
 
@@ -84,7 +88,7 @@ async def replace_waiting(
     )
     limits_and_trace = (job.expires_at, job.timeout_seconds, job.traceparent, job.tracestate)
     row = await db.row(
-        SQL.replace_waiting, lane_of(job_id), job_id, job.run_at, now, held_groups, *body, *limits_and_trace
+        SQL.replace_waiting.sql, lane_of(job_id), job_id, job.run_at, now, held_groups, *body, *limits_and_trace
     )
     return MovedJobRow(*row) if row else None
 
@@ -93,56 +97,56 @@ async def cancel_waiting(
     db: Executor, lane: int, ids: Sequence[UUID], *, now: datetime, kept: tuple[datetime, bool], reason: str
 ) -> list[MovedJobRow]:
     """`kept`: until when the finished jobs are stored, and whether they go to the archive."""
-    return [MovedJobRow(*row) for row in await db.rows(SQL.cancel_waiting, lane, ids, now, *kept, reason)]
+    return [MovedJobRow(*row) for row in await db.rows(SQL.cancel_waiting.sql, lane, ids, now, *kept, reason)]
 
 
 async def kill_unstarted(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[MovedJobRow]:
-    return [MovedJobRow(*row) for row in await db.rows(SQL.kill_unstarted, lane, ids, now)]
+    return [MovedJobRow(*row) for row in await db.rows(SQL.kill_unstarted.sql, lane, ids, now)]
 
 
 async def past_start_deadline(db: Database, now: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.past_start_deadline, now, limit)]
+    return [row["id"] for row in await db.rows(SQL.past_start_deadline.sql, now, limit)]
 
 
 async def request_cancel(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[Record]:
-    return await db.rows(SQL.request_cancel, lane, ids, now)
+    return await db.rows(SQL.request_cancel.sql, lane, ids, now)
 
 
 async def run_now(db: Database, job_id: UUID, now: datetime, held_groups: Sequence[str] | None) -> MovedJobRow | None:
-    row = await db.row(SQL.run_now, lane_of(job_id), job_id, now, held_groups)
+    row = await db.row(SQL.run_now.sql, lane_of(job_id), job_id, now, held_groups)
     return MovedJobRow(*row) if row else None
 
 
 async def due_jobs(db: Database, now: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.due_jobs, now, limit)]
+    return [row["id"] for row in await db.rows(SQL.due_jobs.sql, now, limit)]
 
 
 async def next_due(db: Database) -> datetime | None:
-    due: datetime | None = await db.value(SQL.next_due)
+    due: datetime | None = await db.value(SQL.next_due.sql)
     return due
 
 
 async def schedule_due(
     db: Database, lane: int, ids: Sequence[UUID], now: datetime, held_groups: Sequence[str] | None
 ) -> list[MovedJobRow]:
-    return sorted(MovedJobRow(*row) for row in await db.rows(SQL.schedule_due, lane, ids, now, held_groups))
+    return sorted(MovedJobRow(*row) for row in await db.rows(SQL.schedule_due.sql, lane, ids, now, held_groups))
 
 
 async def count_waiting(db: Executor, lanes: Sequence[int]) -> int:
-    waiting: int = await db.value(SQL.count_waiting, lanes)
+    waiting: int = await db.value(SQL.count_waiting.sql, lanes)
     return waiting
 
 
 async def count_purgeable(db: Executor, lanes: range, states: Sequence[str]) -> int:
-    count: int = await db.value(SQL.count_purgeable, lanes.start, lanes.stop, states)
+    count: int = await db.value(SQL.count_purgeable.sql, lanes.start, lanes.stop, states)
     return count
 
 
 async def purgeable_jobs(
     db: Executor, after: tuple[int, UUID], end: int, before: UUID, states: Sequence[str], limit: int
 ) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.purgeable_jobs, *after, end, before, states, limit)]
+    return [row["id"] for row in await db.rows(SQL.purgeable_jobs.sql, *after, end, before, states, limit)]
 
 
 async def purge_waiting(db: Executor, lane: int, ids: Sequence[UUID], states: Sequence[str]) -> int:
-    return len(await db.rows(SQL.purge_waiting, lane, ids, states))
+    return len(await db.rows(SQL.purge_waiting.sql, lane, ids, states))

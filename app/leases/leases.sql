@@ -21,7 +21,7 @@
 -- answers the former, so the planner stays on the primary key whatever the statistics say.
 
 -- name: claim
--- fills: ClaimedRow
+-- row: ClaimedRow
 -- ready -> running.
 --
 -- Claims up to $2 ready jobs of one lane: highest priority first, oldest first within a priority.
@@ -107,7 +107,7 @@ SELECT $1 AS lane, id, job_type, payload, attempt, max_attempts, deliveries, lea
 FROM claimed;
 
 -- name: claim_admitted
--- fills: ClaimedRow
+-- row: ClaimedRow
 -- as: claim
 -- with: state = 'ready' => state = 'ready' AND admission IS NOT NULL
 -- with: ORDER BY priority DESC, id => ORDER BY priority DESC, admission, id
@@ -133,7 +133,7 @@ FROM jobs
 WHERE quota_owner = $1 AND lease_expires_at IS NOT NULL;
 
 -- name: leases_with_secret
--- fills: ClaimedRow
+-- row: ClaimedRow
 -- For a repeated claim: the leases of its first call that are still live.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, date_part('epoch', started_at - to_timestamp(0)) AS began,
     date_part('epoch', lease_expires_at - started_at) AS lasts, NULL::float8 AS waited, priority,
@@ -142,7 +142,7 @@ FROM jobs
 WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_token = md5($3 || id::text)::uuid AND state = 'running';
 
 -- name: heartbeat
--- fills: HeartbeatRow
+-- row: HeartbeatRow
 -- running -> running (later).
 --
 -- The token is the fence: a stale holder matches no row, nor does a holder whose lease has expired.
@@ -166,7 +166,7 @@ RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
     jobs.cancel_requested_at IS NOT NULL OR coalesce(jobs.deadline_at <= to_timestamp($4::float8), false) AS cancel;
 
 -- name: complete
--- fills: SettledRow
+-- row: SettledRow
 -- running -> completed.
 --
 -- Also ready -> completed: a late settlement is accepted if the job has not been delivered again,
@@ -216,7 +216,7 @@ SELECT id, 'completed' AS state, job_type, group_key, NULL::timestamptz AS run_a
 FROM deleted;
 
 -- name: get_leases
--- fills: LeaseRow
+-- row: LeaseRow
 -- The input of `retry_decision.decide`. Everything but state, lease_expires_at, cancel_requested_at
 -- and unreported_since is fixed as long as the token is.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries, jobs.run_at, jobs.started_at,
@@ -226,7 +226,7 @@ JOIN unnest($2::uuid[], $3::uuid[]) AS input (id, token) ON jobs.id = input.id A
 WHERE jobs.lane = $1 AND jobs.id = ANY($2::uuid[]) AND jobs.settled_as IS NULL;
 
 -- name: requeue
--- fills: SettledRow
+-- row: SettledRow
 -- running -> ready | pending | scheduled.
 --
 -- Every way out of a lease after which the job runs again. Workers: fail, snooze, release. Broker:
@@ -295,7 +295,7 @@ SELECT id, state, job_type, group_key, run_at, false AS has_dependents, admissio
 FROM requeued;
 
 -- name: move_to_dead_letters
--- fills: SettledRow
+-- row: SettledRow
 -- running -> dead.
 --
 -- Moves the job, its reason and its attempt records to dead_letters. Matches only jobs that still
@@ -359,7 +359,7 @@ SELECT id, 'dead' AS state, job_type, group_key, NULL::timestamptz AS run_at, ha
 FROM deleted;
 
 -- name: finish_cancelled
--- fills: SettledRow
+-- row: SettledRow
 -- running -> cancelled.
 --
 -- A cancellation was requested, and the lease has ended with any outcome but completion.
@@ -415,7 +415,7 @@ SELECT id, 'cancelled' AS state, job_type, group_key, NULL::timestamptz AS run_a
 FROM deleted;
 
 -- name: settlement_records
--- fills: SettlementRecord
+-- row: SettlementRecord
 -- For settlements that matched no lease: the state of their jobs, and by which token and outcome
 -- they were settled.
 SELECT id, state, attempt, run_at, lease_token, settled_as

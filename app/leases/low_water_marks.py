@@ -182,7 +182,7 @@ async def _buffers_to_first_ready(db: Executor, lane: int, priorities: Sequence[
 
     Buffers and not milliseconds, because everything is slow on a busy machine.
     """
-    explained = await db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store.SQL.first_ready}", lane, priorities)
+    explained = await db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store.SQL.first_ready.sql}", lane, priorities)
     plan = msgspec.json.decode(explained)[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 

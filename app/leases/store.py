@@ -135,7 +135,7 @@ class LanePolicy(NamedTuple):
 
 
 async def count_leases_of_key(db: Executor, caller: str) -> int:
-    count: int = await db.value(SQL.count_leases_of_key, caller)
+    count: int = await db.value(SQL.count_leases_of_key.sql, caller)
     return count
 
 
@@ -150,7 +150,7 @@ async def claim(
     limits, worker_ids, lease_seconds = zip(*slices, strict=True)
     *ends, total = accumulate(limits)
     rows = await db.rows(
-        SQL.claim_admitted if policy.fair else SQL.claim,
+        SQL.claim_admitted.sql if policy.fair else SQL.claim.sql,
         lane,
         total,
         worker_ids,
@@ -181,11 +181,11 @@ def _by_admission(row: ClaimedRow) -> tuple[int, int, UUID]:
 
 
 async def first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
-    return [(row["priority"], row["id"]) for row in await db.rows(SQL.first_ready, lane, priorities)]
+    return [(row["priority"], row["id"]) for row in await db.rows(SQL.first_ready.sql, lane, priorities)]
 
 
 async def leases_with_secret(db: Executor, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
-    return [*map(ClaimedRow._make, await db.rows(SQL.leases_with_secret, lane, ids, secret))]
+    return [*map(ClaimedRow._make, await db.rows(SQL.leases_with_secret.sql, lane, ids, secret))]
 
 
 async def heartbeat(
@@ -194,7 +194,7 @@ async def heartbeat(
     """Heartbeats are (id, token, lease_seconds, progress, checkpoint)."""
     ids, tokens, seconds, progress, checkpoints = to_columns(heartbeats)
     rows = await db.rows(
-        SQL.heartbeat, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints
+        SQL.heartbeat.sql, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints
     )
     return [*map(HeartbeatRow._make, rows)]
 
@@ -208,11 +208,11 @@ async def complete(
     archive: bool,
 ) -> list[SettledRow]:
     """Items are (id, token, result)."""
-    return [*map(SettledRow._make, await db.rows(SQL.complete, lane, *to_columns(items), now, keep_until, archive))]
+    return [*map(SettledRow._make, await db.rows(SQL.complete.sql, lane, *to_columns(items), now, keep_until, archive))]
 
 
 async def get_leases(db: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeaseRow]:
-    return [*map(LeaseRow._make, await db.rows(SQL.get_leases, lane, ids, tokens))]
+    return [*map(LeaseRow._make, await db.rows(SQL.get_leases.sql, lane, ids, tokens))]
 
 
 async def requeue(
@@ -228,7 +228,7 @@ async def requeue(
         map(
             SettledRow._make,
             await db.rows(
-                SQL.requeue, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, strict, held_groups, cooling_groups
+                SQL.requeue.sql, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, strict, held_groups, cooling_groups
             ),
         )
     )
@@ -240,7 +240,7 @@ async def move_to_dead_letters(
     return [
         *map(
             SettledRow._make,
-            await db.rows(SQL.move_to_dead_letters, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, now),
+            await db.rows(SQL.move_to_dead_letters.sql, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, now),
         )
     ]
 
@@ -251,7 +251,9 @@ async def finish_cancelled(
     return [
         *map(
             SettledRow._make,
-            await db.rows(SQL.finish_cancelled, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, now, keep_until, archive),
+            await db.rows(
+                SQL.finish_cancelled.sql, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, now, keep_until, archive
+            ),
         )
     ]
 
@@ -259,7 +261,7 @@ async def finish_cancelled(
 async def settlement_records(
     db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime
 ) -> dict[UUID, SettlementRecord]:
-    records = [*map(SettlementRecord._make, await db.rows(SQL.settlement_records, lane, ids, kept_at))]
+    records = [*map(SettlementRecord._make, await db.rows(SQL.settlement_records.sql, lane, ids, kept_at))]
     if any(record.settled_as for record in records):
         await wait_for_replication(db)
     return {record.id: record for record in records}
@@ -267,24 +269,24 @@ async def settlement_records(
 
 async def wait_for_replication(db: Executor) -> None:
     """Returns when every earlier commit is as durable as the server is configured to make it."""
-    await db.rows(SQL.wait_for_replication)
+    await db.rows(SQL.wait_for_replication.sql)
 
 
 async def expired_leases(db: Executor, after: datetime, until: datetime, limit: int) -> list[Record]:
-    return await db.rows(SQL.expired_leases, after, until, limit)
+    return await db.rows(SQL.expired_leases.sql, after, until, limit)
 
 
 async def leases_of_worker(db: Executor, worker_id: str, claimed_before: datetime) -> list[Record]:
-    return await db.rows(SQL.leases_of_worker, worker_id, claimed_before)
+    return await db.rows(SQL.leases_of_worker.sql, worker_id, claimed_before)
 
 
 async def mark_unreported(db: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID], now: datetime) -> None:
-    await db.rows(SQL.mark_unreported, lane, ids, tokens, now)
+    await db.rows(SQL.mark_unreported.sql, lane, ids, tokens, now)
 
 
 async def ready_lanes(db: Executor, lanes: Sequence[int]) -> list[int]:
-    return [row["lane"] for row in await db.rows(SQL.ready_lanes, lanes)]
+    return [row["lane"] for row in await db.rows(SQL.ready_lanes.sql, lanes)]
 
 
 async def live_tokens(db: Executor, after: tuple[int, UUID], limit: int) -> list[Record]:
-    return await db.rows(SQL.live_tokens, *after, limit)
+    return await db.rows(SQL.live_tokens.sql, *after, limit)

@@ -37,7 +37,7 @@ SET response = $3
 WHERE lane = $1 AND digest = $2;
 
 -- name: lock_unique_keys
--- fills: UniqueRow
+-- row: UniqueRow
 -- Serializes the enqueues with one unique key. Without a job_id the key is free.
 INSERT INTO deduplication_keys (lane, digest, expires_at)
 SELECT $1, input.digest, $3
@@ -55,7 +55,7 @@ FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[]) AS input (dig
 WHERE deduplication_keys.lane = $1 AND deduplication_keys.digest = ANY($2::uuid[]) AND deduplication_keys.digest = input.digest;
 
 -- name: expired_keys
--- fills: ExpiredKey
+-- row: ExpiredKey
 -- Reads a range at the start of the index deduplication_keys_expires_at. job_id is set if the key
 -- lasts as long as its job.
 SELECT lane, digest, CASE WHEN response = 'life' THEN job_id END AS job_id

@@ -38,7 +38,7 @@ async def acquire_idempotency_key(
     """
     try:
         return (
-            await db.value(SQL.acquire_idempotency_key, lane, digest, fingerprint, response, expires_at, kept_at)
+            await db.value(SQL.acquire_idempotency_key.sql, lane, digest, fingerprint, response, expires_at, kept_at)
             is not None
         )
     except LockNotAvailableError:
@@ -46,45 +46,45 @@ async def acquire_idempotency_key(
 
 
 async def read_idempotency_key(db: Executor, lane: int, digest: UUID) -> Record:
-    row = await db.row(SQL.read_idempotency_key, lane, digest)
+    row = await db.row(SQL.read_idempotency_key.sql, lane, digest)
     assert row is not None, "the key was just read, and only expired keys are deleted"
     return row
 
 
 async def stored_response(db: Executor, lane: int, digest: UUID) -> str | None:
     """The response that is stored with a key, or None. Takes no lock."""
-    response: str | None = await db.value(SQL.stored_response, lane, digest)
+    response: str | None = await db.value(SQL.stored_response.sql, lane, digest)
     return response
 
 
 async def lock_claim_key(db: Executor, lane: int, digest: UUID, expires_at: datetime) -> str | None:
-    response: str | None = await db.value(SQL.lock_claim_key, lane, digest, expires_at)
+    response: str | None = await db.value(SQL.lock_claim_key.sql, lane, digest, expires_at)
     return response
 
 
 async def write_claim_key(db: Executor, lane: int, digest: UUID, response: str) -> None:
-    await db.rows(SQL.write_claim_key, lane, digest, response)
+    await db.rows(SQL.write_claim_key.sql, lane, digest, response)
 
 
 async def lock_unique_keys(db: Executor, lane: int, digests: Sequence[UUID], expires_at: datetime) -> list[UniqueRow]:
-    return [UniqueRow(*row) for row in await db.rows(SQL.lock_unique_keys, lane, digests, expires_at)]
+    return [UniqueRow(*row) for row in await db.rows(SQL.lock_unique_keys.sql, lane, digests, expires_at)]
 
 
 async def assign_unique_keys(db: Executor, lane: int, keys: Sequence[tuple[UUID, UUID, str, datetime]]) -> None:
     """Keys are (digest, job_id, held_for, expires_at)."""
-    await db.rows(SQL.assign_unique_keys, lane, *to_columns(keys))
+    await db.rows(SQL.assign_unique_keys.sql, lane, *to_columns(keys))
 
 
 async def expired_keys(db: Executor, now: datetime, limit: int) -> list[ExpiredKey]:
-    return [ExpiredKey(*row) for row in await db.rows(SQL.expired_keys, now, limit)]
+    return [ExpiredKey(*row) for row in await db.rows(SQL.expired_keys.sql, now, limit)]
 
 
 async def delete_keys(db: Executor, lane: int, digests: Sequence[UUID], now: datetime) -> None:
-    await db.rows(SQL.delete_keys, lane, digests, now)
+    await db.rows(SQL.delete_keys.sql, lane, digests, now)
 
 
 async def extend_keys(db: Executor, lane: int, digests: Sequence[UUID], now: datetime, until: datetime) -> None:
-    await db.rows(SQL.extend_keys, lane, digests, now, until)
+    await db.rows(SQL.extend_keys.sql, lane, digests, now, until)
 
 
 async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
@@ -92,10 +92,10 @@ async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
 
     Without `wait`, returns False if another transaction has locked it.
     """
-    if await db.row(SQL.lock_lane if wait else SQL.try_lock_lane, lane) is not None:
+    if await db.row(SQL.lock_lane.sql if wait else SQL.try_lock_lane.sql, lane) is not None:
         return True
-    if not wait and await db.value(SQL.lane_lock_exists, lane):
+    if not wait and await db.value(SQL.lane_lock_exists.sql, lane):
         return False
-    await db.rows(SQL.create_lane_lock, lane)
-    await db.row(SQL.lock_lane, lane)
+    await db.rows(SQL.create_lane_lock.sql, lane)
+    await db.row(SQL.lock_lane.sql, lane)
     return True

@@ -4,13 +4,13 @@
 -- Queue n has the lanes from n << 8 on, at most 256 (app/db/lanes.py).
 
 -- name: all_queues
--- fills: QueueRow
+-- row: QueueRow
 SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 FROM queues
 ORDER BY name COLLATE "C";
 
 -- name: list_queues
--- fills: QueueRow
+-- row: QueueRow
 -- Sorted by bytes, whatever the collation of the database: pages are the same everywhere.
 SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 FROM queues
@@ -19,13 +19,13 @@ ORDER BY name COLLATE "C"
 LIMIT $2;
 
 -- name: get_queue
--- fills: QueueRow
+-- row: QueueRow
 SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 FROM queues
 WHERE name = $1;
 
 -- name: lock_queue
--- fills: QueueRow
+-- row: QueueRow
 -- Concurrent changes of one queue wait for this lock, so that changes of different fields are all
 -- kept.
 SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at

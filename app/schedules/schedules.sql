@@ -4,7 +4,7 @@
 -- locks, jobs).
 
 -- name: get_schedule
--- fills: ScheduleRow
+-- row: ScheduleRow
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
 FROM schedules
 WHERE name = $1;
@@ -29,14 +29,14 @@ WHERE place = 1 OR bytes <= $4
 ORDER BY name;
 
 -- name: lock_schedule
--- fills: ScheduleRow
+-- row: ScheduleRow
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
 FROM schedules
 WHERE name = $1
 FOR UPDATE;
 
 -- name: put_schedule
--- fills: ScheduleRow
+-- row: ScheduleRow
 INSERT INTO schedules (name, spec, paused, next_run_at, created_at, updated_at)
 VALUES ($1, $2, $3, $4, $5, $5)
 ON CONFLICT (name) DO UPDATE
@@ -45,21 +45,21 @@ WHERE $6
 RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at;
 
 -- name: delete_schedule
--- fills: ScheduleRow
+-- row: ScheduleRow
 -- Jobs that the schedule has enqueued are kept.
 DELETE FROM schedules
 WHERE name = $1
 RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at;
 
 -- name: pause_or_resume
--- fills: ScheduleRow
+-- row: ScheduleRow
 UPDATE schedules
 SET paused = $2, next_run_at = $3, updated_at = $4
 WHERE name = $1
 RETURNING name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at;
 
 -- name: due_schedules
--- fills: ScheduleRow
+-- row: ScheduleRow
 -- Reads a range at the start of schedules_next_run_at; paused and ended schedules have no next run.
 -- Paginated, because a schedule that cannot fire stays due and must not hold up the others.
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
@@ -69,7 +69,7 @@ ORDER BY next_run_at, name
 LIMIT $4;
 
 -- name: lock_due_schedule
--- fills: ScheduleRow
+-- row: ScheduleRow
 -- Of several brokers, one locks the row; the others find it locked, or no longer due.
 SELECT name, spec, paused, next_run_at, last_run_at, last_job_id, created_at, updated_at
 FROM schedules

@@ -49,7 +49,7 @@ ON CONFLICT (lane, minute, kind, bucket) DO UPDATE
 SET count = durations.count + excluded.count;
 
 -- name: counts
--- fills: CountRow
+-- row: CountRow
 -- Totals and the deltas that are not aggregated yet, in one snapshot.
 SELECT lane, sum(scheduled)::bigint AS scheduled, sum(blocked)::bigint AS blocked, sum(ready)::bigint AS ready, sum(running)::bigint AS running,
     sum(completed)::bigint AS completed, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead
@@ -65,7 +65,7 @@ FROM (
 GROUP BY lane;
 
 -- name: rates
--- fills: RateRow
+-- row: RateRow
 -- Events since $2, $3 and $4, from buckets of ten seconds and the deltas since the last
 -- aggregation.
 SELECT
@@ -86,7 +86,7 @@ FROM (
 ) AS parts;
 
 -- name: durations
--- fills: DurationRow
+-- row: DurationRow
 SELECT kind, bucket, sum(count)::bigint AS total
 FROM stat_durations
 WHERE lane = ANY($1::int[]) AND minute > $2

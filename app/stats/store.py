@@ -45,47 +45,47 @@ class DurationRow(NamedTuple):
 
 
 async def unaggregated_lanes(db: Executor) -> list[int]:
-    return [row["lane"] for row in await db.rows(SQL.unaggregated_lanes)]
+    return [row["lane"] for row in await db.rows(SQL.unaggregated_lanes.sql)]
 
 
 async def aggregate(db: Executor, lane: int) -> None:
-    await db.rows(SQL.aggregate, lane)
+    await db.rows(SQL.aggregate.sql, lane)
 
 
 async def add_durations(db: Executor, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
     """Adds counts, given as (lane, kind, bucket, count)."""
-    await db.rows(SQL.add_durations, *[list(column) for column in zip(*counts, strict=True)], now)
+    await db.rows(SQL.add_durations.sql, *[list(column) for column in zip(*counts, strict=True)], now)
 
 
 async def counts(db: Executor, lanes: Sequence[int]) -> list[CountRow]:
-    return [CountRow(*row) for row in await db.rows(SQL.counts, lanes)]
+    return [CountRow(*row) for row in await db.rows(SQL.counts.sql, lanes)]
 
 
 async def rates(db: Executor, lanes: Sequence[int], now: datetime) -> RateRow:
-    row = await db.row(SQL.rates, lanes, *[now - timedelta(minutes=minutes) for minutes in (1, 5, 60)])
+    row = await db.row(SQL.rates.sql, lanes, *[now - timedelta(minutes=minutes) for minutes in (1, 5, 60)])
     assert row is not None, "an aggregate without GROUP BY has one row"
     return RateRow(*row)
 
 
 async def durations(db: Executor, lanes: Sequence[int], since: datetime) -> list[DurationRow]:
-    return [DurationRow(*row) for row in await db.rows(SQL.durations, lanes, since)]
+    return [DurationRow(*row) for row in await db.rows(SQL.durations.sql, lanes, since)]
 
 
 async def oldest_ready(db: Executor, lanes: Sequence[int]) -> datetime | None:
-    oldest: datetime | None = await db.value(SQL.oldest_ready, lanes)
+    oldest: datetime | None = await db.value(SQL.oldest_ready.sql, lanes)
     return oldest
 
 
 async def oldest_pending(db: Executor, lanes: Sequence[int]) -> datetime | None:
-    oldest: datetime | None = await db.value(SQL.oldest_pending, lanes)
+    oldest: datetime | None = await db.value(SQL.oldest_pending.sql, lanes)
     return oldest
 
 
 async def workers_seen(db: Executor, since: datetime) -> int:
-    seen: int = await db.value(SQL.workers_seen, since)
+    seen: int = await db.value(SQL.workers_seen.sql, since)
     return seen
 
 
 async def delete_old_stats(db: Executor, before: datetime) -> None:
-    await db.rows(SQL.delete_rates, before)
-    await db.rows(SQL.delete_durations, before)
+    await db.rows(SQL.delete_rates.sql, before)
+    await db.rows(SQL.delete_durations.sql, before)

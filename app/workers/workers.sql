@@ -22,7 +22,7 @@ WHERE id = $1
 RETURNING id;
 
 -- name: list_workers
--- fills: WorkerRow
+-- row: WorkerRow
 -- Counts held leases over the index of leases, not over the backlog.
 SELECT workers.id, workers.directive, workers.last_seen_at, coalesce(held.leases, 0) AS leases
 FROM workers
@@ -37,7 +37,7 @@ ORDER BY workers.id
 LIMIT $2;
 
 -- name: get_worker
--- fills: WorkerRow
+-- row: WorkerRow
 SELECT workers.id, workers.directive, workers.last_seen_at,
     (SELECT count(*) FROM jobs WHERE lease_expires_at IS NOT NULL AND worker_id = $1) AS leases
 FROM workers

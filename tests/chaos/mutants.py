@@ -6,10 +6,10 @@ text is no longer in the statement fails at once.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from app.concurrency import store as limits
-from app.db.queries import Queries
+from app.db.queries import Queries, compile_statement
 from app.jobs import store as jobs
 from app.leases import store as leases
 from app.locks import store as keys
@@ -36,9 +36,9 @@ class Mutant:
 
 def rewrite(statements: Queries, name: str, old: str, new: str) -> Bug:
     def apply_bug() -> None:
-        statement = statements.all[name]
-        assert old in statement.text, f"{name} does not contain {old}"
-        statements.all[name] = replace(statement, text=statement.text.replace(old, new))
+        text = statements.all[name].text
+        assert old in text, f"{name} does not contain {old}"
+        statements.all[name] = compile_statement(name, text.replace(old, new), {})
 
     return apply_bug
 

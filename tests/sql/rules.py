@@ -53,12 +53,13 @@ _FILLED = re.compile(
     rf"INSERT INTO (?:{_TABLE})\b(?: AS \w+)? \(\s*(\w+).*?\)\s*(?:SELECT\s+|VALUES \()(\S+?)[,)]", re.DOTALL
 )
 _STAR = re.compile(r"(?<![(\'])(?:(\w+)\.)?\*(?!\')")
-_PARAMETERS_ONLY = r"make_interval\(\w+ => \$\d+\)"
+_PARAMETERS_ONLY = r"make_interval\(\w+ => (?:\$\d+|:\w+)\)"
+_IN_LANE = r"\blane = (?:\$1(?!\d)|:lane\b)"
 
 
 def names_its_transition(statement: Statement) -> str | None:
     """A comment names each transition, so that `grep -- '->' app/*/*.sql` lists all of them."""
-    if _MOVES.search(statement.code) and not re.search(r"^-- .*->", statement.text, re.MULTILINE):
+    if _MOVES.search(statement.code) and "->" not in statement.comment:
         return "moves or changes jobs, and its comment names no transition"
     return None
 
@@ -104,21 +105,20 @@ def uses_no_notify_and_no_session_lock(statement: Statement) -> str | None:
 def stays_in_its_lane(statement: Statement) -> str | None:
     if str(statement) in ACROSS_LANES:
         return None
-    reads, bounds = len(_READS.findall(statement.code)), len(re.findall(r"\blane = \$1(?!\d)", statement.code))
+    reads, bounds = len(_READS.findall(statement.code)), len(re.findall(_IN_LANE, statement.code))
     if reads > bounds:
         return f"reads tables with lanes {reads} times, but has `lane = $1` {bounds} times"
-    misplaced = [
-        value for column, value in _FILLED.findall(statement.code) if column != "lane" or value not in ("$1", "lane")
-    ]
+    filled = _FILLED.findall(statement.code)
+    misplaced = [value for column, value in filled if column != "lane" or value not in ("$1", ":lane", "lane")]
     written = len(re.findall(rf"INSERT INTO (?:{_TABLE})\b", statement.code))
-    if misplaced or written != len(_FILLED.findall(statement.code)):
+    if misplaced or written != len(filled):
         return f"writes rows whose lane is not evident: {misplaced}"
     return None
 
 
 def locks_one_lane_in_id_order(statement: Statement) -> str | None:
     for locking in re.finditer(r"SELECT\b(?:(?!SELECT).)*?FOR UPDATE", statement.code, re.DOTALL):
-        if _READS.search(locking[0]) and not re.search(r"\blane = \$1(?!\d)", locking[0]):
+        if _READS.search(locking[0]) and not re.search(_IN_LANE, locking[0]):
             return "FOR UPDATE without `lane = $1`"
         many = re.search(r"\bid = ANY\(|\bunnest\(", locking[0])
         if many and not re.search(r"ORDER BY (?:\w+\.)?id\s+FOR UPDATE", locking[0]):

@@ -1,12 +1,11 @@
 """All named statements of the broker, for tests that check each of them."""
 
-import re
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
 from app.db.migrations import ROOT
-from app.db.queries import Queries
+from app.db.queries import Queries, Query
 
 TABLES_WITH_LANES = (
     "jobs",
@@ -30,17 +29,32 @@ class Statement:
     """A named statement and its package."""
 
     package: str
-    name: str
-    text: str
-    fills: str | None
+    query: Query
 
     def __str__(self) -> str:
         return f"{self.package}.{self.name}"
 
     @property
+    def name(self) -> str:
+        return self.query.name
+
+    @property
+    def text(self) -> str:
+        """The text that Postgres gets, with $1, $2, …"""
+        return self.query.sql
+
+    @property
     def code(self) -> str:
-        """The text without comments."""
-        return re.sub(r"--[^\n]*|/\*.*?\*/", "", self.text)
+        """The text with the names of its parameters."""
+        return self.query.text
+
+    @property
+    def comment(self) -> str:
+        return self.query.comment
+
+    @property
+    def fills(self) -> str | None:
+        return self.query.row
 
     @property
     def store(self) -> ModuleType:
@@ -50,11 +64,7 @@ class Statement:
 def all_statements() -> list[Statement]:
     files = sorted((ROOT / "app").glob("*/*.sql"))
     assert files, "no SQL files found"
-    return [
-        Statement(file.parent.name, statement.name, statement.text, statement.fills)
-        for file in files
-        for statement in Queries(file).all.values()
-    ]
+    return [Statement(file.parent.name, query) for file in files for query in Queries(file).all.values()]
 
 
 ALL_STATEMENTS = all_statements()

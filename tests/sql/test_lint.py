@@ -7,6 +7,7 @@ import re
 import pytest
 
 from app.db.migrations import ROOT
+from app.db.queries import compile_statement
 from tests.sql.rules import ACROSS_LANES, RULES, violations
 from tests.sql.statements import ALL_STATEMENTS, Statement
 
@@ -54,7 +55,9 @@ def test_statement_follows_all_rules(statement: Statement) -> None:
 )
 def test_rule_detects_a_violation(rule: str, text: str) -> None:
     package, name = ("jobs", "due_jobs") if rule == "moves_no_jobs_across_lanes" else ("jobs", "bad")
-    assert any(fault.startswith(f"{rule}: ") for fault in violations(Statement(package, name, text, None)))
+    assert any(
+        fault.startswith(f"{rule}: ") for fault in violations(Statement(package, compile_statement(name, text, {})))
+    )
 
 
 def test_every_rule_has_a_violating_statement() -> None:

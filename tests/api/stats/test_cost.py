@@ -20,11 +20,11 @@ def cost(db: TestDatabase, lanes: list[int]) -> dict[str, int]:
     now = datetime.now(UTC)
     spans = [now - timedelta(minutes=minutes) for minutes in (1, 5, 60)]
     return {
-        "counts": buffers(db, SQL.counts, lanes),
-        "oldest_ready": buffers(db, SQL.oldest_ready, lanes),
-        "rates": buffers(db, SQL.rates, lanes, *spans),
-        "times": buffers(db, SQL.durations, lanes, spans[2]),
-        "workers_seen": buffers(db, SQL.workers_seen, spans[2]),
+        "counts": buffers(db, SQL.counts.sql, lanes),
+        "oldest_ready": buffers(db, SQL.oldest_ready.sql, lanes),
+        "rates": buffers(db, SQL.rates.sql, lanes, *spans),
+        "times": buffers(db, SQL.durations.sql, lanes, spans[2]),
+        "workers_seen": buffers(db, SQL.workers_seen.sql, spans[2]),
     }
 
 

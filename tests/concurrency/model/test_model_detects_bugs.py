@@ -4,14 +4,13 @@ A model that detects nothing proves nothing.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from app.db.queries import Queries
+from app.db.queries import Queries, compile_statement
 from app.jobs.rows import ClaimedRow
 from app.leases import store
 from app.leases.long_poll import LongPoll
@@ -25,9 +24,9 @@ Bug = Callable[[pytest.MonkeyPatch], None]
 
 def rewrite(queries: Queries, name: str, old: str, new: str) -> Bug:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        statement = queries.all[name]
-        assert old in statement.text, "the statement does not contain the text to replace"
-        patch.setitem(queries.all, name, replace(statement, text=statement.text.replace(old, new)))
+        text = queries.all[name].text
+        assert old in text, "the statement does not contain the text to replace"
+        patch.setitem(queries.all, name, compile_statement(name, text.replace(old, new), {}))
 
     return apply
 
@@ -71,7 +70,7 @@ BUGS = {
     "a repeated claim claims again": repeated_claim_claims_again,
     "a claim with a key is returned and replayed": returns_claims_with_a_key,
     "claims with one key do not wait for each other": rewrite(
-        keys.SQL, "lock_claim_key", keys.SQL.lock_claim_key, NO_LOCK
+        keys.SQL, "lock_claim_key", keys.SQL.lock_claim_key.text, NO_LOCK
     ),
 }
 
