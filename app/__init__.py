@@ -27,4 +27,4 @@ The packages, in the order in which a job meets them:
 - `events`, `periodic_service`, `settings`, `errors`, `log`, `metrics`, `slices`: used by all
 """
 
-RELEASE = "0.1.0"  # also in pyproject.toml
+RELEASE = "0.1.0"

@@ -7,6 +7,7 @@ import re
 from importlib import metadata
 from typing import Any
 
+from app import RELEASE
 from app.db.migrations import ROOT
 
 Json = dict[str, Any]
@@ -22,16 +23,10 @@ def sbom() -> Json:
         "specVersion": "1.5",
         "version": 1,
         "metadata": {
-            "component": {"type": "application", "bom-ref": "longshore", "name": "longshore", "version": _release()}
+            "component": {"type": "application", "bom-ref": "longshore", "name": "longshore", "version": RELEASE}
         },
         "components": [_component(name, version, rest) for name, version, rest in LOCKED.findall(lock)],
     }
-
-
-def _release() -> str:
-    match = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert match is not None
-    return match[1]
 
 
 def _component(name: str, version: str, rest: str) -> Json:

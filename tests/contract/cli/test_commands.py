@@ -3,15 +3,13 @@
 import json
 import os
 import socket
-import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from app import RELEASE
 from app.cli.commands import cli
-from app.db.migrations import ROOT, downgrade, head
+from app.db.migrations import downgrade, head
 from app.settings import Settings
 from tests.contract.cli.command import run
 from tests.contract.document import openapi
@@ -166,7 +164,3 @@ def test_unwritable_data_folder_prints_one_line(tmp_path: Path) -> None:
     failed = run("migrate", LONGSHORE_DATA_DIR=str(tmp_path / "file" / "data"))
     assert failed.returncode == 1
     assert len(failed.stderr.splitlines()) == 1, failed.stderr
-
-
-def test_release_equals_version_in_pyproject() -> None:
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == RELEASE
