@@ -35,6 +35,7 @@ from app.jobs.purge import QueuePurger
 from app.jobs.reader import JobReader
 from app.jobs.updater import JobUpdater
 from app.leases import low_water_marks
+from app.leases.caller_claims import CallerClaims
 from app.leases.claim import ClaimService
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.heartbeat import HeartbeatService
@@ -229,6 +230,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
             workers=workers,
             poll_history=poll_history,
             claims=claims,
+            caller_claims=CallerClaims(infra=infra, queues=queues, claims=claims),
         ),
         heartbeats=HeartbeatService(infra=infra, queues=queues, settlements=settlements, workers=workers),
         dead_letters=dead_letters,

@@ -16,7 +16,7 @@ Four layers keep claimed jobs from being lost when a client disconnects:
 
     1. No statement runs for a client that is not connected.
     2. Jobs whose client disconnected during the claim are returned at no cost.
-    3. A claim with an Idempotency-Key can be repeated and gets the same leases.
+    3. A claim with an Idempotency-Key can be repeated and gets the same leases (caller_claims.py).
     4. Heartbeats with `holds_all` return leases that the worker does not list (heartbeat.py).
 """
 
@@ -25,33 +25,27 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
-from hashlib import md5
-from typing import NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import KEY_LANES, caller_lock_id, digest, group_by_lane, lane_of_key
-from app.db.pool import Executor, retry_after_deadlock
+from app.db.lanes import group_by_lane
 from app.dependencies import store as dependencies
-from app.errors import Fault, RateLimited, raise_for_faults
+from app.errors import Fault, raise_for_faults
 from app.http.authorization import Access
-from app.http.schema_types import UNSET, RequestModel, raw_or_unset, value_or
+from app.http.schema_types import UNSET, raw_or_unset, value_or
 from app.jobs.rows import ClaimedRow
 from app.jobs.validation import lease_fault
-from app.leases import store
-from app.leases.claim import ClaimResult, ClaimService, claim_unlocked_lanes_first, may_be_truncated
+from app.leases.caller_claims import CallerClaims, ClaimContext
+from app.leases.claim import ClaimResult, ClaimService, may_be_truncated
 from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
 from app.leases.settle import SettlementService
 from app.leases.store import ClaimParams
 from app.leases.to_response import to_response
-from app.locks import store as keys
-from app.matching.pollers import Poller, PollerRegistry, WakeUp
-from app.queues.cache import Queue, QueueCache
+from app.matching.poller import Poller, WakeUp
+from app.matching.pollers import PollerRegistry
+from app.queues.cache import QueueCache
 from app.server.client import Client
 from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
@@ -61,36 +55,6 @@ BUSY_MS = 1000  # poll_after_ms of a refused claim
 # immediately, forever.
 IDLE_MS = 500
 JITTER = 0.1  # so that pollers that arrive together do not all end together
-
-
-class ClaimReceipt(RequestModel):
-    """What a claim with an Idempotency-Key has claimed: enough to return the same leases again."""
-
-    secret: str
-    ids: list[UUID]
-
-
-_receipt = msgspec.json.Decoder(ClaimReceipt)
-
-
-class ClaimContext(NamedTuple):
-    """The caller of a claim: its Idempotency-Key and the access of its API key.
-
-    `raise_on_quota`: raise RateLimited instead of returning an empty list. False when the request
-    also settled jobs, because their results must be returned.
-    """
-
-    key: str | None
-    access: Access
-    raise_on_quota: bool
-
-    @property
-    def digest(self) -> UUID:
-        return digest("claim", self.key or "", *filter(None, [self.access.caller]))
-
-
-class _NothingClaimed(Exception):
-    """Rolls back the transaction of a claim with an Idempotency-Key or a quota."""
 
 
 class LongPoll:
@@ -104,6 +68,7 @@ class LongPoll:
         workers: WorkerRegistry,
         poll_history: PollHistory,
         claims: ClaimService,
+        caller_claims: CallerClaims,
     ) -> None:
         self._infra = infra
         self._queues = queues
@@ -112,6 +77,7 @@ class LongPoll:
         self._workers = workers
         self._poll_history = poll_history
         self._claims = claims
+        self._caller_claims = caller_claims
 
     async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
         names = list(dict.fromkeys(value_or(request.queues, ["default"])))
@@ -209,7 +175,7 @@ class LongPoll:
             await self._infra.config_versions.ensure_fresh()
             context.access.check_key_active()
         if context.key is not None and not self._is_serving(poller.worker_id):
-            return ClaimResult(await self._replay(context))
+            return ClaimResult(await self._caller_claims.replay(context))
         return ClaimResult([], retry_at)
 
     async def _try_claim(
@@ -233,14 +199,9 @@ class LongPoll:
         limit = value_or(request.max_jobs, 1)
         self._poll_history.record(poller.queues, params.job_types)
         queues = await self._claims.queues(poller.queues)
-        if context.key is None:
-            result = await self._claim(queues, limit, params, context)
-            return result.rows or None, result.retry_at if len(queues) == len(poller.queues) else None
-        result = await claim_unlocked_lanes_first(
-            queues, lambda wait: self._claim_with_key(queues, limit, params, context, wait=wait)
-        )
-        rows = await self._visible_rows(result.rows, context.access) if result.rows or result.replayed else None
-        return rows, result.retry_at
+        result = await self._caller_claims.claim(queues, limit, params, context)
+        retry_at = result.retry_at if len(queues) == len(poller.queues) else None
+        return result.rows if result.rows or result.replayed else None, retry_at
 
     async def _accept_match(self, rows: list[ClaimedRow], context: ClaimContext, client: Client) -> list[ClaimedRow]:
         """The jobs are stored as leased to this poller.
@@ -270,111 +231,6 @@ class LongPoll:
         await self._settlements.end_leases([LeaseEnd(row.id, row.lease_token, "return") for row in rows])
         self._infra.metrics.undone.inc(len(rows))
 
-    async def _claim(
-        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext
-    ) -> ClaimResult:
-        """Claims without an Idempotency-Key.
-
-        A caller with a quota counts its leases and claims under its caller lock, so two calls at
-        the same time cannot both use the last free place.
-        """
-        if context.access.max_leases is None:
-            return await claim_unlocked_lanes_first(
-                queues, lambda wait: self._claims.claim(queues, limit, params, wait=wait)
-            )
-        return await claim_unlocked_lanes_first(
-            queues, lambda wait: self._claim_within_quota(queues, limit, params, context, wait=wait)
-        )
-
-    @retry_after_deadlock
-    async def _claim_within_quota(
-        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
-    ) -> ClaimResult:
-        result = ClaimResult([])
-        with suppress(_NothingClaimed):
-            async with self._infra.db.transaction() as transaction:
-                allowed = await self._apply_quota(transaction, limit, context)
-                result = await self._claims.claim(queues, allowed, params, wait=wait, transaction=transaction)
-                if not result.rows:
-                    raise _NothingClaimed  # an idle poller writes nothing
-        return result
-
-    async def _apply_quota(self, db: Executor, limit: int, context: ClaimContext) -> int:
-        """Locks the caller and returns how many of `limit` jobs its quota allows."""
-        if context.access.max_leases is None:
-            return limit
-        await keys.lock_lane(db, caller_lock_id(context.access.caller))
-        count = await store.count_leases_of_key(db, context.access.caller)
-        if count >= context.access.max_leases and context.raise_on_quota:
-            raise RateLimited(
-                f"this key holds {count} leases, at most {context.access.max_leases} are allowed", retry_after=1
-            )
-        return min(limit, context.access.max_leases - count)
-
-    async def _replay(self, context: ClaimContext) -> list[ClaimedRow]:
-        """Replays a claim made with an Idempotency-Key on a broker that does not serve.
-
-        A draining broker claims nothing new, but the worker may be retrying because the first
-        response was lost.
-        """
-        key = context.digest
-        stored = await keys.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)
-        rows = await self._replay_receipt(self._infra.db, _receipt.decode(stored)) if stored else None
-        return await self._visible_rows(rows or [], context.access)
-
-    async def _visible_rows(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
-        """The rows that this API key may see.
-
-        The first call may have gone to another process, or used another key of the same caller that
-        can access more queues.
-        """
-        await self._queues.load({row.lane for row in rows})
-        return [row for row in rows if access.allows(self._queues.name(row.lane))]
-
-    @retry_after_deadlock
-    async def _claim_with_key(
-        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
-    ) -> ClaimResult:
-        """Layer 3: the same Idempotency-Key gets the same leases.
-
-        The row of the key stays locked until the commit, so replays run one after the other. All
-        statements use this one connection, because the holder of a second one could wait for ours.
-        """
-        key = context.digest
-        lane = lane_of_key(key, KEY_LANES)
-        expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
-        result = ClaimResult([])
-        with suppress(_NothingClaimed):
-            async with self._infra.db.transaction() as transaction:
-                stored = await keys.lock_claim_key(transaction, lane, key, expires_at)
-                replayed = await self._replay_receipt(transaction, _receipt.decode(stored)) if stored else None
-                if replayed is not None:
-                    return ClaimResult(replayed, replayed=True)
-                allowed = await self._apply_quota(transaction, limit, context)
-                result = await self._claims.claim(queues, allowed, params, wait=wait, transaction=transaction)
-                if not result.rows:
-                    raise _NothingClaimed  # an idle poller writes nothing, so the key is not stored
-                receipt = ClaimReceipt(secret=params.secret, ids=[row.id for row in result.rows])
-                await keys.write_claim_key(transaction, lane, key, msgspec.json.encode(receipt).decode())
-        return result
-
-    async def _replay_receipt(self, db: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
-        """The leases of an earlier claim that are still live, in the same order.
-
-        An empty list: none is live, and some were settled. None: all have expired, claim again.
-        """
-        live: dict[UUID, ClaimedRow] = {}
-        has_settled = False
-        for lane, ids in group_by_lane(receipt.ids, lambda job_id: job_id).items():
-            live |= {row.id: row for row in await store.leases_with_secret(db, lane, ids, receipt.secret)}
-            records = await store.settlement_records(db, lane, ids, self._infra.retention_now())
-            has_settled |= any(
-                record.settled_as and record.lease_token == _token(receipt.secret, record.id)
-                for record in records.values()
-            )
-        self._infra.metrics.replayed.inc(len(live))
-        return [live[job_id] for job_id in receipt.ids if job_id in live] if live or has_settled else None
-
     def _consume_wake_ups(self, poller: Poller, rows: Sequence[ClaimedRow], limit: int) -> None:
         """A full batch or a full response may have left jobs behind."""
         claimed_all = len(rows) < limit and not may_be_truncated(rows, limit, self._infra.settings.max_batch_bytes)
@@ -391,8 +247,3 @@ class LongPoll:
             for job in await dependencies.parent_results(self._infra.db, lane, ids, self._infra.retention_now()):
                 results[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
         return results
-
-
-def _token(secret: str, job_id: UUID) -> UUID:
-    """The lease token as the claim statement computes it."""
-    return UUID(md5(f"{secret}{job_id}".encode(), usedforsecurity=False).hexdigest())

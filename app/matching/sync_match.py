@@ -25,7 +25,8 @@ from app.db.infrastructure import Infrastructure
 from app.errors import DatabaseUnavailable
 from app.events import EventBus, LeasesAbandoned
 from app.jobs.rows import ClaimedRow, NewJob
-from app.matching.pollers import Poller, PollerRegistry, Reservation
+from app.matching.poller import Poller, Reservation
+from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
 
 

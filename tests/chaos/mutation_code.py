@@ -31,6 +31,7 @@ from app.jobs.schemas import Job
 from app.jobs.updater import JobUpdater
 from app.leases import retry_decision
 from app.leases import store as leases
+from app.leases.caller_claims import CallerClaims
 from app.leases.long_poll import LongPoll
 from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import Settlement, SettleResult
@@ -71,14 +72,14 @@ def unordered_locks() -> None:
 
 
 def rotate_token() -> None:
-    original = LongPoll._replay_receipt
+    original = CallerClaims._replay_receipt
     rotate = "UPDATE jobs SET lease_token = gen_random_uuid() WHERE lane = $1 AND id = $2 RETURNING lease_token"
 
-    async def replayed(self: LongPoll, db: Executor, receipt: Any) -> list[ClaimedRow] | None:
+    async def replayed(self: CallerClaims, db: Executor, receipt: Any) -> list[ClaimedRow] | None:
         rows = await original(self, db, receipt)
         return rows and [row._replace(lease_token=await db.value(rotate, row.lane, row.id)) for row in rows]
 
-    LongPoll._replay_receipt = replayed  # type: ignore[method-assign]
+    CallerClaims._replay_receipt = replayed  # type: ignore[method-assign]
 
 
 def return_despite_key() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.matching import pollers
+from app.matching import poller
 from tests.api.leases.conftest import ClaimStatements
 from tests.api_client import Api, Json
 from tests.broker import RunningBroker, threaded_broker
@@ -253,7 +253,7 @@ def test_poller_whose_wait_ends_during_the_insert_still_gets_the_job(
     eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pollers, "RESERVATION_TIMEOUT", 60.0)
+    monkeypatch.setattr(poller, "RESERVATION_TIMEOUT", 60.0)
     poll = background.claim(blocking, wait_seconds=3)
     eventually(lambda: sleeping_pollers(blocking_broker) == 1)
     with inserts_blocked(blocking_database):
@@ -273,7 +273,7 @@ def test_poller_does_not_wait_forever_for_a_reserved_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The job, stored later as leased to the poller, is returned at no cost."""
-    monkeypatch.setattr(pollers, "RESERVATION_TIMEOUT", 0.01)
+    monkeypatch.setattr(poller, "RESERVATION_TIMEOUT", 0.01)
     poll = background.claim(blocking, wait_seconds=3)
     eventually(lambda: sleeping_pollers(blocking_broker) == 1)
     with inserts_blocked(blocking_database):

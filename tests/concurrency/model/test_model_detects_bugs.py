@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from app.db.queries import Queries, compile_statement
 from app.jobs.rows import ClaimedRow
 from app.leases import store
+from app.leases.caller_claims import CallerClaims
 from app.leases.long_poll import LongPoll
 from app.locks import store as keys
 from app.server.client import Client
@@ -37,7 +38,7 @@ def repeated_claim_claims_again(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         return None
 
-    patch.setattr(LongPoll, "_replay_receipt", nothing)
+    patch.setattr(CallerClaims, "_replay_receipt", nothing)
 
 
 def returns_claims_with_a_key(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,175 @@
+"""Claims as one caller makes them: within its quota of leases, and repeatable by Idempotency-Key."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from hashlib import md5
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from app.db.infrastructure import Infrastructure
+from app.db.lanes import KEY_LANES, caller_lock_id, digest, group_by_lane, lane_of_key
+from app.db.pool import Executor, retry_after_deadlock
+from app.errors import RateLimited
+from app.http.authorization import Access
+from app.http.schema_types import RequestModel
+from app.jobs.rows import ClaimedRow
+from app.leases import store
+from app.leases.claim import ClaimResult, ClaimService, claim_unlocked_lanes_first
+from app.leases.store import ClaimParams
+from app.locks import store as keys
+from app.queues.cache import Queue, QueueCache
+
+
+class ClaimReceipt(RequestModel):
+    """What a claim with an Idempotency-Key has claimed: enough to return the same leases again."""
+
+    secret: str
+    ids: list[UUID]
+
+
+_receipt = msgspec.json.Decoder(ClaimReceipt)
+
+
+class ClaimContext(NamedTuple):
+    """The caller of a claim: its Idempotency-Key and the access of its API key.
+
+    `raise_on_quota`: raise RateLimited instead of returning an empty list. False when the request
+    also settled jobs, because their results must be returned.
+    """
+
+    key: str | None
+    access: Access
+    raise_on_quota: bool
+
+    @property
+    def digest(self) -> UUID:
+        return digest("claim", self.key or "", *filter(None, [self.access.caller]))
+
+
+class _NothingClaimed(Exception):
+    """Rolls back the transaction of a claim with an Idempotency-Key or a quota."""
+
+
+class CallerClaims:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, claims: ClaimService) -> None:
+        self._infra = infra
+        self._queues = queues
+        self._claims = claims
+
+    async def claim(
+        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext
+    ) -> ClaimResult:
+        """Claims, or replays the claim that was made with the same Idempotency-Key.
+
+        A caller with a quota counts its leases and claims under its caller lock, so two calls at
+        the same time cannot both use the last free place.
+        """
+        if context.key is not None:
+            result = await claim_unlocked_lanes_first(
+                queues, lambda wait: self._claim_with_key(queues, limit, params, context, wait=wait)
+            )
+            return result._replace(rows=await self._visible_rows(result.rows, context.access))
+        if context.access.max_leases is not None:
+            return await claim_unlocked_lanes_first(
+                queues, lambda wait: self._claim_within_quota(queues, limit, params, context, wait=wait)
+            )
+        return await claim_unlocked_lanes_first(
+            queues, lambda wait: self._claims.claim(queues, limit, params, wait=wait)
+        )
+
+    @retry_after_deadlock
+    async def _claim_within_quota(
+        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
+    ) -> ClaimResult:
+        result = ClaimResult([])
+        with suppress(_NothingClaimed):
+            async with self._infra.db.transaction() as transaction:
+                allowed = await self._apply_quota(transaction, limit, context)
+                result = await self._claims.claim(queues, allowed, params, wait=wait, transaction=transaction)
+                if not result.rows:
+                    raise _NothingClaimed  # an idle poller writes nothing
+        return result
+
+    async def _apply_quota(self, db: Executor, limit: int, context: ClaimContext) -> int:
+        """Locks the caller and returns how many of `limit` jobs its quota allows."""
+        if context.access.max_leases is None:
+            return limit
+        await keys.lock_lane(db, caller_lock_id(context.access.caller))
+        count = await store.count_leases_of_key(db, context.access.caller)
+        if count >= context.access.max_leases and context.raise_on_quota:
+            raise RateLimited(
+                f"this key holds {count} leases, at most {context.access.max_leases} are allowed", retry_after=1
+            )
+        return min(limit, context.access.max_leases - count)
+
+    @retry_after_deadlock
+    async def _claim_with_key(
+        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
+    ) -> ClaimResult:
+        """Layer 3: the same Idempotency-Key gets the same leases.
+
+        The row of the key stays locked until the commit, so replays run one after the other. All
+        statements use this one connection, because the holder of a second one could wait for ours.
+        """
+        key = context.digest
+        lane = lane_of_key(key, KEY_LANES)
+        expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
+        result = ClaimResult([])
+        with suppress(_NothingClaimed):
+            async with self._infra.db.transaction() as transaction:
+                stored = await keys.lock_claim_key(transaction, lane, key, expires_at)
+                replayed = await self._replay_receipt(transaction, _receipt.decode(stored)) if stored else None
+                if replayed is not None:
+                    return ClaimResult(replayed, replayed=True)
+                allowed = await self._apply_quota(transaction, limit, context)
+                result = await self._claims.claim(queues, allowed, params, wait=wait, transaction=transaction)
+                if not result.rows:
+                    raise _NothingClaimed  # an idle poller writes nothing, so the key is not stored
+                receipt = ClaimReceipt(secret=params.secret, ids=[row.id for row in result.rows])
+                await keys.write_claim_key(transaction, lane, key, msgspec.json.encode(receipt).decode())
+        return result
+
+    async def replay(self, context: ClaimContext) -> list[ClaimedRow]:
+        """Replays a claim made with an Idempotency-Key on a broker that does not serve.
+
+        A draining broker claims nothing new, but the worker may be retrying because the first
+        response was lost.
+        """
+        key = context.digest
+        stored = await keys.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)
+        rows = await self._replay_receipt(self._infra.db, _receipt.decode(stored)) if stored else None
+        return await self._visible_rows(rows or [], context.access)
+
+    async def _replay_receipt(self, db: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
+        """The leases of an earlier claim that are still live, in the same order.
+
+        An empty list: none is live, and some were settled. None: all have expired, claim again.
+        """
+        live: dict[UUID, ClaimedRow] = {}
+        has_settled = False
+        for lane, ids in group_by_lane(receipt.ids, lambda job_id: job_id).items():
+            live |= {row.id: row for row in await store.leases_with_secret(db, lane, ids, receipt.secret)}
+            records = await store.settlement_records(db, lane, ids, self._infra.retention_now())
+            has_settled |= any(
+                record.settled_as and record.lease_token == _token(receipt.secret, record.id)
+                for record in records.values()
+            )
+        self._infra.metrics.replayed.inc(len(live))
+        return [live[job_id] for job_id in receipt.ids if job_id in live] if live or has_settled else None
+
+    async def _visible_rows(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
+        """The rows that this API key may see.
+
+        The first call may have gone to another process, or used another key of the same caller that
+        can access more queues.
+        """
+        await self._queues.load({row.lane for row in rows})
+        return [row for row in rows if access.allows(self._queues.name(row.lane))]
+
+
+def _token(secret: str, job_id: UUID) -> UUID:
+    """The lease token as the claim statement computes it."""
+    return UUID(md5(f"{secret}{job_id}".encode(), usedforsecurity=False).hexdigest())
