@@ -5,15 +5,44 @@ import ctypes
 import os
 import pwd
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from app.db.embedded.lock import EmbeddedError
 
 STOP_SECONDS = 60.0  # for a fast shutdown; then an immediate one
 _LIBC = ctypes.CDLL(None)  # loaded at import: between fork and exec only calls are safe
+
+
+def spawn(
+    command: list[str],
+    cwd: Path,
+    output: int | IO[bytes],
+    *,
+    user: pwd.struct_passwd | None,
+    environment: Mapping[str, str],
+) -> subprocess.Popen[bytes]:
+    """Starts a command as the user. It has a session of its own, because Ctrl-C is for the broker,
+    which stops Postgres last; and it ends with the broker."""
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        user=user and user.pw_uid,
+        group=user and user.pw_gid,
+        extra_groups=None if user is None else [],
+        preexec_fn=partial(die_with_parent, os.getpid()) if sys.platform == "linux" else None,
+    )
 
 
 def die_with_parent(parent: int) -> None:

@@ -14,15 +14,15 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO
 from urllib.parse import quote
 
 from app.db.embedded.binaries import ENVIRONMENT, copy_readable_by_all, find_binaries, major, version_of
+from app.db.embedded.folders import remove_folder, sync_folder
 from app.db.embedded.lock import EmbeddedError, FolderInUse, FolderLock
-from app.db.embedded.processes import die_with_parent, require_passwd_entry, stop_process, unprivileged_user
+from app.db.embedded.processes import require_passwd_entry, spawn, stop_process, unprivileged_user
 from app.log import log
 
 __all__ = ["EmbeddedError", "EmbeddedPostgres", "FolderInUse", "find_binaries"]
@@ -158,9 +158,9 @@ class EmbeddedPostgres:
 
     def _remove_leftovers(self, runtime: Path | None) -> None:
         for incomplete in self.folder.glob("data.new-*"):
-            _remove(incomplete)
+            remove_folder(incomplete)
         if runtime is not None and runtime.name.startswith("longshore-"):
-            _remove(runtime)
+            remove_folder(runtime)
 
     # The folder of the socket, and binaries that the unprivileged user can reach
 
@@ -223,7 +223,7 @@ class EmbeddedPostgres:
         if initdb.returncode != 0:
             raise EmbeddedError(f"initdb failed: {initdb.stdout.decode(errors='replace')[-2000:].strip()}")
         new.rename(self.data)
-        _sync(self.folder)
+        sync_folder(self.folder)
 
     def _check_cluster(self, version: int) -> None:
         created_by = major((self.data / "PG_VERSION").read_text())
@@ -286,44 +286,12 @@ class EmbeddedPostgres:
         return subprocess.CompletedProcess(command, process.returncode, output)
 
     def _spawn(self, command: list[str], cwd: Path, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
-        """Starts a command as the user. It has a session of its own, because Ctrl-C is for the
-        broker, which stops Postgres last; and it ends with the broker."""
         # Postgres takes a stale pid file for a running server if another process has that pid,
         # unless the pid is that of its grandparent. The lock is held and the pid was checked, so
         # claim that it is. The server's check of shared memory still applies.
         grandparent = {"PG_GRANDPARENT_PID": str(self._recorded_pid() or os.getpid())}
-        return subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=ENVIRONMENT | grandparent,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            user=self._user and self._user.pw_uid,
-            group=self._user and self._user.pw_gid,
-            extra_groups=None if self._user is None else [],
-            preexec_fn=partial(die_with_parent, os.getpid()) if sys.platform == "linux" else None,
-        )
+        return spawn(command, cwd, output, user=self._user, environment=ENVIRONMENT | grandparent)
 
 
 def _dsn(sockets: Path) -> str:
     return f"postgresql://postgres@/postgres?host={quote(str(sockets))}&port={PORT}"
-
-
-def _remove(folder: Path) -> None:
-    """Retries, because the initdb of a killed owner may still write there for a moment. The next
-    start removes the rest."""
-    for _ in range(100):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        time.sleep(0.02)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.commands import require_keys_or_loopback
+from app.cli.serving import require_keys_or_loopback
 from tests.broker import RunningBroker, broker_process, threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.contract.cli.command import environment, run

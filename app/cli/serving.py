@@ -1,0 +1,119 @@
+"""What `serve` does around the server: checks before it, a banner, log lines, signals."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from app.cli.support import WRONG_SETTINGS, command_line, embedded_folder, fail, redact
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from app.db.migrations import UpgradeResult
+    from app.settings import Settings
+
+
+def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
+    """Exits if there are no API keys and the address is reachable from other machines.
+
+    If the database is unreachable now, each request checks for keys again; until then all requests
+    are rejected."""
+    from app.settings import is_loopback
+
+    if is_loopback(settings.host) or settings.allow_anonymous:
+        return
+    if has_api_keys(dsn) is False:
+        fail(
+            f"there is no API key, so {settings.host} would be open to everyone who can reach it. "
+            "Create one with the same settings: "
+            f"`{command_line('keys', 'create', '--name', 'admin', '--admin')}`, or set LONGSHORE_ALLOW_ANONYMOUS=true",
+            WRONG_SETTINGS,
+        )
+
+
+def has_api_keys(dsn: str) -> bool | None:
+    """Returns whether any API key exists; None if the database or its schema does not exist yet."""
+    import asyncio
+
+    from app.db.primary import UNREACHABLE, PrimaryConnector
+
+    async def exists() -> bool:
+        connection = await PrimaryConnector(dsn).connect(timeout=5)
+        try:
+            return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM api_keys)"))
+        finally:
+            await connection.close()
+
+    try:
+        return asyncio.run(exists())
+    except UNREACHABLE:
+        return None
+
+
+def log_upgrade(upgraded: "UpgradeResult") -> None:
+    from app.log import log
+
+    if upgraded.before != upgraded.after:
+        log.info("schema migrated", before=upgraded.before, after=upgraded.after)
+
+
+def run(settings: "Settings", dsn: str, listener: "socket") -> None:
+    from app.application import create_app
+    from app.server import server
+    from app.server.listener import base_url
+
+    external = settings.database_url and redact(settings.database_url.get_secret_value())
+    location = external or f"{embedded_folder(settings)} (embedded Postgres)"
+    server.serve(
+        create_app(settings, dsn),
+        settings,
+        listener,
+        on_listening=lambda _host, _port: print_banner(base_url(listener), location),
+    )
+
+
+def print_banner(base: str, location: str) -> None:
+    """Prints a banner if stderr is a terminal. A log pipeline reads the line `broker started`."""
+    if not sys.stderr.isatty():
+        return
+    print(
+        f"""Longshore listens on {base} (documentation: {base}/docs)
+Data: {location}
+Try:
+  curl -s {base}/jobs -d '{{"queue": "mail", "job_type": "welcome", "payload": {{"to": "ada"}}}}'
+  curl -s {base}/claim -d '{{"queues": ["mail"], "worker_id": "me", "wait_seconds": 5}}'
+  curl -s {base}/stats""",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+@contextmanager
+def log_shutdown(listener: "socket") -> Iterator[None]:
+    """Writes the last log line of a broker, after everything has ended, including Postgres."""
+    from app import RELEASE
+    from app.log import log
+    from app.server.listener import base_url
+
+    address = base_url(listener)
+    try:
+        yield
+    except SystemExit:  # raised by the signal handler; a start that fails logs `broker not started` instead
+        log.info("shutdown complete", release=RELEASE, address=address)
+        raise
+
+
+def exit_on_signals() -> None:
+    """Turns SIGTERM and SIGINT into SystemExit.
+
+    uvicorn raises the signal again after its shutdown. SystemExit unwinds the context managers, so
+    that the embedded Postgres is stopped too."""
+
+    def exit_process(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, exit_process)
+    signal.signal(signal.SIGINT, exit_process)
