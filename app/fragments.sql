@@ -12,3 +12,11 @@ id, state, job_type, group_key, run_at, has_dependents, admission
 -- fragment: jobs_moved_job
 -- The same, where `jobs` is joined.
 jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_dependents, jobs.admission
+
+-- fragment: row_is_held
+-- The same as is_held, where the row is one of a CTE and not of `jobs`.
+(coalesce(group_key, '') = ANY(:held_groups::text[]) OR (group_key IS NOT NULL AND '*' = ANY(:held_groups::text[])))
+
+-- fragment: ready_and_scheduled_counts
+-- The columns ready and scheduled of a row of stat_deltas. A pending job counts as ready.
+count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTER (WHERE state = 'scheduled')

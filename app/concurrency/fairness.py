@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.concurrency.store import CooldownRow, GroupUsageRow, PassRow, WaitingRow
+from app.concurrency.store import AdmitParams, CooldownRow, GroupUsageRow, PassRow, WaitingRow
 
 NO_LIMIT = 1000  # claimable jobs of a group at one time, where no other limit applies
 
@@ -70,8 +70,8 @@ def _start_probe(free: int, usage: GroupUsageRow | None) -> GroupCapacity:
 
 def assign_passes(
     waiting: Sequence[WaitingRow], passes: Iterable[PassRow], last_passes: Mapping[str, int]
-) -> list[tuple[UUID, int]]:
-    """Numbers the admissions of a fair queue: (job id, pass).
+) -> list[AdmitParams]:
+    """Numbers the admissions of a fair queue: the number is a pass.
 
     In each pass every group gets one job, so a group's next job is one pass after its last. A group
     that joins begins with the pass that is being served. Passes are counted per priority, because
@@ -82,7 +82,7 @@ def assign_passes(
     admissions = []
     for row in sorted(waiting):
         last[row.group_key, row.priority] += 1
-        admissions.append((row.id, last[row.group_key, row.priority]))
+        admissions.append(AdmitParams(row.id, last[row.group_key, row.priority]))
     return admissions
 
 

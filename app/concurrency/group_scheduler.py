@@ -45,7 +45,7 @@ from uuid import UUID
 
 from app.concurrency import fairness, store
 from app.concurrency.fairness import NO_LIMIT, GroupCapacity
-from app.concurrency.store import CooldownRow, WaitingRow
+from app.concurrency.store import AdmitParams, CooldownRow, PassParams, WaitingParams, WaitingRow
 from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor, for_each, retry_after_deadlock
 from app.events import FINISHED, EventBus, JobsMoved, JobsPurged, MovedJob, MovedJobRow
@@ -241,7 +241,7 @@ class GroupScheduler(PeriodicService):
             if group and row.admitted == row.ready == 1 and row.first is not None
         }
         if unstarted:
-            params = [(group, 1) for group in unstarted]
+            params = [WaitingParams(group, 1) for group in unstarted]
             for row in await store.next_waiting(transaction, lane, params, len(unstarted)):
                 if row.id < unstarted[row.group_key]:
                     await store.revoke_admissions(transaction, lane, row.group_key)
@@ -288,7 +288,7 @@ class GroupScheduler(PeriodicService):
         If the batch ended before such a group, its cool-down would end without a probe.
         """
         params = [
-            (group, capacity.admissions)
+            WaitingParams(group, capacity.admissions)
             for group, capacity in sorted(capacities.items(), key=lambda item: not item[1].first_is_probe)
             if capacity.admissions
         ]
@@ -334,8 +334,8 @@ class GroupScheduler(PeriodicService):
         if not waiting:
             return []
         if not queue.fair:
-            return await store.admit(transaction, lane, [(row.id, 1) for row in sorted(waiting)])
-        params = sorted({(row.group_key, row.priority) for row in waiting})
+            return await store.admit(transaction, lane, [AdmitParams(row.id, 1) for row in sorted(waiting)])
+        params = sorted({PassParams(row.group_key, row.priority) for row in waiting})
         admissions = fairness.assign_passes(waiting, await store.last_passes(transaction, lane, params), last_passes)
         return await store.admit(transaction, lane, admissions)
 

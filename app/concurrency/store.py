@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.db.pool import Executor, to_columns
+from app.db.pool import Executor, to_named_columns
 from app.db.queries import load_queries
 from app.events import MovedJobRow
 
@@ -29,8 +29,20 @@ class GroupUsageRow(NamedTuple):
     first: UUID | None
 
 
+class WaitingParams(NamedTuple):
+    """`max_jobs`: how many pending jobs of the group are read."""
+
+    group_key: str
+    max_jobs: int
+
+
 class WaitingRow(NamedTuple):
     id: UUID
+    group_key: str
+    priority: int
+
+
+class PassParams(NamedTuple):
     group_key: str
     priority: int
 
@@ -42,6 +54,13 @@ class PassRow(NamedTuple):
     priority: int
     last: int | None
     next: int | None
+
+
+class AdmitParams(NamedTuple):
+    """`admission`: the number that the job gets, in a fair queue its pass."""
+
+    id: UUID
+    admission: int
 
 
 class CheckedPage(NamedTuple):
@@ -64,96 +83,98 @@ class CooldownRow(NamedTuple):
 
 
 async def running_slots(db: Executor, lane: int) -> int:
-    running: int = await db.value(SQL.running_slots.sql, lane)
+    running: int = await db.value(*SQL.running_slots(lane=lane))
     return running
 
 
 async def rate_limit_usage(db: Executor, lane: int, since: datetime) -> UsageRow:
-    row = await db.row(SQL.rate_limit_usage.sql, lane, since)
+    row = await db.row(*SQL.rate_limit_usage(lane=lane, since=since))
     assert row is not None, "an aggregate without GROUP BY has one row"
     return UsageRow(*row)
 
 
 async def record_usage(db: Executor, lane: int, slice_start: datetime, count: int, delete_before: datetime) -> None:
-    await db.rows(SQL.record_usage.sql, lane, slice_start, count, delete_before)
+    await db.rows(*SQL.record_usage(lane=lane, slice_start=slice_start, count=count, delete_before=delete_before))
 
 
 async def group_usage(db: Executor, lane: int, groups: Sequence[str], *, strict: bool) -> dict[str, GroupUsageRow]:
-    return {row["group_key"]: GroupUsageRow(*row) for row in await db.rows(SQL.group_usage.sql, lane, groups, strict)}
+    rows = await db.rows(*SQL.group_usage(lane=lane, groups=groups, strict=strict))
+    return {row["group_key"]: GroupUsageRow(*row) for row in rows}
 
 
-async def next_waiting(db: Executor, lane: int, params: Sequence[tuple[str, int]], limit: int) -> list[WaitingRow]:
-    """`params`: (group, limit) each. `limit` bounds the rows of all groups together."""
-    return [WaitingRow(*row) for row in await db.rows(SQL.next_waiting.sql, lane, *to_columns(params), limit)]
+async def next_waiting(db: Executor, lane: int, params: Sequence[WaitingParams], limit: int) -> list[WaitingRow]:
+    """`limit` bounds the rows of all groups together."""
+    rows = await db.rows(*SQL.next_waiting(lane=lane, **to_named_columns(params), limit=limit))
+    return [WaitingRow(*row) for row in rows]
 
 
-async def last_passes(db: Executor, lane: int, params: Sequence[tuple[str, int]]) -> list[PassRow]:
-    """`params`: (group, priority) each."""
-    return [PassRow(*row) for row in await db.rows(SQL.last_passes.sql, lane, *to_columns(params))]
+async def last_passes(db: Executor, lane: int, params: Sequence[PassParams]) -> list[PassRow]:
+    return [PassRow(*row) for row in await db.rows(*SQL.last_passes(lane=lane, **to_named_columns(params)))]
 
 
-async def admit(db: Executor, lane: int, admissions: Sequence[tuple[UUID, int]]) -> list[MovedJobRow]:
-    """`admissions`: (job, pass) each."""
-    return sorted(MovedJobRow(*row) for row in await db.rows(SQL.admit.sql, lane, *to_columns(admissions)))
+async def admit(db: Executor, lane: int, admissions: Sequence[AdmitParams]) -> list[MovedJobRow]:
+    rows = await db.rows(*SQL.admit(lane=lane, **to_named_columns(admissions)))
+    return sorted(MovedJobRow(*row) for row in rows)
 
 
 async def revoke_admissions(db: Executor, lane: int, group: str) -> None:
-    await db.rows(SQL.revoke_admissions.sql, lane, group)
+    await db.rows(*SQL.revoke_admissions(lane=lane, group=group))
 
 
-async def hold_back_head(db: Executor, lane: int, groups: Sequence[str], limit: int) -> None:
-    await db.rows(SQL.hold_back_head.sql, lane, groups, limit)
+async def hold_back_head(db: Executor, lane: int, held_groups: Sequence[str], limit: int) -> None:
+    await db.rows(*SQL.hold_back_head(lane=lane, held_groups=held_groups, limit=limit))
 
 
 async def apply_rules_to_page(
     db: Executor, lane: int, after: UUID, held_groups: Sequence[str] | None, limit: int
 ) -> CheckedPage:
-    row = await db.row(SQL.apply_rules_to_page.sql, lane, after, held_groups, limit)
+    row = await db.row(*SQL.apply_rules_to_page(lane=lane, after=after, held_groups=held_groups, limit=limit))
     assert row is not None, "a SELECT without FROM has one row"
     return CheckedPage(*row)
 
 
 async def leases_of_queues(db: Executor, queue_ids: Sequence[int]) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.leases_of_queues.sql, queue_ids)]
+    return [row["id"] for row in await db.rows(*SQL.leases_of_queues(queue_ids=queue_ids))]
 
 
 async def count_running(
     db: Executor, lane: int, ids: Sequence[UUID], *, uses_slot: bool | None, counts_groups: bool
 ) -> None:
-    await db.rows(SQL.count_running.sql, lane, ids, uses_slot, counts_groups)
+    await db.rows(*SQL.count_running(lane=lane, ids=ids, uses_slot=uses_slot, counts_groups=counts_groups))
 
 
-async def revoke_surplus(db: Executor, lane: int, limit: int) -> None:
-    await db.rows(SQL.revoke_surplus.sql, lane, limit)
+async def revoke_surplus(db: Executor, lane: int, max_running_per_group: int) -> None:
+    await db.rows(*SQL.revoke_surplus(lane=lane, max_running_per_group=max_running_per_group))
 
 
 async def lanes_with_pending(db: Executor) -> list[int]:
-    return [row["lane"] for row in await db.rows(SQL.lanes_with_pending.sql)]
+    return [row["lane"] for row in await db.rows(*SQL.lanes_with_pending())]
 
 
-async def waiting_groups(db: Executor, lane: int, after: str, limit: int) -> list[str]:
-    return [row["group_key"] for row in await db.rows(SQL.waiting_groups.sql, lane, after, limit)]
+async def waiting_groups(db: Executor, lane: int, start: str, limit: int) -> list[str]:
+    return [row["group_key"] for row in await db.rows(*SQL.waiting_groups(lane=lane, start=start, limit=limit))]
 
 
 async def all_cooldowns(db: Executor) -> list[CooldownRow]:
-    return [CooldownRow(*row) for row in await db.rows(SQL.all_cooldowns.sql)]
+    return [CooldownRow(*row) for row in await db.rows(*SQL.all_cooldowns())]
 
 
 async def cooldowns_of(db: Executor, lane: int, groups: Sequence[str]) -> dict[str, CooldownRow]:
-    return {row["group_key"]: CooldownRow(*row) for row in await db.rows(SQL.cooldowns_of.sql, lane, groups)}
+    rows = await db.rows(*SQL.cooldowns_of(lane=lane, groups=groups))
+    return {row["group_key"]: CooldownRow(*row) for row in rows}
 
 
 async def start_cooldown(db: Executor, lane: int, group: str, until: datetime) -> None:
-    await db.rows(SQL.start_cooldown.sql, lane, group, until)
+    await db.rows(*SQL.start_cooldown(lane=lane, group=group, until=until))
 
 
 async def set_probe(db: Executor, lane: int, group: str, job_id: UUID) -> None:
-    await db.rows(SQL.set_probe.sql, lane, group, job_id)
+    await db.rows(*SQL.set_probe(lane=lane, group=group, job_id=job_id))
 
 
 async def clear_cooldowns(db: Executor, lane: int, groups: Sequence[str]) -> None:
-    await db.rows(SQL.clear_cooldowns.sql, lane, groups)
+    await db.rows(*SQL.clear_cooldowns(lane=lane, groups=groups))
 
 
 async def probe_states(db: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await db.rows(SQL.probe_states.sql, lane, ids)}
+    return {row["id"]: row["state"] for row in await db.rows(*SQL.probe_states(lane=lane, ids=ids))}

@@ -1,51 +1,68 @@
 -- Dead letters: replayed, purged, and deleted by retention. Lists and groups are in listing.py.
 
+-- fragment: removed_job
+-- The columns of RemovedRow.
+id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate,
+payload, timeout_seconds
+
+-- fragment: kept_columns
+-- Columns that a replayed job takes over from its dead letter.
+attempts, job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from
+
+-- fragment: deleted_counted
+counted AS (
+    INSERT INTO stat_deltas (lane, dead)
+    SELECT :lane, -count(*)
+    FROM deleted
+    HAVING count(*) > 0
+)
+
 -- name: replay
 -- row: MovedJobRow
 -- dead -> ready | pending | scheduled
 -- The job keeps its id and its history; its attempts start again at 0.
 -- Of two concurrent replays, one finds no row.
--- $3 states, $4 run_ats, $5 payloads (NULL: unchanged), then the overrides. $8: held groups, see
--- jobs.sql.
+-- Where :payload is NULL the payload is unchanged. :priority and :max_attempts override those of
+-- every job, unless they are NULL.
 WITH deleted AS (
     DELETE FROM dead_letters
-    USING unnest($2::uuid[], $3::text[], $4::timestamptz[], $5::text[]) AS input (id, state, run_at, payload)
-    WHERE dead_letters.lane = $1 AND dead_letters.id = ANY($2::uuid[]) AND dead_letters.id = input.id
-    RETURNING dead_letters.*, input.state AS next_state, input.run_at AS next_run_at, coalesce(input.payload, dead_letters.payload) AS next_payload
+    USING unnest(:id::uuid[], :state::text[], :run_at::timestamptz[], :payload::text[])
+        AS input (id, state, run_at, payload)
+    WHERE dead_letters.lane = :lane AND dead_letters.id = ANY(:id::uuid[]) AND dead_letters.id = input.id
+    RETURNING dead_letters.*, input.state AS next_state, input.run_at AS next_run_at,
+        coalesce(input.payload, dead_letters.payload) AS next_payload
 ),
 replayed AS (
     INSERT INTO jobs (
-        lane, id, state, run_at, deliveries, replay_count, priority, max_attempts, attempts, job_type, group_key, lease_seconds, retry,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on,
-        has_dependents
+        lane, id, state, run_at, deliveries, replay_count, priority, max_attempts,
+        {{kept_columns}},
+        payload, timeout_seconds, unique_key, schedule, depends_on, has_dependents
     )
     SELECT
         lane, id,
-        CASE
-            WHEN next_state = 'ready'
-                AND (coalesce(group_key, '') = ANY($8::text[]) OR (group_key IS NOT NULL AND '*' = ANY($8::text[]))) THEN 'pending'
-            ELSE next_state
-        END,
-        next_run_at, deliveries, replay_count + 1, coalesce($6, priority), coalesce($7, max_attempts), attempts,
-        job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from, next_payload,
-        timeout_seconds, unique_key, schedule, depends_on,
-        nullif(EXISTS (SELECT FROM dependents WHERE dependents.lane = $1 AND dependents.parent_id = deleted.id), false)
+        CASE WHEN next_state = 'ready' AND {{row_is_held}} THEN 'pending' ELSE next_state END,
+        next_run_at, deliveries, replay_count + 1, coalesce(:priority, priority), coalesce(:max_attempts, max_attempts),
+        {{kept_columns}},
+        next_payload, timeout_seconds, unique_key, schedule, depends_on,
+        nullif(
+            EXISTS (SELECT FROM dependents WHERE dependents.lane = :lane AND dependents.parent_id = deleted.id), false
+        )
     FROM deleted
-    RETURNING id, state, job_type, group_key, run_at, has_dependents, admission
+    RETURNING {{moved_job}}
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, dead, ready, scheduled)
-    SELECT $1, -count(*), count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTER (WHERE state = 'scheduled')
+    SELECT :lane, -count(*), {{ready_and_scheduled_counts}}
     FROM replayed
     HAVING count(*) > 0
 )
-SELECT id, state, job_type, group_key, run_at, has_dependents, admission
+SELECT {{moved_job}}
 FROM replayed;
 
 -- name: payloads
 SELECT id, payload
 FROM dead_letters
-WHERE lane = $1 AND id = ANY($2::uuid[]);
+WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: remove
 -- row: RemovedRow
@@ -53,40 +70,28 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 -- The caller inserts that job in the same transaction.
 WITH deleted AS (
     DELETE FROM dead_letters
-    WHERE lane = $1 AND id = ANY($2::uuid[])
-    RETURNING id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload,
-        timeout_seconds
+    WHERE lane = :lane AND id = ANY(:ids::uuid[])
+    RETURNING {{removed_job}}
 ),
-counted AS (
-    INSERT INTO stat_deltas (lane, dead)
-    SELECT $1, -count(*)
-    FROM deleted
-    HAVING count(*) > 0
-)
-SELECT id, job_type, group_key, lease_seconds, retry, priority, max_attempts, tags, metadata, traceparent, tracestate, payload,
-    timeout_seconds
+{{deleted_counted}}
+SELECT {{removed_job}}
 FROM deleted;
 
 -- name: purge
 -- dead -> (deleted)
-WITH purged AS (
+WITH deleted AS (
     DELETE FROM dead_letters
-    WHERE lane = $1 AND id = ANY($2::uuid[])
+    WHERE lane = :lane AND id = ANY(:ids::uuid[])
     RETURNING id
 ),
-counted AS (
-    INSERT INTO stat_deltas (lane, dead)
-    SELECT $1, -count(*)
-    FROM purged
-    HAVING count(*) > 0
-)
+{{deleted_counted}}
 SELECT id
-FROM purged;
+FROM deleted;
 
 -- name: expired_dead_letters
 -- For retention: reads a bounded range at the start of dead_letters_dead_at.
 SELECT id
 FROM dead_letters
-WHERE dead_at < $1
+WHERE dead_at < :before
 ORDER BY dead_at
-LIMIT $2;
+LIMIT :limit;

@@ -24,7 +24,7 @@ from app.dead_letters.schemas import (
     ReplayDeadLetters,
     ReplayOverrides,
 )
-from app.dead_letters.store import RemovedRow
+from app.dead_letters.store import RemovedRow, ReplayParams
 from app.enqueue.defaults import choose_lane
 from app.errors import NotFound, ValidationFailed
 from app.events import EventBus
@@ -240,7 +240,8 @@ class DeadLetterService:
     ) -> list[UUID]:
         payloads = await self._merged_payloads(lane, ids, overrides.payload_merge)
         letters = [
-            (job_id, replay_times[job_id].state, replay_times[job_id].run_at, payloads.get(job_id)) for job_id in ids
+            ReplayParams(job_id, replay_times[job_id].state, replay_times[job_id].run_at, payloads.get(job_id))
+            for job_id in ids
         ]
         await self._queues.load([lane])
         rows = await store.replay(

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.db.pool import Executor, to_columns
+from app.db.pool import Executor, to_named_columns
 from app.db.queries import load_queries
 from app.events import MovedJobRow
 
@@ -28,31 +28,43 @@ class RemovedRow(NamedTuple):
     timeout_seconds: int | None
 
 
+class ReplayParams(NamedTuple):
+    """A dead letter to replay. `payload`: the new one, None if it is unchanged."""
+
+    id: UUID
+    state: str
+    run_at: datetime
+    payload: str | None
+
+
 async def replay(
     db: Executor,
     lane: int,
-    letters: Sequence[tuple[UUID, str, datetime, str | None]],
+    letters: Sequence[ReplayParams],
     *,
     priority: int | None,
     max_attempts: int | None,
     held_groups: Sequence[str] | None,
 ) -> list[MovedJobRow]:
-    """Replays dead letters, given as (id, state, run_at, payload or None), sorted by id."""
-    rows = await db.rows(SQL.replay.sql, lane, *to_columns(letters), priority, max_attempts, held_groups)
+    """Replays dead letters, given in the order of their ids."""
+    columns = to_named_columns(letters)
+    rows = await db.rows(
+        *SQL.replay(lane=lane, **columns, priority=priority, max_attempts=max_attempts, held_groups=held_groups)
+    )
     return sorted(MovedJobRow(*row) for row in rows)
 
 
 async def payloads(db: Executor, lane: int, ids: Sequence[UUID]) -> dict[UUID, str]:
-    return {row["id"]: row["payload"] for row in await db.rows(SQL.payloads.sql, lane, ids)}
+    return {row["id"]: row["payload"] for row in await db.rows(*SQL.payloads(lane=lane, ids=ids))}
 
 
 async def remove(db: Executor, lane: int, ids: Sequence[UUID]) -> list[RemovedRow]:
-    return [RemovedRow(*row) for row in await db.rows(SQL.remove.sql, lane, ids)]
+    return [RemovedRow(*row) for row in await db.rows(*SQL.remove(lane=lane, ids=ids))]
 
 
 async def purge(db: Executor, lane: int, ids: Sequence[UUID]) -> int:
-    return len(await db.rows(SQL.purge.sql, lane, ids))
+    return len(await db.rows(*SQL.purge(lane=lane, ids=ids)))
 
 
 async def expired_dead_letters(db: Executor, before: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.expired_dead_letters.sql, before, limit)]
+    return [row["id"] for row in await db.rows(*SQL.expired_dead_letters(before=before, limit=limit))]

@@ -33,27 +33,30 @@ class ParentResultRow(NamedTuple):
 
 
 async def mark_parents(db: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.mark_parents.sql, lane, ids)]
+    return [row["id"] for row in await db.rows(*SQL.mark_parents(lane=lane, ids=ids))]
 
 
 async def parent_results(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ParentResultRow]:
-    return [ParentResultRow(*row) for row in await db.rows(SQL.parent_results.sql, lane, ids, kept_at)]
+    rows = await db.rows(*SQL.parent_results(lane=lane, ids=ids, kept_at=kept_at))
+    return [ParentResultRow(*row) for row in rows]
 
 
 async def parent_states(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
-    return {row["id"]: row["state"] for row in await db.rows(SQL.parent_states.sql, lane, ids, kept_at)}
+    rows = await db.rows(*SQL.parent_states(lane=lane, ids=ids, kept_at=kept_at))
+    return {row["id"]: row["state"] for row in rows}
 
 
 async def add_dependents(db: Executor, lane: int, parents: Sequence[UUID], children: Sequence[UUID]) -> None:
-    await db.rows(SQL.add_dependents.sql, lane, parents, children)
+    await db.rows(*SQL.add_dependents(lane=lane, parents=parents, children=children))
 
 
 async def unresolved_parents(db: Executor, limit: int) -> list[Record]:
-    return await db.rows(SQL.unresolved_parents.sql, limit)
+    return await db.rows(*SQL.unresolved_parents(limit=limit))
 
 
 async def children_of(db: Executor, lane: int, parents: Sequence[UUID], limit: int) -> list[DependentRow]:
-    return [DependentRow(*row) for row in await db.rows(SQL.children_of.sql, lane, parents, limit)]
+    rows = await db.rows(*SQL.children_of(lane=lane, parents=parents, limit=limit))
+    return [DependentRow(*row) for row in rows]
 
 
 async def unblock(
@@ -66,17 +69,20 @@ async def unblock(
     now: datetime,
     held_groups: Sequence[str] | None,
 ) -> list[MovedJobRow]:
-    rows = await db.rows(SQL.unblock.sql, lane, ids, parents, failed, now, held_groups)
+    rows = await db.rows(
+        *SQL.unblock(lane=lane, ids=ids, parents=parents, failed=failed, now=now, held_groups=held_groups)
+    )
     return sorted(MovedJobRow(*row) for row in rows)
 
 
 async def to_be_cancelled(db: Executor, lane: int, ids: Sequence[UUID], parents: Sequence[UUID]) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.to_be_cancelled.sql, lane, ids, parents)]
+    return [row["id"] for row in await db.rows(*SQL.to_be_cancelled(lane=lane, ids=ids, parents=parents))]
 
 
 async def delete_dependents(db: Executor, lane: int, rows: Sequence[DependentRow]) -> None:
-    await db.rows(SQL.delete_dependents.sql, lane, [row.parent_id for row in rows], [row.child_id for row in rows])
+    parents, children = [row.parent_id for row in rows], [row.child_id for row in rows]
+    await db.rows(*SQL.delete_dependents(lane=lane, parents=parents, children=children))
 
 
 async def delete_finished_parents(db: Executor, lane: int, parents: Sequence[UUID]) -> None:
-    await db.rows(SQL.delete_finished_parents.sql, lane, parents)
+    await db.rows(*SQL.delete_finished_parents(lane=lane, parents=parents))

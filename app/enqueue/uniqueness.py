@@ -21,7 +21,7 @@ from app.http.schema_types import value_or
 from app.jobs import store
 from app.jobs.schemas import OnDuplicate
 from app.locks import store as keys
-from app.locks.store import UniqueRow
+from app.locks.store import UniqueKeyParams, UniqueRow
 from app.queues.cache import QueueCache
 
 RECHECK_AFTER = timedelta(days=1)  # when the cleaner checks a key that a live job has
@@ -78,13 +78,14 @@ def propagate_rejections(drafts: Sequence[JobDraft]) -> None:
 
 async def assign_keys(db: Executor, drafts: Iterable[JobDraft], now: datetime) -> None:
     """Writes each inserted job into the row of its key."""
-    lanes: dict[int, dict[UUID, tuple[UUID, UUID, str, datetime]]] = {}
+    lanes: dict[int, dict[UUID, UniqueKeyParams]] = {}
     for draft in drafts:
         if draft.unique is not None and draft.accepted:
             digest = draft.unique_digest
             seconds = value_or(draft.unique.for_seconds, None)
-            held_for = (LIFE, now + RECHECK_AFTER) if seconds is None else (WINDOW, now + timedelta(seconds=seconds))
-            lanes.setdefault(lane_of_key(digest, KEY_LANES), {})[digest] = (digest, draft.row.id, *held_for)
+            held_for, ends_after = (LIFE, RECHECK_AFTER) if seconds is None else (WINDOW, timedelta(seconds=seconds))
+            params = UniqueKeyParams(digest, draft.row.id, held_for, now + ends_after)
+            lanes.setdefault(lane_of_key(digest, KEY_LANES), {})[digest] = params
     for lane, assignments in sorted(lanes.items()):
         await keys.assign_unique_keys(db, lane, sorted(assignments.values()))
 

@@ -3,45 +3,51 @@
 -- Keys have 256 lanes of their own. The primary key makes concurrent transactions with one key wait
 -- for each other. Lock order: see leases.sql.
 
+-- fragment: locked_lane
+SELECT lane
+FROM lane_locks
+WHERE lane = :lane
+FOR UPDATE
+
 -- name: acquire_idempotency_key
 -- Acquires a key by inserting it, or by replacing an expired one. Concurrent transactions with the
 -- same key wait here for each other's commit.
 INSERT INTO deduplication_keys (lane, digest, fingerprint, response, expires_at)
-VALUES ($1, $2, $3, $4, $5)
+VALUES (:lane, :digest, :fingerprint, :response, :expires_at)
 ON CONFLICT (lane, digest) DO UPDATE
 SET fingerprint = excluded.fingerprint, response = excluded.response, expires_at = excluded.expires_at
-WHERE deduplication_keys.expires_at <= $6
+WHERE deduplication_keys.expires_at <= :kept_at
 RETURNING digest;
 
 -- name: read_idempotency_key
 SELECT fingerprint, response
 FROM deduplication_keys
-WHERE lane = $1 AND digest = $2;
+WHERE lane = :lane AND digest = :digest;
 
 -- name: stored_response
 SELECT response
 FROM deduplication_keys
-WHERE lane = $1 AND digest = $2;
+WHERE lane = :lane AND digest = :digest;
 
 -- name: lock_claim_key
 -- Serializes the claims with one key: the row stays locked until the claim is committed.
 INSERT INTO deduplication_keys (lane, digest, expires_at)
-VALUES ($1, $2, $3)
+VALUES (:lane, :digest, :expires_at)
 ON CONFLICT (lane, digest) DO UPDATE
 SET expires_at = excluded.expires_at
 RETURNING response;
 
 -- name: write_claim_key
 UPDATE deduplication_keys
-SET response = $3
-WHERE lane = $1 AND digest = $2;
+SET response = :response
+WHERE lane = :lane AND digest = :digest;
 
 -- name: lock_unique_keys
 -- row: UniqueRow
 -- Serializes the enqueues with one unique key. Without a job_id the key is free.
 INSERT INTO deduplication_keys (lane, digest, expires_at)
-SELECT $1, input.digest, $3
-FROM unnest($2::uuid[]) AS input (digest)
+SELECT :lane, input.digest, :expires_at
+FROM unnest(:digests::uuid[]) AS input (digest)
 ORDER BY input.digest
 ON CONFLICT (lane, digest) DO UPDATE
 SET digest = excluded.digest
@@ -51,8 +57,11 @@ RETURNING digest, job_id, response, expires_at;
 -- Sets the job that has the key, and for how long: a window of time, or the life of the job.
 UPDATE deduplication_keys
 SET job_id = input.job_id, response = input.held_for, expires_at = input.expires_at
-FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[]) AS input (digest, job_id, held_for, expires_at)
-WHERE deduplication_keys.lane = $1 AND deduplication_keys.digest = ANY($2::uuid[]) AND deduplication_keys.digest = input.digest;
+FROM unnest(:digest::uuid[], :job_id::uuid[], :held_for::text[], :expires_at::timestamptz[])
+    AS input (digest, job_id, held_for, expires_at)
+WHERE deduplication_keys.lane = :lane
+    AND deduplication_keys.digest = ANY(:digest::uuid[])
+    AND deduplication_keys.digest = input.digest;
 
 -- name: expired_keys
 -- row: ExpiredKey
@@ -60,37 +69,33 @@ WHERE deduplication_keys.lane = $1 AND deduplication_keys.digest = ANY($2::uuid[
 -- lasts as long as its job.
 SELECT lane, digest, CASE WHEN response = 'life' THEN job_id END AS job_id
 FROM deduplication_keys
-WHERE expires_at < $1
+WHERE expires_at < :now
 ORDER BY expires_at
-LIMIT $2;
+LIMIT :limit;
 
 -- name: delete_keys
 -- Keeps a key that another transaction has acquired again in the meantime.
 DELETE FROM deduplication_keys
-WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;
+WHERE lane = :lane AND digest = ANY(:digests::uuid[]) AND expires_at < :now;
 
 -- name: extend_keys
 -- Postpones the check of a unique key whose job still waits or runs.
 UPDATE deduplication_keys
-SET expires_at = $4
-WHERE lane = $1 AND digest = ANY($2::uuid[]) AND expires_at < $3;
+SET expires_at = :until
+WHERE lane = :lane AND digest = ANY(:digests::uuid[]) AND expires_at < :now;
 
 -- name: lock_lane
 -- Serializes the transactions that decide how many jobs of this lane may run or wait, until their
 -- commit.
-SELECT lane
-FROM lane_locks
-WHERE lane = $1
-FOR UPDATE;
+{{locked_lane}};
 
 -- name: try_lock_lane
--- as: lock_lane
--- with: FOR UPDATE => FOR UPDATE SKIP LOCKED
+{{locked_lane}} SKIP LOCKED;
 
 -- name: lane_lock_exists
-SELECT EXISTS (SELECT FROM lane_locks WHERE lane = $1);
+SELECT EXISTS (SELECT FROM lane_locks WHERE lane = :lane);
 
 -- name: create_lane_lock
 INSERT INTO lane_locks (lane)
-VALUES ($1)
+VALUES (:lane)
 ON CONFLICT DO NOTHING;

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from asyncpg import LockNotAvailableError, Record
 
-from app.db.pool import Executor, to_columns
+from app.db.pool import Executor, to_named_columns
 from app.db.queries import load_queries
 from app.errors import IdempotencyKeyInUse
 
@@ -20,6 +20,15 @@ class UniqueRow(NamedTuple):
     digest: UUID
     job_id: UUID | None
     response: str | None
+    expires_at: datetime
+
+
+class UniqueKeyParams(NamedTuple):
+    """The job that gets a unique key, and for how long: `held_for` is stored as `response`."""
+
+    digest: UUID
+    job_id: UUID
+    held_for: str
     expires_at: datetime
 
 
@@ -37,54 +46,61 @@ async def acquire_idempotency_key(
     Replaces a row that expired by `kept_at`. False if the key was used before.
     """
     try:
-        return (
-            await db.value(SQL.acquire_idempotency_key.sql, lane, digest, fingerprint, response, expires_at, kept_at)
-            is not None
+        acquired = await db.value(
+            *SQL.acquire_idempotency_key(
+                lane=lane,
+                digest=digest,
+                fingerprint=fingerprint,
+                response=response,
+                expires_at=expires_at,
+                kept_at=kept_at,
+            )
         )
     except LockNotAvailableError:
         raise IdempotencyKeyInUse("the first call with this key is still running", retry_after=1) from None
+    return acquired is not None
 
 
 async def read_idempotency_key(db: Executor, lane: int, digest: UUID) -> Record:
-    row = await db.row(SQL.read_idempotency_key.sql, lane, digest)
+    row = await db.row(*SQL.read_idempotency_key(lane=lane, digest=digest))
     assert row is not None, "the key was just read, and only expired keys are deleted"
     return row
 
 
 async def stored_response(db: Executor, lane: int, digest: UUID) -> str | None:
     """The response that is stored with a key, or None. Takes no lock."""
-    response: str | None = await db.value(SQL.stored_response.sql, lane, digest)
+    response: str | None = await db.value(*SQL.stored_response(lane=lane, digest=digest))
     return response
 
 
 async def lock_claim_key(db: Executor, lane: int, digest: UUID, expires_at: datetime) -> str | None:
-    response: str | None = await db.value(SQL.lock_claim_key.sql, lane, digest, expires_at)
+    response: str | None = await db.value(*SQL.lock_claim_key(lane=lane, digest=digest, expires_at=expires_at))
     return response
 
 
 async def write_claim_key(db: Executor, lane: int, digest: UUID, response: str) -> None:
-    await db.rows(SQL.write_claim_key.sql, lane, digest, response)
+    await db.rows(*SQL.write_claim_key(lane=lane, digest=digest, response=response))
 
 
 async def lock_unique_keys(db: Executor, lane: int, digests: Sequence[UUID], expires_at: datetime) -> list[UniqueRow]:
-    return [UniqueRow(*row) for row in await db.rows(SQL.lock_unique_keys.sql, lane, digests, expires_at)]
+    rows = await db.rows(*SQL.lock_unique_keys(lane=lane, digests=digests, expires_at=expires_at))
+    return [UniqueRow(*row) for row in rows]
 
 
-async def assign_unique_keys(db: Executor, lane: int, keys: Sequence[tuple[UUID, UUID, str, datetime]]) -> None:
-    """Keys are (digest, job_id, held_for, expires_at)."""
-    await db.rows(SQL.assign_unique_keys.sql, lane, *to_columns(keys))
+async def assign_unique_keys(db: Executor, lane: int, keys: Sequence[UniqueKeyParams]) -> None:
+    await db.rows(*SQL.assign_unique_keys(lane=lane, **to_named_columns(keys)))
 
 
 async def expired_keys(db: Executor, now: datetime, limit: int) -> list[ExpiredKey]:
-    return [ExpiredKey(*row) for row in await db.rows(SQL.expired_keys.sql, now, limit)]
+    return [ExpiredKey(*row) for row in await db.rows(*SQL.expired_keys(now=now, limit=limit))]
 
 
 async def delete_keys(db: Executor, lane: int, digests: Sequence[UUID], now: datetime) -> None:
-    await db.rows(SQL.delete_keys.sql, lane, digests, now)
+    await db.rows(*SQL.delete_keys(lane=lane, digests=digests, now=now))
 
 
 async def extend_keys(db: Executor, lane: int, digests: Sequence[UUID], now: datetime, until: datetime) -> None:
-    await db.rows(SQL.extend_keys.sql, lane, digests, now, until)
+    await db.rows(*SQL.extend_keys(lane=lane, digests=digests, now=now, until=until))
 
 
 async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
@@ -92,10 +108,11 @@ async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
 
     Without `wait`, returns False if another transaction has locked it.
     """
-    if await db.row(SQL.lock_lane.sql if wait else SQL.try_lock_lane.sql, lane) is not None:
+    lock = SQL.lock_lane if wait else SQL.try_lock_lane
+    if await db.row(*lock(lane=lane)) is not None:
         return True
-    if not wait and await db.value(SQL.lane_lock_exists.sql, lane):
+    if not wait and await db.value(*SQL.lane_lock_exists(lane=lane)):
         return False
-    await db.rows(SQL.create_lane_lock.sql, lane)
-    await db.row(SQL.lock_lane.sql, lane)
+    await db.rows(*SQL.create_lane_lock(lane=lane))
+    await db.row(*SQL.lock_lane(lane=lane))
     return True

@@ -145,8 +145,8 @@ MUTANTS = {
             rewrite(
                 keys.SQL,
                 "acquire_idempotency_key",
-                "WHERE deduplication_keys.expires_at <= $6",
-                "WHERE $6::timestamptz IS NOT NULL",
+                "WHERE deduplication_keys.expires_at <= :kept_at",
+                "WHERE :kept_at::timestamptz IS NOT NULL",
             ),
         ),
     ),

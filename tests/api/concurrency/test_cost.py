@@ -166,6 +166,7 @@ def test_backlog_of_one_group_does_not_make_admissions_more_expensive(
 async def pages_per_decision(broker_services: Broker, lane: int) -> int:
     counter = PageCounter(broker_services.infra.db)
     await concurrency.group_usage(counter, lane, ["busy", "other-1"], strict=True)
-    await concurrency.next_waiting(counter, lane, [("busy", 1), ("other-1", 1)], 1000)
+    params = [concurrency.WaitingParams(group, 1) for group in ("busy", "other-1")]
+    await concurrency.next_waiting(counter, lane, params, 1000)
     await concurrency.waiting_groups(counter, lane, "", 1000)
     return counter.pages

@@ -58,7 +58,11 @@ def returns_claims_with_a_key(patch: pytest.MonkeyPatch) -> None:
 
 
 # The row of the key is read but not locked.
-NO_LOCK = "SELECT response FROM deduplication_keys WHERE lane = $1 AND digest = $2 AND $3::timestamptz IS NOT NULL"
+NO_LOCK = """
+SELECT response
+FROM deduplication_keys
+WHERE lane = :lane AND digest = :digest AND :expires_at::timestamptz IS NOT NULL
+"""
 
 BUGS = {
     "a stale token completes": rewrite(
