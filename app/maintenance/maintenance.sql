@@ -19,12 +19,10 @@ WHERE holder = :holder;
 --
 -- Each part reads one index entry. Leases are read from the end of the last scan (:after), because
 -- there are only dead index entries before it, and up to now, because there may be many behind it.
--- Few groups cool down at a time. greatest(): earlier releases stored instants before 1970, and
--- asyncpg reads '-infinity' as a datetime that cannot be compared with others.
-(SELECT 'job scheduler' AS service, greatest(run_at, 'epoch') AS instant FROM jobs
- WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+-- Few groups cool down at a time.
+(SELECT 'job scheduler' AS service, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
-(SELECT 'start deadlines', greatest(expires_at, 'epoch') FROM jobs
+(SELECT 'start deadlines', expires_at FROM jobs
  WHERE expires_at <= :now AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
 UNION ALL
 (SELECT 'lease rescuer', lease_expires_at FROM jobs

@@ -136,7 +136,7 @@ WITH RECURSIVE heads AS (
     ) AS head
     WHERE heads.hop < 100
 )
-SELECT min(greatest(run_at, 'epoch'))  -- earlier releases accepted '-infinity'
+SELECT min(run_at)
 FROM heads;
 
 -- name: oldest_pending
@@ -164,7 +164,7 @@ WITH RECURSIVE heads AS (
     ) AS head
     WHERE heads.hop < 100
 )
-SELECT min(greatest(run_at, 'epoch'))
+SELECT min(run_at)
 FROM heads;
 
 -- name: workers_seen
