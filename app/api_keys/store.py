@@ -57,33 +57,35 @@ class NewKey(NamedTuple):
 
 
 async def all_keys(db: Executor) -> list[KeyRow]:
-    return [KeyRow(*row) for row in await db.rows(SQL.all_keys.sql)]
+    return [KeyRow(*row) for row in await db.rows(*SQL.all_keys())]
 
 
 async def list_keys(db: Executor, after: tuple[datetime, str] | None, limit: int) -> list[KeyRow]:
-    return [KeyRow(*row) for row in await db.rows(SQL.list_keys.sql, *(after or (None, None)), limit)]
+    created_at, key_id = after or (None, None)
+    rows = await db.rows(*SQL.list_keys(after_created_at=created_at, after_id=key_id, limit=limit))
+    return [KeyRow(*row) for row in rows]
 
 
 async def get_key(db: Executor, key_id: str) -> KeyRow | None:
-    return _row_or_none(await db.row(SQL.get_key.sql, key_id))
+    return _row_or_none(await db.row(*SQL.get_key(id=key_id)))
 
 
 async def live_keys(db: Executor, name: str, now: datetime) -> int:
-    count: int = await db.value(SQL.live_keys.sql, name, now)
+    count: int = await db.value(*SQL.live_keys(name=name, now=now))
     return count
 
 
 async def add_key(db: Executor, key: NewKey) -> KeyRow:
-    (row,) = await db.rows(SQL.add_key.sql, *key)
+    (row,) = await db.rows(*SQL.add_key(**key._asdict()))
     return KeyRow(*row)
 
 
 async def revoke_key(db: Executor, key_id: str, now: datetime) -> KeyRow | None:
-    return _row_or_none(await db.row(SQL.revoke_key.sql, key_id, now))
+    return _row_or_none(await db.row(*SQL.revoke_key(id=key_id, now=now)))
 
 
 async def record_key_use(db: Executor, used_at: Mapping[str, datetime]) -> None:
-    await db.rows(SQL.record_key_use.sql, list(used_at), list(used_at.values()))
+    await db.rows(*SQL.record_key_use(ids=list(used_at), used_at=list(used_at.values())))
 
 
 def _row_or_none(row: Record | None) -> KeyRow | None:

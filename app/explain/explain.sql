@@ -4,14 +4,14 @@
 -- row: WaitingFacts
 SELECT priority, admission, waiting_for
 FROM jobs
-WHERE lane = $1 AND id = $2;
+WHERE lane = :lane AND id = :id;
 
 -- name: admitted_of_group
 -- The first 20 admitted jobs of a group.
 WITH admitted AS MATERIALIZED (
     SELECT id
     FROM jobs
-    WHERE lane = $1 AND admission IS NOT NULL AND coalesce(group_key, '') = $2
+    WHERE lane = :lane AND admission IS NOT NULL AND coalesce(group_key, '') = :group
 )
 SELECT id
 FROM admitted
@@ -23,28 +23,28 @@ SELECT count(*)
 FROM (
     SELECT id
     FROM jobs
-    WHERE lane = $1 AND state = 'pending' AND coalesce(group_key, '') = $2 AND id < $3
-    LIMIT $4
+    WHERE lane = :lane AND state = 'pending' AND coalesce(group_key, '') = :group AND id < :id
+    LIMIT :limit
 ) AS ahead;
 
 -- name: ahead_in_queue
 -- Counts among the first jobs of the lane, in the order in which they are claimed.
-SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND id < $3))
+SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND id < :id))
 FROM (
     SELECT priority, id
     FROM jobs
-    WHERE lane = $1 AND state = 'ready'
+    WHERE lane = :lane AND state = 'ready'
     ORDER BY priority DESC, id
-    LIMIT $4
+    LIMIT :limit
 ) AS head;
 
 -- name: ahead_admitted
 -- The same for a fair queue, which is claimed pass by pass.
-SELECT count(*) FILTER (WHERE priority > $2 OR (priority = $2 AND (admission, id) < ($5, $3)))
+SELECT count(*) FILTER (WHERE priority > :priority OR (priority = :priority AND (admission, id) < (:admission, :id)))
 FROM (
     SELECT priority, admission, id
     FROM jobs
-    WHERE lane = $1 AND state = 'ready' AND admission IS NOT NULL
+    WHERE lane = :lane AND state = 'ready' AND admission IS NOT NULL
     ORDER BY priority DESC, admission, id
-    LIMIT $4
+    LIMIT :limit
 ) AS head;

@@ -22,24 +22,28 @@ class WaitingFacts(NamedTuple):
 
 
 async def waiting_facts(db: Executor, job_id: UUID) -> WaitingFacts | None:
-    row = await db.row(SQL.waiting_facts.sql, lane_of(job_id), job_id)
+    row = await db.row(*SQL.waiting_facts(lane=lane_of(job_id), id=job_id))
     return WaitingFacts(*row) if row else None
 
 
 async def admitted_of_group(db: Executor, lane: int, group: str) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.admitted_of_group.sql, lane, group)]
+    return [row["id"] for row in await db.rows(*SQL.admitted_of_group(lane=lane, group=group))]
 
 
 async def ahead_in_group(db: Executor, job_id: UUID, group: str) -> int:
-    ahead: int = await db.value(SQL.ahead_in_group.sql, lane_of(job_id), group, job_id, MAX_COUNTED)
+    ahead: int = await db.value(*SQL.ahead_in_group(lane=lane_of(job_id), group=group, id=job_id, limit=MAX_COUNTED))
     return ahead
 
 
 async def ahead_in_queue(db: Executor, job_id: UUID, priority: int) -> int:
-    ahead: int = await db.value(SQL.ahead_in_queue.sql, lane_of(job_id), priority, job_id, MAX_COUNTED)
+    ahead: int = await db.value(
+        *SQL.ahead_in_queue(lane=lane_of(job_id), priority=priority, id=job_id, limit=MAX_COUNTED)
+    )
     return ahead
 
 
 async def ahead_admitted(db: Executor, job_id: UUID, priority: int, admission: int) -> int:
-    ahead: int = await db.value(SQL.ahead_admitted.sql, lane_of(job_id), priority, job_id, MAX_COUNTED, admission)
+    ahead: int = await db.value(
+        *SQL.ahead_admitted(lane=lane_of(job_id), priority=priority, admission=admission, id=job_id, limit=MAX_COUNTED)
+    )
     return ahead

@@ -1,48 +1,54 @@
 -- Job types. There are few; every process caches them, and enqueue reads the cache.
 -- Every write bumps the configuration version `policies` first.
 
+-- fragment: job_type_columns
+-- The columns of JobTypeRow.
+name, config, created_at, updated_at
+
 -- name: all_job_types
 -- row: JobTypeRow
-SELECT name, config, created_at, updated_at
+SELECT {{job_type_columns}}
 FROM job_types;
 
 -- name: list_job_types
 -- Sorted by bytes, as everywhere, because the database may have any collation.
--- Returns the first rows of a page that fit into $3 bytes, at least one, and the row count of the
--- page.
-SELECT name, config, created_at, updated_at, total
+-- Returns the first rows of a page that fit into :max_bytes, at least one, and the row count of
+-- the page.
+SELECT {{job_type_columns}}, total
 FROM (
-    SELECT name, config, created_at, updated_at, count(*) OVER () AS total, row_number() OVER by_name AS place,
+    SELECT {{job_type_columns}},
+        count(*) OVER () AS total,
+        row_number() OVER by_name AS place,
         sum(octet_length(config)) OVER by_name AS bytes
     FROM (
-        SELECT name, config, created_at, updated_at
+        SELECT {{job_type_columns}}
         FROM job_types
-        WHERE name COLLATE "C" > $1
+        WHERE name COLLATE "C" > :after
         ORDER BY name COLLATE "C"
-        LIMIT $2
+        LIMIT :limit
     ) AS page
     WINDOW by_name AS (ORDER BY name COLLATE "C" ROWS UNBOUNDED PRECEDING)
 ) AS measured
-WHERE place = 1 OR bytes <= $3
+WHERE place = 1 OR bytes <= :max_bytes
 ORDER BY name COLLATE "C";
 
 -- name: get_job_type
 -- row: JobTypeRow
-SELECT name, config, created_at, updated_at
+SELECT {{job_type_columns}}
 FROM job_types
-WHERE name = $1;
+WHERE name = :name;
 
 -- name: put_job_type
 -- row: JobTypeRow
 -- Replaces the whole configuration.
-INSERT INTO job_types (name, config, created_at, updated_at)
-VALUES ($1, $2, $3, $3)
+INSERT INTO job_types ({{job_type_columns}})
+VALUES (:name, :config, :now, :now)
 ON CONFLICT (name) DO UPDATE
 SET config = excluded.config, updated_at = excluded.updated_at
-RETURNING name, config, created_at, updated_at;
+RETURNING {{job_type_columns}};
 
 -- name: delete_job_type
 -- row: JobTypeRow
 DELETE FROM job_types
-WHERE name = $1
-RETURNING name, config, created_at, updated_at;
+WHERE name = :name
+RETURNING {{job_type_columns}};

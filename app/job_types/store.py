@@ -38,29 +38,29 @@ class JobTypeRow(NamedTuple):
 
 
 async def all_job_types(db: Executor) -> list[JobTypeRow]:
-    return [JobTypeRow(*row) for row in await db.rows(SQL.all_job_types.sql)]
+    return [JobTypeRow(*row) for row in await db.rows(*SQL.all_job_types())]
 
 
 async def list_job_types(db: Executor, after: str, limit: int, max_bytes: int) -> tuple[list[JobTypeRow], int]:
     """The job types that fit into `max_bytes`, at least one, and the number of job types within
     `limit`.
     """
-    rows = await db.rows(SQL.list_job_types.sql, after, limit, max_bytes)
+    rows = await db.rows(*SQL.list_job_types(after=after, limit=limit, max_bytes=max_bytes))
     return [JobTypeRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
 
 
 async def get_job_type(db: Executor, name: str) -> JobTypeRow | None:
-    return _row_or_none(await db.row(SQL.get_job_type.sql, name))
+    return _row_or_none(await db.row(*SQL.get_job_type(name=name)))
 
 
 async def put_job_type(db: Executor, name: str, config: str, now: datetime) -> JobTypeRow:
-    row = await db.row(SQL.put_job_type.sql, name, config, now)
+    row = await db.row(*SQL.put_job_type(name=name, config=config, now=now))
     assert row is not None
     return JobTypeRow(*row)
 
 
 async def delete_job_type(db: Executor, name: str) -> JobTypeRow | None:
-    return _row_or_none(await db.row(SQL.delete_job_type.sql, name))
+    return _row_or_none(await db.row(*SQL.delete_job_type(name=name)))
 
 
 def _row_or_none(row: Record | None) -> JobTypeRow | None:

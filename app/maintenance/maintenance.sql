@@ -4,7 +4,7 @@
 -- Acquires or renews the lease of a leader-only service. Succeeds if the lease is free or ours, or
 -- if its holder has not renewed it in time.
 INSERT INTO leaders (service, holder, held_until)
-VALUES ($1, $2, now() + make_interval(secs => $3))
+VALUES (:service, :holder, now() + make_interval(secs => :seconds))
 ON CONFLICT (service) DO UPDATE
 SET holder = excluded.holder, held_until = excluded.held_until
 WHERE leaders.holder = excluded.holder OR leaders.held_until < now()
@@ -12,20 +12,21 @@ RETURNING holder;
 
 -- name: step_down
 DELETE FROM leaders
-WHERE holder = $1;
+WHERE holder = :holder;
 
 -- name: overdue
 -- The first row that each service would find, and when it is or was due (NULL: now).
 --
--- Each part reads one index entry. Leases are read from the end of the last scan, because there are
--- only dead index entries before it, and up to now, because there may be many behind it. Few groups
--- cool down at a time. greatest(): earlier releases stored instants before 1970, and asyncpg reads
--- '-infinity' as a datetime that cannot be compared with others.
-(SELECT 'job scheduler' AS service, greatest(run_at, 'epoch') AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
+-- Each part reads one index entry. Leases are read from the end of the last scan (:after), because
+-- there are only dead index entries before it, and up to now, because there may be many behind it.
+-- Few groups cool down at a time.
+(SELECT 'job scheduler' AS service, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
-(SELECT 'start deadlines', greatest(expires_at, 'epoch') FROM jobs WHERE expires_at <= $2 AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
+(SELECT 'start deadlines', expires_at FROM jobs
+ WHERE expires_at <= :now AND lease_expires_at IS NULL ORDER BY expires_at LIMIT 1)
 UNION ALL
-(SELECT 'lease rescuer', lease_expires_at FROM jobs WHERE lease_expires_at > $1 AND lease_expires_at <= $2 ORDER BY lease_expires_at LIMIT 1)
+(SELECT 'lease rescuer', lease_expires_at FROM jobs
+ WHERE lease_expires_at > :after AND lease_expires_at <= :now ORDER BY lease_expires_at LIMIT 1)
 UNION ALL
 (SELECT 'periodic enqueuer', next_run_at FROM schedules WHERE next_run_at IS NOT NULL ORDER BY next_run_at LIMIT 1)
 UNION ALL
@@ -33,10 +34,10 @@ UNION ALL
 UNION ALL
 (SELECT 'group scheduler', NULL FROM jobs WHERE state = 'pending' ORDER BY lane LIMIT 1)
 UNION ALL
-(SELECT 'group scheduler', NULL FROM group_cooldowns WHERE until <= $2 ORDER BY lane, group_key LIMIT 1);
+(SELECT 'group scheduler', NULL FROM group_cooldowns WHERE until <= :now ORDER BY lane, group_key LIMIT 1);
 
 -- name: create_partition
-SELECT create_finished_partition($1, $2);
+SELECT create_finished_partition(:day, :archive);
 
 -- name: stray_days
 -- Days of misplaced jobs: they finished while their partition did not exist, under other settings
@@ -56,4 +57,4 @@ ORDER BY child.relname;
 -- completed | cancelled -> deleted or archived
 --
 -- The same transaction subtracts their number from the counts.
-SELECT retire_finished_partition($1, $2);
+SELECT retire_finished_partition(:name, :archive);

@@ -10,32 +10,32 @@ SQL = load_queries(__file__)
 
 
 async def lead(db: Executor, service: str, holder: UUID, seconds: float) -> bool:
-    return await db.value(SQL.lead.sql, service, holder, seconds) is not None
+    return await db.value(*SQL.lead(service=service, holder=holder, seconds=seconds)) is not None
 
 
 async def step_down(db: Executor, holder: UUID) -> None:
-    await db.rows(SQL.step_down.sql, holder)
+    await db.rows(*SQL.step_down(holder=holder))
 
 
 async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
     """Returns what is due first, by service. Leases that expired before `after` are skipped."""
-    return {row["service"]: row["instant"] for row in await db.rows(SQL.overdue.sql, after, now)}
+    return {row["service"]: row["instant"] for row in await db.rows(*SQL.overdue(after=after, now=now))}
 
 
 async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:
-    created: bool = await db.value(SQL.create_partition.sql, day, archived)
+    created: bool = await db.value(*SQL.create_partition(day=day, archive=archived))
     return created
 
 
 async def stray_days(db: Executor) -> list[tuple[bool, date]]:
     """Returns (archived, day on which the jobs may go) of misplaced finished jobs."""
-    return [(row["archive"], row["day"]) for row in await db.rows(SQL.stray_days.sql)]
+    return [(row["archive"], row["day"]) for row in await db.rows(*SQL.stray_days())]
 
 
 async def partitions(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(SQL.partitions.sql)]
+    return [row["name"] for row in await db.rows(*SQL.partitions())]
 
 
 async def retire_partition(db: Executor, name: str, *, archived: bool) -> bool:
-    retired: bool = await db.value(SQL.retire_partition.sql, name, archived)
+    retired: bool = await db.value(*SQL.retire_partition(name=name, archive=archived))
     return retired

@@ -21,7 +21,7 @@ from app.db.pool import Executor
 from app.errors import DatabaseUnavailable, NotFound, Problem, QueueLimit
 from app.queues import store
 from app.queues.cache import Queue, QueueCache
-from app.queues.store import MAX_QUEUE_ID, QueueRow
+from app.queues.store import MAX_QUEUE_ID, NewQueue, QueueRow
 
 T = TypeVar("T")
 FindQueue = Callable[[str], Queue]
@@ -79,7 +79,7 @@ class QueueCreator:
         """
         # Sorted: competing processes start with the same id, so that one waits instead of
         # deadlocking.
-        drafts = sorted({(queue.id, queue.name) for queue in queues if queue.is_draft})
+        drafts = sorted({NewQueue(queue.id, queue.name) for queue in queues if queue.is_draft})
         if not drafts:
             return
         try:

@@ -3,46 +3,54 @@
 -- A deleted queue keeps its row: its finished jobs still carry its name.
 -- Queue n has the lanes from n << 8 on, at most 256 (app/db/lanes.py).
 
+-- fragment: queue_columns
+-- The columns of QueueRow.
+id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
+
+-- fragment: in_queue
+-- Whether a lane is one that the queue could have: a range of an index on (lane, ...).
+lane >= queues.id << 8 AND lane < (queues.id + 1) << 8
+
 -- name: all_queues
 -- row: QueueRow
-SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
+SELECT {{queue_columns}}
 FROM queues
 ORDER BY name COLLATE "C";
 
 -- name: list_queues
 -- row: QueueRow
 -- Sorted by bytes, whatever the collation of the database: pages are the same everywhere.
-SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
+SELECT {{queue_columns}}
 FROM queues
-WHERE deleted_at IS NULL AND name COLLATE "C" > $1 AND ($3::text IS NULL OR name ~ $3)
+WHERE deleted_at IS NULL AND name COLLATE "C" > :after AND (:names::text IS NULL OR name ~ :names)
 ORDER BY name COLLATE "C"
-LIMIT $2;
+LIMIT :limit;
 
 -- name: get_queue
 -- row: QueueRow
-SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
+SELECT {{queue_columns}}
 FROM queues
-WHERE name = $1;
+WHERE name = :name;
 
 -- name: lock_queue
 -- row: QueueRow
 -- Concurrent changes of one queue wait for this lock, so that changes of different fields are all
 -- kept.
-SELECT id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
+SELECT {{queue_columns}}
 FROM queues
-WHERE name = $1
+WHERE name = :name
 FOR NO KEY UPDATE;
 
 -- name: add_queues
 -- Creates queues with the ids that the broker has chosen, or undeletes the queues with these ids.
--- Does nothing if there would be more than $3 queues.
+-- Does nothing if there would be more than :max_queues queues.
 -- Returns each queue and whether it was undeleted.
 -- A queue that another process has created in the meantime is not returned.
 -- An id that another process has used in the meantime is a unique violation.
 INSERT INTO queues (id, name)
 SELECT new.id, new.name
-FROM unnest($1::int[], $2::text[]) AS new (id, name)
-WHERE (SELECT count(*) FROM queues WHERE deleted_at IS NULL) + cardinality($1::int[]) <= $3
+FROM unnest(:ids::int[], :names::text[]) AS new (id, name)
+WHERE (SELECT count(*) FROM queues WHERE deleted_at IS NULL) + cardinality(:ids::int[]) <= :max_queues
 ON CONFLICT (name) DO UPDATE
 SET deleted_at = NULL
 WHERE queues.deleted_at IS NOT NULL AND queues.id = excluded.id
@@ -54,34 +62,36 @@ FROM queues;
 
 -- name: write_queue
 UPDATE queues
-SET lanes = $2, group_lanes = $3, config = $4, paused_at = $5, paused_reason = $6, deleted_at = $7
-WHERE id = $1;
+SET lanes = :lanes,
+    group_lanes = :group_lanes,
+    config = :config,
+    paused_at = :paused_at,
+    paused_reason = :paused_reason,
+    deleted_at = :deleted_at
+WHERE id = :id;
 
 -- name: is_used
 -- Whether a queue has live jobs or dead letters in any lane it could have: one index probe of each
 -- table.
-SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= $1::int << 8 AND lane < ($1::int + 1) << 8)
-    OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= $1::int << 8 AND lane < ($1::int + 1) << 8);
+SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8)
+    OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8);
 
 -- name: revive_used
 -- Undeletes deleted queues that have jobs: a process with an outdated cache may have enqueued into
--- one.
--- One index probe per deleted queue, written as a scalar subquery: with old statistics, a semi-join
--- would
--- read all jobs.
+-- one. One index probe per deleted queue, written as a scalar subquery: with old statistics, a
+-- semi-join would read all jobs.
 UPDATE queues
 SET deleted_at = NULL
 WHERE deleted_at IS NOT NULL
     AND coalesce(
-        (SELECT true FROM jobs WHERE lane >= queues.id << 8 AND lane < (queues.id + 1) << 8 LIMIT 1),
-        (SELECT true FROM dead_letters WHERE lane >= queues.id << 8 AND lane < (queues.id + 1) << 8 LIMIT 1)
+        (SELECT true FROM jobs WHERE {{in_queue}} LIMIT 1),
+        (SELECT true FROM dead_letters WHERE {{in_queue}} LIMIT 1)
     )
 RETURNING name;
 
 -- name: reopen_lanes
 -- Reopens removed lanes that have jobs: a process with an outdated cache may have enqueued into
--- one, and no
--- claim would read that lane.
+-- one, and no claim would read that lane.
 UPDATE queues
 SET lanes = greatest(queues.lanes, stray.lane - (queues.id << 8) + 1)
 FROM (
@@ -98,13 +108,12 @@ RETURNING queues.name;
 
 -- name: spread_groups
 -- Spreads groups over the current number of lanes, but only when the queue has no job of any group
--- left:
--- a group in two lanes would lose its order.
+-- left: a group in two lanes would lose its order.
 UPDATE queues
 SET group_lanes = lanes
 WHERE group_lanes <> lanes
     AND coalesce(
-        (SELECT true FROM jobs WHERE lane >= queues.id << 8 AND lane < (queues.id + 1) << 8 AND group_key IS NOT NULL LIMIT 1),
-        (SELECT true FROM dead_letters WHERE lane >= queues.id << 8 AND lane < (queues.id + 1) << 8 AND group_key IS NOT NULL LIMIT 1)
+        (SELECT true FROM jobs WHERE {{in_queue}} AND group_key IS NOT NULL LIMIT 1),
+        (SELECT true FROM dead_letters WHERE {{in_queue}} AND group_key IS NOT NULL LIMIT 1)
     ) IS NULL
 RETURNING name;

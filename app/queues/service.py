@@ -21,7 +21,7 @@ from app.http.schema_types import UNSET, value_or
 from app.log import log
 from app.queues import store
 from app.queues.schemas import Queue, QueueConfig
-from app.queues.store import QueueRow
+from app.queues.store import NewQueue, QueueRow
 from app.settings import Settings
 
 MAX_TRIES = 20  # for each lost race for an id, another process has created a queue
@@ -140,7 +140,7 @@ class QueueService:
         if row is not None and row.deleted_at is None:
             return row
         queue_id = await store.next_queue_id(db) if row is None else row.id
-        await store.add_queues(db, [(queue_id, name)], self._infra.settings.max_queues)
+        await store.add_queues(db, [NewQueue(queue_id, name)], self._infra.settings.max_queues)
         try:
             row = await self._lock(db, name)
         except NotFound:

@@ -65,57 +65,72 @@ class QueueRow(NamedTuple):
         )
 
 
+class NewQueue(NamedTuple):
+    id: int
+    name: str
+
+
 async def all_queues(db: Executor) -> list[QueueRow]:
-    return [QueueRow(*row) for row in await db.rows(SQL.all_queues.sql)]
+    return [QueueRow(*row) for row in await db.rows(*SQL.all_queues())]
 
 
 async def list_queues(db: Executor, after: str, limit: int, names: str | None) -> list[QueueRow]:
     """Lists queues after a name. `names` is a regular expression, or None for all."""
-    return [QueueRow(*row) for row in await db.rows(SQL.list_queues.sql, after, limit, names)]
+    return [QueueRow(*row) for row in await db.rows(*SQL.list_queues(after=after, limit=limit, names=names))]
 
 
 async def get_queue(db: Executor, name: str) -> QueueRow | None:
-    row = await db.row(SQL.get_queue.sql, name)
+    row = await db.row(*SQL.get_queue(name=name))
     return QueueRow(*row) if row else None
 
 
 async def lock_queue(db: Executor, name: str) -> QueueRow | None:
-    row = await db.row(SQL.lock_queue.sql, name)
+    row = await db.row(*SQL.lock_queue(name=name))
     return QueueRow(*row) if row else None
 
 
-async def add_queues(db: Executor, queues: Sequence[tuple[int, str]], limit: int) -> dict[str, bool]:
-    """Inserts queues, given as (id, name), and locks them in this order.
+async def add_queues(db: Executor, queues: Sequence[NewQueue], max_queues: int) -> dict[str, bool]:
+    """Inserts queues and locks them in this order.
 
     Returns for each queue whether it was undeleted, without queues that another process has
     created.
     """
-    rows = await db.rows(SQL.add_queues.sql, [queue_id for queue_id, _ in queues], [name for _, name in queues], limit)
+    ids, names = [queue.id for queue in queues], [queue.name for queue in queues]
+    rows = await db.rows(*SQL.add_queues(ids=ids, names=names, max_queues=max_queues))
     return {row["name"]: row["undeleted"] for row in rows}
 
 
 async def next_queue_id(db: Executor) -> int:
-    queue_id: int = await db.value(SQL.next_queue_id.sql)
+    queue_id: int = await db.value(*SQL.next_queue_id())
     return min(queue_id, MAX_QUEUE_ID)
 
 
 async def write_queue(db: Executor, row: QueueRow) -> None:
-    values = (row.lanes, row.group_lanes, row.config, row.paused_at, row.paused_reason, row.deleted_at)
-    await db.rows(SQL.write_queue.sql, row.id, *values)
+    await db.rows(
+        *SQL.write_queue(
+            id=row.id,
+            lanes=row.lanes,
+            group_lanes=row.group_lanes,
+            config=row.config,
+            paused_at=row.paused_at,
+            paused_reason=row.paused_reason,
+            deleted_at=row.deleted_at,
+        )
+    )
 
 
 async def is_used(db: Executor, queue_id: int) -> bool:
-    used: bool = await db.value(SQL.is_used.sql, queue_id)
+    used: bool = await db.value(*SQL.is_used(id=queue_id))
     return used
 
 
 async def revive_used(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(SQL.revive_used.sql)]
+    return [row["name"] for row in await db.rows(*SQL.revive_used())]
 
 
 async def reopen_lanes(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(SQL.reopen_lanes.sql)]
+    return [row["name"] for row in await db.rows(*SQL.reopen_lanes())]
 
 
 async def spread_groups(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(SQL.spread_groups.sql)]
+    return [row["name"] for row in await db.rows(*SQL.spread_groups())]

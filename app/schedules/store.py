@@ -53,7 +53,7 @@ def _row_or_none(row: Record | None) -> ScheduleRow | None:
 
 
 async def get_schedule(db: Executor, name: str) -> ScheduleRow | None:
-    return _row_or_none(await db.row(SQL.get_schedule.sql, name))
+    return _row_or_none(await db.row(*SQL.get_schedule(name=name)))
 
 
 async def list_schedules(
@@ -62,12 +62,12 @@ async def list_schedules(
     """The schedules that fit into `max_bytes`, at least one, and the number of schedules within
     `limit`.
     """
-    rows = await db.rows(SQL.list_schedules.sql, after, limit, queues, max_bytes)
+    rows = await db.rows(*SQL.list_schedules(after=after, limit=limit, queues=queues, max_bytes=max_bytes))
     return [ScheduleRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
 
 
 async def lock_schedule(db: Executor, name: str) -> ScheduleRow | None:
-    return _row_or_none(await db.row(SQL.lock_schedule.sql, name))
+    return _row_or_none(await db.row(*SQL.lock_schedule(name=name)))
 
 
 async def put_schedule(
@@ -78,39 +78,44 @@ async def put_schedule(
     Otherwise a schedule that another call has created in the meantime is kept, and None is
     returned.
     """
-    return _row_or_none(await db.row(SQL.put_schedule.sql, name, spec, paused, next_run_at, now, exists))
+    statement = SQL.put_schedule(name=name, spec=spec, paused=paused, next_run_at=next_run_at, now=now, exists=exists)
+    return _row_or_none(await db.row(*statement))
 
 
 async def delete_schedule(db: Executor, name: str) -> ScheduleRow | None:
-    return _row_or_none(await db.row(SQL.delete_schedule.sql, name))
+    return _row_or_none(await db.row(*SQL.delete_schedule(name=name)))
 
 
 async def pause_or_resume(
     db: Executor, name: str, *, paused: bool, next_run_at: datetime | None, now: datetime
 ) -> ScheduleRow:
     """Sets `paused` of a schedule that the caller has locked."""
-    (row,) = await db.rows(SQL.pause_or_resume.sql, name, paused, next_run_at, now)
+    (row,) = await db.rows(*SQL.pause_or_resume(name=name, paused=paused, next_run_at=next_run_at, now=now))
     return ScheduleRow(*row)
 
 
 async def due_schedules(db: Executor, now: datetime, after: tuple[datetime, str], limit: int) -> list[ScheduleRow]:
-    return [ScheduleRow(*row) for row in await db.rows(SQL.due_schedules.sql, now, *after, limit)]
+    run_at, name = after
+    rows = await db.rows(*SQL.due_schedules(now=now, after_run_at=run_at, after_name=name, limit=limit))
+    return [ScheduleRow(*row) for row in rows]
 
 
 async def lock_due_schedule(db: Executor, name: str, now: datetime) -> ScheduleRow | None:
-    return _row_or_none(await db.row(SQL.lock_due_schedule.sql, name, now))
+    return _row_or_none(await db.row(*SQL.lock_due_schedule(name=name, now=now)))
 
 
 async def advance_schedule(
     db: Executor, name: str, *, next_run_at: datetime | None, last_run_at: datetime | None, last_job_id: UUID | None
 ) -> None:
-    await db.rows(SQL.advance_schedule.sql, name, next_run_at, last_run_at, last_job_id)
+    await db.rows(
+        *SQL.advance_schedule(name=name, next_run_at=next_run_at, last_run_at=last_run_at, last_job_id=last_job_id)
+    )
 
 
 async def next_schedule_at(db: Executor, now: datetime) -> datetime | None:
-    instant: datetime | None = await db.value(SQL.next_schedule_at.sql, now)
+    instant: datetime | None = await db.value(*SQL.next_schedule_at(now=now))
     return instant
 
 
 async def live_job(db: Executor, job_id: UUID) -> bool:
-    return await db.value(SQL.live_job.sql, lane_of(job_id), job_id) is not None
+    return await db.value(*SQL.live_job(lane=lane_of(job_id), id=job_id)) is not None

@@ -17,7 +17,7 @@ from app.queues.cache import Queue, QueueCache
 from app.queues.schemas import HealthLimits
 from app.stats import health, store
 from app.stats.schemas import Percentiles, Rate, Rates, StateCounts, Stats
-from app.stats.store import CountRow, DurationRow, RateRow
+from app.stats.store import CountRow, DurationCount, DurationRow, RateRow
 
 WORKER_SECONDS = 60
 
@@ -84,9 +84,8 @@ class StatsService:
         if not counts:
             return
         try:
-            await store.add_durations(
-                self._infra.db, sorted((*key, count) for key, count in counts.items()), self._infra.now()
-            )
+            durations = [DurationCount(*key, total) for key, total in sorted(counts.items())]
+            await store.add_durations(self._infra.db, durations, self._infra.now())
         except Exception:
             self._durations.restore(counts)
             raise

@@ -3,6 +3,10 @@
 -- Readers add totals and deltas in one snapshot, so counts are exact at any moment.
 -- Reading costs the same for ten jobs and for ten million.
 
+-- fragment: states
+-- A column for each state of a job: the number of jobs, or its change.
+scheduled, blocked, ready, running, completed, cancelled, dead
+
 -- name: unaggregated_lanes
 SELECT DISTINCT lane
 FROM stat_deltas;
@@ -13,12 +17,12 @@ FROM stat_deltas;
 -- them.
 WITH deleted AS (
     DELETE FROM stat_deltas
-    WHERE lane = $1
-    RETURNING at, scheduled, blocked, ready, running, completed, cancelled, dead, enqueued, failed
+    WHERE lane = :lane
+    RETURNING at, {{states}}, enqueued, failed
 ),
 summed AS (
-    INSERT INTO stat_totals AS totals (lane, scheduled, blocked, ready, running, completed, cancelled, dead)
-    SELECT $1, sum(scheduled), sum(blocked), sum(ready), sum(running), sum(completed), sum(cancelled), sum(dead)
+    INSERT INTO stat_totals AS totals (lane, {{states}})
+    SELECT :lane, sum(scheduled), sum(blocked), sum(ready), sum(running), sum(completed), sum(cancelled), sum(dead)
     FROM deleted
     HAVING count(*) > 0
     ON CONFLICT (lane) DO UPDATE
@@ -31,7 +35,8 @@ summed AS (
         dead = totals.dead + excluded.dead
 )
 INSERT INTO stat_rates AS rates (lane, bucket_start, enqueued, completed, failed, dead)
-SELECT $1, date_bin('10 seconds', at, '2000-01-01'), sum(enqueued), sum(greatest(completed, 0)), sum(failed), sum(greatest(dead, 0))
+SELECT :lane, date_bin('10 seconds', at, '2000-01-01'),
+    sum(enqueued), sum(greatest(completed, 0)), sum(failed), sum(greatest(dead, 0))
 FROM deleted
 GROUP BY date_bin('10 seconds', at, '2000-01-01')
 ON CONFLICT (lane, bucket_start) DO UPDATE
@@ -42,8 +47,8 @@ SET enqueued = rates.enqueued + excluded.enqueued,
 
 -- name: add_durations
 INSERT INTO stat_durations AS durations (lane, minute, kind, bucket, count)
-SELECT input.lane, date_trunc('minute', $5::timestamptz), input.kind, input.bucket, input.count
-FROM unnest($1::int[], $2::text[], $3::smallint[], $4::bigint[]) AS input (lane, kind, bucket, count)
+SELECT input.lane, date_trunc('minute', :now::timestamptz), input.kind, input.bucket, input.count
+FROM unnest(:lanes::int[], :kinds::text[], :buckets::smallint[], :counts::bigint[]) AS input (lane, kind, bucket, count)
 ORDER BY input.lane, input.kind, input.bucket
 ON CONFLICT (lane, minute, kind, bucket) DO UPDATE
 SET count = durations.count + excluded.count;
@@ -51,56 +56,67 @@ SET count = durations.count + excluded.count;
 -- name: counts
 -- row: CountRow
 -- Totals and the deltas that are not aggregated yet, in one snapshot.
-SELECT lane, sum(scheduled)::bigint AS scheduled, sum(blocked)::bigint AS blocked, sum(ready)::bigint AS ready, sum(running)::bigint AS running,
-    sum(completed)::bigint AS completed, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead
+SELECT lane,
+    sum(scheduled)::bigint AS scheduled,
+    sum(blocked)::bigint AS blocked,
+    sum(ready)::bigint AS ready,
+    sum(running)::bigint AS running,
+    sum(completed)::bigint AS completed,
+    sum(cancelled)::bigint AS cancelled,
+    sum(dead)::bigint AS dead
 FROM (
-    SELECT lane, scheduled, blocked, ready, running, completed, cancelled, dead
+    SELECT lane, {{states}}
     FROM stat_totals
-    WHERE lane = ANY($1::int[])
+    WHERE lane = ANY(:lanes::int[])
     UNION ALL
-    SELECT lane, scheduled, blocked, ready, running, completed, cancelled, dead
+    SELECT lane, {{states}}
     FROM stat_deltas
-    WHERE lane = ANY($1::int[])
+    WHERE lane = ANY(:lanes::int[])
 ) AS parts
 GROUP BY lane;
 
 -- name: rates
 -- row: RateRow
--- Events since $2, $3 and $4, from buckets of ten seconds and the deltas since the last
+-- Events of the last 1, 5 and 60 minutes, from buckets of ten seconds and the deltas since the last
 -- aggregation.
 SELECT
-    (sum(enqueued) FILTER (WHERE bucket_start > $2))::bigint AS enqueued_1, (sum(completed) FILTER (WHERE bucket_start > $2))::bigint AS completed_1,
-    (sum(failed) FILTER (WHERE bucket_start > $2))::bigint AS failed_1, (sum(dead) FILTER (WHERE bucket_start > $2))::bigint AS dead_1,
-    (sum(enqueued) FILTER (WHERE bucket_start > $3))::bigint AS enqueued_5, (sum(completed) FILTER (WHERE bucket_start > $3))::bigint AS completed_5,
-    (sum(failed) FILTER (WHERE bucket_start > $3))::bigint AS failed_5, (sum(dead) FILTER (WHERE bucket_start > $3))::bigint AS dead_5,
-    (sum(enqueued) FILTER (WHERE bucket_start > $4))::bigint AS enqueued_60, (sum(completed) FILTER (WHERE bucket_start > $4))::bigint AS completed_60,
-    (sum(failed) FILTER (WHERE bucket_start > $4))::bigint AS failed_60, (sum(dead) FILTER (WHERE bucket_start > $4))::bigint AS dead_60
+    (sum(enqueued) FILTER (WHERE bucket_start > :since_1))::bigint AS enqueued_1,
+    (sum(completed) FILTER (WHERE bucket_start > :since_1))::bigint AS completed_1,
+    (sum(failed) FILTER (WHERE bucket_start > :since_1))::bigint AS failed_1,
+    (sum(dead) FILTER (WHERE bucket_start > :since_1))::bigint AS dead_1,
+    (sum(enqueued) FILTER (WHERE bucket_start > :since_5))::bigint AS enqueued_5,
+    (sum(completed) FILTER (WHERE bucket_start > :since_5))::bigint AS completed_5,
+    (sum(failed) FILTER (WHERE bucket_start > :since_5))::bigint AS failed_5,
+    (sum(dead) FILTER (WHERE bucket_start > :since_5))::bigint AS dead_5,
+    (sum(enqueued) FILTER (WHERE bucket_start > :since_60))::bigint AS enqueued_60,
+    (sum(completed) FILTER (WHERE bucket_start > :since_60))::bigint AS completed_60,
+    (sum(failed) FILTER (WHERE bucket_start > :since_60))::bigint AS failed_60,
+    (sum(dead) FILTER (WHERE bucket_start > :since_60))::bigint AS dead_60
 FROM (
     SELECT bucket_start, enqueued, completed, failed, dead
     FROM stat_rates
-    WHERE lane = ANY($1::int[]) AND bucket_start > $4
+    WHERE lane = ANY(:lanes::int[]) AND bucket_start > :since_60
     UNION ALL
     SELECT at, enqueued, greatest(completed, 0), failed, greatest(dead, 0)
     FROM stat_deltas
-    WHERE lane = ANY($1::int[])
+    WHERE lane = ANY(:lanes::int[])
 ) AS parts;
 
 -- name: durations
 -- row: DurationRow
 SELECT kind, bucket, sum(count)::bigint AS total
 FROM stat_durations
-WHERE lane = ANY($1::int[]) AND minute > $2
+WHERE lane = ANY(:lanes::int[]) AND minute > :since
 GROUP BY kind, bucket
 ORDER BY kind, bucket;
 
 -- name: oldest_ready
 -- The first job of each priority, found by a loose index scan of jobs_ready: a few probes, however
--- long the
--- queue is. Within a priority, the first job has waited longest, except jobs created early that
--- became due late.
+-- long the queue is. Within a priority, the first job has waited longest, except jobs created early
+-- that became due late.
 WITH RECURSIVE heads AS (
     SELECT input.lane, head.priority, head.run_at, 1 AS hop
-    FROM unnest($1::int[]) AS input (lane)
+    FROM unnest(:lanes::int[]) AS input (lane)
     CROSS JOIN LATERAL (
         SELECT priority, run_at
         FROM jobs
@@ -120,7 +136,7 @@ WITH RECURSIVE heads AS (
     ) AS head
     WHERE heads.hop < 100
 )
-SELECT min(greatest(run_at, 'epoch'))  -- earlier releases accepted '-infinity'
+SELECT min(run_at)
 FROM heads;
 
 -- name: oldest_pending
@@ -128,7 +144,7 @@ FROM heads;
 -- groups, found by a loose index scan of jobs_pending.
 WITH RECURSIVE heads AS (
     SELECT input.lane, head.group_key, head.run_at, 1 AS hop
-    FROM unnest($1::int[]) AS input (lane)
+    FROM unnest(:lanes::int[]) AS input (lane)
     CROSS JOIN LATERAL (
         SELECT coalesce(jobs.group_key, '') AS group_key, run_at
         FROM jobs
@@ -148,18 +164,18 @@ WITH RECURSIVE heads AS (
     ) AS head
     WHERE heads.hop < 100
 )
-SELECT min(greatest(run_at, 'epoch'))
+SELECT min(run_at)
 FROM heads;
 
 -- name: workers_seen
 SELECT count(*)
 FROM workers
-WHERE last_seen_at > $1;
+WHERE last_seen_at > :since;
 
 -- name: delete_rates
 DELETE FROM stat_rates
-WHERE bucket_start < $1;
+WHERE bucket_start < :before;
 
 -- name: delete_durations
 DELETE FROM stat_durations
-WHERE minute < $1;
+WHERE minute < :before;

@@ -38,6 +38,15 @@ class RateRow(NamedTuple):
     dead_60: int | None
 
 
+class DurationCount(NamedTuple):
+    """How many durations fall into one bucket of the histogram of a lane."""
+
+    lane: int
+    kind: str
+    bucket: int
+    total: int
+
+
 class DurationRow(NamedTuple):
     kind: str
     bucket: int
@@ -45,47 +54,55 @@ class DurationRow(NamedTuple):
 
 
 async def unaggregated_lanes(db: Executor) -> list[int]:
-    return [row["lane"] for row in await db.rows(SQL.unaggregated_lanes.sql)]
+    return [row["lane"] for row in await db.rows(*SQL.unaggregated_lanes())]
 
 
 async def aggregate(db: Executor, lane: int) -> None:
-    await db.rows(SQL.aggregate.sql, lane)
+    await db.rows(*SQL.aggregate(lane=lane))
 
 
-async def add_durations(db: Executor, counts: Sequence[tuple[int, str, int, int]], now: datetime) -> None:
-    """Adds counts, given as (lane, kind, bucket, count)."""
-    await db.rows(SQL.add_durations.sql, *[list(column) for column in zip(*counts, strict=True)], now)
+async def add_durations(db: Executor, durations: Sequence[DurationCount], now: datetime) -> None:
+    await db.rows(
+        *SQL.add_durations(
+            lanes=[duration.lane for duration in durations],
+            kinds=[duration.kind for duration in durations],
+            buckets=[duration.bucket for duration in durations],
+            counts=[duration.total for duration in durations],
+            now=now,
+        )
+    )
 
 
 async def counts(db: Executor, lanes: Sequence[int]) -> list[CountRow]:
-    return [CountRow(*row) for row in await db.rows(SQL.counts.sql, lanes)]
+    return [CountRow(*row) for row in await db.rows(*SQL.counts(lanes=lanes))]
 
 
 async def rates(db: Executor, lanes: Sequence[int], now: datetime) -> RateRow:
-    row = await db.row(SQL.rates.sql, lanes, *[now - timedelta(minutes=minutes) for minutes in (1, 5, 60)])
+    since_1, since_5, since_60 = (now - timedelta(minutes=minutes) for minutes in (1, 5, 60))
+    row = await db.row(*SQL.rates(lanes=lanes, since_1=since_1, since_5=since_5, since_60=since_60))
     assert row is not None, "an aggregate without GROUP BY has one row"
     return RateRow(*row)
 
 
 async def durations(db: Executor, lanes: Sequence[int], since: datetime) -> list[DurationRow]:
-    return [DurationRow(*row) for row in await db.rows(SQL.durations.sql, lanes, since)]
+    return [DurationRow(*row) for row in await db.rows(*SQL.durations(lanes=lanes, since=since))]
 
 
 async def oldest_ready(db: Executor, lanes: Sequence[int]) -> datetime | None:
-    oldest: datetime | None = await db.value(SQL.oldest_ready.sql, lanes)
+    oldest: datetime | None = await db.value(*SQL.oldest_ready(lanes=lanes))
     return oldest
 
 
 async def oldest_pending(db: Executor, lanes: Sequence[int]) -> datetime | None:
-    oldest: datetime | None = await db.value(SQL.oldest_pending.sql, lanes)
+    oldest: datetime | None = await db.value(*SQL.oldest_pending(lanes=lanes))
     return oldest
 
 
 async def workers_seen(db: Executor, since: datetime) -> int:
-    seen: int = await db.value(SQL.workers_seen.sql, since)
+    seen: int = await db.value(*SQL.workers_seen(since=since))
     return seen
 
 
 async def delete_old_stats(db: Executor, before: datetime) -> None:
-    await db.rows(SQL.delete_rates.sql, before)
-    await db.rows(SQL.delete_durations.sql, before)
+    await db.rows(*SQL.delete_rates(before=before))
+    await db.rows(*SQL.delete_durations(before=before))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from app.db.infrastructure import Infrastructure
 from app.queues.cache import QueueCache
 from app.workers import store
+from app.workers.store import PolledType
 
 ANY_TYPE = ""
 MAX_ENTRIES = 10_000  # per write
@@ -18,7 +19,7 @@ class PollHistory:
     def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
         self._infra = infra
         self._queues = queues
-        self._unwritten: set[tuple[str, str]] = set()
+        self._unwritten: set[PolledType] = set()
 
     def record(self, queues: Sequence[str], job_types: Sequence[str] | None) -> None:
         """Records a poll. Skips queues that do not exist and entries beyond MAX_ENTRIES.
@@ -27,7 +28,7 @@ class PollHistory:
         """
         for queue in queues:
             for job_type in job_types or (ANY_TYPE,):
-                poll = queue, job_type
+                poll = PolledType(queue, job_type)
                 if poll not in self._unwritten and len(self._unwritten) < MAX_ENTRIES and self._queues.exists(queue):
                     self._unwritten.add(poll)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from app.db.pool import Executor, to_columns
+from app.db.pool import Executor
 from app.db.queries import load_queries
 from app.workers.schemas import Worker
 
@@ -23,24 +23,31 @@ class WorkerRow(NamedTuple):
         )
 
 
+class PolledType(NamedTuple):
+    """A queue and a job type of it that a poll accepts; the empty text stands for every type."""
+
+    queue: str
+    job_type: str
+
+
 async def record_workers(db: Executor, ids: Sequence[str], now: datetime) -> None:
-    await db.rows(SQL.record_workers.sql, ids, now)
+    await db.rows(*SQL.record_workers(ids=ids, now=now))
 
 
 async def workers_with_directive(db: Executor) -> dict[str, str]:
-    return {row["id"]: row["directive"] for row in await db.rows(SQL.workers_with_directive.sql)}
+    return {row["id"]: row["directive"] for row in await db.rows(*SQL.workers_with_directive())}
 
 
 async def set_directive(db: Executor, worker_id: str, directive: str) -> bool:
-    return await db.value(SQL.set_directive.sql, worker_id, directive) is not None
+    return await db.value(*SQL.set_directive(id=worker_id, directive=directive)) is not None
 
 
 async def list_workers(db: Executor, after: str, limit: int) -> list[WorkerRow]:
-    return [WorkerRow(*row) for row in await db.rows(SQL.list_workers.sql, after, limit)]
+    return [WorkerRow(*row) for row in await db.rows(*SQL.list_workers(after=after, limit=limit))]
 
 
 async def get_worker(db: Executor, worker_id: str) -> WorkerRow | None:
-    row = await db.row(SQL.get_worker.sql, worker_id)
+    row = await db.row(*SQL.get_worker(id=worker_id))
     return WorkerRow(*row) if row else None
 
 
@@ -49,18 +56,19 @@ async def delete_workers(db: Executor, seen_before: datetime, directed_seen_befo
 
     Returns how many were deleted.
     """
-    return len(await db.rows(SQL.delete_workers.sql, seen_before, directed_seen_before))
+    statement = SQL.delete_workers(seen_before=seen_before, directed_seen_before=directed_seen_before)
+    return len(await db.rows(*statement))
 
 
-async def record_polls(db: Executor, polls: Sequence[tuple[str, str]], now: datetime) -> None:
-    """`polls`: (queue, job type) each."""
-    await db.rows(SQL.record_polls.sql, *to_columns(polls), now)
+async def record_polls(db: Executor, polls: Sequence[PolledType], now: datetime) -> None:
+    queues, job_types = [poll.queue for poll in polls], [poll.job_type for poll in polls]
+    await db.rows(*SQL.record_polls(queues=queues, job_types=job_types, now=now))
 
 
 async def last_polled(db: Executor, queue: str, job_type: str) -> datetime | None:
-    last: datetime | None = await db.value(SQL.last_polled.sql, queue, job_type)
+    last: datetime | None = await db.value(*SQL.last_polled(queue=queue, job_type=job_type))
     return last
 
 
 async def delete_poll_history(db: Executor, before: datetime) -> None:
-    await db.rows(SQL.delete_poll_history.sql, before)
+    await db.rows(*SQL.delete_poll_history(before=before))

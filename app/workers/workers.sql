@@ -3,8 +3,8 @@
 
 -- name: record_workers
 INSERT INTO workers (id, last_seen_at)
-SELECT seen.id, $2
-FROM unnest($1::text[]) AS seen (id)
+SELECT seen.id, :now
+FROM unnest(:ids::text[]) AS seen (id)
 ORDER BY seen.id
 ON CONFLICT (id) DO UPDATE
 SET last_seen_at = greatest(workers.last_seen_at, excluded.last_seen_at);
@@ -17,8 +17,8 @@ WHERE directive <> 'run';
 
 -- name: set_directive
 UPDATE workers
-SET directive = $2
-WHERE id = $1
+SET directive = :directive
+WHERE id = :id
 RETURNING id;
 
 -- name: list_workers
@@ -32,27 +32,28 @@ LEFT JOIN (
     WHERE lease_expires_at IS NOT NULL
     GROUP BY worker_id
 ) AS held ON held.worker_id = workers.id
-WHERE workers.id > $1
+WHERE workers.id > :after
 ORDER BY workers.id
-LIMIT $2;
+LIMIT :limit;
 
 -- name: get_worker
 -- row: WorkerRow
 SELECT workers.id, workers.directive, workers.last_seen_at,
-    (SELECT count(*) FROM jobs WHERE lease_expires_at IS NOT NULL AND worker_id = $1) AS leases
+    (SELECT count(*) FROM jobs WHERE lease_expires_at IS NOT NULL AND worker_id = :id) AS leases
 FROM workers
-WHERE workers.id = $1;
+WHERE workers.id = :id;
 
 -- name: delete_workers
--- Workers not seen since $1. Those with a directive are kept until $2, because they may come back.
+-- Workers not seen since :seen_before. Those with a directive are kept until
+-- :directed_seen_before, because they may come back.
 DELETE FROM workers
-WHERE last_seen_at < $1 AND (directive = 'run' OR last_seen_at < $2)
+WHERE last_seen_at < :seen_before AND (directive = 'run' OR last_seen_at < :directed_seen_before)
 RETURNING id;
 
 -- name: record_polls
 INSERT INTO poll_history (queue, job_type, last_polled_at)
-SELECT input.queue, input.job_type, $3
-FROM unnest($1::text[], $2::text[]) AS input (queue, job_type)
+SELECT input.queue, input.job_type, :now
+FROM unnest(:queues::text[], :job_types::text[]) AS input (queue, job_type)
 ORDER BY input.queue, input.job_type
 ON CONFLICT (queue, job_type) DO UPDATE
 SET last_polled_at = greatest(poll_history.last_polled_at, excluded.last_polled_at);
@@ -61,8 +62,8 @@ SET last_polled_at = greatest(poll_history.last_polled_at, excluded.last_polled_
 -- The last poll of this queue that accepts jobs of this type.
 SELECT max(last_polled_at)
 FROM poll_history
-WHERE queue = $1 AND job_type IN ('', $2);
+WHERE queue = :queue AND job_type IN ('', :job_type);
 
 -- name: delete_poll_history
 DELETE FROM poll_history
-WHERE last_polled_at < $1;
+WHERE last_polled_at < :before;

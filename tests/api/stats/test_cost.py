@@ -18,13 +18,14 @@ def buffers(db: TestDatabase, statement: str, *args: object) -> int:
 
 def cost(db: TestDatabase, lanes: list[int]) -> dict[str, int]:
     now = datetime.now(UTC)
-    spans = [now - timedelta(minutes=minutes) for minutes in (1, 5, 60)]
+    since_1, since_5, since_60 = (now - timedelta(minutes=minutes) for minutes in (1, 5, 60))
+    rates = SQL.rates(lanes=lanes, since_1=since_1, since_5=since_5, since_60=since_60)
     return {
-        "counts": buffers(db, SQL.counts.sql, lanes),
-        "oldest_ready": buffers(db, SQL.oldest_ready.sql, lanes),
-        "rates": buffers(db, SQL.rates.sql, lanes, *spans),
-        "times": buffers(db, SQL.durations.sql, lanes, spans[2]),
-        "workers_seen": buffers(db, SQL.workers_seen.sql, spans[2]),
+        "counts": buffers(db, *SQL.counts(lanes=lanes)),
+        "oldest_ready": buffers(db, *SQL.oldest_ready(lanes=lanes)),
+        "rates": buffers(db, *rates),
+        "times": buffers(db, *SQL.durations(lanes=lanes, since=since_60)),
+        "workers_seen": buffers(db, *SQL.workers_seen(since=since_60)),
     }
 
 
