@@ -5,6 +5,7 @@ Any content type is accepted.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -18,12 +19,13 @@ from app.http.complete_request import CompleteRequest, resolver
 from app.http.headers import get_header
 from app.http.read_only import EditedBody
 from app.http.schema_types import EmptyObject
+from app.http.split_body import SplitBodyDecoder
 from app.settings import Settings
 
 T = TypeVar("T")
 # Larger bodies are checked in a thread. To check 3 MB of small values took more than a second,
-# during which no other request was served.
-LARGE_BODY_BYTES = 256 * 1024
+# during which no other request was served; to check 64 kB takes at most 4 ms.
+LARGE_BODY_BYTES = 64 * 1024
 Limit = Literal["max_body_bytes", "max_batch_bytes"]
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -31,7 +33,9 @@ encode = msgspec.json.Encoder(decimal_format="number").encode
 
 def body(kind: type[T], *, limit: Limit = "max_body_bytes", allow_nul: bool = False, null_hint: str = "") -> Any:
     """A dependency: the body as `kind`. An empty body is `{}` if `kind` has no required field."""
-    return _body(BodyDecoder(kind, null_hint=null_hint).decode, _default_of(kind), limit, allow_nul=allow_nul)
+    decode = BodyDecoder(kind, null_hint=null_hint).decode
+    split_decoder = SplitBodyDecoder(kind) if limit == "max_batch_bytes" else None
+    return _body(decode, _default_of(kind), limit, allow_nul=allow_nul, split_decoder=split_decoder)
 
 
 def edited_body(
@@ -55,10 +59,22 @@ def edited_body(
     return _body(decode, None, "max_body_bytes", allow_nul=False)
 
 
-def _body(decode: Callable[[bytes], T], empty: T | None, limit: Limit, *, allow_nul: bool) -> Any:
+def _body(
+    decode: Callable[[bytes], T],
+    empty: T | None,
+    limit: Limit,
+    *,
+    allow_nul: bool,
+    split_decoder: SplitBodyDecoder[T] | None = None,
+) -> Any:
     def decode_checked(data: bytes, settings: Settings) -> T:
         max_values = strict_json.MAX_VALUES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
-        strict_json.check(strict_json.decode_utf8(data), max_values=max_values, allow_nul=allow_nul)
+        check = partial(strict_json.check, max_values=max_values, allow_nul=allow_nul)
+        if split_decoder is not None and len(data) > LARGE_BODY_BYTES:
+            split_body = split_decoder.decode(data, check)
+            if split_body is not None:
+                return split_body
+        check(strict_json.decode_utf8(data))
         return decode(data)
 
     def default() -> T:
