@@ -7,7 +7,7 @@ a parent is unknown        -> rejected, and so are the jobs of the call that dep
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 from uuid import UUID
@@ -22,8 +22,7 @@ from app.slices import in_slices
 
 WAITING_REASON = "waiting_for_jobs"
 # Pairs of parent and child per statement: the driver encodes them in a few milliseconds.
-MAX_PAIRS = 5000
-CHUNK_BYTES = 2 * 1024 * 1024
+MAX_PAIRS = 2000
 
 
 async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], kept_at: datetime) -> list[JobDraft]:
@@ -111,19 +110,6 @@ async def insert_dependents(db: Executor, drafts: Sequence[JobDraft]) -> None:
         pairs = ((parent, child) for parent in parents for child in children[parent])
         while chunk := list(islice(pairs, MAX_PAIRS)):
             await store.add_dependents(db, lane, [parent for parent, _ in chunk], [child for _, child in chunk])
-
-
-def chunks(rows: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
-    """Splits rows into bounded statements, because the driver encodes a statement in one go.
-
-    A job may have a thousand parents, and its row contains them twice.
-    """
-    if not any(row.depends_on for row in rows):
-        yield rows
-        return
-    step = max(1, CHUNK_BYTES // max(2 * len(row.depends_on or "") for row in rows))
-    for start in range(0, len(rows), step):
-        yield rows[start : start + step]
 
 
 async def _lock_parents(db: Executor, ids: set[UUID], kept_at: datetime) -> tuple[set[UUID], dict[UUID, str]]:

@@ -31,14 +31,14 @@ from app.errors import (
 )
 from app.http.authorization import Access
 from app.http.body_decoder import BodyDecoder
-from app.http.request_body import LARGE_BODY_BYTES
 from app.http.schema_types import UNSET, Raw, value_or
+from app.http.split_body import CHUNK_BYTES
 from app.job_types.cache import JobTypeCache
 from app.jobs.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
 from app.jobs.store import to_array_text
 from app.queues.cache import Queue, QueueCache
 from app.queues.creator import FindQueue
-from app.slices import in_slices
+from app.slices import by_size, in_slices, map_in_slices
 
 _batch_job = BodyDecoder(BatchJob)
 _batch_jobs = msgspec.json.Decoder(list[BatchJob])
@@ -105,7 +105,7 @@ class JobParser:
 
         Assigns all ids before any parents, because a job may depend on a later one.
         """
-        drafts = self._build_drafts(self._place_jobs(jobs, find), trace)
+        drafts = await self._build_drafts(self._place_jobs(jobs, find), trace)
         if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
             return drafts
         refs = await _map_refs(jobs, drafts, atomic=atomic)
@@ -136,14 +136,15 @@ class JobParser:
             placed.append((index, job, queue, lane if job.group is UNSET else defaults.choose_lane(queue, job.group)))
         return placed
 
-    def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
+    async def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
         """Reads the clock once, and the admission rule once for each lane and group."""
         now, needs_admission = _fixed_clock(self._infra.now()), cache(self._queues.needs_admission)
         ids = iter(self._infra.job_ids.generate_many([job[3] for job in placed if isinstance(job, tuple)]))
-        return [
-            self._build_draft(job, next(ids), now, trace, needs_admission) if isinstance(job, tuple) else job
-            for job in placed
-        ]
+
+        def build(job: PlacedJob | Problem) -> JobDraft | Problem:
+            return self._build_draft(job, next(ids), now, trace, needs_admission) if isinstance(job, tuple) else job
+
+        return await map_in_slices(build, placed)
 
     def draft(self, job: JobCreate, find: FindQueue, trace: Trace) -> JobDraft:
         """The draft of a single job. Its parents are ids, because refs exist only in a batch."""
@@ -213,8 +214,7 @@ def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
 
     If a job is invalid, decodes them one by one to find out which.
     """
-    step = max(1, LARGE_BODY_BYTES * len(jobs) // max(LARGE_BODY_BYTES, len(b"".join(jobs))))
-    chunks = (jobs[start : start + step] for start in range(0, len(jobs), step))
+    chunks = by_size(jobs, len, CHUNK_BYTES)
     try:
         return [job for chunk in chunks for job in _batch_jobs.decode(b"[%b]" % b",".join(chunk))]
     except msgspec.ValidationError:

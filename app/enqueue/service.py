@@ -184,7 +184,7 @@ class EnqueueService:
 
     async def _parse(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
         """Checks a large batch in a thread, so that the event loop can serve other requests."""
-        if sum(len(bytes(job)) for job in batch.jobs) > LARGE_BODY_BYTES:
+        if sum(map(len, batch.jobs)) > LARGE_BODY_BYTES:
             return await asyncio.to_thread(self._parser.read, batch)
         return self._parser.read(batch)
 
@@ -250,14 +250,14 @@ class EnqueueService:
         return [results.result_of(item) for item in items]
 
     async def _insert_in_one_statement(self, drafts: Sequence[JobDraft]) -> bool:
-        """False if the jobs have several lanes.
+        """False if the jobs have several lanes, or are too large for one statement.
 
         The rows are in the order of their ids, as they were generated.
         """
-        lanes = {draft.lane for draft in drafts}
-        if len(lanes) != 1:
+        lanes, rows = {draft.lane for draft in drafts}, [draft.row for draft in drafts]
+        if len(lanes) != 1 or not store.fit_into_statement(rows):
             return False
-        await self._insert_batcher.add(lanes.pop(), [draft.row for draft in drafts])
+        await self._insert_batcher.add(lanes.pop(), rows)
         return True
 
     async def _insert_rows(self, lane: int, rows: Sequence[NewJob]) -> None:
@@ -326,8 +326,7 @@ class EnqueueService:
         await uniqueness.replace(db, drafts, self._queues, now)
         await self._creator.store(db, [draft.queue for draft in drafts if draft.accepted])
         for lane, rows in group_by_lane(new_rows(drafts), _id_of).items():
-            for chunk in parents.chunks(rows):
-                await store.enqueue(db, lane, chunk)
+            await store.enqueue_all(db, lane, rows)
         await parents.insert_dependents(db, drafts)
         await uniqueness.assign_keys(db, drafts, now)
         for lane, lane_drafts in group_by_lane(to_cancel, lambda draft: draft.row.id).items():
