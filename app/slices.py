@@ -1,5 +1,8 @@
-"""Long work in parts: on the event loop, which serves other requests between them, or in C
-functions, during which no other thread runs."""
+"""Long work in slices: the event loop serves other requests between them.
+
+A thread would not help. uvloop acquires the GIL for each event, and would wait for the thread each
+time.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -9,31 +12,35 @@ from typing import TypeVar
 R = TypeVar("R")
 T = TypeVar("T")
 
-SLICE_SECONDS = 0.001
-SLICE_ITEMS = 100  # rows or jobs: each takes up to 10 µs
+SLICE_SECONDS = 0.0005
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
     """Yields the items to a loop with a short body.
 
-    After each SLICE_SECONDS the event loop serves other requests first."""
-    started = perf_counter()
+    After each SLICE_SECONDS, and after the last of several slices, the event loop serves other
+    requests first."""
+    started, has_paused = perf_counter(), False
     for item in items:
         yield item
         if perf_counter() - started > SLICE_SECONDS:
             await asyncio.sleep(0)
-            started = perf_counter()
-
-
-async def map_in_slices(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Calls the function for each item.
-
-    The event loop serves other requests after each SLICE_ITEMS. For fewer items this costs nothing,
-    but `in_slices` costs 0.2 µs an item."""
-    results = [*map(function, items[:SLICE_ITEMS])]
-    for start in range(SLICE_ITEMS, len(items), SLICE_ITEMS):
+            started, has_paused = perf_counter(), True
+    if has_paused:
         await asyncio.sleep(0)
-        results += map(function, items[start : start + SLICE_ITEMS])
+
+
+async def map_in_slices(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Calls the function for each item. Costs 0.1 µs an item; `in_slices` costs 0.3 µs."""
+    results: list[R] = []
+    started, has_paused = perf_counter(), False
+    for item in items:
+        results.append(function(item))
+        if perf_counter() - started > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            started, has_paused = perf_counter(), True
+    if has_paused:
+        await asyncio.sleep(0)
     return results
 
 

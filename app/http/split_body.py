@@ -1,22 +1,24 @@
 """Large bodies, whose list of jobs, settlements or leases is checked and decoded chunk by chunk.
 
-No other thread runs while a C function scans JSON, and so neither does the event loop: decoding 8 MB
-in one call takes up to 30 ms. Therefore no call gets more than about CHUNK_BYTES.
+The event loop serves other requests between two chunks. Decoding 8 MB in one call takes up to
+30 ms, during which no other request is served, not even if a thread calls the decoder: it keeps the
+GIL.
 
 Only the check decides what is valid. If the object around the list is valid, and each chunk is a
 valid list, then so is the body, wherever it was cut.
 """
 
+import asyncio
 import re
-from collections.abc import Callable
-from functools import cache
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from app.errors import Problem
 from app.http.strict_json import MAX_DEPTH, decode_utf8
+from app.slices import in_slices
 
 T = TypeVar("T")
 
@@ -36,32 +38,38 @@ class SplitBody(NamedTuple):
     chunks: list[bytes]
 
 
-def split_list(data: bytes, name: str) -> SplitBody | None:
-    """Takes the list `name` out of the body.
+async def split_list(data: bytes | bytearray, head_pattern: re.Pattern[bytes]) -> SplitBody | None:
+    """Takes the list after the head out of the body.
 
     None if the body is not valid, or unusual: other members before the list are long.
     """
-    head = _head_before(name).match(data, 0, CHUNK_BYTES)
+    head = head_pattern.match(data, 0, CHUNK_BYTES)
     if head is None:
         return None
     chunks: list[bytes] = []
     start = head.end()
-    while end := _end_of_chunk(data, start):
-        chunks.append(data[start:end].strip(_WHITESPACE))  # as an encoder writes a list
-        if data[end : end + 1] == b"]":
-            return SplitBody(data[: head.end()] + data[end:], chunks)
-        if data[end : end + 1] != b",":
-            return None
+    async for end in in_slices(_chunk_ends(data, start)):
+        chunks.append(bytes(data[start:end]).strip(_WHITESPACE))  # as an encoder writes a list
         start = end + 1
-    return None
+    is_complete = data[start - 1 : start] == b"]"
+    return SplitBody(bytes(data[: head.end()] + data[start - 1 :]), chunks) if is_complete else None
 
 
-def _end_of_chunk(data: bytes, start: int) -> int | None:
+def _chunk_ends(data: bytes | bytearray, start: int) -> Iterator[int]:
+    """The positions of the commas between two chunks, and of the character after the last one."""
+    while end := _end_of_chunk(data, start):
+        yield end
+        if data[end : end + 1] != b",":
+            return
+        start = end + 1
+
+
+def _end_of_chunk(data: bytes | bytearray, start: int) -> int | None:
     """Where an item of the list ends, about CHUNK_BYTES after `start`."""
     return _guess_end(data, start) or _find_end(data, start)
 
 
-def _guess_end(data: bytes, start: int) -> int | None:
+def _guess_end(data: bytes | bytearray, start: int) -> int | None:
     """Where an object ends and another begins.
 
     The bytes before it are a list if these two are items, and not, for example, parts of a payload.
@@ -71,16 +79,16 @@ def _guess_end(data: bytes, start: int) -> int | None:
     if guess is None:
         return None
     try:
-        _raw_list.decode(b"[%b]" % data[start : guess.end()])
+        _raw_list.decode(b"[%b]" % bytes(data[start : guess.end()]))
     except msgspec.DecodeError:
         return None
     return guess.end()
 
 
-def _find_end(data: bytes, start: int) -> int | None:
+def _find_end(data: bytes | bytearray, start: int) -> int | None:
     """Matches item by item."""
     position = start
-    while item := _item().match(data, position, position + MAX_ITEM_BYTES):
+    while item := _item.match(data, position, position + MAX_ITEM_BYTES):
         position = item.end()
         if position - start >= CHUNK_BYTES or data[position : position + 1] != b",":
             return position
@@ -93,23 +101,36 @@ class SplitBodyDecoder(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self._name, item = _list_field(kind)
+        self._head = _head_before(self._name)
         self._outside = msgspec.json.Decoder(kind)
         self._items = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
 
-    def decode(self, data: bytes, check: Callable[[str], None]) -> T | None:
+    async def decode(self, data: bytes | bytearray, check: Callable[[str], None]) -> T | None:
         """None if the body is unusual or invalid. Then the caller decodes it as a whole."""
-        split = split_list(data, self._name)
+        split = await split_list(data, self._head)
         if split is None:
             return None
+        items: list[Any] = []
         try:
             check(decode_utf8(split.outside))
-            for chunk in split.chunks:
-                check(decode_utf8(b"[[%b]]" % chunk))  # nested as deep as in the body
             body = self._outside.decode(split.outside)
-            items = [item for chunk in split.chunks for item in self._items.decode(b"[%b]" % chunk)]
+            async for chunk in in_slices(split.chunks):
+                await _check_chunk(chunk, check)
+                items += self._items.decode(b"[%b]" % chunk)
         except (Problem, msgspec.DecodeError):
             return None
         return msgspec.structs.replace(body, **{self._name: items})  # type: ignore[type-var]
+
+
+async def _check_chunk(chunk: bytes, check: Callable[[str], None]) -> None:
+    """Checks a chunk as a list that is nested as deep as it is in the body.
+
+    Checks a single large item in a thread: it may take 20 ms.
+    """
+    if len(chunk) > 4 * CHUNK_BYTES:
+        await asyncio.to_thread(lambda: check(decode_utf8(b"[[%b]]" % chunk)))
+    else:
+        check(decode_utf8(b"[[%b]]" % chunk))
 
 
 def _list_field(kind: type) -> tuple[str, type]:
@@ -124,22 +145,19 @@ def _list_field(kind: type) -> tuple[str, type]:
     raise TypeError(f"{kind} has no list of models")
 
 
-@cache
+def _item_pattern(depth: int) -> bytes:
+    """Matches text up to the next comma or closing bracket that is not inside a string or brackets."""
+    inside = b""
+    for _ in range(depth):
+        inside = rb'(?:[^"\[\]{}]++|%b|[\[{]%b[\]}])*+' % (_STRING, inside)
+    return rb'(?:[^"\[\]{},]++|%b|[\[{]%b[\]}])++' % (_STRING, inside)
+
+
+_item = re.compile(_item_pattern(MAX_DEPTH), re.DOTALL)
+
+
 def _head_before(name: str) -> re.Pattern[bytes]:
     """Matches the start of an object up to the items of its list `name`."""
     quoted = b'"%b"' % name.encode()
-    member = rb"\s*+(?!%b)%b\s*+:%b," % (quoted, _STRING, _item_pattern())
+    member = rb"\s*+(?!%b)%b\s*+:%b," % (quoted, _STRING, _item_pattern(1))
     return re.compile(rb"\s*+\{(?:%b)*+\s*+%b\s*+:\s*+\[" % (member, quoted), re.DOTALL)
-
-
-@cache
-def _item() -> re.Pattern[bytes]:
-    return re.compile(_item_pattern(), re.DOTALL)
-
-
-def _item_pattern() -> bytes:
-    """Matches text up to the next comma or closing bracket that is not inside a string or brackets."""
-    inside = b""
-    for _ in range(MAX_DEPTH):
-        inside = rb'(?:[^"\[\]{}]++|%b|[\[{]%b[\]}])*+' % (_STRING, inside)
-    return rb'(?:[^"\[\]{},]++|%b|[\[{]%b[\]}])++' % (_STRING, inside)

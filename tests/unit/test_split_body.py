@@ -1,5 +1,6 @@
 """Large bodies that are decoded chunk by chunk: as if they were decoded as a whole."""
 
+import asyncio
 import json
 from functools import partial
 
@@ -23,7 +24,7 @@ def decode(text: str, chunk_bytes: int) -> list[object] | None:
     """The decoded jobs, with chunks of this size; None if the body is not decoded in chunks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split_body, "CHUNK_BYTES", chunk_bytes)
-        batch = decoder.decode(text.encode(), check)
+        batch = asyncio.run(decoder.decode(text.encode(), check))
     return None if batch is None else [json.loads(bytes(job)) for job in batch.jobs]
 
 
@@ -70,20 +71,20 @@ def test_nesting_is_limited_as_in_the_whole_body(depth: int) -> None:
 def test_no_chunk_is_much_larger_than_the_limit() -> None:
     """Payloads that contain lists of objects, as the jobs themselves are."""
     jobs = [{"job_type": "test", "payload": [{"n": n}, {"n": n}] * 20, "tags": []} for n in range(2000)]
-    split = split_body.split_list(json.dumps({"jobs": jobs}).encode(), "jobs")
+    split = asyncio.run(split_body.split_list(json.dumps({"jobs": jobs}).encode(), decoder._head))
     assert split is not None
     assert max(map(len, split.chunks)) < 2 * split_body.CHUNK_BYTES
 
 
 def test_members_before_the_list_may_be_lists() -> None:
     data = json.dumps({"queues": ["a", "settle"], "settle": [], "max_jobs": 3}).replace("[]", "[ ]").encode()
-    assert SplitBodyDecoder(ClaimJobs).decode(data, check) == msgspec.json.decode(data, type=ClaimJobs)
+    assert asyncio.run(SplitBodyDecoder(ClaimJobs).decode(data, check)) == msgspec.json.decode(data, type=ClaimJobs)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(SettleJobs, "items"), (ClaimJobs, "settle"), (Heartbeat, "leases")])
 def test_items_of_each_batch_are_decoded(kind: type, name: str) -> None:
-    item = {"job_id": "01234567-89ab-7def-8123-0123456789ab", "lease_token": "t"}
+    item: dict[str, object] = {"job_id": "01234567-89ab-7def-8123-0123456789ab", "lease_token": "t"}
     item |= {} if kind is Heartbeat else {"outcome": "complete", "result": [{"a": 1}, {"b": 2}]}
     others = {} if kind is SettleJobs else {"worker_id": "w"}
     data = json.dumps({**others, name: [item] * 500}).encode()
-    assert SplitBodyDecoder(kind).decode(data, check) == msgspec.json.decode(data, type=kind)
+    assert asyncio.run(SplitBodyDecoder(kind).decode(data, check)) == msgspec.json.decode(data, type=kind)
