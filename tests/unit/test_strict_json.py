@@ -1,6 +1,7 @@
 """Strict JSON: which texts are accepted, and which are rejected, with pointer and status."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -116,6 +117,14 @@ def test_payload_has_its_own_value_limit_in_a_large_body() -> None:
 def test_commas_and_brackets_in_strings_are_not_counted() -> None:
     strict_json.check(json.dumps("[,{" * strict_json.MAX_VALUES))
     strict_json.check_value_count(json.dumps("[,{" * strict_json.MAX_VALUES).encode(), "/payload")
+
+
+@given(values, st.booleans(), st.integers(1, 20))
+def test_strings_are_removed_wherever_a_window_ends(value: object, ascii_only: bool, window: int) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strict_json, "_WINDOW", window)
+        assert strict_json._outside_strings(text) == re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
 
 
 # The hostile corpus, and numbers and escapes with unusual spelling or at a limit, in any
