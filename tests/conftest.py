@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from app import log
 from app.broker import Broker, build_broker
@@ -32,8 +32,11 @@ log.configure("error")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hypothesis uses the same examples in each run and on any machine: no clock, no record of earlier
-# runs. `--hypothesis-profile default` tries other examples.
-settings.register_profile("longshore", derandomize=True, deadline=None, database=None)
+# runs; and on a busy machine examples may be slow to generate. `--hypothesis-profile default` tries
+# other examples.
+settings.register_profile(
+    "longshore", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("longshore")
 
 

@@ -33,6 +33,7 @@ from app.http.authorization import Access
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.http.request_body import check_user_data
 from app.http.schema_types import UNSET, Raw, UnsetType, unset_if_none, value_or
+from app.jobs import bulk_insert
 from app.jobs import store as jobs
 from app.jobs.bulk_filter import bulk_filter
 from app.jobs.reader import JobReader
@@ -308,7 +309,7 @@ class DeadLetterService:
             ]
             await self._creator.store(transaction, [queue] if new_jobs else [])
             for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
-                await jobs.enqueue_all(transaction, new_lane, rows)
+                await bulk_insert.enqueue_all(transaction, new_lane, rows)
         if queue.is_draft:
             await self._queues.refresh()
         for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():

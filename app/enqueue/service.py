@@ -29,7 +29,7 @@ from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull
 from app.events import EventBus
 from app.http.authorization import Access
 from app.http.schema_types import value_or
-from app.jobs import store
+from app.jobs import bulk_insert, store
 from app.jobs.rows import NewJob
 from app.jobs.schemas import BatchAnswer, BatchJob, Job, JobCreate, UnreadBatch
 from app.locks import store as keys
@@ -254,7 +254,7 @@ class EnqueueService:
         The rows are in the order of their ids, as they were generated.
         """
         lanes, rows = {draft.lane for draft in drafts}, [draft.row for draft in drafts]
-        if len(lanes) != 1 or not store.fit_into_statement(rows):
+        if len(lanes) != 1 or not bulk_insert.fit_into_statement(rows):
             return False
         await self._insert_batcher.add(lanes.pop(), rows)
         return True
@@ -326,7 +326,7 @@ class EnqueueService:
         await uniqueness.replace(db, drafts, self._queues, now)
         await self._creator.store(db, [draft.queue for draft in drafts if draft.accepted])
         for lane, rows in group_by_lane(new_rows(drafts), _id_of).items():
-            await store.enqueue_all(db, lane, rows)
+            await bulk_insert.enqueue_all(db, lane, rows)
         await parents.insert_dependents(db, drafts)
         await uniqueness.assign_keys(db, drafts, now)
         for lane, lane_drafts in group_by_lane(to_cancel, lambda draft: draft.row.id).items():

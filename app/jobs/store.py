@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import chain
-from operator import attrgetter
 from uuid import UUID
 
 from asyncpg import Record
@@ -13,15 +11,10 @@ from app.db.pool import Database, Executor, to_columns
 from app.db.queries import load_queries
 from app.events import MovedJobRow
 from app.jobs.rows import JobRow, NewJob
-from app.slices import by_size
 
 SQL = load_queries(__file__)
 
 
-# The driver encodes a statement in one go: 2 ms for each megabyte, during which no other request is
-# served.
-MAX_STATEMENT_BYTES = 512 * 1024
-_payload_of, _metadata_of = attrgetter("payload"), attrgetter("metadata")
 _COLLAPSIBLE_COLUMNS = [
     NewJob._fields.index(name) for name in ("state", "run_at", "priority", "max_attempts", "job_type")
 ]
@@ -32,24 +25,6 @@ async def enqueue(db: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
     for index in _COLLAPSIBLE_COLUMNS:
         columns[index] = _collapse(columns[index])
     await db.rows(SQL.enqueue.sql, lane, *columns)
-
-
-async def enqueue_all(transaction: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
-    """Inserts jobs of any size: several statements, which the transaction makes atomic."""
-    for statement_jobs in by_size(jobs, _size, MAX_STATEMENT_BYTES):
-        await enqueue(transaction, lane, statement_jobs)
-
-
-def fit_into_statement(jobs: Sequence[NewJob]) -> bool:
-    """Whether jobs without parents fit. Takes 0.1 µs a job; `_size` takes twice as long."""
-    texts = chain(map(_payload_of, jobs), filter(None, map(_metadata_of, jobs)))
-    return sum(map(len, texts)) <= MAX_STATEMENT_BYTES
-
-
-def _size(job: NewJob) -> int:
-    """The size of the large columns. A job may have a thousand parents, and its row contains them
-    twice."""
-    return len(job.payload) + len(job.metadata or "") + 2 * len(job.depends_on or "")
 
 
 def _collapse(column: Sequence[object] | None) -> Sequence[object] | None:
