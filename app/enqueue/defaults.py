@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from uuid import UUID
 
 import msgspec
@@ -13,10 +14,11 @@ from app.http.schema_types import UNSET, Raw, UnsetType, to_json_text, unset_if_
 from app.job_types.cache import JobType
 from app.job_types.schemas import JobTypeConfig
 from app.jobs.rows import NewJob, metadata_of, public_state, tags_of
-from app.jobs.schemas import Job, JobCreate
+from app.jobs.schemas import Job, JobCreate, UnreadBatch
 from app.queues.cache import Queue
 from app.queues.schemas import RetryPolicy
 from app.settings import Settings
+from app.slices import in_slices
 
 Trace = Mapping[str, str]
 Now = Callable[[], datetime]  # a function, because few jobs need the time
@@ -138,7 +140,18 @@ def to_response(job: NewJob, queue: str) -> Job:
     )
 
 
-def body_fingerprint(body: object) -> UUID:
+async def body_fingerprint(body: JobCreate | UnreadBatch) -> UUID:
     """Equal for bodies with the same meaning: a client that retries may reorder the keys."""
-    value = msgspec.json.decode(msgspec.json.encode(body))
-    return digest(msgspec.json.encode(value, order="sorted").decode())
+    if isinstance(body, JobCreate):
+        return digest(_sorted_json(body).decode())
+    hashed = blake2b(_sorted_json(msgspec.structs.replace(body, jobs=[])).removesuffix(b"]}"), digest_size=16)
+    separator = b""
+    async for job in in_slices(body.jobs):
+        hashed.update(separator + _sorted_json(job))
+        separator = b","
+    hashed.update(b"]}")
+    return UUID(bytes=hashed.digest())
+
+
+def _sorted_json(body: object) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(body)), order="sorted")

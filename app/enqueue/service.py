@@ -53,7 +53,7 @@ class RequestKey:
     name: str
     operation: str
     caller: str
-    body: object
+    body: JobCreate | UnreadBatch
 
     @property
     def digest(self) -> UUID:
@@ -296,7 +296,7 @@ class EnqueueService:
         self, db: Executor, key: RequestKey, expected: Sequence[EnqueueResult]
     ) -> list[str | None] | None:
         """None if the key is new; otherwise the results of the first call."""
-        fingerprint = defaults.body_fingerprint(key.body)
+        fingerprint = await defaults.body_fingerprint(key.body)
         expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
         kept_at = self._infra.retention_now()
         response = results.encode_results(expected)
