@@ -1,7 +1,7 @@
 """The rules for SQL text. Each rule takes a statement and returns its violation, or None."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 from tests.sql.statements import TABLES_WITH_LANES, Statement
 
@@ -57,6 +57,10 @@ _PARAMETERS_ONLY = r"make_interval\(\w+ => (?:\$\d+|:\w+)\)"
 _IN_LANE = r"\blane = (?:\$1(?!\d)|:lane\b)"
 
 
+def names_its_lane(statement: Statement) -> bool:
+    return re.search(_IN_LANE, statement.code) is not None
+
+
 def names_its_transition(statement: Statement) -> str | None:
     """A comment names each transition, so that `grep -- '->' app/*/*.sql` lists all of them."""
     if _MOVES.search(statement.code) and "->" not in statement.comment:
@@ -107,7 +111,7 @@ def stays_in_its_lane(statement: Statement) -> str | None:
         return None
     reads, bounds = len(_READS.findall(statement.code)), len(re.findall(_IN_LANE, statement.code))
     if reads > bounds:
-        return f"reads tables with lanes {reads} times, but has `lane = $1` {bounds} times"
+        return f"reads tables with lanes {reads} times, but has `lane = :lane` {bounds} times"
     filled = _FILLED.findall(statement.code)
     misplaced = [value for column, value in filled if column != "lane" or value not in ("$1", ":lane", "lane")]
     written = len(re.findall(rf"INSERT INTO (?:{_TABLE})\b", statement.code))
@@ -119,7 +123,7 @@ def stays_in_its_lane(statement: Statement) -> str | None:
 def locks_one_lane_in_id_order(statement: Statement) -> str | None:
     for locking in re.finditer(r"SELECT\b(?:(?!SELECT).)*?FOR UPDATE", statement.code, re.DOTALL):
         if _READS.search(locking[0]) and not re.search(_IN_LANE, locking[0]):
-            return "FOR UPDATE without `lane = $1`"
+            return "FOR UPDATE without `lane = :lane`"
         many = re.search(r"\bid = ANY\(|\bunnest\(", locking[0])
         if many and not re.search(r"ORDER BY (?:\w+\.)?id\s+FOR UPDATE", locking[0]):
             return "locks many rows without ORDER BY id"
@@ -146,8 +150,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def violations(statement: Statement) -> Iterator[str]:
-    for rule in RULES:
-        violation = rule(statement)
-        if violation is not None:
-            yield f"{rule.__name__}: {violation}"
+def violations(rule: Rule, statements: Iterable[Statement]) -> dict[str, str]:
+    """Returns the statements that break the rule, and how."""
+    found = {str(statement): rule(statement) for statement in statements}
+    return {name: violation for name, violation in found.items() if violation is not None}

@@ -4,17 +4,19 @@ The statistics are missing, or from empty tables, from before the claims, or fro
 The tables are large enough for any other scan to be expensive."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
 
 from app.db.pool import AutocommitConnection, Database
+from app.db.queries import compile_statement
 from app.leases.store import ClaimParams, LanePolicy, claim
 from app.metrics import Metrics
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, create_database
 from tests.sql.explain import Scan, explain
+from tests.sql.rules import names_its_lane
 from tests.sql.statements import ALL_STATEMENTS, TABLES_WITH_LANES, Statement, statement_named
 
 PARAMS = ClaimParams(
@@ -182,12 +184,14 @@ def db_with_statistics(statistics: str, postgres: str, loop: Loop) -> Iterator[D
     loop.run(db.close())
 
 
-def scans(loop: Loop, db: Database, statement: Statement, *, custom: bool) -> list[Scan]:
-    async def scans() -> list[Scan]:
-        async with db.connection() as connection:
-            return await explain(connection, statement, custom=custom)
-
-    return loop.run(scans())
+async def scans(db: Database, statements: Iterable[Statement], *, custom: bool) -> dict[str, list[Scan]]:
+    """Returns the scans of the tables with lanes, by statement."""
+    async with db.connection() as connection:
+        explained = {statement.name: await explain(connection, statement, custom=custom) for statement in statements}
+    return {
+        name: [scan for scan in scanned if scan.table.startswith(TABLES_WITH_LANES)]
+        for name, scanned in explained.items()
+    }
 
 
 _BY_ID = ("jobs_pkey", "dead_letters_pkey", "deduplication_keys_pkey", "finished_jobs_")
@@ -198,20 +202,47 @@ def parent_index(index: str) -> str:
     return re.sub(r"^finished_jobs_(default|\d+)_lane_id_idx$", "finished_jobs_id", index)
 
 
-@pytest.mark.parametrize("custom", [False, True], ids=["generic", "custom"])
-@pytest.mark.parametrize("name", INDEXES)
-def test_statement_uses_its_index(loop: Loop, db_with_statistics: Database, name: str, custom: bool) -> None:
-    scanned = [
-        scan
-        for scan in scans(loop, db_with_statistics, statement_named(name), custom=custom)
-        if scan.table.startswith(TABLES_WITH_LANES)
-    ]
-    assert {parent_index(scan.index) for scan in scanned} == INDEXES[name], scanned
+def mismatches(name: str, scanned: Sequence[Scan]) -> list[str]:
+    """Compares the plan of a statement with the indexes that the statement should use."""
+    faults = []
+    if {parent_index(scan.index) for scan in scanned} != INDEXES[name]:
+        faults.append(f"does not use exactly {INDEXES[name]}: {scanned}")
     by_id = [scan for scan in scanned if scan.index.startswith(_BY_ID)]
-    assert name in WHOLE_LANE or [scan for scan in by_id if not re.search(r"\b(id|digest) = ", scan.condition)] == [], (
-        "reads the whole lane"
-    )
-    assert {scan.kind for scan in scanned} <= {"Index Scan", "Index Only Scan"}
+    if name not in WHOLE_LANE and not all(re.search(r"\b(id|digest) = ", scan.condition) for scan in by_id):
+        faults.append(f"reads the whole lane: {by_id}")
+    if not {scan.kind for scan in scanned} <= {"Index Scan", "Index Only Scan"}:
+        faults.append(f"does not only scan indexes: {scanned}")
+    return faults
+
+
+@pytest.mark.parametrize("custom", [False, True], ids=["generic", "custom"])
+def test_statements_use_their_indexes(loop: Loop, db_with_statistics: Database, custom: bool) -> None:
+    found = loop.run(scans(db_with_statistics, map(statement_named, INDEXES), custom=custom))
+    assert found.keys() == INDEXES.keys()
+    assert {name: faults for name, scanned in found.items() if (faults := mismatches(name, scanned))} == {}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        Scan("Index Scan", "jobs", "jobs_ready", "(lane = 256)"),
+        Scan("Index Scan", "jobs", "jobs_pkey", "(lane = 256)"),
+        Scan("Seq Scan", "jobs", "", ""),
+        Scan("Bitmap Heap Scan", "jobs", "jobs_pkey", "((lane = 256) AND (id = $1))"),
+    ],
+    ids=["another index", "whole lane", "sequential scan", "bitmap scan"],
+)
+def test_changed_plan_is_a_mismatch(changed: Scan) -> None:
+    expected = Scan("Index Scan", "jobs", "jobs_pkey", "((lane = 256) AND (id = $1))")
+    assert mismatches("heartbeat", [expected]) == []
+    assert mismatches("heartbeat", [changed])
+    assert mismatches("heartbeat", [expected, changed])
+
+
+def test_statement_without_its_condition_is_a_mismatch(loop: Loop, db_with_statistics: Database) -> None:
+    query = compile_statement("waiting_facts", "SELECT priority FROM jobs WHERE lane = :lane", {})
+    found = loop.run(scans(db_with_statistics, [Statement("explain", query)], custom=False))
+    assert mismatches("waiting_facts", found["waiting_facts"])
 
 
 @pytest.mark.parametrize("limit", [1, 100])
@@ -235,5 +266,5 @@ def test_every_statement_with_a_lane_is_listed_with_its_index() -> None:
     # An upsert finds its row by the conflict target.
     written_only = {"acquire_idempotency_key", "lock_claim_key", "lock_unique_keys"}
     assert {
-        statement.name for statement in ALL_STATEMENTS if "lane = $1" in statement.code
+        statement.name for statement in ALL_STATEMENTS if names_its_lane(statement)
     } <= INDEXES.keys() | written_only

@@ -1,15 +1,16 @@
 """Postgres can prepare every statement, and its columns match the row type that it fills."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import asyncpg
-import pytest
 
+from app.db.primary import Connection
+from app.db.queries import compile_statement
 from tests.database import TestDatabase
 from tests.sql.statements import ALL_STATEMENTS, Statement
 
@@ -28,18 +29,25 @@ TYPES: Mapping[object, set[str]] = {
 }
 
 
-def result_columns(database: TestDatabase, text: str) -> dict[str, str]:
-    """Prepares a statement and returns its columns with their types."""
+async def all_mismatches(dsn: str, statements: Iterable[Statement]) -> dict[str, list[str]]:
+    """Prepares the statements and returns those that fail or do not match their row type."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        found = {str(statement): await prepare(connection, statement) for statement in statements}
+    finally:
+        await connection.close()
+    return {name: faults for name, faults in found.items() if faults}
 
-    async def prepare() -> dict[str, str]:
-        connection = await asyncpg.connect(database.dsn)
-        try:
-            statement = await connection.prepare(text)
-            return {column.name: column.type.name for column in statement.get_attributes()}
-        finally:
-            await connection.close()
 
-    return database.loop.run(prepare())
+async def prepare(connection: Connection, statement: Statement) -> list[str]:
+    try:
+        prepared = await connection.prepare(statement.text)
+    except asyncpg.PostgresError as error:
+        return [str(error)]
+    if statement.fills is None:
+        return []
+    columns = {column.name: column.type.name for column in prepared.get_attributes()}
+    return mismatches(columns, getattr(statement.store, statement.fills))
 
 
 def fields(row_type: Any) -> dict[str, object]:
@@ -69,11 +77,18 @@ def mismatches(columns: Mapping[str, str], row_type: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("statement", ALL_STATEMENTS, ids=str)
-def test_statement_can_be_prepared_and_matches_its_row_type(database: TestDatabase, statement: Statement) -> None:
-    columns = result_columns(database, statement.text)
-    if statement.fills is not None:
-        assert mismatches(columns, getattr(statement.store, statement.fills)) == []
+def test_statements_can_be_prepared_and_match_their_row_types(database: TestDatabase) -> None:
+    assert database.loop.run(all_mismatches(database.dsn, ALL_STATEMENTS)) == {}
+
+
+def test_statement_that_fails_or_does_not_match_its_row_type_is_found(database: TestDatabase) -> None:
+    texts = {
+        "fails": "SELECT nothing FROM queues",
+        "differs": "-- row: QueueRow\nSELECT id FROM queues",
+        "fits": "SELECT 1",
+    }
+    statements = [Statement("queues", compile_statement(name, text, {})) for name, text in texts.items()]
+    assert database.loop.run(all_mismatches(database.dsn, statements)).keys() == {"queues.fails", "queues.differs"}
 
 
 def test_every_splatted_row_type_is_compared_with_a_statement() -> None:
