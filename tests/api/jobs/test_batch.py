@@ -6,6 +6,7 @@ import pytest
 
 from tests.api_client import Api
 from tests.database import TestDatabase
+from tests.table import table
 
 BAD = {"job_type": "a b"}
 
@@ -117,7 +118,7 @@ def test_payload_above_the_limit_rejects_the_whole_batch(api: Api) -> None:
     assert api.claim()["jobs"] == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "pointer"),
     [
         ({"jobs": []}, "/jobs"),

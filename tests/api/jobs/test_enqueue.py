@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.api_client import Api
+from tests.table import table
 
 
 def test_enqueued_job_is_ready_and_returned_as_stored(api: Api) -> None:
@@ -89,7 +90,7 @@ def test_lease_seconds_of_the_job_is_the_default_of_its_claim(api: Api) -> None:
     assert api.claim_one()["lease_seconds"] == 7
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "pointer"),
     [
         ({"delay_second": 60}, "/delay_second"),

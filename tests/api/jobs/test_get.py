@@ -9,6 +9,7 @@ from app.jobs import reader
 from tests.api_client import Api, parse_time
 from tests.broker import RunningBroker, broker_process
 from tests.polls import Background
+from tests.table import table
 
 
 @pytest.mark.parametrize("job_id", [uuid1(), uuid4(), UUID(int=0), UUID(int=2**128 - 1)])
@@ -123,7 +124,7 @@ def test_waiting_for_a_result_returns_the_job_when_the_time_is_over(api: Api) ->
     assert api.job(job["id"], wait_seconds=0.05) == job
 
 
-@pytest.mark.parametrize("query", ["wait_seconds=-1", "wait_seconds=soon", "wait_seconds=nan", "wait_second=1"])
+@table("query", ["wait_seconds=-1", "wait_seconds=soon", "wait_seconds=nan", "wait_second=1"])
 def test_invalid_wait_seconds_is_rejected(api: Api, http: httpx.Client, query: str) -> None:
     job = api.enqueue()
     answer = http.get(f"/jobs/{job['id']}?{query}")

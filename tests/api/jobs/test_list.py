@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.api_client import Api, Json, parse_time
+from tests.table import table
 
 
 def ids(jobs: list[Json]) -> list[str]:
@@ -128,7 +129,7 @@ def test_page_has_a_hundred_jobs_by_default(api: Api) -> None:
     assert [len(page) for page in api.pages("/jobs", queue=api.queue)] == [100, 1]
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value"),
     [
         ("limit", 0),

@@ -16,9 +16,10 @@ from tests.api_client import Api
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase
+from tests.table import table
 
 
-@pytest.mark.parametrize(
+@table(
     "field",
     [
         {"max_jobs": 0},
@@ -36,7 +37,6 @@ from tests.database import Loop, TestDatabase
         {"worker_id": "a\nb"},
         {"max_job": 3},
     ],
-    ids=str,
 )
 def test_claim_out_of_bounds_is_rejected_with_a_pointer_and_claims_nothing(api: Api, field: dict[str, Any]) -> None:
     job = api.enqueue()
