@@ -7,9 +7,8 @@ them.
 import ast
 from pathlib import Path
 
-import pytest
-
 from tests.paths import ROOT
+from tests.table import table
 
 APP = ROOT / "app"
 # Modules and functions that can open a connection.
@@ -46,7 +45,7 @@ def called(path: Path) -> set[str]:
     return {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
 
 
-@pytest.mark.parametrize("path", sorted(APP.rglob("*.py")), ids=lambda path: str(path.relative_to(APP)))
+@table("path", sorted(APP.rglob("*.py")))
 def test_no_module_can_open_outbound_connections(path: Path) -> None:
     assert not imported(path) & CLIENT_MODULES
     assert not called(path) & CLIENT_FUNCTIONS
