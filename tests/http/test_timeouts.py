@@ -16,6 +16,7 @@ from tests.conftest import TEST_SETTINGS
 from tests.http.conftest import Connect, connections
 from tests.http.raw_connection import GET, check_error_response, chunk, chunked, post
 from tests.polls import metric_value
+from tests.table import every_case
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
@@ -32,20 +33,27 @@ INCOMPLETE = {
 }
 
 
-@pytest.mark.parametrize("name", INCOMPLETE)
-def test_incomplete_request_times_out_with_408(name: str, connect_short_timeout: Connect) -> None:
-    connection = connect_short_timeout()
-    connection.send(INCOMPLETE[name])
-    assert connection.error_response().status == 408
+def test_incomplete_request_times_out_with_408(connect_short_timeout: Connect) -> None:
+    """All requests wait for their timeout at the same time."""
+    incomplete = {name: connect_short_timeout() for name in INCOMPLETE}
+    for name, connection in incomplete.items():
+        connection.send(INCOMPLETE[name])
+    with every_case() as case:
+        for name, connection in incomplete.items():
+            with case(name):
+                assert connection.error_response().status == 408
 
 
-@pytest.mark.parametrize("name", ["half a head", "half a body", "half a chunk"])
-def test_incomplete_request_after_a_complete_one_times_out_with_408(name: str, connect_short_timeout: Connect) -> None:
-    connection = connect_short_timeout()
-    connection.send(GET + INCOMPLETE[name])
-    first, late = connection.responses()
-    assert (first.status, late.status) == (200, 408)
-    check_error_response(late)
+def test_incomplete_request_after_a_complete_one_times_out_with_408(connect_short_timeout: Connect) -> None:
+    incomplete = {name: connect_short_timeout() for name in ("half a head", "half a body", "half a chunk")}
+    for name, connection in incomplete.items():
+        connection.send(GET + INCOMPLETE[name])
+    with every_case() as case:
+        for name, connection in incomplete.items():
+            with case(name):
+                first, late = connection.responses()
+                assert (first.status, late.status) == (200, 408)
+                check_error_response(late)
 
 
 @pytest.mark.parametrize(
