@@ -90,7 +90,7 @@ def test_invalid_query_parameter_of_groups_is_rejected_with_a_pointer(api: Api, 
     assert problem["errors"][0]["pointer"] == f"/query/{next(iter(params))}"
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "masked"),
     [
         ("timeout after 30 s", "timeout after # s"),

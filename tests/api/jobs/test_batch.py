@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.api_client import Api
 from tests.database import TestDatabase
 from tests.table import table
@@ -30,7 +28,7 @@ def test_jobs_of_a_batch_are_claimed_in_its_order(api: Api) -> None:
     assert [job["id"] for job in api.claim(max_jobs=10)["jobs"]] == ids
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "values"),
     [
         ("priority", [7, 7, 7]),
@@ -43,7 +41,6 @@ def test_jobs_of_a_batch_are_claimed_in_its_order(api: Api) -> None:
         ("tags", [["x"], None, ["x"]]),
         ("metadata", [None, {"a": 1}, {"a": 1}]),
     ],
-    ids=str,
 )
 def test_each_job_of_a_batch_keeps_its_own_values(api: Api, field: str, values: list[Any]) -> None:
     """A value that all jobs share is sent to the database once."""

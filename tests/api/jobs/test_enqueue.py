@@ -4,7 +4,6 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-import pytest
 
 from tests.api_client import Api
 from tests.table import table
@@ -42,7 +41,7 @@ def test_job_ids_are_increasing_uuids_of_version_7(api: Api) -> None:
     assert {UUID(job_id).version for job_id in ids} == {7}
 
 
-@pytest.mark.parametrize("payload", [None, {}, [], "", 0, False, {"deep": [{"a": None}]}])
+@table("payload", [None, {}, [], "", 0, False, {"deep": [{"a": None}]}])
 def test_payload_may_be_any_json(api: Api, payload: Any) -> None:
     job = api.enqueue(payload=payload)
     assert job["payload"] == payload

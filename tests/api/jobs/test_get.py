@@ -12,7 +12,7 @@ from tests.polls import Background
 from tests.table import table
 
 
-@pytest.mark.parametrize("job_id", [uuid1(), uuid4(), UUID(int=0), UUID(int=2**128 - 1)])
+@table("job_id", [uuid1(), uuid4(), UUID(int=0), UUID(int=2**128 - 1)])
 def test_unknown_id_of_any_uuid_version_is_not_found(api: Api, job_id: UUID) -> None:
     for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/attempts", f"/jobs/{job_id}?wait_seconds=5"):
         assert api.get(path, status=404)["code"] == "not_found"

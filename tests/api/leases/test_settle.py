@@ -149,7 +149,7 @@ def test_settle_accepts_an_empty_list(api: Api) -> None:
     assert api.settle() == {"results": [], "settled": 0, "lost": 0}
 
 
-@pytest.mark.parametrize("verb", ["complete", "fail", "snooze", "release", "heartbeat"])
+@table("verb", ["complete", "fail", "snooze", "release", "heartbeat"])
 def test_settlement_of_an_unknown_job_is_not_found(api: Api, verb: str) -> None:
     body = {"lease_token": "x", **REQUIRED_FIELDS.get(verb, {})}
     for version in (1, 4, 7):

@@ -13,6 +13,7 @@ from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import Loop, TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 ReviveQueues = Callable[[], None]
 
@@ -41,9 +42,7 @@ def test_delete_returns_the_last_state_and_hides_the_queue(api: Api) -> None:
     assert not exists(api)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [("DELETE", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume"), ("GET", "/stats")]
-)
+@table(("method", "path"), [("DELETE", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume"), ("GET", "/stats")])
 def test_operations_on_a_deleted_queue_are_not_found(api: Api, method: str, path: str) -> None:
     api.configure()
     delete(api)

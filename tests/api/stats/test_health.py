@@ -3,18 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from app.queues.schemas import HealthLimits
 from app.stats.health import STALE_SECONDS, assess
 from tests.api_client import Api
 from tests.conftest import wait_until
 from tests.database import TestDatabase
+from tests.table import table
 
 HEALTHY: dict[str, Any] = {"depth": 0, "age": None, "dead": 0, "waiting_polls": 1}
 
 
-@pytest.mark.parametrize(
+@table(
     ("limits", "facts", "level"),
     [
         ({}, {"depth": 10**6, "dead": 10**6, "age": 10**6}, "ok"),
