@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api_client import Api, Json
-from tests.broker import broker_process, threaded_broker
+from tests.broker import RunningBroker, broker_process, threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.http.test_memory import Memory
@@ -16,11 +16,16 @@ KIB = 1024
 CAP = 20 * KIB
 
 
-@pytest.fixture
-def limited(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
+@pytest.fixture(scope="module")
+def limited_broker(dsn: str) -> Iterator[RunningBroker]:
     """A broker whose list pages end at 20 KiB."""
     with threaded_broker(TEST_SETTINGS.model_copy(update={"max_list_bytes": CAP}), dsn) as broker:
-        yield Api(broker.http, queue)
+        yield broker
+
+
+@pytest.fixture
+def limited(limited_broker: RunningBroker, db: TestDatabase, queue: str) -> Api:
+    return Api(limited_broker.http, queue)
 
 
 def schema(number: int) -> Json:

@@ -86,11 +86,9 @@ def test_repeated_put_returns_the_same_response(api: Api) -> None:
     assert api.configure(**FULL_CONFIG) == api.configure(**FULL_CONFIG)
 
 
-def test_put_creates_a_queue_even_if_enqueues_may_not(api: Api, dsn: str) -> None:
-    with threaded_broker(TEST_SETTINGS.model_copy(update={"create_queues": False}), dsn) as broker:
-        no_creation = Api(broker.http, api.queue)
-        no_creation.configure(max_waiting=5)
-        assert no_creation.enqueue()["queue"] == api.queue
+def test_put_creates_a_queue_even_if_enqueues_may_not(no_creation_api: Api) -> None:
+    no_creation_api.configure(max_waiting=5)
+    assert no_creation_api.enqueue()["queue"] == no_creation_api.queue
 
 
 def test_put_creates_no_queue_above_max_queues(api: Api, dsn: str, db: TestDatabase) -> None:

@@ -1,21 +1,10 @@
 """GET /queues, and the creation of queues by enqueue."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.api_client import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.polls import Background
-
-
-@pytest.fixture
-def no_creation_api(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
-    """A client of a broker with `create_queues` off."""
-    with threaded_broker(TEST_SETTINGS.model_copy(update={"create_queues": False}), dsn) as broker:
-        yield Api(broker.http, queue)
 
 
 def names(api: Api) -> list[str]:

@@ -22,7 +22,7 @@ FIELDS: Json = {
 }
 
 
-@pytest.fixture(params=[True, False], ids=["with NOTIFY", "by polling"])
+@pytest.fixture(scope="module", params=[True, False], ids=["with NOTIFY", "by polling"])
 def second_broker(request: pytest.FixtureRequest, dsn: str) -> Iterator[RunningBroker]:
     with threaded_broker(TEST_SETTINGS.model_copy(update={"notify": request.param}), dsn) as broker:
         yield broker
