@@ -22,6 +22,8 @@ from tests.contract.example_setup import SETUPS, example, with_real_ids
 from tests.contract.hostile_cases import BODIES, FIRST_AND_LAST, INSTANTS, NAMES, VALUES, Case, exact
 from tests.table import table
 
+pytestmark = pytest.mark.slow
+
 WRITING = [found for found in operations() if found.method in ("POST", "PATCH", "PUT")]
 WITH_BODY = [found for found in WRITING if found.request_schema is not None]
 PLACEHOLDER = "@here@"

@@ -56,6 +56,7 @@ def test_incomplete_request_after_a_complete_one_times_out_with_408(connect_shor
                 check_error_response(late)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start", [b"GET /livez HTTP/1.1\r\nX-Drop: ", chunked("/jobs") + b"fffff\r\n"], ids=["head", "body"]
 )
@@ -76,6 +77,7 @@ def drip_forever(sock: socket.socket) -> None:
         time.sleep(0.02)  # the behaviour under test; nothing waits for it
 
 
+@pytest.mark.slow
 def test_slow_body_that_makes_progress_is_accepted(
     short_timeout_broker: RunningBroker, connect_short_timeout: Connect, eventually: Eventually
 ) -> None:
@@ -92,6 +94,7 @@ def test_slow_body_that_makes_progress_is_accepted(
     assert connection.response().status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [10, -11], ids=["head in two pieces", "body after the head"])
 def test_request_in_two_packets_has_no_timeout_while_the_broker_responds(
     connect_short_timeout: Connect, split: int
@@ -113,6 +116,7 @@ def test_keep_alive_timeout_closes_the_connection_without_a_response(connect_sho
     assert [response.status for response in connection.responses()] == [200]
 
 
+@pytest.mark.slow
 def test_long_poll_outlasts_all_timeouts(short_timeout_broker: RunningBroker, connect_short_timeout: Connect) -> None:
     """A long poll lasts longer than any timeout."""
     connection = connect_short_timeout()
@@ -120,6 +124,7 @@ def test_long_poll_outlasts_all_timeouts(short_timeout_broker: RunningBroker, co
     assert [response.status for response in connection.responses()] == [200]
 
 
+@pytest.mark.slow
 def test_connections_of_slow_readers_are_reset(
     short_timeout_broker: RunningBroker, connect_short_timeout: Connect, eventually: Eventually, api: Api
 ) -> None:
@@ -134,6 +139,7 @@ def test_connections_of_slow_readers_are_reset(
     eventually(lambda: metric_value(short_timeout_broker.http, "connections") <= 1)
 
 
+@pytest.mark.slow
 def test_a_thousand_slow_clients_do_not_affect_others(dsn: str) -> None:
     with (
         threaded_broker(TEST_SETTINGS.model_copy(update={"header_seconds": 60.0}), dsn) as broker,

@@ -160,6 +160,7 @@ def documents(comma: str, colon: str) -> st.SearchStrategy[str]:
     return st.recursive(atoms, lambda inner: lists(inner) | objects(inner), max_leaves=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=2000)
 @given(documents(",", ":") | documents(", ", ": ") | documents(",", ": "))
 def test_fast_check_accepts_nothing_that_full_scan_rejects(text: str) -> None:

@@ -29,6 +29,7 @@ def invoke(*arguments: str, **settings: str) -> "subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
+@pytest.mark.slow
 def test_command_line_creates_lists_and_revokes_a_key_while_a_broker_runs(
     callers: Callers, key_db: TestDatabase, eventually: Callable[..., Any]
 ) -> None:
@@ -119,6 +120,7 @@ def data_dir() -> Iterator[Path]:
         yield Path(name, "data")
 
 
+@pytest.mark.slow
 def test_command_line_creates_keys_in_an_embedded_postgres_with_or_without_a_broker(data_dir: Path) -> None:
     settings = {"LONGSHORE_DATA_DIR": str(data_dir)}
     first = run("keys", "create", "--name", "admin", "--scope", "manage", **settings)

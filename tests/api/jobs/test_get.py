@@ -109,6 +109,7 @@ def test_waiting_for_a_result_ends_when_the_job_is_cancelled(api: Api, backgroun
     assert waiter.result()["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_waiting_for_a_result_ends_when_another_broker_completes_the_job(
     api: Api, broker: RunningBroker, dsn: str, background: Background
 ) -> None:

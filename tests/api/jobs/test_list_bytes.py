@@ -80,6 +80,7 @@ def key(item: Json) -> Any:
     return item.get("id") or item.get("name") or item["started_at"]
 
 
+@pytest.mark.slow
 def test_every_list_ends_a_page_at_the_byte_limit_and_continues_with_its_cursor(api: Api, limited: Api) -> None:
     wrong: dict[str, Any] = {}
     for name, (path, params) in fill(api).items():
@@ -118,6 +119,7 @@ def test_byte_limit_of_lists_is_published(api: Api, limited: Api) -> None:
     assert (api.get("/limits")["max_list_bytes"], limited.get("/limits")["max_list_bytes"]) == (8 * KIB * KIB, CAP)
 
 
+@pytest.mark.slow
 def test_listing_100_mb_of_jobs_takes_little_memory(dsn: str, db: TestDatabase, queue: str) -> None:
     """The list is six times as large as a page, and the broker reads one page from the database."""
     with broker_process(dsn, log_level="error") as (broker, process):

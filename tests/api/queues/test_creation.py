@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import httpx
+import pytest
 
 from app.broker import Broker
 from app.http.authorization import FULL_ACCESS
@@ -96,6 +97,7 @@ def test_batches_that_share_new_queues_all_succeed(api: Api, second_api: Api, ba
     assert len(names(api)) == 30
 
 
+@pytest.mark.slow
 def test_batches_that_name_new_queues_in_opposite_orders_do_not_deadlock(
     http: httpx.Client, second_broker: RunningBroker, background: Background
 ) -> None:
@@ -118,6 +120,7 @@ def jobs_of(queues: list[str]) -> Json:
     return {"jobs": [{"job_type": "test", "queue": queue} for queue in queues]}
 
 
+@pytest.mark.slow
 def test_concurrent_enqueues_into_one_new_queue_are_inserted_in_batches(
     broker_services: Broker, loop: Loop, db: TestDatabase, queue: str
 ) -> None:

@@ -47,6 +47,7 @@ def test_change_is_in_effect_on_this_broker_when_the_call_returns(broker: Runnin
     assert cached_queue(broker, api.queue) is None
 
 
+@pytest.mark.slow
 def test_change_takes_effect_on_other_brokers(api: Api, second_broker: RunningBroker) -> None:
     api.configure(max_running=3)
     wait_until(

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from app.queues.schemas import HealthLimits
 from app.stats.health import STALE_SECONDS, assess
 from tests.api_client import Api
@@ -63,6 +65,7 @@ def test_job_that_waits_for_admission_counts_toward_the_oldest_age(api: Api, db:
     assert api.stats()["verdict"] == "critical"
 
 
+@pytest.mark.slow
 def test_metrics_contain_the_verdict_of_queues_with_limits(
     api: Api, eventually: Callable[[Callable[[], Any]], Any]
 ) -> None:

@@ -145,6 +145,7 @@ def test_waiting_poll_returns_when_its_worker_gets_a_directive(
     assert len(other.result()["jobs"]) == 1
 
 
+@pytest.mark.slow
 def test_directive_reaches_a_worker_that_polls_another_broker(
     api: Api, w1: str, dsn: str, background: Background, eventually: Callable[..., Any]
 ) -> None:

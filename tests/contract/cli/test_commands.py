@@ -17,6 +17,8 @@ from tests.contract.cli.command import run
 from tests.contract.document import openapi
 from tests.database import Loop, TestDatabase, copy_database, in_database
 
+pytestmark = pytest.mark.slow
+
 SECRETS = {
     "DATABASE_URL": "postgresql://longshore:hunter2@db.example/longshore?sslpassword=hunter3",
     "LONGSHORE_LISTEN_URL": "postgresql://direct:hunter4@db.example/longshore",
