@@ -13,6 +13,7 @@ UV_READY := .tools/uv-$(UV_VERSION)
 UP := $(wildcard alembic/versions/*.up.sql)
 DOWN := $(wildcard alembic/versions/*.down.sql)
 REFERENCE := settings errors metrics
+FAST_TESTS := tests/unit tests/api tests/sql tests/contract tests/http
 OUTSIDE := $(shell grep -ls CONCURRENTLY $(UP) $(DOWN))
 # alembic/env.py sets the timeouts and opens the transaction. Down migrations must drop objects.
 # Small integer types are intended, because every byte is WAL.
@@ -29,7 +30,7 @@ export UV_CACHE_DIR := $(CURDIR)/.tools/uv-cache
 with_index = index="$${PIP_INDEX_URL:-$$($(PYTHON) -m pip config get global.index-url 2>/dev/null)}"; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
 
-.PHONY: help run test lint bench bench-cost bench-policies bench-flat bench-growth bench-profile properties model fuzz chaos chaos-full mutants failover patroni rolling image-check sbom fresh format lock openapi schema reference clean
+.PHONY: help run test test-fast lint bench bench-cost bench-policies bench-flat bench-growth bench-profile properties model fuzz chaos chaos-full mutants failover patroni rolling image-check sbom fresh format lock openapi schema reference clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +40,9 @@ run: $(READY) ## serve on 127.0.0.1:8080 with an embedded Postgres (or DATABASE_
 
 test: lint ## everything CI runs: lint, then pytest on a real Postgres
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-fast: $(READY) ## while editing: unit, api, sql, contract and http tests without the slow ones (ARGS="-k lease")
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" --durations 5 $(FAST_TESTS) $(ARGS)
 
 lint: $(READY) ## ruff, mypy, import-linter, bandit, squawk; check that generated files are up to date
 	$(BIN)/ruff check .

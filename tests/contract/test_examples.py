@@ -6,6 +6,7 @@ import pytest
 from tests.contract.conftest import ApiFor
 from tests.contract.document import operation, operations
 from tests.contract.example_setup import EXAMPLES, SETUPS, example, with_real_ids
+from tests.table import table
 
 NOT_READY = "get_readiness.503"  # needs a broker that is not ready: tests/contract/test_operator_endpoints.py
 
@@ -38,7 +39,7 @@ def test_example_request_returns_the_documented_response(name: str, api_for: Api
         assert set(expected["body"].splitlines()[:2]) <= set(response.text.splitlines())
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@table("name", SETUPS)
 def test_example_has_the_method_and_path_of_its_operation(name: str) -> None:
     sent, found = example(name)["request"], operation(name.split(".")[0])
     assert sent["method"] == found.method

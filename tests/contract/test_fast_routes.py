@@ -9,6 +9,7 @@ from tests.api_client import Api
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase, create_database
+from tests.table import table
 
 FAILING_TRIGGER = """
 CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -29,7 +30,7 @@ def failing_api(postgres: str, loop: Loop) -> Iterator[Api]:
     database.close()
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "status"),
     [
         ("/jobs/{job_id}/complete", 422),
@@ -52,13 +53,13 @@ def test_unusual_paths_get_the_same_error_on_fast_and_framework_routes(
         assert response.headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
+@table("method", ["GET", "PUT", "DELETE", "PATCH"])
 def test_other_methods_on_a_fast_route_are_rejected_with_405(http: httpx.Client, method: str) -> None:
     response = http.request(method, "/claim", json={})
     assert (response.status_code, response.json()["code"]) == (405, "method_not_allowed")
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "allowed"),
     [
         ("/jobs", "GET, HEAD, POST"),

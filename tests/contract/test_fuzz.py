@@ -26,6 +26,8 @@ from tests.broker import RunningBroker, broker_process
 from tests.contract.document import Schema, openapi, operations
 from tests.database import Loop, create_database
 
+pytestmark = pytest.mark.slow
+
 FUZZ = os.environ.get("FUZZ")
 FUZZ_SETTINGS = settings(
     max_examples=int(FUZZ or 12),

@@ -3,10 +3,10 @@
 import socket
 
 import httpx
-import pytest
 
 from tests.api_client import Api
 from tests.broker import RunningBroker
+from tests.table import table
 
 JOB = '{"job_type": "test"}'
 
@@ -20,7 +20,7 @@ def test_request_without_an_id_gets_a_unique_one(http: httpx.Client) -> None:
     assert len(ids) == 3
 
 
-@pytest.mark.parametrize("unsafe", ["a b", "a\tb", "x" * 121, "ö", '"quoted"'])
+@table("unsafe", ["a b", "a\tb", "x" * 121, "ö", '"quoted"'])
 def test_unsafe_request_id_is_replaced(unsafe: str, http: httpx.Client) -> None:
     returned = http.get("/livez", headers={b"X-Request-Id": unsafe.encode("latin-1")}).headers["x-request-id"]
     assert returned != unsafe
@@ -33,7 +33,7 @@ def test_created_job_has_a_location_header(api: Api) -> None:
     assert api.get(response.headers["location"])["id"] == response.json()["id"]
 
 
-@pytest.mark.parametrize(
+@table(
     "content_type", ["application/x-www-form-urlencoded", "text/plain", "application/json; charset=utf-8", "nonsense"]
 )
 def test_any_content_type_is_accepted(content_type: str, http: httpx.Client) -> None:
@@ -63,7 +63,7 @@ def test_trace_context_is_delivered_with_the_job(api: Api) -> None:
     assert api.claim_one()["traceparent"] == trace
 
 
-@pytest.mark.parametrize("key", ["a b", "x" * 121, "a/b", ""])
+@table("key", ["a b", "x" * 121, "a/b", ""])
 def test_invalid_idempotency_key_is_rejected(key: str, http: httpx.Client) -> None:
     response = http.post("/jobs", content=JOB, headers={"Idempotency-Key": key})
     assert response.status_code == 422

@@ -20,6 +20,9 @@ from tests.contract.conftest import ApiFor
 from tests.contract.document import Operation, Schema, component, openapi, operation, operations
 from tests.contract.example_setup import SETUPS, example, with_real_ids
 from tests.contract.hostile_cases import BODIES, FIRST_AND_LAST, INSTANTS, NAMES, VALUES, Case, exact
+from tests.table import table
+
+pytestmark = pytest.mark.slow
 
 WRITING = [found for found in operations() if found.method in ("POST", "PATCH", "PUT")]
 WITH_BODY = [found for found in WRITING if found.request_schema is not None]
@@ -149,7 +152,7 @@ def test_merged_payload_has_the_limits_of_a_payload(case: Case, api: Api) -> Non
     assert api.http.post("/dead-letters/replay", content=merge).status_code == (case.status or 200)
 
 
-@pytest.mark.parametrize("case", [case for case in VALUES if case.status is None], ids=lambda case: case.row)
+@table("case", [case for case in VALUES if case.status is None])
 def test_accepted_values_are_stored_exactly(case: Case, api: Api) -> None:
     sent = exact(case.text)
 

@@ -14,6 +14,8 @@ from tests.conftest import wait_until
 from tests.contract.test_logs import logging_broker
 from tests.database import Loop, TestDatabase, create_database
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:

@@ -18,6 +18,8 @@ from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, create_database
 from tests.http.raw_connection import RawConnection
 
+pytestmark = pytest.mark.slow
+
 FORGED = '\r\n{"event": "forged", "level": "info"}\r\n\x1b[31m'
 
 

@@ -4,7 +4,6 @@ import json
 import re
 
 import httpx
-import pytest
 from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -12,9 +11,10 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.api_client import Api, Json
 from tests.contract.document import Operation, app, openapi, operations, request_components, schemas
 from tests.paths import ROOT
+from tests.table import table
 
 FILE = ROOT / "openapi" / "openapi.json"
-each_operation = pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.name)
+each_operation = table("operation", operations())
 
 # Objects whose keys the user chooses.
 FREE_MAPS = {"metadata", "payload_merge"}

@@ -10,12 +10,22 @@ from typing import NamedTuple
 from uuid import UUID, uuid1, uuid4
 
 import httpx
-import pytest
 
 from tests.api_client import Api, Json
 from tests.contract.document import operations
+from tests.table import table
 
 UNKNOWN = "01a1e24b-7875-7000-8000-4007af56e171"
+
+LISTS = [
+    found.path
+    for found in operations()
+    if any(parameter["name"] == "cursor" for parameter in found.spec.get("parameters", []))
+]
+# Every member contains a NUL, which Postgres cannot store.
+CURSOR_WITH_NUL = urlsafe_b64encode(
+    json.dumps(dict.fromkeys(("id", "name", "at", "worker_id"), "\0")).encode()
+).decode()
 
 
 class InvalidCall(NamedTuple):
@@ -84,7 +94,7 @@ INVALID_CALLS = [
 ]
 
 
-@pytest.mark.parametrize("call", INVALID_CALLS, ids=lambda call: f"{call.method} {call.path} {call.body}"[:80])
+@table("call", INVALID_CALLS)
 def test_error_is_a_problem_with_all_its_members(call: InvalidCall, http: httpx.Client) -> None:
     response = http.request(call.method, call.path, content=call.body, headers={"X-Request-Id": "req-1"})
     assert response.status_code == call.status, response.text
@@ -176,20 +186,18 @@ def test_put_without_a_body_is_rejected_and_changes_nothing(api: Api) -> None:
         api.delete(path)
 
 
-def test_forged_cursor_is_rejected_by_every_list(api: Api) -> None:
-    """Every member of the cursor contains a NUL, which Postgres cannot store."""
-    forged = urlsafe_b64encode(json.dumps(dict.fromkeys(("id", "name", "at", "worker_id"), "\0")).encode()).decode()
-    lists = [
-        found
-        for found in operations()
-        if any(parameter["name"] == "cursor" for parameter in found.spec.get("parameters", []))
-    ]
-    assert len(lists) >= 7
-    statuses = {
-        found.path: api.http.get(found.path.replace("{job_id}", UNKNOWN), params={"cursor": forged}).status_code
-        for found in lists
-    }
-    assert {path for path, status in statuses.items() if status not in (404, 422)} == set(), statuses
+@table("path", LISTS)
+@table(
+    ("name", "value"), [("limit", 0), ("limit", 1001), ("cursor", "x"), ("cursor", CURSOR_WITH_NUL), ("colour", "red")]
+)
+def test_invalid_page_parameter_is_rejected_by_every_list(api: Api, path: str, name: str, value: object) -> None:
+    path = path.replace("{job_id}", api.enqueue()["id"])
+    problem = api.get(path, **{name: value}, status=422)
+    assert [error["pointer"] for error in problem["errors"]] == [f"/query/{name}"]
+
+
+def test_all_lists_are_found_in_the_document() -> None:
+    assert len(LISTS) >= 7
 
 
 def test_lease_lost_problem_has_state_and_attempt_of_the_job(api: Api) -> None:
@@ -210,9 +218,7 @@ def test_wrong_state_problem_has_the_state_of_the_job(api: Api) -> None:
     assert (problem["code"], problem["state"]) == ("wrong_state", "completed")
 
 
-@pytest.mark.parametrize(
-    "job_id", [UUID(int=0), UUID(int=2**128 - 1), uuid1(), uuid4(), UUID(UNKNOWN)], ids=["nil", "max", "v1", "v4", "v7"]
-)
+@table("job_id", [UUID(int=0), UUID(int=2**128 - 1), uuid1(), uuid4(), UUID(UNKNOWN)])
 def test_unknown_uuid_of_any_version_is_not_found(job_id: UUID, http: httpx.Client) -> None:
     bodies: dict[str, Json] = {
         "complete_job": {},

@@ -12,6 +12,7 @@ from tests.api_client import Api, Json
 from tests.contract.conftest import ApiFor
 from tests.contract.document import operation
 from tests.contract.test_hostile_input import WITH_BODY, Sender, fields
+from tests.table import table
 
 NO_SUCH_DATE = "must be a date and time that exist in the calendar"
 CRON_FORMS = "alone, in a list (1,3), in a range (1-3) or with a step (*/3)"
@@ -46,7 +47,7 @@ def test_integral_float_is_an_integer_in_every_field(sender: Sender) -> None:
                 sender.mismatches.append(f"{sender.operation.name}: {path} = {text}: {problem}")
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate", "br", "gzip, gzip", "identity, gzip"])
+@table("encoding", ["gzip", "GZIP", "deflate", "br", "gzip, gzip", "identity, gzip"])
 def test_encoded_body_is_rejected_by_every_operation(sender: Sender, encoding: str) -> None:
     plain = json.dumps(sender.base).encode()
     for content in (plain, gzip.compress(plain)):
@@ -63,7 +64,7 @@ def test_large_encoded_body_is_rejected(api: Api) -> None:
     assert response.json()["code"] == "unsupported_media_type"
 
 
-@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
+@table("encoding", ["identity", "Identity", ""])
 def test_content_encoding_identity_is_accepted(api: Api, encoding: str) -> None:
     response = api.http.post(
         "/jobs", json={"job_type": "test", "queue": api.queue}, headers={"Content-Encoding": encoding}
@@ -146,7 +147,7 @@ def test_all_errors_that_a_schema_cannot_express_are_reported(api: Api) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body", "count"),
     [
         ("/jobs", {"job_type": "test", **{f"x{n}": n for n in range(25)}}, 25),
@@ -173,7 +174,7 @@ def test_body_with_too_many_values_to_explain_is_rejected(api: Api) -> None:
     assert (response.status_code, pointers(response.json())) == (422, ["/leases/20000"])
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "body", "details"),
     [
         (
@@ -271,7 +272,7 @@ def test_duplicate_key_is_named(api: Api) -> None:
     assert (error["pointer"], error["detail"]) == ("/payload/b", 'duplicate key "x\\n" in an object')
 
 
-@pytest.mark.parametrize(
+@table(
     ("query", "detail"),
     [
         ("stat=ready", "unknown parameter stat; did you mean state?"),

@@ -8,6 +8,7 @@ import pytest
 
 from tests.api_client import Api, Json
 from tests.contract.document import Operation, operations
+from tests.table import table
 
 PATH_PARAMETERS = {
     "{job_id}": "01a1e24b-7875-7000-8000-4007af56e171",
@@ -24,10 +25,9 @@ def example_path(operation: Operation) -> str:
     return path
 
 
-@pytest.mark.parametrize(
+@table(
     "operation",
     [operation for operation in operations() if operation.spec["tags"] != ["operations"]],
-    ids=lambda operation: operation.name,
 )
 def test_unknown_parameter_is_rejected_by_every_operation(operation: Operation, http: httpx.Client) -> None:
     response = http.request(

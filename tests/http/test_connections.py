@@ -70,6 +70,7 @@ def test_job_is_not_lost_to_a_client_that_disconnected_with_unread_pipelined_inp
     assert api.job(job["id"])["crashes"] == 0
 
 
+@pytest.mark.slow
 def test_header_timeout_of_a_pipelined_request_leaves_the_response_before_it_intact(
     short_timeout_broker: RunningBroker, connect_short_timeout: Connect
 ) -> None:

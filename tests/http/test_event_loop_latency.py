@@ -19,6 +19,8 @@ from tests.broker import broker_process
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase, create_database
 
+pytestmark = pytest.mark.slow
+
 MAX_FACTOR = 5
 REPEATS = 3  # a request that blocks the loop does so each time; another process on this machine does not
 IDLE_SECONDS = 1.5

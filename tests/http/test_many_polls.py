@@ -13,6 +13,8 @@ from tests.broker import broker_process
 from tests.database import Loop, TestDatabase, create_database
 from tests.polls import RawClaim, parked_polls
 
+pytestmark = pytest.mark.slow
+
 MAX_PARKED_POLLS = 1000
 FIRST_POLLS = 100
 POLL = {"queues": ["always-empty"], "wait_seconds": 60}

@@ -13,6 +13,8 @@ import pytest
 from tests.broker import RunningBroker, broker_process
 from tests.http.raw_connection import chunk, chunked
 
+pytestmark = pytest.mark.slow
+
 MB = 1024 * 1024
 SIZE = 200 * MB
 DECLARED = b"POST /jobs/batch HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % SIZE

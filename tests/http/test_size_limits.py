@@ -4,12 +4,11 @@ The client receives the error even while it is still sending: docs/reliability/f
 docs/reliability/faults.md#a24.
 """
 
-import pytest
-
 from tests.api_client import Api
 from tests.broker import RunningBroker
 from tests.http.conftest import Connect, connections
 from tests.http.raw_connection import GET, RawConnection, chunk, chunked, post
+from tests.table import table
 
 MB = 1024 * 1024
 ENDLESS = 64  # MB; more than all socket buffers hold, so the broker must be reading
@@ -34,7 +33,7 @@ TOO_LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", TOO_LARGE)
+@table("name", TOO_LARGE)
 def test_too_large_head_is_rejected(name: str, connect: Connect) -> None:
     sent, status = TOO_LARGE[name]
     connection = connect()
@@ -42,7 +41,7 @@ def test_too_large_head_is_rejected(name: str, connect: Connect) -> None:
     assert connection.error_response().status == status
 
 
-@pytest.mark.parametrize("name", ["a header of 1 MB", "a URL of 200 kB", "one trailer without end"])
+@table("name", ["a header of 1 MB", "a URL of 200 kB", "one trailer without end"])
 def test_too_large_head_in_small_packets_is_rejected_before_its_end(name: str, connect: Connect) -> None:
     sent, status = TOO_LARGE[name]
     connection = connect()

@@ -3,29 +3,28 @@
 See docs/reliability/faults.md#a23.
 """
 
-import pytest
-
 from tests.api_client import Api
 from tests.http.conftest import Connect
 from tests.http.raw_connection import GET, check_error_response, chunk, chunked, post
 from tests.http.smuggling import ACCEPTED, REJECTED
+from tests.table import table
 
 
-@pytest.mark.parametrize("name", REJECTED)
+@table("name", REJECTED)
 def test_ambiguous_request_is_rejected_once(name: str, connect: Connect) -> None:
     connection = connect()
     connection.send(REJECTED[name] + GET)
     assert connection.error_response().status == 400
 
 
-@pytest.mark.parametrize("name", REJECTED)
+@table("name", REJECTED)
 def test_ambiguous_request_sent_byte_by_byte_is_rejected_once(name: str, connect: Connect) -> None:
     connection = connect()
     connection.send(*[bytes([byte]) for byte in REJECTED[name]], GET)
     assert connection.error_response().status == 400
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+@table("name", ACCEPTED)
 def test_unambiguous_request_and_the_next_one_are_served(name: str, connect: Connect, api: Api) -> None:
     connection = connect()
     connection.send(ACCEPTED[name] + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))

@@ -16,6 +16,7 @@ from tests.conftest import TEST_SETTINGS
 from tests.http.conftest import Connect, connections
 from tests.http.raw_connection import GET, check_error_response, chunk, chunked, post
 from tests.polls import metric_value
+from tests.table import every_case
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
@@ -32,22 +33,30 @@ INCOMPLETE = {
 }
 
 
-@pytest.mark.parametrize("name", INCOMPLETE)
-def test_incomplete_request_times_out_with_408(name: str, connect_short_timeout: Connect) -> None:
-    connection = connect_short_timeout()
-    connection.send(INCOMPLETE[name])
-    assert connection.error_response().status == 408
+def test_incomplete_request_times_out_with_408(connect_short_timeout: Connect) -> None:
+    """All requests wait for their timeout at the same time."""
+    incomplete = {name: connect_short_timeout() for name in INCOMPLETE}
+    for name, connection in incomplete.items():
+        connection.send(INCOMPLETE[name])
+    with every_case() as case:
+        for name, connection in incomplete.items():
+            with case(name):
+                assert connection.error_response().status == 408
 
 
-@pytest.mark.parametrize("name", ["half a head", "half a body", "half a chunk"])
-def test_incomplete_request_after_a_complete_one_times_out_with_408(name: str, connect_short_timeout: Connect) -> None:
-    connection = connect_short_timeout()
-    connection.send(GET + INCOMPLETE[name])
-    first, late = connection.responses()
-    assert (first.status, late.status) == (200, 408)
-    check_error_response(late)
+def test_incomplete_request_after_a_complete_one_times_out_with_408(connect_short_timeout: Connect) -> None:
+    incomplete = {name: connect_short_timeout() for name in ("half a head", "half a body", "half a chunk")}
+    for name, connection in incomplete.items():
+        connection.send(GET + INCOMPLETE[name])
+    with every_case() as case:
+        for name, connection in incomplete.items():
+            with case(name):
+                first, late = connection.responses()
+                assert (first.status, late.status) == (200, 408)
+                check_error_response(late)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start", [b"GET /livez HTTP/1.1\r\nX-Drop: ", chunked("/jobs") + b"fffff\r\n"], ids=["head", "body"]
 )
@@ -68,6 +77,7 @@ def drip_forever(sock: socket.socket) -> None:
         time.sleep(0.02)  # the behaviour under test; nothing waits for it
 
 
+@pytest.mark.slow
 def test_slow_body_that_makes_progress_is_accepted(
     short_timeout_broker: RunningBroker, connect_short_timeout: Connect, eventually: Eventually
 ) -> None:
@@ -84,6 +94,7 @@ def test_slow_body_that_makes_progress_is_accepted(
     assert connection.response().status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", [10, -11], ids=["head in two pieces", "body after the head"])
 def test_request_in_two_packets_has_no_timeout_while_the_broker_responds(
     connect_short_timeout: Connect, split: int
@@ -105,6 +116,7 @@ def test_keep_alive_timeout_closes_the_connection_without_a_response(connect_sho
     assert [response.status for response in connection.responses()] == [200]
 
 
+@pytest.mark.slow
 def test_long_poll_outlasts_all_timeouts(short_timeout_broker: RunningBroker, connect_short_timeout: Connect) -> None:
     """A long poll lasts longer than any timeout."""
     connection = connect_short_timeout()
@@ -112,6 +124,7 @@ def test_long_poll_outlasts_all_timeouts(short_timeout_broker: RunningBroker, co
     assert [response.status for response in connection.responses()] == [200]
 
 
+@pytest.mark.slow
 def test_connections_of_slow_readers_are_reset(
     short_timeout_broker: RunningBroker, connect_short_timeout: Connect, eventually: Eventually, api: Api
 ) -> None:
@@ -126,6 +139,7 @@ def test_connections_of_slow_readers_are_reset(
     eventually(lambda: metric_value(short_timeout_broker.http, "connections") <= 1)
 
 
+@pytest.mark.slow
 def test_a_thousand_slow_clients_do_not_affect_others(dsn: str) -> None:
     with (
         threaded_broker(TEST_SETTINGS.model_copy(update={"header_seconds": 60.0}), dsn) as broker,

@@ -98,6 +98,7 @@ def test_recording_shows_several_partitions_of_a_statement_across_lanes(
     assert all(len(partitions["jobs"]) > 1 for partitions in recorded["next_due"])
 
 
+@pytest.mark.slow
 def test_job_and_lease_tests_pass_on_partitioned_tables() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--partitioned", *BEHAVIOUR]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from app.schedules.cron import MACROS, Cron, CronError, zone_named
+from tests.table import table
 
 BERLIN, NEW_YORK, LORD_HOWE, SAO_PAULO = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo"
 
@@ -24,7 +25,7 @@ def next_five(expression: str, after: str) -> list[str]:
     return [f"{run:%Y-%m-%d %H:%M}" for run in islice(Cron(expression, ZoneInfo("UTC")).after(start), 5)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "first"),
     [
         ("* * * * *", "2026-01-01 00:01"),
@@ -58,7 +59,7 @@ def test_every_macro_equals_its_expression() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "why"),
     [
         ("", "five fields"),
@@ -88,14 +89,12 @@ def test_invalid_expression_or_one_that_never_runs_is_rejected(expression: str, 
         Cron(expression, ZoneInfo("UTC"))
 
 
-@pytest.mark.parametrize(
-    "name", ["UTC", "Europe/Berlin", "Africa/Casablanca", "Etc/GMT+5", "America/Argentina/Ushuaia"]
-)
+@table("name", ["UTC", "Europe/Berlin", "Africa/Casablanca", "Etc/GMT+5", "America/Argentina/Ushuaia"])
 def test_iana_name_is_a_timezone(name: str) -> None:
     assert zone_named(name) == ZoneInfo(name)
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     ["", "Mars/Olympus", "europe/berlin", "Europe", "localtime", "../UTC", "/etc/localtime", "UTC\x00", "+02:00"],
 )
@@ -103,7 +102,7 @@ def test_any_other_name_is_not_a_timezone(name: str) -> None:
     assert zone_named(name) is None
 
 
-@pytest.mark.parametrize("offset", [timedelta(0), timedelta(microseconds=1), timedelta(seconds=59)])
+@table("offset", [timedelta(0), timedelta(microseconds=1), timedelta(seconds=59)])
 def test_next_run_is_strictly_after_the_given_time(offset: timedelta) -> None:
     start = datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert next(Cron("* * * * *", ZoneInfo("UTC")).after(start + offset)) == start + timedelta(minutes=1)
@@ -121,7 +120,7 @@ def test_runs_follow_the_timezone_of_the_schedule_all_year() -> None:
 # 00:00 -> 01:00 in São Paulo.
 
 
-@pytest.mark.parametrize(
+@table(
     ("zone", "expression", "first", "until", "expected"),
     [
         (BERLIN, "30 2 * * *", "2026-03-28", "2026-03-31", ["28 02:30 +0100", "29 03:00 +0200", "30 02:30 +0200"]),
@@ -155,7 +154,7 @@ def test_skipped_fixed_time_runs_at_the_jump(
     assert runs(expression, zone, first, until) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("zone", "expression", "first", "until", "expected"),
     [
         (
@@ -199,7 +198,7 @@ def test_hourly_schedule_continues_over_the_jump(
 # Howe.
 
 
-@pytest.mark.parametrize(
+@table(
     ("zone", "expression", "first", "until", "expected"),
     [
         (BERLIN, "30 2 * * *", "2026-10-24", "2026-10-27", ["24 02:30 +0200", "25 02:30 +0200", "26 02:30 +0100"]),
@@ -221,7 +220,7 @@ def test_repeated_fixed_time_runs_once(zone: str, expression: str, first: str, u
     assert runs(expression, zone, first, until) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("zone", "expression", "first", "until", "expected"),
     [
         (

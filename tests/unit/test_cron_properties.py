@@ -108,11 +108,13 @@ def times_shown_for_the_first_time(case: Case) -> list[datetime]:
     return runs
 
 
+@pytest.mark.slow
 @given(FIXED)
 def test_fixed_times_run_exactly_once(case: Case) -> None:
     assert case.runs() == times_shown_for_the_first_time(case)
 
 
+@pytest.mark.slow
 @given(EVERY_HOUR)
 def test_hourly_schedule_runs_whenever_the_wall_time_matches(case: Case) -> None:
     assert case.runs() == [instant for instant, wall_time in case.clock() if case.fields.match(wall_time)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from app.dependencies.graph import cycle_problem, find_cycles, resolve
 from app.errors import ValidationFailed
+from tests.table import table
 
 A, B = UUID("6f1c2a54-0234-4c5e-a310-f1a80f6ef701"), UUID("6f1c2a54-0234-4c5e-a310-f1a80f6ef702")
 
@@ -35,14 +36,14 @@ def test_refs_have_precedence_over_ids_and_parents_are_unique() -> None:
     assert resolve([], {}, "") == []
 
 
-@pytest.mark.parametrize("name", ["b", "0", str(A)[:-1], "01890000-0000-7000-8000-00000000000g"])
+@table("name", ["b", "0", str(A)[:-1], "01890000-0000-7000-8000-00000000000g"])
 def test_unknown_name_is_an_error_with_its_pointer(name: str) -> None:
     with pytest.raises(ValidationFailed) as raised:
         resolve(["a", name], {"a": A}, "/jobs/3")
     assert [(fault.pointer, fault.code) for fault in raised.value.faults] == [("/jobs/3/depends_on/1", "unknown_ref")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("parents", "cycle"),
     [
         ({}, []),

@@ -2,13 +2,12 @@
 
 import ssl
 
-import pytest
-
 from app.db import tls
 from app.db.dsn import Host, hosts, requires_tls
+from tests.table import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("dsn", "expected"),
     [
         ("postgresql://", []),
@@ -26,7 +25,7 @@ def test_hosts_are_parsed_like_the_driver_parses_them(dsn: str, expected: list[t
     assert hosts(dsn) == [Host(*address) for address in expected]
 
 
-@pytest.mark.parametrize(
+@table(
     ("dsn", "expected"),
     [
         ("postgresql://db.example/x", True),

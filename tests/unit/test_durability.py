@@ -3,11 +3,10 @@ warning."""
 
 import re
 
-import pytest
-
 from app.db import session_settings
 from app.db.durability import Facts, durability_failures, durability_warnings
 from app.db.migrations import ROOT
+from tests.table import table
 
 GOOD: Facts = {
     "fsync": "on",
@@ -25,7 +24,7 @@ def test_postgres_defaults_are_durable() -> None:
     assert (list(durability_failures(GOOD)), list(durability_warnings(GOOD, 12))) == ([], [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("change", "prefix"),
     [
         ({"fsync": "off"}, "fsync is off"),
@@ -39,12 +38,12 @@ def test_setting_that_can_lose_jobs_is_a_failure(change: Facts, prefix: str) -> 
     assert text.startswith(prefix)
 
 
-@pytest.mark.parametrize("level", ["on", "local", "remote_write", "remote_apply"])
+@table("level", ["on", "local", "remote_write", "remote_apply"])
 def test_without_standby_every_other_synchronous_commit_level_is_durable(level: str) -> None:
     assert list(durability_failures({**GOOD, "synchronous_commit": level})) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("change", "prefix"),
     [
         ({"data_checksums": "off"}, "data_checksums is off"),

@@ -2,10 +2,9 @@
 
 import re
 
-import pytest
-
 from app import errors
 from app.errors import Problem
+from tests.table import table
 
 # Public codes and statuses: clients depend on them.
 CONTRACT = {
@@ -61,7 +60,7 @@ def test_docstring_tree_lists_every_class_with_its_status() -> None:
     assert sorted(listed) == sorted((kind.__name__, str(kind.status)) for kind in problems())
 
 
-@pytest.mark.parametrize("kind", problems(), ids=lambda kind: kind.__name__)
+@table("kind", problems())
 def test_title_is_unique(kind: type[Problem]) -> None:
     assert [other for other in problems() if other.title == kind.title] == [kind]
 

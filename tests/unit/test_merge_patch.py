@@ -3,10 +3,10 @@
 import json
 
 import msgspec
-import pytest
 
 from app.dead_letters.merge_patch import merge_patch
 from app.http.schema_types import Raw
+from tests.table import table
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 
@@ -16,7 +16,7 @@ def merge(text: str, patch: str) -> str:
 
 
 # The examples of RFC 7396, appendix A, whose patch is an object (the API accepts only objects).
-@pytest.mark.parametrize(
+@table(
     ("text", "patch", "result"),
     [
         ('{"a":"b"}', '{"a":"c"}', '{"a":"c"}'),
@@ -51,6 +51,6 @@ def test_empty_patch_changes_no_value() -> None:
     assert json.loads(merge('{"a": {"b": [null]}}', "{}")) == {"a": {"b": [None]}}
 
 
-@pytest.mark.parametrize("payload", ["null", "1", '"x"', "[]"])
+@table("payload", ["null", "1", '"x"', "[]"])
 def test_payload_that_is_not_an_object_becomes_one(payload: str) -> None:
     assert merge(payload, '{"a": 1}') == '{"a":1}'

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from app.errors import ValidationFailed
 from app.http.pagination import EncodedPage, PageParams, encode_page
+from tests.table import table
 
 # A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
 # tests.
@@ -64,14 +65,14 @@ def test_first_page_starts_at_the_beginning() -> None:
     assert PageParams(limit=1, cursor=None).after("id") == ""
 
 
-@pytest.mark.parametrize("forged", ["", "a", "!!", "e30=", "bnVsbA==", "eyJpZCI6IDF9", "ö", "/w==", "eyJ4Ijoi"])
+@table("forged", ["", "a", "!!", "e30=", "bnVsbA==", "eyJpZCI6IDF9", "ö", "/w==", "eyJ4Ijoi"])
 def test_forged_cursor_is_rejected(forged: str) -> None:
     with pytest.raises(ValidationFailed) as rejected:
         PageParams(limit=1, cursor=forged).after("id")
     assert rejected.value.faults[0].pointer == "/query/cursor"
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1001])
+@table("limit", [0, -1, 1001])
 def test_limit_out_of_bounds_is_rejected(limit: int) -> None:
     with pytest.raises(ValidationError):
         PageParams(limit=limit, cursor=None)

@@ -23,6 +23,7 @@ from app.leases.retry_decision import (
 from app.leases.schemas import SentError
 from app.leases.store import LeaseRow
 from app.settings import Settings
+from tests.table import table
 
 # A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
 # tests.
@@ -65,7 +66,7 @@ def decision(row: LeaseRow, outcome: LeaseOutcome, *, rng: float = 0, **lease_en
     return decide(row, LeaseEnd(JOB, TOKEN, outcome, **{"error": error, **lease_end}), SETTINGS, NOW, rng)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@table(
     ("outcome", "changes", "state", "reason", "attempt", "crashes"),
     [
         ("fail", {}, "scheduled", "retry_backoff", 1, 0),
@@ -98,13 +99,13 @@ def test_non_retryable_failure_becomes_a_dead_letter_at_once() -> None:
     assert decision(RUNNING, "fail", retryable=False).reason == "not_retryable"
 
 
-@pytest.mark.parametrize("outcome", ["fail", "snooze", "release", "expire"])
+@table("outcome", ["fail", "snooze", "release", "expire"])
 def test_cancelled_job_finishes_as_cancelled_for_every_outcome(outcome: LeaseOutcome) -> None:
     decided = decision(RUNNING._replace(cancel_requested_at=NOW, attempt=5, deliveries=10), outcome)
     assert (decided.next_state, decided.reason) == ("cancelled", "cancelled_by_user")
 
 
-@pytest.mark.parametrize(
+@table(
     ("outcome", "settled_as"),
     [("fail", "fail"), ("snooze", "snooze"), ("release", "release"), ("return", None), ("expire", None)],
 )
@@ -124,7 +125,7 @@ def test_retry_delay_grows_up_to_the_maximum() -> None:
     assert delays == [10, 30, 90, 100]
 
 
-@pytest.mark.parametrize(("rng", "seconds"), [(-1, 5), (0, 10), (1, 15)])
+@table(("rng", "seconds"), [(-1, 5), (0, 10), (1, 15)])
 def test_jitter_lengthens_or_shortens_the_delay_by_its_fraction(rng: float, seconds: float) -> None:
     assert decision(RUNNING, "fail", rng=rng).run_at - NOW == timedelta(seconds=seconds)
 
@@ -158,12 +159,12 @@ def test_run_that_costs_an_attempt_leaves_an_attempt_record() -> None:
     )
 
 
-@pytest.mark.parametrize("outcome", ["snooze", "release", "return", "reconcile"])
+@table("outcome", ["snooze", "release", "return", "reconcile"])
 def test_run_that_costs_no_attempt_leaves_no_attempt_record(outcome: LeaseOutcome) -> None:
     assert decision(RUNNING, outcome).entry is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "expected"),
     [
         ("row 4711 is locked", "Broken: row # is locked"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from app.errors import MalformedJson, ValidationFailed
 from app.http import strict_json
 from tests.contract.hostile_cases import BODIES, VALUES, Case
+from tests.table import table
 
 # A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
 # tests.
@@ -61,7 +62,7 @@ def test_escapes_are_interpreted_like_the_parser_does(parts: list[str]) -> None:
         strict_json.check(text)
 
 
-@pytest.mark.parametrize("case", [case for case in VALUES if case.status != 413], ids=lambda case: case.row)
+@table("case", [case for case in VALUES if case.status != 413])
 def test_accepts_or_rejects_value_of_the_hostile_corpus(case: Case) -> None:
     body = b'{"a": [' + case.text + b"]}"
     if case.status is None:
@@ -71,13 +72,13 @@ def test_accepts_or_rejects_value_of_the_hostile_corpus(case: Case) -> None:
             read(body)
 
 
-@pytest.mark.parametrize("case", [case for case in BODIES if case.status == 400], ids=lambda case: case.row)
+@table("case", [case for case in BODIES if case.status == 400])
 def test_body_that_is_not_json_is_malformed(case: Case) -> None:
     with pytest.raises(MalformedJson):
         read(case.text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "pointer"),
     [
         ("NaN", ""),
@@ -168,6 +169,7 @@ def documents(comma: str, colon: str) -> st.SearchStrategy[str]:
     return st.recursive(atoms, lambda inner: lists(inner) | objects(inner), max_leaves=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=2000)
 @given(documents(",", ":") | documents(", ", ": ") | documents(",", ": "))
 def test_fast_check_accepts_nothing_that_full_scan_rejects(text: str) -> None:
@@ -175,8 +177,8 @@ def test_fast_check_accepts_nothing_that_full_scan_rejects(text: str) -> None:
         strict_json._scan_fully(text, allow_nul=False)
 
 
-@pytest.mark.parametrize("ascii_only", [True, False])
-@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
+@table("ascii_only", [True, False])
+@table("separators", [(", ", ": "), (",", ":")])
 def test_typical_batch_needs_no_full_scan(ascii_only: bool, separators: tuple[str, str]) -> None:
     batch = {
         "jobs": [
@@ -191,9 +193,7 @@ def test_batch_with_escaped_unicode_needs_no_full_scan() -> None:
     assert strict_json._is_plain(json.dumps({"jobs": [{"job_type": "test", "payload": "schön 🙂"}] * 1000}))
 
 
-@pytest.mark.parametrize(
-    "deepest", ["[" * 64 + "]" * 64, '{"a":' * 63 + "{}" + "}" * 63, "[[]," * 63 + "[]" + "]" * 63]
-)
+@table("deepest", ["[" * 64 + "]" * 64, '{"a":' * 63 + "{}" + "}" * 63, "[[]," * 63 + "[]" + "]" * 63])
 def test_fast_check_measures_nesting_depth(deepest: str) -> None:
     assert strict_json._is_plain(deepest)
     assert not strict_json._is_plain(f"[{deepest}]")

@@ -19,6 +19,7 @@ from tests.contract.test_examples import shape
 from tests.contract.test_openapi import routes
 from tests.contract.test_unexpected_input import example_path
 from tests.database import TestDatabase
+from tests.table import every_case, table
 
 PUBLIC = {"/livez", "/readyz", "/limits", "/docs", "/docs/start.js", "/docs/{asset}", "/openapi.json"}
 
@@ -26,7 +27,7 @@ PUBLIC_OPERATIONS = [operation for operation in operations() if operation.path i
 PROTECTED_OPERATIONS = [operation for operation in operations() if operation.path not in PUBLIC]
 
 # The queues of the examples. `queue-*` matches the queue of the test itself.
-OWN_QUEUES = ("email", "reports", "default", "queue-*")
+EXAMPLE_QUEUES = ("email", "reports", "default", "queue-*")
 
 # Operations that require access to all queues.
 ALL_QUEUES_ONLY = {
@@ -151,31 +152,43 @@ def assert_rejected(response: httpx.Response, status: int, code: str) -> None:
 
 
 @pytest.mark.parametrize("operation", PROTECTED_OPERATIONS, ids=lambda operation: operation.name)
-def test_unauthorized_caller_gets_nothing_and_changes_nothing(
+def test_operation_authorizes_only_keys_with_its_scope_and_queue(
     operation: Operation,
     callers: Callers,
     key_cache: KeyCache,
     invalid_credentials: InvalidCredentials,
     key_db: TestDatabase,
 ) -> None:
+    """The failure lists every kind of key that gets the wrong response."""
     call = Call(operation, callers.admin)
-    other_scopes = [key_cache.with_scope(scope) for scope in set(ALL_SCOPES) - set(scopes_of(operation))]
-    other_queues = [key_cache.with_scope(scope, "elsewhere") for scope in scopes_of(operation)]
+    other_scopes = {scope: key_cache.with_scope(scope) for scope in set(ALL_SCOPES) - set(scopes_of(operation))}
+    other_queues = {scope: key_cache.with_scope(scope, "elsewhere") for scope in scopes_of(operation)}
     before = contents(key_db)
-    assert_rejects_invalid_credentials(call, callers.with_key(None).http, invalid_credentials)
-    for api in other_scopes:
-        assert_rejected(call.send(api.http), 403, "forbidden")
-    for api in other_queues:
-        assert_reveals_nothing(operation.name, call.send(api.http))
-    assert contents(key_db) == before
+    with every_case() as case:
+        for kind, authorization in {"no key": None, **invalid_credentials._asdict()}.items():
+            with case(kind):
+                assert_unauthenticated(call, callers.with_key(None).http, authorization)
+        for scope, api in other_scopes.items():
+            with case(f"{scope} for all queues"):
+                assert_rejected(call.send(api.http), 403, "forbidden")
+        for scope, api in other_queues.items():
+            with case(f"{scope} for another queue"):
+                assert_reveals_nothing(operation.name, call.send(api.http))
+        with case("rejected calls change nothing"):
+            assert contents(key_db) == before
+        for scope in scopes_of(operation):
+            with case(f"{scope} for the queue"):
+                key_db.empty()
+                assert_is_sufficient(operation, scope, key_cache, callers.admin)
 
 
-def assert_rejects_invalid_credentials(call: Call, http: httpx.Client, invalid_credentials: InvalidCredentials) -> None:
-    assert_rejected(call.send(http), 401, "unauthenticated")
-    for authorization in invalid_credentials:
-        response = call.send(http, Authorization=authorization)
-        assert_rejected(response, 401, "unauthenticated")
-        assert authorization.split()[1] not in response.text
+def assert_unauthenticated(call: Call, http: httpx.Client, authorization: str | None) -> None:
+    if authorization is None:
+        assert_rejected(call.send(http), 401, "unauthenticated")
+        return
+    response = call.send(http, Authorization=authorization)
+    assert_rejected(response, 401, "unauthenticated")
+    assert authorization.split()[1] not in response.text
 
 
 def assert_reveals_nothing(name: str, response: httpx.Response) -> None:
@@ -183,19 +196,13 @@ def assert_reveals_nothing(name: str, response: httpx.Response) -> None:
         assert name in WITHOUT_QUEUE | FILTERED
     else:
         assert_rejected(response, response.status_code, {403: "forbidden", 404: "not_found"}[response.status_code])
-    assert name in WITHOUT_QUEUE or [queue for queue in OWN_QUEUES if f'"{queue}"' in response.text] == []
+    assert name in WITHOUT_QUEUE or [queue for queue in EXAMPLE_QUEUES if f'"{queue}"' in response.text] == []
 
 
-@pytest.mark.parametrize(
-    ("operation", "scope"),
-    [(operation, scope) for operation in PROTECTED_OPERATIONS for scope in scopes_of(operation)],
-    ids=lambda value: value if isinstance(value, str) else value.name,
-)
-def test_required_scope_for_the_queue_is_sufficient(
-    operation: Operation, scope: str, key_cache: KeyCache, admin: Api
-) -> None:
-    call = Call(operation, admin)
-    response = call.send(key_cache.with_scope(scope, *([] if operation.name in ALL_QUEUES_ONLY else OWN_QUEUES)).http)
+def assert_is_sufficient(operation: Operation, scope: str, key_cache: KeyCache, admin: Api) -> None:
+    """A new example request succeeds with the scope for its queue, and returns the documented shape."""
+    queues = [] if operation.name in ALL_QUEUES_ONLY else EXAMPLE_QUEUES
+    response = Call(operation, admin).send(key_cache.with_scope(scope, *queues).http)
     expected = example(operation.name)["answer"]
     assert response.status_code == expected["status"], response.text
     if "json" in response.headers["content-type"] and not isinstance(expected["body"].get("items"), list):
@@ -212,7 +219,7 @@ def test_pattern_that_matches_all_queues_does_not_allow_global_operations(key_ca
     assert forbidden == ALL_QUEUES_ONLY
 
 
-@pytest.mark.parametrize("operation", PUBLIC_OPERATIONS, ids=lambda operation: operation.name)
+@table("operation", PUBLIC_OPERATIONS)
 def test_public_operation_needs_no_key(operation: Operation, callers: Callers) -> None:
     assert operation.spec["security"] == []
     assert callers.with_key(None).http.get(operation.path).status_code == 200
@@ -237,14 +244,11 @@ def test_every_non_public_route_rejects_callers_without_a_key(
     assert http.get("/openapi.json").status_code == 200
 
 
-def test_openapi_document_names_the_scopes_of_every_protected_operation() -> None:
-    scheme = {"api_key"}
-    for operation in PROTECTED_OPERATIONS:
-        assert scopes_of(operation), operation.name
-        assert {name for way in operation.spec["security"] for name in way} == scheme
-        assert {"401", "403", "429"} <= operation.spec["responses"].keys() or operation.name == "get_metrics", (
-            operation.name
-        )
+@table("operation", PROTECTED_OPERATIONS)
+def test_openapi_document_names_the_scopes_of_every_protected_operation(operation: Operation) -> None:
+    assert scopes_of(operation)
+    assert {name for way in operation.spec["security"] for name in way} == {"api_key"}
+    assert {"401", "403", "429"} <= operation.spec["responses"].keys() or operation.name == "get_metrics"
 
 
 def test_responses_have_no_cors_headers(admin: Api) -> None:

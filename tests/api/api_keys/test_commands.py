@@ -18,6 +18,7 @@ from tests.api_client import parse_time
 from tests.contract.cli.command import environment, run
 from tests.contract.cli.test_serve import serving, stop, wait_until_started
 from tests.database import TestDatabase
+from tests.table import table
 
 KEY = re.compile(r"lsk_[0-9a-f]{16}_[0-9a-f]{64}")
 
@@ -28,6 +29,7 @@ def invoke(*arguments: str, **settings: str) -> "subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
+@pytest.mark.slow
 def test_command_line_creates_lists_and_revokes_a_key_while_a_broker_runs(
     callers: Callers, key_db: TestDatabase, eventually: Callable[..., Any]
 ) -> None:
@@ -71,7 +73,7 @@ def test_command_line_creates_lists_and_revokes_a_key_while_a_broker_runs(
     eventually(lambda: holder.get("/jobs").status_code == 401)
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "text"),
     [
         (["create", "--name", "n", "--scope", "root"], "scopes"),
@@ -82,7 +84,6 @@ def test_command_line_creates_lists_and_revokes_a_key_while_a_broker_runs(
         (["create", "--name", "n", "--scope", "read", "--max-leases", "0"], "max_leases"),
         (["revoke", "0123456789abcdef"], "0123456789abcdef"),
     ],
-    ids=lambda found: found if isinstance(found, str) else "",
 )
 def test_invalid_command_prints_one_clear_line(arguments: list[str], text: str, key_db: TestDatabase) -> None:
     assert_one_line(invoke(*arguments, DATABASE_URL=key_db.dsn), text)
@@ -119,6 +120,7 @@ def data_dir() -> Iterator[Path]:
         yield Path(name, "data")
 
 
+@pytest.mark.slow
 def test_command_line_creates_keys_in_an_embedded_postgres_with_or_without_a_broker(data_dir: Path) -> None:
     settings = {"LONGSHORE_DATA_DIR": str(data_dir)}
     first = run("keys", "create", "--name", "admin", "--scope", "manage", **settings)

@@ -10,6 +10,7 @@ from tests.api_client import Api, Json, parse_time
 from tests.broker import RunningBroker
 from tests.database import TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 
 def test_secret_of_a_key_is_returned_only_on_creation(callers: Callers) -> None:
@@ -33,20 +34,18 @@ def test_get_returns_a_key_as_it_was_created(callers: Callers) -> None:
     assert response_json == {"id": created.id, "name": created.name, "scopes": ["work:email.*", "read"], **quota}
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+@table("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
 def test_authorization_scheme_is_case_insensitive(scheme: str, callers: Callers) -> None:
     assert callers.with_key(callers.key().text, scheme=scheme).http.get("/jobs").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "scope", ["root", "", "work:", "work:a b", "work:a\n", "work\n", "Work", "work:é", "work:a,read", "work:(a|b)"]
-)
+@table("scope", ["root", "", "work:", "work:a b", "work:a\n", "work\n", "Work", "work:é", "work:a,read", "work:(a|b)"])
 def test_invalid_scope_is_rejected(scope: str, admin: Api) -> None:
     problem = admin.post("/api-keys", {"name": "wrong", "scopes": ["read", scope]}, status=422)
     assert [fault["pointer"] for fault in problem["errors"]] == ["/scopes/1"]
 
 
-@pytest.mark.parametrize(
+@table(
     "fields",
     [
         *(
@@ -65,7 +64,6 @@ def test_invalid_scope_is_rejected(scope: str, admin: Api) -> None:
             {"revoked_at": None},
         ),
     ],
-    ids=str,
 )
 def test_invalid_or_read_only_member_of_a_key_is_rejected(fields: Json, admin: Api) -> None:
     """A caller may not set read-only members, either (OWASP API3)."""

@@ -23,6 +23,8 @@ from tests.conftest import TEST_SETTINGS
 from tests.contract.cli.command import environment, run
 from tests.database import Loop, TestDatabase, create_database
 
+pytestmark = pytest.mark.slow
+
 ALL_ADDRESSES = "0.0.0.0"
 WARNING = "no live administrator key"
 

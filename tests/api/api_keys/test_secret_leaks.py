@@ -18,6 +18,8 @@ from tests.contract.test_logs import lines, logging_broker
 from tests.contract.test_unexpected_input import example_path
 from tests.database import TestDatabase
 
+pytestmark = pytest.mark.slow
+
 PAYLOAD = "canary-of-the-payload"
 UNKNOWN_KEY = f"lsk_{'c' * 16}_{'a' * 64}"
 

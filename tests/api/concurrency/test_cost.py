@@ -108,6 +108,7 @@ def start_cooldown(api: Api, db: TestDatabase, queue: str) -> None:
     wait_until(lambda: is_vacuumed(db))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "arrange"),
     [

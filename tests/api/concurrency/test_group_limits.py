@@ -180,6 +180,7 @@ def test_removed_group_limit_admits_all_pending_jobs(isolated_api: Api, backgrou
     assert sorted(ids(claimed)) == jobs[1:]
 
 
+@pytest.mark.slow
 def test_changing_limits_under_load_neither_blocks_nor_duplicates_jobs(
     api: Api, second_api: Api, background: Background
 ) -> None:
@@ -210,6 +211,7 @@ def test_changing_limits_under_load_neither_blocks_nor_duplicates_jobs(
     assert len(set(completed)) == len(completed) == 50
 
 
+@pytest.mark.slow
 def test_job_being_inserted_while_the_group_limit_is_set_is_not_forgotten(
     api: Api, db: TestDatabase, background: Background
 ) -> None:

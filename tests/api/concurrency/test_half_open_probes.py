@@ -12,6 +12,8 @@ from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import TestDatabase
 from tests.polls import Background, parked_polls
 
+pytestmark = pytest.mark.slow
+
 
 def test_successful_probe_ends_the_cooldown(cooling_group: CoolingGroup, db: TestDatabase) -> None:
     end_cooldowns(db)

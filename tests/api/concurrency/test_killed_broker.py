@@ -11,6 +11,8 @@ from tests.broker import broker_process
 from tests.conftest import wait_until
 from tests.database import TestDatabase
 
+pytestmark = pytest.mark.slow
+
 Settle = Callable[[Api, Json], object]
 
 

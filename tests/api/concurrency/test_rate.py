@@ -87,6 +87,7 @@ def test_every_delivery_of_a_released_job_counts_against_the_rate(api: Api) -> N
     assert api.claim()["jobs"] == []
 
 
+@pytest.mark.slow
 def test_no_window_exceeds_the_rate_with_two_brokers(api: Api, second_api: Api, background: Background) -> None:
     api.configure(rate={"limit": 15, "per_seconds": 1})
     wait_until(lambda: second_api.get(f"/queues/{api.queue}").get("rate"))
@@ -112,6 +113,7 @@ def test_waiting_poll_wakes_when_the_rate_allows_a_job(isolated_api: Api, backgr
     assert starts[1] - starts[0] >= timedelta(seconds=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_jobs", [1, 2, 10])
 def test_every_waiting_poll_gets_a_job_within_the_rate(
     isolated_api: Api, background: Background, max_jobs: int
@@ -124,6 +126,7 @@ def test_every_waiting_poll_gets_a_job_within_the_rate(
     assert max_in_window([parse_time(isolated_api.job(job)["started_at"]) for job in claimed], 1) <= 2
 
 
+@pytest.mark.slow
 def test_poll_waiting_for_a_slow_rate_follows_a_faster_one(isolated_api: Api, background: Background) -> None:
     isolated_api.configure(rate={"limit": 1, "per_seconds": 3600})
     isolated_api.enqueue_many(3)

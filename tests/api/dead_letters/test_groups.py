@@ -6,6 +6,7 @@ import pytest
 
 from tests.api_client import Api, Json, parse_time
 from tests.database import TestDatabase
+from tests.table import table
 
 
 def groups(api: Api, **params: Any) -> list[Json]:
@@ -83,13 +84,13 @@ def test_groups_contain_only_matching_dead_letters(api: Api, letters: list[Json]
     assert groups(api, job_type="fax") == []
 
 
-@pytest.mark.parametrize("params", [{"by": "colour"}, {"by": ""}, {"limit": 3}, {"reason": "a b"}])
+@table("params", [{"by": "colour"}, {"by": ""}, {"limit": 3}, {"reason": "a b"}])
 def test_invalid_query_parameter_of_groups_is_rejected_with_a_pointer(api: Api, params: dict[str, Any]) -> None:
     problem = api.get("/dead-letters/groups", **params, status=422)
     assert problem["errors"][0]["pointer"] == f"/query/{next(iter(params))}"
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "masked"),
     [
         ("timeout after 30 s", "timeout after # s"),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.api_client import Api, Json
 from tests.database import TestDatabase
+from tests.table import table
 
 
 def ids(letters: list[Json]) -> list[str]:
@@ -88,7 +89,7 @@ def test_pages_contain_every_dead_letter_once_even_with_equal_dead_at(api: Api) 
     assert len(keys) == 10
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value"),
     [
         ("limit", 0),

@@ -3,9 +3,8 @@
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from tests.api_client import Api
+from tests.table import table
 
 
 def test_purge_is_a_dry_run_by_default(api: Api) -> None:
@@ -48,7 +47,7 @@ def test_purge_keeps_live_and_finished_jobs(api: Api) -> None:
     assert api.counts() == {"completed": 1, "ready": 1}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "pointer"),
     [
         ({}, "/filter"),

@@ -9,6 +9,7 @@ import pytest
 from tests.api_client import Api, Json, parse_time
 from tests.database import TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 
 def replay(api: Api, *, status: int = 200, **body: Any) -> Json:
@@ -138,7 +139,7 @@ def test_replay_spread_schedules_jobs_one_after_the_other(api: Api, dead_ids: li
     assert api.counts() == {"ready": 1, "scheduled": 2}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "pointer"),
     [
         ({}, "/filter"),

@@ -10,6 +10,7 @@ from tests.api_client import Api, Json, parse_time
 from tests.conftest import wait_until
 from tests.database import TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 
 def wait_until_expired(api: Api, job: Json) -> Json:
@@ -177,7 +178,7 @@ def test_jobs_that_missed_their_start_deadline_can_be_replayed_into_another_queu
     assert "deadline_at" in api.claim_one(queues=[other])
 
 
-@pytest.mark.parametrize("value", ["tomorrow", "2030-01-01T00:00:00", None, 5, "9999-01-01T00:00:00Z"])
+@table("value", ["tomorrow", "2030-01-01T00:00:00", None, 5, "9999-01-01T00:00:00Z"])
 def test_invalid_start_deadline_is_rejected(api: Api, value: object) -> None:
     problem = api.enqueue(status=422, expires_at=value)
     assert [error["pointer"] for error in problem["errors"]] == ["/expires_at"]

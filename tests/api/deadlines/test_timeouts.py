@@ -10,6 +10,7 @@ from tests.api.deadlines.conftest import RunScansAt, backdate_run, run_past_time
 from tests.api_client import Api, Json, parse_time
 from tests.conftest import wait_until
 from tests.database import TestDatabase
+from tests.table import table
 
 
 def seconds_between(earlier: str, later: str) -> float:
@@ -224,7 +225,7 @@ def test_timeout_of_the_job_type_is_the_default(api: Api) -> None:
     ]
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "60", None, 10**9])
+@table("value", [0, -1, 1.5, "60", None, 10**9])
 def test_invalid_timeout_is_rejected(api: Api, value: object) -> None:
     problem = api.enqueue(status=422, timeout_seconds=value)
     assert [error["pointer"] for error in problem["errors"]] == ["/timeout_seconds"]

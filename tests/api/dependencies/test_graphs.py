@@ -119,6 +119,7 @@ def test_cancelled_job_cancels_the_chain_behind_it(api: Api) -> None:
     wait_until(lambda: api.counts() == {"cancelled": 60})
 
 
+@pytest.mark.slow
 def test_cycle_is_found_among_half_a_million_edges(api: Api) -> None:
     """Every job depends on all jobs before it, and the last one on itself. Nothing is stored."""
     jobs = [{"ref": f"{n}", "depends_on": [f"{m}" for m in range(n)]} for n in range(999)]
@@ -136,6 +137,7 @@ def graphs(draw: st.DrawFn) -> tuple[Parents, frozenset[str]]:
     return parents, frozenset(draw(st.sets(st.sampled_from(names), max_size=2)))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs(), st.randoms(use_true_random=False))
 def test_any_acyclic_graph_runs_in_order_and_once(

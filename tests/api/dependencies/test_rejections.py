@@ -2,12 +2,11 @@
 
 from itertools import pairwise
 
-import pytest
-
 from tests.api.dependencies.job_graph import UNKNOWN_ID
 from tests.api.unique_keys.keys import count_jobs, with_key
 from tests.api_client import Api, Json
 from tests.database import TestDatabase
+from tests.table import table
 
 
 def faults(problem: Json) -> list[tuple[str, str]]:
@@ -48,7 +47,7 @@ def test_purged_parent_or_parent_past_its_retention_is_unknown(api: Api, db: Tes
     assert faults(api.enqueue(status=422, depends_on=[finished["id"]])) == [("/depends_on", "unknown_job")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("parents", "path"),
     [
         ({"a": ["a"]}, "a -> a"),
@@ -56,7 +55,6 @@ def test_purged_parent_or_parent_past_its_retention_is_unknown(api: Api, db: Tes
         ({"x": [], "a": ["x", "b"], "b": ["x", "c"], "c": ["a"]}, "a -> b -> c -> a"),
         ({"start": ["a"], "a": ["b"], "b": ["a"]}, "a -> b -> a"),
     ],
-    ids=["self", "two", "three", "behind a tail"],
 )
 def test_cycle_is_reported_with_its_path(api: Api, db: TestDatabase, parents: dict[str, list[str]], path: str) -> None:
     jobs = [{"ref": name, "depends_on": awaited} for name, awaited in parents.items()]
@@ -106,7 +104,7 @@ def test_ref_of_another_batch_is_unknown(api: Api) -> None:
     assert faults(api.batch({"depends_on": ["a"]}, status=422)) == [("/jobs/0/depends_on/0", "unknown_ref")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "pointer"),
     [
         ({"depends_on": "a"}, "/depends_on"),
@@ -118,7 +116,6 @@ def test_ref_of_another_batch_is_unknown(api: Api) -> None:
         ({"on_parent_failure": "run"}, "/on_parent_failure"),
         ({"depends_on": [UNKNOWN_ID], "on_parent_failure": "ignore"}, "/on_parent_failure"),
     ],
-    ids=["text", "number", "empty", "NUL", "null", "too many", "without parents", "unknown policy"],
 )
 def test_invalid_dependency_is_rejected(api: Api, fields: Json, pointer: str) -> None:
     assert [error["pointer"] for error in api.enqueue(status=422, **fields)["errors"]] == [pointer]

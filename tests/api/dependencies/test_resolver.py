@@ -179,6 +179,7 @@ def test_delayed_resolver_does_not_delete_a_newer_finished_parent_record(
     assert api.claim_one(job_types=["new"], wait_seconds=20)["id"] == new["id"]
 
 
+@pytest.mark.slow
 def test_children_are_unblocked_after_a_broker_is_killed_between_settlement_and_resolution(
     database_without_broker: TestDatabase, queue: str
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from app.db.migrations import ROOT
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 300  # seconds; not a measurement, it only ends a run that would never end
 
 PRELUDE = """

@@ -7,17 +7,22 @@ import pytest
 
 from tests.api.job_types.conftest import Put
 from tests.api_client import Api
-from tests.broker import threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
 
-@pytest.fixture
-def other_api(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
+@pytest.fixture(scope="module")
+def other_broker(dsn: str) -> Iterator[RunningBroker]:
     with threaded_broker(TEST_SETTINGS, dsn) as broker:
-        yield Api(broker.http, queue)
+        yield broker
+
+
+@pytest.fixture
+def other_api(other_broker: RunningBroker, db: TestDatabase, queue: str) -> Api:
+    return Api(other_broker.http, queue)
 
 
 def rejects(api: Api, job_type: str) -> bool:

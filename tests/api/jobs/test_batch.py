@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from tests.api_client import Api
 from tests.database import TestDatabase
+from tests.table import table
 
 BAD = {"job_type": "a b"}
 
@@ -29,7 +28,7 @@ def test_jobs_of_a_batch_are_claimed_in_its_order(api: Api) -> None:
     assert [job["id"] for job in api.claim(max_jobs=10)["jobs"]] == ids
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "values"),
     [
         ("priority", [7, 7, 7]),
@@ -42,7 +41,6 @@ def test_jobs_of_a_batch_are_claimed_in_its_order(api: Api) -> None:
         ("tags", [["x"], None, ["x"]]),
         ("metadata", [None, {"a": 1}, {"a": 1}]),
     ],
-    ids=str,
 )
 def test_each_job_of_a_batch_keeps_its_own_values(api: Api, field: str, values: list[Any]) -> None:
     """A value that all jobs share is sent to the database once."""
@@ -117,7 +115,7 @@ def test_payload_above_the_limit_rejects_the_whole_batch(api: Api) -> None:
     assert api.claim()["jobs"] == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "pointer"),
     [
         ({"jobs": []}, "/jobs"),

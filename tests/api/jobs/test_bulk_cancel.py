@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tests.api_client import Api, Json, parse_time
+from tests.table import table
 
 
 def cancel(api: Api, *, status: int = 200, **body: Any) -> Json:
@@ -93,7 +94,7 @@ def test_filter_without_queue_spans_all_queues(api: Api) -> None:
     assert counts(cancel(api, filter={"job_type": "mail"})) == (4, 4, 0)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "pointer"),
     [
         ({}, "/filter"),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.api_client import Api, Json
 from tests.database import TestDatabase
+from tests.table import table
 
 
 @pytest.fixture
@@ -50,9 +51,7 @@ def test_cancel_accepts_a_reason(api: Api) -> None:
     assert api.post(f"/jobs/{job['id']}/cancel", {"reason": "no longer needed"})["state"] == "cancelled"
 
 
-@pytest.mark.parametrize(
-    ("body", "pointer"), [({"why": "x"}, "/why"), ({"reason": 3}, "/reason"), ({"reason": "x" * 501}, "/reason")]
-)
+@table(("body", "pointer"), [({"why": "x"}, "/why"), ({"reason": 3}, "/reason"), ({"reason": "x" * 501}, "/reason")])
 def test_invalid_cancel_request_is_rejected_and_cancels_nothing(api: Api, body: Any, pointer: str) -> None:
     job = api.enqueue()
     assert api.post(f"/jobs/{job['id']}/cancel", body, status=422)["errors"][0]["pointer"] == pointer

@@ -9,6 +9,7 @@ import pytest
 from tests.api_client import Api, parse_time
 from tests.database import TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 YEAR = 366 * 24 * 60 * 60
 
@@ -113,7 +114,7 @@ def test_delay_of_a_year_is_accepted(api: Api) -> None:
     assert api.enqueue(delay_seconds=YEAR)["state"] == "scheduled"
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "pointer"),
     [
         ({"run_at": "2026-01-01T00:00:00Z", "delay_seconds": 1}, "/delay_seconds"),

@@ -4,9 +4,9 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-import pytest
 
 from tests.api_client import Api
+from tests.table import table
 
 
 def test_enqueued_job_is_ready_and_returned_as_stored(api: Api) -> None:
@@ -41,7 +41,7 @@ def test_job_ids_are_increasing_uuids_of_version_7(api: Api) -> None:
     assert {UUID(job_id).version for job_id in ids} == {7}
 
 
-@pytest.mark.parametrize("payload", [None, {}, [], "", 0, False, {"deep": [{"a": None}]}])
+@table("payload", [None, {}, [], "", 0, False, {"deep": [{"a": None}]}])
 def test_payload_may_be_any_json(api: Api, payload: Any) -> None:
     job = api.enqueue(payload=payload)
     assert job["payload"] == payload
@@ -89,7 +89,7 @@ def test_lease_seconds_of_the_job_is_the_default_of_its_claim(api: Api) -> None:
     assert api.claim_one()["lease_seconds"] == 7
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "pointer"),
     [
         ({"delay_second": 60}, "/delay_second"),

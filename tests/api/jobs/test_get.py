@@ -9,9 +9,10 @@ from app.jobs import reader
 from tests.api_client import Api, parse_time
 from tests.broker import RunningBroker, broker_process
 from tests.polls import Background
+from tests.table import table
 
 
-@pytest.mark.parametrize("job_id", [uuid1(), uuid4(), UUID(int=0), UUID(int=2**128 - 1)])
+@table("job_id", [uuid1(), uuid4(), UUID(int=0), UUID(int=2**128 - 1)])
 def test_unknown_id_of_any_uuid_version_is_not_found(api: Api, job_id: UUID) -> None:
     for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/attempts", f"/jobs/{job_id}?wait_seconds=5"):
         assert api.get(path, status=404)["code"] == "not_found"
@@ -108,6 +109,7 @@ def test_waiting_for_a_result_ends_when_the_job_is_cancelled(api: Api, backgroun
     assert waiter.result()["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_waiting_for_a_result_ends_when_another_broker_completes_the_job(
     api: Api, broker: RunningBroker, dsn: str, background: Background
 ) -> None:
@@ -123,7 +125,7 @@ def test_waiting_for_a_result_returns_the_job_when_the_time_is_over(api: Api) ->
     assert api.job(job["id"], wait_seconds=0.05) == job
 
 
-@pytest.mark.parametrize("query", ["wait_seconds=-1", "wait_seconds=soon", "wait_seconds=nan", "wait_second=1"])
+@table("query", ["wait_seconds=-1", "wait_seconds=soon", "wait_seconds=nan", "wait_second=1"])
 def test_invalid_wait_seconds_is_rejected(api: Api, http: httpx.Client, query: str) -> None:
     job = api.enqueue()
     answer = http.get(f"/jobs/{job['id']}?{query}")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.api_client import Api, Json, parse_time
+from tests.table import table
 
 
 def ids(jobs: list[Json]) -> list[str]:
@@ -36,7 +37,7 @@ def test_listed_job_equals_the_job_read_by_id(api: Api, jobs_by_state: dict[str,
     assert listed == [api.job(job["id"]) for job in listed]
 
 
-@pytest.mark.parametrize("state", ["scheduled", "ready", "running", "completed", "dead", "cancelled"])
+@table("state", ["scheduled", "ready", "running", "completed", "dead", "cancelled"])
 def test_list_filters_by_state(api: Api, jobs_by_state: dict[str, str], state: str) -> None:
     found = api.get("/jobs", state=state)["items"]
     assert [(job["id"], job["state"]) for job in found] == [(jobs_by_state[state], state)]
@@ -128,7 +129,7 @@ def test_page_has_a_hundred_jobs_by_default(api: Api) -> None:
     assert [len(page) for page in api.pages("/jobs", queue=api.queue)] == [100, 1]
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value"),
     [
         ("limit", 0),

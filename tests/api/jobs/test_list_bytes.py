@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api_client import Api, Json
-from tests.broker import broker_process, threaded_broker
+from tests.broker import RunningBroker, broker_process, threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.http.test_memory import Memory
@@ -16,11 +16,16 @@ KIB = 1024
 CAP = 20 * KIB
 
 
-@pytest.fixture
-def limited(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
+@pytest.fixture(scope="module")
+def limited_broker(dsn: str) -> Iterator[RunningBroker]:
     """A broker whose list pages end at 20 KiB."""
     with threaded_broker(TEST_SETTINGS.model_copy(update={"max_list_bytes": CAP}), dsn) as broker:
-        yield Api(broker.http, queue)
+        yield broker
+
+
+@pytest.fixture
+def limited(limited_broker: RunningBroker, db: TestDatabase, queue: str) -> Api:
+    return Api(limited_broker.http, queue)
 
 
 def schema(number: int) -> Json:
@@ -75,6 +80,7 @@ def key(item: Json) -> Any:
     return item.get("id") or item.get("name") or item["started_at"]
 
 
+@pytest.mark.slow
 def test_every_list_ends_a_page_at_the_byte_limit_and_continues_with_its_cursor(api: Api, limited: Api) -> None:
     wrong: dict[str, Any] = {}
     for name, (path, params) in fill(api).items():
@@ -113,6 +119,7 @@ def test_byte_limit_of_lists_is_published(api: Api, limited: Api) -> None:
     assert (api.get("/limits")["max_list_bytes"], limited.get("/limits")["max_list_bytes"]) == (8 * KIB * KIB, CAP)
 
 
+@pytest.mark.slow
 def test_listing_100_mb_of_jobs_takes_little_memory(dsn: str, db: TestDatabase, queue: str) -> None:
     """The list is six times as large as a page, and the broker reads one page from the database."""
     with broker_process(dsn, log_level="error") as (broker, process):

@@ -8,6 +8,7 @@ import pytest
 from tests.api_client import Api, parse_time
 from tests.database import TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_patched_max_attempts_below_the_attempts_made_ends_at_the_next_failure(a
     assert api.fail(api.claim_one(wait_seconds=20))["state"] == "dead"
 
 
-@pytest.mark.parametrize(
+@table(
     ("patch", "pointer"),
     [
         ({"state": "completed"}, "/state"),

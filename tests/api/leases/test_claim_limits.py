@@ -13,12 +13,13 @@ from app.leases.claim import ClaimCall
 from app.leases.store import ENVELOPE_BYTES, LanePolicy, PollSlice
 from tests.api.concurrency.test_cost import CLAIM_PARAMS
 from tests.api_client import Api
-from tests.broker import threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase
+from tests.table import table
 
 
-@pytest.mark.parametrize(
+@table(
     "field",
     [
         {"max_jobs": 0},
@@ -36,7 +37,6 @@ from tests.database import Loop, TestDatabase
         {"worker_id": "a\nb"},
         {"max_job": 3},
     ],
-    ids=str,
 )
 def test_claim_out_of_bounds_is_rejected_with_a_pointer_and_claims_nothing(api: Api, field: dict[str, Any]) -> None:
     job = api.enqueue()
@@ -58,14 +58,18 @@ def test_wait_above_the_maximum_is_clamped_and_not_rejected(api: Api, low_limits
     assert low_limits.claim(wait_seconds=1e9)["jobs"] == []  # would wait for thirty years
 
 
-@pytest.fixture
-def low_limits(db: TestDatabase, queue: str) -> Iterator[Api]:
-    """A broker with low limits."""
+@pytest.fixture(scope="module")
+def low_limits_broker(dsn: str) -> Iterator[RunningBroker]:
     settings = TEST_SETTINGS.model_copy(
         update={"max_wait_seconds": 0.05, "max_batch_bytes": 8000, "max_claim_jobs": 5, "max_settlements": 3}
     )
-    with threaded_broker(settings, db.dsn) as broker:
-        yield Api(broker.http, queue)
+    with threaded_broker(settings, dsn) as broker:
+        yield broker
+
+
+@pytest.fixture
+def low_limits(low_limits_broker: RunningBroker, db: TestDatabase, queue: str) -> Api:
+    return Api(low_limits_broker.http, queue)
 
 
 def test_request_limits_come_from_the_settings(low_limits: Api) -> None:

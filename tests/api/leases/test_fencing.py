@@ -12,6 +12,7 @@ import pytest
 from tests.api.leases.test_settle import REQUIRED_FIELDS, item
 from tests.api_client import Api, Json
 from tests.polls import metric_value
+from tests.table import table
 
 OUTCOMES = ["complete", "fail", "snooze", "release"]
 Expire = Callable[[Json], None]
@@ -20,6 +21,10 @@ Eventually = Callable[[Callable[[], Any]], Any]
 
 @pytest.fixture
 def held(api: Api) -> Json:
+    return claimed_job(api)
+
+
+def claimed_job(api: Api) -> Json:
     api.enqueue()
     return api.claim_one(worker_id="w")
 
@@ -33,7 +38,7 @@ def settle_one(api: Api, job: Json, outcome: str, status: int = 200) -> Json:
     return response
 
 
-@pytest.mark.parametrize(
+@table(
     "token",
     [
         "",
@@ -47,8 +52,9 @@ def settle_one(api: Api, job: Json, outcome: str, status: int = 200) -> Json:
         "ä☃",
     ],
 )
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_wrong_token_is_a_lost_lease_and_never_invalid(api: Api, held: Json, outcome: str, token: str) -> None:
+@table("outcome", OUTCOMES)
+def test_wrong_token_is_a_lost_lease_and_never_invalid(api: Api, outcome: str, token: str) -> None:
+    held = claimed_job(api)
     lost = metric_value(api.http, "settlements_lost_total")
     wrong = {**held, "lease_token": token}
     problem = settle_one(api, wrong, outcome, status=409)

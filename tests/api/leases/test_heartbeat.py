@@ -9,6 +9,7 @@ import pytest
 
 from tests.api_client import Api, Json
 from tests.database import TestDatabase
+from tests.table import table
 
 Expire = Callable[[Json], None]
 
@@ -50,7 +51,7 @@ def test_heartbeat_without_a_length_does_not_shorten_a_long_lease(api: Api, db: 
     assert lease_end(db, held) >= before
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 86401, 10**9])
+@table("seconds", [0, -1, 86401, 10**9])
 def test_lease_length_out_of_bounds_is_rejected(api: Api, held: Json, seconds: int) -> None:
     token = {"lease_token": held["lease_token"], "lease_seconds": seconds}
     assert api.post(f"/jobs/{held['id']}/heartbeat", token, status=422)["errors"][0]["pointer"] == "/lease_seconds"
@@ -182,7 +183,7 @@ def test_progress_and_checkpoint_are_kept_until_the_next_ones(api: Api, held: Js
     assert (job["progress"], job["checkpoint"]) == ({"percent": 20}, None)
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "status", "pointer"),
     [
         ({"checkpoint": "x" * 256 * 1024}, 413, "/leases/0/checkpoint"),
@@ -190,7 +191,6 @@ def test_progress_and_checkpoint_are_kept_until_the_next_ones(api: Api, held: Js
         ({"progress": {"percentage": 1}}, 422, "/leases/0/progress/percentage"),
         ({"checkpont": 1}, 422, "/leases/0/checkpont"),
     ],
-    ids=["checkpoint too large", "percent above 100", "misspelt progress", "misspelt field"],
 )
 def test_invalid_heartbeat_is_rejected_with_a_pointer(
     api: Api, held: Json, field: dict[str, Any], status: int, pointer: str

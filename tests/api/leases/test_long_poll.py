@@ -126,6 +126,7 @@ def test_poller_whose_wait_ends_wakes_no_other(
     assert claim_statements.count() == before + 1
 
 
+@pytest.mark.slow
 def test_unconsumed_wake_up_goes_to_another_poller(
     quiet: Api, background: Background, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:

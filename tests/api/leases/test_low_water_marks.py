@@ -120,6 +120,7 @@ def test_claim_of_some_job_types_does_not_read_dead_index_entries_after_a_scan(
         assert process.buffers(10) < before / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_claim_with_fewer_jobs_than_requested_has_claimed_all_ready_jobs(
     broker_services: Broker, loop: Loop, db: TestDatabase, seed: int

@@ -8,6 +8,7 @@ import pytest
 
 from tests.api_client import Api, Json
 from tests.database import TestDatabase
+from tests.table import table
 
 VALUES: list[Any] = [
     None,
@@ -148,7 +149,7 @@ def test_settle_accepts_an_empty_list(api: Api) -> None:
     assert api.settle() == {"results": [], "settled": 0, "lost": 0}
 
 
-@pytest.mark.parametrize("verb", ["complete", "fail", "snooze", "release", "heartbeat"])
+@table("verb", ["complete", "fail", "snooze", "release", "heartbeat"])
 def test_settlement_of_an_unknown_job_is_not_found(api: Api, verb: str) -> None:
     body = {"lease_token": "x", **REQUIRED_FIELDS.get(verb, {})}
     for version in (1, 4, 7):
@@ -156,7 +157,7 @@ def test_settlement_of_an_unknown_job_is_not_found(api: Api, verb: str) -> None:
         assert api.post(f"/jobs/{job_id}/{verb}", body, status=404)["code"] == "not_found"
 
 
-@pytest.mark.parametrize(
+@table(
     ("sent", "pointer"),
     [
         ({"outcome": "finish"}, "/items/1/outcome"),
@@ -165,7 +166,6 @@ def test_settlement_of_an_unknown_job_is_not_found(api: Api, verb: str) -> None:
         ({"outcome": "fail", "retry_after_seconds": 10**12}, "/items/1/retry_after_seconds"),
         ({"outcome": "complete", "reslt": 1}, "/items/1/reslt"),
     ],
-    ids=str,
 )
 def test_one_invalid_item_rejects_the_call_and_settles_nothing(api: Api, held: Json, sent: Json, pointer: str) -> None:
     problem = api.post("/settle", {"items": [item(held, "complete"), {**item(held, "release"), **sent}]}, status=422)

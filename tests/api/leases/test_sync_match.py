@@ -245,6 +245,7 @@ def test_job_is_returned_at_no_cost_if_the_client_disconnects_during_the_insert(
     assert blocking.claim_one()["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_poller_whose_wait_ends_during_the_insert_still_gets_the_job(
     blocking: Api,
     blocking_broker: RunningBroker,
@@ -264,6 +265,7 @@ def test_poller_whose_wait_ends_during_the_insert_still_gets_the_job(
     assert poll.result(20)["jobs"][0]["id"] == stored.result(20)["id"]
 
 
+@pytest.mark.slow
 def test_poller_does_not_wait_forever_for_a_reserved_job(
     blocking: Api,
     blocking_broker: RunningBroker,

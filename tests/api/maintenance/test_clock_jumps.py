@@ -98,6 +98,7 @@ def test_retention_deletes_nothing_after_the_clock_jumped_ahead(
     assert days <= partitions(database)
 
 
+@pytest.mark.slow
 def test_keys_and_results_are_kept_while_the_clock_is_ahead(
     api: Api, database: SettableClock, eventually: Callable[..., Any]
 ) -> None:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from app.broker import Broker
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
@@ -38,6 +40,7 @@ def test_concurrent_rescuers_rescue_each_lease_once(
     assert {(job["state"], job["attempt"], job["crashes"]) for job in jobs} == {("ready", 1, 1)}
 
 
+@pytest.mark.slow
 def test_rescuer_rescues_more_than_one_batch(
     api: Api, db: TestDatabase, broker_services: Broker, loop: Loop, eventually: Callable[..., Any]
 ) -> None:

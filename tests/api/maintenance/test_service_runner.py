@@ -119,6 +119,7 @@ def test_dead_leader_is_replaced_when_its_lease_expires(
     eventually(lambda: runners.run_counts["a"])
 
 
+@pytest.mark.slow
 def test_leader_renews_its_lease(runners: Runners, db: TestDatabase, eventually: Callable[..., Any]) -> None:
     runners.start("a", leader_only=True)
     before = eventually(lambda: db.value("SELECT held_until FROM leaders WHERE service = 'test'"))

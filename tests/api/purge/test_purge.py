@@ -4,6 +4,7 @@ import pytest
 
 from tests.api_client import Api, Json
 from tests.polls import Background
+from tests.table import table
 
 
 def purge(api: Api, *states: str, dry_run: bool = False) -> tuple[int, int]:
@@ -132,7 +133,7 @@ def test_purge_of_an_unknown_queue_is_not_found(api: Api) -> None:
     assert api.post(f"/queues/{api.queue}/purge", {"dry_run": False}, status=404)["code"] == "not_found"
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "pointer"),
     [
         ({"states": []}, "/states"),
@@ -143,7 +144,6 @@ def test_purge_of_an_unknown_queue_is_not_found(api: Api) -> None:
         ({"dry-run": False}, "/dry-run"),
         ({"job_type": "test"}, "/job_type"),
     ],
-    ids=str,
 )
 def test_invalid_purge_is_rejected_and_removes_nothing(api: Api, body: Json, pointer: str) -> None:
     job = api.enqueue()

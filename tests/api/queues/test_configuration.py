@@ -2,12 +2,11 @@
 
 import json
 
-import pytest
-
 from tests.api_client import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
+from tests.table import table
 
 FULL_CONFIG: Json = {
     "max_running": 10,
@@ -87,11 +86,9 @@ def test_repeated_put_returns_the_same_response(api: Api) -> None:
     assert api.configure(**FULL_CONFIG) == api.configure(**FULL_CONFIG)
 
 
-def test_put_creates_a_queue_even_if_enqueues_may_not(api: Api, dsn: str) -> None:
-    with threaded_broker(TEST_SETTINGS.model_copy(update={"create_queues": False}), dsn) as broker:
-        no_creation = Api(broker.http, api.queue)
-        no_creation.configure(max_waiting=5)
-        assert no_creation.enqueue()["queue"] == api.queue
+def test_put_creates_a_queue_even_if_enqueues_may_not(no_creation_api: Api) -> None:
+    no_creation_api.configure(max_waiting=5)
+    assert no_creation_api.enqueue()["queue"] == no_creation_api.queue
 
 
 def test_put_creates_no_queue_above_max_queues(api: Api, dsn: str, db: TestDatabase) -> None:
@@ -138,8 +135,8 @@ def test_empty_patch_changes_nothing(api: Api) -> None:
     assert api.patch(f"/queues/{api.queue}", {}) == queue
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH"])
-@pytest.mark.parametrize(("config", "pointer", "code"), INVALID_CONFIGS, ids=lambda value: str(value)[:50])
+@table("method", ["PUT", "PATCH"])
+@table(("config", "pointer", "code"), INVALID_CONFIGS)
 def test_invalid_configuration_is_rejected_with_a_pointer_and_changes_nothing(
     api: Api, method: str, config: Json, pointer: str, code: str
 ) -> None:
@@ -150,15 +147,13 @@ def test_invalid_configuration_is_rejected_with_a_pointer_and_changes_nothing(
     assert api.get(f"/queues/{api.queue}") == before
 
 
-@pytest.mark.parametrize(
-    "config", [{"max_runing": 5}, {"max_running": 5, "lanes": 2}, {"default_lease_seconds": 0}], ids=str
-)
+@table("config", [{"max_runing": 5}, {"max_running": 5, "lanes": 2}, {"default_lease_seconds": 0}])
 def test_rejected_put_creates_no_queue(api: Api, config: Json) -> None:
     api.configure(**config, status=422)
     api.get(f"/queues/{api.queue}", status=404)
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+@table("method", ["GET", "PUT", "PATCH", "DELETE"])
 def test_invalid_queue_name_is_rejected(api: Api, method: str) -> None:
     for name in ("a%20b", "x" * 121, "%C3%BC", "a%0A"):
         response = api.http.request(method, f"/queues/{name}", json={} if method in ("PUT", "PATCH") else None)

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import httpx
+import pytest
+
 from app.broker import Broker
 from app.http.authorization import FULL_ACCESS
 from app.jobs.schemas import JobCreate
 from tests.api.queues.test_queues import names
 from tests.api_client import Api, Json
-from tests.broker import threaded_broker
+from tests.broker import RunningBroker, threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, TestDatabase
 from tests.polls import Background
@@ -80,44 +83,44 @@ def test_new_queues_of_a_batch_are_created_by_one_statement(api: Api, db: TestDa
     assert api.claim(queues=[f"{api.queue}-199"])["jobs"] != []
 
 
-def test_batches_that_share_new_queues_all_succeed(api: Api, dsn: str, background: Background) -> None:
+def test_batches_that_share_new_queues_all_succeed(api: Api, second_api: Api, background: Background) -> None:
     """Two brokers draft the same ids; the database rejects one of them, and that broker repeats the
     call.
     """
-    with threaded_broker(TEST_SETTINGS, dsn) as second:
-        brokers = [api, Api(second.http, api.queue)]
+    brokers = [api, second_api]
 
-        def store(number: int) -> int:
-            jobs = [{"queue": f"{api.queue}-{(number + offset) % 30}"} for offset in range(10)]
-            return int(brokers[number % 2].batch(*jobs)["created"])
+    def store(number: int) -> int:
+        jobs = [{"queue": f"{api.queue}-{(number + offset) % 30}"} for offset in range(10)]
+        return int(brokers[number % 2].batch(*jobs)["created"])
 
-        assert list(background.map(store, range(30))) == [10] * 30
+    assert list(background.map(store, range(30))) == [10] * 30
     assert len(names(api)) == 30
 
 
+@pytest.mark.slow
 def test_batches_that_name_new_queues_in_opposite_orders_do_not_deadlock(
-    dsn: str, db: TestDatabase, background: Background
+    http: httpx.Client, second_broker: RunningBroker, background: Background
 ) -> None:
     """Without sorting, each would lock ids that the other needs; sorted, both begin with the same
     id.
     """
     failures = []
-    with threaded_broker(TEST_SETTINGS, dsn) as first, threaded_broker(TEST_SETTINGS, dsn) as second:
-        for round_number in range(10):
-            ascending = [{"queue": f"up-{round_number}-{number:02}"} for number in range(90)]
-            descending = [{"queue": f"down-{round_number}-{number:02}"} for number in reversed(range(90))]
-            responses = background.together(
-                partial(
-                    first.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in ascending]}
-                ),
-                partial(
-                    second.http.post, "/jobs/batch", json={"jobs": [{"job_type": "test", **job} for job in descending]}
-                ),
-            )
-            failures += [response.text for response in responses if response.status_code != 201]
+    for round_number in range(10):
+        ascending = [f"up-{round_number}-{number:02}" for number in range(90)]
+        descending = [f"down-{round_number}-{number:02}" for number in reversed(range(90))]
+        responses = background.together(
+            partial(http.post, "/jobs/batch", json=jobs_of(ascending)),
+            partial(second_broker.http.post, "/jobs/batch", json=jobs_of(descending)),
+        )
+        failures += [response.text for response in responses if response.status_code != 201]
     assert failures == []
 
 
+def jobs_of(queues: list[str]) -> Json:
+    return {"jobs": [{"job_type": "test", "queue": queue} for queue in queues]}
+
+
+@pytest.mark.slow
 def test_concurrent_enqueues_into_one_new_queue_are_inserted_in_batches(
     broker_services: Broker, loop: Loop, db: TestDatabase, queue: str
 ) -> None:

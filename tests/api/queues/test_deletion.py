@@ -13,6 +13,7 @@ from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import Loop, TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 ReviveQueues = Callable[[], None]
 
@@ -41,9 +42,7 @@ def test_delete_returns_the_last_state_and_hides_the_queue(api: Api) -> None:
     assert not exists(api)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [("DELETE", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume"), ("GET", "/stats")]
-)
+@table(("method", "path"), [("DELETE", ""), ("PATCH", ""), ("POST", "/pause"), ("POST", "/resume"), ("GET", "/stats")])
 def test_operations_on_a_deleted_queue_are_not_found(api: Api, method: str, path: str) -> None:
     api.configure()
     delete(api)
@@ -102,12 +101,10 @@ def test_enqueue_undeletes_a_queue_without_its_old_configuration(api: Api) -> No
     assert api.claim_one()["id"] == job["id"]
 
 
-def test_enqueue_undeletes_no_queue_if_create_queues_is_off(api: Api, dsn: str) -> None:
-    with threaded_broker(TEST_SETTINGS.model_copy(update={"create_queues": False}), dsn) as broker:
-        no_creation = Api(broker.http, api.queue)
-        no_creation.configure()
-        delete(no_creation)
-        assert no_creation.post("/jobs", {"queue": api.queue, "job_type": "test"}, status=404)["code"] == "not_found"
+def test_enqueue_undeletes_no_queue_if_create_queues_is_off(no_creation_api: Api) -> None:
+    no_creation_api.configure()
+    delete(no_creation_api)
+    assert no_creation_api.enqueue(status=404)["code"] == "not_found"
 
 
 def test_deleted_queue_does_not_count_toward_max_queues(api: Api, dsn: str, db: TestDatabase) -> None:
@@ -122,15 +119,13 @@ def test_deleted_queue_does_not_count_toward_max_queues(api: Api, dsn: str, db: 
     assert not exists(api)
 
 
-def test_queue_undeleted_by_another_broker_is_visible_here(api: Api, dsn: str) -> None:
+def test_queue_undeleted_by_another_broker_is_visible_here(api: Api, second_api: Api) -> None:
     """Checked with the statistics, which cover the queues in the cache of the process."""
-    with threaded_broker(TEST_SETTINGS, dsn) as broker:
-        other_api = Api(broker.http, api.queue)
-        api.configure()
-        delete(api)
-        wait_until(lambda: other_api.http.get(f"/queues/{api.queue}/stats").status_code == 404)
-        other_api.enqueue()
-        wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 200)
+    api.configure()
+    delete(api)
+    wait_until(lambda: second_api.http.get(f"/queues/{api.queue}/stats").status_code == 404)
+    second_api.enqueue()
+    wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 200)
 
 
 def test_deleted_queue_with_a_job_is_undeleted_in_every_process(
@@ -167,15 +162,11 @@ def test_empty_deleted_queue_stays_deleted(api: Api, db: TestDatabase, revive_qu
 
 
 def test_job_enqueued_during_a_delete_is_delivered(
-    api: Api, dsn: str, revive_queues: ReviveQueues, background: Background
+    api: Api, second_api: Api, revive_queues: ReviveQueues, background: Background
 ) -> None:
-    with threaded_broker(TEST_SETTINGS, dsn) as broker:
-        other_api = Api(broker.http, api.queue)
-        for _ in range(10):
-            api.configure()
-            deleted, job = background.together(
-                lambda: api.http.delete(f"/queues/{api.queue}").json(), other_api.enqueue
-            )
-            revive_queues()
-            assert exists(api), deleted
-            assert api.complete(api.claim_one(wait_seconds=20))["job_id"] == job["id"]
+    for _ in range(10):
+        api.configure()
+        deleted, job = background.together(lambda: api.http.delete(f"/queues/{api.queue}").json(), second_api.enqueue)
+        revive_queues()
+        assert exists(api), deleted
+        assert api.complete(api.claim_one(wait_seconds=20))["job_id"] == job["id"]

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.api_client import Api, Json, parse_time
+from tests.table import table
 
 
 def pause(api: Api, **body: str) -> Json:
@@ -92,10 +93,9 @@ def test_pause_and_resume_of_an_unknown_queue_are_not_found(api: Api, verb: str)
     assert api.post(f"/queues/{api.queue}-a/{verb}", status=404)["code"] == "not_found"
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "pointer"),
     [({"reason": "x" * 501}, "/reason"), ({"reason": 1}, "/reason"), ({"why": "deploy"}, "/why")],
-    ids=["long", "1", "why"],
 )
 def test_invalid_pause_body_is_rejected_with_a_pointer(api: Api, body: Json, pointer: str) -> None:
     problem = api.post(f"/queues/{api.queue}/pause", body, status=422)

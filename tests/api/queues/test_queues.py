@@ -1,22 +1,10 @@
 """GET /queues, and the creation of queues by enqueue."""
 
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
-
 from tests.api_client import Api, Json
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.polls import Background
-
-
-@pytest.fixture
-def no_creation_api(dsn: str, db: TestDatabase, queue: str) -> Iterator[Api]:
-    """A client of a broker with `create_queues` off."""
-    with threaded_broker(TEST_SETTINGS.model_copy(update={"create_queues": False}), dsn) as broker:
-        yield Api(broker.http, queue)
 
 
 def names(api: Api) -> list[str]:
@@ -66,11 +54,6 @@ def test_list_returns_queues_sorted_by_name_in_pages(api: Api) -> None:
     assert listed_names == sorted(set(listed_names))
     assert set(created_names) <= set(listed_names)
     assert {len(page) for page in pages[:-1]} == {2}
-
-
-@pytest.mark.parametrize(("name", "value"), [("limit", 0), ("limit", 1001), ("cursor", "x"), ("colour", "red")])
-def test_invalid_query_parameter_of_the_queue_list_is_rejected_with_a_pointer(api: Api, name: str, value: Any) -> None:
-    assert api.get("/queues", **{name: value}, status=422)["errors"][0]["pointer"] == f"/query/{name}"
 
 
 def test_queue_created_by_another_broker_is_found_on_first_use(api: Api, no_creation_api: Api) -> None:

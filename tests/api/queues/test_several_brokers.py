@@ -22,7 +22,7 @@ FIELDS: Json = {
 }
 
 
-@pytest.fixture(params=[True, False], ids=["with NOTIFY", "by polling"])
+@pytest.fixture(scope="module", params=[True, False], ids=["with NOTIFY", "by polling"])
 def second_broker(request: pytest.FixtureRequest, dsn: str) -> Iterator[RunningBroker]:
     with threaded_broker(TEST_SETTINGS.model_copy(update={"notify": request.param}), dsn) as broker:
         yield broker
@@ -47,6 +47,7 @@ def test_change_is_in_effect_on_this_broker_when_the_call_returns(broker: Runnin
     assert cached_queue(broker, api.queue) is None
 
 
+@pytest.mark.slow
 def test_change_takes_effect_on_other_brokers(api: Api, second_broker: RunningBroker) -> None:
     api.configure(max_running=3)
     wait_until(

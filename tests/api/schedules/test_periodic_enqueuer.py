@@ -41,6 +41,7 @@ def test_due_schedule_enqueues_its_job_and_advances(schedules: Schedules, db: Te
     )
 
 
+@pytest.mark.slow
 def test_due_schedule_wakes_a_waiting_poll(schedules: Schedules, api: Api) -> None:
     schedules.put(every_seconds=1)
     assert [api.claim_one(wait_seconds=20)["job_type"] for _ in range(2)] == ["test", "test"]
@@ -53,6 +54,7 @@ def test_due_cron_schedule_fires(schedules: Schedules) -> None:
     assert len(schedules.jobs()) == 1
 
 
+@pytest.mark.slow
 def test_concurrent_brokers_fire_each_run_once(
     schedules: Schedules, api: Api, periodic_enqueuer: PeriodicEnqueuer, loop: Loop, dsn: str
 ) -> None:

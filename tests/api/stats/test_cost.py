@@ -4,6 +4,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from app.stats.store import SQL
 from tests.api.stats.conftest import Aggregate
 from tests.api_client import Api
@@ -29,6 +31,7 @@ def cost(db: TestDatabase, lanes: list[int]) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_statistics_of_20000_jobs_read_about_as_many_pages_as_of_100(
     api: Api, db: TestDatabase, aggregate: Aggregate
 ) -> None:

@@ -10,11 +10,12 @@ from app.stats.health import STALE_SECONDS, assess
 from tests.api_client import Api
 from tests.conftest import wait_until
 from tests.database import TestDatabase
+from tests.table import table
 
 HEALTHY: dict[str, Any] = {"depth": 0, "age": None, "dead": 0, "waiting_polls": 1}
 
 
-@pytest.mark.parametrize(
+@table(
     ("limits", "facts", "level"),
     [
         ({}, {"depth": 10**6, "dead": 10**6, "age": 10**6}, "ok"),
@@ -64,6 +65,7 @@ def test_job_that_waits_for_admission_counts_toward_the_oldest_age(api: Api, db:
     assert api.stats()["verdict"] == "critical"
 
 
+@pytest.mark.slow
 def test_metrics_contain_the_verdict_of_queues_with_limits(
     api: Api, eventually: Callable[[Callable[[], Any]], Any]
 ) -> None:

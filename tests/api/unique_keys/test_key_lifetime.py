@@ -1,5 +1,7 @@
 """Lifetime of unique keys: the cleaner keeps those of live jobs. Replays and unique keys."""
 
+import pytest
+
 from tests.api.maintenance.conftest import RunRetention
 from tests.api.unique_keys.keys import count_jobs, end_windows, with_key
 from tests.api_client import Api
@@ -57,6 +59,7 @@ def test_ended_window_is_not_extended_because_its_job_still_waits(
     assert api.enqueue(**with_key(for_seconds=60))["id"] != first["id"]
 
 
+@pytest.mark.slow
 def test_more_unique_keys_than_one_batch_are_checked(api: Api, db: TestDatabase, run_retention: RunRetention) -> None:
     api.batch(*[with_key(f"k{n}") for n in range(700)])
     api.claim(max_jobs=300)

@@ -4,6 +4,8 @@ import random
 from collections import Counter
 from functools import partial
 
+import pytest
+
 from tests.api.unique_keys.keys import count_jobs, with_key
 from tests.api_client import Api, Json
 from tests.broker import RunningBroker, threaded_broker
@@ -44,6 +46,7 @@ def test_concurrent_replacements_leave_one_job_with_one_of_the_bodies(api: Api, 
     assert job["state"] == ("scheduled" if job["payload"] % 2 else "ready")
 
 
+@pytest.mark.slow
 def test_batches_with_the_same_unique_keys_in_different_orders_do_not_deadlock(
     api: Api, db: TestDatabase, background: Background
 ) -> None:
@@ -62,6 +65,7 @@ def test_batches_with_the_same_unique_keys_in_different_orders_do_not_deadlock(
     assert count_jobs(db) == 60
 
 
+@pytest.mark.slow
 def test_batches_that_replace_jobs_do_not_deadlock_with_cancellations(api: Api, background: Background) -> None:
     """Every transaction locks its jobs in the order of their ids."""
     for _ in range(3):

@@ -5,6 +5,7 @@ import pytest
 from tests.api.unique_keys.keys import count_jobs, with_key
 from tests.api_client import Api, Json, parse_time
 from tests.database import TestDatabase
+from tests.table import table
 
 
 def test_created_job_shows_its_unique_key(api: Api) -> None:
@@ -140,7 +141,7 @@ def test_duplicate_enqueue_returns_the_job_as_it_is_now(api: Api) -> None:
     assert (again["priority"], parse_time(again["run_at"])) == (9, parse_time(first["run_at"]))
 
 
-@pytest.mark.parametrize(
+@table(
     ("unique", "pointer"),
     [
         ({}, "/unique/key"),

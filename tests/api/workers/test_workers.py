@@ -10,6 +10,7 @@ from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import TestDatabase
 from tests.polls import Background
+from tests.table import table
 
 
 @pytest.fixture
@@ -73,9 +74,8 @@ def test_worker_list_is_paged_in_id_order(api: Api) -> None:
     assert [[worker["worker_id"] for worker in page] for page in pages] == [names[:3], names[3:6], names[6:]]
 
 
-@pytest.mark.parametrize(("name", "value"), [("limit", 0), ("limit", 1001), ("state", "run"), ("cursor", "x")])
-def test_worker_list_rejects_invalid_query_parameters_with_a_pointer(api: Api, name: str, value: Any) -> None:
-    assert api.get("/workers", **{name: value}, status=422)["errors"][0]["pointer"] == f"/query/{name}"
+def test_worker_list_rejects_an_unknown_state_with_a_pointer(api: Api) -> None:
+    assert api.get("/workers", state="run", status=422)["errors"][0]["pointer"] == "/query/state"
 
 
 @pytest.mark.parametrize("directive", ["drain", "stop"])
@@ -145,6 +145,7 @@ def test_waiting_poll_returns_when_its_worker_gets_a_directive(
     assert len(other.result()["jobs"]) == 1
 
 
+@pytest.mark.slow
 def test_directive_reaches_a_worker_that_polls_another_broker(
     api: Api, w1: str, dsn: str, background: Background, eventually: Callable[..., Any]
 ) -> None:
@@ -156,7 +157,7 @@ def test_directive_reaches_a_worker_that_polls_another_broker(
         assert poll.result()["directive"] == "drain"
 
 
-@pytest.mark.parametrize("verb", ["drain", "stop", "resume"])
+@table("verb", ["drain", "stop", "resume"])
 def test_directive_for_an_unknown_worker_is_rejected(api: Api, verb: str) -> None:
     assert api.post(f"/workers/unknown/{verb}", status=404)["code"] == "not_found"
     assert api.post(f"/workers/a b/{verb}", status=422)["errors"][0]["pointer"] == "/path/worker_id"

@@ -20,6 +20,8 @@ from tests.contract.cli.command import environment, run
 from tests.contract.cli.test_serve import serving, stop, wait_until_started
 from tests.faults.db.test_embedded import postmaster_pid
 
+pytestmark = pytest.mark.slow
+
 BACKUP, RESTORE = re.findall(
     r"^```bash\n(.*?)^```$", (ROOT / "docs" / "operations" / "backup.md").read_text(), re.DOTALL | re.MULTILINE
 )

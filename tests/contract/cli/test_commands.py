@@ -16,6 +16,8 @@ from tests.contract.document import openapi
 from tests.database import Loop, TestDatabase, copy_database, in_database
 from tests.upgrades.later_revisions import BASELINE, later_revisions
 
+pytestmark = pytest.mark.slow
+
 SECRETS = {
     "DATABASE_URL": "postgresql://longshore:hunter2@db.example/longshore?sslpassword=hunter3",
     "LONGSHORE_LISTEN_URL": "postgresql://direct:hunter4@db.example/longshore",

@@ -26,6 +26,8 @@ from tests.conftest import wait_until
 from tests.contract.cli.command import environment, run
 from tests.faults.db.test_embedded import is_alive, postmaster_pid
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:

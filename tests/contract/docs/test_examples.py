@@ -48,6 +48,7 @@ def test_readme_first_job_is_enqueued(mail: Api, broker: RunningBroker) -> None:
     assert mail.counts() == {"ready": 1}
 
 
+@pytest.mark.slow
 def test_quickstart_does_what_it_says(mail: Api, broker: RunningBroker) -> None:
     printed = run_bash(broker.base, *code(QUICKSTART, "bash"))
     assert '"status":"already_settled"' in printed
@@ -65,6 +66,7 @@ def test_quickstart_needs_nothing_but_curl_and_python() -> None:
     assert set(commands) <= {"curl", "echo", "field", "for", "print"}
 
 
+@pytest.mark.slow
 def test_limits_guide_orders_and_explains_jobs_of_a_group(broker: RunningBroker, api: Api) -> None:
     printed = run_guide("limits", broker)
     assert '"paused_reason":"the warehouse moves"' in printed
@@ -98,6 +100,7 @@ def test_schedules_guide_runs_the_schedule(broker: RunningBroker, api: Api) -> N
     assert api.get("/jobs", queue="reports")["items"][0]["schedule"] == "nightly"
 
 
+@pytest.mark.slow
 def test_api_keys_guide_creates_keys_and_closes_the_broker(postgres: str, loop: Loop) -> None:
     """Uses a broker of its own, because the first key locks out every other caller."""
     dsn = create_database(postgres, loop, "docs_keys")
@@ -107,6 +110,7 @@ def test_api_keys_guide_creates_keys_and_closes_the_broker(postgres: str, loop: 
         assert broker.http.get("/stats").status_code == 401
 
 
+@pytest.mark.slow
 def test_worker_completes_fails_and_drains(mail: Api, broker: RunningBroker) -> None:
     """tests/contract/examples tests which faults the worker survives."""
     (script,) = code(README, "python")

@@ -2,14 +2,13 @@
 
 import re
 
-import pytest
-
 from app.job_types import schema_subset
 from app.settings import Settings
 from tests.chaos.transition_rules import LEGAL
 from tests.chaos.transitions import GONE
 from tests.contract.docs.pages import PAGES, README, anchors, code, prose, text_of
 from tests.paths import ROOT
+from tests.table import table
 from tests.tools.reference_pages import PAGES as REFERENCE_PAGES
 
 OVERVIEW = "docs/architecture/overview.md"
@@ -26,7 +25,7 @@ def test_readme_is_short() -> None:
     assert [line for line in lines if len(line) > 120] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_links_lead_to_existing_pages_and_anchors(page: str) -> None:
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
@@ -45,7 +44,7 @@ def test_every_page_is_linked_from_the_index() -> None:
     assert [page for page in pages if f"({page})" not in index] == []
 
 
-@pytest.mark.parametrize("folder", ["app", "tests", "bench", "alembic"])
+@table("folder", ["app", "tests", "bench", "alembic"])
 def test_cited_rules_and_faults_have_an_anchor(folder: str) -> None:
     known = {page: anchors(f"docs/reliability/{page}.md") for page in ("rules", "faults")}
     files = [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sql")]
@@ -68,13 +67,13 @@ def test_overview_names_every_package() -> None:
     assert {package for package in packages if f"`{package}`" not in text_of(OVERVIEW)} == set()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_paths_of_modules_exist(page: str) -> None:
     named = re.findall(r"`((?:app|tests|bench|alembic|examples|openapi)/[\w/.-]*)`", prose(page))
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_make_targets_exist(page: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", text_of("Makefile"), re.MULTILINE))
     in_code = re.findall(r"^make ([\w-]+)", "\n".join(code(page, "sh") + code(page, "")), re.MULTILINE)
@@ -82,13 +81,13 @@ def test_make_targets_exist(page: str) -> None:
     assert {*in_code, *in_prose} - targets == set()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_settings_exist(page: str) -> None:
     known = {f"LONGSHORE_{name.upper()}" for name in Settings.model_fields} | {"LONGSHORE_URL", "LONGSHORE_KEY"}
     assert set(re.findall(r"LONGSHORE_[A-Z_]*[A-Z]", text_of(page))) - known == set()
 
 
-@pytest.mark.parametrize("name", REFERENCE_PAGES)
+@table("name", REFERENCE_PAGES)
 def test_reference_page_is_what_the_code_says(name: str) -> None:
     page = text_of(f"docs/reference/{name}.md")
     assert page == REFERENCE_PAGES[name]() + "\n", "`make reference` writes the pages"

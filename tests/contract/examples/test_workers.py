@@ -19,6 +19,8 @@ from tests.contract.examples.example_workers import EXAMPLES, Example
 from tests.database import Loop, create_database
 from tests.ports import reserved_port
 
+pytestmark = pytest.mark.slow
+
 FAST_SETTINGS = {"sweep_seconds": "0.05", "poll_seconds": "0.2", "log_level": "error"}
 LEASE_SECONDS = 8
 

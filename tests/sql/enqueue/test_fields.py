@@ -9,6 +9,7 @@ import pytest
 from tests.api_client import Api, Json, parse_time
 from tests.database import TestDatabase
 from tests.sql.enqueue.conftest import Session, without_times
+from tests.table import table
 
 HOUR = timedelta(hours=1)
 RENAMED = {"group_key": "group"}
@@ -35,7 +36,7 @@ def stored_row(db: TestDatabase, job_id: str) -> Json:
     return found | {name: json.loads(found[name]) for name in ("retry", "tags", "metadata") if found[name] is not None}
 
 
-@pytest.mark.parametrize(
+@table(
     "fields",
     [
         {},
@@ -50,7 +51,6 @@ def stored_row(db: TestDatabase, job_id: str) -> Json:
         {"delay_seconds": 3600},
         {"delay_seconds": 0},
     ],
-    ids=str,
 )
 def test_sql_and_http_store_the_same_job(shop: Session, api: Api, db: TestDatabase, fields: Json) -> None:
     by_sql, by_http = enqueue_both_ways(shop, api, **fields)

@@ -55,6 +55,7 @@ def test_sql_jobs_without_a_group_use_every_lane_of_the_queue(shop: Session, api
     assert {lane(shop.enqueue()) for _ in range(100)} == set(lanes.lanes_of(queue_id, 3))
 
 
+@pytest.mark.slow
 @no_deadline
 @given(groups, st.integers(1, 256))
 @example("a", 1)

@@ -15,6 +15,8 @@ from tests.sql.enqueue.conftest import Session
 from tests.upgrades.migrations.test_concurrent_migrations import migrator
 from tests.versions import AVAILABLE_VERSIONS
 
+pytestmark = pytest.mark.slow
+
 FUNCTIONS = "SELECT proname FROM pg_proc WHERE proname LIKE 'longshore%' ORDER BY proname"
 ROLE = "SELECT count(*) FROM pg_roles WHERE rolname = 'longshore_producer'"
 MAY_CALL = "SELECT has_function_privilege('longshore_producer', 'longshore_enqueue_v1'::regproc, 'EXECUTE')"

@@ -58,6 +58,7 @@ def stored(db: TestDatabase, job_id: str) -> Json:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 3600], ids=["now", "later"])
 @pytest.mark.parametrize("history", [*HISTORIES, "scheduled", "blocked"])
 @pytest.mark.parametrize("config", [{}, {"max_running_per_group": 1}, {"fair": True}], ids=["plain", "strict", "fair"])

@@ -8,6 +8,7 @@ import pytest
 from tests.api_client import Api
 from tests.database import TestDatabase
 from tests.sql.enqueue.conftest import Session
+from tests.table import table
 
 TABLES = """
 SELECT relname
@@ -98,7 +99,7 @@ def test_producer_role_may_not_create_objects_in_the_schema(shop: Session, db: T
     assert db.value("SELECT has_schema_privilege('shop', 'public', 'CREATE')") is False
 
 
-@pytest.mark.parametrize(
+@table(
     "sql",
     [
         "SELECT id FROM jobs",

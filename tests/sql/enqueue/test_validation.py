@@ -19,6 +19,7 @@ from tests.api_client import Api, parse_time
 from tests.contract.hostile_cases import NAMES, VALUES, Case
 from tests.database import TestDatabase
 from tests.sql.enqueue.conftest import Session
+from tests.table import table
 
 # The broker of other tests in this process uses `random` too, and hypothesis warns about it.
 pytestmark = pytest.mark.filterwarnings(
@@ -31,6 +32,10 @@ UNKNOWN_PARENT = {"depends_on": [uuid4()]}
 TOO_FAR_AHEAD = datetime.now(UTC) + timedelta(seconds=MAX_DELAY, hours=1)
 INVALID_NAMES = [name for name in NAMES.values() if "\x00" not in name]
 JSON_TEXT = st.text(alphabet='[]{}":,\\u0dDcC8a1e-. \nNtrufalsn', max_size=60)
+JSON_PARAMETERS = ("payload", "metadata", "retry")
+TRACE_HEADERS = ("traceparent", "tracestate")  # HTTP has headers for them, not fields
+HTTP_UNIQUE = {"unique_key": "key", "unique_for_seconds": "for_seconds", "on_duplicate": "on_duplicate"}
+HTTP_FIELDS = {"group_key": "group", **dict.fromkeys(HTTP_UNIQUE, "unique")}
 ESCAPES = st.lists(
     st.sampled_from(["\\\\", "\\u0000", "\\ud83d", "\\ude00", "\\n", "u0000", "ud83d", "\\u003a", "x"]), max_size=8
 )
@@ -82,6 +87,24 @@ INVALID: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def http_body(**fields: Any) -> str:
+    """The same job as the body of an HTTP request. JSON parameters are copied as text."""
+    unique = {HTTP_UNIQUE[name]: fields.pop(name) for name in HTTP_UNIQUE if name in fields}
+    members = {"job_type": "test", **fields, **({"unique": unique} if unique else {})}
+    texts = {
+        HTTP_FIELDS.get(name, name): value if name in JSON_PARAMETERS else json.dumps(value, default=str)
+        for name, value in members.items()
+    }
+    return "{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}"
+
+
+def assert_rejected_over_http(api: Api, body: str, field: str) -> None:
+    response = api.http.post("/jobs", content=body.encode())
+    assert response.status_code == 422, response.text
+    pointers = [error["pointer"] for error in response.json()["errors"]]
+    assert {pointer.split("/")[1] for pointer in pointers} == {field}, pointers
+
+
 def http_accepts(text: str) -> bool:
     """Whether HTTP accepts the payload."""
     try:
@@ -99,26 +122,27 @@ def sql_accepts(shop: Session, text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("parameter", "fields"), INVALID, ids=[f"{number} {parameter}" for number, (parameter, _) in enumerate(INVALID)]
-)
-def test_sql_enqueue_rejects_an_invalid_parameter_by_name(
-    shop: Session, db: TestDatabase, parameter: str, fields: dict[str, Any]
+@table(("parameter", "fields"), INVALID)
+def test_sql_and_http_reject_an_invalid_parameter_by_name(
+    shop: Session, api: Api, db: TestDatabase, parameter: str, fields: dict[str, Any]
 ) -> None:
     error = shop.enqueue_error(**fields)
     assert (error.sqlstate, getattr(error, "column_name", None)) == ("22023", parameter)
     assert str(error).startswith(f"{parameter}: ")
+    if parameter not in TRACE_HEADERS:
+        assert_rejected_over_http(
+            api, http_body(**{"queue": api.queue, **fields}), HTTP_FIELDS.get(parameter, parameter)
+        )
     assert db.value("SELECT count(*) FROM jobs") + db.value("SELECT count(*) FROM deduplication_keys") == 0
     assert db.value("SELECT count(*) FROM queues WHERE name = $1", shop.queue) == 0
 
 
-@pytest.mark.parametrize(
-    "instant", ["infinity", "-infinity", "0001-12-31 BC", "0001-01-01 00:00:00+00", "1969-12-31 23:59:59.999999+00"]
-)
-@pytest.mark.parametrize("name", ["run_at", "expires_at"])
-def test_sql_enqueue_rejects_an_instant_out_of_range(shop: Session, name: str, instant: str) -> None:
+@table("name", ["run_at", "expires_at"])
+@table("instant", ["infinity", "-infinity", "0001-12-31 BC", "0001-01-01 00:00:00+00", "1969-12-31 23:59:59.999999+00"])
+def test_sql_and_http_reject_an_instant_out_of_range(shop: Session, api: Api, name: str, instant: str) -> None:
     with pytest.raises(asyncpg.InvalidParameterValueError, match=f"^{name}: "):
         shop.execute(f"SELECT longshore_enqueue_v1('test', {name} => '{instant}')")
+    assert_rejected_over_http(api, http_body(**{name: instant}), name)
 
 
 def test_every_parameter_of_the_sql_function_has_an_invalid_case(shop: Session) -> None:
@@ -126,13 +150,13 @@ def test_every_parameter_of_the_sql_function_has_an_invalid_case(shop: Session) 
     assert {parameter for parameter, _ in INVALID} | {"payload"} == set(names)
 
 
-@pytest.mark.parametrize("name", ["run_at", "expires_at"])
+@table("name", ["run_at", "expires_at"])
 def test_sql_enqueue_has_the_maximum_delay_of_the_settings(shop: Session, db: TestDatabase, name: str) -> None:
     shop.enqueue(**{name: parse_time(db.instant(MAX_DELAY - 60))})
     assert shop.enqueue_error(**{name: parse_time(db.instant(MAX_DELAY + 60))}).sqlstate == "22023"
 
 
-@pytest.mark.parametrize(
+@table(
     "fields",
     [
         {"queue": "x" * 120, "group_key": "x" * 120, "job_type": "x" * 120},
@@ -147,7 +171,6 @@ def test_sql_enqueue_has_the_maximum_delay_of_the_settings(shop: Session, db: Te
         {"retry": '{"base_seconds": 31622400, "factor": 1000, "max_seconds": 31622400, "jitter": 1}'},
         {"run_at": datetime(1970, 1, 1, tzinfo=UTC)},
     ],
-    ids=[*map(str, range(11))],
 )
 def test_sql_enqueue_accepts_extreme_values(shop: Session, api: Api, fields: dict[str, Any]) -> None:
     assert api.job(shop.enqueue(**fields))["id"]
@@ -162,13 +185,13 @@ def test_sql_enqueue_uses_the_default_settings(shop: Session, api: Api, db: Test
     assert re.findall(r"'mode', '(\w+)'", sources) == [LIMITS.finished_mode]
 
 
-@pytest.mark.parametrize("case", [case for case in VALUES if case.status is None], ids=lambda case: case.row)
+@table("case", [case for case in VALUES if case.status is None])
 def test_sql_enqueue_stores_a_payload_that_http_accepts(shop: Session, db: TestDatabase, case: Case) -> None:
     job_id = shop.enqueue(payload=case.text.decode())
     assert db.value("SELECT payload FROM jobs WHERE id = $1", job_id).encode() == case.text
 
 
-@pytest.mark.parametrize("case", [case for case in VALUES if case.status in (413, 422)], ids=lambda case: case.row)
+@table("case", [case for case in VALUES if case.status in (413, 422)])
 def test_sql_enqueue_rejects_a_payload_that_http_rejects(shop: Session, db: TestDatabase, case: Case) -> None:
     """The function rejects by name; a payload that is not JSON for Postgres never reaches it."""
     error = shop.enqueue_error(payload=case.text.decode())

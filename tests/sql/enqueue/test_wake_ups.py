@@ -16,6 +16,8 @@ from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background, parked_polls
 from tests.sql.enqueue.conftest import Session, shop_dsn
 
+pytestmark = pytest.mark.slow
+
 Enqueue = Callable[[Session, TestDatabase], str]
 
 
