@@ -3,6 +3,7 @@ files and stores have the same names."""
 
 import ast
 import re
+from pprint import pformat
 
 import pytest
 
@@ -49,7 +50,8 @@ VIOLATING_STATEMENTS: dict[Rule, list[str]] = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_statements_follow_the_rule(rule: Rule) -> None:
-    assert violations(rule, ALL_STATEMENTS) == {}
+    found = violations(rule, ALL_STATEMENTS)
+    assert not found, pformat(found)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from pprint import pformat
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -78,7 +79,8 @@ def mismatches(columns: Mapping[str, str], row_type: Any) -> list[str]:
 
 
 def test_statements_can_be_prepared_and_match_their_row_types(database: TestDatabase) -> None:
-    assert database.loop.run(all_mismatches(database.dsn, ALL_STATEMENTS)) == {}
+    found = database.loop.run(all_mismatches(database.dsn, ALL_STATEMENTS))
+    assert not found, pformat(found)
 
 
 def test_statement_that_fails_or_does_not_match_its_row_type_is_found(database: TestDatabase) -> None:
