@@ -290,3 +290,8 @@ def to_columns(rows: Sequence[Sequence[object]]) -> list[Sequence[object] | None
         None if column[0] is None and column.count(None) == len(column) else column
         for column in zip(*rows, strict=True)
     ]
+
+
+def to_named_columns(rows: Sequence[Any]) -> dict[str, Sequence[object] | None]:
+    """The columns of NamedTuples, at least one, by the names of their fields; see `to_columns`."""
+    return dict(zip(rows[0]._fields, to_columns(rows), strict=True))

@@ -41,9 +41,13 @@ class Query:
 
     def __call__(self, **values: object) -> tuple[Any, ...]:
         """The statement and its arguments in order, for `db.rows(*SQL.x(lane=1))`."""
+        return self.bind(values)
+
+    def bind(self, values: Mapping[str, object]) -> tuple[Any, ...]:
+        """The same for a dict. `**` would copy it, which takes 2 µs for 30 parameters."""
         if len(values) != len(self.parameters):
             raise TypeError(f"{self.name} takes {', '.join(self.parameters)}; got {', '.join(values)}")
-        return self.sql, *[values[name] for name in self.parameters]
+        return self.sql, *map(values.__getitem__, self.parameters)
 
 
 def compile_statement(name: str, body: str, fragments: Mapping[str, str]) -> Query:

@@ -243,7 +243,14 @@ MUTANTS = {
         "scheduled jobs that are due for more than a minute stay scheduled",
         "long outage",
         ("I9",),
-        (rewrite(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1 AND run_at > $1::timestamptz - interval '60 s'"),),
+        (
+            rewrite(
+                jobs.SQL,
+                "due_jobs",
+                "run_at <= :now",
+                "run_at <= :now AND run_at > :now::timestamptz - interval '60 s'",
+            ),
+        ),
         expected_text="'scheduled'",
     ),
     # Stored data
@@ -302,8 +309,8 @@ MUTANTS = {
         "high concurrency",
         ("I11",),
         (
-            rewrite(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1::timestamptz + interval '3 s'"),
-            rewrite(jobs.SQL, "schedule_due", "run_at <= $3", "run_at <= $3::timestamptz + interval '3 s'"),
+            rewrite(jobs.SQL, "due_jobs", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
+            rewrite(jobs.SQL, "schedule_due", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
         ),
     ),
     "fired_by_all": Mutant(
