@@ -1,5 +1,5 @@
-"""Named statements: `<package>.sql` holds the text; a function of the same name in the package's
-`store.py` runs it.
+"""Named statements: the .sql file of a package holds the text; a function of the same name in its
+`store.py` runs it. A package with many statements has several files.
 
     -- name: x        starts a statement; the comment below it says which transition it makes
     -- row: Row       the type of its rows; a test compares its columns with the fields of the type
@@ -63,20 +63,23 @@ def compile_statement(name: str, body: str, fragments: Mapping[str, str]) -> Que
 
 
 class Queries:
-    """The statements of one file, as attributes: `SQL.enqueue` is the statement `enqueue`."""
+    """The statements of files, as attributes: `SQL.enqueue` is the statement `enqueue`."""
 
-    def __init__(self, path: Path) -> None:
-        sections = _sections(path)
-        bodies = {name: body for (kind, name), body in sections.items() if kind == "name"}
-        fragments = shared_fragments() | {name: body for (kind, name), body in sections.items() if kind == "fragment"}
-        self.path = path
-        self.all = {name: compile_statement(name, _adapt(body, bodies), fragments) for name, body in bodies.items()}
+    def __init__(self, *paths: Path) -> None:
+        self.all = {name: query for path in paths for name, query in _load(path).items()}
 
     def __getattr__(self, name: str) -> Query:
         try:
             return self.all[name]
         except KeyError:
-            raise AttributeError(f"{self.path.name} has no statement named {name}") from None
+            raise AttributeError(f"no statement is named {name}") from None
+
+
+def _load(path: Path) -> dict[str, Query]:
+    sections = _sections(path)
+    bodies = {name: body for (kind, name), body in sections.items() if kind == "name"}
+    fragments = shared_fragments() | {name: body for (kind, name), body in sections.items() if kind == "fragment"}
+    return {name: compile_statement(name, _adapt(body, bodies), fragments) for name, body in bodies.items()}
 
 
 def _adapt(body: str, bodies: Mapping[str, str]) -> str:
@@ -113,9 +116,8 @@ def _expand(text: str, fragments: Mapping[str, str]) -> str:
 
 
 def load_queries(module_file: str) -> Queries:
-    """Loads the .sql file that is named after the package of `module_file`."""
-    package = Path(module_file).parent
-    return Queries(package / f"{package.name}.sql")
+    """Loads the .sql files of the package of `module_file`."""
+    return Queries(*sorted(Path(module_file).parent.glob("*.sql")))
 
 
 def find_query(name: str) -> Query | None:
