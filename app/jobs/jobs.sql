@@ -244,7 +244,12 @@ RETURNING id, cancel_requested_at < :now AS again;
 -- name: run_now
 -- row: MovedJobRow
 -- scheduled -> ready | pending.
-WITH locked AS ({{lock_waiting_job}}),
+WITH locked AS (
+    SELECT id, state
+    FROM jobs
+    WHERE lane = :lane AND id = :job_id
+    FOR UPDATE
+),
 changed AS (
     UPDATE jobs
     SET state = {{due_state}}, state_reason = NULL, run_at = :now
@@ -255,8 +260,7 @@ changed AS (
 {{count_and_return_changed}};
 
 -- name: due_jobs
--- Reads a range at the start of the index jobs_due, no future jobs. Limited, because very many may
--- be due.
+-- Reads only the due start of the index jobs_due. Limited, because very many may be due.
 SELECT id
 FROM jobs
 WHERE state = 'scheduled' AND run_at <= :now
@@ -271,9 +275,8 @@ WHERE state = 'scheduled';
 
 -- name: schedule_due
 -- row: MovedJobRow
--- scheduled -> ready | pending.
---
--- Several brokers may run this at the same time: each skips the rows that another has locked.
+-- scheduled -> ready | pending.  Several brokers may run this at the same time: each skips the rows
+-- that another has locked.
 WITH locked AS MATERIALIZED (SELECT id, state, run_at {{lock_jobs}} SKIP LOCKED),
 made_ready AS (
     UPDATE jobs
