@@ -3,7 +3,24 @@
 -- fragment: is_held
 -- Whether the group of a row of `jobs` needs an admission. :held_groups are the groups: `*` stands
 -- for every group, the empty text for jobs without a group, NULL for no group at all.
-(coalesce(jobs.group_key, '') = ANY(:held_groups::text[]) OR (jobs.group_key IS NOT NULL AND '*' = ANY(:held_groups::text[])))
+(coalesce(jobs.group_key, '') = ANY(:held_groups::text[])
+    OR (jobs.group_key IS NOT NULL AND '*' = ANY(:held_groups::text[])))
+
+-- fragment: due_state
+-- The state of a row of `jobs` that is due. A job of a held group waits for an admission, unless it
+-- is a retry that has kept its admission.
+CASE WHEN jobs.admission IS NULL AND {{is_held}} THEN 'pending' ELSE 'ready' END
+
+-- fragment: lock_jobs
+-- The rest of a SELECT, after its columns: locks jobs of one lane in lock order.
+FROM jobs
+WHERE lane = :lane AND id = ANY(:ids::uuid[])
+ORDER BY id
+FOR UPDATE
+
+-- fragment: shown_as_ready
+-- The states that the API shows and counts as ready: state IN {{shown_as_ready}}.
+('ready', 'pending')
 
 -- fragment: moved_job
 -- The columns of MovedJobRow, of a row that has reached a new state.
@@ -20,3 +37,40 @@ jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_depend
 -- fragment: ready_and_scheduled_counts
 -- The columns ready and scheduled of a row of stat_deltas. A pending job counts as ready.
 count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTER (WHERE state = 'scheduled')
+
+-- fragment: copied_columns
+-- The columns of `jobs` that a job takes along unchanged to finished_jobs and to dead_letters.
+lane, id, deliveries, run_at, started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type,
+group_key, progress, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
+
+-- fragment: finished_columns
+-- The columns of finished_jobs, but for the columns that only some statements set.
+{{copied_columns}}, attempt, crashes, attempts, checkpoint, cancel_requested_at, settled_as, finished_at, keep_until,
+archive, state
+
+-- fragment: dead_letter_columns
+-- The columns of dead_letters, but for the columns that only some statements set.
+{{copied_columns}}, lease_seconds, retry, timeout_seconds, attempt, crashes, attempts, checkpoint, settled_as, dead_at,
+reason, fingerprint
+
+-- fragment: recorded_cancelled_parents
+recorded_parents AS (
+    INSERT INTO finished_parents (lane, id, state)
+    SELECT lane, id, 'cancelled'
+    {{from_deleted_parents}}
+)
+
+-- fragment: recorded_dead_parents
+recorded_parents AS (
+    INSERT INTO finished_parents (lane, id, state)
+    SELECT lane, id, 'dead'
+    {{from_deleted_parents}}
+)
+
+-- fragment: from_deleted_parents
+-- The parents are the deleted jobs that others depend on. A dead job that is replayed finishes a
+-- second time.
+FROM deleted
+WHERE has_dependents
+ON CONFLICT (lane, id) DO UPDATE
+SET state = excluded.state

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from asyncpg import Record
 
@@ -132,11 +131,18 @@ class Bench:
     async def complete(self, rows: Sequence[ClaimedRow]) -> None:
         now = datetime.now(UTC)
         for first in range(0, len(rows), BATCH):
-            sent: list[tuple[UUID, UUID, str | None]] = [
-                (row.id, row.lease_token, None) for row in rows[first : first + BATCH]
-            ]
-            done = await leases.complete(self._db, LANE, sent, now, now + timedelta(days=7), False)
-            assert len(done) == len(sent)
+            held = rows[first : first + BATCH]
+            done = await leases.complete(
+                self._db,
+                LANE,
+                ids=[row.id for row in held],
+                tokens=[row.lease_token for row in held],
+                results=[None] * len(held),
+                now=now,
+                keep_until=now + timedelta(days=7),
+                archive=False,
+            )
+            assert len(done) == len(held)
 
     async def wal(self, work: Awaitable[object]) -> float:
         before = await self._db.value("SELECT pg_current_wal_insert_lsn()")

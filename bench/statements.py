@@ -71,10 +71,18 @@ async def claim_and_complete(batch: int) -> str:
     now = datetime.now(UTC)
     await leases.claim(claim, LANE, batch, CLAIM_PARAMS, LanePolicy(), now)
     await leases.complete(
-        complete, LANE, [(UUID(int=0), UUID(int=1), None)] * batch, now, now + timedelta(days=7), False
+        complete,
+        LANE,
+        ids=[UUID(int=0)] * batch,
+        tokens=[UUID(int=1)] * batch,
+        results=[None] * batch,
+        now=now,
+        keep_until=now + timedelta(days=7),
+        archive=False,
     )
     claim_sql = _aggregate_tokens(_with_literals(claim, {}))
-    complete_sql = _with_literals(complete, {2: ":ids::uuid[]", 3: ":tokens::uuid[]"})
+    ids, tokens = (leases.SQL.complete.parameters.index(name) + 1 for name in ("ids", "tokens"))
+    complete_sql = _with_literals(complete, {ids: ":ids::uuid[]", tokens: ":tokens::uuid[]"})
     return f"{claim_sql} \\gset\n{complete_sql};\n"
 
 

@@ -2,12 +2,53 @@
 --
 --  * A job that waits for admission (app/concurrency) is pending. The API shows and counts it as
 --    ready, but no index that a claim reads contains it.
---  * The held groups of a lane are the groups whose jobs need admission: '*' is every group, '' is
---    the jobs without a group, NULL means that no job needs admission.
 --  * Lock order: see leases.sql.
 --  * A statement that has an id finds its row by the primary key. Its WHERE has no condition that a
 --    partial index could answer (state = 'ready' or 'scheduled', lease_expires_at IS NOT NULL),
 --    because with stale statistics the planner would use that index (3.3 ms instead of 0.07).
+
+-- fragment: new_job
+-- The columns that the caller of `enqueue` fills.
+id, state, run_at, priority, max_attempts, job_type, waiting_for, depends_on, {{columns_as_sent}}
+
+-- fragment: columns_as_sent
+state_reason, group_key, lease_seconds, retry, tags, metadata, traceparent, tracestate, replayed_from, payload,
+expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, has_dependents, worker_id, started_at,
+lease_token, lease_expires_at, deadline_at
+
+-- fragment: stored_job
+-- The columns of JobRow that all three tables have.
+lane, id, job_type, payload, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at, worker_id,
+progress, checkpoint, attempts, group_key, tags, metadata, replayed_from, replay_count, unique_key, schedule, depends_on
+
+-- fragment: lock_waiting_job
+SELECT id, state
+FROM jobs
+WHERE lane = :lane AND id = :job_id AND lease_expires_at IS NULL
+FOR UPDATE
+
+-- fragment: lock_waiting_jobs
+-- Like `lock_jobs`, without the jobs that are leased.
+FROM jobs
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND lease_expires_at IS NULL
+ORDER BY id
+FOR UPDATE
+
+-- fragment: count_and_return_changed
+counted AS (
+    INSERT INTO stat_deltas (lane, ready, scheduled)
+    SELECT :lane, (changed.state IN {{shown_as_ready}})::int - (locked.state IN {{shown_as_ready}})::int,
+        (changed.state = 'scheduled')::int - (locked.state = 'scheduled')::int
+    FROM locked, changed
+    WHERE changed.state <> locked.state
+)
+SELECT {{moved_job}}
+FROM changed
+
+-- fragment: deducted_waiting
+-- What `deleted` jobs deduct from the counters scheduled, blocked and ready.
+-count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
+-count(*) FILTER (WHERE state IN {{shown_as_ready}})
 
 -- name: enqueue
 -- (nothing) -> ready | pending | scheduled | blocked | running.
@@ -17,68 +58,58 @@
 -- once, as the first element of its array: it replaces the NULLs with which `unnest` fills up the
 -- shorter array.
 WITH added AS (
-    INSERT INTO jobs (
-        lane, id, state, state_reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata,
-        traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, has_dependents,
-        waiting_for, depends_on, worker_id, started_at, lease_token, lease_expires_at, deadline_at, attempt, deliveries
-    )
-    SELECT $1, id, coalesce(state, ($3::text[])[1]), reason, coalesce(run_at, ($5::timestamptz[])[1]),
-        coalesce(priority, ($6::smallint[])[1]), coalesce(max_attempts, ($7::smallint[])[1]), coalesce(job_type, ($8::text[])[1]),
-        group_key, lease_seconds, retry, tags, metadata, traceparent, tracestate, replayed_from, payload, expires_at, timeout_seconds,
-        unique_key, schedule, on_parent_failure, has_dependents, waiting_for::uuid[], depends_on::uuid[], worker_id, started_at,
-        lease_token, lease_expires_at, deadline_at, (lease_token IS NOT NULL)::int, (lease_token IS NOT NULL)::int
+    INSERT INTO jobs (lane, {{new_job}}, attempt, deliveries)
+    SELECT :lane, id, coalesce(state, (:state::text[])[1]), coalesce(run_at, (:run_at::timestamptz[])[1]),
+        coalesce(priority, (:priority::smallint[])[1]), coalesce(max_attempts, (:max_attempts::smallint[])[1]),
+        coalesce(job_type, (:job_type::text[])[1]), waiting_for::uuid[], depends_on::uuid[], {{columns_as_sent}},
+        (lease_token IS NOT NULL)::int, (lease_token IS NOT NULL)::int
     FROM unnest(
-        $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::smallint[], $7::smallint[], $8::text[], $9::text[], $10::int[],
-        $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::uuid[], $17::text[], $18::timestamptz[], $19::int[],
-        $20::text[], $21::text[], $22::text[], $23::boolean[], $24::text[], $25::text[], $26::text[], $27::timestamptz[], $28::uuid[],
-        $29::timestamptz[], $30::timestamptz[]
-    ) AS new (
-        id, state, reason, run_at, priority, max_attempts, job_type, group_key, lease_seconds, retry, tags, metadata, traceparent,
-        tracestate, replayed_from, payload, expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, has_dependents, waiting_for, depends_on,
-        worker_id, started_at, lease_token, lease_expires_at, deadline_at
-    )
+        :id::uuid[], :state::text[], :run_at::timestamptz[], :priority::smallint[], :max_attempts::smallint[],
+        :job_type::text[], :waiting_for::text[], :depends_on::text[], :reason::text[], :group_key::text[],
+        :lease_seconds::int[], :retry::text[], :tags::text[], :metadata::text[], :traceparent::text[],
+        :tracestate::text[], :replayed_from::uuid[], :payload::text[], :expires_at::timestamptz[],
+        :timeout_seconds::int[], :unique_key::text[], :schedule::text[], :on_parent_failure::text[],
+        :has_dependents::boolean[], :worker_id::text[], :started_at::timestamptz[], :lease_token::uuid[],
+        :lease_expires_at::timestamptz[], :deadline_at::timestamptz[]
+    ) AS new ({{new_job}})
     RETURNING state
 )
 INSERT INTO stat_deltas (lane, ready, scheduled, blocked, running, enqueued)
-SELECT $1, count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTER (WHERE state = 'scheduled'),
+SELECT :lane, count(*) FILTER (WHERE state IN {{shown_as_ready}}), count(*) FILTER (WHERE state = 'scheduled'),
     count(*) FILTER (WHERE state = 'blocked'), count(*) FILTER (WHERE state = 'running'), count(*)
 FROM added;
 
 -- name: live_jobs
 -- row: JobRow
-SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at,
-    NULL::timestamptz AS finished_at, worker_id, lease_expires_at, progress, checkpoint, NULL::text AS result, attempts, group_key,
-    tags, metadata, replayed_from, replay_count, cancel_requested_at, unique_key, schedule, depends_on
+SELECT {{stored_job}}, state, state_reason, NULL::timestamptz AS finished_at, lease_expires_at, NULL::text AS result,
+    cancel_requested_at
 FROM jobs
-WHERE lane = $1 AND id = ANY($2::uuid[]);
+WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: live_ids
 SELECT id
 FROM jobs
-WHERE lane = $1 AND id = ANY($2::uuid[]);
+WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: dead_ids
 SELECT id
 FROM dead_letters
-WHERE lane = $1 AND id = ANY($2::uuid[]);
+WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: finished_jobs
 -- row: JobRow
 -- Reads the partitions that are not dropped yet. A job whose retention has ended is not returned.
-SELECT lane, id, job_type, payload, state, state_reason, priority, attempt, max_attempts, crashes, deliveries, run_at, started_at,
-    finished_at, worker_id, NULL::timestamptz AS lease_expires_at, progress, checkpoint, result, attempts, group_key,
-    tags, metadata, replayed_from, replay_count, cancel_requested_at, unique_key, schedule, depends_on
+SELECT {{stored_job}}, state, state_reason, finished_at, NULL::timestamptz AS lease_expires_at, result,
+    cancel_requested_at
 FROM finished_jobs
-WHERE lane = $1 AND id = ANY($2::uuid[]) AND keep_until > $3;
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :kept_at;
 
 -- name: dead_jobs
 -- row: JobRow
-SELECT lane, id, job_type, payload, 'dead' AS state, reason AS state_reason, priority, attempt, max_attempts, crashes, deliveries,
-    run_at, started_at, dead_at AS finished_at, worker_id, NULL::timestamptz AS lease_expires_at, progress, checkpoint,
-    NULL::text AS result, attempts, group_key, tags, metadata, replayed_from, replay_count, NULL::timestamptz AS cancel_requested_at,
-    unique_key, schedule, depends_on
+SELECT {{stored_job}}, 'dead' AS state, reason AS state_reason, dead_at AS finished_at,
+    NULL::timestamptz AS lease_expires_at, NULL::text AS result, NULL::timestamptz AS cancel_requested_at
 FROM dead_letters
-WHERE lane = $1 AND id = ANY($2::uuid[]);
+WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: update_job
 -- row: MovedJobRow
@@ -88,45 +119,26 @@ WHERE lane = $1 AND id = ANY($2::uuid[]);
 --  * A ready job that is postponed loses its admission. A retry that has kept its admission keeps
 --    it. A job without admission waits for it.
 --  * A new payload removes an unused lease token: a late settlement would be about the old payload.
-WITH old AS (
-    SELECT id, state
-    FROM jobs
-    WHERE lane = $1 AND id = $2 AND lease_expires_at IS NULL
-    FOR UPDATE
-),
+WITH locked AS ({{lock_waiting_job}}),
 changed AS (
     UPDATE jobs
-    SET priority = coalesce($3, priority),
-        run_at = coalesce($4, run_at),
-        payload = coalesce($5, payload),
-        max_attempts = coalesce($6, max_attempts),
-        tags = coalesce($7, tags),
-        metadata = coalesce($8, metadata),
-        lease_token = CASE WHEN $5 IS NULL OR settled_as IS NOT NULL THEN lease_token END,
+    SET priority = coalesce(:priority, priority), run_at = coalesce(:run_at, run_at),
+        payload = coalesce(:payload, payload), max_attempts = coalesce(:max_attempts, max_attempts),
+        tags = coalesce(:tags, tags), metadata = coalesce(:metadata, metadata),
+        lease_token = CASE WHEN :payload IS NULL OR settled_as IS NOT NULL THEN lease_token END,
         state = CASE
-            WHEN $4 IS NULL OR jobs.state = 'blocked' THEN jobs.state
-            WHEN $4 > $9 THEN 'scheduled'
-            WHEN jobs.state IN ('ready', 'pending') THEN jobs.state
-            WHEN admission IS NOT NULL THEN 'ready'
-            WHEN coalesce(group_key, '') = ANY($10::text[]) OR (group_key IS NOT NULL AND '*' = ANY($10::text[])) THEN 'pending'
-            ELSE 'ready'
+            WHEN :run_at IS NULL OR jobs.state = 'blocked' THEN jobs.state
+            WHEN :run_at > :now THEN 'scheduled'
+            WHEN jobs.state IN {{shown_as_ready}} THEN jobs.state
+            ELSE {{due_state}}
         END,
-        admission = CASE WHEN $4 IS NULL OR $4 <= $9 OR jobs.state = 'scheduled' THEN admission END,
-        state_reason = CASE WHEN $4 IS NULL OR jobs.state = 'blocked' THEN state_reason END
-    FROM old
-    WHERE jobs.lane = $1 AND jobs.id = $2 AND jobs.id = old.id
-    RETURNING jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_dependents, jobs.admission
+        admission = CASE WHEN :run_at IS NULL OR :run_at <= :now OR jobs.state = 'scheduled' THEN admission END,
+        state_reason = CASE WHEN :run_at IS NULL OR jobs.state = 'blocked' THEN state_reason END
+    FROM locked
+    WHERE jobs.lane = :lane AND jobs.id = :job_id AND jobs.id = locked.id
+    RETURNING {{jobs_moved_job}}
 ),
-counted AS (
-    INSERT INTO stat_deltas (lane, ready, scheduled)
-    SELECT $1,
-        (changed.state IN ('ready', 'pending'))::int - (old.state IN ('ready', 'pending'))::int,
-        (changed.state = 'scheduled')::int - (old.state = 'scheduled')::int
-    FROM old, changed
-    WHERE changed.state <> old.state
-)
-SELECT id, state, job_type, group_key, run_at, has_dependents, admission
-FROM changed;
+{{count_and_return_changed}};
 
 -- name: replace_waiting
 -- row: MovedJobRow
@@ -135,84 +147,51 @@ FROM changed;
 -- The waiting job with the unique key takes the fields of the new job. It keeps its id, its age,
 -- its group and its attempts. The checkpoint and progress of the old body are removed. So is an
 -- unused lease token, because a late settlement would be about the old body.
-WITH old AS (
-    SELECT id, state
-    FROM jobs
-    WHERE lane = $1 AND id = $2 AND lease_expires_at IS NULL
-    FOR UPDATE
-),
-replaced AS (
+WITH locked AS ({{lock_waiting_job}}),
+changed AS (
     UPDATE jobs
     SET state = CASE
             WHEN jobs.state = 'blocked' THEN jobs.state
-            WHEN $3::timestamptz > $4 THEN 'scheduled'
-            WHEN jobs.state IN ('ready', 'pending') THEN jobs.state
-            WHEN admission IS NOT NULL THEN 'ready'
-            WHEN coalesce(group_key, '') = ANY($5::text[]) OR (group_key IS NOT NULL AND '*' = ANY($5::text[])) THEN 'pending'
-            ELSE 'ready'
+            WHEN :run_at::timestamptz > :now THEN 'scheduled'
+            WHEN jobs.state IN {{shown_as_ready}} THEN jobs.state
+            ELSE {{due_state}}
         END,
-        admission = CASE WHEN $3 <= $4 OR jobs.state = 'scheduled' THEN admission END,
+        admission = CASE WHEN :run_at <= :now OR jobs.state = 'scheduled' THEN admission END,
         state_reason = CASE WHEN jobs.state = 'blocked' THEN state_reason END,
-        run_at = $3, priority = $6, max_attempts = $7, job_type = $8, lease_seconds = $9, retry = $10, tags = $11, metadata = $12,
-        payload = $13, expires_at = $14, timeout_seconds = $15, traceparent = $16, tracestate = $17, checkpoint = NULL, progress = NULL,
+        run_at = :run_at, priority = :priority, max_attempts = :max_attempts, job_type = :job_type,
+        lease_seconds = :lease_seconds, retry = :retry, tags = :tags, metadata = :metadata, payload = :payload,
+        expires_at = :expires_at, timeout_seconds = :timeout_seconds, traceparent = :traceparent,
+        tracestate = :tracestate, checkpoint = NULL, progress = NULL,
         lease_token = CASE WHEN settled_as IS NOT NULL THEN lease_token END
-    FROM old
-    WHERE jobs.lane = $1 AND jobs.id = $2 AND jobs.id = old.id
-    RETURNING jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_dependents, jobs.admission
+    FROM locked
+    WHERE jobs.lane = :lane AND jobs.id = :job_id AND jobs.id = locked.id
+    RETURNING {{jobs_moved_job}}
 ),
-counted AS (
-    INSERT INTO stat_deltas (lane, ready, scheduled)
-    SELECT $1,
-        (replaced.state IN ('ready', 'pending'))::int - (old.state IN ('ready', 'pending'))::int,
-        (replaced.state = 'scheduled')::int - (old.state = 'scheduled')::int
-    FROM old, replaced
-    WHERE replaced.state <> old.state
-)
-SELECT id, state, job_type, group_key, run_at, has_dependents, admission
-FROM replaced;
+{{count_and_return_changed}};
 
 -- name: cancel_waiting
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> cancelled.
 --
--- The row of a running job does not match: its worker is asked to stop instead. $6 is the reason.
--- Only a cancellation by the user sets cancel_requested_at, not one because a parent failed.
-WITH locked AS (
-    SELECT id
-    FROM jobs
-    WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_expires_at IS NULL
-    ORDER BY id
-    FOR UPDATE
-),
+-- The row of a running job does not match: its worker is asked to stop instead. Only a
+-- cancellation by the user sets cancel_requested_at, not one because a parent failed (:reason).
+WITH locked AS (SELECT id {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs
-    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked))
+    WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked))
     RETURNING *
 ),
 moved AS (
-    INSERT INTO finished_jobs (
-        lane, id, state, state_reason, finished_at, keep_until, archive, cancel_requested_at, attempt, crashes, deliveries, run_at,
-        started_at, priority, max_attempts, replay_count, lease_token, settled_as, worker_id, job_type, group_key, attempts, progress,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
-    )
-    SELECT
-        lane, id, 'cancelled', $6::text, $3::timestamptz, $4, $5, CASE WHEN $6 = 'cancelled_by_user' THEN $3::timestamptz END, attempt, crashes, deliveries, run_at,
-        started_at, priority, max_attempts, replay_count, lease_token, settled_as, worker_id, job_type, group_key, attempts, progress,
-        checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
+    INSERT INTO finished_jobs ({{finished_columns}}, state_reason)
+    SELECT {{copied_columns}}, attempt, crashes, attempts, checkpoint,
+        CASE WHEN :reason::text = 'cancelled_by_user' THEN :now::timestamptz END,
+        settled_as, :now, :keep_until, :archive, 'cancelled', :reason
     FROM deleted
 ),
-recorded_parents AS (
-    INSERT INTO finished_parents (lane, id, state)
-    SELECT lane, id, 'cancelled'
-    FROM deleted
-    WHERE has_dependents
-    ON CONFLICT (lane, id) DO UPDATE
-    SET state = excluded.state
-),
+{{recorded_cancelled_parents}},
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready, cancelled)
-    SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
-        -count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*)
+    SELECT :lane, {{deducted_waiting}}, count(*)
     FROM deleted
     HAVING count(*) > 0
 )
@@ -225,42 +204,22 @@ FROM deleted;
 --
 -- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the
 -- delivery never reached its worker.
-WITH locked AS (
-    SELECT id, expires_at
-    FROM jobs
-    WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_expires_at IS NULL
-    ORDER BY id
-    FOR UPDATE
-),
+WITH locked AS (SELECT id, expires_at {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs
-    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE expires_at <= $3))
+    WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked WHERE expires_at <= :now))
     RETURNING *
 ),
 dead_lettered AS (
-    INSERT INTO dead_letters (
-        lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, dead_at, lease_token, settled_as,
-        reason, error_type, fingerprint, worker_id, job_type, group_key, lease_seconds, retry, attempts, progress, checkpoint, tags,
-        metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on
-    )
-    SELECT
-        lane, id, attempt, crashes, deliveries, priority, max_attempts, replay_count, run_at, started_at, $3, lease_token, settled_as,
-        'expired', NULL, 'expired', worker_id, job_type, group_key, lease_seconds, retry, attempts, progress, checkpoint, tags,
-        metadata, traceparent, tracestate, replayed_from, payload, timeout_seconds, unique_key, schedule, depends_on
+    INSERT INTO dead_letters ({{dead_letter_columns}})
+    SELECT {{copied_columns}}, lease_seconds, retry, timeout_seconds, attempt, crashes, attempts, checkpoint,
+        settled_as, :now, 'expired', 'expired'
     FROM deleted
 ),
-recorded_parents AS (
-    INSERT INTO finished_parents (lane, id, state)
-    SELECT lane, id, 'dead'
-    FROM deleted
-    WHERE has_dependents
-    ON CONFLICT (lane, id) DO UPDATE
-    SET state = excluded.state
-),
+{{recorded_dead_parents}},
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready, dead)
-    SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
-        -count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*)
+    SELECT :lane, {{deducted_waiting}}, count(*)
     FROM deleted
     HAVING count(*) > 0
 )
@@ -271,55 +230,42 @@ FROM deleted;
 -- Reads a range at the start of the index jobs_start_deadline.
 SELECT id
 FROM jobs
-WHERE expires_at <= $1 AND lease_expires_at IS NULL
+WHERE expires_at <= :now AND lease_expires_at IS NULL
 ORDER BY expires_at
-LIMIT $2;
+LIMIT :limit;
 
 -- name: request_cancel
 -- running -> running (asked to stop).  Returns whether it had been asked before.
 UPDATE jobs
-SET cancel_requested_at = coalesce(cancel_requested_at, $3)
-WHERE lane = $1 AND id = ANY($2::uuid[]) AND state = 'running'
-RETURNING id, cancel_requested_at < $3 AS again;
+SET cancel_requested_at = coalesce(cancel_requested_at, :now)
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND state = 'running'
+RETURNING id, cancel_requested_at < :now AS again;
 
 -- name: run_now
 -- row: MovedJobRow
 -- scheduled -> ready | pending.
-WITH old AS (
+WITH locked AS (
     SELECT id, state
     FROM jobs
-    WHERE lane = $1 AND id = $2
+    WHERE lane = :lane AND id = :job_id
     FOR UPDATE
 ),
-made_ready AS (
+changed AS (
     UPDATE jobs
-    SET state = CASE
-            WHEN admission IS NOT NULL THEN 'ready'
-            WHEN coalesce(group_key, '') = ANY($4::text[]) OR (group_key IS NOT NULL AND '*' = ANY($4::text[])) THEN 'pending'
-            ELSE 'ready'
-        END,
-        state_reason = NULL,
-        run_at = $3
-    FROM old
-    WHERE jobs.lane = $1 AND jobs.id = $2 AND old.state = 'scheduled'
-    RETURNING jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_dependents, jobs.admission
+    SET state = {{due_state}}, state_reason = NULL, run_at = :now
+    FROM locked
+    WHERE jobs.lane = :lane AND jobs.id = :job_id AND locked.state = 'scheduled'
+    RETURNING {{jobs_moved_job}}
 ),
-counted AS (
-    INSERT INTO stat_deltas (lane, scheduled, ready)
-    SELECT $1, -1, 1
-    FROM made_ready
-)
-SELECT id, state, job_type, group_key, run_at, has_dependents, admission
-FROM made_ready;
+{{count_and_return_changed}};
 
 -- name: due_jobs
--- Reads a range at the start of the index jobs_due, no future jobs. Limited, because very many may
--- be due.
+-- Reads only the due start of the index jobs_due. Limited, because very many may be due.
 SELECT id
 FROM jobs
-WHERE state = 'scheduled' AND run_at <= $1
+WHERE state = 'scheduled' AND run_at <= :now
 ORDER BY run_at
-LIMIT $2;
+LIMIT :limit;
 
 -- name: next_due
 -- Reads the first entry of the index jobs_due.
@@ -329,36 +275,23 @@ WHERE state = 'scheduled';
 
 -- name: schedule_due
 -- row: MovedJobRow
--- scheduled -> ready | pending.
---
--- A retry that has kept its admission is ready. Other jobs of held groups wait for admission.
--- Several brokers may run this at the same time: each skips the rows that another has locked.
-WITH picked AS MATERIALIZED (
-    SELECT id, state, run_at
-    FROM jobs
-    WHERE lane = $1 AND id = ANY($2::uuid[])
-    ORDER BY id
-    FOR UPDATE SKIP LOCKED
-),
-promoted AS (
+-- scheduled -> ready | pending.  Several brokers may run this at the same time: each skips the rows
+-- that another has locked.
+WITH locked AS MATERIALIZED (SELECT id, state, run_at {{lock_jobs}} SKIP LOCKED),
+made_ready AS (
     UPDATE jobs
-    SET state = CASE
-            WHEN admission IS NOT NULL THEN 'ready'
-            WHEN coalesce(group_key, '') = ANY($4::text[]) OR (group_key IS NOT NULL AND '*' = ANY($4::text[])) THEN 'pending'
-            ELSE 'ready'
-        END,
-        state_reason = NULL
-    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM picked WHERE state = 'scheduled' AND run_at <= $3))
-    RETURNING id, state, job_type, group_key, run_at, has_dependents, admission
+    SET state = {{due_state}}, state_reason = NULL
+    WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'scheduled' AND run_at <= :now))
+    RETURNING {{moved_job}}
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready)
-    SELECT $1, -count(*), count(*)
-    FROM promoted
+    SELECT :lane, -count(*), count(*)
+    FROM made_ready
     HAVING count(*) > 0
 )
-SELECT id, state, job_type, group_key, run_at, has_dependents, admission
-FROM promoted;
+SELECT {{moved_job}}
+FROM made_ready;
 
 -- name: count_waiting
 -- Sums the statistics: exact in its snapshot, and the same cost for ten jobs and for ten million.
@@ -366,43 +299,37 @@ SELECT coalesce(sum(scheduled + blocked + ready), 0)::bigint
 FROM (
     SELECT scheduled, blocked, ready
     FROM stat_totals
-    WHERE lane = ANY($1::int[])
+    WHERE lane = ANY(:lanes::int[])
     UNION ALL
     SELECT scheduled, blocked, ready
     FROM stat_deltas
-    WHERE lane = ANY($1::int[])
+    WHERE lane = ANY(:lanes::int[])
 ) AS parts;
 
 -- name: count_purgeable
 SELECT count(*)
 FROM jobs
-WHERE lane >= $1 AND lane < $2 AND state = ANY($3::text[]);
+WHERE lane >= :first_lane AND lane < :end_lane AND state = ANY(:states::text[]);
 
 -- name: purgeable_jobs
--- Scans all lanes of a queue in lock order: $1 and $2 are where the last batch ended. Jobs from $4
--- on were inserted after the purge began: without that bound the purge of a busy queue would never
--- end.
+-- Scans all lanes of a queue in lock order: (:after_lane, :after_id) is where the last batch ended.
+-- Jobs from :before_id on were inserted after the purge began: without that bound the purge of a
+-- busy queue would never end.
 SELECT id
 FROM jobs
-WHERE (lane, id) > ($1, $2) AND lane < $3 AND id < $4 AND state = ANY($5::text[])
+WHERE (lane, id) > (:after_lane, :after_id) AND lane < :end_lane AND id < :before_id AND state = ANY(:states::text[])
 ORDER BY lane, id
-LIMIT $6;
+LIMIT :limit;
 
 -- name: purge_waiting
 -- scheduled | blocked | ready | pending -> (nothing).
 --
 -- A job that was claimed in the meantime does not match. A job that others depend on is recorded as
 -- purged in finished_parents: otherwise its children would wait forever.
-WITH locked AS (
-    SELECT id, state
-    FROM jobs
-    WHERE lane = $1 AND id = ANY($2::uuid[]) AND lease_expires_at IS NULL
-    ORDER BY id
-    FOR UPDATE
-),
+WITH locked AS (SELECT id, state {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs
-    WHERE lane = $1 AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = ANY($3::text[])))
+    WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = ANY(:states::text[])))
     RETURNING lane, id, state, has_dependents
 ),
 recorded_parents AS (
@@ -414,8 +341,7 @@ recorded_parents AS (
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, blocked, ready)
-    SELECT $1, -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
-        -count(*) FILTER (WHERE state IN ('ready', 'pending'))
+    SELECT :lane, {{deducted_waiting}}
     FROM deleted
     HAVING count(*) > 0
 )

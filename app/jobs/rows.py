@@ -18,7 +18,7 @@ _metadata = msgspec.json.Decoder(dict[str, Raw])
 
 
 class NewJob(NamedTuple):
-    """The parameters of the statement `enqueue`, in its order."""
+    """A job that is stored by `enqueue`; its fields are the parameters of that statement."""
 
     id: UUID
     state: str
@@ -56,6 +56,17 @@ class NewJob(NamedTuple):
     @property
     def admission(self) -> None:
         """A new job has none."""
+
+
+class JobChanges(NamedTuple):
+    """New values of a waiting job. None leaves a value as it is."""
+
+    priority: int | None
+    run_at: datetime | None
+    payload: str | None
+    max_attempts: int | None
+    tags: str | None
+    metadata: str | None
 
 
 class ClaimedRow(NamedTuple):
@@ -104,8 +115,6 @@ class JobRow(NamedTuple):
     id: UUID
     job_type: str
     payload: str | None  # None if the query leaves it out
-    state: str
-    state_reason: str | None
     priority: int
     attempt: int
     max_attempts: int
@@ -113,22 +122,25 @@ class JobRow(NamedTuple):
     deliveries: int
     run_at: datetime
     started_at: datetime | None
-    finished_at: datetime | None
     worker_id: str | None
-    lease_expires_at: datetime | None
     progress: str | None
     checkpoint: str | None
-    result: str | None
     attempts: list[str] | None
     group_key: str | None
     tags: str | None
     metadata: str | None
     replayed_from: UUID | None
     replay_count: int
-    cancel_requested_at: datetime | None
     unique_key: str | None
     schedule: str | None
     depends_on: list[UUID] | None
+    # Not all three tables have these.
+    state: str
+    state_reason: str | None
+    finished_at: datetime | None
+    lease_expires_at: datetime | None
+    result: str | None
+    cancel_requested_at: datetime | None
 
     def to_response(self, queue: str) -> Job:
         return Job(

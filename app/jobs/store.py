@@ -2,29 +2,28 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from asyncpg import Record
 
 from app.db.lanes import lane_of
-from app.db.pool import Database, Executor, to_columns
+from app.db.pool import Database, Executor, to_named_columns
 from app.db.queries import load_queries
 from app.events import MovedJobRow
-from app.jobs.rows import JobRow, NewJob
+from app.jobs.rows import JobChanges, JobRow, NewJob
 
 SQL = load_queries(__file__)
 
-
-_COLLAPSIBLE_COLUMNS = [
-    NewJob._fields.index(name) for name in ("state", "run_at", "priority", "max_attempts", "job_type")
-]
+_COLLAPSIBLE_COLUMNS = ("state", "run_at", "priority", "max_attempts", "job_type")
 
 
 async def enqueue(db: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
-    columns = to_columns(jobs)
-    for index in _COLLAPSIBLE_COLUMNS:
-        columns[index] = _collapse(columns[index])
-    await db.rows(SQL.enqueue.sql, lane, *columns)
+    values: dict[str, Any] = to_named_columns(jobs)
+    for name in _COLLAPSIBLE_COLUMNS:
+        values[name] = _collapse(values[name])
+    values["lane"] = lane
+    await db.rows(*SQL.enqueue.bind(values))
 
 
 def _collapse(column: Sequence[object] | None) -> Sequence[object] | None:
@@ -35,16 +34,12 @@ def _collapse(column: Sequence[object] | None) -> Sequence[object] | None:
     return column[:1] if column and column.count(column[0]) == len(column) else column
 
 
-async def live_jobs(db: Executor, lane: int, ids: Sequence[UUID]) -> list[JobRow]:
-    return [JobRow(*row) for row in await db.rows(SQL.live_jobs.sql, lane, ids)]
-
-
 async def live_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
-    return {row["id"] for row in await db.rows(SQL.live_ids.sql, lane, ids)}
+    return {row["id"] for row in await db.rows(*SQL.live_ids(lane=lane, ids=ids))}
 
 
 async def dead_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
-    return {row["id"] for row in await db.rows(SQL.dead_ids.sql, lane, ids)}
+    return {row["id"] for row in await db.rows(*SQL.dead_ids(lane=lane, ids=ids))}
 
 
 async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
@@ -53,42 +48,50 @@ async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
     Searches twice, because a job may move between the tables during the first search. A finished
     job whose retention has ended by `kept_at` is not found.
     """
-    key = (lane_of(job_id), [job_id])
-    for _ in range(2):
-        for query, args in (
-            (SQL.live_jobs.sql, key),
-            (SQL.finished_jobs.sql, (*key, kept_at)),
-            (SQL.dead_jobs.sql, key),
-        ):
-            row = await db.row(query, *args)
-            if row is not None:
-                return JobRow(*row)
+    lane, ids = lane_of(job_id), [job_id]
+    for statement in 2 * (
+        SQL.live_jobs(lane=lane, ids=ids),
+        SQL.finished_jobs(lane=lane, ids=ids, kept_at=kept_at),
+        SQL.dead_jobs(lane=lane, ids=ids),
+    ):
+        row = await db.row(*statement)
+        if row is not None:
+            return JobRow(*row)
     return None
 
 
 async def update_job(
-    db: Database, job_id: UUID, *, now: datetime, values: Sequence[object], held_groups: Sequence[str] | None
+    db: Database, job_id: UUID, changes: JobChanges, *, now: datetime, held_groups: Sequence[str] | None
 ) -> MovedJobRow | None:
-    row = await db.row(SQL.update_job.sql, lane_of(job_id), job_id, *values, now, held_groups)
+    row = await db.row(
+        *SQL.update_job(lane=lane_of(job_id), job_id=job_id, now=now, held_groups=held_groups, **changes._asdict())
+    )
     return MovedJobRow(*row) if row else None
 
 
 async def replace_waiting(
     db: Executor, job_id: UUID, job: NewJob, *, now: datetime, held_groups: Sequence[str] | None
 ) -> MovedJobRow | None:
-    body = (
-        job.priority,
-        job.max_attempts,
-        job.job_type,
-        job.lease_seconds,
-        job.retry,
-        job.tags,
-        job.metadata,
-        job.payload,
-    )
-    limits_and_trace = (job.expires_at, job.timeout_seconds, job.traceparent, job.tracestate)
     row = await db.row(
-        SQL.replace_waiting.sql, lane_of(job_id), job_id, job.run_at, now, held_groups, *body, *limits_and_trace
+        *SQL.replace_waiting(
+            lane=lane_of(job_id),
+            job_id=job_id,
+            now=now,
+            held_groups=held_groups,
+            run_at=job.run_at,
+            priority=job.priority,
+            max_attempts=job.max_attempts,
+            job_type=job.job_type,
+            lease_seconds=job.lease_seconds,
+            retry=job.retry,
+            tags=job.tags,
+            metadata=job.metadata,
+            payload=job.payload,
+            expires_at=job.expires_at,
+            timeout_seconds=job.timeout_seconds,
+            traceparent=job.traceparent,
+            tracestate=job.tracestate,
+        )
     )
     return MovedJobRow(*row) if row else None
 
@@ -97,56 +100,67 @@ async def cancel_waiting(
     db: Executor, lane: int, ids: Sequence[UUID], *, now: datetime, kept: tuple[datetime, bool], reason: str
 ) -> list[MovedJobRow]:
     """`kept`: until when the finished jobs are stored, and whether they go to the archive."""
-    return [MovedJobRow(*row) for row in await db.rows(SQL.cancel_waiting.sql, lane, ids, now, *kept, reason)]
+    keep_until, archive = kept
+    rows = await db.rows(
+        *SQL.cancel_waiting(lane=lane, ids=ids, now=now, keep_until=keep_until, archive=archive, reason=reason)
+    )
+    return [MovedJobRow(*row) for row in rows]
 
 
 async def kill_unstarted(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[MovedJobRow]:
-    return [MovedJobRow(*row) for row in await db.rows(SQL.kill_unstarted.sql, lane, ids, now)]
+    return [MovedJobRow(*row) for row in await db.rows(*SQL.kill_unstarted(lane=lane, ids=ids, now=now))]
 
 
 async def past_start_deadline(db: Database, now: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.past_start_deadline.sql, now, limit)]
+    return [row["id"] for row in await db.rows(*SQL.past_start_deadline(now=now, limit=limit))]
 
 
 async def request_cancel(db: Database, lane: int, ids: Sequence[UUID], now: datetime) -> list[Record]:
-    return await db.rows(SQL.request_cancel.sql, lane, ids, now)
+    return await db.rows(*SQL.request_cancel(lane=lane, ids=ids, now=now))
 
 
 async def run_now(db: Database, job_id: UUID, now: datetime, held_groups: Sequence[str] | None) -> MovedJobRow | None:
-    row = await db.row(SQL.run_now.sql, lane_of(job_id), job_id, now, held_groups)
+    row = await db.row(*SQL.run_now(lane=lane_of(job_id), job_id=job_id, now=now, held_groups=held_groups))
     return MovedJobRow(*row) if row else None
 
 
 async def due_jobs(db: Database, now: datetime, limit: int) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.due_jobs.sql, now, limit)]
+    return [row["id"] for row in await db.rows(*SQL.due_jobs(now=now, limit=limit))]
 
 
 async def next_due(db: Database) -> datetime | None:
-    due: datetime | None = await db.value(SQL.next_due.sql)
+    due: datetime | None = await db.value(*SQL.next_due())
     return due
 
 
 async def schedule_due(
     db: Database, lane: int, ids: Sequence[UUID], now: datetime, held_groups: Sequence[str] | None
 ) -> list[MovedJobRow]:
-    return sorted(MovedJobRow(*row) for row in await db.rows(SQL.schedule_due.sql, lane, ids, now, held_groups))
+    rows = await db.rows(*SQL.schedule_due(lane=lane, ids=ids, now=now, held_groups=held_groups))
+    return sorted(MovedJobRow(*row) for row in rows)
 
 
 async def count_waiting(db: Executor, lanes: Sequence[int]) -> int:
-    waiting: int = await db.value(SQL.count_waiting.sql, lanes)
+    waiting: int = await db.value(*SQL.count_waiting(lanes=lanes))
     return waiting
 
 
 async def count_purgeable(db: Executor, lanes: range, states: Sequence[str]) -> int:
-    count: int = await db.value(SQL.count_purgeable.sql, lanes.start, lanes.stop, states)
+    count: int = await db.value(*SQL.count_purgeable(first_lane=lanes.start, end_lane=lanes.stop, states=states))
     return count
 
 
 async def purgeable_jobs(
-    db: Executor, after: tuple[int, UUID], end: int, before: UUID, states: Sequence[str], limit: int
+    db: Executor, after: tuple[int, UUID], end_lane: int, before: UUID, states: Sequence[str], limit: int
 ) -> list[UUID]:
-    return [row["id"] for row in await db.rows(SQL.purgeable_jobs.sql, *after, end, before, states, limit)]
+    after_lane, after_id = after
+    rows = await db.rows(
+        *SQL.purgeable_jobs(
+            after_lane=after_lane, after_id=after_id, end_lane=end_lane, before_id=before, states=states, limit=limit
+        )
+    )
+    return [row["id"] for row in rows]
 
 
 async def purge_waiting(db: Executor, lane: int, ids: Sequence[UUID], states: Sequence[str]) -> int:
-    return len(await db.rows(SQL.purge_waiting.sql, lane, ids, states))
+    return len(await db.rows(*SQL.purge_waiting(lane=lane, ids=ids, states=states)))

@@ -15,6 +15,7 @@ from app.jobs import store
 from app.jobs.bulk_filter import bulk_filter
 from app.jobs.listing import matching_ids
 from app.jobs.reader import JobReader
+from app.jobs.rows import JobChanges
 from app.jobs.schemas import CancelAnswer, CancelJobs, Job, JobFilter, JobPatch
 from app.jobs.validation import instant_fault, metadata_fault
 from app.log import log
@@ -39,17 +40,17 @@ class JobUpdater:
         run_at = value_or(patch.run_at, None)
         too_far = None if run_at is None else instant_fault(run_at, self._infra.settings, now, "/run_at")
         raise_for_faults([too_far, metadata_fault(patch.metadata, "")])
-        values = (
-            value_or(patch.priority, None),
-            run_at,
-            raw_to_text(patch.payload),
-            value_or(patch.max_attempts, None),
-            to_json_text(patch.tags),
-            to_json_text(patch.metadata),
+        changes = JobChanges(
+            priority=value_or(patch.priority, None),
+            run_at=run_at,
+            payload=raw_to_text(patch.payload),
+            max_attempts=value_or(patch.max_attempts, None),
+            tags=to_json_text(patch.tags),
+            metadata=to_json_text(patch.metadata),
         )
         lane = await self._existing_lane(job_id)
         updated = await store.update_job(
-            self._infra.db, job_id, now=now, values=values, held_groups=self._queues.held_groups(lane)
+            self._infra.db, job_id, changes, now=now, held_groups=self._queues.held_groups(lane)
         )
         if updated is None:
             raise WrongState(job_id, (await self._reader.find(job_id)).state)

@@ -15,9 +15,9 @@ from app.jobs.rows import public_state
 from app.jobs.validation import lease_fault
 from app.leases import store
 from app.leases.retry_decision import LeaseEnd
+from app.leases.rows import HeartbeatParams, HeartbeatRow
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
 from app.leases.settle import SettlementService, parse_token
-from app.leases.store import HeartbeatRow
 from app.queues.cache import QueueCache
 from app.workers.registry import WorkerRegistry
 
@@ -97,12 +97,12 @@ class HeartbeatService:
         default = self._infra.settings.default_lease_seconds
         for lane, leases_of_lane in group_by_lane(leases, lambda lease: lease.job_id).items():
             heartbeats = [
-                (
-                    lease.job_id,
-                    parse_token(lease.lease_token),
-                    value_or(lease.lease_seconds, None),
-                    to_json_text(lease.progress),
-                    raw_to_text(lease.checkpoint),
+                HeartbeatParams(
+                    id=lease.job_id,
+                    token=parse_token(lease.lease_token),
+                    lease_seconds=value_or(lease.lease_seconds, None),
+                    progress=to_json_text(lease.progress),
+                    checkpoint=raw_to_text(lease.checkpoint),
                 )
                 for lease in leases_of_lane
             ]

@@ -182,7 +182,8 @@ async def _buffers_to_first_ready(db: Executor, lane: int, priorities: Sequence[
 
     Buffers and not milliseconds, because everything is slow on a busy machine.
     """
-    explained = await db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {store.SQL.first_ready.sql}", lane, priorities)
+    sql, *args = store.SQL.first_ready(lane=lane, priorities=priorities)
+    explained = await db.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *args)
     plan = msgspec.json.decode(explained)[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 

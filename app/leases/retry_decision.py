@@ -7,15 +7,15 @@ fingerprints; no database.
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal
 from uuid import UUID
 
 import msgspec
 
 from app.http.schema_types import UNSET, unset_if_none, value_or
 from app.jobs.schemas import Attempt, JobError
+from app.leases.rows import LeaseRow, RetryDecision
 from app.leases.schemas import SentError
-from app.leases.store import LeaseRow
 from app.queues.schemas import RetryPolicy
 from app.settings import Settings
 
@@ -49,64 +49,6 @@ class LeaseEnd:
     retryable: bool = True
     delay_seconds: float | None = None
     checkpoint: str | None = None
-
-
-class RetryDecision(NamedTuple):
-    """What the job becomes, and what it was at the time of the decision.
-
-    The statement matches only a job that still is as it was: `was` is its state, `lease` its
-    lease_expires_at. `entry` is the attempt record.
-    """
-
-    id: UUID
-    token: UUID
-    was: str
-    lease: datetime | None
-    unreported_since: datetime | None
-    next_state: str
-    reason: str | None
-    settled_as: str | None
-    run_at: datetime
-    attempt: int
-    crashes: int
-    checkpoint: str | None
-    entry: str | None
-    error_type: str | None
-    fingerprint: str
-
-    @property
-    def dead_letter_row(self) -> tuple[object, ...]:
-        """The parameters of `move_to_dead_letters`."""
-        return (
-            self.id,
-            self.token,
-            self.was,
-            self.lease,
-            self.unreported_since,
-            self.reason,
-            self.settled_as,
-            self.attempt,
-            self.crashes,
-            self.checkpoint,
-            self.entry,
-            self.error_type,
-            self.fingerprint,
-        )
-
-    @property
-    def cancelled_row(self) -> tuple[object, ...]:
-        """The parameters of `finish_cancelled`."""
-        return (
-            self.id,
-            self.token,
-            self.was,
-            self.lease,
-            self.unreported_since,
-            self.settled_as,
-            self.crashes,
-            self.checkpoint,
-            self.entry,
-        )
 
 
 def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime, jitter: float) -> RetryDecision:

@@ -31,9 +31,9 @@ from app.http.schema_types import UNSET, raw_to_text, value_or
 from app.jobs.rows import public_state
 from app.leases import store
 from app.leases.duration_histogram import DurationHistogram
-from app.leases.retry_decision import IMMEDIATE, TIMED_OUT, LeaseEnd, RetryDecision, decide, stored_error
+from app.leases.retry_decision import IMMEDIATE, TIMED_OUT, LeaseEnd, decide, stored_error
+from app.leases.rows import RetryDecision, SettledRow, SettlementRecord
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
-from app.leases.store import SettledRow, SettlementRecord
 from app.leases.to_response import not_found, repeated_settle_result, settle_result
 from app.leases.validation import check, check_all
 from app.locks import store as keys
@@ -165,11 +165,18 @@ class SettlementService:
 
     async def _complete(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
         now = self._infra.now()
-        params = [
-            (item.job_id, parse_token(item.lease_token), raw_to_text(item.result))
-            for item in sorted(items, key=_lock_order)
-        ]
-        rows = await store.complete(self._infra.db, lane, params, now, *self._queues.retention(lane, now))
+        keep_until, archive = self._queues.retention(lane, now)
+        items = sorted(items, key=_lock_order)
+        rows = await store.complete(
+            self._infra.db,
+            lane,
+            ids=[item.job_id for item in items],
+            tokens=[parse_token(item.lease_token) for item in items],
+            results=[raw_to_text(item.result) for item in items],
+            now=now,
+            keep_until=keep_until,
+            archive=archive,
+        )
         self._durations.record(lane, "run", [row.ran for row in rows if row.ran is not None])
         self._publish(lane, rows)
         return rows
@@ -242,21 +249,21 @@ class SettlementService:
 
     async def _apply(self, db: Executor, lane: int, decisions: Sequence[RetryDecision]) -> list[SettledRow]:
         now = self._infra.now()
-        requeued = [decision[:-2] for decision in decisions if decision.next_state in ("ready", "scheduled")]
-        dead = [decision.dead_letter_row for decision in decisions if decision.next_state == "dead"]
-        cancelled = [decision.cancelled_row for decision in decisions if decision.next_state == "cancelled"]
+        requeued = [decision for decision in decisions if decision.next_state in ("ready", "scheduled")]
+        dead = [decision for decision in decisions if decision.next_state == "dead"]
+        cancelled = [decision for decision in decisions if decision.next_state == "cancelled"]
         rows = await self._requeue(db, lane, requeued) if requeued else []
         rows += await store.move_to_dead_letters(db, lane, dead, now) if dead else []
         if cancelled:
             rows += await store.finish_cancelled(db, lane, cancelled, now, *self._queues.retention(lane, now))
         return rows
 
-    async def _requeue(self, db: Executor, lane: int, rows: Sequence[tuple[object, ...]]) -> list[SettledRow]:
+    async def _requeue(self, db: Executor, lane: int, decisions: Sequence[RetryDecision]) -> list[SettledRow]:
         await self._queues.load([lane])
         return await store.requeue(
             db,
             lane,
-            rows,
+            decisions,
             strict=self._queues.by_lane(lane).max_running_per_group == 1,
             held_groups=self._queues.held_groups(lane),
             cooling_groups=self._queues.cooling_groups.get(lane),

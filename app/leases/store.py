@@ -1,4 +1,4 @@
-"""Runs leases.sql."""
+"""Runs claims.sql and leases.sql."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,66 +8,23 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from app.db.pool import Executor, to_columns
-from app.db.queries import load_queries
+from app.db.pool import Executor, to_named_columns
+from app.db.queries import Query, load_queries
 from app.jobs.rows import ClaimedRow
+from app.leases.rows import (
+    HeartbeatParams,
+    HeartbeatRow,
+    LeaseRow,
+    RetryDecision,
+    SettledRow,
+    SettlementRecord,
+)
 from app.server.client import Client
 
 SQL = load_queries(__file__)
 
 ENVELOPE_BYTES = 1024  # of a claimed job without its user data: names, timestamps, token
 MAX_ATTEMPT_RECORDS = 20  # because a job that retries for months must not grow forever
-
-
-class LeaseRow(NamedTuple):
-    id: UUID
-    lease_token: UUID
-    state: str
-    attempt: int
-    max_attempts: int
-    crashes: int
-    deliveries: int
-    run_at: datetime
-    started_at: datetime
-    lease_expires_at: datetime | None
-    deadline_at: datetime | None
-    cancel_requested_at: datetime | None
-    unreported_since: datetime | None
-    worker_id: str | None
-    retry: str | None
-
-
-class SettledRow(NamedTuple):
-    """A job whose lease has ended: the columns of `MovedJobRow`, and two more.
-
-    `ran`: run time in seconds, if the job was completed.
-    """
-
-    id: UUID
-    state: str
-    job_type: str
-    group_key: str | None
-    run_at: datetime | None
-    has_dependents: bool | None
-    admission: int | None
-    attempt: int
-    ran: float | None
-
-
-class SettlementRecord(NamedTuple):
-    id: UUID
-    state: str
-    attempt: int
-    run_at: datetime | None
-    lease_token: UUID | None
-    settled_as: str | None
-
-
-class HeartbeatRow(NamedTuple):
-    id: UUID
-    lease_token: UUID
-    lease_expires_at: datetime
-    cancel: bool
 
 
 class PollSlice(NamedTuple):
@@ -117,12 +74,13 @@ class ScanRange(NamedTuple):
 HIGHEST_PRIORITY, LOWEST_PRIORITY = 32767, -32768
 NIL, LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
 WHOLE_LANE = (ScanRange(HIGHEST_PRIORITY, LOWEST_PRIORITY, NIL, LAST),)
+_WHOLE_LANE_COLUMNS = to_named_columns(WHOLE_LANE)  # computed once: 2 µs of each claim
 
 
 class LanePolicy(NamedTuple):
     """How jobs of a lane are claimed.
 
-    held_groups   groups whose jobs need an admission (see jobs.sql)
+    held_groups   groups whose jobs need an admission (see `is_held` in fragments.sql)
     fair          whether admissions are the order
     uses_slot     whether leases count against max_running
     scan_ranges   where to read, in this order
@@ -135,7 +93,7 @@ class LanePolicy(NamedTuple):
 
 
 async def count_leases_of_key(db: Executor, caller: str) -> int:
-    count: int = await db.value(SQL.count_leases_of_key.sql, caller)
+    count: int = await db.value(*SQL.count_leases_of_key(quota_owner=caller))
     return count
 
 
@@ -149,25 +107,27 @@ async def claim(
     slices = params.poll_slices or (PollSlice(limit, params.worker_id, params.lease_seconds),)
     limits, worker_ids, lease_seconds = zip(*slices, strict=True)
     *ends, total = accumulate(limits)
+    statement = SQL.claim_admitted if policy.fair else SQL.claim
     rows = await db.rows(
-        SQL.claim_admitted.sql if policy.fair else SQL.claim.sql,
-        lane,
-        total,
-        worker_ids,
-        now,
-        params.secret,
-        lease_seconds,
-        params.default_lease_seconds,
-        params.max_bytes,
-        params.job_types,
-        now.timestamp(),
-        ENVELOPE_BYTES,
-        params.allow_one_oversized,
-        policy.held_groups,
-        policy.uses_slot,
-        params.quota_owner,
-        *to_columns(policy.scan_ranges),
-        [end + 1 for end in ends],
+        *statement(
+            lane=lane,
+            limit=total,
+            now=now,
+            now_epoch=now.timestamp(),
+            worker_ids=worker_ids,
+            lease_seconds=lease_seconds,
+            default_lease_seconds=params.default_lease_seconds,
+            share_starts=[end + 1 for end in ends],
+            secret=params.secret,
+            job_types=params.job_types,
+            envelope_bytes=ENVELOPE_BYTES,
+            max_bytes=params.max_bytes,
+            allow_one_oversized=params.allow_one_oversized,
+            quota_owner=params.quota_owner,
+            uses_slot=policy.uses_slot,
+            held_groups=policy.held_groups,
+            **_WHOLE_LANE_COLUMNS if policy.scan_ranges is WHOLE_LANE else to_named_columns(policy.scan_ranges),
+        )
     )
     return sorted(map(ClaimedRow._make, rows), key=_by_admission if policy.fair else _by_age)
 
@@ -181,20 +141,24 @@ def _by_admission(row: ClaimedRow) -> tuple[int, int, UUID]:
 
 
 async def first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> list[tuple[int, UUID]]:
-    return [(row["priority"], row["id"]) for row in await db.rows(SQL.first_ready.sql, lane, priorities)]
+    rows = await db.rows(*SQL.first_ready(lane=lane, priorities=priorities))
+    return [(row["priority"], row["id"]) for row in rows]
 
 
 async def leases_with_secret(db: Executor, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
-    return [*map(ClaimedRow._make, await db.rows(SQL.leases_with_secret.sql, lane, ids, secret))]
+    return [*map(ClaimedRow._make, await db.rows(*SQL.leases_with_secret(lane=lane, ids=ids, secret=secret)))]
 
 
 async def heartbeat(
-    db: Executor, lane: int, heartbeats: Sequence[tuple[object, ...]], now: datetime, default_lease_seconds: int
+    db: Executor, lane: int, heartbeats: Sequence[HeartbeatParams], now: datetime, default_lease_seconds: int
 ) -> list[HeartbeatRow]:
-    """Heartbeats are (id, token, lease_seconds, progress, checkpoint)."""
-    ids, tokens, seconds, progress, checkpoints = to_columns(heartbeats)
     rows = await db.rows(
-        SQL.heartbeat.sql, lane, ids, tokens, now.timestamp(), default_lease_seconds, seconds, progress, checkpoints
+        *SQL.heartbeat(
+            lane=lane,
+            now_epoch=now.timestamp(),
+            default_lease_seconds=default_lease_seconds,
+            **to_named_columns(heartbeats),
+        )
     )
     return [*map(HeartbeatRow._make, rows)]
 
@@ -202,66 +166,92 @@ async def heartbeat(
 async def complete(
     db: Executor,
     lane: int,
-    items: Sequence[tuple[UUID, UUID, str | None]],
+    *,
+    ids: Sequence[UUID],
+    tokens: Sequence[UUID],
+    results: Sequence[str | None],
     now: datetime,
     keep_until: datetime,
     archive: bool,
 ) -> list[SettledRow]:
-    """Items are (id, token, result)."""
-    return [*map(SettledRow._make, await db.rows(SQL.complete.sql, lane, *to_columns(items), now, keep_until, archive))]
+    """Takes columns and not rows: a NamedTuple takes 0.2 µs, 1 % of a completion in a batch."""
+    rows = await db.rows(
+        *SQL.complete(
+            lane=lane,
+            ids=ids,
+            tokens=tokens,
+            results=None if results.count(None) == len(results) else results,  # see `to_columns`
+            now=now,
+            keep_until=keep_until,
+            archive=archive,
+        )
+    )
+    return [*map(SettledRow._make, rows)]
 
 
 async def get_leases(db: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID]) -> list[LeaseRow]:
-    return [*map(LeaseRow._make, await db.rows(SQL.get_leases.sql, lane, ids, tokens))]
+    return [*map(LeaseRow._make, await db.rows(*SQL.get_leases(lane=lane, ids=ids, tokens=tokens)))]
 
 
 async def requeue(
     db: Executor,
     lane: int,
-    rows: Sequence[tuple[object, ...]],
+    decisions: Sequence[RetryDecision],
     *,
     strict: bool,
     held_groups: Sequence[str] | None,
     cooling_groups: Sequence[str] | None,
 ) -> list[SettledRow]:
-    return sorted(
-        map(
-            SettledRow._make,
-            await db.rows(
-                SQL.requeue.sql, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, strict, held_groups, cooling_groups
-            ),
+    rows = await db.rows(
+        *SQL.requeue(
+            lane=lane,
+            max_attempt_records=MAX_ATTEMPT_RECORDS,
+            strict=strict,
+            held_groups=held_groups,
+            cooling_groups=cooling_groups,
+            **_columns_for(SQL.requeue, decisions),
         )
     )
+    return sorted(map(SettledRow._make, rows))
 
 
 async def move_to_dead_letters(
-    db: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime
+    db: Executor, lane: int, decisions: Sequence[RetryDecision], now: datetime
 ) -> list[SettledRow]:
-    return [
-        *map(
-            SettledRow._make,
-            await db.rows(SQL.move_to_dead_letters.sql, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, now),
-        )
-    ]
+    columns = _columns_for(SQL.move_to_dead_letters, decisions)
+    rows = await db.rows(
+        *SQL.move_to_dead_letters(lane=lane, max_attempt_records=MAX_ATTEMPT_RECORDS, now=now, **columns)
+    )
+    return [*map(SettledRow._make, rows)]
 
 
 async def finish_cancelled(
-    db: Executor, lane: int, rows: Sequence[tuple[object, ...]], now: datetime, keep_until: datetime, archive: bool
+    db: Executor, lane: int, decisions: Sequence[RetryDecision], now: datetime, keep_until: datetime, archive: bool
 ) -> list[SettledRow]:
-    return [
-        *map(
-            SettledRow._make,
-            await db.rows(
-                SQL.finish_cancelled.sql, lane, *to_columns(rows), MAX_ATTEMPT_RECORDS, now, keep_until, archive
-            ),
+    rows = await db.rows(
+        *SQL.finish_cancelled(
+            lane=lane,
+            max_attempt_records=MAX_ATTEMPT_RECORDS,
+            now=now,
+            keep_until=keep_until,
+            archive=archive,
+            **_columns_for(SQL.finish_cancelled, decisions),
         )
-    ]
+    )
+    return [*map(SettledRow._make, rows)]
+
+
+def _columns_for(query: Query, decisions: Sequence[RetryDecision]) -> dict[str, Sequence[object] | None]:
+    """The columns that the statement takes: each of the three ends needs only some of them."""
+    columns = to_named_columns(decisions)
+    return {name: column for name, column in columns.items() if name in query.parameters}
 
 
 async def settlement_records(
     db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime
 ) -> dict[UUID, SettlementRecord]:
-    records = [*map(SettlementRecord._make, await db.rows(SQL.settlement_records.sql, lane, ids, kept_at))]
+    rows = await db.rows(*SQL.settlement_records(lane=lane, ids=ids, kept_at=kept_at))
+    records = [*map(SettlementRecord._make, rows)]
     if any(record.settled_as for record in records):
         await wait_for_replication(db)
     return {record.id: record for record in records}
@@ -269,24 +259,25 @@ async def settlement_records(
 
 async def wait_for_replication(db: Executor) -> None:
     """Returns when every earlier commit is as durable as the server is configured to make it."""
-    await db.rows(SQL.wait_for_replication.sql)
+    await db.rows(*SQL.wait_for_replication())
 
 
 async def expired_leases(db: Executor, after: datetime, until: datetime, limit: int) -> list[Record]:
-    return await db.rows(SQL.expired_leases.sql, after, until, limit)
+    return await db.rows(*SQL.expired_leases(after=after, until=until, limit=limit))
 
 
 async def leases_of_worker(db: Executor, worker_id: str, claimed_before: datetime) -> list[Record]:
-    return await db.rows(SQL.leases_of_worker.sql, worker_id, claimed_before)
+    return await db.rows(*SQL.leases_of_worker(worker_id=worker_id, claimed_before=claimed_before))
 
 
 async def mark_unreported(db: Executor, lane: int, ids: Sequence[UUID], tokens: Sequence[UUID], now: datetime) -> None:
-    await db.rows(SQL.mark_unreported.sql, lane, ids, tokens, now)
+    await db.rows(*SQL.mark_unreported(lane=lane, ids=ids, tokens=tokens, now=now))
 
 
 async def ready_lanes(db: Executor, lanes: Sequence[int]) -> list[int]:
-    return [row["lane"] for row in await db.rows(SQL.ready_lanes.sql, lanes)]
+    return [row["lane"] for row in await db.rows(*SQL.ready_lanes(lanes=lanes))]
 
 
 async def live_tokens(db: Executor, after: tuple[int, UUID], limit: int) -> list[Record]:
-    return await db.rows(SQL.live_tokens.sql, *after, limit)
+    after_lane, after_id = after
+    return await db.rows(*SQL.live_tokens(after_lane=after_lane, after_id=after_id, limit=limit))

@@ -9,8 +9,8 @@ from app.db.lanes import created_at
 from app.http.schema_types import UNSET, Raw, unset_if_none
 from app.jobs.rows import ClaimedRow, metadata_of, public_state, tags_of
 from app.jobs.schemas import Progress
+from app.leases.rows import SettledRow, SettlementRecord
 from app.leases.schemas import ClaimedJob, ParentResult, Settlement, SettleResult
-from app.leases.store import SettledRow, SettlementRecord
 
 _progress = msgspec.json.Decoder(Progress)
 

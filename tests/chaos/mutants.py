@@ -74,7 +74,7 @@ MUTANTS = {
         "R6: a job has the same token at every delivery",
         "late workers",
         ("I5", "I6", "W2"),
-        (rewrite(leases.SQL, "claim", "md5($5 || jobs.id::text)", "md5(left($5, 0) || jobs.id::text)"),),
+        (rewrite(leases.SQL, "claim", "md5(:secret || jobs.id::text)", "md5(left(:secret, 0) || jobs.id::text)"),),
     ),
     # Leases
     "reaps_the_living": Mutant(
@@ -85,8 +85,8 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "expired_leases",
-                "lease_expires_at <= $2",
-                "lease_expires_at <= $2::timestamptz + interval '1 day'",
+                "lease_expires_at <= :until",
+                "lease_expires_at <= :until::timestamptz + interval '1 day'",
             ),
             rewrite(leases.SQL, "get_leases", "jobs.lease_expires_at,", "jobs.lease_expires_at - interval '1 day',"),
             *(skip_lease_check(name) for name in ("requeue", "move_to_dead_letters", "finish_cancelled")),
@@ -101,7 +101,7 @@ MUTANTS = {
                 leases.SQL,
                 "claim",
                 "state = 'ready'",
-                "(state = 'ready' OR (state = 'running' AND lease_expires_at < $4::timestamptz + interval '1.5 s'))",
+                "(state = 'ready' OR (state = 'running' AND lease_expires_at < :now::timestamptz + interval '1.5 s'))",
             ),
         ),
     ),
@@ -215,8 +215,8 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "complete",
-                "'complete', result, cancel_requested_at",
-                "'complete', NULL, cancel_requested_at",
+                "'completed', result\n",
+                "'completed', NULL\n",
             ),
         ),
     ),
@@ -232,8 +232,8 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "expired_leases",
-                "lease_expires_at <= $2",
-                "lease_expires_at <= $2 AND NOT EXISTS"
+                "lease_expires_at <= :until",
+                "lease_expires_at <= :until AND NOT EXISTS"
                 " (SELECT FROM queues WHERE id = lane >> 8 AND paused_at IS NOT NULL)",
             ),
         ),
@@ -243,7 +243,14 @@ MUTANTS = {
         "scheduled jobs that are due for more than a minute stay scheduled",
         "long outage",
         ("I9",),
-        (rewrite(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1 AND run_at > $1::timestamptz - interval '60 s'"),),
+        (
+            rewrite(
+                jobs.SQL,
+                "due_jobs",
+                "run_at <= :now",
+                "run_at <= :now AND run_at > :now::timestamptz - interval '60 s'",
+            ),
+        ),
         expected_text="'scheduled'",
     ),
     # Stored data
@@ -255,8 +262,8 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "move_to_dead_letters",
-                "unique_key, schedule, depends_on\n    FROM deleted",
-                "unique_key, schedule, depends_on\n    FROM deleted WHERE false",
+                "fingerprint, error_type\n    FROM deleted",
+                "fingerprint, error_type\n    FROM deleted WHERE false",
             ),
         ),
     ),
@@ -271,8 +278,8 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "complete",
-                "-count(*) FILTER (WHERE state = 'running'), count(*)",
-                "-count(*) FILTER (WHERE state = 'running'), 0",
+                "-count(*) FILTER (WHERE was = 'running'), count(*)",
+                "-count(*) FILTER (WHERE was = 'running'), 0",
             ),
         ),
         expected_text="statistics report",
@@ -302,8 +309,8 @@ MUTANTS = {
         "high concurrency",
         ("I11",),
         (
-            rewrite(jobs.SQL, "due_jobs", "run_at <= $1", "run_at <= $1::timestamptz + interval '3 s'"),
-            rewrite(jobs.SQL, "schedule_due", "run_at <= $3", "run_at <= $3::timestamptz + interval '3 s'"),
+            rewrite(jobs.SQL, "due_jobs", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
+            rewrite(jobs.SQL, "schedule_due", "run_at <= :now", "run_at <= :now::timestamptz + interval '3 s'"),
         ),
     ),
     "fired_by_all": Mutant(

@@ -34,9 +34,9 @@ from app.leases import store as leases
 from app.leases.caller_claims import CallerClaims
 from app.leases.long_poll import LongPoll
 from app.leases.retry_decision import LeaseEnd
+from app.leases.rows import LeaseRow, RetryDecision, SettledRow
 from app.leases.schemas import Settlement, SettleResult
 from app.leases.settle import SettlementService
-from app.leases.store import LeaseRow, SettledRow
 from app.queues.cache import Queue
 from app.server.server import Server
 from app.settings import Settings
@@ -58,13 +58,13 @@ def unordered_locks() -> None:
     """Requeues row by row in random order, as if each row were a call of its own."""
     original = leases.requeue
 
-    async def restore(db: Executor, lane: int, rows: Sequence[tuple[object, ...]], **rules: Any) -> list[SettledRow]:
+    async def restore(db: Executor, lane: int, decisions: Sequence[RetryDecision], **rules: Any) -> list[SettledRow]:
         if not isinstance(db, Database):
-            return await original(db, lane, rows, **rules)
+            return await original(db, lane, decisions, **rules)
         async with db.transaction() as transaction:
             done: list[SettledRow] = []
-            for row in random.sample(list(rows), len(rows)):
-                done += await original(transaction, lane, [row], **rules)
+            for decision in random.sample(list(decisions), len(decisions)):
+                done += await original(transaction, lane, [decision], **rules)
                 await asyncio.sleep(SLOW / 40)
             return done
 

@@ -14,14 +14,13 @@ from app.leases.retry_decision import (
     MAX_TEXT_BYTES,
     LeaseEnd,
     LeaseOutcome,
-    RetryDecision,
     backoff,
     decide,
     fingerprint,
     stored_error,
 )
+from app.leases.rows import LeaseRow, RetryDecision
 from app.leases.schemas import SentError
-from app.leases.store import LeaseRow
 from app.settings import Settings
 from tests.table import table
 

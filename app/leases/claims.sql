@@ -1,0 +1,161 @@
+-- Ready jobs become leases. Lock order: see leases.sql.
+
+-- fragment: scan_ranges
+unnest(:highest::smallint[], :lowest::smallint[], :after::uuid[], :until::uuid[])
+    AS scan_range (highest, lowest, after, until)
+
+-- fragment: claimable_jobs
+-- The jobs of a scan range that may be claimed, with the bytes that each takes in a response.
+SELECT id, :envelope_bytes + octet_length(payload)
+    + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
+    + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
+FROM jobs
+WHERE lane = :lane AND state = 'ready' AND priority <= scan_range.highest AND priority >= scan_range.lowest
+    AND id > scan_range.after AND id <= scan_range.until
+    AND (:job_types::text[] IS NULL OR job_type = ANY(:job_types::text[]))
+    AND (expires_at IS NULL OR expires_at > :now)
+    AND (:held_groups::text[] IS NULL OR admission IS NOT NULL OR NOT {{is_held}})
+
+-- fragment: lease_picked
+shared AS (
+    SELECT id, size, n, width_bucket(n, :share_starts::bigint[]) + 1 AS share
+    FROM picked
+),
+measured AS (
+    SELECT id, share, size, sum(size) OVER (PARTITION BY share ORDER BY n ROWS UNBOUNDED PRECEDING) AS total
+    FROM shared
+),
+claimed AS (
+    UPDATE jobs
+    SET state = 'running',
+        state_reason = NULL,
+        settled_as = NULL,
+        unreported_since = NULL,
+        attempt = attempt + 1,
+        deliveries = deliveries + 1,
+        worker_id = (:worker_ids::text[])[share],
+        started_at = :now,
+        lease_token = md5(:secret || jobs.id::text)::uuid,
+        lease_expires_at = to_timestamp(:now_epoch::float8
+            + least(coalesce((:lease_seconds::int[])[share], lease_seconds, :default_lease_seconds), timeout_seconds)),
+        deadline_at = to_timestamp(:now_epoch::float8 + timeout_seconds),
+        uses_slot = :uses_slot,
+        quota_owner = :quota_owner
+    FROM measured
+    WHERE lane = :lane
+        AND jobs.id = ANY(ARRAY(
+            SELECT id FROM measured WHERE total <= :max_bytes OR (:allow_one_oversized AND total = size)
+        ))
+        AND jobs.id = measured.id
+    RETURNING jobs.id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, crashes,
+        run_at, priority, {{delivered_columns}}, share
+),
+counted AS (
+    INSERT INTO stat_deltas (lane, ready, running)
+    SELECT :lane, -count(*), count(*)
+    FROM claimed
+    HAVING count(*) > 0
+)
+SELECT :lane AS lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, :now_epoch AS began,
+    date_part('epoch', lease_expires_at - :now) AS lasts,
+    CASE WHEN crashes = 0 THEN date_part('epoch', :now - greatest(run_at, 'epoch')) END AS waited,
+    priority, {{delivered_columns}}, share
+FROM claimed
+
+-- fragment: delivered_columns
+checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadline_at, depends_on, admission
+
+-- name: claim
+-- row: ClaimedRow
+-- ready -> running.
+--
+-- Claims up to :limit ready jobs of one lane: highest priority first, oldest first within a
+-- priority.
+--
+-- Pollers can share this statement (db/batcher.py). :worker_ids and :lease_seconds have one element
+-- for each poller, :share_starts the number of the first job of each poller but the first. The
+-- first poller gets the first jobs. Jobs that do not fit into a poller's response (:max_bytes) stay
+-- ready.
+--
+--  * Claiming costs the attempt, failing does not: a worker that crashes silently must not retry
+--    forever.
+--  * The lease token is a hash of the claim's secret and the job id. It is as random as the secret,
+--    and the broker need not send one token per row.
+--  * Times that depend on a column go through to_timestamp(), which is immutable: Citus rejects
+--    `timestamptz + interval` there.
+--  * The UPDATE finds its rows by an id array. Joined to the picked rows alone, a generic plan
+--    becomes a scan of the whole table.
+--  * In groups that need admission (:held_groups) only admitted jobs are claimed. Others may be
+--    here for a moment, inserted by a process that did not know the limit yet.
+--  * :uses_slot marks leases that count against max_running, :quota_owner is the caller whose quota
+--    of leases they count against.
+--  * Scan ranges are read one after the other, only until there are enough jobs; see
+--    leases/low_water_marks.py. Their bounds are columns, so no plan knows them: a custom plan
+--    expects as few rows as the generic plan, and Postgres keeps the latter. With parameters,
+--    claims of one job were planned anew each time.
+--  * Durations are returned in seconds: the driver takes 1 µs for a timestamp, 0.05 for a number.
+--    After a crash the time since run_at is not time waited.
+WITH picked AS MATERIALIZED (
+    SELECT candidate.id, candidate.size, row_number() OVER () AS n
+    FROM {{scan_ranges}}
+    CROSS JOIN LATERAL (
+        {{claimable_jobs}}
+        ORDER BY priority DESC, id
+        LIMIT :limit
+        FOR UPDATE SKIP LOCKED
+    ) AS candidate
+    LIMIT :limit
+),
+{{lease_picked}};
+
+-- name: claim_admitted
+-- row: ClaimedRow
+-- ready -> running, of a fair queue: in the order of admission.
+WITH picked AS MATERIALIZED (
+    SELECT candidate.id, candidate.size, row_number() OVER () AS n
+    FROM {{scan_ranges}}
+    CROSS JOIN LATERAL (
+        {{claimable_jobs}} AND admission IS NOT NULL
+        ORDER BY priority DESC, admission, id
+        LIMIT :limit
+        FOR UPDATE SKIP LOCKED
+    ) AS candidate
+    LIMIT :limit
+),
+{{lease_picked}};
+
+-- name: first_ready
+-- The first ready job of each of these priorities. Reads past all dead index entries, so that
+-- claims need not.
+SELECT input.priority, candidate.id
+FROM unnest(:priorities::smallint[]) AS input (priority)
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM jobs
+    WHERE lane = :lane AND state = 'ready' AND priority = input.priority
+    ORDER BY id
+    LIMIT 1
+) AS candidate;
+
+-- name: count_leases_of_key
+-- Counts the leases that use up the quota of a caller.
+SELECT count(*)
+FROM jobs
+WHERE quota_owner = :quota_owner AND lease_expires_at IS NOT NULL;
+
+-- name: leases_with_secret
+-- row: ClaimedRow
+-- For a repeated claim: the leases of its first call that are still live.
+SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token,
+    date_part('epoch', started_at - to_timestamp(0)) AS began,
+    date_part('epoch', lease_expires_at - started_at) AS lasts,
+    NULL::float8 AS waited,
+    priority, {{delivered_columns}}, 1 AS share
+FROM jobs
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND lease_token = md5(:secret || id::text)::uuid AND state = 'running';
+
+-- name: ready_lanes
+-- For the ready poller: which of these lanes have a ready job. One look-up in jobs_ready for each.
+SELECT input.lane
+FROM unnest(:lanes::int[]) AS input (lane)
+WHERE EXISTS (SELECT FROM jobs WHERE jobs.lane = input.lane AND jobs.state = 'ready');
