@@ -48,7 +48,7 @@ class Metrics:
             ["queue"],
             registry=self.registry,
         )
-        self.chore_failures = Counter(
+        self.service_failures = Counter(
             "longshore_chore_failures",
             "Failed runs of background services, by service.",
             ["chore"],

@@ -141,7 +141,7 @@ class ScanRange(NamedTuple):
 
 HIGHEST_PRIORITY, LOWEST_PRIORITY = 32767, -32768
 NIL, LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
-WHOLE_LANE = (ScanRange(HIGHEST_PRIORITY, LOWEST_PRIORITY, NIL, LAST),)
+FULL_RANGE = (ScanRange(HIGHEST_PRIORITY, LOWEST_PRIORITY, NIL, LAST),)
 
 
 class LanePolicy(NamedTuple):
@@ -156,7 +156,7 @@ class LanePolicy(NamedTuple):
     held_groups: Sequence[str] | None = None
     fair: bool = False
     uses_slot: bool | None = None
-    scan_ranges: Sequence[ScanRange] = WHOLE_LANE
+    scan_ranges: Sequence[ScanRange] = FULL_RANGE
 
 
 async def count_leases_of_key(db: Executor, caller: str) -> int:

@@ -89,10 +89,10 @@ class ServiceRunner:
             if not service.leader_only or await self._leads(service):
                 await service.run_once()
         except DatabaseUnavailable as error:
-            self._infra.metrics.chore_failures.labels(service.name).inc()
+            self._infra.metrics.service_failures.labels(service.name).inc()
             log.debug("service could not run", service=service.name, error=error.detail)
         except Exception:
-            self._infra.metrics.chore_failures.labels(service.name).inc()
+            self._infra.metrics.service_failures.labels(service.name).inc()
             log.exception("service failed", service=service.name)
 
     async def _leads(self, service: PeriodicService) -> bool:

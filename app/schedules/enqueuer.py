@@ -181,7 +181,7 @@ class PeriodicEnqueuer:
         )
 
     def _record_failure(self, row: ScheduleRow, error: Exception) -> None:
-        self._infra.metrics.chore_failures.labels("firing").inc()
+        self._infra.metrics.service_failures.labels("firing").inc()
         if self._failed.get(row.name) == row.next_run_at:
             return
         self._failed[row.name] = row.next_run_at
