@@ -18,7 +18,7 @@ DAY = 24 * 60 * 60
 
 MAX_SECONDS = 2**31 - 1  # 68 years: any time of this century plus MAX_SECONDS is a valid date
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
-WholeSeconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
+IntegerSeconds = Annotated[int, Field(ge=1, le=MAX_SECONDS)]
 Count = Annotated[int, Field(ge=1)]
 
 # The example workers read LONGSHORE_URL and LONGSHORE_KEY, and may share the broker's environment.
@@ -133,7 +133,7 @@ class Settings(BaseSettings):
     max_wait_seconds: int = Field(
         30, ge=0, le=60, description="Longest long poll; longer waits are shortened to it. At most 60."
     )
-    min_lease_seconds: WholeSeconds = Field(1, description="Shortest lease.")
+    min_lease_seconds: IntegerSeconds = Field(1, description="Shortest lease.")
     max_lease_seconds: int = Field(DAY, ge=1, le=DAY, description="Longest lease.")
     max_queues: int = Field(10_000, ge=1, le=65_535, description="Maximum number of queues.")
     max_workers_per_key: Count = Field(
@@ -141,7 +141,7 @@ class Settings(BaseSettings):
         description="Maximum number of worker ids of one API key that a process lists in a day. "
         "Others are served, but are not in `GET /workers`.",
     )
-    max_delay_seconds: WholeSeconds = Field(366 * DAY, description="Longest time ahead that a job may be scheduled.")
+    max_delay_seconds: IntegerSeconds = Field(366 * DAY, description="Longest time ahead that a job may be scheduled.")
     max_parked_polls: Count = Field(
         10_000,
         description="Maximum number of parked long polls per process; beyond it claims return no jobs "
@@ -183,7 +183,7 @@ class Settings(BaseSettings):
     default_max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         5, description="Attempts before a failing job becomes a dead letter."
     )
-    default_lease_seconds: WholeSeconds = Field(60, description="Lease if neither the claim nor the job sets one.")
+    default_lease_seconds: IntegerSeconds = Field(60, description="Lease if neither the claim nor the job sets one.")
     retry_base_seconds: Seconds = Field(5.0, description="Delay before the first retry.")
     retry_factor: Annotated[float, Field(ge=1)] = Field(
         2.0, description="Factor by which each further retry delay grows."
@@ -197,12 +197,12 @@ class Settings(BaseSettings):
     create_queues: bool = Field(True, description="Whether the first enqueue creates an unknown queue.")
 
     # Retention
-    finished_seconds: WholeSeconds = Field(7 * DAY, description="Retention of completed and cancelled jobs.")
+    finished_seconds: IntegerSeconds = Field(7 * DAY, description="Retention of completed and cancelled jobs.")
     finished_mode: Literal["drop", "detach"] = Field(
         "drop", description="Whether old partitions of finished jobs are dropped or detached for an archive."
     )
-    dead_letter_seconds: WholeSeconds = Field(90 * DAY, description="Retention of dead letters.")
-    idempotency_seconds: WholeSeconds = Field(DAY, description="Retention of `Idempotency-Key`s.")
+    dead_letter_seconds: IntegerSeconds = Field(90 * DAY, description="Retention of dead letters.")
+    idempotency_seconds: IntegerSeconds = Field(DAY, description="Retention of `Idempotency-Key`s.")
 
     # Background services
     sweep_seconds: Annotated[float, Field(gt=0, le=1)] = Field(

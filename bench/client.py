@@ -83,10 +83,10 @@ class HttpConnection(asyncio.Protocol):
 
 
 def _length(head: bytes) -> int:
-    _, separator, rest = head.lower().partition(b"content-length:")
+    _, separator, value = head.lower().partition(b"content-length:")
     if not separator:
         raise UnexpectedResponse(f"an response without a length: {head.decode(errors='replace')}")
-    return int(rest.partition(b"\r\n")[0])
+    return int(value.partition(b"\r\n")[0])
 
 
 class ScriptedConnection(HttpConnection):

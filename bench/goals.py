@@ -72,14 +72,14 @@ def _at_least(path: str, goal: str, least: float, ours: Row | None, reference: R
     if ours is None or reference is None:
         return _not_measured(path, goal, _rate(ours), _rate(reference))
     ratio = ours.rate / reference.rate
-    return Goal(path, goal, _rate(ours), _rate(reference), ratio, _verdict(ratio >= least))
+    return Goal(path, goal, _rate(ours), _rate(reference), ratio, _result(ratio >= least))
 
 
 def _rate(row: Row | None) -> str:
     return f"{row.contender} {row.rate:,.0f}/s" if row else ""
 
 
-def _verdict(met: bool) -> str:
+def _result(met: bool) -> str:
     return "met" if met else "missed"
 
 
@@ -111,8 +111,8 @@ def _wake_ups(probes: dict[str, Figures]) -> Iterator[Goal]:
 
 
 def _wake_up(path: str, goal: str, limit_ratio: float, figures: Figures) -> Goal:
-    def describe(what: str) -> str:
-        return f"p50 {figures[f'{what}_p50_ms']:.2f} ms, p99 {figures[f'{what}_p99_ms']:.2f} ms"
+    def describe(measurement: str) -> str:
+        return f"p50 {figures[f'{measurement}_p50_ms']:.2f} ms, p99 {figures[f'{measurement}_p99_ms']:.2f} ms"
 
     ratio = figures["arrival_p50_ms"] / figures["answer_p50_ms"]
     return Goal(
@@ -121,7 +121,7 @@ def _wake_up(path: str, goal: str, limit_ratio: float, figures: Figures) -> Goal
         describe("arrival"),
         f"{describe('answer')}, {figures['samples']:,.0f} samples",
         ratio,
-        _verdict(ratio <= limit_ratio),
+        _result(ratio <= limit_ratio),
     )
 
 
@@ -131,8 +131,8 @@ def _parked(probes: dict[str, Figures]) -> Iterator[Goal]:
         yield _not_measured("parked polls", "≤ 1 % CPU, ≤ 20 kB each, constant database connections")
         return
     path, idle = f"{figures['polls']:,.0f} parked polls", f"without them {figures['idle_cpu']:.2%}"
-    yield Goal(path, "≤ 1 % CPU", f"{figures['cpu']:.2%} of a core", idle, None, _verdict(figures["cpu"] <= 0.01))
-    yield Goal("", "≤ 20 kB each", f"{figures['bytes'] / 1000:.1f} kB", "", None, _verdict(figures["bytes"] <= 20_000))
+    yield Goal(path, "≤ 1 % CPU", f"{figures['cpu']:.2%} of a core", idle, None, _result(figures["cpu"] <= 0.01))
+    yield Goal("", "≤ 20 kB each", f"{figures['bytes'] / 1000:.1f} kB", "", None, _result(figures["bytes"] <= 20_000))
     before, peak = figures["sessions_before"], figures["sessions"]
     yield Goal(
         "",
@@ -140,7 +140,7 @@ def _parked(probes: dict[str, Figures]) -> Iterator[Goal]:
         f"{peak:.0f}",
         f"before: {before:.0f}",
         peak / before,
-        _verdict(peak <= before),
+        _result(peak <= before),
     )
 
 
@@ -151,16 +151,16 @@ def _reads(probes: dict[str, Figures]) -> Iterator[Goal]:
         return
     names = [name.removesuffix("_many") for name in figures if name.endswith(("_p50_ms_many", "_buffers_many"))]
     for name in names:
-        few, many = figures[f"{name}_few"], figures[f"{name}_many"]
+        small, many = figures[f"{name}_few"], figures[f"{name}_many"]
         # A deeper index costs a buffer or two more. Times depend on the machine.
         limit_ratio = 1.5 if name.endswith("_ms") else 1.3
         yield Goal(
             f"reads: {name}",
             f"≤ {limit_ratio} × that with 1,000 jobs",
             f"{many:.2f}",
-            f"{few:.2f}",
-            many / few,
-            _verdict(many <= limit_ratio * few),
+            f"{small:.2f}",
+            many / small,
+            _result(many <= limit_ratio * small),
         )
 
 
@@ -177,5 +177,5 @@ def _lone(probes: dict[str, Figures]) -> Iterator[Goal]:
         f"p50 {shares:.2f} ms",
         f"p50 {alone:.2f} ms",
         shares / alone,
-        _verdict(shares / alone <= 1.1),
+        _result(shares / alone <= 1.1),
     )

@@ -121,10 +121,10 @@ def _rows(report: Report, path: str) -> list[Row]:
     )
 
 
-def per_life(text: str, what: str) -> float:
+def per_life(text: str, row_name: str) -> float:
     """Reads the table of `make bench-cost` in bench/README.md: the last column, where the tables are fullest."""
-    line = re.search(rf"^\| \*\*{what}\*\* \|(.*)\|$", text, re.MULTILINE)
-    assert line, f"bench/README.md has no row {what}"
+    line = re.search(rf"^\| \*\*{row_name}\*\* \|(.*)\|$", text, re.MULTILINE)
+    assert line, f"bench/README.md has no row {row_name}"
     return float(line[1].split("|")[-1].strip(" *").replace(",", ""))
 
 
@@ -293,8 +293,8 @@ def _without_sharing(report: Report) -> Iterable[str]:
 
 
 def replace_part(page: str, part: str) -> str:
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, after_begin = page.partition(BEGIN)
+    _, end, after = after_begin.partition(END)
     assert begin, f"the page has no {BEGIN}"
     assert end, f"the page has no {END}"
     return f"{before}{BEGIN}\n{part}\n{END}{after}"

@@ -76,11 +76,11 @@ class OtherProcesses:
     """CPU that other processes have used since this object was created: a run is reliable only on a quiet machine."""
 
     def __init__(self) -> None:
-        self._began, self._busy, self._own = time.monotonic(), _busy(), cpu_of(os.getpid())
+        self._began, self._busy, self._process_cpu = time.monotonic(), _busy(), cpu_of(os.getpid())
 
     def cpu_share(self) -> float:
         """Share of all cores."""
-        others = (_busy() - self._busy) - (cpu_of(os.getpid()) - self._own)
+        others = (_busy() - self._busy) - (cpu_of(os.getpid()) - self._process_cpu)
         return max(0.0, others / (time.monotonic() - self._began) / len(os.sched_getaffinity(0)))
 
 

@@ -35,7 +35,7 @@ FROM queue, generate_series(1, $2::int)
 """
 ONE_JOB = JobCreate(job_type="bench", queue=QUEUE, payload=Raw(PAYLOAD.encode()))
 CHUNK = 100_000
-FEW_JOBS = 1_000
+SMALL_TABLE_JOBS = 1_000
 CALLS = 50
 
 
@@ -77,12 +77,12 @@ class ProbeContext:
 async def probe_context(
     dsn: str, name: str, processes: int, size: Size, show: Callable[[str], None]
 ) -> AsyncIterator[ProbeContext]:
-    async with postgres.temporary_database(dsn, name) as own_dsn:
-        await postgres.migrate(own_dsn)
-        brokers = Brokers(own_dsn, max_wait_seconds=str(WAIT_SECONDS))
+    async with postgres.temporary_database(dsn, name) as database_dsn:
+        await postgres.migrate(database_dsn)
+        brokers = Brokers(database_dsn, max_wait_seconds=str(WAIT_SECONDS))
         try:
             brokers.start(processes)
-            yield ProbeContext(own_dsn, brokers, size, show)
+            yield ProbeContext(database_dsn, brokers, size, show)
         finally:
             brokers.stop()
 
@@ -137,15 +137,15 @@ async def _open(broker_services: Broker) -> AsyncIterator[None]:
 
 async def reads(context: ProbeContext) -> Figures:
     """Measures reads with a thousand jobs, and with millions."""
-    await context.load("lone", jobs=FEW_JOBS)
-    few = await _read(context)
+    await context.load("lone", jobs=SMALL_TABLE_JOBS)
+    small = await _read(context)
     async with postgres.connected(context.dsn) as connection:
         for first in range(0, context.size.jobs, CHUNK):
             context.show(f"filling in: {first:,} of {context.size.jobs:,} jobs")
             await connection.execute(FILL, QUEUE, min(CHUNK, context.size.jobs - first), "{}".ljust(200))
         await connection.execute("VACUUM ANALYZE jobs")
     many = await _read(context)
-    return {f"{name}_few": value for name, value in few.items()} | {
+    return {f"{name}_few": value for name, value in small.items()} | {
         f"{name}_many": value for name, value in many.items()
     }
 

@@ -67,9 +67,9 @@ async def main() -> None:
             contender = ProfiledLongshore(
                 "ours-1", spy=spy, picture=RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{path}.svg"
             )
-            async with postgres.temporary_database(dsn, "bench_profile") as own_dsn:
+            async with postgres.temporary_database(dsn, "bench_profile") as database_dsn:
                 try:
-                    await contender.start(own_dsn, folder)
+                    await contender.start(database_dsn, folder)
                     result = await contender.run(path, SECONDS)
                     await contender.finish_recording()
                 finally:

@@ -64,8 +64,8 @@ def _parse_host(spec: str, default_port: int) -> Host:
     if spec.startswith("/"):
         return Host(spec, default_port)
     if spec.startswith("["):
-        host, _, rest = spec[1:].partition("]")
-        return Host(host, _parse_port(rest[1:]) if rest[1:] else default_port)
+        host, _, port = spec[1:].partition("]")
+        return Host(host, _parse_port(port[1:]) if port[1:] else default_port)
     host, _, port = spec.partition(":")
     return Host(host, _parse_port(port) if port else default_port)
 

@@ -115,7 +115,7 @@ class PrimaryConnector:
             hosts_by_attempt = dict(zip(attempts, self._hosts, strict=True))
             connected = [attempt for attempt in attempts if attempt.exception() is None]
             if not connected:
-                raise _most_informative([error for attempt in attempts if (error := attempt.exception())])
+                raise _best_explanation([error for attempt in attempts if (error := attempt.exception())])
             best = max(connected, key=lambda attempt: attempt.result()[1].timeline)
         except BaseException:
             _discard(attempts)
@@ -164,7 +164,7 @@ async def _identify(connection: Connection) -> Record:
     return facts
 
 
-def _most_informative(errors: Sequence[BaseException]) -> BaseException:
+def _best_explanation(errors: Sequence[BaseException]) -> BaseException:
     """A refusal of one host says more than the absence of another."""
     return next((error for error in errors if isinstance(error, ServerRefused)), errors[0])
 

@@ -83,7 +83,7 @@ class LaneMarks:
     def scan_ranges(self) -> Sequence[ScanRange]:
         """The whole lane: first in its order above the marks, then the part below them."""
         if not self._in_use:
-            return store.WHOLE_LANE
+            return store.FULL_RANGE
         marks = sorted(self._marks.items(), reverse=True)
         ranges: list[ScanRange] = []
         top = store.HIGHEST_PRIORITY

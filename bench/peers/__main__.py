@@ -31,10 +31,10 @@ async def _run_peers(dsn: str, options: argparse.Namespace) -> None:
 
 
 async def _run_peer(peer: Peer, dsn: str, options: argparse.Namespace) -> None:
-    async with postgres.temporary_database(dsn, "peer") as own_dsn:
+    async with postgres.temporary_database(dsn, "peer") as database_dsn:
         with temporary_folder() as workdir:
             try:
-                await peer.start(own_dsn, workdir)
+                await peer.start(database_dsn, workdir)
                 for path in peer.paths:
                     for _ in range(options.rounds if options.path in path else 0):
                         await _show(peer, path, options.seconds)

@@ -102,8 +102,8 @@ def i9_all_jobs_finish(facts: Facts) -> list[str]:
 
 def _unrescued_leases(facts: Facts) -> list[str]:
     """Finds leases that an operator saw long after they had expired, while no fault was active."""
-    looks = [(op, item) for op in facts.ops if op.f == "leases" and op.type == "ok" for item in op.items]
-    late = [(op, item, facts.database_time(op.t0) - item.lease_until) for op, item in looks]
+    seen = [(op, item) for op in facts.ops if op.f == "leases" and op.type == "ok" for item in op.items]
+    late = [(op, item, facts.database_time(op.t0) - item.lease_until) for op, item in seen]
     return [
         f"lease expired {ago:.1f} s ago and was not ended: {item.id} delivery {item.deliveries} in {item.queue}"
         for op, item, ago in late

@@ -111,9 +111,9 @@ def mutant_runs(names: list[str]) -> list[tuple[str, str]]:
     """Returns the runs by situation, the unmodified broker first."""
     chosen = [(name, MUTANTS[name].situation) for name in MUTANTS if name in names or not names]
     return [
-        one
+        mutant_run
         for situation in dict.fromkeys(s for _, s in chosen)
-        for one in [(UNMODIFIED, situation), *(c for c in chosen if c[1] == situation)]
+        for mutant_run in [(UNMODIFIED, situation), *(c for c in chosen if c[1] == situation)]
     ]
 
 

@@ -123,8 +123,8 @@ def report_unknown_as_not_done() -> None:
 def acknowledge_before_insert() -> None:
     original = EnqueueService._insert
 
-    async def store(self: EnqueueService, items: Sequence[Any], *rest: Any, **rules: Any) -> list[EnqueueResult]:
-        _start_in_background(original(self, items, *rest, **rules))
+    async def store(self: EnqueueService, items: Sequence[Any], *arguments: Any, **rules: Any) -> list[EnqueueResult]:
+        _start_in_background(original(self, items, *arguments, **rules))
         return [EnqueueResult(item.row.id) for item in items]
 
     EnqueueService._insert = store  # type: ignore[method-assign]
@@ -132,7 +132,7 @@ def acknowledge_before_insert() -> None:
 
 def split_batch_transactions() -> None:
     async def insert_in_transaction(
-        self: EnqueueService, items: Any, drafts: Sequence[JobDraft], key: Any, *rest: Any, atomic: bool
+        self: EnqueueService, items: Any, drafts: Sequence[JobDraft], key: Any, *arguments: Any, atomic: bool
     ) -> Any:
         db: Any = self._infra.db
         first_results = (

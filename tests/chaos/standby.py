@@ -81,4 +81,4 @@ class ReplicatedPostgres(Postgres):
         label = await connection.fetchval("SELECT labelfile FROM pg_backup_stop()")
         await connection.close()
         (copy.data / "backup_label").write_text(label)
-        self._account.own(copy.data / "backup_label")
+        self._account.take_ownership(copy.data / "backup_label")

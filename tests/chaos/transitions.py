@@ -78,7 +78,12 @@ def _of_job(rows: list[AuditRow]) -> Iterator[Transition]:
 
 def _deletes_first(rows: list[AuditRow]) -> list[AuditRow]:
     found = list(rows)
-    for index, (one, other) in enumerate(pairwise(rows)):
-        if one.xid == other.xid and one.op == "INSERT" and other.op == "DELETE" and one.source != other.source:
-            found[index], found[index + 1] = other, one
+    for index, (earlier, later) in enumerate(pairwise(rows)):
+        if (
+            earlier.xid == later.xid
+            and earlier.op == "INSERT"
+            and later.op == "DELETE"
+            and earlier.source != later.source
+        ):
+            found[index], found[index + 1] = later, earlier
     return found

@@ -79,9 +79,9 @@ def test_head_is_counted_under_the_operation_of_get(api: Api) -> None:
 
 
 def limits_requests(api: Api) -> float:
-    families = text_string_to_metric_families(api.http.get("/metrics").text)
+    metrics = text_string_to_metric_families(api.http.get("/metrics").text)
     labels = {"operation": "get_limits", "status": "2xx"}
     samples = [
-        sample for family in families for sample in family.samples if sample.name == "longshore_request_seconds_count"
+        sample for metric in metrics for sample in metric.samples if sample.name == "longshore_request_seconds_count"
     ]
     return sum(sample.value for sample in samples if sample.labels == labels)

@@ -23,8 +23,8 @@ CLAIM_PROTECTION_METRICS = [
 
 def metrics(api: Api) -> dict[str, float]:
     """The value of each sample without labels."""
-    families = text_string_to_metric_families(api.http.get("/metrics").text)
-    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+    parsed = text_string_to_metric_families(api.http.get("/metrics").text)
+    return {sample.name: sample.value for metric in parsed for sample in metric.samples if not sample.labels}
 
 
 def test_broker_with_a_migrated_database_is_ready(api: Api) -> None:

@@ -120,8 +120,8 @@ def test_body_over_the_limit_is_rejected_with_the_limit(http: httpx.Client) -> N
 
 def test_chunked_body_over_the_limit_is_rejected_with_the_limit(http: httpx.Client) -> None:
     """It declares no length and does not end: the broker has to stop reading."""
-    endless = itertools.repeat(b" " * 65536, 4096)
-    response = http.post("/jobs", content=endless)
+    unbounded = itertools.repeat(b" " * 65536, 4096)
+    response = http.post("/jobs", content=unbounded)
     assert response.status_code == 413
     assert response.json()["limit"] == 1024 * 1024
 

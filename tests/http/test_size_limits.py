@@ -11,7 +11,7 @@ from tests.http.raw_connection import GET, RawConnection, chunk, chunked, post
 from tests.table import table
 
 MB = 1024 * 1024
-ENDLESS = 64  # MB; more than all socket buffers hold, so the broker must be reading
+UNBOUNDED = 64  # MB; more than all socket buffers hold, so the broker must be reading
 
 
 def head(*lines: bytes, url: bytes = b"/livez") -> bytes:
@@ -75,7 +75,7 @@ def test_endless_chunked_body_is_rejected_while_it_is_sent(connect: Connect) -> 
 
 
 def send_endlessly(connection: RawConnection, piece: bytes) -> None:
-    for _ in range(ENDLESS):
+    for _ in range(UNBOUNDED):
         connection.send(piece)
 
 

@@ -25,14 +25,14 @@ def sbom() -> Json:
         "metadata": {
             "component": {"type": "application", "bom-ref": "longshore", "name": "longshore", "version": RELEASE}
         },
-        "components": [_component(name, version, rest) for name, version, rest in LOCKED.findall(lock)],
+        "components": [_component(name, version, options) for name, version, options in LOCKED.findall(lock)],
     }
 
 
-def _component(name: str, version: str, rest: str) -> Json:
+def _component(name: str, version: str, options: str) -> Json:
     purl = f"pkg:pypi/{name.lower().replace('_', '-')}@{version}"
     component: Json = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
-    hashes = [{"alg": "SHA-256", "content": digest} for digest in HASH.findall(rest)]
+    hashes = [{"alg": "SHA-256", "content": digest} for digest in HASH.findall(options)]
     licence = _licence(name)
     return {**component, "hashes": hashes, **({"licenses": [{"license": {"name": licence}}]} if licence else {})}
 

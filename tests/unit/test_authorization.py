@@ -37,8 +37,8 @@ def test_pattern_without_star_matches_one_name(pattern: str, name: str) -> None:
 
 
 @given(patterns, patterns, names)
-def test_one_matching_pattern_is_enough(one: str, other: str, name: str) -> None:
-    assert access_to(one, other).allows(name) == (access_to(one).allows(name) or access_to(other).allows(name))
+def test_one_matching_pattern_is_enough(first: str, second: str, name: str) -> None:
+    assert access_to(first, second).allows(name) == (access_to(first).allows(name) or access_to(second).allows(name))
 
 
 def test_dot_matches_only_a_dot() -> None:
@@ -59,11 +59,11 @@ def test_pattern_with_many_stars_needs_no_backtracking() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(pattern=patterns, other=patterns, queue_names=st.lists(names, min_size=1, max_size=20, unique=True))
+@given(pattern=patterns, second=patterns, queue_names=st.lists(names, min_size=1, max_size=20, unique=True))
 def test_postgres_regex_matches_the_same_names(
-    database: TestDatabase, pattern: str, other: str, queue_names: list[str]
+    database: TestDatabase, pattern: str, second: str, queue_names: list[str]
 ) -> None:
-    access = access_to(pattern, other)
+    access = access_to(pattern, second)
     sql = "SELECT array_agg(name) FROM unnest($1::text[]) AS name WHERE $2::text IS NULL OR name ~ $2"
     assert set(database.value(sql, queue_names, access.regex) or []) == {
         name for name in queue_names if access.allows(name)

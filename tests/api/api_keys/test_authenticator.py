@@ -110,9 +110,9 @@ def test_secret_is_compared_in_constant_time_even_for_an_unknown_key(
 ) -> None:
     compared: list[tuple[bytes, bytes]] = []
 
-    def compare(one: Any, other: Any) -> bool:
-        compared.append((one, other))
-        return digest(one, other)
+    def compare(left: Any, right: Any) -> bool:
+        compared.append((left, right))
+        return digest(left, right)
 
     digest = hmac.compare_digest
     key = process.create("known").key
@@ -121,7 +121,7 @@ def test_secret_is_compared_in_constant_time_even_for_an_unknown_key(
     for text in (key, key[:-64] + "0" * 64, f"lsk_{'0' * 16}_{'0' * 64}"):
         compared.clear()
         process.accepts(text)
-        assert {(len(one), len(other)) for one, other in compared} == {(32, 32)}, (
+        assert {(len(left), len(right)) for left, right in compared} == {(32, 32)}, (
             "MACs of equal length, whatever was sent"
         )
 

@@ -261,8 +261,10 @@ def test_replayed_job_goes_before_a_younger_admitted_job_that_no_worker_has_star
     first, second, third = api.enqueue_many(3, group="a")
     held = worker.claim_expected(first)
     api.fail(held, retryable=False)
-    wait_until(lambda: "group_at_limit" not in {one["code"] for one in api.get(f"/jobs/{second}/explain")["reasons"]})
+    wait_until(
+        lambda: "group_at_limit" not in {reason["code"] for reason in api.get(f"/jobs/{second}/explain")["reasons"]}
+    )
     api.post(f"/dead-letters/{first}/replay")
-    wait_until(lambda: "group_at_limit" in {one["code"] for one in api.get(f"/jobs/{second}/explain")["reasons"]})
+    wait_until(lambda: "group_at_limit" in {reason["code"] for reason in api.get(f"/jobs/{second}/explain")["reasons"]})
     for job_id in (first, second, third):
         api.complete(worker.claim_expected(job_id))

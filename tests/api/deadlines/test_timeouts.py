@@ -51,25 +51,28 @@ def test_heartbeat_does_not_extend_a_lease_past_the_deadline(api: Api) -> None:
     api.enqueue(timeout_seconds=90)
     claimed = api.claim_one(lease_seconds=10)
     assert seconds_between(claimed["lease_expires_at"], claimed["deadline_at"]) == 80
-    for beat in (api.heartbeat_one(claimed, lease_seconds=3600), *heartbeat_many(api, claimed, lease_seconds=7200)):
-        assert (beat["status"], beat["action"]) == ("extended", "continue")
-        assert parse_time(beat["lease_expires_at"]) == parse_time(claimed["deadline_at"])
+    for heartbeat in (
+        api.heartbeat_one(claimed, lease_seconds=3600),
+        *heartbeat_many(api, claimed, lease_seconds=7200),
+    ):
+        assert (heartbeat["status"], heartbeat["action"]) == ("extended", "continue")
+        assert parse_time(heartbeat["lease_expires_at"]) == parse_time(claimed["deadline_at"])
 
 
 def heartbeat_many(api: Api, claimed: Json, **fields: Any) -> list[Json]:
     lease = {"job_id": claimed["id"], "lease_token": claimed["lease_token"], **fields}
-    beats: list[Json] = api.post("/heartbeat", {"worker_id": "w", "leases": [lease]})["leases"]
-    return beats
+    heartbeats: list[Json] = api.post("/heartbeat", {"worker_id": "w", "leases": [lease]})["leases"]
+    return heartbeats
 
 
 def test_heartbeat_extends_a_lease_before_the_deadline(api: Api, db: TestDatabase) -> None:
     api.enqueue(timeout_seconds=3600)
     claimed = api.claim_one(lease_seconds=600)
     backdate_run(db, claimed, 300)
-    beat = api.heartbeat_one(claimed, lease_seconds=600)
+    heartbeat = api.heartbeat_one(claimed, lease_seconds=600)
     assert (
         parse_time(claimed["lease_expires_at"])
-        < parse_time(beat["lease_expires_at"])
+        < parse_time(heartbeat["lease_expires_at"])
         < parse_time(claimed["deadline_at"])
     )
 
@@ -79,12 +82,12 @@ def test_heartbeat_after_the_deadline_is_told_to_cancel(api_without_scans: Api, 
     claimed = api_without_scans.claim_one()
     assert api_without_scans.heartbeat_one(claimed)["action"] == "continue"
     backdate_run(db_without_scans, claimed, 61)
-    for beat in (
+    for heartbeat in (
         api_without_scans.heartbeat_one(claimed),
         *heartbeat_many(api_without_scans, claimed, lease_seconds=600),
     ):
-        assert (beat["status"], beat["action"]) == ("extended", "cancel")
-        assert parse_time(beat["lease_expires_at"]) == parse_time(claimed["deadline_at"]) - timedelta(seconds=61)
+        assert (heartbeat["status"], heartbeat["action"]) == ("extended", "cancel")
+        assert parse_time(heartbeat["lease_expires_at"]) == parse_time(claimed["deadline_at"]) - timedelta(seconds=61)
     assert "cancel_requested_at" not in api_without_scans.job(claimed["id"])
 
 

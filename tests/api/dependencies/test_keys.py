@@ -90,9 +90,9 @@ def test_repeated_enqueue_does_not_check_the_parents_again(api: Api) -> None:
 
 
 def test_another_parent_is_another_body_for_the_idempotency_key(api: Api) -> None:
-    one, two = api.enqueue(), api.enqueue()
-    api.enqueue(key="k", depends_on=[one["id"]])
-    assert api.enqueue(status=422, key="k", depends_on=[two["id"]])["code"] == "idempotency_key_reused"
+    parent, other_parent = api.enqueue(), api.enqueue()
+    api.enqueue(key="k", depends_on=[parent["id"]])
+    assert api.enqueue(status=422, key="k", depends_on=[other_parent["id"]])["code"] == "idempotency_key_reused"
 
 
 def test_repeated_batch_returns_the_same_graph(api: Api, db: TestDatabase) -> None:

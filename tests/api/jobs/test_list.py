@@ -103,9 +103,9 @@ def test_pages_contain_every_job_of_all_queues_states_and_tables_once(api: Api, 
     for n in range(9):
         queue = f"{api.queue}-{n % 3}"
         ids_made += [result["job_id"] for result in api.batch(*[{"queue": queue}] * 3)["results"]]
-        one, other = api.claim(queues=[queue], max_jobs=2)["jobs"]
-        api.complete(one)
-        api.fail(other, retryable=False)
+        completed, failed = api.claim(queues=[queue], max_jobs=2)["jobs"]
+        api.complete(completed)
+        api.fail(failed, retryable=False)
     pages = api.pages("/jobs", limit=4, order=order)
     assert [len(page) for page in pages] == [4, 4, 4, 4, 4, 4, 3]
     assert [job["id"] for page in pages for job in page] == sorted(ids_made, reverse=order == "desc")

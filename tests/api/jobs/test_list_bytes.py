@@ -84,14 +84,14 @@ def key(item: Json) -> Any:
 def test_every_list_ends_a_page_at_the_byte_limit_and_continues_with_its_cursor(api: Api, limited: Api) -> None:
     wrong: dict[str, Any] = {}
     for name, (path, params) in fill(api).items():
-        whole = [item for _, items in pages(api, path, params) for item in items]
+        complete = [item for _, items in pages(api, path, params) for item in items]
         parts = pages(limited, path, params)
         if (
             len(parts) < 2
             or max(size for size, _ in parts) > CAP + 200
-            or [item for _, items in parts for item in items] != whole
+            or [item for _, items in parts for item in items] != complete
         ):
-            wrong[name] = [(size, [key(item) for item in items]) for size, items in parts], len(whole)
+            wrong[name] = [(size, [key(item) for item in items]) for size, items in parts], len(complete)
     assert wrong == {}
 
 

@@ -73,9 +73,9 @@ def test_lease_statuses_keep_the_order_and_one_lost_lease_fails_no_other(api: Ap
     a, b, c, d = api.claim(max_jobs=4)["jobs"]
     api.complete(b)
     unknown = {"id": str(uuid4()), "lease_token": "?"}
-    beats = [d, b, {**a, "lease_token": c["lease_token"]}, unknown, a, c, {**c, "lease_token": ""}]
-    response = api.heartbeat("w", *beats)
-    assert [lease["job_id"] for lease in response["leases"]] == [beat["id"] for beat in beats]
+    heartbeats = [d, b, {**a, "lease_token": c["lease_token"]}, unknown, a, c, {**c, "lease_token": ""}]
+    response = api.heartbeat("w", *heartbeats)
+    assert [lease["job_id"] for lease in response["leases"]] == [heartbeat["id"] for heartbeat in heartbeats]
     assert [lease["status"] for lease in response["leases"]] == [
         "extended",
         "lost",
@@ -177,8 +177,13 @@ def test_progress_and_checkpoint_are_kept_until_the_next_ones(api: Api, held: Js
     api.heartbeat_one(held)
     job = api.job(held["id"])
     assert (job["progress"], job["checkpoint"]) == ({"percent": 10, "stage": "one"}, checkpoint)
-    beat = {"job_id": held["id"], "lease_token": held["lease_token"], "progress": {"percent": 20}, "checkpoint": None}
-    api.post("/heartbeat", {"worker_id": "w", "leases": [beat]})
+    heartbeat = {
+        "job_id": held["id"],
+        "lease_token": held["lease_token"],
+        "progress": {"percent": 20},
+        "checkpoint": None,
+    }
+    api.post("/heartbeat", {"worker_id": "w", "leases": [heartbeat]})
     job = api.job(held["id"])
     assert (job["progress"], job["checkpoint"]) == ({"percent": 20}, None)
 
@@ -195,8 +200,8 @@ def test_progress_and_checkpoint_are_kept_until_the_next_ones(api: Api, held: Js
 def test_invalid_heartbeat_is_rejected_with_a_pointer(
     api: Api, held: Json, field: dict[str, Any], status: int, pointer: str
 ) -> None:
-    beat = {"job_id": held["id"], "lease_token": held["lease_token"], **field}
-    problem = api.post("/heartbeat", {"worker_id": "w", "leases": [beat]}, status=status)
+    heartbeat = {"job_id": held["id"], "lease_token": held["lease_token"], **field}
+    problem = api.post("/heartbeat", {"worker_id": "w", "leases": [heartbeat]}, status=status)
     assert problem["errors"][0]["pointer"] == pointer
 
 

@@ -15,11 +15,11 @@ from tests.database import Loop, TestDatabase
 from tests.polls import Background
 from tests.table import table
 
-ReviveQueues = Callable[[], None]
+UndeleteQueues = Callable[[], None]
 
 
 @pytest.fixture
-def revive_queues(broker_services: Broker, loop: Loop) -> ReviveQueues:
+def undelete_queues(broker_services: Broker, loop: Loop) -> UndeleteQueues:
     """Runs the maintenance service that undeletes queues with jobs."""
     return lambda: loop.run(broker_services.queue_service.revive_used())
 
@@ -129,7 +129,7 @@ def test_queue_undeleted_by_another_broker_is_visible_here(api: Api, second_api:
 
 
 def test_deleted_queue_with_a_job_is_undeleted_in_every_process(
-    api: Api, db: TestDatabase, revive_queues: ReviveQueues
+    api: Api, db: TestDatabase, undelete_queues: UndeleteQueues
 ) -> None:
     job = api.enqueue()
     # As a transaction that could not see the job yet would delete the queue.
@@ -138,35 +138,37 @@ def test_deleted_queue_with_a_job_is_undeleted_in_every_process(
     # The maintenance service of the broker that all tests share may undelete the queue first.
     undeleted = "SELECT deleted_at IS NULL FROM queues WHERE name = $1"
     wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 404 or db.value(undeleted, api.queue))
-    revive_queues()
+    undelete_queues()
     assert exists(api)
     wait_until(lambda: api.http.get(f"/queues/{api.queue}/stats").status_code == 200)
     assert api.claim_one()["id"] == job["id"]
 
 
-def test_deleted_queue_with_a_dead_letter_is_undeleted(api: Api, db: TestDatabase, revive_queues: ReviveQueues) -> None:
+def test_deleted_queue_with_a_dead_letter_is_undeleted(
+    api: Api, db: TestDatabase, undelete_queues: UndeleteQueues
+) -> None:
     api.dead_letter()
     db.execute("UPDATE queues SET deleted_at = now() WHERE name = $1", api.queue)
-    revive_queues()
+    undelete_queues()
     assert exists(api)
 
 
-def test_empty_deleted_queue_stays_deleted(api: Api, db: TestDatabase, revive_queues: ReviveQueues) -> None:
+def test_empty_deleted_queue_stays_deleted(api: Api, db: TestDatabase, undelete_queues: UndeleteQueues) -> None:
     api.enqueue()
     api.complete(api.claim_one())
     delete(api)
     before = db.value("SELECT number FROM config_versions")
-    revive_queues()
+    undelete_queues()
     assert not exists(api)
     assert db.value("SELECT number FROM config_versions") == before
 
 
 def test_job_enqueued_during_a_delete_is_delivered(
-    api: Api, second_api: Api, revive_queues: ReviveQueues, background: Background
+    api: Api, second_api: Api, undelete_queues: UndeleteQueues, background: Background
 ) -> None:
     for _ in range(10):
         api.configure()
         deleted, job = background.together(lambda: api.http.delete(f"/queues/{api.queue}").json(), second_api.enqueue)
-        revive_queues()
+        undelete_queues()
         assert exists(api), deleted
         assert api.complete(api.claim_one(wait_seconds=20))["job_id"] == job["id"]

@@ -11,11 +11,11 @@ from app.broker import Broker
 from tests.api_client import Api, Json
 from tests.database import Loop, TestDatabase
 
-ReviveQueues = Callable[[], None]
+UndeleteQueues = Callable[[], None]
 
 
 @pytest.fixture
-def revive_queues(broker_services: Broker, loop: Loop) -> ReviveQueues:
+def undelete_queues(broker_services: Broker, loop: Loop) -> UndeleteQueues:
     """Runs the maintenance service that reopens lanes and spreads groups."""
     return lambda: loop.run(broker_services.queue_service.revive_used())
 
@@ -76,28 +76,28 @@ def test_groups_of_an_empty_queue_use_new_lanes_at_once(api: Api, db: TestDataba
 
 @pytest.mark.parametrize("state", ["ready", "dead"])
 def test_groups_use_new_lanes_once_no_job_of_any_group_is_left(
-    api: Api, db: TestDatabase, revive_queues: ReviveQueues, state: str
+    api: Api, db: TestDatabase, undelete_queues: UndeleteQueues, state: str
 ) -> None:
     job = api.dead_letter(group="a") if state == "dead" else api.enqueue(group="a")
     api.configure(lanes=4)
-    revive_queues()
+    undelete_queues()
     assert group_lanes(db, api) == 1
     if state == "dead":
         api.post("/dead-letters/purge", {"ids": [job["id"]], "dry_run": False})
     else:
         api.cancel(job)
     api.enqueue_many(3)
-    revive_queues()
+    undelete_queues()
     assert group_lanes(db, api) == 4
 
 
-def test_removed_lane_with_a_job_is_reopened(api: Api, db: TestDatabase, revive_queues: ReviveQueues) -> None:
+def test_removed_lane_with_a_job_is_reopened(api: Api, db: TestDatabase, undelete_queues: UndeleteQueues) -> None:
     api.configure(lanes=256)
     api.enqueue_many(5)
     highest = db.value("SELECT max(lane) % 256 + 1 FROM jobs")
     # As a transaction that could not see the jobs yet would remove the lanes.
     db.execute("UPDATE queues SET lanes = 1, group_lanes = 1 WHERE name = $1", api.queue)
-    revive_queues()
+    undelete_queues()
     assert api.get(f"/queues/{api.queue}")["lanes"] == highest
-    revive_queues()
+    undelete_queues()
     assert api.get(f"/queues/{api.queue}")["lanes"] == highest

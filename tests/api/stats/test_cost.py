@@ -39,10 +39,10 @@ def test_statistics_of_20000_jobs_read_about_as_many_pages_as_of_100(
     api.batch(*[{"priority": n % 3} for n in range(100)])
     lanes = [db.value("SELECT id * 256 FROM queues WHERE name = $1", api.queue)]
     aggregate()
-    cost_of_few = cost(db, lanes)
+    cost_of_100 = cost(db, lanes)
     for _ in range(20):
         api.batch(*[{"priority": n % 3} for n in range(1000)])
         aggregate()
     assert api.counts() == {"ready": 20_100}
-    cost_of_many = cost(db, lanes)
-    assert {name: pages for name, pages in cost_of_many.items() if pages > 2 * cost_of_few[name] + 20} == {}
+    cost_of_20000 = cost(db, lanes)
+    assert {name: pages for name, pages in cost_of_20000.items() if pages > 2 * cost_of_100[name] + 20} == {}

@@ -60,22 +60,22 @@ class LeaseStateMachine(RuleBasedStateMachine):
         note(f"{step} -> {actual}")
         assert actual == step.expected(self.model, actual)
 
-    def race(self, one: Step, two: Step) -> None:
+    def race(self, first: Step, second: Step) -> None:
         """Runs two steps concurrently on two brokers.
 
         One order of the steps or the other must explain their results and the rows.
         """
         self.tick()
-        actual = self.brokers.loop.run(self._run_both(one, two))
-        note(f"{one} against {two} -> {actual}")
+        actual = self.brokers.loop.run(self._run_both(first, second))
+        note(f"{first} against {second} -> {actual}")
         rows = self.brokers.rows()
-        orders = [((one, actual[0]), (two, actual[1])), ((two, actual[1]), (one, actual[0]))]
+        orders = [((first, actual[0]), (second, actual[1])), ((second, actual[1]), (first, actual[0]))]
         matching = [model for order in orders if (model := self._run_in_order(order)) and model.rows() == rows]
         assert matching, "neither order explains the results"
         self.model = matching[0]
 
-    async def _run_both(self, one: Step, two: Step) -> tuple[object, object]:
-        return await asyncio.gather(one.call(next(self.next_broker)), two.call(next(self.next_broker)))
+    async def _run_both(self, first: Step, second: Step) -> tuple[object, object]:
+        return await asyncio.gather(first.call(next(self.next_broker)), second.call(next(self.next_broker)))
 
     def _run_in_order(self, order: tuple[tuple[Step, object], ...]) -> LeaseModel | None:
         model = self.model.copy()
@@ -183,7 +183,7 @@ class LeaseStateMachine(RuleBasedStateMachine):
     # Time, and what happens without a request
 
     @rule(seconds=st.sampled_from([1, 1, 3, 11, 61, 500]), run_services=st.booleans())
-    def time_passes(self, seconds: int, run_services: bool) -> None:
+    def clock_advances(self, seconds: int, run_services: bool) -> None:
         self.tick(timedelta(seconds=seconds))
         if run_services:
             self.run_step(ExpireLeases())
@@ -222,15 +222,15 @@ class LeaseStateMachine(RuleBasedStateMachine):
 
     # Two steps at a time
 
-    @rule(number=NUMBERS, kind=LEASE_KINDS, one=RIVALS, two=RIVALS, is_late=st.booleans())
-    def contend(self, number: int, kind: str, one: str, two: str, is_late: bool) -> None:
+    @rule(number=NUMBERS, kind=LEASE_KINDS, first=RIVALS, second=RIVALS, is_late=st.booleans())
+    def contend(self, number: int, kind: str, first: str, second: str, is_late: bool) -> None:
         """Two calls about one job. `is_late`: after its lease is over."""
         lease = self.lease(number, kind)
         if is_late:
             self.tick(timedelta(seconds=61))
         # Of two cancels at the same instant, both get the status of the first.
-        if (one, two) != ("cancel", "cancel"):
-            self.race(self.rival(one, lease), self.rival(two, lease))
+        if (first, second) != ("cancel", "cancel"):
+            self.race(self.rival(first, lease), self.rival(second, lease))
 
     def rival(self, name: str, lease: Lease) -> Step:
         if name in ("complete", "fail", "release"):

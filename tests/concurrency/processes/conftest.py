@@ -25,10 +25,10 @@ def notified_brokers(shared_database: TestDatabase) -> Iterator[tuple[RunningBro
     """Two brokers that learn of each other's jobs only by NOTIFY: they do not poll."""
     dsn = shared_database.dsn
     with (
-        broker_process(dsn, poll_seconds="3600", **FAST_SETTINGS) as (one, _),
-        broker_process(dsn, poll_seconds="3600", **FAST_SETTINGS) as (two, _),
+        broker_process(dsn, poll_seconds="3600", **FAST_SETTINGS) as (first_api, _),
+        broker_process(dsn, poll_seconds="3600", **FAST_SETTINGS) as (second_api, _),
     ):
-        yield one, two
+        yield first_api, second_api
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +45,17 @@ def shared_db(shared_database: TestDatabase) -> TestDatabase:
 
 
 @pytest.fixture
-def one(notified_brokers: tuple[RunningBroker, RunningBroker], shared_db: TestDatabase, queue: str) -> Api:
+def first_api(notified_brokers: tuple[RunningBroker, RunningBroker], shared_db: TestDatabase, queue: str) -> Api:
     return Api(notified_brokers[0].http, queue)
 
 
 @pytest.fixture
-def two(notified_brokers: tuple[RunningBroker, RunningBroker], shared_db: TestDatabase, queue: str) -> Api:
+def second_api(notified_brokers: tuple[RunningBroker, RunningBroker], shared_db: TestDatabase, queue: str) -> Api:
     return Api(notified_brokers[1].http, queue)
 
 
 @pytest.fixture
-def three(polling_broker: RunningBroker, shared_db: TestDatabase, queue: str) -> Api:
+def third_api(polling_broker: RunningBroker, shared_db: TestDatabase, queue: str) -> Api:
     return Api(polling_broker.http, queue)
 
 

@@ -10,46 +10,54 @@ from tests.concurrency.processes.wake_ups import WakeUps
 from tests.polls import Background
 
 
-def test_lease_of_one_process_is_valid_on_all(one: Api, two: Api, three: Api) -> None:
-    job = one.enqueue(payload={"n": 1})
-    held = two.claim_one(worker_id="w")
+def test_lease_of_one_process_is_valid_on_all(first_api: Api, second_api: Api, third_api: Api) -> None:
+    job = first_api.enqueue(payload={"n": 1})
+    held = second_api.claim_one(worker_id="w")
     assert held["id"] == job["id"]
-    assert three.heartbeat("w", held)["leases"][0]["status"] == "extended"
-    assert three.complete(held, result=2)["status"] == "settled"
-    assert two.complete(held)["status"] == "already_settled"
-    assert one.job(job["id"])["result"] == 2
+    assert third_api.heartbeat("w", held)["leases"][0]["status"] == "extended"
+    assert third_api.complete(held, result=2)["status"] == "settled"
+    assert second_api.complete(held)["status"] == "already_settled"
+    assert first_api.job(job["id"])["result"] == 2
 
 
-def test_claim_with_a_key_can_be_repeated_on_another_process(one: Api, two: Api) -> None:
+def test_claim_with_a_key_can_be_repeated_on_another_process(first_api: Api, second_api: Api) -> None:
     for _ in range(4):
-        one.enqueue()
-    first = one.claim(key="k", max_jobs=3)
-    assert two.claim(key="k", max_jobs=3)["jobs"] == first["jobs"]
+        first_api.enqueue()
+    first = first_api.claim(key="k", max_jobs=3)
+    assert second_api.claim(key="k", max_jobs=3)["jobs"] == first["jobs"]
 
 
 def test_claims_with_one_key_on_three_processes_get_the_same_leases(
-    one: Api, two: Api, three: Api, background: Background
+    first_api: Api, second_api: Api, third_api: Api, background: Background
 ) -> None:
     for number in range(10):
         for _ in range(6):
-            one.enqueue()
-        calls = [partial(api.claim, key=f"k{number}", max_jobs=2) for api in (one, two, three, one, two, three)]
+            first_api.enqueue()
+        calls = [
+            partial(api.claim, key=f"k{number}", max_jobs=2)
+            for api in (first_api, second_api, third_api, first_api, second_api, third_api)
+        ]
         responses = [response["jobs"] for response in background.together(*calls)]
         assert len(responses[0]) == 2
         assert responses == [responses[0]] * 6
 
 
-def test_enqueues_with_one_key_on_two_processes_create_one_job(one: Api, two: Api, background: Background) -> None:
+def test_enqueues_with_one_key_on_two_processes_create_one_job(
+    first_api: Api, second_api: Api, background: Background
+) -> None:
     for number in range(10):
-        body = {"queue": one.queue, "job_type": "t"}
-        calls = [partial(api.post, "/jobs", body, status=201, key=f"e{number}") for api in (one, two, one, two)]
+        body = {"queue": first_api.queue, "job_type": "t"}
+        calls = [
+            partial(api.post, "/jobs", body, status=201, key=f"e{number}")
+            for api in (first_api, second_api, first_api, second_api)
+        ]
         assert len({job["id"] for job in background.together(*calls)}) == 1
 
 
 def test_claims_on_several_processes_never_return_the_same_job(
-    one: Api, two: Api, three: Api, background: Background
+    first_api: Api, second_api: Api, third_api: Api, background: Background
 ) -> None:
-    one.post("/jobs/batch", {"jobs": [{"queue": one.queue, "job_type": "t"}] * 600}, status=201)
+    first_api.post("/jobs/batch", {"jobs": [{"queue": first_api.queue, "job_type": "t"}] * 600}, status=201)
 
     def claim_all(api: Api) -> list[str]:
         claimed: list[str] = []
@@ -62,15 +70,15 @@ def test_claims_on_several_processes_never_return_the_same_job(
 
     counts = Counter(
         job
-        for claimed in background.together(*[partial(claim_all, api) for api in (one, two, three)] * 2)
+        for claimed in background.together(*[partial(claim_all, api) for api in (first_api, second_api, third_api)] * 2)
         for job in claimed
     )
-    counts.update(claim_all(one))
+    counts.update(claim_all(first_api))
     assert len(counts) == 600
     assert set(counts.values()) == {1}
 
 
 class TestPolling(WakeUps):
     @pytest.fixture
-    def poller_api(self, three: Api) -> Api:
-        return three
+    def poller_api(self, third_api: Api) -> Api:
+        return third_api

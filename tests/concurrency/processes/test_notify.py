@@ -11,5 +11,5 @@ from tests.concurrency.processes.wake_ups import WakeUps
 
 class TestNotify(WakeUps):
     @pytest.fixture
-    def poller_api(self, two: Api) -> Api:
-        return two
+    def poller_api(self, second_api: Api) -> Api:
+        return second_api

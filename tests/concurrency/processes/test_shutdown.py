@@ -23,10 +23,10 @@ def is_disconnected(poll: "Future[Any]") -> bool:
 
 
 def test_killed_broker_loses_no_job_and_no_lease(
-    one: Api, shared_db: TestDatabase, background: Background, eventually: Eventually
+    first_api: Api, shared_db: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     with broker_process(shared_db.dsn) as (broker, process):
-        victim = Api(broker.http, one.queue)
+        victim = Api(broker.http, first_api.queue)
         ids = {victim.enqueue()["id"] for _ in range(20)}
         held = victim.claim(max_jobs=5, key="k")["jobs"]
         polls = background.claims(5, victim, queues=["elsewhere"])
@@ -34,17 +34,17 @@ def test_killed_broker_loses_no_job_and_no_lease(
         process.kill()
         process.wait(30)
         assert all(is_disconnected(poll) for poll in polls)
-    assert one.claim(key="k")["jobs"] == held
-    assert all(one.complete(job)["status"] == "settled" for job in held)
-    rest = one.claim(max_jobs=100)["jobs"]
-    assert {job["id"] for job in held + rest} == ids
+    assert first_api.claim(key="k")["jobs"] == held
+    assert all(first_api.complete(job)["status"] == "settled" for job in held)
+    remaining = first_api.claim(max_jobs=100)["jobs"]
+    assert {job["id"] for job in held + remaining} == ids
 
 
 def test_terminated_broker_answers_its_waiting_pollers_and_exits(
-    one: Api, shared_db: TestDatabase, background: Background, eventually: Eventually
+    first_api: Api, shared_db: TestDatabase, background: Background, eventually: Eventually
 ) -> None:
     with broker_process(shared_db.dsn, max_wait_seconds="60") as (broker, process):
-        claim = {"queues": [one.queue], "wait_seconds": 60}
+        claim = {"queues": [first_api.queue], "wait_seconds": 60}
         polls = [background.submit(broker.http.post, "/claim", json=claim) for _ in range(50)]
         eventually(lambda: parked_polls(broker.http) == 50)
         process.send_signal(signal.SIGTERM)
@@ -58,24 +58,24 @@ def test_terminated_broker_answers_its_waiting_pollers_and_exits(
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_claim_that_runs_when_the_broker_is_terminated_is_answered(
-    one: Api,
+    first_api: Api,
     shared_db: TestDatabase,
     background: Background,
     claim_statements: ClaimStatements,
     eventually: Eventually,
     signal_number: signal.Signals,
 ) -> None:
-    job = one.enqueue()
+    job = first_api.enqueue()
     with broker_process(shared_db.dsn, shutdown_seconds="60") as (broker, process):
         with claim_statements.held():
-            claim = background.claim(Api(broker.http, one.queue))
+            claim = background.claim(Api(broker.http, first_api.queue))
             eventually(lambda: claim_statements.running() == 1)
             process.send_signal(signal_number)
             eventually(lambda: refuses_connections(broker.base))
         held = claim.result(20)["jobs"]
         assert process.wait(30) == 0
     assert [got["id"] for got in held] == [job["id"]]
-    assert one.complete(held[0])["status"] == "settled"
+    assert first_api.complete(held[0])["status"] == "settled"
 
 
 def refuses_connections(base: str) -> bool:

@@ -32,38 +32,38 @@ class WakeUps:
     )
     def test_poller_on_another_process_is_woken_by(
         self,
-        one: Api,
+        first_api: Api,
         poller_api: Api,
         shared_db: TestDatabase,
         background: Background,
         eventually: Eventually,
         waker: Waker,
     ) -> None:
-        one.enqueue()
-        held = one.claim_one()
+        first_api.enqueue()
+        held = first_api.claim_one()
         poll = background.claim(poller_api)
         eventually(lambda: parked_polls(poller_api.http) == 1)
-        waker(one, shared_db, held)
+        waker(first_api, shared_db, held)
         assert poll.result(20)["jobs"][0]["id"] == held["id"]
 
     def test_poller_is_woken_when_another_process_creates_its_queue(
-        self, one: Api, poller_api: Api, background: Background, eventually: Eventually
+        self, first_api: Api, poller_api: Api, background: Background, eventually: Eventually
     ) -> None:
         poll = background.claim(poller_api)
         eventually(lambda: parked_polls(poller_api.http) == 1)
-        job = one.enqueue()
+        job = first_api.enqueue()
         assert poll.result(20)["jobs"][0]["id"] == job["id"]
 
     def test_many_jobs_of_another_process_wake_many_pollers(
-        self, one: Api, poller_api: Api, background: Background, eventually: Eventually
+        self, first_api: Api, poller_api: Api, background: Background, eventually: Eventually
     ) -> None:
         polls = background.claims(10, poller_api)
         eventually(lambda: parked_polls(poller_api.http) == 10)
-        one.post("/jobs/batch", {"jobs": [{"queue": one.queue, "job_type": "t"}] * 10}, status=201)
+        first_api.post("/jobs/batch", {"jobs": [{"queue": first_api.queue, "job_type": "t"}] * 10}, status=201)
         assert len({poll.result(20)["jobs"][0]["id"] for poll in polls}) == 10
 
     def test_poller_of_the_job_type_is_woken_by_another_process(
-        self, one: Api, poller_api: Api, background: Background, eventually: Eventually
+        self, first_api: Api, poller_api: Api, background: Background, eventually: Eventually
     ) -> None:
         """A wake-up from another process has no job type.
 
@@ -73,15 +73,15 @@ class WakeUps:
         eventually(lambda: parked_polls(poller_api.http) == 2)
         right = background.claim(poller_api, job_types=["a"])
         eventually(lambda: parked_polls(poller_api.http) == 3)
-        job = one.enqueue(job_type="a")
+        job = first_api.enqueue(job_type="a")
         assert right.result(20)["jobs"][0]["id"] == job["id"]
-        one.enqueue(job_type="b"), one.enqueue(job_type="b")
+        first_api.enqueue(job_type="b"), first_api.enqueue(job_type="b")
         assert all(len(poll.result(20)["jobs"]) == 1 for poll in wrong)
 
     def test_directive_set_on_another_process_ends_the_polls_of_its_worker(
-        self, one: Api, poller_api: Api, background: Background, eventually: Eventually
+        self, first_api: Api, poller_api: Api, background: Background, eventually: Eventually
     ) -> None:
-        poll = background.claim(poller_api, worker_id=f"w-{one.queue}")
+        poll = background.claim(poller_api, worker_id=f"w-{first_api.queue}")
         eventually(lambda: parked_polls(poller_api.http) == 1)
-        eventually(lambda: one.http.post(f"/workers/w-{one.queue}/drain").status_code == 200)
+        eventually(lambda: first_api.http.post(f"/workers/w-{first_api.queue}/drain").status_code == 200)
         assert poll.result(20)["directive"] == "drain"

@@ -141,7 +141,7 @@ class LimitsMachine(RuleBasedStateMachine):
     # Workers
 
     @rule(broker=BROKERS, max_jobs=st.integers(1, 3))
-    def claim_a_few(self, broker: int, max_jobs: int) -> None:
+    def claim_several(self, broker: int, max_jobs: int) -> None:
         self.claim(broker, max_jobs)
 
     @rule(broker=BROKERS)

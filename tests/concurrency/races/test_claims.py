@@ -46,8 +46,8 @@ def test_concurrent_pollers_and_producers_lose_no_job(api: Api, background: Back
     polls = background.claims(30, api, max_jobs=2)
     background.together(*[partial(fill, api, 10)] * 6)
     claimed = [job["id"] for poll in polls for job in poll.result(30)["jobs"]]
-    rest = claim_all(api, 100)
-    assert len(set(claimed + rest)) == len(claimed + rest) == 60
+    remaining = claim_all(api, 100)
+    assert len(set(claimed + remaining)) == len(claimed + remaining) == 60
 
 
 def test_repeated_claim_and_its_disconnected_original_get_one_lease(

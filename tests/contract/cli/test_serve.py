@@ -170,8 +170,8 @@ def start_without_database(host: str) -> tuple[str, str, str]:
         ready = httpx.get(f"{base}/readyz", timeout=60).json()["checks"][0]["detail"]
         response = httpx.get(f"{base}/jobs", timeout=60).json()["detail"]
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
-    assert "hunter" not in json.dumps(lines) + rest
+        _, remaining = process.communicate(timeout=60)
+    assert "hunter" not in json.dumps(lines) + remaining
     (cause,) = [line["detail"] for line in lines if line["event"] == "database unreachable, waiting for it"]
     return cause, ready, response
 

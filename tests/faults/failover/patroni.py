@@ -60,7 +60,7 @@ class Node:
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self._api}", timeout=30)
         self._file = self.folder / "patroni.yml"
         self._file.write_text(json.dumps(self._config(etcd)))  # JSON is valid YAML
-        account.own(self._file)
+        account.take_ownership(self._file)
         self._process: subprocess.Popen[bytes] | None = None
 
     def _config(self, etcd: int) -> dict[str, Any]:

@@ -59,10 +59,10 @@ class Account:
 
     def make_folder(self, path: Path) -> Path:
         path.mkdir(mode=0o700)
-        self.own(path)
+        self.take_ownership(path)
         return path
 
-    def own(self, path: Path) -> None:
+    def take_ownership(self, path: Path) -> None:
         if self._user is not None:
             shutil.chown(path, self._user.pw_uid, self._user.pw_gid)
 
@@ -129,7 +129,7 @@ class Server:
     def create_signal_file(self, signal_file: str) -> None:
         """Creates an empty signal file, which makes Postgres a standby or starts a recovery."""
         (self.data / signal_file).touch()
-        self.account.own(self.data / signal_file)
+        self.account.take_ownership(self.data / signal_file)
 
     def start(self, options: Mapping[str, str] | None = None) -> None:
         """Starts the server, without options with those of the last start.

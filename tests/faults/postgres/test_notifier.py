@@ -51,10 +51,10 @@ def test_notifier_detects_a_black_hole_and_reconnects(
         listen_url=Settings.model_validate({"listen_url": listen_proxy.dsn}).listen_url, poll_seconds=3600.0
     )
     with (
-        threaded_broker(listening_through_proxy, shared_database.dsn) as one,
-        threaded_broker(settings_with(), shared_database.dsn) as other,
+        threaded_broker(listening_through_proxy, shared_database.dsn) as first,
+        threaded_broker(settings_with(), shared_database.dsn) as second,
     ):
-        here, elsewhere = Api(one.http, queue), Api(other.http, queue)
+        here, elsewhere = Api(first.http, queue), Api(second.http, queue)
         poll = background.claim(here)
         eventually(lambda: parked_polls(here.http) == 1)
         listen_proxy.swallow("requests", "replies")
@@ -77,12 +77,12 @@ def test_jobs_are_enqueued_and_claimed_while_the_notify_queue_is_full(
     loop.run(idle_listener.execute("BEGIN"))
     with pytest.raises(asyncpg.ProgramLimitExceededError):
         fill_notify_queue(server.open(loop))
-    with threaded_broker(settings_with(), server.dsn) as one, threaded_broker(settings_with(), server.dsn) as other:
-        poll = background.claim(Api(other.http, "q"))
-        eventually(lambda: parked_polls(other.http) == 1)
-        job = Api(one.http, "q").enqueue()
+    with threaded_broker(settings_with(), server.dsn) as first, threaded_broker(settings_with(), server.dsn) as second:
+        poll = background.claim(Api(second.http, "q"))
+        eventually(lambda: parked_polls(second.http) == 1)
+        job = Api(first.http, "q").enqueue()
         assert poll.result(20)["jobs"][0]["id"] == job["id"]
-        eventually(lambda: metric_value(one.http, "notify_failures_total") > 0)
+        eventually(lambda: metric_value(first.http, "notify_failures_total") > 0)
     loop.run(idle_listener.close())
 
 

@@ -52,7 +52,7 @@ def pooled(server: Server, loop: Loop, eventually: Eventually) -> Iterator[str]:
     folder = server.account.make_folder(server.account.folder / f"{server.name}-pooler")
     config = folder / "pgbouncer.ini"
     config.write_text(CONFIG.format(sockets=server.sockets, folder=folder, port=PORT))
-    server.account.own(config)
+    server.account.take_ownership(config)
     process = server.account.start([PGBOUNCER, "--quiet", config], subprocess.DEVNULL)
     dsn = f"postgresql://postgres@/postgres?host={folder}&port={PORT}"
     try:
@@ -96,8 +96,11 @@ def role_settings(direct: TestDatabase) -> None:
 def test_brokers_behind_a_transaction_pooler_do_all_work_once(
     server: Server, role_settings: None, pooled: str, background: Background, eventually: Eventually
 ) -> None:
-    with threaded_broker(settings(server), pooled) as one, threaded_broker(settings(server), pooled) as two:
-        here, there = Api(one.http, "q"), Api(two.http, "q")
+    with (
+        threaded_broker(settings(server), pooled) as broker,
+        threaded_broker(settings(server), pooled) as second_broker,
+    ):
+        here, there = Api(broker.http, "q"), Api(second_broker.http, "q")
         poll = background.claim(there)
         eventually(lambda: parked_polls(there.http) == 1)
         first = here.enqueue()

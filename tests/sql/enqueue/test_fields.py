@@ -126,16 +126,16 @@ def test_sql_job_that_misses_its_start_deadline_is_dead(shop: Session, api: Api,
 def test_sql_enqueue_takes_defaults_from_job_type_then_queue(
     shop: Session, api: Api, db: TestDatabase, values: Json
 ) -> None:
-    queue_retry, type_retry, own_retry = POLICIES
+    queue_retry, type_retry, job_retry = POLICIES
     api.configure(default_priority=3, default_max_attempts=9, default_lease_seconds=90, default_retry=queue_retry)
     api.put(
         f"/job-types/{api.queue}", {"max_attempts": 8, "lease_seconds": 80, "timeout_seconds": 800, "retry": type_retry}
     )
     for job_type in ("test", api.queue):
-        for fields in (values, values | {"retry": own_retry}):
+        for fields in (values, values | {"retry": job_retry}):
             by_sql, by_http = enqueue_both_ways(shop, api, job_type=job_type, **fields)
             assert stored_row(db, by_sql) == stored_row(db, by_http)
-    assert stored_row(db, by_sql)["retry"] == queue_retry | type_retry | own_retry
+    assert stored_row(db, by_sql)["retry"] == queue_retry | type_retry | job_retry
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def both_releases(processes: dict[str, tuple[RunningBroker, "subprocess.Popen[st
 
 
 @pytest.fixture(params=["previous", "current"])
-def one(
+def first_api(
     request: pytest.FixtureRequest, both_releases: dict[str, RunningBroker], shared_database: TestDatabase, queue: str
 ) -> Api:
     """A broker of either release; `other` is the broker of the other release."""
@@ -56,9 +56,9 @@ def one(
 
 
 @pytest.fixture
-def other(one: Api, both_releases: dict[str, RunningBroker]) -> Api:
-    (http,) = [broker.http for broker in both_releases.values() if broker.http is not one.http]
-    return Api(http, one.queue)
+def second_api(first_api: Api, both_releases: dict[str, RunningBroker]) -> Api:
+    (http,) = [broker.http for broker in both_releases.values() if broker.http is not first_api.http]
+    return Api(http, first_api.queue)
 
 
 def test_brokers_are_of_two_releases_and_both_are_ready(
@@ -70,68 +70,72 @@ def test_brokers_are_of_two_releases_and_both_are_ready(
     assert [broker.http.get("/readyz").status_code for broker, _ in processes.values()] == [200, 200]
 
 
-def test_lifecycle_of_a_job_spans_both_releases(one: Api, other: Api) -> None:
-    job = one.enqueue(payload={"n": 1}, key="k")
-    assert other.enqueue(payload={"n": 1}, key="k")["id"] == job["id"]
-    held = other.claim_one(worker_id="w", key="c")
-    assert one.claim_one(worker_id="w", key="c")["lease_token"] == held["lease_token"]
-    assert one.heartbeat("w", held)["leases"][0]["status"] == "extended"
-    assert one.complete(held, result=2)["status"] == "settled"
-    assert other.complete(held, result=2)["status"] == "already_settled"
-    assert other.job(job["id"])["result"] == 2
+def test_lifecycle_of_a_job_spans_both_releases(first_api: Api, second_api: Api) -> None:
+    job = first_api.enqueue(payload={"n": 1}, key="k")
+    assert second_api.enqueue(payload={"n": 1}, key="k")["id"] == job["id"]
+    held = second_api.claim_one(worker_id="w", key="c")
+    assert first_api.claim_one(worker_id="w", key="c")["lease_token"] == held["lease_token"]
+    assert first_api.heartbeat("w", held)["leases"][0]["status"] == "extended"
+    assert first_api.complete(held, result=2)["status"] == "settled"
+    assert second_api.complete(held, result=2)["status"] == "already_settled"
+    assert second_api.job(job["id"])["result"] == 2
 
 
-def test_dead_letter_of_one_release_is_replayed_by_the_other(one: Api, other: Api) -> None:
-    job = one.dead_letter()
-    other.replay(job)
-    held = one.claim_one()
+def test_dead_letter_of_one_release_is_replayed_by_the_other(first_api: Api, second_api: Api) -> None:
+    job = first_api.dead_letter()
+    second_api.replay(job)
+    held = first_api.claim_one()
     assert held["id"] == job["id"]
-    assert other.fail(held)["state"] == "scheduled"
+    assert second_api.fail(held)["state"] == "scheduled"
 
 
-def test_queue_limits_set_on_one_release_apply_on_the_other(one: Api, other: Api, eventually: Eventually) -> None:
-    one.configure(max_running=1, max_waiting=2)
-    eventually(lambda: other.get(f"/queues/{other.queue}")["max_running"] == 1)
-    one.enqueue(), other.enqueue(unique={"key": "u"})
-    assert one.enqueue(unique={"key": "u"}, status=200)
-    assert one.enqueue(status=429)["code"] == other.enqueue(status=429)["code"] == "queue_full"
-    held = other.claim_one()
-    assert one.claim()["jobs"] == other.claim()["jobs"] == []
-    one.complete(held)
-    other.complete(one.claim_one(wait_seconds=20))
+def test_queue_limits_set_on_one_release_apply_on_the_other(
+    first_api: Api, second_api: Api, eventually: Eventually
+) -> None:
+    first_api.configure(max_running=1, max_waiting=2)
+    eventually(lambda: second_api.get(f"/queues/{second_api.queue}")["max_running"] == 1)
+    first_api.enqueue(), second_api.enqueue(unique={"key": "u"})
+    assert first_api.enqueue(unique={"key": "u"}, status=200)
+    assert first_api.enqueue(status=429)["code"] == second_api.enqueue(status=429)["code"] == "queue_full"
+    held = second_api.claim_one()
+    assert first_api.claim()["jobs"] == second_api.claim()["jobs"] == []
+    first_api.complete(held)
+    second_api.complete(first_api.claim_one(wait_seconds=20))
 
 
 def test_poller_on_one_release_is_woken_by_a_job_of_the_other(
-    one: Api, other: Api, background: Background, eventually: Eventually
+    first_api: Api, second_api: Api, background: Background, eventually: Eventually
 ) -> None:
-    poll = background.claim(one)
-    eventually(lambda: parked_polls(one.http) == 1)
-    job = other.enqueue()
+    poll = background.claim(first_api)
+    eventually(lambda: parked_polls(first_api.http) == 1)
+    job = second_api.enqueue()
     assert poll.result(20)["jobs"][0]["id"] == job["id"]
 
 
 def test_dependencies_and_lease_expiry_work_across_both_releases(
-    one: Api, other: Api, shared_database: TestDatabase, eventually: Eventually
+    first_api: Api, second_api: Api, shared_database: TestDatabase, eventually: Eventually
 ) -> None:
-    parent = one.enqueue()
-    child = other.enqueue(depends_on=[parent["id"]])
-    expired = one.claim_one()
+    parent = first_api.enqueue()
+    child = second_api.enqueue(depends_on=[parent["id"]])
+    expired = first_api.claim_one()
     shared_database.age(expired["id"], 61)
-    reclaimed = other.claim_one(wait_seconds=20)
+    reclaimed = second_api.claim_one(wait_seconds=20)
     assert (reclaimed["id"], reclaimed["attempt"]) == (parent["id"], 2)
-    assert other.heartbeat("w", expired)["leases"][0]["status"] == "lost"
-    one.complete(reclaimed)
-    assert other.claim_one(wait_seconds=20)["id"] == child["id"]
+    assert second_api.heartbeat("w", expired)["leases"][0]["status"] == "lost"
+    first_api.complete(reclaimed)
+    assert second_api.claim_one(wait_seconds=20)["id"] == child["id"]
 
 
 def test_claims_on_both_releases_never_share_a_job_and_counts_agree(
-    one: Api, other: Api, background: Background
+    first_api: Api, second_api: Api, background: Background
 ) -> None:
-    ids = set(one.enqueue_many(150)) | set(other.enqueue_many(150))
-    claimed = background.together(*[partial(claim_and_complete_all, api) for api in (one, other, one, other)])
-    remaining = claim_and_complete_all(one)
+    ids = set(first_api.enqueue_many(150)) | set(second_api.enqueue_many(150))
+    claimed = background.together(
+        *[partial(claim_and_complete_all, api) for api in (first_api, second_api, first_api, second_api)]
+    )
+    remaining = claim_and_complete_all(first_api)
     assert sorted(job for ids_ in (*claimed, remaining) for job in ids_) == sorted(ids)
-    assert one.counts() == other.counts() == {"completed": 300}
+    assert first_api.counts() == second_api.counts() == {"completed": 300}
 
 
 def claim_and_complete_all(api: Api) -> list[str]:
