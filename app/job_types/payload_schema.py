@@ -1,11 +1,12 @@
 """Compiles a payload schema and validates payloads against it.
 
-Validation never fetches a document, and its time is bounded: see `schema_cost`.
+Validation never fetches a document, and its time is bounded: `schema_subset` bounds the work for
+one value of a payload, and a payload with too many values is rejected.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -15,18 +16,18 @@ from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from app.errors import MAX_FAULTS, Fault, ValidationFailed
 from app.http import strict_json
-from app.job_types.schema_cost import MAX_STEPS, SchemaCost
-from app.job_types.schema_walker import SCHEMA_POINTER, escape_pointer_step
+from app.job_types.schema_subset import SCHEMA_POINTER, escape_pointer_step, measure, schema_fault, subschemas
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_DETAIL = 300
 
+_MAX_STEPS = 25_000_000  # about a second
 # About half a second: an error takes 7 µs, and a copy of the value that it is about.
 _MAX_EXPLAIN_STEPS = 200_000
 # Numbers that are compared as fractions, up to twenty times slower.
-_SLOW_NUMBER = re.compile(rb"\d{17}|[eE][+-]?\d\d")
+_SLOW_NUMBER = re.compile(rb"\d(?:\d{16}|[eE][+-]?\d\d)")
 _LONG_NUMBER = re.compile(rb"\d{16,}")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 
 # The `regex` crate matches in linear time and has no look-around. The default engine of
 # jsonschema-rs backtracks.
@@ -40,7 +41,11 @@ class PayloadSchema:
     def __init__(self, schema: bytes) -> None:
         """Raises ValidationFailed, with a pointer into the schema, if the schema is not accepted."""
         _check_form(schema)
-        self._cost = SchemaCost(msgspec.json.decode(schema))
+        value = msgspec.json.decode(schema)
+        self._work = measure(value)
+        keywords = {keyword for _, subschema in subschemas(value) for keyword in subschema}
+        self._has_unique_items = "uniqueItems" in keywords
+        self._has_alternatives = not keywords.isdisjoint({"anyOf", "oneOf"})
         self._validator = _compile(schema.decode())
 
     def check(self, payload: bytes, pointer: str) -> None:
@@ -59,54 +64,39 @@ class PayloadSchema:
         raise ValidationFailed.of(listed, len(listed) + sum(1 for _ in faults))
 
     def _is_too_expensive(self, payload: bytes) -> bool:
-        """Whether validating the payload would take too many steps.
+        """Whether validating the payload could take too many steps.
 
-        Most payloads are so short that they cannot. For others, the values are counted: first with
-        everything inside strings that looks like a value, and only if that is too much, without
-        strings.
+        Most payloads are so short that they cannot. For others, the values are counted.
         """
-        max_size, length = MAX_STEPS // self._cost.cost, len(payload)
-        if 8 * length + (length * length // 1000 if self._cost.has_unique_items else 0) < max_size:
+        max_size, length = _MAX_STEPS // self._work.steps, len(payload)
+        if 8 * length + (length * length // 1000 if self._has_unique_items else 0) < max_size:
             return False
-        return (
-            self._estimate_size(payload, payload) > max_size
-            and self._estimate_size(payload, _STRING.sub(b"", payload)) > max_size
-        )
-
-    def _estimate_size(self, payload: bytes, text: bytes) -> int:
-        """An upper bound of the number of values, counted in `text`.
-
-        Long strings and slow numbers count as several.
-        """
-        values = 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
-        pairs = _colliding_pairs(text) if self._cost.has_unique_items else 0
-        return values + len(payload) // 64 + 20 * len(_SLOW_NUMBER.findall(text)) + pairs // 3
+        return _size(payload) + (_colliding_pairs(payload) // 3 if self._has_unique_items else 0) > max_size
 
     def _faults(self, payload: bytes, value: object, pointer: str) -> Iterator[Fault]:
         errors = chain.from_iterable(_faults_of_error(error, value, pointer) for error in self._errors(payload, value))
         first = next(errors, Fault(pointer, "invalid", "does not match the payload schema of its job type"))
         return chain([first], errors)
 
-    def _errors(self, payload: bytes, value: object) -> Iterable[ValidationError]:
+    def _errors(self, payload: bytes, value: object) -> Iterator[ValidationError]:
         """All errors, or the first one, or none, depending on what collecting them would cost.
 
         jsonschema-rs collects all errors at once, each with a copy of the value that it is about.
+        For the first one, it collects all errors of the alternatives.
         """
         depth = _depth(value)
-        if self._cost.max_faults(depth) * self._estimate_size(payload, payload) * (depth + 8) <= _MAX_EXPLAIN_STEPS:
-            return self._validator.iter_errors(value)
-        return self._first_error(value) if self._cost.is_plain else []
-
-    def _first_error(self, value: object) -> Iterator[ValidationError]:
-        try:
-            self._validator.validate(value)
-        except ValidationError as error:
-            yield error
+        if self._work.checks * _size(payload) * (depth + 8) <= _MAX_EXPLAIN_STEPS:
+            yield from self._validator.iter_errors(value)
+        elif not self._has_alternatives:
+            try:
+                self._validator.validate(value)
+            except ValidationError as error:
+                yield error
 
 
 def _check_form(schema: bytes) -> None:
     if schema[:1] not in (b"{", b"t", b"f"):
-        raise ValidationFailed.at(SCHEMA_POINTER, "payload_schema must be an object or a boolean")
+        raise schema_fault("", "payload_schema must be an object or a boolean")
     if len(schema) > MAX_SCHEMA_BYTES:
         raise ValidationFailed.at(
             SCHEMA_POINTER,
@@ -123,10 +113,9 @@ def _compile(schema: str) -> jsonschema_rs.Validator:
             schema, validate_formats=False, mask="the value", pattern_options=_REGEX_OPTIONS, offline=True
         )
     except ValidationError as error:
-        pointer = SCHEMA_POINTER + "".join(f"/{escape_pointer_step(step)}" for step in error.instance_path)
-        raise ValidationFailed.at(pointer, _invalid_schema_detail(error)) from None
+        raise schema_fault(_pointer(error), _invalid_schema_detail(error)) from None
     except ValueError as error:
-        raise ValidationFailed.at(SCHEMA_POINTER, str(error)[:MAX_DETAIL]) from None
+        raise schema_fault("", str(error)[:MAX_DETAIL]) from None
 
 
 def _invalid_schema_detail(error: ValidationError) -> str:
@@ -139,11 +128,15 @@ def _invalid_schema_detail(error: ValidationError) -> str:
     return _TYPE_DETAIL if error.instance_path[-1:] == ["type"] else error.message[:MAX_DETAIL]
 
 
+def _pointer(error: ValidationError) -> str:
+    return "".join(f"/{escape_pointer_step(step)}" for step in error.instance_path)
+
+
 def _faults_of_error(error: ValidationError, payload: Any, pointer: str) -> Iterator[Fault]:
     """Points at a missing or unexpected property, not at the object that should or should not have
     it.
     """
-    pointer = pointer + "".join(f"/{escape_pointer_step(step)}" for step in error.instance_path)
+    pointer = pointer + _pointer(error)
     kind, detail = error.kind, error.message[:MAX_DETAIL]
     match kind:
         case ValidationErrorKind.Required():
@@ -167,7 +160,7 @@ def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
     If the schema allows no properties at all, the error does not list the names.
     """
     kind = error.kind
-    if isinstance(kind, ValidationErrorKind.AdditionalProperties | ValidationErrorKind.UnevaluatedProperties):
+    if isinstance(kind, ValidationErrorKind.AdditionalProperties):
         return kind.unexpected
     if isinstance(kind, ValidationErrorKind.FalseSchema) and error.schema_path[-1:] == ["additionalProperties"]:
         for step in error.instance_path:
@@ -176,13 +169,20 @@ def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
     return []
 
 
-def _colliding_pairs(text: bytes) -> int:
+def _size(payload: bytes) -> int:
+    """Upper bound of the number of values; long strings and slow numbers count as several."""
+    text = _STRING.sub(b"", payload)
+    values = 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+    return values + len(payload) // 64 + 20 * len(_SLOW_NUMBER.findall(text))
+
+
+def _colliding_pairs(payload: bytes) -> int:
     """Pairs of long numbers that differ as text but are equal when rounded.
 
     `uniqueItems` hashes the rounded numbers, so every number of such a set is compared with every
     other.
     """
-    numbers = _LONG_NUMBER.findall(text)
+    numbers = _LONG_NUMBER.findall(_STRING.sub(b"", payload))
     spelling_counts = Counter(map(float, set(numbers)))
     counts = Counter(number for number in map(float, numbers) if spelling_counts[number] > 1)
     return sum(count * (count - 1) // 2 for count in counts.values())

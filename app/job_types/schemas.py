@@ -7,8 +7,10 @@ PayloadSchema = Annotated[
     Raw,
     Meta(
         description="JSON Schema (an object or a boolean) for payloads, validated when a job is enqueued. "
-        "Draft 2020-12, unless `$schema` names 2019-09, 7, 6 or 4. References must stay within the schema, "
-        "`format` is not validated, and patterns support neither look-around nor back-references."
+        "Draft 2020-12, unless `$schema` names 2019-09, 7, 6 or 4. The only references are `$ref` to a definition, "
+        "without recursion; anchors, `unevaluatedProperties` and `unevaluatedItems` are not supported, `format` is not "
+        "validated, and patterns support neither look-around nor back-references. A schema that could take too long is "
+        "rejected."
     ),
 ]
 

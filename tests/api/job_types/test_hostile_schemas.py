@@ -37,6 +37,13 @@ def attack(schema, *payloads):
             compiled.check(json.dumps(payload, ensure_ascii=False).encode(), "")
         except ValidationFailed:
             pass
+
+def refused(schema):
+    try:
+        PayloadSchema(json.dumps(schema).encode())
+    except ValidationFailed:
+        return
+    raise AssertionError(f"accepted: {schema}")
 """
 
 ATTACKS = {
@@ -50,10 +57,13 @@ for n in range(2, 30, 3):
     "rings": """
 for n in range(1, 25, 2):
     steps = {f"d{i}": {"allOf": [{"items": {"$ref": f"#/$defs/d{(i + 1) % n}"}}] * 2} for i in range(n)}
-    attack({"$ref": "#/$defs/d0", "$defs": steps}, *[lists(depth) for depth in (5, 17, 30, 62)])
+    refused({"$ref": "#/$defs/d0", "$defs": steps})
+    steps[f"d{n - 1}"] = {"type": "array"}
+    attack({"$ref": "#/$defs/d0", "$defs": steps}, *[lists(depth) for depth in (5, 17, 30, 62)], [lists(20)] * 400)
     steps = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(n)}
+    refused({"$ref": "#/$defs/d0", "$defs": {**steps, f"d{n}": {"items": {"$ref": "#/$defs/d0"}}}})
     attack(
-        {"$ref": "#/$defs/d0", "$defs": {**steps, f"d{n}": {"items": {"$ref": "#/$defs/d0"}}}},
+        {"$ref": "#/$defs/d0", "$defs": {**steps, f"d{n}": {"items": {"type": "array"}}}},
         lists(1),
         lists(10),
         lists(62),
@@ -62,20 +72,30 @@ for n in range(1, 25, 2):
     "recursion": """
 for branches in (2, 3, 10, 30, 100):
     for period in (1, 2, 5, 20):
-        inner = nested(period, lambda schema: {"items": schema}, {"$ref": "#"})
+        inner = nested(period, lambda schema: {"items": schema}, {"$ref": "#/$defs/node"})
         for keyword in ("allOf", "anyOf", "oneOf"):
-            attack(
-                {keyword: [{**inner, "minItems": 1}] * branches},
-                *[lists(depth) for depth in (4, 9, 20, 41, 62)],
-                [lists(20)] * 30,
-            )
+            node = {keyword: [{**inner, "minItems": 1}] * branches}
+            refused({"$ref": "#/$defs/node", "$defs": {"node": node}})
+            for depth in (2, 3, 4, 10):
+                nodes = {f"d{n}": json.loads(json.dumps(node).replace("node", f"d{n + 1}")) for n in range(depth)}
+                attack(
+                    {"$ref": "#/$defs/d0", "$defs": {**nodes, f"d{depth}": {"type": "string"}}},
+                    *[lists(levels) for levels in (4, 9, 20, 41, 62)],
+                    [lists(20)] * 30,
+                    nested(4, lambda inner: [inner] * 9, 1),
+                )
 """,
     "recursion with late discrimination": """
-branches = [
-    {"type": "object", "properties": {"a": {"$ref": "#"}, "op": {"const": op}}, "required": ["op"]}
-    for op in "abcdefgh"
-]
-attack({"oneOf": [*branches, {"type": "integer"}]}, *[objects(depth) for depth in (2, 5, 10, 62)])
+def either(inner):
+    branches = [
+        {"type": "object", "properties": {"a": inner, "op": {"const": op}}, "required": ["op"]} for op in "abcdefgh"
+    ]
+    return {"oneOf": [*branches, {"type": "integer"}]}
+
+
+refused({"$ref": "#/$defs/a", "$defs": {"a": either({"$ref": "#/$defs/a"})}})
+for levels in (1, 2, 3):
+    attack(nested(levels, either, {"type": "integer"}), *[objects(depth) for depth in (2, 5, 10, 62)])
 """,
     "unevaluated": """
 for n in range(2, 30, 3):
@@ -83,18 +103,16 @@ for n in range(2, 30, 3):
         lambda inner: {"anyOf": [inner], "unevaluatedProperties": False},
         lambda inner: {"if": inner, "then": True, "oneOf": [True], "unevaluatedProperties": {"not": {}}},
     ):
-        attack(
-            {"items": nested(n, step, {"properties": {"a": True}})}, [{"a": 1}] * 100, [{"a": 1}] * 4000, [{"b": 1}]
-        )
+        schema = {"items": nested(n, step, {"properties": {"a": True}})}
+        refused(schema)
+        plain = json.dumps(schema).replace("unevaluatedProperties", "additionalProperties")
+        attack(json.loads(plain), [{"a": 1}] * 100, [{"a": 1}] * 4000, [{"b": 1}])
 again = {"$ref": "#/$defs/a"}
 either = [
     {"properties": {"a": again}, "required": ["b"]},
     {"properties": {"a": again}, "unevaluatedProperties": False},
 ]
-attack(
-    {"$defs": {"a": {"anyOf": either, "unevaluatedProperties": again}}, **again},
-    *[objects(depth) for depth in (5, 20, 62)],
-)
+refused({"$defs": {"a": {"anyOf": either, "unevaluatedProperties": again}}, **again})
 """,
     "numbers": """
 payloads = [
@@ -130,6 +148,8 @@ attack(
     [[2**62 + n, 2**62 - n] for n in range(2000)],
 )
 attack({"allOf": [{"uniqueItems": True}] * 100}, *payloads)
+short_lists = [[payload[n : n + 15] for n in range(0, len(payload), 15)] for payload in payloads]
+attack({"items": {"uniqueItems": True}}, *short_lists, *[lists[:40] for lists in short_lists])
 """,
     "patterns": """
 random.seed(1)
@@ -145,6 +165,8 @@ slow = (
     "(a.{10}b){40}",
     "[ax]*a[ax]{400}z",
     "(a?){500}b",
+    "a.{ 255 }b",
+    "(?x)(a.{10}) {25} b",
 )
 for pattern in slow:
     attack({"anyOf": [{"pattern": pattern}, True]}, text, text[:20_000])
@@ -214,7 +236,9 @@ for link in links:
                 nested(62, lambda inner: [inner], []),
             )
 attack(nested(60, lambda schema: {"not": schema}, True), lists(62))
-attack({"contentMediaType": "application/json", "$schema": "http://json-schema.org/draft-07/schema#"}, "[" * 120_000)
+media_type = {"contentMediaType": "application/json"}
+for schema in (media_type, {"allOf": [media_type] * 500}):
+    attack({"$schema": "http://json-schema.org/draft-07/schema#", **schema}, "[" * 120_000, json.dumps([[]] * 60_000))
 """,
 }
 

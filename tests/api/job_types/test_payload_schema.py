@@ -27,7 +27,6 @@ FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
         [("/a/c", "unknown_field")],
     ),
     "no property allowed": ({"items": {"additionalProperties": False}}, [{}, {"a": 1}], [("/1/a", "unknown_field")]),
-    "an unevaluated property": ({"unevaluatedProperties": False}, {"a": 1}, [("/a", "unknown_field")]),
     "an invalid name": ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, [("/ab", "invalid")]),
     "several": ({"required": ["a", "b"]}, {}, [("/a", "missing"), ("/b", "missing")]),
     "no alternative": (
@@ -78,11 +77,9 @@ def test_only_the_first_of_very_many_faults_is_reported() -> None:
 
 
 def test_expensive_explanation_is_reduced_to_one_fault_of_the_payload() -> None:
-    tree = {"anyOf": [{"items": {"$ref": "#"}, "minItems": n} for n in range(2, 6)]}
-    payload: Any = []
-    for _ in range(40):
-        payload = [payload]
-    (fault,) = faults({"items": tree}, [payload])
+    alternatives = {"anyOf": [{"type": "string"}, {"minimum": 5}]}
+    assert faults({"items": alternatives}, [0])[0].pointer == "/payload/0"
+    (fault,) = faults({"items": alternatives}, [0] * 9000)
     assert (fault.pointer, fault.code) == ("/payload", "invalid")
 
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from app.job_types import schema_subset
 from app.settings import Settings
 from tests.chaos.transition_rules import LEGAL
 from tests.chaos.transitions import GONE
@@ -91,6 +92,13 @@ def test_settings_exist(page: str) -> None:
 def test_reference_page_is_what_the_code_says(name: str) -> None:
     page = text_of(f"docs/reference/{name}.md")
     assert page == REFERENCE_PAGES[name]() + "\n", "`make reference` writes the pages"
+
+
+def test_guide_to_job_types_names_the_limits_of_payload_schemas() -> None:
+    guide = text_of("docs/guides/job-types.md")
+    limits = (schema_subset.MAX_CHECKS, schema_subset.MAX_STEPS, schema_subset.MAX_PATTERN_SIZE)
+    named = [*(f"`{keyword}`" for keyword in schema_subset.REFUSED_KEYWORDS), *(f"{limit:,}" for limit in limits)]
+    assert [name for name in named if name not in guide] == []
 
 
 def test_glossary_is_sorted() -> None:

@@ -1,0 +1,275 @@
+"""The subset of JSON Schema that a payload schema may use; docs/guides/job-types.md lists it. Pure.
+
+The subset has no recursion and no `unevaluated...`, which make the work exponential. So the work
+for one value of a payload is a sum over the schemas that apply on the way to it, and `measure` adds
+them up. Measured with jsonschema-rs 0.60:
+
+- A comparison takes 20 ns with 7, 2 µs with 0.5, and 40 µs if one of the numbers is 1e-300.
+- A pattern takes up to 9 ns for each of its characters and each byte of text.
+- `uniqueItems` compares all pairs of up to 15 items, and all items with equal hashes.
+- 300 errors for each of 3,000 values take 9 s.
+- A chain of 5,000 `anyOf` overflows a stack of 4 MiB.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from app.errors import ValidationFailed
+
+SCHEMA_POINTER = "/payload_schema"  # JSON pointer to the schema in the request
+DRAFTS = (
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-04/schema",
+)
+MAX_CHECKS = 2_500  # a second for a payload of 10,000 values
+MAX_STEPS = 250_000  # with more, not even a payload of a hundred values could be validated
+MAX_PATTERN_SIZE = 4_000  # all patterns together; `\p{L}{1,64}` has 1,024 and takes 30 ms to compile
+
+_NOT_APPLIED = ("$defs", "definitions", "contentSchema")
+_CHILD = ("properties", "additionalProperties", "prefixItems", "items", "additionalItems")  # one of them for each child
+_MAPS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies")
+_OTHERS = ("propertyNames", "contains", "not", "if", "then", "else", "allOf", "anyOf", "oneOf")
+_SCHEMA_KEYWORDS = {*_NOT_APPLIED, *_CHILD, *_MAPS, *_OTHERS}
+_DEFINITION = re.compile(r"(/(\$defs|definitions)/[^/]*)?")  # or the root
+_REFERENCE_DETAIL = "only $ref to a definition of the root schema is supported: #/$defs/name or #/definitions/name"
+REFUSED_KEYWORDS = {
+    "unevaluatedProperties": "unevaluatedProperties is not supported: use additionalProperties",
+    "unevaluatedItems": "unevaluatedItems is not supported: use prefixItems, items or maxItems",
+    **dict.fromkeys(("$dynamicRef", "$recursiveRef"), _REFERENCE_DETAIL),
+    **dict.fromkeys(
+        ("$anchor", "$dynamicAnchor", "$recursiveAnchor"), f"anchors are not supported: {_REFERENCE_DETAIL}"
+    ),
+}
+
+_STEPS = dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), 40)
+_STEPS |= {"multipleOf": 1_000, "uniqueItems": 200, "contentMediaType": 20}
+_STEPS_PER_PATTERN_CHARACTER = 20  # for each 64 bytes of text
+_UNICODE_CLASS = "(" + 16 * "a" + ")"  # as large as `\p{L}` when it is compiled
+# An unterminated class or name ends the pattern: otherwise a pattern of 60,000 `[` takes 90 s.
+_CHARACTER = re.compile(r"\\[pPu]\{[^}]*+(?:\}|\Z)|\\[pP]?.|\[(?:\\.|[^\]\\])*+(?:\]|\Z)", re.DOTALL)
+_TOKEN = re.compile(r"\{\s*(\d{1,9})\s*(?:,\s*(\d{0,9})\s*)?\}|(.)", re.DOTALL)
+_VERBOSE_FLAG = re.compile(r"\(\?[a-zA-Z-]*x")
+
+Schema = dict[str, Any]
+
+
+class Work(NamedTuple):
+    """Upper bounds of the work for each value of a payload.
+
+    A check can fail and become an error. A step takes about 40 ns.
+    """
+
+    checks: int
+    steps: int
+
+
+def measure(schema: object) -> Work:
+    """The work of a schema. Raises ValidationFailed, with a pointer, if it is not in the subset."""
+    found = dict(subschemas(schema))
+    _check_root(found[""])
+    for pointer, subschema in found.items():
+        _check_keywords(pointer, subschema)
+    _check_patterns(found)
+    works: dict[str, Work] = {}
+    for pointer in _topological_order(_references(found)):
+        works[pointer] = _work(found[pointer], works)
+        _check_work(pointer, works[pointer])
+    return works[""]
+
+
+def subschemas(schema: object, pointer: str = "") -> Iterator[tuple[str, Schema]]:
+    """All subschemas with their pointers, the root first. A boolean is a schema without keywords."""
+    if isinstance(schema, dict | bool):
+        keywords = schema if isinstance(schema, dict) else {}
+        yield pointer, keywords
+        for _, step, inner in _inner_schemas(keywords):
+            yield from subschemas(inner, pointer + step)
+
+
+def pattern_size(pattern: str) -> int:
+    """Upper bound of the characters of a pattern, each times its maximum repetitions.
+
+    `(ab{3}){2}|c` has nine. Unbounded repetitions count once.
+    """
+    groups, last = [0], 0
+    for least, most, character in _TOKEN.findall(_CHARACTER.sub(_simplify, pattern)):
+        if least:
+            times = max(1, int(least), int(most or 0))
+            groups[-1] += last * (times - 1)
+            last *= times
+        elif character == "(":
+            groups.append(0)
+        elif character == ")" and len(groups) > 1:
+            last = groups.pop()
+            groups[-1] += last
+        elif character not in "|*+?":
+            groups[-1] += 1
+            last = 1
+    return sum(groups)
+
+
+def schema_fault(pointer: str, detail: str) -> ValidationFailed:
+    return ValidationFailed.at(SCHEMA_POINTER + pointer, detail)
+
+
+def escape_pointer_step(step: str | int) -> str:
+    """Escapes one step of a JSON pointer (RFC 6901)."""
+    return str(step).replace("~", "~0").replace("/", "~1")
+
+
+def _inner_schemas(schema: Schema) -> Iterator[tuple[str, str, object]]:
+    """Each inner schema with its keyword and pointer. A keyword has one, a list or a map of them."""
+    for keyword in filter(_SCHEMA_KEYWORDS.__contains__, schema):
+        value: Any = schema[keyword]
+        if keyword in _MAPS:
+            inner: Iterable[tuple[str | int, object]] = value.items() if isinstance(value, dict) else ()
+        elif isinstance(value, list):
+            inner = enumerate(value)
+        else:
+            inner = ()
+            yield keyword, f"/{keyword}", value
+        for step, subschema in inner:
+            yield keyword, f"/{keyword}/{escape_pointer_step(step)}", subschema
+
+
+def _check_root(schema: Schema) -> None:
+    draft = schema.get("$schema", DRAFTS[0])
+    if not isinstance(draft, str) or draft.removesuffix("#") not in DRAFTS:
+        raise schema_fault("/$schema", f"$schema must be one of {', '.join(DRAFTS)}")
+    for keyword in ("$id", "id"):
+        if "json-schema.org" in str(schema.get(keyword)).lower():
+            raise schema_fault(f"/{keyword}", f"{keyword} must not be a meta-schema of JSON Schema")
+
+
+def _check_keywords(pointer: str, schema: Schema) -> None:
+    for keyword, value in schema.items():
+        if keyword in REFUSED_KEYWORDS:
+            raise schema_fault(f"{pointer}/{keyword}", REFUSED_KEYWORDS[keyword])
+        if pointer and keyword in ("$id", "id", "$schema") and isinstance(value, str):
+            raise schema_fault(f"{pointer}/{keyword}", f"only the root schema may have {keyword}")
+
+
+def _references(found: Mapping[str, Schema]) -> dict[str, dict[str, str]]:
+    """The definitions to which the root and each definition refer, with pointers to the `$ref`."""
+    references: dict[str, dict[str, str]] = {pointer: {} for pointer in found if _DEFINITION.fullmatch(pointer)}
+    for pointer, schema in found.items():
+        if (target := _target(schema)) is None:
+            continue
+        if not target or target not in references:
+            raise schema_fault(f"{pointer}/$ref", _REFERENCE_DETAIL)
+        definition = "/".join(pointer.split("/")[:3])
+        references[definition if definition in references else ""][target] = f"{pointer}/$ref"
+    return references
+
+
+def _target(schema: Schema) -> str | None:
+    """The pointer to which a schema refers; empty if it refers to the root or to another document."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str):
+        return None
+    return unquote(reference[1:]) if reference.startswith("#") else ""
+
+
+def _topological_order(references: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The root and the definitions, each after the definitions to which it refers."""
+    try:
+        return list(TopologicalSorter(references).static_order())
+    except CycleError as error:
+        target, source = error.args[1][:2]
+        raise schema_fault(
+            references[source][target], "recursion is not supported: this reference leads back to itself"
+        ) from None
+
+
+def _check_patterns(found: Mapping[str, Schema]) -> None:
+    pointers = {pattern: f"{pointer}{step}" for pointer in found for step, pattern in _patterns(found[pointer])}
+    total = 0
+    for pattern, pointer in pointers.items():
+        total += pattern_size(pattern)
+        if total > MAX_PATTERN_SIZE:
+            detail = f"all patterns may have {MAX_PATTERN_SIZE} characters, with their repetitions written out"
+            raise schema_fault(pointer, detail)
+        if _VERBOSE_FLAG.search(pattern):
+            raise schema_fault(pointer, "the flag x is not supported: it hides repetitions")
+
+
+def _patterns(schema: Schema) -> Iterator[tuple[str, str]]:
+    if isinstance(pattern := schema.get("pattern"), str):
+        yield "/pattern", pattern
+    for name in _map(schema, "patternProperties"):
+        yield f"/patternProperties/{escape_pointer_step(name)}", name
+
+
+def _simplify(character: re.Match[str]) -> str:
+    return _UNICODE_CLASS if r"\p" in character[0].lower() else "a"
+
+
+def _check_work(pointer: str, work: Work) -> None:
+    if work.checks > MAX_CHECKS:
+        raise schema_fault(
+            pointer,
+            f"at most {MAX_CHECKS} keywords, required names and options may apply to one value; "
+            "nested allOf, anyOf, oneOf and references multiply them",
+        )
+    if work.steps > MAX_STEPS:
+        raise schema_fault(pointer, "too many patterns, multipleOf, or numbers in enum and const apply to one value")
+
+
+def _work(schema: object, works: Mapping[str, Work]) -> Work:
+    """Adds up a schema and the schemas that it applies; of those for a child only the largest."""
+    if not isinstance(schema, dict):
+        return Work(1, 1)
+    children, applied = [Work(0, 0)], [_own_work(schema)]
+    for keyword, _, inner in _inner_schemas(schema):
+        if keyword not in _NOT_APPLIED:
+            (children if keyword in _CHILD else applied).append(_work(inner, works))
+    if (target := _target(schema)) is not None:
+        applied.append(works[target])
+    applied.append(Work(*map(max, zip(*children, strict=True))))
+    return Work(*map(sum, zip(*applied, strict=True)))
+
+
+def _own_work(schema: Schema) -> Work:
+    """The work of the keywords of a schema, without its subschemas.
+
+    An error has a copy of the expected value, which counts as checks, too: a thousand errors of an
+    `enum` with 2,500 options took 400 MB. 9,000 numbers took 31 s with an `enum` of 6,000 integers,
+    because `7.0` and numbers beyond 64 bits are compared with each of them.
+    """
+    lists = [
+        schema.get("required"),
+        *_map(schema, "dependentRequired").values(),
+        *_map(schema, "dependencies").values(),
+    ]
+    checks = 1 + len(schema) + sum(len(names) for names in lists if isinstance(names, list))
+    copied = _values([schema[keyword] for keyword in ("enum", "const", "not") if keyword in schema])
+    copies = sum(1 + len(value) // 64 if isinstance(value, str) else 1 for value in copied)
+    compared = _values([schema[keyword] for keyword in ("enum", "const") if keyword in schema])
+    steps = checks + sum(_STEPS.get(keyword, 0) for keyword in schema) + sum(map(_comparison_steps, compared))
+    steps += sum(_STEPS_PER_PATTERN_CHARACTER * pattern_size(pattern) for _, pattern in _patterns(schema))
+    return Work(checks + copies // 4, steps)
+
+
+def _comparison_steps(value: object) -> int:
+    if not isinstance(value, int | float):
+        return 1
+    return 40 if value == 0 or 1e-9 < abs(value) < 1e20 else 800
+
+
+def _values(values: Iterable[object]) -> Iterator[object]:
+    """The values and all values in them."""
+    for value in values:
+        yield value
+        if isinstance(value, dict | list):
+            yield from _values(value.values() if isinstance(value, dict) else value)
+
+
+def _map(schema: Schema, keyword: str) -> Schema:
+    value = schema.get(keyword)
+    return value if isinstance(value, dict) else {}
