@@ -1,12 +1,34 @@
-"""How a route gets a service: `Annotated[EnqueueService, service(EnqueueService)]`."""
+"""Dependencies of routes: a parameter has one synchronous function that resolves it.
 
+A service is a parameter too: `Annotated[EnqueueService, service(EnqueueService)]`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
-
-from app.http.complete_request import resolver
+from fastapi.params import Depends
 
 T = TypeVar("T")
+Resolve = Callable[[Request], Any]
+
+
+@dataclass(frozen=True)
+class Resolver(Depends):
+    """A parameter. Fast routes call `resolve`; the framework awaits `dependency`, which calls it.
+
+    The framework would run a plain function in a thread.
+    """
+
+    resolve: Resolve = field(kw_only=True)
+
+
+def resolver(resolve: Resolve) -> Resolver:
+    async def dependency(request: Request) -> Any:
+        return resolve(request)
+
+    return Resolver(dependency, resolve=resolve)
 
 
 def service(kind: type[T]) -> Any:

@@ -4,7 +4,8 @@ Any content type is accepted.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -14,10 +15,11 @@ from starlette.types import Scope
 from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, UnsupportedMediaType
 from app.http import strict_json
 from app.http.body_decoder import BodyDecoder
-from app.http.complete_request import CompleteRequest, resolver
+from app.http.dependencies import Resolver
 from app.http.headers import get_header
 from app.http.read_only import EditedBody
 from app.http.schema_types import EmptyObject
+from app.server.exchange import get_exchange
 from app.settings import Settings
 
 T = TypeVar("T")
@@ -27,6 +29,20 @@ LARGE_BODY_BYTES = 256 * 1024
 Limit = Literal["max_body_bytes", "max_batch_bytes"]
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+@dataclass(frozen=True)
+class BodyResolver(Resolver):
+    """A dependency: the body. `receive` waits for its bytes, and `resolve` decodes them."""
+
+    receive: Callable[[Request], Awaitable[None]] = field(kw_only=True)
+
+
+async def resolve_received(resolve: Callable[[Request], T], request: Request) -> T:
+    """Calls `resolve` for a request whose body has been received: in a thread if it is large."""
+    if get_exchange(request).buffered_bytes > LARGE_BODY_BYTES:
+        return await asyncio.to_thread(resolve, request)
+    return resolve(request)
 
 
 def body(kind: type[T], *, limit: Limit = "max_body_bytes", allow_nul: bool = False, null_hint: str = "") -> Any:
@@ -61,27 +77,25 @@ def _body(decode: Callable[[bytes], T], empty: T | None, limit: Limit, *, allow_
         strict_json.check(strict_json.decode_utf8(data), max_values=max_values, allow_nul=allow_nul)
         return decode(data)
 
-    def default() -> T:
+    async def receive(request: Request) -> None:
+        settings: Settings = request.app.state.settings
+        _reject_content_encoding(request.scope)
+        if not await get_exchange(request).receive(getattr(settings, limit)):
+            raise _too_large(limit, settings)
+
+    def resolve(request: Request) -> T:
+        data = get_exchange(request).take_body()
+        if data:
+            return decode_checked(data, request.app.state.settings)
         if empty is None:
             raise MalformedJson("the body is empty: this call needs a JSON object")
         return empty
 
-    def resolve(request: CompleteRequest) -> T:
-        settings: Settings = request.app.state.settings
-        _reject_content_encoding(request.scope)
-        if len(request.data) > getattr(settings, limit):
-            raise _too_large(limit, settings)
-        return decode_checked(request.data, settings) if request.data else default()
+    async def dependency(request: Request) -> T:
+        await receive(request)
+        return await resolve_received(resolve, request)
 
-    async def read(request: Request) -> T:
-        settings: Settings = request.app.state.settings
-        _reject_content_encoding(request.scope)
-        data = await _read_limited(request, limit, settings)
-        if len(data) > LARGE_BODY_BYTES:
-            return await asyncio.to_thread(decode_checked, data, settings)
-        return decode_checked(data, settings) if data else default()
-
-    return resolver(resolve, read)
+    return BodyResolver(dependency, resolve=resolve, receive=receive)
 
 
 def _default_of(kind: type[T]) -> T | None:
@@ -95,30 +109,6 @@ def _reject_content_encoding(scope: Scope) -> None:
     encoding = get_header(scope, b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in ("identity", ""):
         raise UnsupportedMediaType("Content-Encoding is not supported: send the body as plain JSON")
-
-
-async def _read_limited(request: Request, name: Limit, settings: Settings) -> bytes:
-    """Reads the body up to the limit.
-
-    An endless body then costs no more memory than the largest allowed one.
-    """
-    limit: int = getattr(settings, name)
-    declared = get_header(request.scope, b"content-length") or ""
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(name, settings)
-    chunks: list[bytes] = []
-    size = 0
-    has_more = True
-    while has_more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise MalformedJson("the client disconnected before the body was complete")
-        chunks.append(message["body"])
-        size += len(message["body"])
-        if size > limit:
-            raise _too_large(name, settings)
-        has_more = message["more_body"]
-    return b"".join(chunks)
 
 
 def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLarge:
