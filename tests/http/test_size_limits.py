@@ -50,6 +50,15 @@ def test_too_large_head_in_small_packets_is_rejected_before_its_end(name: str, c
     assert connection.error_response().status == status
 
 
+@pytest.mark.parametrize("name", ["a name of 1 MB", "40 kB in 50 headers", "a query of 17 kB"])
+def test_pipelined_too_large_head_is_rejected(name: str, connect: Connect) -> None:
+    """It may arrive in the same packet as the end of the request before it."""
+    sent, status = TOO_LARGE[name]
+    connection = connect()
+    connection.send(GET + sent)
+    assert [response.status for response in connection.responses()] == [200, status]
+
+
 def test_head_and_url_of_the_maximum_size_are_accepted(connect: Connect) -> None:
     connection = connect()
     connection.send(head(*[b"X-Many: " + b"x" * 250] * 99) + b"\r\n")
