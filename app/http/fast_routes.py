@@ -33,30 +33,33 @@ _JOBS_PREFIX, _JOB_PREFIX = "/jobs/", "/jobs/{job_id}/"
 class FastRoute(APIRoute):
     """A route whose function has simple parameters only.
 
-    A parameter may be the request, a `Resolver`, one header, or an id in the path. Any other
-    parameter fails when the module is imported.
+    A parameter may be the request, a `Resolver`, one header, or an id in the path; one of them is
+    the body. Any other parameter fails when the module is imported.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._call: Callable[..., Awaitable[Response]] = endpoint
         resolvers = [_resolver_for(parameter, path) for parameter in inspect.signature(endpoint).parameters.values()]
-        self._resolvers = [parameter.resolve for parameter in resolvers]
+        (body,) = [parameter for parameter in resolvers if isinstance(parameter, BodyResolver)]
+        self._receive_body = body.receive
+        self._resolve_head = [parameter.resolve for parameter in resolvers[: resolvers.index(body)]]
+        self._resolve_rest = [parameter.resolve for parameter in resolvers[resolvers.index(body) :]]
         super().__init__(path, endpoint, **options)
-        checks = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
-        bodies = [parameter.receive for parameter in resolvers if isinstance(parameter, BodyResolver)]
-        # In this order: the caller of a large body is authenticated before the body arrives.
-        self._before: list[Callable[[Request], Awaitable[None]]] = [*checks, *bodies]
+        self._checks = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         return self.handle_request
 
     async def handle_request(self, request: Request) -> Response:
-        for check_or_receive in self._before:
-            await check_or_receive(request)
-        return await self._call(*await resolve_received(self._arguments, request))
+        """Checks the head first: a large body may not have arrived yet."""
+        for check in self._checks:
+            await check(request)
+        arguments = [resolve(request) for resolve in self._resolve_head]
+        await self._receive_body(request)
+        return await self._call(*arguments, *await resolve_received(self._rest, request))
 
-    def _arguments(self, request: Request) -> list[object]:
-        return [resolve(request) for resolve in self._resolvers]
+    def _rest(self, request: Request) -> list[object]:
+        return [resolve(request) for resolve in self._resolve_rest]
 
 
 def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]:

@@ -161,9 +161,9 @@ class RequestParser:
             self._stop(BadRequest(f"HTTP/{version} is not supported"))
         if b"transfer-encoding" in headers:
             self._check_coding(version)
-        self._check_host(version, headers)
         if self._parser.get_method() == b"CONNECT":
             self._stop(BadRequest("CONNECT is not supported: this server is not a proxy"))
+        self._check_host(version, headers)
 
     def _check_coding(self, version: str) -> None:
         if version == "1.0":
