@@ -15,8 +15,20 @@ from tests.broker import broker_process
 from tests.database import Loop, TestDatabase, create_database
 from tests.http.conftest import connections
 from tests.http.raw_connection import GET, RawConnection, post
-from tests.polls import parked_polls
+from tests.polls import Background, parked_polls
 
+SLEEPING_TRIGGER = """
+CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_sleep(600);
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER sleep BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.priority = 13) EXECUTE FUNCTION sleep();
+"""
+SLEEPING_STATEMENTS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+)
 CANCEL = post("/jobs/cancel", b'{"ids": []}')
 LARGE_CANCEL = post("/jobs/cancel", b'{"ids": []}' + b" " * 100_000)
 CLAIM = post("/claim", b'{"queues": ["always-empty"], "wait_seconds": 60}')
@@ -78,3 +90,18 @@ def test_draining_broker_closes_a_connection_in_a_lingering_close(database: Test
         broker.http.close()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def test_request_of_the_framework_that_outlasts_the_shutdown_has_an_unknown_outcome(
+    database: TestDatabase, background: Background, eventually: Callable[..., Any]
+) -> None:
+    database.execute(SLEEPING_TRIGGER)
+    with broker_process(database.dsn, shutdown_seconds="1", log_level="error") as (broker, process):
+        job_id = broker.http.post("/jobs", json={"job_type": "test"}).json()["id"]
+        patch = background.submit(broker.http.patch, f"/jobs/{job_id}", json={"priority": 13})
+        eventually(lambda: database.value(SLEEPING_STATEMENTS) == 1)
+        process.send_signal(signal.SIGTERM)
+        response = patch.result(30)
+    problem = response.json()
+    assert (response.status_code, problem["code"], problem["outcome"]) == (503, "database_unavailable", "unknown")
+    assert response.headers["x-request-id"] == problem["instance"]
