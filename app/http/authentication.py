@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 
 from app.errors import Forbidden, ForeignOrigin
 from app.http.authorization import ANONYMOUS, Access, Caller, Scope
-from app.http.complete_request import resolver
+from app.http.dependencies import resolver
 from app.settings import is_loopback
 
 

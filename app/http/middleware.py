@@ -4,6 +4,7 @@ It is plain ASGI, because a handler wrapped by BaseHTTPMiddleware is not notifie
 has disconnected.
 """
 
+import asyncio
 import logging
 import random
 import re
@@ -13,7 +14,7 @@ from prometheus_client import Histogram
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import Problem
+from app.errors import DatabaseUnavailable, Problem
 from app.http.headers import get_header, request_id
 from app.http.problems import render
 from app.log import log
@@ -52,8 +53,8 @@ class RequestMiddleware:
 
         try:
             await self.app(routed_scope, receive, send_with_id)
-        except Exception as error:
-            response = self.internal_error(error, id)
+        except (Exception, asyncio.CancelledError) as error:
+            response = self.error_response(error, id)
             if status == 0:
                 await response(scope, receive, send_with_id)
         finally:
@@ -68,7 +69,11 @@ class RequestMiddleware:
     def headers(self, id: str) -> tuple[tuple[bytes, bytes], ...]:
         return (b"x-request-id", id.encode()), _NO_SNIFFING
 
-    def internal_error(self, error: Exception, id: str) -> Response:
+    def error_response(self, error: BaseException, id: str) -> Response:
+        if isinstance(error, Problem):
+            return render(error, id)
+        if isinstance(error, asyncio.CancelledError):  # the server stops and no longer waits for requests
+            return render(DatabaseUnavailable("the broker stopped before the request was done", "unknown"), id)
         log.error("request failed", request_id=id, exc_info=error)
         return render(Problem("the error was logged with this request id"), id)
 

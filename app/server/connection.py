@@ -1,8 +1,4 @@
-"""One client connection: uvicorn's HTTP protocol, hardened to run without a proxy in front.
-
-uvicorn leaves timeouts and limits to a proxy. This class adds them, and makes sure that every
-request can be read in one way only (docs/reliability/rules.md#r16). The parser rejects most
-ambiguous requests; this module and `limits` reject the others.
+"""One client connection: HTTP/1.1 with timeouts and limits, so that it needs no proxy in front.
 
 States of a connection, and the timeout in each:
 
@@ -40,359 +36,264 @@ may still do what it requested, but sends no response, and its parked poll is re
 """
 
 import asyncio
-from typing import Any, ClassVar, NoReturn, cast
+from collections.abc import Iterable
+from contextvars import Context
+from functools import partial
+from typing import Any, cast
 
-import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import uvicorn
+from starlette.types import Scope
+from uvicorn.server import ServerState
 
-from app.errors import BadRequest, HeadersTooLarge, Overloaded, Problem, RequestTimeout
-from app.server.client import Client
-from app.server.exchange import Exchange, start_exchange
-from app.server.limits import (
-    MAX_PIPELINED,
-    MAX_TINY_CHUNKS,
-    SMALL_BODY,
-    UNCOUNTED_BYTES,
-    ConnectionLimits,
-    EarlyResponse,
-    TimeoutQueue,
-    head_without,
-)
-
-_CHECKED_HEADERS = frozenset([b"host", b"content-length", b"transfer-encoding", b"expect"])
-_INVALID_IN_HOST = frozenset(b" \t,/@?#\\")
+from app.errors import BadRequest, Overloaded, Problem, RequestTimeout
+from app.log import log
+from app.server.exchange import Exchange, FindHandler
+from app.server.limits import MAX_PIPELINED, SMALL_BODY, ConnectionLimits, Header, TimeoutQueue, render_head
+from app.server.request_parser import RequestParser
 
 
-class StopParsing(Exception):
-    """Raised by a parser callback that rejects the request. The reason is in `_parse_error`."""
+class HardenedConnection(asyncio.Protocol):
+    """One connection. `server` says what uvicorn requires of it."""
 
+    transport: asyncio.Transport
 
-class HardenedConnection(HttpToolsProtocol):
-    """One connection.
-
-    `_parser_state` is the timeout of the part that is being parsed: `limits.header_timeouts` in a
-    head, `limits.body_timeouts` in a body, None between two requests.
-    """
-
-    limits: ClassVar[ConnectionLimits]
-    cycle: Exchange  # uvicorn's name; the request that was parsed last
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._parser_state: TimeoutQueue | None = None
-        self._parser_state_changed = False
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        find_handler: FindHandler,
+        *,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._limits = limits
+        self._find_handler = find_handler
+        self._loop = _loop or asyncio.get_running_loop()
+        self._state = server_state
+        self._connections = cast(set[object], server_state.connections)
+        self._app_state = app_state
+        self._parser = RequestParser(self, limits)
         self._timeout: TimeoutQueue | None = None  # the queue of this connection; None while responding
+        self._incoming: Exchange | None = None  # the request whose body is being read
         self._active: Exchange | None = None  # the request whose handler is running
-        self._discard_input = False
-        self._parse_error: Problem | None = None  # set by a callback, which can only stop the parser
+        self._pipeline: list[Exchange] = []  # requests that wait for the active one
+        self._discards_input = self._is_read_paused = False
         self._pending_error: Problem | None = None  # sent after the responses to the requests before it
-        # Of a request that started at its head: `keep_alive` of its exchange once the body is
-        # complete.
-        self._early_keep_alive: bool | None = None
-        self._bytes_read = 0  # in this parser state, at least
-        self._host_count = self._body_length = 0  # from the head; a chunked body counts as large
-        self._body_bytes = self._body_chunks = self._body_bytes_at_timeout = 0
-        self._buffered_bytes = self._unsent_bytes = 0
+        self._unsent_bytes = 0  # when the send timeout began
+        self._writable: asyncio.Future[None] | None = None  # pending while the client reads too slowly
 
     # The connection
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        count, limit = len(self.connections), self.limits.max_connections
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._connections.add(self)
+        count, limit = len(self._connections), self._limits.max_connections
         if count > limit + limit // 10 + 1:
-            transport.abort()
-        elif count - self.limits.lingering_timeouts.length() > limit:
+            self.transport.abort()
+        elif count - self._limits.lingering_timeouts.length() > limit:
             self._reject(Overloaded(f"the limit of {limit} connections is reached"))
         else:
-            self._set_timeout(self.limits.header_timeouts)
+            self._set_timeout(self._limits.header_timeouts)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notifies the active request. uvicorn notifies only the request that was parsed last."""
+        """Notifies the active request, and releases what the others have buffered."""
+        self._connections.discard(self)
         self._set_timeout(None)
-        self.limits.send_timeouts.leave(self)
-        self._uncount_buffered(self._buffered_bytes)
-        if self._active is not None:
-            self._active.disconnect()
-        super().connection_lost(exc)
+        for exchange in (self._active, self._incoming, *self._pipeline):
+            if exchange is not None:
+                exchange.disconnect()
+        self._incoming, self._pipeline = None, []
+        self.resume_writing()
+        self._parser.close()
 
     def data_received(self, data: bytes) -> None:
-        if self._discard_input:
+        if self._discards_input:
             return
-        self._bytes_read += len(data)
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
-            return
-        except httptools.HttpParserError as error:
-            self._reject(self._parse_error or BadRequest(f"the request cannot be parsed: {error}"))
-            return
-        if self._parser_state_changed:
-            self._parser_state_changed = False
-            self._set_timeout(self._parser_state or (None if self._active else self.limits.keep_alive_timeouts))
-        if self._bytes_read > self.limits.max_header_bytes:
-            self._check_bytes_read()
+        error = self._parser.feed(data)
+        if error is not None:
+            self._reject(error)
+        elif self._parser.has_moved:
+            self._set_timeout(self._current_timeout())
 
-    def _ignore_upgrade(self, remaining: bytes) -> None:
-        """Parses the head again without its Upgrade header.
+    def shutdown(self) -> None:
+        newest = self._incoming or (self._pipeline[-1] if self._pipeline else self._active)
+        if newest is None or self._timeout is self._limits.lingering_timeouts:
+            self.transport.close()
+        else:
+            newest.close_after_response()
 
-        The parser takes the bytes after such a head for the other protocol, and the body would be
-        lost. Java's HttpClient offers h2c with every first request.
-        """
-        head = head_without(
-            b"upgrade", self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
-        )
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._bytes_read = 0
-        self.data_received(head + remaining)
+    # Requests, as the parser reads them
 
-    def _check_bytes_read(self) -> None:
-        """Rejects a head that does not end, and chunk extensions or trailers that do not end."""
-        if self._parser_state is self.limits.header_timeouts:
-            self._reject(self.limits.too_large(self.url))
-        elif (
-            self._parser_state is self.limits.body_timeouts
-            and self._bytes_read > 2 * self._body_bytes + self.limits.max_header_bytes
-        ):
-            self._reject(BadRequest("chunk overhead exceeds the body size"))
+    def on_head(self, scope: Scope, *, keep_alive: bool, body_bytes: int | None, expect: bool) -> Problem | None:
+        """Decides who handles the request. A returned error rejects it."""
+        if len(self._pipeline) >= MAX_PIPELINED:
+            return BadRequest(f"more than {MAX_PIPELINED} pipelined requests wait for a response")
+        handler = partial(self._find_handler(scope), scope)
+        exchange = Exchange(self, self._limits, handler, keep_alive=keep_alive, body_bytes=body_bytes, expect=expect)
+        scope["state"] = {**self._app_state, "client": exchange.client, "exchange": exchange}
+        self._incoming = exchange
+        if exchange.is_early:
+            self._start_or_queue(exchange)
+        return None
 
-    # Parser callbacks
+    def on_body(self, data: bytes) -> Problem | None:
+        assert self._incoming is not None
+        return self._incoming.add(data)
 
-    def on_message_begin(self) -> None:
-        if len(self.pipeline) >= MAX_PIPELINED:
-            self._stop_parsing(BadRequest(f"more than {MAX_PIPELINED} pipelined requests wait for a response"))
-        super().on_message_begin()
-        self._parser_state, self._parser_state_changed = self.limits.header_timeouts, True
-        self._host_count = self._body_length = 0
+    def on_complete(self) -> None:
+        assert self._incoming is not None
+        exchange, self._incoming = self._incoming, None
+        exchange.complete()
+        if not exchange.is_early:
+            self._start_or_queue(exchange)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        if name in _CHECKED_HEADERS:
-            self._check_header(name, value)
-        self.headers.append((name, value))
-        if len(self.headers) > self.limits.max_headers:
-            self._stop_parsing(HeadersTooLarge(f"more than {self.limits.max_headers} headers"))
+    def _start_or_queue(self, exchange: Exchange) -> None:
+        """Starts the request, or queues it if another one is active.
 
-    def _check_header(self, name: bytes, value: bytes) -> None:
-        if name == b"host":
-            self._host_count += 1
-            if not _INVALID_IN_HOST.isdisjoint(value):
-                self._stop_parsing(BadRequest("invalid Host header"))
-        elif name == b"content-length":
-            self._body_length = int(value)
-        elif name == b"transfer-encoding":
-            self._body_length = SMALL_BODY + 1
-            if value.lower() != b"chunked":
-                self._stop_parsing(BadRequest("the only supported Transfer-Encoding is chunked"))
-        elif value.lower() == b"100-continue":
-            self.expect_100_continue = True
-
-    def on_headers_complete(self) -> None:
-        version = self.parser.get_http_version()
-        self._check_head(version)
-        if self.parser.should_upgrade():
-            return  # `_ignore_upgrade` parses the head again
-        self.cycle = start_exchange(self, version, self.limits.fast_router.match)
-        self.headers = []  # trailers must not be added to the headers of the request
-        self._parser_state = self.limits.body_timeouts
-        self._bytes_read = self._body_bytes = self._body_chunks = self._body_bytes_at_timeout = 0
-        if self._body_length > SMALL_BODY or self.expect_100_continue:
-            self._early_keep_alive = self.cycle.keep_alive
-            self.cycle.keep_alive = False
-            self.cycle.transport = EarlyResponse(self.transport, self.lingering_close)
-            self._start_request()
-        self._parser_state_changed = True
-
-    def _start_request(self) -> None:
-        """Starts the request, or appends it to the pipeline if another one is active.
-
-        A request with a small body starts when the body is complete. One with a large body, or with
-        `Expect: 100-continue`, starts when its head is complete. The connection notices disconnects
-        only while it reads. Therefore it reads pipelined requests, as long as they are small.
+        The connection notices disconnects only while it reads. Therefore it reads pipelined
+        requests, as long as they are small.
         """
         if self._active is None:
-            self._start_asgi_task(self.cycle, self.app)
+            self._start(exchange)
             return
-        self.pipeline.appendleft((self.cycle, self.app))
-        if sum(len(cycle.body) for cycle, _ in self.pipeline) > SMALL_BODY:
-            self.flow.pause_reading()
-
-    def _check_head(self, version: str) -> None:
-        """Skips the full check for an ordinary head."""
-        is_ordinary = (
-            self._host_count == 1
-            and version == "1.1"
-            and self.url[:1] == b"/"
-            and b"#" not in self.url
-            and not self.parser.should_upgrade()
-        )
-        if (
-            is_ordinary
-            and self._bytes_read <= self.limits.max_header_bytes
-            and len(self.url) <= self.limits.max_url_bytes
-        ):
-            return
-        problem = self.limits.check_head(self.parser.get_method(), version, self.url, self.headers)
-        if problem is not None:
-            self._stop_parsing(problem)
-
-    def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        self._body_chunks += 1
-        if self._body_chunks > MAX_TINY_CHUNKS and self._body_bytes < 16 * self._body_chunks:
-            self._stop_parsing(BadRequest("too many chunks of less than 16 bytes"))
-        if (
-            self._body_bytes > (UNCOUNTED_BYTES if self._early_keep_alive is None else SMALL_BODY)
-            and not self.cycle.response_complete
-        ):
-            self._count_buffered(len(body) if self._buffered_bytes else self._body_bytes)
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        if self._parser_state is not self.limits.body_timeouts:
-            return  # `_ignore_upgrade` is about to parse this head again
-        self._parser_state, self._parser_state_changed, self._bytes_read = None, True, 0
-        super().on_message_complete()
-        if self._early_keep_alive is None:
-            if self._body_bytes > UNCOUNTED_BYTES:
-                self._uncount_buffered(min(self._buffered_bytes, self._body_bytes))
-            self._start_request()
-        else:
-            self.cycle.transport = self.transport
-            self.cycle.keep_alive = self._early_keep_alive and not self.cycle.response_started
-            self._early_keep_alive = None
-
-    def _count_buffered(self, size: int) -> None:
-        self._buffered_bytes += size
-        self.limits.buffered_bytes += size
-        if self.limits.buffered_bytes > self.limits.max_buffered_bytes:
-            self._stop_parsing(
-                Overloaded(f"more than {self.limits.max_buffered_bytes} bytes of request bodies are in memory")
-            )
-
-    def _uncount_buffered(self, size: int) -> None:
-        self.limits.buffered_bytes -= size
-        self._buffered_bytes -= size
+        self._pipeline.append(exchange)
+        if sum(queued.buffered_bytes for queued in self._pipeline) > SMALL_BODY:
+            self.pause_reading()
 
     # Responses
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._active = cast(Exchange, cycle)
-        cycle.scope["state"]["client"] = Client(lambda: self.flow.read_paused)
-        super()._start_asgi_task(cycle, app)
+    def _start(self, exchange: Exchange) -> None:
+        """Starts the handler in a context of its own: it inherits nothing from another request."""
+        self._active = exchange
+        task = self._loop.create_task(exchange.handle(), context=Context())
+        self._state.tasks.add(task)
+        task.add_done_callback(partial(self._on_handled, exchange))
 
-    def on_response_complete(self) -> None:
-        """Replaces uvicorn's, which sets a timer for each keep-alive connection."""
-        self.server_state.total_requests += 1
+    def _on_handled(self, exchange: Exchange, task: "asyncio.Task[None]") -> None:
+        self._state.tasks.discard(task)
         self._active = None
-        self._uncount_buffered(self._buffered_bytes)
-        if self.transport.is_closing() or self._timeout is self.limits.lingering_timeouts:
+        exchange.release()
+        if not exchange.is_answered and not exchange.is_disconnected:  # handlers answer every error: this is a bug
+            log.error("request not answered", exc_info=None if task.cancelled() else task.exception())
+            self._send_error(Problem("the error was logged"))
+        if self.transport.is_closing() or self._timeout is self._limits.lingering_timeouts:
             return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        if not exchange.keep_alive:
+            self.transport.close() if exchange.is_complete else self._lingering_close()
+            return
+        self.resume_reading()
+        if self._pipeline:
+            self._start(self._pipeline.pop(0))
         elif self._pending_error is not None:
             self._send_error(self._pending_error)
-        elif self._parser_state is None:
-            self._set_timeout(self.limits.keep_alive_timeouts)
-
-    def shutdown(self) -> None:
-        """Closes the connection, or makes it close after the current response."""
-        if self._early_keep_alive is not None:
-            self._early_keep_alive = False
-        if self._timeout is self.limits.lingering_timeouts:
-            self.transport.close()
-        else:
-            super().shutdown()
+        elif self._parser.part is None:
+            self._set_timeout(self._limits.keep_alive_timeouts)
 
     # Rejected requests
 
-    def _stop_parsing(self, problem: Problem) -> NoReturn:
-        """Rejects the request from a parser callback.
-
-        The parser raises an error of its own, so the problem is kept in `_parse_error`. It is not
-        raised itself, because its traceback would keep the received bytes until the connection is
-        closed: half a MiB for each of a hundred rejected uploads.
-        """
-        self._parse_error = problem
-        raise StopParsing
-
-    def _reject(self, problem: Problem) -> None:
+    def _reject(self, error: Problem) -> None:
         """Sends exactly one response per request, in order: never inside another, never twice."""
-        self._discard_input = True
+        self._discards_input = True
         self._set_timeout(None)
-        rejected = self.cycle if self._parser_state is self.limits.body_timeouts else None
-        if rejected is not None and rejected.response_complete:
-            self.lingering_close()
-        elif rejected is not None and rejected.response_started:
-            rejected.keep_alive = False
-        elif self._active not in (None, rejected):
-            if self._early_keep_alive is not None:  # the rejected request is in the pipeline already
-                self.pipeline.popleft()
-            self._pending_error = problem
+        rejected, self._incoming = self._incoming, None
+        if rejected is not None:
+            if rejected.is_answered:
+                return  # `_on_handled` closes the connection
+            rejected.disconnect()
+        self._pipeline = [exchange for exchange in self._pipeline if exchange is not rejected]
+        if self._active is None or self._active is rejected:
+            self._send_error(error)
         else:
-            if rejected is not None:
-                rejected.disconnect()
-            self._send_error(problem)
+            self._pending_error = error
 
-    def _send_error(self, problem: Problem) -> None:
-        self.transport.write(self.limits.error_response(problem, self.server_state.default_headers))
-        self.lingering_close()
+    def _send_error(self, error: Problem) -> None:
+        self.send(*self._limits.error_response(error))
+        self._lingering_close()
 
-    def lingering_close(self) -> None:
+    def _lingering_close(self) -> None:
         """Closes the sending side, then reads and discards input until the client closes.
 
         Closing a socket with unread input sends RST, and a client that is still sending would lose
         our response.
         """
-        self._discard_input = True
-        self._uncount_buffered(self._buffered_bytes)
-        self.flow.resume_reading()
+        self._discards_input, self._incoming = True, None
+        self.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._set_timeout(self.limits.lingering_timeouts)
+        self._set_timeout(self._limits.lingering_timeouts)
+
+    # Reading and writing, as a request uses it
+
+    def is_read_paused(self) -> bool:
+        return self._is_read_paused
+
+    def pause_reading(self) -> None:
+        if not self._is_read_paused:
+            self._is_read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_read_paused:
+            self._is_read_paused = False
+            self.transport.resume_reading()
+
+    def send(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+        self.write(render_head(status, (*self._state.default_headers, *headers)) + body)
+
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def drain(self) -> None:
+        """Waits while the client reads slower than the broker writes."""
+        if self._writable is not None:
+            await self._writable
+
+    def pause_writing(self) -> None:
+        """Starts the send timeout. The transport calls this when its buffer is full."""
+        self._writable = self._writable or self._loop.create_future()
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._limits.send_timeouts.join(self, self._loop.time())
+
+    def resume_writing(self) -> None:
+        self._limits.send_timeouts.leave(self)
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
 
     # Timeouts
 
     def _set_timeout(self, queue: TimeoutQueue | None) -> None:
-        """Moves the connection to another timeout queue, or to none."""
         if self._timeout is not None:
             self._timeout.leave(self)
         self._timeout = queue
         if queue is not None:
-            queue.join(self, self.loop.time())
+            queue.join(self, self._loop.time())
+
+    def _current_timeout(self) -> TimeoutQueue | None:
+        """The timeout of the part that the parser reads, or else that of the response."""
+        if self._parser.part is not None:
+            return self._limits.header_timeouts if self._parser.part == "head" else self._limits.body_timeouts
+        return None if self._active is not None else self._limits.keep_alive_timeouts
 
     def on_header_timeout(self) -> None:
-        self._reject(RequestTimeout(f"request line and headers not received within {self.limits.header_seconds} s"))
+        self._reject(RequestTimeout(f"request line and headers not received within {self._limits.header_seconds} s"))
 
     def on_body_timeout(self) -> None:
         """Rejects the request, unless its body makes progress or the broker itself delays it."""
-        is_delayed_by_broker = self.flow.read_paused or self.cycle.waiting_for_100_continue
-        progress = self._body_bytes - self._body_bytes_at_timeout
-        if is_delayed_by_broker or progress >= self.limits.min_progress_bytes:
-            self._body_bytes_at_timeout = self._body_bytes
-            self._set_timeout(self.limits.body_timeouts)
+        assert self._incoming is not None
+        if self._incoming.has_progressed(self._limits.min_progress_bytes) or self._is_read_paused:
+            self._set_timeout(self._limits.body_timeouts)
         else:
-            self._reject(RequestTimeout(f"body not received within {self.limits.body_seconds} s"))
-
-    def pause_writing(self) -> None:
-        """Starts the send timeout: the client reads slower than the broker writes."""
-        super().pause_writing()
-        self._unsent_bytes = self.transport.get_write_buffer_size()
-        self.limits.send_timeouts.join(self, self.loop.time())
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.limits.send_timeouts.leave(self)
+            self._reject(RequestTimeout(f"body not received within {self._limits.body_seconds} s"))
 
     def on_send_timeout(self) -> None:
         """Resets the connection of a slow reader, unless it makes progress.
 
         A response that the client does not read would stay in memory forever, even after a close.
         """
-        if self._unsent_bytes - self.transport.get_write_buffer_size() >= self.limits.min_progress_bytes:
+        if self._unsent_bytes - self.transport.get_write_buffer_size() >= self._limits.min_progress_bytes:
             self.pause_writing()  # the timeout starts again
         else:
             self.transport.abort()

@@ -2,6 +2,17 @@
 
 On SIGTERM the broker answers parked polls first (docs/reliability/rules.md#r15). Starting, draining
 and stopping write one log line each.
+
+uvicorn loads the configuration, handles signals and starts the server. It creates a connection with
+the keywords `config`, `server_state`, `app_state` and `_loop`, and relies on three things:
+
+- an open connection is in `server_state.connections`
+- the task of a request that runs is in `server_state.tasks`
+- `shutdown()` closes a connection, now or after the response to its newest request
+
+A server that stops waits until both sets are empty. Every second uvicorn renews
+`server_state.default_headers`, the Date header. `tests/http/test_uvicorn_contract.py` fails if
+uvicorn changes any of this.
 """
 
 import asyncio
@@ -11,11 +22,13 @@ import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from app.server.connection import HardenedConnection
+from app.server.exchange import FindHandler
 from app.server.lifecycle_log import LifecycleLog
 from app.server.limits import ConnectionLimits
 from app.server.listener import base_url, listen
@@ -34,9 +47,9 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, settings: Settings, on_listening: Listening) -> None:
         self._limits = ConnectionLimits(
-            settings, app.state.broker.infra.metrics, app.state.fast_router, _raise_file_limit(settings.max_connections)
+            settings, app.state.broker.infra.metrics, _raise_file_limit(settings.max_connections)
         )
-        super().__init__(_config(app, settings, self._limits))
+        super().__init__(_config(app, settings, connection_class(self._limits, app.state.fast_router.find_handler)))
         self._app = app
         self._on_listening = on_listening
         self._lifecycle = LifecycleLog(app.version, app.state.broker, self.server_state)
@@ -67,24 +80,24 @@ class Server(uvicorn.Server):
         self._app.state.drain()
 
 
-def _connection_class(shared_limits: ConnectionLimits) -> type[HardenedConnection]:
-    """A subclass with the limits of this server: uvicorn creates connections from a class."""
+def connection_class(limits: ConnectionLimits, find_handler: FindHandler) -> type[HardenedConnection]:
+    """uvicorn creates connections from a class, which therefore knows what they share."""
 
-    class LimitedConnection(HardenedConnection):
-        limits = shared_limits
+    class ServerConnection(HardenedConnection):
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__(limits, find_handler, **arguments)
 
-    return LimitedConnection
+    return ServerConnection
 
 
-def _config(app: FastAPI, settings: Settings, limits: ConnectionLimits) -> uvicorn.Config:
+def _config(app: FastAPI, settings: Settings, http: type[HardenedConnection]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=_connection_class(limits),
+        http=http,
         ws="none",
         proxy_headers=False,  # the broker does not use the client's address
-        reset_contextvars=True,  # a pipelined request must not inherit context of the one before it
         log_config=None,
         access_log=False,
         server_header=False,

@@ -4,6 +4,8 @@ The client receives the error even while it is still sending: docs/reliability/f
 docs/reliability/faults.md#a24.
 """
 
+import pytest
+
 from tests.api_client import Api
 from tests.broker import RunningBroker
 from tests.http.conftest import Connect, connections
@@ -47,6 +49,15 @@ def test_too_large_head_in_small_packets_is_rejected_before_its_end(name: str, c
     connection = connect()
     connection.send(*[sent[start : start + 1000] for start in range(0, 100_000, 1000)])
     assert connection.error_response().status == status
+
+
+@pytest.mark.parametrize("name", ["a name of 1 MB", "40 kB in 50 headers", "a query of 17 kB"])
+def test_pipelined_too_large_head_is_rejected(name: str, connect: Connect) -> None:
+    """It may arrive in the same packet as the end of the request before it."""
+    sent, status = TOO_LARGE[name]
+    connection = connect()
+    connection.send(GET + sent)
+    assert [response.status for response in connection.responses()] == [200, status]
 
 
 def test_head_and_url_of_the_maximum_size_are_accepted(connect: Connect) -> None:

@@ -1,0 +1,220 @@
+"""Parses the requests of one connection, each in one way only (docs/reliability/rules.md#r16).
+
+httptools rejects most ambiguous requests. This module rejects the others, and those over a limit.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, NoReturn
+from urllib.parse import unquote
+
+import httptools
+from starlette.types import Scope
+
+from app.errors import BadRequest, HeadersTooLarge, Problem, UrlTooLong
+from app.server.limits import MAX_TINY_CHUNKS, ConnectionLimits, Header
+
+if TYPE_CHECKING:
+    from app.server.connection import HardenedConnection
+
+_INVALID_IN_HOST = frozenset(b" \t,/@?#\\")
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
+
+
+class StopParsing(Exception):
+    """Raised by a parser callback that rejects the request. The reason is in `_error`."""
+
+
+class RequestParser:
+    """The parser of one connection.
+
+    `part` is what it reads: the head of a request, its body, or None between two requests.
+    `has_moved`: the bytes that were fed last began or ended a part.
+    """
+
+    def __init__(self, connection: "HardenedConnection", limits: ConnectionLimits) -> None:
+        self._connection = connection
+        self._limits = limits
+        self._max_headers = limits.max_headers
+        self.part: Literal["head", "body"] | None = None
+        self.has_moved = False
+        self._error: Problem | None = None  # set by a callback, which can only stop the parser
+        self._url = b""
+        self._headers: list[Header] = []
+        self._header_bytes = self._body_bytes = self._body_chunks = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        """The leniency: what follows a request with `Connection: close` is no error."""
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._bytes_read = 0  # in this part, at least
+
+    def close(self) -> None:
+        """Drops httptools' parser. It refers to this object: that would be left to the collector."""
+        del self._parser
+
+    def feed(self, data: bytes) -> Problem | None:
+        """Parses the bytes. Returns an error if the rest of the input cannot be parsed."""
+        self.has_moved = False
+        self._bytes_read += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            return self._error or BadRequest(f"the request cannot be parsed: {error}")
+        return self._check_bytes_read() if self._bytes_read > self._limits.max_header_bytes else None
+
+    def _ignore_upgrade(self, remaining: bytes) -> Problem | None:
+        """Parses the head again without its Upgrade header.
+
+        The parser takes the bytes after such a head for the other protocol, and the body would be
+        lost. Java's HttpClient offers h2c with every first request.
+        """
+        version = self._parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version)]
+        lines += [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
+        self._restart()
+        return self.feed(b"\r\n".join([*lines, b"", b""]) + remaining)
+
+    def _check_bytes_read(self) -> Problem | None:
+        """Rejects a head that does not end, and chunk extensions or trailers that do not end."""
+        if self.part == "head":
+            return self._too_large()
+        if self.part == "body" and self._bytes_read > 2 * self._body_bytes + self._limits.max_header_bytes:
+            return BadRequest("chunk overhead exceeds the body size")
+        return None
+
+    # Callbacks of httptools
+
+    def on_message_begin(self) -> None:
+        self._url, self._headers, self._header_bytes = b"", [], 0
+        self.part, self.has_moved = "head", True
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+        self._header_bytes += len(name) + len(value) + 4
+        if len(self._headers) > self._max_headers:
+            self._stop(HeadersTooLarge(f"more than {self._max_headers} headers"))
+
+    def on_headers_complete(self) -> None:
+        version, headers = self._parser.get_http_version(), dict(self._headers)
+        self._check_head(version, headers)
+        if self._parser.should_upgrade():
+            return  # `_ignore_upgrade` parses the head again
+        scope = self._scope(version)
+        self._headers = []  # trailers must not be added to the headers of the request
+        self.part, self.has_moved = "body", True
+        self._bytes_read = self._body_bytes = self._body_chunks = 0
+        error = self._connection.on_head(
+            scope,
+            keep_alive=version != "1.0" and self._parser.should_keep_alive(),
+            body_bytes=None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0)),
+            expect=b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
+        )
+        if error is not None:
+            self._stop(error)
+
+    def on_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
+        self._body_chunks += 1
+        if self._body_chunks > MAX_TINY_CHUNKS and self._body_bytes < 16 * self._body_chunks:
+            self._stop(BadRequest("too many chunks of less than 16 bytes"))
+        error = self._connection.on_body(data)
+        if error is not None:
+            self._stop(error)
+
+    def on_message_complete(self) -> None:
+        if self.part != "body":
+            return  # `_ignore_upgrade` is about to parse this head again
+        self.part, self.has_moved = None, True
+        self._bytes_read = 0
+        self._connection.on_complete()
+
+    def _stop(self, error: Problem) -> NoReturn:
+        """Rejects the request from a callback.
+
+        httptools raises an error of its own, so the problem is kept in `_error`. It is not raised
+        itself, because its traceback would keep the received bytes until the connection is closed:
+        half a MiB for each of a hundred rejected uploads.
+        """
+        self._error = error
+        raise StopParsing
+
+    # Heads
+
+    def _check_head(self, version: str, headers: Mapping[bytes, bytes]) -> None:
+        """Makes the checks that httptools does not make.
+
+        CONNECT is rejected here, because httptools treats it as an upgrade with any target and any
+        headers: parsing the head again without its Upgrade header would not help.
+        """
+        url_bytes = len(self._url)
+        if url_bytes > self._limits.max_url_bytes or url_bytes + self._header_bytes > self._limits.max_header_bytes:
+            self._stop(self._too_large())
+        if version != "1.1" and version != "1.0":
+            self._stop(BadRequest(f"HTTP/{version} is not supported"))
+        if b"transfer-encoding" in headers:
+            self._check_coding(version)
+        if self._parser.get_method() == b"CONNECT":
+            self._stop(BadRequest("CONNECT is not supported: this server is not a proxy"))
+        self._check_host(version, headers)
+
+    def _check_coding(self, version: str) -> None:
+        if version == "1.0":
+            self._stop(BadRequest("Transfer-Encoding is not allowed in HTTP/1.0"))
+        if [value.lower() for name, value in self._headers if name == b"transfer-encoding"] != [b"chunked"]:
+            self._stop(BadRequest("the only supported Transfer-Encoding is chunked"))
+
+    def _check_host(self, version: str, headers: Mapping[bytes, bytes]) -> None:
+        """The target must be a path, or an absolute URL on the host of the Host header.
+
+        `GET http://host/path` is meant for proxies. For the same host it has the same meaning here.
+        HTTP/1.0 needs no Host header, because old health checks send none.
+        """
+        host = headers.get(b"host", b"")
+        has_one = b"host" in headers and len(headers) == len(self._headers)
+        count = 1 if has_one else sum(name == b"host" for name, _ in self._headers)
+        if count > 1 or (count == 0 and version == "1.1"):
+            self._stop(BadRequest(f"expected one Host header, got {count}"))
+        if not _INVALID_IN_HOST.isdisjoint(host):
+            self._stop(BadRequest("invalid Host header"))
+        if b"#" in self._url or not (self._url[:1] == b"/" or self._url.startswith(b"http://%b/" % host)):
+            self._stop(BadRequest("the request target must be a path"))
+
+    def _too_large(self) -> Problem:
+        """The error for a head that is too large: 414 if its URL alone is, otherwise 431."""
+        if len(self._url) > self._limits.max_url_bytes:
+            return UrlTooLong(f"the URL has more than {self._limits.max_url_bytes} bytes")
+        return HeadersTooLarge(f"the request line and headers have more than {self._limits.max_header_bytes} bytes")
+
+    def _scope(self, version: str) -> Scope:
+        """The ASGI scope of the request."""
+        target, query = self._url, b""
+        if target[:1] != b"/" or b"?" in target:
+            url = httptools.parse_url(target)
+            target, query = url.path, url.query or b""
+        path = target.decode("ascii")
+        return {
+            "method": self._parser.get_method().decode("ascii"),
+            "http_version": version,
+            "path": _decode(path) if "%" in path else path,
+            "raw_path": target,
+            "query_string": query,
+            "headers": self._headers,
+            "type": "http",
+            "asgi": _ASGI,
+        }
+
+
+def _decode(path: str) -> str:
+    """Percent-decodes the path, except slashes.
+
+    An encoded slash stays encoded, because it is part of a name and must not lead to another route.
+    """
+    return unquote(_ENCODED_SLASH.sub("%252F", path))
