@@ -54,7 +54,11 @@ _FILLED = re.compile(
 )
 _STAR = re.compile(r"(?<![(\'])(?:(\w+)\.)?\*(?!\')")
 _PARAMETERS_ONLY = r"make_interval\(\w+ => (?:\$\d+|:\w+)\)"
-IN_LANE = r"\blane = (?:\$1(?!\d)|:lane\b)"
+_IN_LANE = r"\blane = (?:\$1(?!\d)|:lane\b)"
+
+
+def names_its_lane(statement: Statement) -> bool:
+    return re.search(_IN_LANE, statement.code) is not None
 
 
 def names_its_transition(statement: Statement) -> str | None:
@@ -105,7 +109,7 @@ def uses_no_notify_and_no_session_lock(statement: Statement) -> str | None:
 def stays_in_its_lane(statement: Statement) -> str | None:
     if str(statement) in ACROSS_LANES:
         return None
-    reads, bounds = len(_READS.findall(statement.code)), len(re.findall(IN_LANE, statement.code))
+    reads, bounds = len(_READS.findall(statement.code)), len(re.findall(_IN_LANE, statement.code))
     if reads > bounds:
         return f"reads tables with lanes {reads} times, but has `lane = $1` {bounds} times"
     filled = _FILLED.findall(statement.code)
@@ -118,7 +122,7 @@ def stays_in_its_lane(statement: Statement) -> str | None:
 
 def locks_one_lane_in_id_order(statement: Statement) -> str | None:
     for locking in re.finditer(r"SELECT\b(?:(?!SELECT).)*?FOR UPDATE", statement.code, re.DOTALL):
-        if _READS.search(locking[0]) and not re.search(IN_LANE, locking[0]):
+        if _READS.search(locking[0]) and not re.search(_IN_LANE, locking[0]):
             return "FOR UPDATE without `lane = $1`"
         many = re.search(r"\bid = ANY\(|\bunnest\(", locking[0])
         if many and not re.search(r"ORDER BY (?:\w+\.)?id\s+FOR UPDATE", locking[0]):

@@ -1,7 +1,6 @@
 """Lanes as partitions: the broker behaves the same, and a statement of one lane uses one
 partition of each table, as it would use one shard of a cluster."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,14 +14,12 @@ from tests.conftest import TEST_SETTINGS, wait_until
 from tests.database import Loop, TestDatabase, create_database
 from tests.sql.lifecycles import run_all_lifecycles
 from tests.sql.recording_database import RECORDED, PartitionsByTable, RecordingDatabase
-from tests.sql.rules import ACROSS_LANES, IN_LANE
+from tests.sql.rules import ACROSS_LANES, names_its_lane
 from tests.sql.statements import ALL_STATEMENTS, TABLES_WITH_LANES
 
 BEHAVIOUR = ("tests/api/jobs", "tests/api/leases")
 ONE_LANE = {
-    statement.name
-    for statement in ALL_STATEMENTS
-    if str(statement) not in ACROSS_LANES and re.search(IN_LANE, statement.code)
+    statement.name for statement in ALL_STATEMENTS if str(statement) not in ACROSS_LANES and names_its_lane(statement)
 }
 
 

@@ -15,7 +15,7 @@ from app.metrics import Metrics
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, create_database
 from tests.sql.explain import Scan, explain
-from tests.sql.rules import IN_LANE
+from tests.sql.rules import names_its_lane
 from tests.sql.statements import ALL_STATEMENTS, TABLES_WITH_LANES, Statement, statement_named
 
 PARAMS = ClaimParams(
@@ -236,5 +236,5 @@ def test_every_statement_with_a_lane_is_listed_with_its_index() -> None:
     # An upsert finds its row by the conflict target.
     written_only = {"acquire_idempotency_key", "lock_claim_key", "lock_unique_keys"}
     assert {
-        statement.name for statement in ALL_STATEMENTS if re.search(IN_LANE, statement.code)
+        statement.name for statement in ALL_STATEMENTS if names_its_lane(statement)
     } <= INDEXES.keys() | written_only
