@@ -4,7 +4,7 @@ Any content type is accepted.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -74,13 +74,13 @@ def _body(
         strict_json.check(strict_json.decode_utf8(data), max_values=max_values(settings), allow_nul=allow_nul)
         return decode(data)
 
-    async def decode_large(data: bytearray, settings: Settings) -> T:
-        if split_decoder is not None and len(data) < max_values(settings):
-            check = partial(strict_json.check, max_values=len(data), allow_nul=allow_nul)
-            split_body = await split_decoder.decode(data, check)
+    async def decode_large(pieces: Sequence[bytes], size: int, settings: Settings) -> T:
+        if split_decoder is not None and size < max_values(settings):
+            check = partial(strict_json.check, max_values=size, allow_nul=allow_nul)
+            split_body = await split_decoder.decode(pieces, check)
             if split_body is not None:
                 return split_body
-        return await asyncio.to_thread(decode_checked, bytes(data), settings)
+        return await asyncio.to_thread(lambda: decode_checked(b"".join(pieces), settings))
 
     def default() -> T:
         if empty is None:
@@ -97,10 +97,11 @@ def _body(
     async def read(request: Request) -> T:
         settings: Settings = request.app.state.settings
         _reject_content_encoding(request.scope)
-        data = await _read_limited(request, limit, settings)
-        if len(data) > LARGE_BODY_BYTES:
-            return await decode_large(data, settings)
-        return decode_checked(bytes(data), settings) if data else default()
+        pieces = await _read_limited(request, limit, settings)
+        size = sum(map(len, pieces))
+        if size > LARGE_BODY_BYTES:
+            return await decode_large(pieces, size, settings)
+        return decode_checked(b"".join(pieces), settings) if size else default()
 
     return resolver(resolve, read)
 
@@ -118,27 +119,28 @@ def _reject_content_encoding(scope: Scope) -> None:
         raise UnsupportedMediaType("Content-Encoding is not supported: send the body as plain JSON")
 
 
-async def _read_limited(request: Request, name: Limit, settings: Settings) -> bytearray:
-    """Reads the body up to the limit.
+async def _read_limited(request: Request, name: Limit, settings: Settings) -> list[bytes]:
+    """Reads the body, in pieces, up to the limit.
 
-    An endless body then costs no more memory than the largest allowed one. To join the pieces of
-    8 MB in the end would take 4 ms, during which no other request is served.
+    An endless body then costs no more memory than the largest allowed one.
     """
     limit: int = getattr(settings, name)
     declared = get_header(request.scope, b"content-length") or ""
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(name, settings)
-    data = bytearray()
+    pieces: list[bytes] = []
+    size = 0
     has_more = True
     while has_more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise MalformedJson("the client disconnected before the body was complete")
-        data += message["body"]
-        if len(data) > limit:
+        pieces.append(message["body"])
+        size += len(message["body"])
+        if size > limit:
             raise _too_large(name, settings)
         has_more = message["more_body"]
-    return data
+    return pieces
 
 
 def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLarge:
@@ -153,13 +155,13 @@ class JsonResponse(Response):
     Its headers are known in advance, so they are built faster than by Starlette.
     """
 
-    def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]], length: int | None = None) -> None:
         self.status_code = status
         self.body = body
         self.background = None
         self.raw_headers = [
             (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
+            (b"content-length", b"%d" % (len(body) if length is None else length)),
             *((name.lower().encode(), value.encode()) for name, value in headers),
         ]
 

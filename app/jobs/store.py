@@ -62,9 +62,9 @@ class NewJob(NamedTuple):
     deadline_at: datetime | None = None
 
 
-# The driver encodes a statement in one go: 2 ms for each megabyte, during which no other request is
-# served.
-MAX_STATEMENT_BYTES = 512 * 1024
+# The driver encodes a statement in one go: 2 to 4 ms for each megabyte, during which no other
+# request is served.
+MAX_STATEMENT_BYTES = 256 * 1024
 _payload_of, _metadata_of = attrgetter("payload"), attrgetter("metadata")
 _COLLAPSIBLE_COLUMNS = [
     NewJob._fields.index(name) for name in ("state", "run_at", "priority", "max_attempts", "job_type")
