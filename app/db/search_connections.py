@@ -26,11 +26,16 @@ class SearchConnections:
         self._wait_seconds = settings.acquire_timeout_seconds
         self._timeout_seconds = settings.read_timeout_seconds
         self._begin = f"BEGIN READ ONLY; SET LOCAL statement_timeout = {max(1, round(self._timeout_seconds * 1000))}"
+        self._has_pooler = not settings.statement_cache
         self._slots = asyncio.Semaphore(settings.connections_for_reads)
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
+        """Reads many rows in parts, because the driver decodes a part in one go.
+
+        Not through a pooler: another client of it may use the name of the cursor's statement.
+        """
         async with self._transaction() as transaction:
-            return await transaction.rows(sql, *args)
+            return await (transaction.rows if self._has_pooler else transaction.rows_in_parts)(sql, *args)
 
     async def row(self, sql: str, *args: object) -> Record | None:
         async with self._transaction() as transaction:

@@ -1,8 +1,8 @@
 """Lists, counts and groups of dead letters: queries that are assembled from the filters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -10,14 +10,16 @@ from asyncpg import Record
 
 from app.db.lanes import LANES_PER_QUEUE
 from app.db.pool import Executor
-from app.db.sqlalchemy_queries import compile_query
+from app.db.sqlalchemy_queries import compiled_once, parameter
 from app.db.tables import dead_letters as letters
 from app.dead_letters.schemas import DeadLetterFilter, GroupField
 from app.http.schema_types import UNSET
-from app.jobs.listing import job_columns, within_bytes
+from app.jobs.listing import Query, ids_of, job_columns, within_bytes
 from app.jobs.rows import JobRow
 
+QueueFilter: TypeAlias = Literal["all", "one", "several"]
 MAX_GROUPS = 1000
+_LIMIT = parameter("limit", sa.Integer)
 _QUEUE_ID = letters.c.lane // LANES_PER_QUEUE
 _GROUPED_BY = {
     GroupField.QUEUE: _QUEUE_ID,
@@ -51,41 +53,29 @@ async def list_dead_letters(
     max_bytes: int,
     payload: bool,
 ) -> DeadLetterPage:
-    columns = job_columns(letters, payload=payload)
-    query = sa.select(*columns, letters.c.dead_at, letters.c.fingerprint).where(*_conditions(filters, queues))
+    query = await _page_query(*_shape(filters, queues), after is not None, payload)
+    values = {**_values(filters, queues), "limit": limit, "max_bytes": max_bytes}
     if after is not None:
-        query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < sa.tuple_(after[0], after[1]))
-    page = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(limit)
-    rows = await db.rows(
-        *compile_query(within_bytes(page, max_bytes, lambda rows: [rows.c.dead_at.desc(), rows.c.id.desc()]))
-    )
+        values["after_at"], values["after_id"] = after
+    rows = await db.rows(*query.with_values(values))
     return DeadLetterPage([_letter(row[:-1]) for row in rows], rows[0]["total"] if rows else 0)
 
 
 async def get_dead_letter(db: Executor, lane: int, job_id: UUID) -> list[DeadLetterRow]:
-    query = sa.select(*job_columns(letters), letters.c.dead_at, letters.c.fingerprint).where(
-        letters.c.lane == lane, letters.c.id == job_id
-    )
-    return [_letter(tuple(row)) for row in await db.rows(*compile_query(query))]
+    query = await _letter_query()
+    return [_letter(tuple(row)) for row in await db.rows(*query.with_values({"lane": lane, "id": job_id}))]
 
 
 async def matching_ids(db: Executor, filters: DeadLetterFilter, queues: Sequence[int] | None, limit: int) -> list[UUID]:
     """The ids of matching dead letters, oldest first: the job that has waited longest is replayed
     first.
     """
-    query = (
-        sa.select(letters.c.id)
-        .where(*_conditions(filters, queues))
-        .order_by(letters.c.dead_at, letters.c.id)
-        .limit(limit)
-    )
-    return [row["id"] for row in await db.rows(*compile_query(query))]
+    return await ids_of(db, await _ids_query(*_shape(filters, queues)), {**_values(filters, queues), "limit": limit})
 
 
 async def count(db: Executor, filters: DeadLetterFilter, queues: Sequence[int] | None) -> int:
-    matched: int = await db.value(
-        *compile_query(sa.select(sa.func.count()).select_from(letters).where(*_conditions(filters, queues)))
-    )
+    query = await _count_query(*_shape(filters, queues))
+    matched: int = await db.value(*query.with_values(_values(filters, queues)))
     return matched
 
 
@@ -95,21 +85,61 @@ async def group(
     """One row per group: the fields grouped by, then count, first_at, last_at and the id of a
     sample.
     """
-    keys = [_GROUPED_BY[field].label(field.value) for field in by]
-    query = (
+    query = await _groups_query(*_shape(filters, queues), tuple(by))
+    return await db.rows(*query.with_values(_values(filters, queues)))
+
+
+@compiled_once
+def _page_query(filtered_by: Sequence[str], queue_filter: QueueFilter, has_after: bool, payload: bool) -> Query:
+    query = _letters_query(payload=payload).where(*_conditions(filtered_by, queue_filter))
+    if has_after:
+        after = sa.tuple_(parameter("after_at", letters.c.dead_at.type), parameter("after_id", letters.c.id.type))
+        query = query.where(sa.tuple_(letters.c.dead_at, letters.c.id) < after)
+    page = query.order_by(letters.c.dead_at.desc(), letters.c.id.desc()).limit(_LIMIT)
+    return within_bytes(page, lambda rows: [rows.c.dead_at.desc(), rows.c.id.desc()])
+
+
+@compiled_once
+def _letter_query() -> Query:
+    return _letters_query(payload=True).where(
+        letters.c.lane == parameter("lane", letters.c.lane.type), letters.c.id == parameter("id", letters.c.id.type)
+    )
+
+
+def _letters_query(*, payload: bool) -> Query:
+    return sa.select(*job_columns(letters, payload=payload), letters.c.dead_at, letters.c.fingerprint)
+
+
+@compiled_once
+def _ids_query(filtered_by: Sequence[str], queue_filter: QueueFilter) -> Query:
+    return (
+        sa.select(letters.c.id)
+        .where(*_conditions(filtered_by, queue_filter))
+        .order_by(letters.c.dead_at, letters.c.id)
+        .limit(_LIMIT)
+    )
+
+
+@compiled_once
+def _count_query(filtered_by: Sequence[str], queue_filter: QueueFilter) -> Query:
+    return sa.select(sa.func.count()).select_from(letters).where(*_conditions(filtered_by, queue_filter))
+
+
+@compiled_once
+def _groups_query(filtered_by: Sequence[str], queue_filter: QueueFilter, by: Sequence[GroupField]) -> Query:
+    return (
         sa.select(
-            *keys,
+            *[_GROUPED_BY[field].label(field.value) for field in by],
             sa.func.count().label("count"),
             sa.func.min(letters.c.dead_at).label("first_at"),
             sa.func.max(letters.c.dead_at).label("last_at"),
             sa.func.max(sa.cast(letters.c.id, sa.Text)).label("sample"),
         )
-        .where(*_conditions(filters, queues))
+        .where(*_conditions(filtered_by, queue_filter))
         .group_by(*[_GROUPED_BY[field] for field in by])
         .order_by(sa.desc("count"))
         .limit(MAX_GROUPS)
     )
-    return await db.rows(*compile_query(query))
 
 
 def _letter(row: Sequence[Any]) -> DeadLetterRow:
@@ -117,18 +147,38 @@ def _letter(row: Sequence[Any]) -> DeadLetterRow:
     return DeadLetterRow(JobRow(*job), dead_at, fingerprint)
 
 
-def _conditions(filters: DeadLetterFilter, queues: Sequence[int] | None) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
-    if queues is not None and len(queues) == 1:
-        conditions.append(letters.c.lane.between(queues[0] * LANES_PER_QUEUE, (queues[0] + 1) * LANES_PER_QUEUE - 1))
-    elif queues is not None:
-        conditions.append(sa.any_(sa.bindparam("queues", list(queues), sa.ARRAY(sa.Integer))) == _QUEUE_ID)
-    for name in ("job_type", "reason", "error_type", "fingerprint"):
-        value = getattr(filters, name)
-        if value is not UNSET:
-            conditions.append(letters.c[name] == value)
-    if filters.dead_after is not UNSET:
-        conditions.append(letters.c.dead_at >= filters.dead_after)
-    if filters.dead_before is not UNSET:
-        conditions.append(letters.c.dead_at < filters.dead_before)
+def _shape(filters: DeadLetterFilter, queues: Sequence[int] | None) -> tuple[tuple[str, ...], QueueFilter]:
+    """The members that the request filters by, and whether it filters by one queue or several."""
+    queue_filter: QueueFilter = "all" if queues is None else "one" if len(queues) == 1 else "several"
+    return tuple(name for name in _FILTERS if getattr(filters, name) is not UNSET), queue_filter
+
+
+def _values(filters: DeadLetterFilter, queues: Sequence[int] | None) -> dict[str, object]:
+    values: dict[str, object] = {name: getattr(filters, name) for name in _FILTERS}
+    if queues:
+        values["first_lane"], values["last_lane"] = queues[0] * LANES_PER_QUEUE, (queues[0] + 1) * LANES_PER_QUEUE - 1
+    return {**values, "queues": list(queues or ())}
+
+
+def _conditions(filtered_by: Sequence[str], queue_filter: QueueFilter) -> list[sa.ColumnElement[bool]]:
+    conditions = [_FILTERS[name](name) for name in filtered_by]
+    if queue_filter == "one":
+        first, last = (parameter(name, letters.c.lane.type) for name in ("first_lane", "last_lane"))
+        conditions.append(letters.c.lane.between(first, last))
+    elif queue_filter == "several":
+        conditions.append(sa.any_(parameter("queues", sa.ARRAY(sa.Integer))) == _QUEUE_ID)
     return conditions
+
+
+def _equals(name: str) -> sa.ColumnElement[bool]:
+    return letters.c[name] == parameter(name, sa.Text)
+
+
+_FILTERS: dict[str, Callable[[str], sa.ColumnElement[bool]]] = {
+    "job_type": _equals,
+    "reason": _equals,
+    "error_type": _equals,
+    "fingerprint": _equals,
+    "dead_after": lambda name: letters.c.dead_at >= parameter(name, letters.c.dead_at.type),
+    "dead_before": lambda name: letters.c.dead_at < parameter(name, letters.c.dead_at.type),
+}

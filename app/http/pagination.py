@@ -9,7 +9,8 @@ from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.errors import ValidationFailed
-from app.http.request_body import JsonResponse, encode
+from app.http.large_response import JsonList, list_response
+from app.http.request_body import encode
 from app.http.schema_types import UNSET, UnsetType
 from app.slices import in_slices
 
@@ -57,7 +58,7 @@ class EncodedPage(NamedTuple, Generic[T]):
 
     def response(self) -> Response:
         tail = b"" if self.next_cursor is UNSET else b',"next_cursor":' + msgspec.json.encode(self.next_cursor)
-        return JsonResponse(b'{"items":[%b]%b}\n' % (b",".join(self.encoded), tail), 200, ())
+        return list_response(JsonList(b'{"items":[', self.encoded, b"]%b}\n" % tail))
 
 
 async def encode_page(

@@ -4,7 +4,7 @@ Any content type is accepted.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -79,13 +79,13 @@ def _body(
         strict_json.check(strict_json.decode_utf8(data), max_values=max_values(settings), allow_nul=allow_nul)
         return decode(data)
 
-    async def decode_large(data: bytearray, settings: Settings) -> T:
-        if split_decoder is not None and len(data) < max_values(settings):
-            check = partial(strict_json.check, max_values=len(data), allow_nul=allow_nul)
-            split_body = await split_decoder.decode(data, check)
+    async def decode_large(pieces: Sequence[bytes], size: int, settings: Settings) -> T:
+        if split_decoder is not None and size < max_values(settings):
+            check = partial(strict_json.check, max_values=size, allow_nul=allow_nul)
+            split_body = await split_decoder.decode(pieces, check)
             if split_body is not None:
                 return split_body
-        return await asyncio.to_thread(decode_checked, bytes(data), settings)
+        return await asyncio.to_thread(lambda: decode_checked(b"".join(pieces), settings))
 
     async def read(request: Request) -> T:
         settings: Settings = request.app.state.settings
@@ -93,11 +93,11 @@ def _body(
         exchange = get_exchange(request)
         if not await exchange.receive(getattr(settings, limit)):
             raise _too_large(limit, settings)
-        data = exchange.take_body()
-        if len(data) > LARGE_BODY_BYTES:
-            return await decode_large(data, settings)
-        if data:
-            return decode_checked(bytes(data), settings)
+        pieces, size = exchange.take_body(), exchange.received_bytes
+        if size > LARGE_BODY_BYTES:
+            return await decode_large(pieces, size, settings)
+        if size:
+            return decode_checked(b"".join(pieces), settings)
         if empty is None:
             raise MalformedJson("the body is empty: this call needs a JSON object")
         return empty
@@ -130,13 +130,13 @@ class JsonResponse(Response):
     Its headers are known in advance, so they are built faster than by Starlette.
     """
 
-    def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]], length: int | None = None) -> None:
         self.status_code = status
         self.body = body
         self.background = None
         self.raw_headers = [
             (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
+            (b"content-length", b"%d" % (len(body) if length is None else length)),
             *((name.lower().encode(), value.encode()) for name, value in headers),
         ]
 

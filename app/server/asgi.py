@@ -8,7 +8,7 @@ from app.server.limits import SMALL_BODY
 
 
 def asgi_handler(app: ASGIApp) -> Handler:
-    """All pieces of a response are sent in one write: no route streams its response."""
+    """A response is sent in one write, unless its head has the length and its body comes in pieces."""
 
     async def handle(scope: Scope, exchange: Exchange) -> None:
         start: Message = {}
@@ -24,19 +24,25 @@ def asgi_handler(app: ASGIApp) -> Handler:
             is_received = True
             if not await exchange.receive(SMALL_BODY):
                 raise PayloadTooLarge(f"the body has more than {SMALL_BODY} bytes", SMALL_BODY)
-            return {"type": "http.request", "body": bytes(exchange.take_body())}
+            return {"type": "http.request", "body": b"".join(exchange.take_body())}
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 start.update(message)
                 return
-            pieces.append(message.get("body", b""))
-            if message.get("more_body"):
+            piece, headers = message.get("body", b""), start["headers"]
+            has_length = any(name == b"content-length" for name, _ in headers)
+            is_head = scope["method"] == "HEAD"
+            if exchange.is_answered:
+                await exchange.send_more(b"" if is_head else piece)
                 return
-            body, headers = b"".join(pieces), start["headers"]
-            if start["status"] not in (204, 304) and not any(name == b"content-length" for name, _ in headers):
+            pieces.append(piece)
+            if message.get("more_body") and not has_length:
+                return
+            body = b"".join(pieces)
+            if start["status"] not in (204, 304) and not has_length:
                 headers = [*headers, (b"content-length", b"%d" % len(body))]
-            await exchange.respond(start["status"], headers, b"" if scope["method"] == "HEAD" else body)
+            await exchange.respond(start["status"], headers, b"" if is_head else body)
 
         await app(scope, receive, send)
 

@@ -158,7 +158,7 @@ class HardenedConnection(asyncio.Protocol):
             self._start(exchange)
             return
         self._pipeline.append(exchange)
-        if sum(queued.buffered_bytes for queued in self._pipeline) > SMALL_BODY:
+        if sum(queued.received_bytes for queued in self._pipeline) > SMALL_BODY:
             self.pause_reading()
 
     # Responses

@@ -52,14 +52,11 @@ class Exchange:
         self._declared_bytes = body_bytes or 0
         self._max_bytes = SMALL_BODY
         self._counted_bytes = self._seen_bytes = 0
-        self._body = bytearray()
+        self._body: list[bytes] = []
+        self.received_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
 
     # For the handler
-
-    @property
-    def buffered_bytes(self) -> int:
-        return len(self._body)
 
     async def receive(self, max_bytes: int) -> bool:
         """Waits until the body is complete. Returns False as soon as it has more than `max_bytes`.
@@ -69,11 +66,11 @@ class Exchange:
         self._max_bytes = max_bytes
         if self._declared_bytes > max_bytes:
             return False
-        if not self.is_complete and not self.is_disconnected and len(self._body) <= max_bytes:
+        if not self.is_complete and not self.is_disconnected and self.received_bytes <= max_bytes:
             await self._wait()
         if self.is_disconnected and not self.is_complete:
             raise BadRequest("the client disconnected before the body was complete")
-        return len(self._body) <= max_bytes
+        return self.received_bytes <= max_bytes
 
     async def wait_for_disconnect(self) -> None:
         if not self.is_disconnected:
@@ -87,12 +84,12 @@ class Exchange:
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    def take_body(self) -> bytearray:
+    def take_body(self) -> list[bytes]:
         """Returns the body and drops it here, so that it is in memory only once.
 
-        Not as bytes: to copy 8 MB takes 4 ms, during which no other request is served.
+        In pieces: to join 8 MB takes 4 ms, during which no other request is served.
         """
-        body, self._body = self._body, bytearray()
+        body, self._body = self._body, []
         return body
 
     async def respond(self, status: int, headers: Iterable[Header], body: bytes) -> None:
@@ -108,6 +105,11 @@ class Exchange:
         self._connection.send(status, (*headers, *close), body)
         self.is_answered = True
 
+    async def send_more(self, body: bytes) -> None:
+        """Sends another piece of a response whose head has the length of all pieces."""
+        await self._connection.drain()
+        self._connection.write(body)
+
     # For the connection
 
     def handle(self) -> Coroutine[Any, Any, None]:
@@ -118,8 +120,9 @@ class Exchange:
 
     def add(self, data: bytes) -> Problem | None:
         """Adds to the body. Returns an error if too many bytes are buffered in this process."""
-        self._body += data
-        size = len(self._body)
+        self._body.append(data)
+        self.received_bytes += len(data)
+        size = self.received_bytes
         if size > self._max_bytes:
             self._connection.pause_reading()
             self._wake()
@@ -136,7 +139,7 @@ class Exchange:
 
     def has_progressed(self, min_bytes: float) -> bool:
         """Whether so many bytes were added since the last call, or the client awaits `100 Continue`."""
-        added, self._seen_bytes = len(self._body) - self._seen_bytes, len(self._body)
+        added, self._seen_bytes = self.received_bytes - self._seen_bytes, self.received_bytes
         return added >= min_bytes or self._expect
 
     def close_after_response(self) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 from pydantic import ValidationError
+from starlette.types import Message
 
 from app.errors import ValidationFailed
 from app.http.pagination import EncodedPage, PageParams, encode_page
@@ -76,3 +77,17 @@ def test_forged_cursor_is_rejected(forged: str) -> None:
 def test_limit_out_of_bounds_is_rejected(limit: int) -> None:
     with pytest.raises(ValidationError):
         PageParams(limit=limit, cursor=None)
+
+
+@pytest.mark.parametrize("size", [10, 100, 50_000, 300_000])
+def test_large_response_is_sent_in_pieces_and_has_its_length(size: int) -> None:
+    response, sent = page(["x" * size] * 9 + ["more"], limit=9, max_bytes=10**8).response(), []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(response({"type": "http"}, pytest.fail, send))
+    body = b"".join(message["body"] for message in sent[1:])
+    assert json.loads(body)["items"] == ["x" * size] * 9
+    assert (b"content-length", b"%d" % len(body)) in response.raw_headers
+    assert max(len(message["body"]) for message in sent[1:]) < 2 * size + 64 * 1024

@@ -21,10 +21,15 @@ decoder = SplitBodyDecoder(UnreadBatch)
 
 
 def decode(text: str, chunk_bytes: int) -> list[object] | None:
-    """The decoded jobs, with chunks of this size; None if the body is not decoded in chunks."""
+    """The decoded jobs, with chunks of this size; None if the body is not decoded in chunks.
+
+    The body arrives in pieces of another size.
+    """
+    data = text.encode()
+    pieces = [data[start : start + 13] for start in range(0, len(data), 13)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split_body, "CHUNK_BYTES", chunk_bytes)
-        batch = asyncio.run(decoder.decode(text.encode(), check))
+        batch = asyncio.run(decoder.decode(pieces, check))
     return None if batch is None else [json.loads(bytes(job)) for job in batch.jobs]
 
 
@@ -71,14 +76,19 @@ def test_nesting_is_limited_as_in_the_whole_body(depth: int) -> None:
 def test_no_chunk_is_much_larger_than_the_limit() -> None:
     """Payloads that contain lists of objects, as the jobs themselves are."""
     jobs = [{"job_type": "test", "payload": [{"n": n}, {"n": n}] * 20, "tags": []} for n in range(2000)]
-    split = asyncio.run(split_body.split_list(json.dumps({"jobs": jobs}).encode(), decoder._head))
-    assert split is not None
-    assert max(map(len, split.chunks)) < 2 * split_body.CHUNK_BYTES
+    splitter = split_body.Splitter([json.dumps({"jobs": jobs}).encode()], decoder._head)
+    assert max(map(len, splitter.chunks())) < 2 * split_body.CHUNK_BYTES
+    assert splitter.outside == b'{"jobs": []}'
+
+
+def test_item_may_be_larger_than_a_chunk() -> None:
+    jobs = ["x", "y" * 20 * split_body.CHUNK_BYTES, [{}] * split_body.CHUNK_BYTES, "z"]
+    assert decode(json.dumps({"jobs": jobs}), split_body.CHUNK_BYTES) == jobs
 
 
 def test_members_before_the_list_may_be_lists() -> None:
     data = json.dumps({"queues": ["a", "settle"], "settle": [], "max_jobs": 3}).replace("[]", "[ ]").encode()
-    assert asyncio.run(SplitBodyDecoder(ClaimJobs).decode(data, check)) == msgspec.json.decode(data, type=ClaimJobs)
+    assert asyncio.run(SplitBodyDecoder(ClaimJobs).decode([data], check)) == msgspec.json.decode(data, type=ClaimJobs)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(SettleJobs, "items"), (ClaimJobs, "settle"), (Heartbeat, "leases")])
@@ -87,4 +97,4 @@ def test_items_of_each_batch_are_decoded(kind: type, name: str) -> None:
     item |= {} if kind is Heartbeat else {"outcome": "complete", "result": [{"a": 1}, {"b": 2}]}
     others = {} if kind is SettleJobs else {"worker_id": "w"}
     data = json.dumps({**others, name: [item] * 500}).encode()
-    assert asyncio.run(SplitBodyDecoder(kind).decode(data, check)) == msgspec.json.decode(data, type=kind)
+    assert asyncio.run(SplitBodyDecoder(kind).decode([data], check)) == msgspec.json.decode(data, type=kind)

@@ -1,0 +1,54 @@
+"""JSON responses of several megabytes, sent piece by piece.
+
+To copy 8 MB takes 4 ms, during which no other request is served. To join the items of a page, to
+add the brackets around them and to put the head before them would be three copies.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from app.http.request_body import JsonResponse
+from app.slices import by_size, in_slices
+
+PIECE_BYTES = 64 * 1024
+
+
+class JsonList(NamedTuple):
+    """A JSON text with a list: the text before its items, the encoded items, and the text after."""
+
+    before: bytes
+    items: Sequence[bytes]
+    after: bytes
+
+    def size(self) -> int:
+        commas = max(0, len(self.items) - 1)
+        return len(self.before) + sum(map(len, self.items)) + commas + len(self.after)
+
+    def pieces(self) -> Iterator[bytes]:
+        separator = self.before
+        for items in by_size(self.items, len, PIECE_BYTES):
+            yield separator + b",".join(items)
+            separator = b","
+        yield self.after if self.items else self.before + self.after
+
+
+def list_response(text: JsonList, headers: Iterable[tuple[str, str]] = ()) -> JsonResponse:
+    if text.size() <= PIECE_BYTES:
+        return JsonResponse(b"".join(text.pieces()), 200, headers)
+    return LargeJsonResponse(text, headers)
+
+
+class LargeJsonResponse(JsonResponse):
+    """Sends its pieces one by one. The server waits while the client reads slower than it writes."""
+
+    def __init__(self, text: JsonList, headers: Iterable[tuple[str, str]]) -> None:
+        super().__init__(b"", 200, headers, length=text.size())
+        self._text = text
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for piece in in_slices(self._text.pieces()):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
