@@ -42,9 +42,11 @@ def services(database_without_broker: TestDatabase, loop: Loop) -> Iterator[Brok
     loop.run(broker_services.infra.db.close())
 
 
-def add(broker_services: Broker, db: TestDatabase, lane: int, count: int, *, awaited: bool | None = None) -> list[str]:
+def add(
+    broker_services: Broker, db: TestDatabase, lane: int, count: int, *, has_dependents: bool | None = None
+) -> list[str]:
     ids = [str(broker_services.infra.job_ids(lane)) for _ in range(count)]
-    db.execute(JOBS, lane, ids, awaited)
+    db.execute(JOBS, lane, ids, has_dependents)
     return ids
 
 
@@ -78,12 +80,14 @@ def test_purged_job_with_dependents_is_recorded_as_finished_parent(
 ) -> None:
     for lane in LANES:
         add(services, database_without_broker, lane, 3)
-    awaited = [job_id for lane in LANES for job_id in add(services, database_without_broker, lane, 2, awaited=True)]
+    parents = [
+        job_id for lane in LANES for job_id in add(services, database_without_broker, lane, 2, has_dependents=True)
+    ]
     answer, _ = purge(services, loop)
     assert answer.purged == 10
-    endings = database_without_broker.rows("SELECT lane, id, state FROM endings ORDER BY lane, id")
-    assert [(row["lane"], str(row["id"]), row["state"]) for row in endings] == [
-        (lane_of(UUID(id_)), id_, "purged") for id_ in awaited
+    finished_parents = database_without_broker.rows("SELECT lane, id, state FROM endings ORDER BY lane, id")
+    assert [(row["lane"], str(row["id"]), row["state"]) for row in finished_parents] == [
+        (lane_of(UUID(id_)), id_, "purged") for id_ in parents
     ]
 
 
@@ -91,7 +95,7 @@ def test_purge_keeps_an_earlier_record_of_a_finished_parent(
     services: Broker, database_without_broker: TestDatabase, loop: Loop
 ) -> None:
     """A job that died and was replayed may be purged before its children are resolved."""
-    (job_id,) = add(services, database_without_broker, LANES[0], 1, awaited=True)
+    (job_id,) = add(services, database_without_broker, LANES[0], 1, has_dependents=True)
     database_without_broker.execute("INSERT INTO endings (lane, id, state) VALUES ($1, $2, 'dead')", LANES[0], job_id)
     assert purge(services, loop)[0].purged == 1
     assert [row["state"] for row in database_without_broker.rows("SELECT state FROM endings")] == ["dead"]
