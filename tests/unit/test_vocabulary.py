@@ -24,6 +24,8 @@ OLD_WORDS = frozenset(_OLD_WORDS.split())
 SHORTHAND = frozenset({"few", "most", "own", "some", "whole"})
 # These are no names on their own.
 PRONOUNS = frozenset({"one", "ones", "thing", "things", "those", "what", "who"})
+# The name of a test begins with its subject, and these are none.
+NO_SUBJECTS = PRONOUNS | {"both", "everything", "it", "nobody", "nothing", "something", "that", "they", "this"}
 # Python may use them: polls are parked (a public word), and a fair queue makes passes.
 OLD_SQL_WORDS = OLD_WORDS | SHORTHAND | {"parked", "parks", "passes"}
 
@@ -115,6 +117,16 @@ def test_every_exception_of_the_vocabulary_is_needed() -> None:
         if not any(fnmatch(file, files) and word == allowed for file, word in found)
     ]
     assert unneeded == []
+
+
+def test_names_of_tests_begin_with_a_subject() -> None:
+    tests = [
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in names_in_python(path.read_text())
+        if name.startswith("test_")
+    ]
+    assert [name for name in tests if name.split("_")[1] in NO_SUBJECTS] == []
 
 
 def test_words_of_an_identifier_are_found_in_snake_and_camel_case() -> None:
