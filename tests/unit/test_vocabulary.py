@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 
 from tests.paths import ROOT
 
@@ -56,8 +57,13 @@ def split_words(identifier: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+", identifier)]
 
 
-def names_in_python(source: str) -> Iterator[str]:
+@cache
+def names_in_python(source: str) -> list[str]:
     """The names that the source defines: it is not to blame for the names of libraries."""
+    return list(_definitions(source))
+
+
+def _definitions(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -83,6 +89,7 @@ def old_words_in_sql(name: str) -> frozenset[str]:
     return OLD_SQL_WORDS.intersection(split_words(name)) | PRONOUNS.intersection({name})
 
 
+@cache
 def offenders() -> dict[tuple[str, str], set[str]]:
     """The identifiers with an old word, by file and word."""
     found = defaultdict(set)
