@@ -176,17 +176,17 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         group_scheduler=group_scheduler,
     )
     ready_poller = ReadyPoller(infra=infra, queues=queues, pollers=pollers, events=events)
-    sweep = settings.sweep_seconds
+    scan_seconds = settings.sweep_seconds
     clock = FunctionService(lambda: infra.clock.refresh(infra.db))
     background = (
         # In every broker. Those that the due check wakes also run at a long interval of their own.
         BackgroundService("clock", clock, 1.0),
         BackgroundService("server checks", infra.server_checks, server_checks.SECONDS),
         BackgroundService("config versions", infra.config_versions, config_versions.CHECK_SECONDS),
-        *(BackgroundService(name, service, sweep * SAFETY_RUN_EVERY) for name, service in due.services.items()),
-        BackgroundService("due check", due, sweep),
-        BackgroundService("rule changes", rule_changes, sweep),
-        BackgroundService("lease returner", lease_returner, sweep),
+        *(BackgroundService(name, service, scan_seconds * SAFETY_RUN_EVERY) for name, service in due.services.items()),
+        BackgroundService("due check", due, scan_seconds),
+        BackgroundService("rule changes", rule_changes, scan_seconds),
+        BackgroundService("lease returner", lease_returner, scan_seconds),
         BackgroundService("ready poller", ready_poller, settings.poll_seconds),
         BackgroundService("low-water marks", marks, low_water_marks.SCAN_SECONDS),
         BackgroundService("worker registry", FunctionService(workers.sync), 1.0),
@@ -198,7 +198,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         BackgroundService("statistics", FunctionService(stats.aggregate), 1.0, leader_only=True),
         BackgroundService("partitions", Partitions(infra=infra, queues=queues), 60.0, leader_only=True),
         BackgroundService("cleaner", Cleaner(infra=infra, dead_letters=dead_letters), 60.0, leader_only=True),
-        BackgroundService("used queues", FunctionService(queue_service.revive_used), 5.0, leader_only=True),
+        BackgroundService("used queues", FunctionService(queue_service.undelete_used), 5.0, leader_only=True),
     )
     return Broker(
         infra=infra,

@@ -98,9 +98,9 @@ def pattern_size(pattern: str) -> int:
     `(ab{3}){2}|c` has nine. Unbounded repetitions count once.
     """
     groups, last = [0], 0
-    for least, most, character in _TOKEN.findall(_CHARACTER.sub(_simplify, pattern)):
-        if least:
-            times = max(1, int(least), int(most or 0))
+    for minimum, maximum, character in _TOKEN.findall(_CHARACTER.sub(_simplify, pattern)):
+        if minimum:
+            times = max(1, int(minimum), int(maximum or 0))
             groups[-1] += last * (times - 1)
             last *= times
         elif character == "(":
@@ -225,7 +225,7 @@ def _work(schema: object, works: Mapping[str, Work]) -> Work:
     """Adds up a schema and the schemas that it applies; of those for a child only the largest."""
     if not isinstance(schema, dict):
         return Work(1, 1)
-    children, applied = [Work(0, 0)], [_own_work(schema)]
+    children, applied = [Work(0, 0)], [_keyword_work(schema)]
     for keyword, _, inner in _inner_schemas(schema):
         if keyword not in _NOT_APPLIED:
             (children if keyword in _CHILD else applied).append(_work(inner, works))
@@ -235,7 +235,7 @@ def _work(schema: object, works: Mapping[str, Work]) -> Work:
     return Work(*map(sum, zip(*applied, strict=True)))
 
 
-def _own_work(schema: Schema) -> Work:
+def _keyword_work(schema: Schema) -> Work:
     """The work of the keywords of a schema, without its subschemas.
 
     An error has a copy of the expected value, which counts as checks, too: a thousand errors of an

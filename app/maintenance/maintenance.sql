@@ -39,7 +39,7 @@ UNION ALL
 -- name: create_partition
 SELECT create_finished_partition(:day, :archive);
 
--- name: stray_days
+-- name: misplaced_days
 -- Days of misplaced jobs: they finished while their partition did not exist, under other settings
 -- or when none could be created. Mostly there are none.
 SELECT DISTINCT archive, (keep_until AT TIME ZONE 'UTC')::date AS day

@@ -43,7 +43,7 @@ class Partitions(PeriodicService):
             {(day + timedelta(days=ahead), archived) for day, archived in first_days for ahead in range(DAYS_AHEAD)}
         ):
             await store.create_partition(self._infra.db, day, archived=archived)
-        for archived, day in await store.stray_days(self._infra.db):
+        for archived, day in await store.misplaced_days(self._infra.db):
             await store.create_partition(self._infra.db, day, archived=archived)
 
     async def _retire(self, now: datetime) -> None:

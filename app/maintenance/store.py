@@ -27,9 +27,9 @@ async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:
     return created
 
 
-async def stray_days(db: Executor) -> list[tuple[bool, date]]:
+async def misplaced_days(db: Executor) -> list[tuple[bool, date]]:
     """Returns (archived, day on which the jobs may go) of misplaced finished jobs."""
-    return [(row["archive"], row["day"]) for row in await db.rows(*SQL.stray_days())]
+    return [(row["archive"], row["day"]) for row in await db.rows(*SQL.misplaced_days())]
 
 
 async def partitions(db: Executor) -> list[str]:

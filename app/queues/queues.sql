@@ -76,7 +76,7 @@ WHERE id = :id;
 SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8)
     OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8);
 
--- name: revive_used
+-- name: undelete_used
 -- Undeletes deleted queues that have jobs: a process with an outdated cache may have enqueued into
 -- one. One index probe per deleted queue, written as a scalar subquery: with old statistics, a
 -- semi-join would read all jobs.
@@ -93,7 +93,7 @@ RETURNING name;
 -- Reopens removed lanes that have jobs: a process with an outdated cache may have enqueued into
 -- one, and no claim would read that lane.
 UPDATE queues
-SET lanes = greatest(queues.lanes, stray.lane - (queues.id << 8) + 1)
+SET lanes = greatest(queues.lanes, highest.lane - (queues.id << 8) + 1)
 FROM (
     SELECT id, (
         SELECT max(jobs.lane)
@@ -102,8 +102,8 @@ FROM (
     ) AS lane
     FROM queues
     WHERE lanes < 256
-) AS stray
-WHERE queues.id = stray.id AND stray.lane IS NOT NULL
+) AS highest
+WHERE queues.id = highest.id AND highest.lane IS NOT NULL
 RETURNING queues.name;
 
 -- name: spread_groups

@@ -104,7 +104,7 @@ class QueueService:
         return before.to_response()
 
     @retry_after_deadlock
-    async def revive_used(self) -> None:
+    async def undelete_used(self) -> None:
         """Undeletes queues and reopens lanes that have jobs. A maintenance service calls it
         periodically.
 
@@ -112,13 +112,13 @@ class QueueService:
         this, no claim would find the job. Also spreads groups over lanes that were added for them.
         """
         async with self._infra.db.transaction() as transaction:
-            revived, reopened = await store.revive_used(transaction), await store.reopen_lanes(transaction)
+            undeleted, reopened = await store.undelete_used(transaction), await store.reopen_lanes(transaction)
             spread = await store.spread_groups(transaction)
-            if revived or reopened or spread:
+            if undeleted or reopened or spread:
                 await self._infra.config_versions.bump(transaction, "policies")
-        if revived or reopened or spread:
+        if undeleted or reopened or spread:
             await self._infra.config_versions.announce()
-            log.info("queues repaired", revived=revived, reopened=reopened, groups_spread=spread)
+            log.info("queues repaired", undeleted=undeleted, reopened=reopened, groups_spread=spread)
 
     @retry_after_deadlock
     async def _change(self, name: str, change: Change, find: Find) -> tuple[QueueRow, QueueRow]:

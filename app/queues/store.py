@@ -124,8 +124,8 @@ async def is_used(db: Executor, queue_id: int) -> bool:
     return used
 
 
-async def revive_used(db: Executor) -> list[str]:
-    return [row["name"] for row in await db.rows(*SQL.revive_used())]
+async def undelete_used(db: Executor) -> list[str]:
+    return [row["name"] for row in await db.rows(*SQL.undelete_used())]
 
 
 async def reopen_lanes(db: Executor) -> list[str]:

@@ -190,7 +190,7 @@ def test_waiting_job_expires_when_its_start_deadline_has_passed(
     assert ("W4" in audited.audit_violations()) is found
 
 
-def test_undeliverable_after_many_deliveries(audited: AuditedJob) -> None:
+def test_dead_letter_is_undeliverable_only_after_many_deliveries(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1, deliveries=MAX_DELIVERIES).moved(12, "dead", reason="undeliverable", attempt=0)
     assert "W4" not in audited.audit_violations()
 

@@ -31,12 +31,13 @@ def test_move_to_another_queue_is_one_transaction(history: HistoryBuilder) -> No
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind", "found"), [(0.95, "ok", 0), (0.5, "info", 0), (0.95, "fail", 1), (1.5, "ok", 1), (0.5, "ok", 1)]
+    ("requested", "kind", "found"),
+    [(0.95, "ok", 0), (0.5, "info", 0), (0.95, "fail", 1), (1.5, "ok", 1), (0.5, "ok", 1)],
 )
 def test_waiting_jobs_are_removed_by_a_purge_only(
-    history: HistoryBuilder, asked: float, kind: Kind, found: int
+    history: HistoryBuilder, requested: float, kind: Kind, found: int
 ) -> None:
-    history.act(asked, "purge", queue="work", kind=kind)
+    history.act(requested, "purge", queue="work", kind=kind)
     assert len(AuditedJob(history).enqueued().removed(1).audit_violations().get("W8", [])) == found
 
 
@@ -47,9 +48,9 @@ def test_purge_of_another_queue_removes_nothing(history: HistoryBuilder) -> None
     ]
 
 
-@pytest.mark.parametrize(("asked", "found"), [(2.95, []), (3.5, ["replayed without a request: id-a"])])
-def test_dead_letters_are_replayed_on_request(history: HistoryBuilder, asked: float, found: list[str]) -> None:
-    history.act(asked, "replay", Item(id="id-a"))
+@pytest.mark.parametrize(("requested", "found"), [(2.95, []), (3.5, ["replayed without a request: id-a"])])
+def test_dead_letters_are_replayed_on_request(history: HistoryBuilder, requested: float, found: list[str]) -> None:
+    history.act(requested, "replay", Item(id="id-a"))
     assert (
         AuditedJob(history).enqueued().claimed(1).dead_lettered(2).replayed(3).audit_violations().get("W8", []) == found
     )

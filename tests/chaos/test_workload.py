@@ -47,7 +47,7 @@ def test_every_feature_has_a_small_share_of_the_jobs() -> None:
     assert replaced
 
 
-def test_calls_have_a_key_or_no_key_or_are_sql() -> None:
+def test_chaos_producers_send_calls_with_a_key_without_a_key_and_by_sql() -> None:
     options = Options()
     ways = Counter(enqueue_mode(options, 0, call) for call in range(1000))
     assert ways["keyed"] > 800

@@ -77,7 +77,7 @@ def test_too_large_content_length_is_rejected_while_the_body_is_sent(connect: Co
     assert (response.status, response.headers["connection"], response.json()["limit"]) == (413, "close", 8 * MB)
 
 
-def test_endless_chunked_body_is_rejected_while_it_is_sent(connect: Connect) -> None:
+def test_unbounded_chunked_body_is_rejected_while_it_is_sent(connect: Connect) -> None:
     connection = connect()
     connection.send(chunked("/jobs/batch"))
     send_endlessly(connection, chunk(b" " * MB))

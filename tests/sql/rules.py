@@ -23,7 +23,7 @@ ACROSS_LANES = {
     "jobs.count_purgeable",
     "jobs.purgeable_jobs",
     "queues.is_used",
-    "queues.revive_used",
+    "queues.undelete_used",
     "queues.reopen_lanes",
     "queues.spread_groups",
     "jobs.past_start_deadline",

@@ -164,7 +164,7 @@ INDEXES = {
 }
 
 # These statements read a whole lane by design, page by page.
-WHOLE_LANE = {"apply_rules_to_page"}
+FULL_LANE = {"apply_rules_to_page"}
 
 
 @pytest.fixture(scope="module", params=STATISTICS)
@@ -209,7 +209,7 @@ def mismatches(name: str, scanned: Sequence[Scan]) -> list[str]:
     if {parent_index(scan.index) for scan in scanned} != INDEXES[name]:
         faults.append(f"does not use exactly {INDEXES[name]}: {scanned}")
     by_id = [scan for scan in scanned if scan.index.startswith(_BY_ID)]
-    if name not in WHOLE_LANE and not all(re.search(r"\b(id|digest) = ", scan.condition) for scan in by_id):
+    if name not in FULL_LANE and not all(re.search(r"\b(id|digest) = ", scan.condition) for scan in by_id):
         faults.append(f"reads the whole lane: {by_id}")
     if not {scan.kind for scan in scanned} <= {"Index Scan", "Index Only Scan"}:
         faults.append(f"does not only scan indexes: {scanned}")

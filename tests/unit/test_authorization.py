@@ -26,7 +26,7 @@ def access_to(*patterns: str) -> Access:
 
 
 @given(patterns, names)
-def test_star_matches_anything_and_other_characters_match_themselves(pattern: str, name: str) -> None:
+def test_star_in_a_scope_pattern_matches_any_text_and_other_characters_themselves(pattern: str, name: str) -> None:
     """fnmatch has other wildcards too, but a pattern may not contain them."""
     assert access_to(pattern).allows(name) == fnmatchcase(name, pattern)
 
@@ -37,18 +37,18 @@ def test_pattern_without_star_matches_one_name(pattern: str, name: str) -> None:
 
 
 @given(patterns, patterns, names)
-def test_one_matching_pattern_is_enough(first: str, second: str, name: str) -> None:
+def test_scope_with_several_patterns_allows_what_any_of_them_matches(first: str, second: str, name: str) -> None:
     assert access_to(first, second).allows(name) == (access_to(first).allows(name) or access_to(second).allows(name))
 
 
-def test_dot_matches_only_a_dot() -> None:
+def test_dot_in_a_scope_pattern_matches_only_a_dot() -> None:
     assert access_to("email.*").allows("email.send")
     assert not access_to("email.*").allows("email-send")
     assert not access_to("email.*").allows("email")
 
 
 @pytest.mark.parametrize("name", ["mail\n", "\nmail", "mail\nother"])
-def test_line_break_does_not_match(name: str) -> None:
+def test_line_break_matches_no_scope_pattern(name: str) -> None:
     assert not access_to("mail", "mail*").allows(name)
 
 
@@ -90,7 +90,7 @@ def test_access_of_a_scope_covers_only_the_queues_of_that_scope() -> None:
     assert caller.access(frozenset({Scope.MANAGE})) is None
 
 
-def test_either_scope_will_do_where_two_are_named() -> None:
+def test_either_of_two_named_scopes_is_sufficient() -> None:
     caller = make_caller("caller", ["enqueue:mail", "manage:reports"])
     either = caller.access(frozenset({Scope.ENQUEUE, Scope.MANAGE}))
     assert either is not None

@@ -110,7 +110,7 @@ def times_shown_for_the_first_time(case: Case) -> list[datetime]:
 
 @pytest.mark.slow
 @given(FIXED)
-def test_fixed_times_run_exactly_once(case: Case) -> None:
+def test_fixed_cron_times_run_exactly_once(case: Case) -> None:
     assert case.runs() == times_shown_for_the_first_time(case)
 
 
@@ -121,13 +121,13 @@ def test_hourly_schedule_runs_whenever_the_wall_time_matches(case: Case) -> None
 
 
 @given(FIXED | EVERY_HOUR)
-def test_runs_are_strictly_increasing(case: Case) -> None:
+def test_cron_runs_are_strictly_increasing(case: Case) -> None:
     runs = [case.start, *case.runs()]
     assert all(run < later for run, later in pairwise(runs))
 
 
 @given(FIXED | EVERY_HOUR, st.integers(0, 40 * 60 * 60))
-def test_runs_do_not_depend_on_the_start_time(case: Case, seconds: int) -> None:
+def test_cron_runs_do_not_depend_on_the_start_time(case: Case, seconds: int) -> None:
     middle = case.start + timedelta(seconds=seconds)
     later = [run for run in case._replace(start=middle).runs() if run <= case.end]
     assert later == [run for run in case.runs() if run > middle]

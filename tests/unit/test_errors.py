@@ -45,11 +45,11 @@ def problems() -> list[type[Problem]]:
     ]
 
 
-def test_codes_and_statuses_are_unchanged() -> None:
+def test_error_codes_and_statuses_are_unchanged() -> None:
     assert {kind.code: kind.status for kind in problems()} == CONTRACT
 
 
-def test_codes_are_unique() -> None:
+def test_error_codes_are_unique() -> None:
     kinds: list[type[Problem]] = [Problem, *problems()]
     codes = [kind.code for kind in kinds]
     assert len(set(codes)) == len(codes)
@@ -61,7 +61,7 @@ def test_docstring_tree_lists_every_class_with_its_status() -> None:
 
 
 @table("kind", problems())
-def test_title_is_unique(kind: type[Problem]) -> None:
+def test_error_titles_are_unique(kind: type[Problem]) -> None:
     assert [other for other in problems() if other.title == kind.title] == [kind]
 
 

@@ -62,7 +62,7 @@ def test_response_contains_items_and_cursor() -> None:
     assert json.loads(bytes(first.response().body)) == {"items": ["a", "b"], "next_cursor": first.next_cursor}
 
 
-def test_first_page_starts_at_the_beginning() -> None:
+def test_page_without_cursor_starts_at_the_beginning() -> None:
     assert PageParams(limit=1, cursor=None).after("id") == ""
 
 

@@ -111,7 +111,7 @@ def test_longest_requested_cooldown_wins(api: Api, db: TestDatabase) -> None:
     )
 
 
-def test_one_settle_request_cools_down_several_groups(api: Api, db: TestDatabase) -> None:
+def test_settle_request_can_cool_down_several_groups(api: Api, db: TestDatabase) -> None:
     for group in "ab":
         api.enqueue_many(3, group=group)
     held = api.claim(max_jobs=6)["jobs"]

@@ -36,7 +36,7 @@ def test_bulk_action_with_an_empty_filter_is_rejected(api: Api) -> None:
     assert api.counts() == {"ready": 2, "dead": 4}
 
 
-def test_all_confirms_an_empty_filter(api: Api) -> None:
+def test_flag_all_confirms_an_empty_filter(api: Api) -> None:
     for body in ({"filter": {}, "all": True}, {"all": True}, {"filter": {"queue": api.queue}, "all": True}):
         for path, expected in ACTIONS.items():
             api.post("/jobs/cancel", {"all": True})
@@ -48,6 +48,6 @@ def test_all_confirms_an_empty_filter(api: Api) -> None:
             assert "dry_run" not in response, path
 
 
-def test_all_does_not_widen_a_filter(api: Api) -> None:
+def test_flag_all_does_not_widen_a_filter(api: Api) -> None:
     two_jobs(api, "/jobs/cancel")
     assert api.post("/jobs/cancel", {"filter": {"queue": f"{api.queue}-other"}, "all": True})["matched"] == 0

@@ -48,13 +48,15 @@ def test_default_groups_are_by_queue_type_and_fingerprint_largest_first(api: Api
         ("fingerprint", [("error: user # gone", 3), ("error: no route", 1)]),
     ],
 )
-def test_groups_by_one_field(api: Api, letters: list[Json], by: str, expected: list[tuple[str, int]]) -> None:
+def test_dead_letters_are_grouped_by_a_single_field(
+    api: Api, letters: list[Json], by: str, expected: list[tuple[str, int]]
+) -> None:
     items = groups(api, by=by)
     assert [(group[by], group["count"]) for group in items] == expected
     assert not {"queue", "job_type", "fingerprint"} - {by} & items[0].keys()
 
 
-def test_groups_by_queue(api: Api, letters: list[Json]) -> None:
+def test_dead_letters_are_grouped_by_queue(api: Api, letters: list[Json]) -> None:
     assert [(group["queue"], group["count"]) for group in groups(api, by="queue")] == [
         (f"{api.queue}-a", 3),
         (f"{api.queue}-b", 1),
@@ -70,7 +72,7 @@ def test_queue_with_several_lanes_is_one_group(api: Api, db: TestDatabase) -> No
     assert [(group["queue"], group["count"]) for group in groups(api, by="queue")] == [(api.queue, 6)]
 
 
-def test_groups_by_two_fields(api: Api, letters: list[Json]) -> None:
+def test_dead_letters_are_grouped_by_two_fields(api: Api, letters: list[Json]) -> None:
     items = groups(api, by="queue,job_type")
     assert {(group["queue"][-1], group["job_type"]): group["count"] for group in items} == {
         ("a", "mail"): 2,

@@ -77,7 +77,7 @@ def test_heartbeat_extends_a_lease_before_the_deadline(api: Api, db: TestDatabas
     )
 
 
-def test_heartbeat_after_the_deadline_is_told_to_cancel(api_without_scans: Api, db_without_scans: TestDatabase) -> None:
+def test_heartbeat_after_the_deadline_returns_cancel(api_without_scans: Api, db_without_scans: TestDatabase) -> None:
     api_without_scans.enqueue(timeout_seconds=60)
     claimed = api_without_scans.claim_one()
     assert api_without_scans.heartbeat_one(claimed)["action"] == "continue"

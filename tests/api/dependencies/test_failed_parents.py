@@ -122,7 +122,7 @@ def test_child_with_policy_run_waits_for_its_other_parents(api: Api) -> None:
     graph.complete("b", "child")
 
 
-def test_one_dead_parent_cancels_the_child_and_not_the_other_parents(api: Api) -> None:
+def test_dead_parent_cancels_the_child_but_not_the_other_parents(api: Api) -> None:
     graph = enqueue_graph(api, {"a": [], "b": [], "c": [], "child": ["a", "b", "c"]})
     graph.complete("a")
     graph.fail_permanently("b")

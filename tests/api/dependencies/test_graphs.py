@@ -43,8 +43,8 @@ def run_all(api: Api, failing: frozenset[str] = frozenset()) -> list[str]:
 def expected(parents: Parents, failing: frozenset[str]) -> dict[str, str]:
     """The final states. `parents` lists parents before their children."""
     states: dict[str, str] = {}
-    for name, awaited in parents.items():
-        cancelled = any(states[parent] != "completed" for parent in awaited)
+    for name, parents_of_job in parents.items():
+        cancelled = any(states[parent] != "completed" for parent in parents_of_job)
         states[name] = "cancelled" if cancelled else "dead" if name in failing else "completed"
     return states
 

@@ -83,9 +83,9 @@ def test_repeated_enqueue_returns_the_same_child(api: Api, db: TestDatabase) -> 
 
 
 def test_repeated_enqueue_does_not_check_the_parents_again(api: Api) -> None:
-    parent = api.enqueue()
+    parent = api.enqueue(queue=f"{api.queue}-parents")  # the purge must not find the unblocked child
     first = api.enqueue(key="k", depends_on=[parent["id"]], on_parent_failure="run")
-    api.post(f"/queues/{api.queue}/purge", {"states": ["ready"], "dry_run": False})
+    api.post(f"/queues/{parent['queue']}/purge", {"states": ["ready"], "dry_run": False})
     assert api.enqueue(key="k", depends_on=[parent["id"]], on_parent_failure="run")["id"] == first["id"]
 
 

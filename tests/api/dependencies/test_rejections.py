@@ -57,7 +57,7 @@ def test_purged_parent_or_parent_past_its_retention_is_unknown(api: Api, db: Tes
     ],
 )
 def test_cycle_is_reported_with_its_path(api: Api, db: TestDatabase, parents: dict[str, list[str]], path: str) -> None:
-    jobs = [{"ref": name, "depends_on": awaited} for name, awaited in parents.items()]
+    jobs = [{"ref": name, "depends_on": parents_of_job} for name, parents_of_job in parents.items()]
     problem = api.batch(*jobs, status=422)
     assert faults(problem) == [(f"/jobs/{list(parents).index('a')}/depends_on", "cycle")]
     assert problem["errors"][0]["detail"] == path

@@ -149,7 +149,7 @@ def test_old_poll_does_not_count_as_a_worker(polled_api: Api, db: TestDatabase) 
     assert "since" in reason(polled_api, job, "no_worker")
 
 
-def test_all_reasons_are_listed(api: Api) -> None:
+def test_explanation_lists_all_reasons(api: Api) -> None:
     api.configure()
     api.pause()
     job = api.enqueue(delay_seconds=60)

@@ -18,7 +18,7 @@ def counts(answer: Json) -> tuple[int, int, int]:
     return answer["matched"], answer["cancelled"], answer["requested"]
 
 
-def test_waiting_jobs_are_cancelled_and_running_ones_are_asked_to_stop(api: Api) -> None:
+def test_bulk_cancel_cancels_waiting_jobs_and_requests_cancellation_of_running_jobs(api: Api) -> None:
     running = api.enqueue()
     api.claim_one()
     ready, later = api.enqueue(), api.enqueue(delay_seconds=60)

@@ -58,7 +58,7 @@ def test_invalid_cancel_request_is_rejected_and_cancels_nothing(api: Api, body: 
     assert api.job(job["id"]) == job
 
 
-def test_running_job_is_asked_to_stop(api: Api) -> None:
+def test_cancel_of_a_running_job_requests_its_cancellation(api: Api) -> None:
     job = api.enqueue()
     claimed = api.claim_one(worker_id="w1")
     requested = api.cancel(job, status=202)

@@ -18,7 +18,7 @@ from tests.polls import Background, RawClaim, metric_value, parked_polls, wait_u
 Eventually = Callable[[Callable[[], Any]], Any]
 
 
-def test_nothing_is_claimed_for_clients_that_disconnected_while_waiting(
+def test_claim_takes_no_job_for_a_client_that_disconnected_while_waiting(
     quiet: Api,
     quiet_broker: RunningBroker,
     quiet_db: TestDatabase,

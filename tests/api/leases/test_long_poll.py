@@ -78,7 +78,7 @@ def test_claim_returns_settle_results_in_request_order_and_new_jobs(api: Api) ->
     assert response["jobs"][0]["id"] == first["id"]
 
 
-def test_one_poller_is_woken_per_job(
+def test_each_job_wakes_a_single_poller(
     limited: Api, background: Background, claim_statements: ClaimStatements, eventually: Eventually
 ) -> None:
     polls = background.claims(20, limited)

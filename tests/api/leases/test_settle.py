@@ -167,7 +167,9 @@ def test_settlement_of_an_unknown_job_is_not_found(api: Api, verb: str) -> None:
         ({"outcome": "complete", "reslt": 1}, "/items/1/reslt"),
     ],
 )
-def test_one_invalid_item_rejects_the_call_and_settles_nothing(api: Api, held: Json, sent: Json, pointer: str) -> None:
+def test_invalid_item_rejects_the_settle_call_and_settles_nothing(
+    api: Api, held: Json, sent: Json, pointer: str
+) -> None:
     problem = api.post("/settle", {"items": [item(held, "complete"), {**item(held, "release"), **sent}]}, status=422)
     assert problem["errors"][0]["pointer"] == pointer
     assert api.job(held["id"])["state"] == "running"

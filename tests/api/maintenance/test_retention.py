@@ -145,7 +145,7 @@ def test_old_dead_letters_are_deleted(api: Api, db: TestDatabase, run_retention:
     assert api.counts() == {"dead": 1}
 
 
-def test_one_run_deletes_more_than_one_batch_of_dead_letters(
+def test_retention_run_deletes_several_batches_of_dead_letters(
     api: Api, db: TestDatabase, run_retention: RunRetention
 ) -> None:
     api.enqueue_many(600)

@@ -34,7 +34,9 @@ def cached_queue(broker: RunningBroker, name: str) -> Any:
     return next((queue for queue in broker.broker_services.queues.all() if queue.name == name), None)
 
 
-def test_change_is_in_effect_on_this_broker_when_the_call_returns(broker: RunningBroker, api: Api) -> None:
+def test_configuration_change_is_in_effect_on_this_broker_when_the_call_returns(
+    broker: RunningBroker, api: Api
+) -> None:
     api.configure(max_running=3)
     assert cached_queue(broker, api.queue).max_running == 3
     api.post(f"/queues/{api.queue}/pause")
@@ -48,7 +50,7 @@ def test_change_is_in_effect_on_this_broker_when_the_call_returns(broker: Runnin
 
 
 @pytest.mark.slow
-def test_change_takes_effect_on_other_brokers(api: Api, second_broker: RunningBroker) -> None:
+def test_configuration_change_takes_effect_on_other_brokers(api: Api, second_broker: RunningBroker) -> None:
     api.configure(max_running=3)
     wait_until(
         lambda: cached_queue(second_broker, api.queue) and cached_queue(second_broker, api.queue).max_running == 3

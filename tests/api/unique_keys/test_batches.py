@@ -147,7 +147,7 @@ def test_batch_replaces_an_existing_job(api: Api) -> None:
     assert api.counts() == {"ready": 2}
 
 
-def test_same_unique_key_in_several_queues_of_a_batch(api: Api) -> None:
+def test_same_unique_key_in_several_queues_of_a_batch_is_no_duplicate(api: Api) -> None:
     answer = api.batch(*[with_key(queue=f"{api.queue}-{n % 2}") for n in range(4)])
     assert statuses(answer) == ["created", "created", "duplicate", "duplicate"]
     assert ids(answer)[:2] == ids(answer)[2:]

@@ -37,7 +37,7 @@ def test_unique_key_is_free_after_the_window_in_every_state(api: Api, db: TestDa
     assert api.enqueue(status=200, **with_key())["id"] == second["id"]
 
 
-def test_window_ends_at_its_time_and_not_earlier(api: Api, db: TestDatabase) -> None:
+def test_window_of_a_unique_key_ends_on_time_and_not_earlier(api: Api, db: TestDatabase) -> None:
     api.enqueue(**with_key(for_seconds=3600))
     seconds = db.value(
         "SELECT extract(epoch FROM expires_at - now()) FROM deduplication_keys WHERE response = 'window'"

@@ -122,7 +122,7 @@ def test_resumed_worker_gets_jobs_again(api: Api, w1: str) -> None:
     assert api.heartbeat(w1)["directive"] == "run"
 
 
-def test_last_directive_wins(api: Api, w1: str) -> None:
+def test_last_directive_of_a_worker_wins(api: Api, w1: str) -> None:
     api.claim(worker_id=w1)
     for directive in ("drain", "stop", "drain"):
         api.post(f"/workers/{w1}/{directive}")

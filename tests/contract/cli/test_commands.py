@@ -59,7 +59,7 @@ def test_invalid_setting_prints_one_line_with_its_name(command: str, name: str, 
     assert "hunter" not in failed.stderr
 
 
-def test_error_texts_of_invalid_settings() -> None:
+def test_invalid_setting_prints_its_error_text() -> None:
     cases = {
         ("LONGSHORE_PORT", "abc"): "must be a whole number, not abc",
         ("LONGSHORE_PORT", "65536"): "must be at most 65535, not 65536",

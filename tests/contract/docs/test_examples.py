@@ -49,7 +49,7 @@ def test_readme_first_job_is_enqueued(mail: Api, broker: RunningBroker) -> None:
 
 
 @pytest.mark.slow
-def test_quickstart_does_what_it_says(mail: Api, broker: RunningBroker) -> None:
+def test_quickstart_commands_have_the_documented_results(mail: Api, broker: RunningBroker) -> None:
     printed = run_bash(broker.base, *code(QUICKSTART, "bash"))
     assert '"status":"already_settled"' in printed
     assert '"state":"dead"' in printed

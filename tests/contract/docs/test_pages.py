@@ -88,7 +88,7 @@ def test_settings_exist(page: str) -> None:
 
 
 @table("name", REFERENCE_PAGES)
-def test_reference_page_is_what_the_code_says(name: str) -> None:
+def test_reference_page_equals_the_generated_page(name: str) -> None:
     page = text_of(f"docs/reference/{name}.md")
     assert page == REFERENCE_PAGES[name]() + "\n", "`make reference` writes the pages"
 

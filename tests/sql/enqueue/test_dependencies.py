@@ -42,7 +42,7 @@ def test_sql_child_waits_for_its_parent_and_gets_its_result(shop: Session, api: 
     ]
 
 
-def test_one_transaction_may_enqueue_a_chain(shop: Session, api: Api) -> None:
+def test_transaction_may_enqueue_a_chain_of_dependent_jobs(shop: Session, api: Api) -> None:
     with shop.transaction():
         first = shop.enqueue()
         second = shop.enqueue(depends_on=[first])

@@ -74,7 +74,7 @@ def test_job_is_invisible_before_the_commit(orders: Session, api: Api) -> None:
     assert api.job(job_id)["state"] == "ready"
 
 
-def test_one_statement_may_enqueue_many_jobs(orders: Session, api: Api) -> None:
+def test_sql_statement_may_enqueue_many_jobs(orders: Session, api: Api) -> None:
     orders.value("SELECT count(longshore_enqueue_v1('test', queue => $1)) FROM generate_series(1, 100)", orders.queue)
     ids = [job["id"] for job in api.claim(max_jobs=1000)["jobs"]]
     assert len(set(ids)) == 100

@@ -35,7 +35,9 @@ def test_unique_key_is_held_while_its_job_is_live(keyed: KeyedEnqueues, first: s
 
 
 @BOTH_WAYS
-def test_window_outlasts_the_job(keyed: KeyedEnqueues, db: TestDatabase, first: str, second: str) -> None:
+def test_unique_key_is_held_for_its_window_after_the_job_has_finished(
+    keyed: KeyedEnqueues, db: TestDatabase, first: str, second: str
+) -> None:
     finished, dead = keyed.via(first, "a", for_seconds=60), keyed.via(first, "b", for_seconds=60)
     keyed.api.complete(keyed.api.claim_one())
     keyed.api.fail(keyed.api.claim_one(), retryable=False)

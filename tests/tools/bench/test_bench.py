@@ -82,7 +82,7 @@ def test_lost_job_fails_the_run(broker: RunningBroker, db: TestDatabase, loop: L
         loop.run(load(order(broker, kind, jobs=11)))
 
 
-def test_name_prefixes_and_paths_select_what_is_run() -> None:
+def test_name_prefixes_and_paths_select_the_measurements() -> None:
     ours = Longshore("ours-1", paths=PATHS)
     assert selected_paths(ours, []) == selected_paths(ours, ["OURS"]) == PATHS
     assert selected_paths(ours, ["enqueue_1", "enqueue"]) == ("enqueue_1",)

@@ -69,7 +69,7 @@ def test_missing_table_is_named_in_the_response(empty_database: TestDatabase) ->
     assert set(found.values()) == {f'the schema is at {migrations.head()}, but relation "jobs" does not exist'}
 
 
-def test_newer_schema_without_a_required_column_asks_for_a_newer_release(empty_database: TestDatabase) -> None:
+def test_newer_schema_without_a_required_column_requires_a_newer_release(empty_database: TestDatabase) -> None:
     migrations.upgrade(empty_database.dsn)
     empty_database.execute(
         "UPDATE alembic_version SET version_num = '9999'; ALTER TABLE jobs RENAME COLUMN tags TO labels"
