@@ -16,7 +16,7 @@ _OLD_WORDS = """
     house houses room rooms floor floors door doors furnish furnished chore chores nudge nudges nudged sweep sweeps
     told tell tells hear hears heard look looks stir stirs stirred gate gates border borders doorkeeper keyring intake
     wanted judge judged verdict verdicts bury buried burial burials beat beats beating turn turns rest rests rested
-    sorting stray strays ask asks asked roster reckoning fold folds folded unfolded ladder revive undeleted reviving
+    sorting stray strays ask asks asked roster reckoning fold folds folded unfolded ladder revive revived reviving
     watching weighing walking endless mint minted dice hot guard guards edge deaf spare spared mend mended dear awaits
     awaited endings parentage family families handing lateness doomed
 """
