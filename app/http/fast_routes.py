@@ -42,8 +42,9 @@ class FastRoute(APIRoute):
         resolvers = [_resolver_for(parameter, path) for parameter in inspect.signature(endpoint).parameters.values()]
         (body,) = [parameter for parameter in resolvers if isinstance(parameter, BodyResolver)]
         self._receive_body = body.receive
-        self._resolve_head = [parameter.resolve for parameter in resolvers[: resolvers.index(body)]]
-        self._resolve_rest = [parameter.resolve for parameter in resolvers[resolvers.index(body) :]]
+        position = resolvers.index(body)
+        self._resolvers_before_body = [parameter.resolve for parameter in resolvers[:position]]
+        self._resolvers_from_body = [parameter.resolve for parameter in resolvers[position:]]
         super().__init__(path, endpoint, **options)
         self._checks = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
 
@@ -51,15 +52,15 @@ class FastRoute(APIRoute):
         return self.handle_request
 
     async def handle_request(self, request: Request) -> Response:
-        """Checks the head first: a large body may not have arrived yet."""
+        """Checks what the head has first, because a large body arrives later."""
         for check in self._checks:
             await check(request)
-        arguments = [resolve(request) for resolve in self._resolve_head]
+        arguments = [resolve(request) for resolve in self._resolvers_before_body]
         await self._receive_body(request)
-        return await self._call(*arguments, *await resolve_received(self._rest, request))
+        return await self._call(*arguments, *await resolve_received(self._resolve_from_body, request))
 
-    def _rest(self, request: Request) -> list[object]:
-        return [resolve(request) for resolve in self._resolve_rest]
+    def _resolve_from_body(self, request: Request) -> list[object]:
+        return [resolve(request) for resolve in self._resolvers_from_body]
 
 
 def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]:
