@@ -211,7 +211,7 @@ class DatabaseUnavailable(Problem):
         self.outcome = outcome
 
 
-# Errors that `app.server.connection` sends before a complete request exists.
+# Errors that `app.server` sends before a complete request exists.
 
 
 class BadRequest(Problem):
