@@ -35,6 +35,23 @@ class JobDraft:
     replaced: MovedJobRow | None = None
     problem: Problem | None = None
 
+    def reject(self, problem: Problem | None) -> None:
+        """The first problem counts. None: there is none."""
+        self.problem = self.problem or problem
+
+    def change_row(self, **columns: object) -> None:
+        self.row = self.row._replace(**columns)  # type: ignore[arg-type]  # mypy checks no ** here
+
+    def depend_on(self, parents: Sequence[UUID]) -> None:
+        self.parents = parents
+
+    def become_duplicate(self, existing: UUID, *, replaces: bool) -> None:
+        self.existing = existing
+        self.replaces = replaces
+
+    def has_replaced(self, replaced: MovedJobRow | None) -> None:
+        self.replaced = replaced
+
     @property
     def pointer(self) -> str:
         """JSON pointer to the job in the request."""

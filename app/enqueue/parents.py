@@ -18,7 +18,7 @@ from app.db.pool import Executor
 from app.dependencies import graph, store
 from app.enqueue.drafts import JobDraft
 from app.errors import ValidationFailed
-from app.jobs.rows import NewJob, to_array_text
+from app.jobs.rows import to_array_text
 from app.slices import in_slices
 
 WAITING_REASON = "waiting_for_jobs"
@@ -40,7 +40,7 @@ async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], kept_at: dat
     parent_ids = await _parent_ids(drafts)
     async for draft in in_slices(drafts):
         if draft.row.id in parent_ids:
-            draft.row = draft.row._replace(has_dependents=True)
+            draft.change_row(has_dependents=True)
     return to_cancel
 
 
@@ -56,8 +56,8 @@ async def _redirect_to_existing(drafts: Sequence[JobDraft]) -> None:
         return
     async for draft in in_slices(drafts):
         if not existing.keys().isdisjoint(draft.parents):
-            draft.parents = list(dict.fromkeys(existing.get(parent) or parent for parent in draft.parents))
-            draft.row = draft.row._replace(depends_on=to_array_text(draft.parents))
+            draft.depend_on(list(dict.fromkeys(existing.get(parent) or parent for parent in draft.parents)))
+            draft.change_row(depends_on=to_array_text(draft.parents))
     pointers = {draft.row.id: draft.pointer for draft in drafts if draft.accepted}
     # Two refs are one job now, which can close a cycle.
     if not pointers.keys().isdisjoint(existing.values()):
@@ -75,7 +75,7 @@ async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]
     """Rejects jobs with an unknown parent, and all jobs that depend on rejected ones."""
     accepted = [draft for draft in drafts if draft.accepted]
     async for draft in in_slices(accepted):
-        draft.problem = unknown_parent(draft, unknown)
+        draft.reject(unknown_parent(draft, unknown))
     rejected = [draft for draft in drafts if draft.problem is not None]
     if not rejected:
         return
@@ -86,9 +86,8 @@ async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]
     while rejected:
         for child in children.get(rejected.pop().row.id, ()):
             if child.problem is None:
-                child.problem = ValidationFailed.at(
-                    f"{child.pointer}/depends_on", "a job that it depends on was rejected", "refused_parent"
-                )
+                detail = "a job that it depends on was rejected"
+                child.reject(ValidationFailed.at(f"{child.pointer}/depends_on", detail, "refused_parent"))
                 rejected.append(child)
 
 
@@ -98,11 +97,13 @@ def _must_cancel(draft: JobDraft, finished: dict[UUID, str]) -> bool:
     True if a finished parent failed, so that the job must be cancelled.
     """
     if draft.parents and finished.keys().isdisjoint(draft.parents):
-        draft.row = draft.row._replace(state="blocked", reason=WAITING_REASON, waiting_for=draft.row.depends_on)
+        draft.change_row(state="blocked", reason=WAITING_REASON, waiting_for=draft.row.depends_on)
         return False
     failed = any(finished.get(parent) in ("dead", "cancelled") for parent in draft.parents)
-    draft.parents = [parent for parent in draft.parents if parent not in finished]
-    draft.row = _blocked(draft.row, draft.parents)
+    draft.depend_on([parent for parent in draft.parents if parent not in finished])
+    if draft.parents:
+        # Keeps `run_at`: once the last parent has completed, the job is scheduled for it.
+        draft.change_row(state="blocked", reason=WAITING_REASON, waiting_for=to_array_text(draft.parents))
     return failed and draft.row.on_parent_failure == "cancel"
 
 
@@ -141,10 +142,3 @@ def unknown_parent(draft: JobDraft, unknown: set[UUID]) -> ValidationFailed | No
         if parent in unknown:
             return ValidationFailed.at(f"{draft.pointer}/depends_on", f"there is no job {parent}", "unknown_job")
     return None
-
-
-def _blocked(row: NewJob, parents: Sequence[UUID]) -> NewJob:
-    """Keeps `run_at`: once the last parent has completed, the job is scheduled for it."""
-    if not parents:
-        return row
-    return row._replace(state="blocked", reason=WAITING_REASON, waiting_for=to_array_text(parents))

@@ -168,11 +168,9 @@ class JobParser:
         return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 
     def _set_parents(self, draft: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:
-        draft.parents = graph.resolve(value_or(job.depends_on, []), refs, draft.pointer)
+        draft.depend_on(graph.resolve(value_or(job.depends_on, []), refs, draft.pointer))
         policy = value_or(job.on_parent_failure, OnParentFailure.CANCEL).value
-        draft.row = draft.row._replace(
-            depends_on=to_array_text(draft.parents), on_parent_failure=policy if draft.parents else None
-        )
+        draft.change_row(depends_on=to_array_text(draft.parents), on_parent_failure=policy if draft.parents else None)
 
 
 def _queue_or_problem(find: FindQueue, name: str, pointer: str) -> Queue | Problem:

@@ -185,7 +185,7 @@ class EnqueueService:
         parent_ids -= {draft.row.id for draft in drafts}
         inaccessible = parent_ids - await self._queues.visible_to(parent_ids, access)
         async for draft in in_slices(drafts):
-            draft.problem = draft.problem or parents.unknown_parent(draft, inaccessible)
+            draft.reject(parents.unknown_parent(draft, inaccessible))
 
     # For schedules: the same checks, and an enqueue in the caller's transaction.
 
@@ -213,7 +213,7 @@ class EnqueueService:
         """
         drafts = [self._parser.draft(job, find, _NO_TRACE) for _ in range(count)]
         for draft in drafts:
-            draft.row = draft.row._replace(schedule=schedule)
+            draft.change_row(schedule=schedule)
         await self._write(transaction, drafts, atomic=True)
         return drafts
 
@@ -335,7 +335,7 @@ class EnqueueService:
                 db, lane, [draft.row.id for draft in lane_drafts], now=now, kept=kept, reason="dependency_failed"
             )
             for draft in lane_drafts:
-                draft.row = draft.row._replace(state="cancelled")
+                draft.change_row(state="cancelled")
 
     async def _enforce_max_waiting(self, db: Executor, drafts: Sequence[JobDraft]) -> None:
         """Rejects the jobs that exceed `max_waiting`.
@@ -351,7 +351,7 @@ class EnqueueService:
             free = queue.max_waiting - await store.count_waiting(db, list(queue.all_lanes))
             candidates = [draft for draft in drafts if draft.queue.id == queue.id and draft.accepted]
             for draft in candidates[max(free, 0) :]:
-                draft.problem = _queue_full(draft, queue)
+                draft.reject(_queue_full(draft, queue))
 
     def _publish(self, drafts: Iterable[JobDraft]) -> None:
         drafts = list(drafts)

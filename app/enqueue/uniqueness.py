@@ -63,8 +63,9 @@ async def replace(db: Executor, drafts: Sequence[JobDraft], queues: QueueCache, 
     replacements = [draft for draft in drafts if draft.replaces]
     for lane, lane_drafts in group_by_lane(replacements, lambda draft: draft.job_id).items():
         for draft in lane_drafts:
-            draft.replaced = await store.replace_waiting(
-                db, draft.job_id, draft.row, now=now, held_groups=queues.held_groups(lane)
+            held_groups = queues.held_groups(lane)
+            draft.has_replaced(
+                await store.replace_waiting(db, draft.job_id, draft.row, now=now, held_groups=held_groups)
             )
 
 
@@ -73,7 +74,7 @@ def propagate_rejections(drafts: Sequence[JobDraft]) -> None:
     rejected = {draft.row.id: draft.problem for draft in drafts if draft.problem is not None}
     for draft in drafts:
         if draft.existing in rejected:
-            draft.problem = rejected[draft.existing]
+            draft.reject(rejected[draft.existing])
 
 
 async def assign_keys(db: Executor, drafts: Iterable[JobDraft], now: datetime) -> None:
@@ -130,25 +131,25 @@ async def _still_stored(db: Executor, ids: set[UUID], windows: Container[UUID | 
 def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
     assert draft.unique is not None
     if draft.unique.on_duplicate is OnDuplicate.REJECT:
-        draft.problem = _rejection(existing, draft)
+        draft.reject(_rejection(existing, draft))
         return
-    draft.existing = existing
-    draft.replaces = draft.unique.on_duplicate is OnDuplicate.REPLACE
+    draft.become_duplicate(existing, replaces=draft.unique.on_duplicate is OnDuplicate.REPLACE)
 
 
 def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
     """Two jobs of one call have the same key: the second is a duplicate of the unstored first."""
     assert second.unique is not None
     if second.unique.on_duplicate is OnDuplicate.REJECT:
-        second.problem = _rejection(first.row.id, second)
+        second.reject(_rejection(first.row.id, second))
         return
-    second.existing = first.row.id
+    second.become_duplicate(first.row.id, replaces=False)
     if second.unique.on_duplicate is OnDuplicate.REPLACE:
         kept_fields = ("id", "group_key", "schedule", "on_parent_failure", "depends_on")
         kept = {name: getattr(first.row, name) for name in kept_fields}
         # The group of the first job decides, because the job stays in its group.
         due = "pending" if queues.needs_admission(first.lane, first.row.group_key) else "ready"
-        first.row = second.row._replace(**kept, state=due if second.row.state != "scheduled" else "scheduled")
+        state = due if second.row.state != "scheduled" else "scheduled"
+        first.change_row(**second.row._replace(**kept, state=state)._asdict())
 
 
 def _rejection(existing: UUID, draft: JobDraft) -> DuplicateJob:

@@ -112,6 +112,10 @@ class LaneMarks:
         while len(self._marks) > MAX_PRIORITIES:
             del self._marks[min(self._marks)]
 
+    def record_claim(self, *, is_filled: bool) -> None:
+        """A claim that was filled has not read below the marks, so a scan must."""
+        self.needs_scan |= is_filled
+
     async def rescan(self, db: Executor, lane: int, expensive_buffers: int) -> None:
         """Moves the marks to right before the first ready jobs, if these are expensive to reach."""
         self.needs_scan = False
@@ -146,7 +150,7 @@ class LowWaterMarks(PeriodicService):
             rows = await store.claim(db, lane, limit, params, policy._replace(scan_ranges=marks.scan_ranges()), now)
             contiguous = rows if len(rows) >= limit else _contiguous(rows, params)
             marks.advance(scan, contiguous, all_types=params.job_types is None)
-        marks.needs_scan |= len(rows) >= limit or len(contiguous) < len(rows)
+            marks.record_claim(is_filled=len(rows) >= limit or len(contiguous) < len(rows))
         return rows
 
     def _marks_of(self, lane: int) -> LaneMarks:
