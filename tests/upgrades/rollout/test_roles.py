@@ -76,8 +76,9 @@ async def run_rare_statements(dsn: str) -> None:
     """Runs the statement of the `restored` command, and the low-water mark scan of a lane full
     of dead tuples, which brokers otherwise only EXPLAIN."""
     connection = await asyncpg.connect(dsn)
-    await connection.fetch(statement_named("live_tokens").text, -(2**31), UUID(int=0), 1)
-    await connection.fetch(statement_named("first_ready").text, 256, [0])
+    live_tokens, first_ready = (statement_named(name).query for name in ("live_tokens", "first_ready"))
+    await connection.fetch(*live_tokens(after_lane=-(2**31), after_id=UUID(int=0), limit=1))
+    await connection.fetch(*first_ready(lane=256, priorities=[0]))
     await connection.close()
 
 
