@@ -31,6 +31,9 @@ class RecordingTransaction(Transaction):
             RECORDED[name[1]].append({row["parent"]: row["parts"] for row in await super().rows(LOCKED_PARTITIONS)})
         return rows
 
+    async def rows_in_parts(self, sql: str, *args: object) -> list[Record]:
+        return await self.rows(sql, *args)
+
     async def row(self, sql: str, *args: object) -> Record | None:
         rows = await self.rows(sql, *args)
         return rows[0] if rows else None
