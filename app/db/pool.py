@@ -285,18 +285,3 @@ async def for_each(items: Iterable[S], action: Callable[[S], Awaitable[T]]) -> l
     if failure is not None:
         raise failure
     return results
-
-
-def to_columns(rows: Sequence[Sequence[object]]) -> list[Sequence[object] | None]:
-    """Transposes rows, at least one, to the column arrays that `unnest` takes. A column of NULLs is
-    sent as NULL: `unnest` fills shorter arrays with NULLs, and the driver needs 0.3 µs for each
-    element. Most of the 24 columns of a new job are NULL."""
-    return [
-        None if column[0] is None and column.count(None) == len(column) else column
-        for column in zip(*rows, strict=True)
-    ]
-
-
-def to_named_columns(rows: Sequence[Any]) -> dict[str, Sequence[object] | None]:
-    """The columns of NamedTuples, at least one, by the names of their fields; see `to_columns`."""
-    return dict(zip(rows[0]._fields, to_columns(rows), strict=True))

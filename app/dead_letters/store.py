@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from app.db.pool import Executor, to_named_columns
-from app.db.queries import load_queries
+from app.db.pool import Executor
+from app.db.queries import load_queries, to_named_columns
 from app.events import MovedJobRow
 
 SQL = load_queries(__file__)

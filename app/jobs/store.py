@@ -8,8 +8,8 @@ from uuid import UUID
 from asyncpg import Record
 
 from app.db.lanes import lane_of
-from app.db.pool import Database, Executor, to_named_columns
-from app.db.queries import load_queries
+from app.db.pool import Database, Executor
+from app.db.queries import load_queries, to_named_columns
 from app.events import MovedJobRow
 from app.jobs.rows import JobChanges, JobRow, NewJob
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from asyncpg import Record
 
-from app.db.pool import Executor, to_named_columns
-from app.db.queries import Query, load_queries
+from app.db.pool import Executor
+from app.db.queries import Query, load_queries, to_named_columns
 from app.jobs.rows import ClaimedRow
 from app.leases.rows import (
     HeartbeatParams,

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from asyncpg import LockNotAvailableError, Record
 
-from app.db.pool import Executor, to_named_columns
-from app.db.queries import load_queries
+from app.db.pool import Executor
+from app.db.queries import load_queries, to_named_columns
 from app.errors import IdempotencyKeyInUse
 
 SQL = load_queries(__file__)
