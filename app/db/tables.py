@@ -3,201 +3,179 @@
 The migrations define the schema; a test compares both.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, UUID
+from sqlalchemy.types import TypeEngine
+
+ColumnType = TypeEngine[Any] | type[TypeEngine[Any]]
+INSTANT = sa.DateTime(timezone=True)
+PRIORITY = sa.text("priority DESC")
+GROUP = sa.text("coalesce(group_key, '')")
 
 metadata = sa.MetaData()
 
 
-def _instant(name: str, *, nullable: bool = True) -> "sa.Column[object]":
-    return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable)
+def _key(column_type: ColumnType, *names: str) -> "list[sa.Column[object]]":
+    return [sa.Column(name, column_type, primary_key=True, autoincrement=False) for name in names]
 
 
-def _text(*names: str) -> "list[sa.Column[object]]":
-    return [sa.Column(name, sa.Text) for name in names]
+def _required(
+    column_type: ColumnType, *names: str, default: str | sa.ColumnElement[Any] | None = None
+) -> "list[sa.Column[object]]":
+    return [sa.Column(name, column_type, nullable=False, server_default=default) for name in names]
+
+
+def _nullable(column_type: ColumnType, *names: str) -> "list[sa.Column[object]]":
+    return [sa.Column(name, column_type) for name in names]
+
+
+def _partial_index(name: str, *columns: str | sa.TextClause, where: str) -> sa.Index:
+    return sa.Index(name, *columns, postgresql_where=sa.text(where))
 
 
 queues = sa.Table(
     "queues",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    *_key(sa.Integer, "id"),
     sa.Column("name", sa.Text, nullable=False, unique=True),
-    sa.Column("lanes", sa.SmallInteger, nullable=False, server_default="1"),
-    sa.Column("group_lanes", sa.SmallInteger, nullable=False, server_default="1"),
-    sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
-    _instant("paused_at"),
-    *_text("paused_reason"),
-    _instant("deleted_at"),
-    sa.Column("config", sa.Text, nullable=False, server_default="{}"),
+    *_required(sa.SmallInteger, "lanes", "group_lanes", default="1"),
+    *_required(INSTANT, "created_at", default=sa.func.now()),
+    *_nullable(INSTANT, "paused_at"),
+    *_nullable(sa.Text, "paused_reason"),
+    *_nullable(INSTANT, "deleted_at"),
+    *_required(sa.Text, "config", default="{}"),
 )
 
 job_types = sa.Table(
     "job_types",
     metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("config", sa.Text, nullable=False),
-    _instant("created_at", nullable=False),
-    _instant("updated_at", nullable=False),
+    *_key(sa.Text, "name"),
+    *_required(sa.Text, "config"),
+    *_required(INSTANT, "created_at", "updated_at"),
 )
 
 schedules = sa.Table(
     "schedules",
     metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("paused", sa.Boolean, nullable=False),
-    _instant("next_run_at"),
-    _instant("last_run_at"),
-    sa.Column("last_job_id", UUID),
-    _instant("created_at", nullable=False),
-    _instant("updated_at", nullable=False),
+    *_key(sa.Text, "name"),
+    *_required(sa.Text, "spec"),
+    *_required(sa.Boolean, "paused"),
+    *_nullable(INSTANT, "next_run_at", "last_run_at"),
+    *_nullable(UUID, "last_job_id"),
+    *_required(INSTANT, "created_at", "updated_at"),
     sa.Index("schedules_next_run_at", "next_run_at"),
 )
 
 config_versions = sa.Table(
     "config_versions",
     metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("number", sa.BigInteger, nullable=False),
+    *_key(sa.Text, "name"),
+    *_required(sa.BigInteger, "number"),
 )
 
 api_keys = sa.Table(
     "api_keys",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("mac", BYTEA, nullable=False),
-    sa.Column("scopes", ARRAY(sa.Text), nullable=False),
-    sa.Column("requests_per_second", sa.Double),
-    sa.Column("max_leases", sa.Integer),
-    _instant("created_at", nullable=False),
-    _instant("expires_at"),
-    _instant("last_used_at"),
-    _instant("revoked_at"),
+    *_key(sa.Text, "id"),
+    *_required(sa.Text, "name"),
+    *_required(BYTEA, "mac"),
+    *_required(ARRAY(sa.Text), "scopes"),
+    *_nullable(sa.Double, "requests_per_second"),
+    *_nullable(sa.Integer, "max_leases"),
+    *_required(INSTANT, "created_at"),
+    *_nullable(INSTANT, "expires_at", "last_used_at", "revoked_at"),
 )
 
 poll_history = sa.Table(
     "poll_history",
     metadata,
-    sa.Column("queue", sa.Text, primary_key=True),
-    sa.Column("job_type", sa.Text, primary_key=True),
-    _instant("last_polled_at", nullable=False),
+    *_key(sa.Text, "queue", "job_type"),
+    *_required(INSTANT, "last_polled_at"),
 )
 
 workers = sa.Table(
     "workers",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("directive", sa.Text, nullable=False, server_default="run"),
-    sa.Column("last_seen_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    *_key(sa.Text, "id"),
+    *_required(sa.Text, "directive", default="run"),
+    *_required(INSTANT, "last_seen_at", default=sa.func.now()),
 )
 
 leaders = sa.Table(
     "leaders",
     metadata,
-    sa.Column("service", sa.Text, primary_key=True),
-    sa.Column("holder", UUID, nullable=False),
-    _instant("held_until", nullable=False),
+    *_key(sa.Text, "service"),
+    *_required(UUID, "holder"),
+    *_required(INSTANT, "held_until"),
 )
 
 jobs = sa.Table(
     "jobs",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("attempt", sa.SmallInteger, nullable=False, server_default="0"),
-    sa.Column("crashes", sa.SmallInteger, nullable=False, server_default="0"),
-    _instant("run_at", nullable=False),
-    _instant("lease_expires_at"),
-    _instant("started_at"),
-    _instant("deadline_at"),
-    _instant("expires_at"),
-    _instant("unreported_since"),
-    _instant("cancel_requested_at"),
-    sa.Column("admission", sa.BigInteger),
-    sa.Column("lease_token", UUID),
-    sa.Column("deliveries", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("uses_slot", sa.Boolean),
-    sa.Column("has_dependents", sa.Boolean),
-    sa.Column("state", sa.Text, nullable=False),
-    *_text("state_reason", "settled_as", "worker_id", "quota_owner"),
-    sa.Column("waiting_for", ARRAY(UUID)),
-    sa.Column("attempts", ARRAY(sa.Text)),
-    *_text("progress", "checkpoint"),
-    sa.Column("id", UUID, primary_key=True),
-    sa.Column("priority", sa.SmallInteger, nullable=False),
-    sa.Column("max_attempts", sa.SmallInteger, nullable=False),
-    sa.Column("replay_count", sa.SmallInteger, nullable=False, server_default="0"),
-    sa.Column("lease_seconds", sa.Integer),
-    sa.Column("timeout_seconds", sa.Integer),
-    sa.Column("replayed_from", UUID),
-    sa.Column("job_type", sa.Text, nullable=False),
-    *_text("group_key", "retry", "tags", "metadata", "traceparent", "tracestate"),
-    *_text("on_parent_failure", "unique_key", "schedule"),
-    sa.Column("depends_on", ARRAY(UUID)),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Index("jobs_ready", "lane", sa.text("priority DESC"), "id", postgresql_where=sa.text("state = 'ready'")),
-    sa.Index(
-        "jobs_admitted",
-        "lane",
-        sa.text("priority DESC"),
-        "admission",
-        "id",
-        postgresql_where=sa.text("state = 'ready' AND admission IS NOT NULL"),
+    *_key(sa.Integer, "lane"),
+    *_required(sa.SmallInteger, "attempt", "crashes", default="0"),
+    *_required(INSTANT, "run_at"),
+    *_nullable(INSTANT, "lease_expires_at", "started_at", "deadline_at", "expires_at"),
+    *_nullable(INSTANT, "unreported_since", "cancel_requested_at"),
+    *_nullable(sa.BigInteger, "admission"),
+    *_nullable(UUID, "lease_token"),
+    *_required(sa.Integer, "deliveries", default="0"),
+    *_nullable(sa.Boolean, "uses_slot", "has_dependents"),
+    *_required(sa.Text, "state"),
+    *_nullable(sa.Text, "state_reason", "settled_as", "worker_id", "quota_owner"),
+    *_nullable(ARRAY(UUID), "waiting_for"),
+    *_nullable(ARRAY(sa.Text), "attempts"),
+    *_nullable(sa.Text, "progress", "checkpoint"),
+    *_key(UUID, "id"),
+    *_required(sa.SmallInteger, "priority", "max_attempts"),
+    *_required(sa.SmallInteger, "replay_count", default="0"),
+    *_nullable(sa.Integer, "lease_seconds", "timeout_seconds"),
+    *_nullable(UUID, "replayed_from"),
+    *_required(sa.Text, "job_type"),
+    *_nullable(sa.Text, "group_key", "retry", "tags", "metadata", "traceparent", "tracestate"),
+    *_nullable(sa.Text, "on_parent_failure", "unique_key", "schedule"),
+    *_nullable(ARRAY(UUID), "depends_on"),
+    *_required(sa.Text, "payload"),
+    _partial_index("jobs_ready", "lane", PRIORITY, "id", where="state = 'ready'"),
+    _partial_index(
+        "jobs_admitted", "lane", PRIORITY, "admission", "id", where="state = 'ready' AND admission IS NOT NULL"
     ),
-    sa.Index("jobs_due", "run_at", postgresql_where=sa.text("state = 'scheduled'")),
-    sa.Index("jobs_leased", "lease_expires_at", "worker_id", postgresql_where=sa.text("lease_expires_at IS NOT NULL")),
-    sa.Index(
-        "jobs_pending", "lane", sa.text("coalesce(group_key, '')"), "id", postgresql_where=sa.text("state = 'pending'")
-    ),
-    sa.Index(
-        "jobs_admissions",
-        "lane",
-        sa.text("coalesce(group_key, '')"),
-        "priority",
-        "admission",
-        postgresql_where=sa.text("admission IS NOT NULL"),
-    ),
-    sa.Index("jobs_uses_slot", "lane", postgresql_where=sa.text("uses_slot")),
-    sa.Index(
-        "jobs_quota_owner",
-        "quota_owner",
-        postgresql_where=sa.text("quota_owner IS NOT NULL AND lease_expires_at IS NOT NULL"),
-    ),
-    sa.Index(
-        "jobs_start_deadline",
-        "expires_at",
-        postgresql_where=sa.text("expires_at IS NOT NULL AND lease_expires_at IS NULL"),
-    ),
+    _partial_index("jobs_due", "run_at", where="state = 'scheduled'"),
+    _partial_index("jobs_leased", "lease_expires_at", "worker_id", where="lease_expires_at IS NOT NULL"),
+    _partial_index("jobs_pending", "lane", GROUP, "id", where="state = 'pending'"),
+    _partial_index("jobs_admissions", "lane", GROUP, "priority", "admission", where="admission IS NOT NULL"),
+    _partial_index("jobs_uses_slot", "lane", where="uses_slot"),
+    _partial_index("jobs_quota_owner", "quota_owner", where="quota_owner IS NOT NULL AND lease_expires_at IS NOT NULL"),
+    _partial_index("jobs_start_deadline", "expires_at", where="expires_at IS NOT NULL AND lease_expires_at IS NULL"),
 )
 
 finished_jobs = sa.Table(
     "finished_jobs",
     metadata,
-    sa.Column("lane", sa.Integer, nullable=False),
-    sa.Column("attempt", sa.SmallInteger, nullable=False),
-    sa.Column("crashes", sa.SmallInteger, nullable=False),
-    _instant("run_at", nullable=False),
-    _instant("started_at"),
-    _instant("finished_at", nullable=False),
-    _instant("keep_until", nullable=False),
-    _instant("cancel_requested_at"),
-    sa.Column("deliveries", sa.Integer, nullable=False),
-    sa.Column("priority", sa.SmallInteger, nullable=False),
-    sa.Column("max_attempts", sa.SmallInteger, nullable=False),
-    sa.Column("replay_count", sa.SmallInteger, nullable=False),
-    sa.Column("archive", sa.Boolean, nullable=False),
-    sa.Column("lease_token", UUID),
-    sa.Column("id", UUID, nullable=False),
-    sa.Column("replayed_from", UUID),
-    sa.Column("state", sa.Text, nullable=False),
-    *_text("state_reason", "settled_as", "worker_id"),
-    sa.Column("job_type", sa.Text, nullable=False),
-    *_text("group_key"),
-    sa.Column("attempts", ARRAY(sa.Text)),
-    *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate", "unique_key", "schedule"),
-    sa.Column("depends_on", ARRAY(UUID)),
-    *_text("result"),
-    sa.Column("payload", sa.Text, nullable=False),
+    *_required(sa.Integer, "lane"),
+    *_required(sa.SmallInteger, "attempt", "crashes"),
+    *_required(INSTANT, "run_at"),
+    *_nullable(INSTANT, "started_at"),
+    *_required(INSTANT, "finished_at", "keep_until"),
+    *_nullable(INSTANT, "cancel_requested_at"),
+    *_required(sa.Integer, "deliveries"),
+    *_required(sa.SmallInteger, "priority", "max_attempts", "replay_count"),
+    *_required(sa.Boolean, "archive"),
+    *_nullable(UUID, "lease_token"),
+    *_required(UUID, "id"),
+    *_nullable(UUID, "replayed_from"),
+    *_required(sa.Text, "state"),
+    *_nullable(sa.Text, "state_reason", "settled_as", "worker_id"),
+    *_required(sa.Text, "job_type"),
+    *_nullable(sa.Text, "group_key"),
+    *_nullable(ARRAY(sa.Text), "attempts"),
+    *_nullable(sa.Text, "progress", "checkpoint", "tags", "metadata"),
+    *_nullable(sa.Text, "traceparent", "tracestate", "unique_key", "schedule"),
+    *_nullable(ARRAY(UUID), "depends_on"),
+    *_nullable(sa.Text, "result"),
+    *_required(sa.Text, "payload"),
     sa.Index("finished_jobs_id", "lane", "id"),
     postgresql_partition_by="RANGE (archive, keep_until)",
 )
@@ -205,81 +183,75 @@ finished_jobs = sa.Table(
 dead_letters = sa.Table(
     "dead_letters",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("id", UUID, primary_key=True),
-    sa.Column("attempt", sa.SmallInteger, nullable=False),
-    sa.Column("crashes", sa.SmallInteger, nullable=False),
-    sa.Column("deliveries", sa.Integer, nullable=False),
-    sa.Column("priority", sa.SmallInteger, nullable=False),
-    sa.Column("max_attempts", sa.SmallInteger, nullable=False),
-    sa.Column("replay_count", sa.SmallInteger, nullable=False),
-    _instant("run_at", nullable=False),
-    _instant("started_at"),
-    _instant("dead_at", nullable=False),
-    sa.Column("lease_seconds", sa.Integer),
-    sa.Column("timeout_seconds", sa.Integer),
-    sa.Column("lease_token", UUID),
-    sa.Column("replayed_from", UUID),
-    *_text("settled_as"),
-    sa.Column("reason", sa.Text, nullable=False),
-    *_text("error_type"),
-    sa.Column("fingerprint", sa.Text, nullable=False),
-    *_text("worker_id"),
-    sa.Column("job_type", sa.Text, nullable=False),
-    *_text("group_key", "retry"),
-    sa.Column("attempts", ARRAY(sa.Text)),
-    *_text("progress", "checkpoint", "tags", "metadata", "traceparent", "tracestate", "unique_key", "schedule"),
-    sa.Column("depends_on", ARRAY(UUID)),
-    sa.Column("payload", sa.Text, nullable=False),
+    *_key(sa.Integer, "lane"),
+    *_key(UUID, "id"),
+    *_required(sa.SmallInteger, "attempt", "crashes"),
+    *_required(sa.Integer, "deliveries"),
+    *_required(sa.SmallInteger, "priority", "max_attempts", "replay_count"),
+    *_required(INSTANT, "run_at"),
+    *_nullable(INSTANT, "started_at"),
+    *_required(INSTANT, "dead_at"),
+    *_nullable(sa.Integer, "lease_seconds", "timeout_seconds"),
+    *_nullable(UUID, "lease_token", "replayed_from"),
+    *_nullable(sa.Text, "settled_as"),
+    *_required(sa.Text, "reason"),
+    *_nullable(sa.Text, "error_type"),
+    *_required(sa.Text, "fingerprint"),
+    *_nullable(sa.Text, "worker_id"),
+    *_required(sa.Text, "job_type"),
+    *_nullable(sa.Text, "group_key", "retry"),
+    *_nullable(ARRAY(sa.Text), "attempts"),
+    *_nullable(sa.Text, "progress", "checkpoint", "tags", "metadata"),
+    *_nullable(sa.Text, "traceparent", "tracestate", "unique_key", "schedule"),
+    *_nullable(ARRAY(UUID), "depends_on"),
+    *_required(sa.Text, "payload"),
     sa.Index("dead_letters_dead_at", "dead_at"),
 )
 
 deduplication_keys = sa.Table(
     "deduplication_keys",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("digest", UUID, primary_key=True),
-    _instant("expires_at", nullable=False),
-    sa.Column("job_id", UUID),
-    sa.Column("fingerprint", UUID),
-    *_text("response"),
+    *_key(sa.Integer, "lane"),
+    *_key(UUID, "digest"),
+    *_required(INSTANT, "expires_at"),
+    *_nullable(UUID, "job_id", "fingerprint"),
+    *_nullable(sa.Text, "response"),
     sa.Index("deduplication_keys_expires_at", "expires_at"),
 )
 
-lane_locks = sa.Table("lane_locks", metadata, sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False))
+lane_locks = sa.Table("lane_locks", metadata, *_key(sa.Integer, "lane"))
 
 rate_limit_usage = sa.Table(
     "rate_limit_usage",
     metadata,
-    sa.Column("lane", sa.Integer, nullable=False),
-    _instant("at", nullable=False),
-    sa.Column("count", sa.Integer, nullable=False),
+    *_required(sa.Integer, "lane"),
+    *_required(INSTANT, "at"),
+    *_required(sa.Integer, "count"),
     sa.Index("rate_limit_usage_at", "lane", "at"),
 )
 
 group_cooldowns = sa.Table(
     "group_cooldowns",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("group_key", sa.Text, primary_key=True),
-    _instant("until", nullable=False),
-    sa.Column("probe_job_id", UUID),
+    *_key(sa.Integer, "lane"),
+    *_key(sa.Text, "group_key"),
+    *_required(INSTANT, "until"),
+    *_nullable(UUID, "probe_job_id"),
 )
 
 dependents = sa.Table(
     "dependents",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("parent_id", UUID, primary_key=True),
-    sa.Column("child_id", UUID, primary_key=True),
+    *_key(sa.Integer, "lane"),
+    *_key(UUID, "parent_id", "child_id"),
 )
 
 finished_parents = sa.Table(
     "finished_parents",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("id", UUID, primary_key=True),
-    sa.Column("state", sa.Text, nullable=False),
+    *_key(sa.Integer, "lane"),
+    *_key(UUID, "id"),
+    *_required(sa.Text, "state"),
 )
 
 STATES = ("scheduled", "blocked", "ready", "running", "completed", "cancelled", "dead")
@@ -287,33 +259,33 @@ STATES = ("scheduled", "blocked", "ready", "running", "completed", "cancelled", 
 stat_deltas = sa.Table(
     "stat_deltas",
     metadata,
-    sa.Column("lane", sa.Integer, nullable=False),
-    sa.Column("at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
-    *[sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in (*STATES, "enqueued", "failed")],
+    *_required(sa.Integer, "lane"),
+    *_required(INSTANT, "at", default=sa.func.now()),
+    *_required(sa.Integer, *STATES, "enqueued", "failed", default="0"),
     sa.Index("stat_deltas_lane", "lane"),
 )
 
 stat_totals = sa.Table(
     "stat_totals",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    *[sa.Column(name, sa.BigInteger, nullable=False) for name in STATES],
+    *_key(sa.Integer, "lane"),
+    *_required(sa.BigInteger, *STATES),
 )
 
 stat_rates = sa.Table(
     "stat_rates",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("bucket_start", sa.DateTime(timezone=True), primary_key=True),
-    *[sa.Column(name, sa.BigInteger, nullable=False) for name in ("enqueued", "completed", "failed", "dead")],
+    *_key(sa.Integer, "lane"),
+    *_key(INSTANT, "bucket_start"),
+    *_required(sa.BigInteger, "enqueued", "completed", "failed", "dead"),
 )
 
 stat_durations = sa.Table(
     "stat_durations",
     metadata,
-    sa.Column("lane", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("minute", sa.DateTime(timezone=True), primary_key=True),
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("bucket", sa.SmallInteger, primary_key=True, autoincrement=False),
-    sa.Column("count", sa.BigInteger, nullable=False),
+    *_key(sa.Integer, "lane"),
+    *_key(INSTANT, "minute"),
+    *_key(sa.Text, "kind"),
+    *_key(sa.SmallInteger, "bucket"),
+    *_required(sa.BigInteger, "count"),
 )
