@@ -4,6 +4,7 @@
                      the lane lock.
 - `group_scheduler`  `max_running_per_group`, `fair` and cool-downs: which pending jobs of a group
                      are admitted next.
+- `lane_admissions`  the statements of the scheduler's transaction under the lane lock.
 - `fairness`         the pure decisions of the scheduler: capacity of a group, passes of a fair
                      queue, circuit breaker.
 - `rule_changes`     applies a changed rule to the jobs that already wait or run.

@@ -41,23 +41,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from uuid import UUID
 
-from app.concurrency import fairness, store
-from app.concurrency.fairness import NO_LIMIT, GroupCapacity
-from app.concurrency.store import AdmitParams, CooldownRow, PassParams, WaitingParams, WaitingRow
+from app.concurrency import store
+from app.concurrency.fairness import NO_LIMIT
+from app.concurrency.lane_admissions import ADMISSION_BATCH, LaneAdmissions
+from app.concurrency.store import CooldownRow, WaitingRow
 from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor, for_each, retry_after_deadlock
-from app.events import FINISHED, EventBus, JobsMoved, JobsPurged, MovedJob, MovedJobRow
+from app.events import FINISHED, EventBus, JobsMoved, JobsPurged, MovedJob
 from app.locks import store as locks
 from app.periodic_service import PeriodicService
 from app.queues.cache import Queue, QueueCache
 
 GROUPS_PER_TRANSACTION = 500  # bounds how long the lane lock is held
-ADMISSION_BATCH = 2000  # jobs admitted in one transaction: bounds how long the lane lock is held
 GROUPS_PER_SCAN = 1000  # groups of a lane that one scan reads
 MAX_REMEMBERED_PASSES = 10_000  # groups of a fair lane whose last pass is remembered
-HEAD_LIMIT = 10_000  # ready jobs at the head of a lane that are searched for jobs to hold back
 
 
 class GroupScheduler(PeriodicService):
@@ -206,15 +204,18 @@ class GroupScheduler(PeriodicService):
         async with self._infra.db.transaction() as transaction:
             await locks.lock_lane(transaction, lane)
             queue = self._queues.by_lane(lane)
+            admissions = LaneAdmissions(transaction=transaction, queue=queue, lane=lane)
             if queue.max_running_per_group == 1:
-                await self._revoke_for_older_jobs(transaction, lane, groups)
-            capacities = await self._capacities(transaction, queue, lane, groups)
+                await admissions.revoke_for_older_jobs(groups)
+            capacities = await admissions.capacities(groups, self._infra.now())
             if not queue.admits_groups:
-                await self._hold_back_before_probes(transaction, lane, capacities)
-            waiting = await self._next_waiting(transaction, lane, capacities)
-            any_ended = await self._update_cooldowns(transaction, lane, capacities, waiting)
-            admitted = await self._admit_jobs(transaction, queue, lane, waiting, last_passes)
-        if any_ended:
+                await admissions.hold_back_before_probes(capacities)
+            waiting = await admissions.next_waiting(capacities)
+            ended_cooldowns = await admissions.update_cooldowns(capacities, waiting)
+            if ended_cooldowns:
+                await self._infra.config_versions.bump(transaction, "cooldowns")
+            admitted = await admissions.admit(waiting, last_passes)
+        if ended_cooldowns:
             await self._infra.config_versions.announce()
         self._events.publish_moved(lane, admitted)
         self._continue_later(queue, lane, groups, waiting)
@@ -228,116 +229,6 @@ class GroupScheduler(PeriodicService):
         for group, number in used.items():
             if remembered.get(group) == number:
                 del remembered[group]
-
-    async def _revoke_for_older_jobs(self, transaction: Executor, lane: int, groups: Sequence[str]) -> None:
-        """Lets an older pending job of a strict group go before a younger, unstarted one.
-
-        The older job was replayed, or its parents took long.
-        """
-        usage = await store.group_usage(transaction, lane, groups, strict=True)
-        unstarted = {
-            group: row.first
-            for group, row in usage.items()
-            if group and row.admitted == row.ready == 1 and row.first is not None
-        }
-        if unstarted:
-            params = [WaitingParams(group, 1) for group in unstarted]
-            for row in await store.next_waiting(transaction, lane, params, len(unstarted)):
-                if row.id < unstarted[row.group_key]:
-                    await store.revoke_admissions(transaction, lane, row.group_key)
-
-    async def _capacities(
-        self, transaction: Executor, queue: Queue, lane: int, groups: Sequence[str]
-    ) -> dict[str, GroupCapacity]:
-        now = self._infra.now()
-        cooldowns = await store.cooldowns_of(transaction, lane, groups)
-        probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
-        probe_states = await store.probe_states(transaction, lane, sorted(probes)) if probes else {}
-        counted = list(groups) if queue.admits_groups else list(cooldowns)
-        limit = queue.max_running_per_group
-        usage = await store.group_usage(transaction, lane, counted, strict=limit == 1) if counted else {}
-        return {
-            group: fairness.capacity(
-                limit if group else None,
-                usage.get(group),
-                cooldown,
-                _probe_state(cooldown, probe_states),
-                now,
-                fair=queue.fair,
-            )
-            for group, cooldown in ((group, cooldowns.get(group)) for group in groups)
-        }
-
-    async def _hold_back_before_probes(
-        self, transaction: Executor, lane: int, capacities: Mapping[str, GroupCapacity]
-    ) -> None:
-        """Makes ready jobs of a cooling group pending, in a queue without limits per group.
-
-        Jobs that were ready when the cool-down began may still be ready. They would all start with
-        the probe.
-        """
-        probed = [group for group, capacity in capacities.items() if capacity.first_is_probe]
-        if probed:
-            await store.hold_back_head(transaction, lane, probed, HEAD_LIMIT)
-
-    async def _next_waiting(
-        self, transaction: Executor, lane: int, capacities: Mapping[str, GroupCapacity]
-    ) -> list[WaitingRow]:
-        """Reads the pending jobs to admit. Groups that need a probe come first.
-
-        If the batch ended before such a group, its cool-down would end without a probe.
-        """
-        params = [
-            WaitingParams(group, capacity.admissions)
-            for group, capacity in sorted(capacities.items(), key=lambda item: not item[1].first_is_probe)
-            if capacity.admissions
-        ]
-        return await store.next_waiting(transaction, lane, params, ADMISSION_BATCH) if params else []
-
-    async def _update_cooldowns(
-        self,
-        transaction: Executor,
-        lane: int,
-        capacities: Mapping[str, GroupCapacity],
-        waiting: Sequence[WaitingRow],
-    ) -> bool:
-        """Stores the probes that were chosen and clears the cool-downs that are over.
-
-        A cool-down after which no job is left to be the probe is over, too. Returns whether any
-        was cleared.
-        """
-        first_ids = {row.group_key: row.id for row in sorted(waiting, reverse=True)}
-        ended = []
-        for group, capacity in capacities.items():
-            probe = capacity.probe or (first_ids.get(group) if capacity.first_is_probe else None)
-            if probe is not None:
-                await store.set_probe(transaction, lane, group, probe)
-            elif capacity.ends_cooldown or (capacity.first_is_probe and capacity.admissions):
-                ended.append(group)
-        if ended:
-            await store.clear_cooldowns(transaction, lane, ended)
-            await self._infra.config_versions.bump(transaction, "cooldowns")
-        return bool(ended)
-
-    async def _admit_jobs(
-        self,
-        transaction: Executor,
-        queue: Queue,
-        lane: int,
-        waiting: Sequence[WaitingRow],
-        last_passes: Mapping[str, int],
-    ) -> list[MovedJobRow]:
-        """Admits the jobs.
-
-        In a queue that is not fair every admission has number 1.
-        """
-        if not waiting:
-            return []
-        if not queue.fair:
-            return await store.admit(transaction, lane, [AdmitParams(row.id, 1) for row in sorted(waiting)])
-        params = sorted({PassParams(row.group_key, row.priority) for row in waiting})
-        admissions = fairness.assign_passes(waiting, await store.last_passes(transaction, lane, params), last_passes)
-        return await store.admit(transaction, lane, admissions)
 
     def _continue_later(self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]) -> None:
         """Checks the groups again after a full batch.
@@ -375,11 +266,3 @@ class GroupScheduler(PeriodicService):
                 asyncio.get_running_loop().call_later(
                     seconds + 0.001, self.check_groups, cooldown.lane, [cooldown.group_key]
                 )
-
-
-def _probe_state(cooldown: CooldownRow | None, states: Mapping[UUID, str]) -> str | None:
-    """Returns the state of the half-open probe.
-
-    None if there is no probe, or if it has left the table of live jobs.
-    """
-    return states.get(cooldown.probe_job_id) if cooldown is not None and cooldown.probe_job_id is not None else None

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from app.concurrency import store
-from app.concurrency.group_scheduler import HEAD_LIMIT, GroupScheduler
+from app.concurrency.group_scheduler import GroupScheduler
+from app.concurrency.lane_admissions import HEAD_LIMIT
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane, queue_id_of
 from app.db.pool import for_each, retry_after_deadlock

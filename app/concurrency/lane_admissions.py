@@ -1,0 +1,128 @@
+"""Admits jobs of one lane's groups in one transaction, for the group scheduler.
+
+The caller holds the lane lock. The states of a job, a group and a circuit breaker are drawn in
+group_scheduler.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from app.concurrency import fairness, store
+from app.concurrency.fairness import GroupCapacity
+from app.concurrency.store import AdmitParams, CooldownRow, PassParams, WaitingParams, WaitingRow
+from app.db.pool import Executor
+from app.events import MovedJobRow
+from app.queues.cache import Queue
+
+ADMISSION_BATCH = 2000  # jobs admitted in one transaction: bounds how long the lane lock is held
+HEAD_LIMIT = 10_000  # ready jobs at the head of a lane that are searched for jobs to hold back
+
+
+class LaneAdmissions:
+    def __init__(self, *, transaction: Executor, queue: Queue, lane: int) -> None:
+        self._transaction = transaction
+        self._queue = queue
+        self._lane = lane
+
+    async def revoke_for_older_jobs(self, groups: Sequence[str]) -> None:
+        """Lets an older pending job of a strict group go before a younger, unstarted one.
+
+        The older job was replayed, or its parents took long.
+        """
+        usage = await store.group_usage(self._transaction, self._lane, groups, strict=True)
+        unstarted = {
+            group: row.first
+            for group, row in usage.items()
+            if group and row.admitted == row.ready == 1 and row.first is not None
+        }
+        if unstarted:
+            params = [WaitingParams(group, 1) for group in unstarted]
+            for row in await store.next_waiting(self._transaction, self._lane, params, len(unstarted)):
+                if row.id < unstarted[row.group_key]:
+                    await store.revoke_admissions(self._transaction, self._lane, row.group_key)
+
+    async def capacities(self, groups: Sequence[str], now: datetime) -> dict[str, GroupCapacity]:
+        cooldowns = await store.cooldowns_of(self._transaction, self._lane, groups)
+        probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
+        probe_states = await store.probe_states(self._transaction, self._lane, sorted(probes)) if probes else {}
+        counted = list(groups) if self._queue.admits_groups else list(cooldowns)
+        limit = self._queue.max_running_per_group
+        strict = limit == 1
+        usage = await store.group_usage(self._transaction, self._lane, counted, strict=strict) if counted else {}
+        return {
+            group: fairness.capacity(
+                limit if group else None,
+                usage.get(group),
+                cooldown,
+                _probe_state(cooldown, probe_states),
+                now,
+                fair=self._queue.fair,
+            )
+            for group, cooldown in ((group, cooldowns.get(group)) for group in groups)
+        }
+
+    async def hold_back_before_probes(self, capacities: Mapping[str, GroupCapacity]) -> None:
+        """Makes ready jobs of a cooling group pending, in a queue without limits per group.
+
+        Jobs that were ready when the cool-down began may still be ready. They would all start with
+        the probe.
+        """
+        probed = [group for group, capacity in capacities.items() if capacity.first_is_probe]
+        if probed:
+            await store.hold_back_head(self._transaction, self._lane, probed, HEAD_LIMIT)
+
+    async def next_waiting(self, capacities: Mapping[str, GroupCapacity]) -> list[WaitingRow]:
+        """Reads the pending jobs to admit. Groups that need a probe come first.
+
+        If the batch ended before such a group, its cool-down would end without a probe.
+        """
+        params = [
+            WaitingParams(group, capacity.admissions)
+            for group, capacity in sorted(capacities.items(), key=lambda item: not item[1].first_is_probe)
+            if capacity.admissions
+        ]
+        return await store.next_waiting(self._transaction, self._lane, params, ADMISSION_BATCH) if params else []
+
+    async def update_cooldowns(
+        self, capacities: Mapping[str, GroupCapacity], waiting: Sequence[WaitingRow]
+    ) -> list[str]:
+        """Stores the probes that were chosen and clears the cool-downs that are over.
+
+        A cool-down after which no job is left to be the probe is over, too. Returns the groups
+        whose cool-downs were cleared.
+        """
+        first_ids = {row.group_key: row.id for row in sorted(waiting, reverse=True)}
+        ended = []
+        for group, capacity in capacities.items():
+            probe = capacity.probe or (first_ids.get(group) if capacity.first_is_probe else None)
+            if probe is not None:
+                await store.set_probe(self._transaction, self._lane, group, probe)
+            elif capacity.ends_cooldown or (capacity.first_is_probe and capacity.admissions):
+                ended.append(group)
+        if ended:
+            await store.clear_cooldowns(self._transaction, self._lane, ended)
+        return ended
+
+    async def admit(self, waiting: Sequence[WaitingRow], last_passes: Mapping[str, int]) -> list[MovedJobRow]:
+        """Admits the jobs.
+
+        In a queue that is not fair every admission has number 1.
+        """
+        if not waiting:
+            return []
+        if not self._queue.fair:
+            admissions = [AdmitParams(row.id, 1) for row in sorted(waiting)]
+        else:
+            params = sorted({PassParams(row.group_key, row.priority) for row in waiting})
+            passes = await store.last_passes(self._transaction, self._lane, params)
+            admissions = fairness.assign_passes(waiting, passes, last_passes)
+        return await store.admit(self._transaction, self._lane, admissions)
+
+
+def _probe_state(cooldown: CooldownRow | None, states: Mapping[UUID, str]) -> str | None:
+    """Returns the state of the half-open probe.
+
+    None if there is no probe, or if it has left the table of live jobs.
+    """
+    return states.get(cooldown.probe_job_id) if cooldown is not None and cooldown.probe_job_id is not None else None
