@@ -69,7 +69,8 @@ def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime
         next_state="ready" if is_immediate else next_state,
         reason=None if is_immediate else reason,
         settled_as=_settled_as(lease_end.outcome, is_immediate=is_immediate),
-        run_at=now + timedelta(seconds=delay) if next_state == "scheduled" else row.run_at,
+        # A late release finds a job that a timeout has postponed: it is ready now, not at its retry.
+        run_at=now + timedelta(seconds=delay) if next_state == "scheduled" else min(row.run_at, now),
         attempt=row.attempt - refund,
         crashes=row.crashes + (lease_end.outcome == "expire"),
         checkpoint=lease_end.checkpoint,

@@ -117,6 +117,13 @@ def test_late_release_of_an_expired_lease_refunds_no_attempt() -> None:
     assert decision(RUNNING._replace(state="ready", lease_expires_at=None), "release").attempt == 1
 
 
+def test_late_release_of_a_postponed_job_makes_it_due_now() -> None:
+    """A timeout has postponed the job. A ready job whose run_at lies ahead would run early."""
+    postponed = RUNNING._replace(state="scheduled", lease_expires_at=None, run_at=NOW + timedelta(minutes=1))
+    released = decision(postponed, "release")
+    assert (released.next_state, released.run_at) == ("ready", NOW)
+
+
 def test_retry_delay_grows_up_to_the_maximum() -> None:
     delays = [
         (decision(RUNNING._replace(attempt=attempt), "fail").run_at - NOW).total_seconds() for attempt in (1, 2, 3, 4)

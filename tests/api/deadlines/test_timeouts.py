@@ -127,6 +127,18 @@ def test_timeout_is_a_failure_that_costs_an_attempt_and_no_crash(api: Api, db: T
     assert api.heartbeat_one(claimed, status=409)["code"] == "lease_lost"
 
 
+def test_late_release_after_a_timeout_makes_the_job_due_now(api: Api, db: TestDatabase) -> None:
+    job = api.enqueue(timeout_seconds=30, retry={"base_seconds": 100, "jitter": 0})
+    claimed = run_past_timeout(api, db)
+    postponed = api.job(job["id"])
+    assert postponed["state"] == "scheduled"
+    api.release(claimed)
+    released = api.job(job["id"])
+    assert released["state"] == "ready"
+    assert seconds_between(released["run_at"], postponed["run_at"]) > 60
+    assert api.claim_one()["id"] == job["id"]
+
+
 def test_timeouts_exhaust_the_attempts_and_are_not_poison(api: Api, db: TestDatabase) -> None:
     job = api.enqueue(timeout_seconds=5, max_attempts=5, retry={"base_seconds": 0})
     for _ in range(5):
