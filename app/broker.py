@@ -23,6 +23,7 @@ from app.db.notifier import Notifier
 from app.db.pool import Database
 from app.db.search_connections import SearchConnections
 from app.db.server_checks import ServerChecks
+from app.dead_letters.replay import DeadLetterReplayer
 from app.dead_letters.service import DeadLetterService
 from app.enqueue.parser import JobParser
 from app.enqueue.service import EnqueueService
@@ -162,7 +163,12 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         durations=durations,
     )
     authenticator = ApiKeyAuthenticator(infra=infra)
-    dead_letters = DeadLetterService(infra=infra, queues=queues, creator=creator, events=events, reader=reader)
+    dead_letters = DeadLetterService(
+        infra=infra,
+        queues=queues,
+        reader=reader,
+        replayer=DeadLetterReplayer(infra=infra, queues=queues, creator=creator, events=events),
+    )
     periodic_enqueuer = PeriodicEnqueuer(infra=infra, enqueuer=enqueuer, reader=reader)
     stats = StatsService(infra=infra, queues=queues, pollers=pollers, durations=durations)
     lease_returner = LeaseReturner(settlements=settlements, events=events)
