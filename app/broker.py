@@ -23,6 +23,7 @@ from app.db.notifier import Notifier
 from app.db.pool import Database
 from app.db.search_connections import SearchConnections
 from app.db.server_checks import ServerChecks
+from app.dead_letters.replay import DeadLetterReplayer
 from app.dead_letters.service import DeadLetterService
 from app.enqueue.parser import JobParser
 from app.enqueue.service import EnqueueService
@@ -39,6 +40,7 @@ from app.leases.caller_claims import CallerClaims
 from app.leases.claim import ClaimService
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.heartbeat import HeartbeatService
+from app.leases.lease_ender import LeaseEnder
 from app.leases.long_poll import LongPoll
 from app.leases.low_water_marks import LowWaterMarks
 from app.leases.settle import SettlementService
@@ -93,6 +95,7 @@ class Broker:
     enqueuer: EnqueueService
     low_water_marks: LowWaterMarks
     claims: ClaimService
+    lease_ender: LeaseEnder
     settlements: SettlementService
     long_poll: LongPoll
     heartbeats: HeartbeatService
@@ -149,9 +152,8 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         matcher=matcher,
         events=events,
     )
-    settlements = SettlementService(
-        infra=infra, queues=queues, events=events, durations=durations, group_scheduler=group_scheduler
-    )
+    lease_ender = LeaseEnder(infra=infra, queues=queues, events=events, group_scheduler=group_scheduler)
+    settlements = SettlementService(infra=infra, queues=queues, lease_ender=lease_ender, durations=durations)
     marks = LowWaterMarks(db=infra.db, events=events)
     claims = ClaimService(
         infra=infra,
@@ -162,13 +164,18 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         durations=durations,
     )
     authenticator = ApiKeyAuthenticator(infra=infra)
-    dead_letters = DeadLetterService(infra=infra, queues=queues, creator=creator, events=events, reader=reader)
+    dead_letters = DeadLetterService(
+        infra=infra,
+        queues=queues,
+        reader=reader,
+        replayer=DeadLetterReplayer(infra=infra, queues=queues, creator=creator, events=events),
+    )
     periodic_enqueuer = PeriodicEnqueuer(infra=infra, enqueuer=enqueuer, reader=reader)
     stats = StatsService(infra=infra, queues=queues, pollers=pollers, durations=durations)
-    lease_returner = LeaseReturner(settlements=settlements, events=events)
+    lease_returner = LeaseReturner(lease_ender=lease_ender, events=events)
     due = DueCheck(
         infra=infra,
-        lease_rescuer=LeaseRescuer(infra=infra, settlements=settlements),
+        lease_rescuer=LeaseRescuer(infra=infra, lease_ender=lease_ender),
         job_scheduler=JobScheduler(infra=infra, queues=queues, events=events),
         periodic_enqueuer=periodic_enqueuer,
         start_deadlines=StartDeadlineEnforcer(infra=infra, queues=queues, events=events),
@@ -221,18 +228,20 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         enqueuer=enqueuer,
         low_water_marks=marks,
         claims=claims,
+        lease_ender=lease_ender,
         settlements=settlements,
         long_poll=LongPoll(
             infra=infra,
             queues=queues,
             pollers=pollers,
             settlements=settlements,
+            lease_ender=lease_ender,
             workers=workers,
             poll_history=poll_history,
             claims=claims,
             caller_claims=CallerClaims(infra=infra, queues=queues, claims=claims),
         ),
-        heartbeats=HeartbeatService(infra=infra, queues=queues, settlements=settlements, workers=workers),
+        heartbeats=HeartbeatService(infra=infra, queues=queues, lease_ender=lease_ender, workers=workers),
         dead_letters=dead_letters,
         schedules=ScheduleService(infra=infra, enqueuer=enqueuer, periodic_enqueuer=periodic_enqueuer),
         periodic_enqueuer=periodic_enqueuer,

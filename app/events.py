@@ -2,7 +2,7 @@
 
     event            published by                           subscribers
     JobsMoved        every transition of jobs               `grep -rn "subscribe_moved("` lists them
-    JobsClaimable    settlements, rule changes              pollers, notifier
+    JobsClaimable    lease ender, rule changes              pollers, notifier
     QueueReady       notifier, rate limits, rule changes    pollers, ready poller
     JobsPurged       purge                                  group scheduler, dependency resolver
     ConfigNotified   notifier                               configuration versions

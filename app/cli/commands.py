@@ -130,7 +130,7 @@ def restored() -> None:
     from app.maintenance.restore import end_leases
 
     async def end(broker: "Broker") -> None:
-        count = await end_leases(broker.infra, broker.settlements)
+        count = await end_leases(broker.infra, broker.lease_ender)
         print(
             "1 lease ended; its job can be claimed again"
             if count == 1

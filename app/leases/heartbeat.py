@@ -14,10 +14,11 @@ from app.http.schema_types import raw_to_text, to_json_text, value_or
 from app.jobs.rows import public_state
 from app.jobs.validation import lease_fault
 from app.leases import store
+from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import LeaseEnd
 from app.leases.rows import HeartbeatParams, HeartbeatRow
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
-from app.leases.settle import SettlementService, parse_token
+from app.leases.settle import parse_token
 from app.queues.cache import QueueCache
 from app.workers.registry import WorkerRegistry
 
@@ -30,11 +31,11 @@ HEARTBEATS_PER_LEASE = 3  # so that one lost heartbeat does not cost the lease
 
 class HeartbeatService:
     def __init__(
-        self, *, infra: Infrastructure, queues: QueueCache, settlements: SettlementService, workers: WorkerRegistry
+        self, *, infra: Infrastructure, queues: QueueCache, lease_ender: LeaseEnder, workers: WorkerRegistry
     ) -> None:
         self._infra = infra
         self._queues = queues
-        self._settlements = settlements
+        self._lease_ender = lease_ender
         self._workers = workers
 
     @uses_reserved_connections
@@ -138,7 +139,7 @@ class HeartbeatService:
             for row in unreported
             if row["unreported_since"] is not None
         ]
-        released = await self._settlements.end_leases(lease_ends)
+        released = await self._lease_ender.end(lease_ends)
         self._infra.metrics.reconciled.inc(len(released))
         return [row.id for row in released]
 

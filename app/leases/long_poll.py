@@ -38,6 +38,7 @@ from app.jobs.rows import ClaimedRow
 from app.jobs.validation import lease_fault
 from app.leases.caller_claims import CallerClaims, ClaimContext
 from app.leases.claim import ClaimResult, ClaimService, may_be_truncated
+from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import LeaseEnd
 from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
 from app.leases.settle import SettlementService
@@ -65,6 +66,7 @@ class LongPoll:
         queues: QueueCache,
         pollers: PollerRegistry,
         settlements: SettlementService,
+        lease_ender: LeaseEnder,
         workers: WorkerRegistry,
         poll_history: PollHistory,
         claims: ClaimService,
@@ -74,6 +76,7 @@ class LongPoll:
         self._queues = queues
         self._pollers = pollers
         self._settlements = settlements
+        self._lease_ender = lease_ender
         self._workers = workers
         self._poll_history = poll_history
         self._claims = claims
@@ -228,7 +231,7 @@ class LongPoll:
         return []
 
     async def _return_undelivered(self, rows: Sequence[ClaimedRow]) -> None:
-        await self._settlements.end_leases([LeaseEnd(row.id, row.lease_token, "return") for row in rows])
+        await self._lease_ender.end([LeaseEnd(row.id, row.lease_token, "return") for row in rows])
         self._infra.metrics.undone.inc(len(rows))
 
     def _consume_wake_ups(self, poller: Poller, rows: Sequence[ClaimedRow], limit: int) -> None:

@@ -1,67 +1,46 @@
-"""Ends leases, by a worker's settlement or by the broker.
+"""Settles jobs: a worker ends its lease with one of four outcomes.
 
-    running -> completed           complete
-    running -> scheduled | ready   fail with attempts left, snooze
-    running -> ready               release; by the broker: return, reconcile, expire
-    running -> dead                no attempt, crash or delivery left; see retry_decision.py
-    running -> cancelled           any end but complete, if a cancellation was requested
+    running -> completed   complete
+    running -> ...         fail, snooze, release: see lease_ender.py
 
 A late settlement, after the lease has expired, is accepted from ready and scheduled too, unless the
 job has been delivered again in the meantime.
 """
 
-import random
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
-from operator import attrgetter
 from uuid import UUID
 
 from asyncpg.pgproto import pgproto
 
-from app.concurrency.group_scheduler import GroupScheduler
 from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import group_by_lane, lane_of
-from app.db.pool import Executor, for_each, retry_after_deadlock, uses_reserved_connections
+from app.db.lanes import lane_of
+from app.db.pool import uses_reserved_connections
 from app.errors import LeaseLost, NotFound
-from app.events import EventBus, JobsClaimable
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, raw_to_text, value_or
 from app.jobs.rows import public_state
 from app.leases import store
 from app.leases.duration_histogram import DurationHistogram
-from app.leases.retry_decision import IMMEDIATE, TIMED_OUT, LeaseEnd, decide, stored_error
-from app.leases.rows import RetryDecision, SettledRow, SettlementRecord
+from app.leases.lease_ender import LeaseEnder
+from app.leases.retry_decision import IMMEDIATE, LeaseEnd, stored_error
+from app.leases.rows import SettledRow, SettlementRecord
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
 from app.leases.to_response import not_found, repeated_settle_result, settle_result
 from app.leases.validation import check, check_all
-from app.locks import store as keys
 from app.queues.cache import QueueCache
 
 _NO_TOKEN = UUID(int=0)  # a token that no lease has
-_MAX_DECISIONS = 3  # a cancellation or a heartbeat may come between the decision and its update
-
-# After the deadline of a run. A worker that sends a heartbeat within it learns that it should
-# stop, and may still settle.
-DEADLINE_GRACE = timedelta(seconds=1)
 
 
 class SettlementService:
     def __init__(
-        self,
-        *,
-        infra: Infrastructure,
-        queues: QueueCache,
-        events: EventBus,
-        durations: DurationHistogram,
-        group_scheduler: GroupScheduler,
+        self, *, infra: Infrastructure, queues: QueueCache, lease_ender: LeaseEnder, durations: DurationHistogram
     ) -> None:
         self._infra = infra
         self._queues = queues
-        self._events = events
+        self._lease_ender = lease_ender
         self._durations = durations
-        self._group_scheduler = group_scheduler
         self._counters = {outcome: infra.metrics.settled.labels(outcome.value) for outcome in Outcome}
         self._completions = Batcher("complete", self._complete_batch, infra.settings.acquire_timeout_seconds, len)
 
@@ -99,12 +78,6 @@ class SettlementService:
             raise LeaseLost(item.job_id, value_or(result.state, ""), value_or(result.attempt, 0))
         return result
 
-    @uses_reserved_connections
-    async def end_leases(self, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
-        """Ends leases on behalf of the broker. Skips leases that have changed in the meantime."""
-        lanes = group_by_lane(lease_ends, attrgetter("job_id"))
-        return [row for rows in await for_each(lanes.items(), lambda item: self._end_lane(*item)) for row in rows]
-
     async def _settle_lane(self, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
         """Settles items of one lane, each about another job."""
         completed = [item for item in items if item.outcome is Outcome.COMPLETE]
@@ -112,8 +85,12 @@ class SettlementService:
         settled = await self._completions.add(lane, completed) if completed else {}
         self._counters[Outcome.COMPLETE].inc(len(settled))
         if ended:
-            rows = await self._end_lane(lane, [_lease_end(item) for item in ended if not _is_group_failure(item)])
-            rows += await self._fail_with_group(lane, [item for item in ended if _is_group_failure(item)])
+            rows = await self._lease_ender.end_lane(
+                lane, [_lease_end(item) for item in ended if not _is_group_failure(item)]
+            )
+            rows += await self._lease_ender.end_with_cooldowns(
+                lane, [_lease_end(item) for item in ended if _is_group_failure(item)]
+            )
             settled |= _by_int(rows)
             for item in ended:
                 self._counters[item.outcome].inc(item.job_id.int in settled)
@@ -178,101 +155,8 @@ class SettlementService:
             archive=archive,
         )
         self._durations.record(lane, "run", [row.ran for row in rows if row.ran is not None])
-        self._publish(lane, rows)
+        self._lease_ender.publish_ended(lane, rows)
         return rows
-
-    @retry_after_deadlock
-    async def _fail_with_group(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
-        """Settles failures that start a cool-down of their group.
-
-        The downstream system of the group has reported that it is overloaded, and for how long.
-        Failure and cool-down are one transaction under the lane lock. So no admission is decided in
-        between, and a repeated call finds both done or neither.
-        """
-        if not items:
-            return []
-        await self._queues.load([lane])  # in the transaction this would need a second connection
-        async with self._infra.db.transaction() as transaction:
-            await keys.lock_lane(transaction, lane)
-            rows = await self._end(transaction, lane, [_lease_end(item) for item in items])
-            cooldowns = _cooldowns(items, {row.id: row for row in rows}, self._infra.now())
-            if cooldowns:
-                await self._group_scheduler.start_cooldowns(transaction, lane, cooldowns)
-        self._publish(lane, rows)
-        if cooldowns:
-            await self._infra.config_versions.announce()
-        return rows
-
-    async def _end_lane(self, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
-        rows = await self._end(self._infra.db, lane, lease_ends)
-        self._publish(lane, rows)
-        return rows
-
-    async def _end(self, db: Executor, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
-        ended: list[SettledRow] = []
-        remaining = {lease_end.job_id: lease_end for lease_end in lease_ends}
-        for _ in range(_MAX_DECISIONS):
-            decisions = await self._decide(db, lane, list(remaining.values())) if remaining else []
-            if not decisions:
-                break
-            rows = await self._apply(db, lane, decisions)
-            ended += rows
-            for row in rows:
-                del remaining[row.id]
-        return ended
-
-    async def _decide(self, db: Executor, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[RetryDecision]:
-        now = self._infra.now()
-        by_job = {lease_end.job_id: lease_end for lease_end in lease_ends}
-        ids = sorted(by_job)
-        rows = await store.get_leases(db, lane, ids, [by_job[job_id].token for job_id in ids])
-        decisions = []
-        for row in sorted(rows):
-            lease_end = by_job[row.id]
-            is_expired = row.lease_expires_at is not None and row.lease_expires_at <= now
-            if lease_end.outcome in ("return", "reconcile", "expire") and row.state != "running":
-                continue
-            if (lease_end.outcome == "expire" and not is_expired) or (
-                lease_end.outcome == "reconcile" and row.unreported_since is None
-            ):
-                continue  # a heartbeat came first
-            if (
-                lease_end.outcome == "expire"
-                and row.deadline_at is not None
-                and row.deadline_at == row.lease_expires_at
-            ):
-                if now < row.deadline_at + DEADLINE_GRACE:
-                    continue
-                lease_end = replace(lease_end, outcome="timeout", error=TIMED_OUT)
-            decisions.append(decide(row, lease_end, self._infra.settings, now, random.uniform(-1, 1)))
-        return decisions
-
-    async def _apply(self, db: Executor, lane: int, decisions: Sequence[RetryDecision]) -> list[SettledRow]:
-        now = self._infra.now()
-        requeued = [decision for decision in decisions if decision.next_state in ("ready", "scheduled")]
-        dead = [decision for decision in decisions if decision.next_state == "dead"]
-        cancelled = [decision for decision in decisions if decision.next_state == "cancelled"]
-        rows = await self._requeue(db, lane, requeued) if requeued else []
-        rows += await store.move_to_dead_letters(db, lane, dead, now) if dead else []
-        if cancelled:
-            rows += await store.finish_cancelled(db, lane, cancelled, now, *self._queues.retention(lane, now))
-        return rows
-
-    async def _requeue(self, db: Executor, lane: int, decisions: Sequence[RetryDecision]) -> list[SettledRow]:
-        await self._queues.load([lane])
-        return await store.requeue(
-            db,
-            lane,
-            decisions,
-            strict=self._queues.by_lane(lane).max_running_per_group == 1,
-            held_groups=self._queues.held_groups(lane),
-            cooling_groups=self._queues.cooling_groups.get(lane),
-        )
-
-    def _publish(self, lane: int, rows: Sequence[SettledRow]) -> None:
-        self._events.publish_moved(lane, rows)
-        if rows and self._queues.counts_leases(lane):
-            self._events.publish(JobsClaimable(lane, len(rows)))
 
     def _not_settled(self, item: Settlement, record: SettlementRecord | None) -> SettleResult:
         if record is None:
@@ -312,21 +196,6 @@ def parse_token(text: str) -> UUID:
 
 def _is_group_failure(item: Settlement) -> bool:
     return item.scope is Scope.GROUP and item.outcome is Outcome.FAIL
-
-
-def _cooldowns(items: Sequence[Settlement], settled: dict[UUID, SettledRow], now: datetime) -> dict[str, datetime]:
-    """When the cool-down of each group ends. The longest counts.
-
-    When the job itself runs again, or after `retry_after_seconds`.
-    """
-    cooldowns: dict[str, datetime] = {}
-    for item in items:
-        row = settled.get(item.job_id)
-        if row is None or row.group_key is None:
-            continue
-        until = row.run_at or now + timedelta(seconds=value_or(item.retry_after_seconds, 0))
-        cooldowns[row.group_key] = max(until, cooldowns.get(row.group_key, until))
-    return cooldowns
 
 
 def _lease_end(item: Settlement) -> LeaseEnd:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 
 from app.db.infrastructure import Infrastructure
 from app.leases import store as leases
+from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import EXPIRED, LeaseEnd
-from app.leases.settle import SettlementService
 from app.log import log
 from app.periodic_service import PeriodicService
 
@@ -27,10 +27,10 @@ _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LeaseRescuer(PeriodicService):
-    def __init__(self, *, infra: Infrastructure, settlements: SettlementService) -> None:
+    def __init__(self, *, infra: Infrastructure, lease_ender: LeaseEnder) -> None:
         super().__init__()
         self._infra = infra
-        self._settlements = settlements
+        self._lease_ender = lease_ender
         self._scanned_until = _BEGINNING
         self._runs = 0
 
@@ -56,7 +56,7 @@ class LeaseRescuer(PeriodicService):
     async def run_once(self) -> None:
         now, scan_from, rescued = self._infra.now(), self.scan_from, 0
         while rows := await leases.expired_leases(self._infra.db, scan_from, now, BATCH_SIZE):
-            ended = await self._settlements.end_leases(
+            ended = await self._lease_ender.end(
                 [LeaseEnd(row["id"], row["lease_token"], "expire", EXPIRED) for row in rows]
             )
             rescued += len(ended)

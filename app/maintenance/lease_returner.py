@@ -11,8 +11,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.events import EventBus, LeasesAbandoned
+from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import LeaseEnd
-from app.leases.settle import SettlementService
 from app.periodic_service import PeriodicService
 
 
@@ -22,9 +22,9 @@ class _Abandoned(NamedTuple):
 
 
 class LeaseReturner(PeriodicService):
-    def __init__(self, *, settlements: SettlementService, events: EventBus) -> None:
+    def __init__(self, *, lease_ender: LeaseEnder, events: EventBus) -> None:
         super().__init__()
-        self._settlements = settlements
+        self._lease_ender = lease_ender
         self._abandoned: dict[UUID, _Abandoned] = {}
         events.subscribe(LeasesAbandoned, self._on_abandoned)
 
@@ -37,5 +37,5 @@ class LeaseReturner(PeriodicService):
     async def run_once(self) -> None:
         now = time.monotonic()
         self._abandoned = {job_id: lease for job_id, lease in self._abandoned.items() if lease.until > now}
-        for row in await self._settlements.end_leases([lease.lease_end for lease in self._abandoned.values()]):
+        for row in await self._lease_ender.end([lease.lease_end for lease in self._abandoned.values()]):
             del self._abandoned[row.id]

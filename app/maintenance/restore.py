@@ -9,15 +9,15 @@ from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
 from app.leases import store
+from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import LeaseEnd
-from app.leases.settle import SettlementService
 from app.log import log
 
 BATCH_SIZE = 500  # leases per statement
 _BEGINNING = (-(2**31), UUID(int=0))  # before the first lane and job
 
 
-async def end_leases(infra: Infrastructure, settlements: SettlementService) -> int:
+async def end_leases(infra: Infrastructure, lease_ender: LeaseEnder) -> int:
     """Releases every lease. Returns how many.
 
     The attempt is given back, and the token is consumed.
@@ -29,7 +29,7 @@ async def end_leases(infra: Infrastructure, settlements: SettlementService) -> i
     """
     after, ended = _BEGINNING, 0
     while rows := await store.live_tokens(infra.db, after, BATCH_SIZE):
-        released = await settlements.end_leases([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows])
+        released = await lease_ender.end([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows])
         ended += len(released)
         after = (rows[-1]["lane"], rows[-1]["id"])
     log.info("leases ended after a restore", count=ended)

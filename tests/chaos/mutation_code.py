@@ -17,7 +17,7 @@ from app.db.lanes import group_by_lane
 from app.db.pool import Database, Executor
 from app.db.primary import Connection, PrimaryConnector
 from app.dead_letters import store as dead_letters
-from app.dead_letters.service import DeadLetterService, ReplayTime
+from app.dead_letters.replay import DeadLetterReplayer, ReplayTime
 from app.enqueue import defaults, uniqueness
 from app.enqueue.defaults import choose_lane
 from app.enqueue.drafts import JobDraft
@@ -165,7 +165,7 @@ def replay_in_two_transactions() -> None:
     """In a replay into another queue, removes the dead letter before the job is stored."""
 
     async def move(
-        self: DeadLetterService,
+        self: DeadLetterReplayer,
         queue: Queue,
         lane: int,
         ids: Sequence[UUID],
@@ -184,7 +184,7 @@ def replay_in_two_transactions() -> None:
             await jobs.enqueue(self._infra.db, target, rows)
         return [row.id for row in fresh]
 
-    DeadLetterService._move_to_queue = move  # type: ignore[method-assign]
+    DeadLetterReplayer._move_to_queue = move  # type: ignore[method-assign]
 
 
 def disable_synchronous_commit() -> None:

@@ -84,7 +84,7 @@ def run_scans_at(db_without_scans: TestDatabase, loop: Loop, monkeypatch: pytest
 
 def _run_scans_at(broker_services: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch, instant: datetime) -> None:
     monkeypatch.setattr(broker_services.infra.clock, "now", lambda: instant)
-    loop.run(LeaseRescuer(infra=broker_services.infra, settlements=broker_services.settlements).run_once())
+    loop.run(LeaseRescuer(infra=broker_services.infra, lease_ender=broker_services.lease_ender).run_once())
     loop.run(
         StartDeadlineEnforcer(
             infra=broker_services.infra, queues=broker_services.queues, events=broker_services.events

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.leases.settle import DEADLINE_GRACE
+from app.leases.lease_ender import DEADLINE_GRACE
 from tests.api.deadlines.conftest import RunScansAt, backdate_run, run_past_timeout
 from tests.api_client import Api, Json, parse_time
 from tests.conftest import wait_until

@@ -33,7 +33,7 @@ def test_concurrent_rescuers_rescue_each_lease_once(
     api.claim(max_jobs=40)
     db.execute("UPDATE jobs SET lease_expires_at = now() - interval '1 second'")
     run_together(
-        loop, *[LeaseRescuer(infra=broker_services.infra, settlements=broker_services.settlements) for _ in range(4)]
+        loop, *[LeaseRescuer(infra=broker_services.infra, lease_ender=broker_services.lease_ender) for _ in range(4)]
     )
     eventually(lambda: api.counts() == {"ready": 40})
     jobs = [api.job(job_id) for job_id in ids]
@@ -47,7 +47,7 @@ def test_rescuer_rescues_more_than_one_batch(
     api.enqueue_many(1000)
     api.claim(max_jobs=1000)
     db.execute("UPDATE jobs SET lease_expires_at = now() - interval '1 second'")
-    run_together(loop, LeaseRescuer(infra=broker_services.infra, settlements=broker_services.settlements))
+    run_together(loop, LeaseRescuer(infra=broker_services.infra, lease_ender=broker_services.lease_ender))
     eventually(lambda: api.counts() == {"ready": 1000})
 
 
@@ -57,7 +57,7 @@ def test_rescuer_leaves_live_leases_alone(
     api.enqueue_many(2)
     held, lost = api.claim(max_jobs=2)["jobs"]
     db.age(lost["id"], 61)
-    run_together(loop, LeaseRescuer(infra=broker_services.infra, settlements=broker_services.settlements))
+    run_together(loop, LeaseRescuer(infra=broker_services.infra, lease_ender=broker_services.lease_ender))
     eventually(lambda: api.job(lost["id"])["state"] == "ready")
     assert api.job(held["id"])["state"] == "running"
 

@@ -54,7 +54,7 @@ class Broker:
         self.enqueuer, self.updater, self.long_poll = services.enqueuer, services.updater, services.long_poll
         self.settlements, self.heartbeats = services.settlements, services.heartbeats
         self.dead_letters, self.stats = services.dead_letters, services.stats
-        self.lease_rescuer = LeaseRescuer(infra=self.infra, settlements=self.settlements)
+        self.lease_rescuer = LeaseRescuer(infra=self.infra, lease_ender=services.lease_ender)
         self.job_scheduler = JobScheduler(infra=self.infra, queues=services.queues, events=services.events)
 
 

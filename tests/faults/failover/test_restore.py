@@ -59,7 +59,7 @@ def end_leases(dsn: str, loop: Loop) -> int:
         await broker_services.infra.db.open()
         try:
             await broker_services.infra.clock.refresh(broker_services.infra.db)
-            return await maintenance_restore.end_leases(broker_services.infra, broker_services.settlements)
+            return await maintenance_restore.end_leases(broker_services.infra, broker_services.lease_ender)
         finally:
             await broker_services.infra.db.close()
 

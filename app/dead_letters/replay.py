@@ -1,0 +1,174 @@
+"""Replays dead letters, in their own queue or into another.
+
+    dead -> ready | pending | scheduled   in its own queue: the job keeps its id
+    dead -> removed                       into another queue: a new job has its id as `replayed_from`
+
+Both delete the dead letter in the transaction that stores the job. Of two concurrent replays, one
+finds no dead letter.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from app.db.infrastructure import Infrastructure
+from app.db.lanes import group_by_lane
+from app.db.pool import retry_after_deadlock
+from app.dead_letters import store
+from app.dead_letters.merge_patch import merge_patch
+from app.dead_letters.schemas import ReplayOverrides
+from app.dead_letters.store import RemovedRow, ReplayParams
+from app.enqueue.defaults import choose_lane
+from app.events import EventBus
+from app.http.request_body import check_user_data
+from app.http.schema_types import UNSET, Raw, UnsetType, unset_if_none, value_or
+from app.jobs import bulk_insert
+from app.jobs.rows import NewJob
+from app.queues.cache import MissingQueue, Queue, QueueCache
+from app.queues.creator import QueueCreator
+from app.slices import in_slices
+
+REPLAY_BATCH_SIZE = 100  # dead letters per statement: with payloads these may be 25 MB
+
+
+class ReplayTime(NamedTuple):
+    """When a replayed job can start.
+
+    A job without a delay is ready, even if the clock is set back by a millisecond in the meantime.
+    """
+
+    run_at: datetime
+    state: str
+
+    @classmethod
+    def after(cls, seconds: float, now: datetime) -> "ReplayTime":
+        return cls(now + timedelta(seconds=seconds), "scheduled" if seconds > 0 else "ready")
+
+
+class DeadLetterReplayer:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, creator: QueueCreator, events: EventBus) -> None:
+        self._infra = infra
+        self._queues = queues
+        self._creator = creator
+        self._events = events
+
+    async def replay(self, ids: Sequence[UUID], overrides: ReplayOverrides, *, spread_seconds: int) -> list[UUID]:
+        """Returns the ids of the live jobs. Those that kept their id are in the order of their run_at."""
+        now = self._infra.now()
+        step = spread_seconds / len(ids) if ids else 0
+        replay_times = {
+            job_id: ReplayTime.after(step * index, now) async for index, job_id in in_slices(enumerate(ids))
+        }
+        replayed: list[UUID] = []
+        replay_batch = self._replay_in_place if overrides.queue is UNSET else self._replay_into_queue
+        for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
+            for start in range(0, len(lane_ids), REPLAY_BATCH_SIZE):
+                replayed += await replay_batch(
+                    lane, lane_ids[start : start + REPLAY_BATCH_SIZE], replay_times, overrides
+                )
+        return sorted(replayed, key=lambda job_id: replay_times[job_id].run_at if job_id in replay_times else now)
+
+    async def _replay_in_place(
+        self, lane: int, ids: Sequence[UUID], replay_times: dict[UUID, ReplayTime], overrides: ReplayOverrides
+    ) -> list[UUID]:
+        payloads = await self._merged_payloads(lane, ids, overrides.payload_merge)
+        letters = [
+            ReplayParams(job_id, replay_times[job_id].state, replay_times[job_id].run_at, payloads.get(job_id))
+            for job_id in ids
+        ]
+        await self._queues.load([lane])
+        rows = await store.replay(
+            self._infra.db,
+            lane,
+            letters,
+            priority=value_or(overrides.priority, None),
+            max_attempts=value_or(overrides.max_attempts, None),
+            held_groups=self._queues.held_groups(lane),
+        )
+        self._events.publish_moved(lane, rows)
+        return [row.id for row in rows]
+
+    async def _merged_payloads(
+        self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType
+    ) -> dict[UUID, str]:
+        """The payloads with the patch applied.
+
+        Merged here and not in SQL, so that unpatched values keep their original text. Reading them
+        before the replay is safe, because the payload of a dead letter does not change.
+        """
+        if isinstance(patch, UnsetType):
+            return {}
+        return {
+            job_id: self._merge_payload(payload, patch)
+            for job_id, payload in (await store.payloads(self._infra.db, lane, ids)).items()
+        }
+
+    def _merge_payload(self, payload: str, patch: dict[str, Raw]) -> str:
+        text = merge_patch(payload, patch)
+        check_user_data(Raw(text.encode()), self._infra.settings.max_payload_bytes, "/overrides/payload_merge")
+        return text
+
+    async def _replay_into_queue(
+        self, lane: int, ids: Sequence[UUID], replay_times: dict[UUID, ReplayTime], overrides: ReplayOverrides
+    ) -> list[UUID]:
+        """Replays into another queue: deletes the dead letter and inserts a new job in one
+        transaction.
+        """
+        name = value_or(overrides.queue, "default")
+        try:
+            return await self._move_to_queue(self._queues.require(name), lane, ids, replay_times, overrides)
+        except MissingQueue:
+            return await self._creator.call(
+                [name], lambda find: self._move_to_queue(find(name), lane, ids, replay_times, overrides)
+            )
+
+    @retry_after_deadlock
+    async def _move_to_queue(
+        self,
+        queue: Queue,
+        lane: int,
+        ids: Sequence[UUID],
+        replay_times: dict[UUID, ReplayTime],
+        overrides: ReplayOverrides,
+    ) -> list[UUID]:
+        async with self._infra.db.transaction() as transaction:
+            letters = await store.remove(transaction, lane, ids)
+            new_jobs = [
+                self._new_job(
+                    letter, choose_lane(queue, unset_if_none(letter.group_key)), replay_times[letter.id], overrides
+                )
+                for letter in letters
+            ]
+            await self._creator.store(transaction, [queue] if new_jobs else [])
+            for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
+                await bulk_insert.enqueue_all(transaction, new_lane, rows)
+        if queue.is_draft:
+            await self._queues.refresh()
+        for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
+            self._events.publish_moved(new_lane, rows)
+        return [row.id for row in new_jobs]
+
+    def _new_job(self, letter: RemovedRow, lane: int, replay_time: ReplayTime, overrides: ReplayOverrides) -> NewJob:
+        patch = value_or(overrides.payload_merge, None)
+        return NewJob(
+            id=self._infra.job_ids(lane),
+            state="pending"
+            if replay_time.state == "ready" and self._queues.needs_admission(lane, letter.group_key)
+            else replay_time.state,
+            reason=None,
+            run_at=replay_time.run_at,
+            priority=value_or(overrides.priority, letter.priority),
+            max_attempts=value_or(overrides.max_attempts, letter.max_attempts),
+            job_type=letter.job_type,
+            group_key=letter.group_key,
+            lease_seconds=letter.lease_seconds,
+            retry=letter.retry,
+            tags=letter.tags,
+            metadata=letter.metadata,
+            traceparent=letter.traceparent,
+            tracestate=letter.tracestate,
+            replayed_from=letter.id,
+            payload=letter.payload if patch is None else self._merge_payload(letter.payload, patch),
+            timeout_seconds=letter.timeout_seconds,
+        )
