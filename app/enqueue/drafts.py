@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.db.lanes import shared_digest
+from app.enqueue.schemas import Unique
 from app.errors import Problem
 from app.events import MovedJobRow
 from app.jobs.rows import NewJob
-from app.jobs.schemas import Unique
 from app.queues.cache import Queue
 
 

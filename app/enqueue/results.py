@@ -7,10 +7,10 @@ from uuid import UUID
 import msgspec
 
 from app.enqueue.drafts import JobDraft
+from app.enqueue.schemas import BatchAnswer, BatchResult
 from app.errors import Fault, Problem, ValidationFailed
 from app.http.problems import to_response_model
 from app.http.schema_types import UNSET
-from app.jobs.schemas import BatchAnswer, BatchResult
 from app.slices import map_in_slices
 
 # Follows the id of a duplicate in the results stored with an idempotency key.

@@ -25,13 +25,14 @@ from app.enqueue.defaults import Trace
 from app.enqueue.drafts import JobDraft, new_rows
 from app.enqueue.parser import JobParser, reject_inaccessible_queues
 from app.enqueue.results import EnqueueResult
+from app.enqueue.schemas import BatchAnswer, BatchJob, JobCreate, UnreadBatch
 from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull
 from app.events import EventBus
 from app.http.authorization import Access
 from app.http.schema_types import value_or
 from app.jobs import bulk_insert, store
 from app.jobs.rows import NewJob
-from app.jobs.schemas import BatchAnswer, BatchJob, Job, JobCreate, UnreadBatch
+from app.jobs.schemas import Job
 from app.locks import store as keys
 from app.matching.sync_match import SyncMatch, SyncMatcher
 from app.queues.cache import MissingQueue, Queue, QueueCache
