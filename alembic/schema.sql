@@ -172,7 +172,7 @@ DECLARE
     parent_failed boolean;
 
 BEGIN
-    -- Like JobCreate in app/jobs/schemas.py and find_faults in app/enqueue/defaults.py.
+    -- Like JobCreate in app/enqueue/schemas.py and find_faults in app/enqueue/validation.py.
     fault := coalesce(
         CASE
             WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$'

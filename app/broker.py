@@ -25,6 +25,7 @@ from app.db.search_connections import SearchConnections
 from app.db.server_checks import ServerChecks
 from app.dead_letters.replay import DeadLetterReplayer
 from app.dead_letters.service import DeadLetterService
+from app.enqueue.draft_writer import DraftWriter
 from app.enqueue.parser import JobParser
 from app.enqueue.service import EnqueueService
 from app.events import EventBus
@@ -149,6 +150,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         queues=queues,
         creator=creator,
         parser=JobParser(infra=infra, queues=queues, job_types=job_types),
+        writer=DraftWriter(infra=infra, queues=queues, creator=creator),
         matcher=matcher,
         events=events,
     )

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 from app.broker import Broker, build_broker
 from app.enqueue import service as enqueue_service
+from app.enqueue.schemas import JobCreate
 from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import Raw
-from app.jobs.schemas import JobCreate
 from bench import postgres
 from bench.brokers import Brokers, load
 from bench.cost import PAYLOAD

@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 
 from app.broker import Broker, build_broker
+from app.enqueue.schemas import JobCreate, UnreadBatch
 from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import Raw
-from app.jobs.schemas import JobCreate, UnreadBatch
 from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
 from app.queues.schemas import QueueConfig
 from app.server.client import Client

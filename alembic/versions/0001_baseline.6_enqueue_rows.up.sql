@@ -134,8 +134,8 @@ BEGIN
 END
 $$;
 
--- Like _enforce_max_waiting in app/enqueue/service.py. The queue lock makes counting and inserting
--- atomic. It is held until this commit.
+-- Like _enforce_max_waiting in app/enqueue/draft_writer.py. The queue lock makes counting and
+-- inserting atomic. It is held until this commit.
 CREATE FUNCTION longshore_check_max_waiting(queue queues) RETURNS void
 LANGUAGE plpgsql
 AS $$

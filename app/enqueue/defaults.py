@@ -10,11 +10,12 @@ from uuid import UUID
 import msgspec
 
 from app.db.lanes import created_at, digest, lane_of_group
+from app.enqueue.schemas import JobCreate, UnreadBatch
 from app.http.schema_types import UNSET, Raw, UnsetType, to_json_text, unset_if_none, value_or
 from app.job_types.cache import JobType
 from app.job_types.schemas import JobTypeConfig
 from app.jobs.rows import NewJob, metadata_of, public_state, tags_of
-from app.jobs.schemas import Job, JobCreate, UnreadBatch
+from app.jobs.schemas import Job
 from app.queues.cache import Queue
 from app.queues.schemas import RetryPolicy
 from app.settings import Settings

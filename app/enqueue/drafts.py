@@ -1,15 +1,18 @@
 """A job on its way into the database: the request, the row it becomes, and the outcome."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from uuid import UUID
 
-from app.db.lanes import shared_digest
+from app.db.lanes import group_by_lane, shared_digest
+from app.enqueue.schemas import Unique
 from app.errors import Problem
 from app.events import MovedJobRow
 from app.jobs.rows import NewJob
-from app.jobs.schemas import Unique
 from app.queues.cache import Queue
+
+id_of_row: Callable[[NewJob], UUID] = attrgetter("id")
 
 
 @dataclass(slots=True)
@@ -78,5 +81,5 @@ class JobDraft:
         )
 
 
-def new_rows(drafts: Iterable[JobDraft]) -> list[NewJob]:
-    return [draft.row for draft in drafts if draft.accepted]
+def new_rows_by_lane(drafts: Iterable[JobDraft]) -> dict[int, list[NewJob]]:
+    return group_by_lane([draft.row for draft in drafts if draft.accepted], id_of_row)

@@ -16,6 +16,7 @@ from app.dependencies import graph
 from app.enqueue import defaults, validation
 from app.enqueue.defaults import JobDefaults, Now, Trace
 from app.enqueue.drafts import JobDraft
+from app.enqueue.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
 from app.errors import (
     MAX_FAULTS,
     BatchTooLarge,
@@ -33,7 +34,6 @@ from app.http.schema_types import UNSET, Raw, value_or
 from app.http.split_body import CHUNK_BYTES
 from app.job_types.cache import JobTypeCache
 from app.jobs.rows import to_array_text
-from app.jobs.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
 from app.queues.cache import Queue, QueueCache
 from app.queues.creator import FindQueue
 from app.slices import by_size, in_slices, map_in_slices

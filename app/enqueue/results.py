@@ -7,14 +7,15 @@ from uuid import UUID
 import msgspec
 
 from app.enqueue.drafts import JobDraft
+from app.enqueue.schemas import BatchAnswer, BatchResult
 from app.errors import Fault, Problem, ValidationFailed
 from app.http.problems import to_response_model
 from app.http.schema_types import UNSET
-from app.jobs.schemas import BatchAnswer, BatchResult
 from app.slices import map_in_slices
 
 # Follows the id of a duplicate in the results stored with an idempotency key.
 DUPLICATE = " duplicate"
+_decode_texts = msgspec.json.Decoder(list[str | None]).decode
 
 
 class EnqueueResult(NamedTuple):
@@ -73,10 +74,13 @@ def encode_results(results: Sequence[EnqueueResult]) -> str:
     return msgspec.json.encode(texts).decode()
 
 
-decode_results = msgspec.json.Decoder(list[str | None]).decode
+def decode_results(response: str, items: Sequence[JobDraft | Problem]) -> list[EnqueueResult]:
+    """The results of the first call with an idempotency key. `items` are those of this call."""
+    pairs = zip(_decode_texts(response), items, strict=True)
+    return [_replayed_result(index, text, item) for index, (text, item) in enumerate(pairs)]
 
 
-def replayed_result(index: int, text: str | None, item: JobDraft | Problem) -> EnqueueResult:
+def _replayed_result(index: int, text: str | None, item: JobDraft | Problem) -> EnqueueResult:
     """A job that was rejected by the first call stays rejected, even if it would be accepted now."""
     if text is None and isinstance(item, Problem):
         return EnqueueResult(None, problem=item)

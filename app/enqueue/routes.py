@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 
+from app.enqueue.schemas import BatchAnswer, JobBatch, JobCreate, UnreadBatch
 from app.enqueue.service import EnqueueService
 from app.errors import (
     BatchTooLarge,
@@ -23,7 +24,7 @@ from app.http.headers import IdempotencyKey, request_id, trace_context
 from app.http.operation import ENQUEUE, operation
 from app.http.request_body import body, json_response
 from app.http.schema_types import value_or
-from app.jobs.schemas import BatchAnswer, Job, JobBatch, JobCreate, UnreadBatch
+from app.jobs.schemas import Job
 
 router = APIRouter(tags=["jobs"])
 

@@ -1,40 +1,38 @@
 """Stores new jobs: one or a batch, all or nothing, at most once for each Idempotency-Key.
 
     no key, no constraint, one lane -> one INSERT in autocommit, shared with other callers (natural batching)
-    everything else                 -> one transaction: idempotency key, unique keys, queue locks, parents, INSERTs
+    everything else                 -> one transaction of the draft writer: keys, queue locks, parents, INSERTs
 
 A job can be rejected by a unique key, a full queue (`max_waiting`) or an unknown parent. Jobs are
 published only after their commit.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from itertools import chain
-from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
 from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import KEY_LANES, digest, group_by_lane, lane_of, lane_of_key, queue_lock_id
-from app.db.pool import Executor, Transaction, retry_after_deadlock
-from app.enqueue import defaults, parents, results, uniqueness
+from app.db.lanes import lane_of
+from app.db.pool import Transaction, retry_after_deadlock
+from app.enqueue import defaults, parents, results
 from app.enqueue.defaults import Trace
-from app.enqueue.drafts import JobDraft, new_rows
+from app.enqueue.draft_writer import DraftWriter, RequestKey
+from app.enqueue.drafts import JobDraft, id_of_row, new_rows_by_lane
 from app.enqueue.parser import JobParser, reject_inaccessible_queues
 from app.enqueue.results import EnqueueResult
-from app.errors import Fault, IdempotencyKeyReused, NotFound, Problem, QueueFull
+from app.enqueue.schemas import BatchAnswer, BatchJob, JobCreate, UnreadBatch
+from app.errors import NotFound, Problem
 from app.events import EventBus
 from app.http.authorization import Access
 from app.http.schema_types import value_or
 from app.jobs import bulk_insert, store
 from app.jobs.rows import NewJob
-from app.jobs.schemas import BatchAnswer, BatchJob, Job, JobCreate, UnreadBatch
-from app.locks import store as keys
+from app.jobs.schemas import Job
 from app.matching.sync_match import SyncMatch, SyncMatcher
-from app.queues.cache import MissingQueue, Queue, QueueCache
+from app.queues.cache import MissingQueue, QueueCache
 from app.queues.creator import FindQueue, QueueCreator
 from app.slices import in_slices
 
@@ -43,25 +41,6 @@ MAX_TRIES = 3
 # A caller with more jobs gets its own statement: sharing would cost more time than it saves.
 MAX_SHARED_JOBS = 100
 _NO_TRACE: Trace = {}
-_id_of: Callable[[NewJob], UUID] = attrgetter("id")
-
-
-@dataclass(frozen=True, slots=True)
-class RequestKey:
-    """An Idempotency-Key, its scope (operation and caller), and the body of the request."""
-
-    name: str
-    operation: str
-    caller: str
-    body: JobCreate | UnreadBatch
-
-    @property
-    def digest(self) -> UUID:
-        return digest("enqueue", self.operation, self.name, *filter(None, [self.caller]))
-
-    @property
-    def lane(self) -> int:
-        return lane_of_key(self.digest, KEY_LANES)
 
 
 class EnqueueService:
@@ -72,6 +51,7 @@ class EnqueueService:
         queues: QueueCache,
         creator: QueueCreator,
         parser: JobParser,
+        writer: DraftWriter,
         matcher: SyncMatcher,
         events: EventBus,
     ) -> None:
@@ -79,6 +59,7 @@ class EnqueueService:
         self._queues = queues
         self._creator = creator
         self._parser = parser
+        self._writer = writer
         self._matcher = matcher
         self._events = events
         self._insert_batcher = Batcher(
@@ -128,7 +109,7 @@ class EnqueueService:
 
         None of them needs a transaction.
         """
-        await self._insert_rows(lane, sorted(chain.from_iterable(calls), key=_id_of) if len(calls) > 1 else calls[0])
+        await self._insert_rows(lane, sorted(chain.from_iterable(calls), key=id_of_row) if len(calls) > 1 else calls[0])
         return [None] * len(calls)
 
     async def finish(self) -> None:
@@ -214,7 +195,7 @@ class EnqueueService:
         drafts = [self._parser.draft(job, find, _NO_TRACE) for _ in range(count)]
         for draft in drafts:
             draft.change_row(schedule=schedule)
-        await self._write(transaction, drafts, atomic=True)
+        await self._writer.write(transaction, drafts, atomic=True)
         return drafts
 
     async def announce(self, *drafts: JobDraft) -> None:
@@ -241,10 +222,9 @@ class EnqueueService:
         ):
             return await results.results_of(items)
         if key is not None or drafts:
-            first_results = await self._insert_in_transaction(items, drafts, key, atomic=atomic)
+            first_results = await self._writer.write_in_transaction(items, drafts, key, atomic=atomic)
             if first_results is not None:
-                pairs = enumerate(zip(first_results, items, strict=True))
-                return [results.replayed_result(index, text, item) for index, (text, item) in pairs]
+                return first_results
         await self.announce(*drafts)
         return await results.results_of(items)
 
@@ -273,89 +253,9 @@ class EnqueueService:
         match.committed()
         self._publish_rows(lane, match.rows)
 
-    async def _insert_in_transaction(
-        self, items: Sequence[JobDraft | Problem], drafts: Sequence[JobDraft], key: RequestKey | None, *, atomic: bool
-    ) -> list[str | None] | None:
-        async with self._infra.db.transaction() as transaction:
-            if key is not None:
-                expected = await results.results_of(items)
-                first_results = await self._acquire_key(transaction, key, expected)
-                if first_results is not None:
-                    return first_results
-            await self._write(transaction, drafts, atomic=atomic)
-            if key is not None and any(draft.needs_transaction for draft in drafts):
-                await keys.write_claim_key(
-                    transaction,
-                    key.lane,
-                    key.digest,
-                    results.encode_results(await results.results_of(items)),
-                )
-        return None
-
-    async def _acquire_key(
-        self, db: Executor, key: RequestKey, expected: Sequence[EnqueueResult]
-    ) -> list[str | None] | None:
-        """None if the key is new; otherwise the results of the first call."""
-        fingerprint = await defaults.body_fingerprint(key.body)
-        expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
-        kept_at = self._infra.retention_now()
-        response = results.encode_results(expected)
-        if await keys.acquire_idempotency_key(
-            db, key.lane, key.digest, fingerprint=fingerprint, response=response, expires_at=expires_at, kept_at=kept_at
-        ):
-            return None
-        first = await keys.read_idempotency_key(db, key.lane, key.digest)
-        if first["fingerprint"] != fingerprint:
-            raise IdempotencyKeyReused(f"the key {key.name} was already used with a different body")
-        return results.decode_results(first["response"])
-
-    async def _write(self, db: Executor, drafts: Sequence[JobDraft], *, atomic: bool) -> None:
-        """Acquires locks in this order: keys, lane locks, jobs, queues."""
-        now, kept_at = self._infra.now(), self._infra.retention_now()
-        if any(draft.unique for draft in drafts):
-            ended_by = self._infra.clock.unique_windows.now()
-            await uniqueness.find_duplicates(db, drafts, self._queues, now, ended_by=ended_by, kept_at=kept_at)
-        await self._enforce_max_waiting(db, drafts)
-        if atomic:
-            # Raises before the jobs that depend on rejected ones are rejected too.
-            results.check_all([draft.problem for draft in drafts])
-        to_cancel = await parents.resolve_parents(db, drafts, kept_at) if any(draft.parents for draft in drafts) else []
-        uniqueness.propagate_rejections(drafts)
-        if atomic:
-            results.check_all([draft.problem for draft in drafts])
-        await uniqueness.replace(db, drafts, self._queues, now)
-        await self._creator.store(db, [draft.queue for draft in drafts if draft.accepted])
-        for lane, rows in group_by_lane(new_rows(drafts), _id_of).items():
-            await bulk_insert.enqueue_all(db, lane, rows)
-        await parents.insert_dependents(db, drafts)
-        await uniqueness.assign_keys(db, drafts, now)
-        for lane, lane_drafts in group_by_lane(to_cancel, lambda draft: draft.row.id).items():
-            kept = self._queues.retention(lane, now)
-            await store.cancel_waiting(
-                db, lane, [draft.row.id for draft in lane_drafts], now=now, kept=kept, reason="dependency_failed"
-            )
-            for draft in lane_drafts:
-                draft.change_row(state="cancelled")
-
-    async def _enforce_max_waiting(self, db: Executor, drafts: Sequence[JobDraft]) -> None:
-        """Rejects the jobs that exceed `max_waiting`.
-
-        The queue lock makes counting and inserting atomic.
-        """
-        limited = {
-            draft.queue.id: draft.queue for draft in drafts if draft.queue.max_waiting is not None and draft.accepted
-        }
-        for _, queue in sorted(limited.items(), reverse=True):  # in the order of the queue locks
-            await keys.lock_lane(db, queue_lock_id(queue.id))
-            assert queue.max_waiting is not None
-            free = queue.max_waiting - await store.count_waiting(db, list(queue.all_lanes))
-            candidates = [draft for draft in drafts if draft.queue.id == queue.id and draft.accepted]
-            for draft in candidates[max(free, 0) :]:
-                draft.reject(_queue_full(draft, queue))
-
     def _publish(self, drafts: Iterable[JobDraft]) -> None:
         drafts = list(drafts)
-        for lane, rows in group_by_lane(new_rows(drafts), _id_of).items():
+        for lane, rows in new_rows_by_lane(drafts).items():
             self._publish_rows(lane, rows)
         for draft in drafts:
             if draft.replaced is not None:
@@ -371,8 +271,3 @@ class EnqueueService:
         if row is None:
             raise NotFound(f"job {job_id} of this key is no longer stored")
         return row.to_response(await self._queues.name_of(row.lane))
-
-
-def _queue_full(draft: JobDraft, queue: Queue) -> QueueFull:
-    detail = f"{queue.name} has reached its limit of {queue.max_waiting} waiting jobs"
-    return QueueFull(detail, [Fault(f"{draft.pointer}/queue", QueueFull.code, detail)])

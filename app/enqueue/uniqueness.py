@@ -16,10 +16,10 @@ from app.db.lanes import KEY_LANES, group_by_lane, lane_of_key
 from app.db.pool import Executor
 from app.dependencies import store as dependencies
 from app.enqueue.drafts import JobDraft
+from app.enqueue.schemas import OnDuplicate
 from app.errors import DuplicateJob, Fault
 from app.http.schema_types import value_or
 from app.jobs import store
-from app.jobs.schemas import OnDuplicate
 from app.locks import store as keys
 from app.locks.store import UniqueKeyParams, UniqueRow
 from app.queues.cache import QueueCache

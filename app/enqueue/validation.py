@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from app.enqueue.defaults import Now
+from app.enqueue.schemas import JobCreate, OnDuplicate, Unique
 from app.errors import Fault
 from app.http.request_body import check_user_data
 from app.http.schema_types import UNSET, Raw
 from app.http.strict_json import MAX_VALUES
-from app.jobs.schemas import JobCreate, OnDuplicate, Unique
 from app.jobs.validation import delay_fault, instant_fault, lease_fault, metadata_fault
 from app.settings import Settings
 

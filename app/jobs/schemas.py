@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from pydantic import AwareDatetime, BeforeValidator
 
 from app.http import instants
-from app.http.problems import Problem
 from app.http.schema_types import (
     UNSET,
     UUID,
@@ -27,9 +26,8 @@ from app.http.schema_types import (
     number,
 )
 from app.jobs.bulk_filter import All
-from app.queues.schemas import LeaseSeconds, MaxAttempts, Priority, RetryPolicy, TimeoutSeconds
+from app.queues.schemas import MaxAttempts, Priority
 
-DelaySeconds = Annotated[int, integer(ge=0, description="Seconds from now.")]
 Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, at most 32.")]
 Metadata = Annotated[
     dict[str, Raw], Meta(max_length=64, description="Free data about the job; the broker never interprets it.")
@@ -56,96 +54,6 @@ class Order(StrEnum):
 
     DESC = "desc"
     ASC = "asc"
-
-
-class OnDuplicate(StrEnum):
-    """What happens if another job already has the unique key."""
-
-    RETURN_EXISTING = "return_existing"
-    REJECT = "reject"
-    REPLACE = "replace"
-
-
-class OnParentFailure(StrEnum):
-    """What happens if a job that this one depends on dies or is cancelled."""
-
-    CANCEL = "cancel"
-    RUN = "run"
-
-
-class Unique(RequestModel):
-    """At most one job of the queue has this key: while it waits or runs, or for `for_seconds`."""
-
-    key: Annotated[str, Meta(min_length=1, max_length=200)]
-    for_seconds: (
-        Annotated[
-            int, integer(ge=1, description="Seconds from the creation of the job. Ends early if the job is removed.")
-        ]
-        | UnsetType
-    ) = UNSET
-    on_duplicate: OnDuplicate | UnsetType = UNSET
-
-
-class JobCreate(RequestModel):
-    """A job to enqueue. Only `job_type` is required."""
-
-    json_schema: ClassVar[dict[str, Any]] = {
-        **not_both("run_at", "delay_seconds"),
-        "dependentRequired": {"on_parent_failure": ["depends_on"]},
-    }
-
-    job_type: Name
-    queue: Name | UnsetType = UNSET
-    payload: Annotated[Raw, Meta(description="Any JSON, stored as sent. Absent means `{}`.")] | UnsetType = UNSET
-    priority: Priority | UnsetType = UNSET
-    run_at: Annotated[Instant, Meta(description="Earliest start. Not together with delay_seconds.")] | UnsetType = UNSET
-    delay_seconds: DelaySeconds | UnsetType = UNSET
-    group: Name | UnsetType = UNSET
-    max_attempts: MaxAttempts | UnsetType = UNSET
-    retry: RetryPolicy | UnsetType = UNSET
-    lease_seconds: LeaseSeconds | UnsetType = UNSET
-    timeout_seconds: TimeoutSeconds | UnsetType = UNSET
-    expires_at: (
-        Annotated[
-            Instant,
-            Meta(description="Start deadline: a job that has not started by then is dead, with reason `expired`."),
-        ]
-        | UnsetType
-    ) = UNSET
-    unique: Unique | UnsetType = UNSET
-    depends_on: (
-        Annotated[list[Name], Meta(max_length=1000, description="Ids of jobs, or refs of jobs in the same batch.")]
-        | UnsetType
-    ) = UNSET
-    on_parent_failure: OnParentFailure | UnsetType = UNSET
-    tags: Tags | UnsetType = UNSET
-    metadata: Metadata | UnsetType = UNSET
-
-
-class BatchJob(JobCreate):
-    """A job in a batch."""
-
-    ref: Name | UnsetType = UNSET
-
-
-class BatchOptions(RequestModel):
-    """Options of a batch."""
-
-    atomic: Annotated[bool, Meta(description="Default true: if one job is invalid, nothing is stored.")] | UnsetType = (
-        UNSET
-    )
-
-
-class JobBatch(BatchOptions, kw_only=True):
-    """Up to 1000 jobs. All or nothing, unless `atomic` is false."""
-
-    jobs: Annotated[list[BatchJob], Meta(description="At least one.")]
-
-
-class UnreadBatch(BatchOptions, kw_only=True):
-    """A `JobBatch` that is decoded job by job, so that each invalid job gets its own pointer."""
-
-    jobs: list[Raw]
 
 
 class Progress(RequestModel):
@@ -230,24 +138,6 @@ class AttemptList(ResponseModel):
 
     items: list[Attempt]
     next_cursor: str | UnsetType = UNSET
-
-
-class BatchResult(ResponseModel):
-    """The result of one job of a batch. `status`: created, duplicate, rejected."""
-
-    index: Int32
-    status: str
-    job_id: UUID | UnsetType = UNSET
-    problem: Problem | UnsetType = UNSET
-
-
-class BatchAnswer(ResponseModel):
-    """The results of a batch, in the order of the request."""
-
-    results: list[BatchResult]
-    created: Int32
-    duplicates: Int32
-    rejected: Int32 | UnsetType = UNSET
 
 
 class JobPatch(RequestModel):

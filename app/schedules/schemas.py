@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from app.enqueue.schemas import JobCreate
 from app.http.schema_types import (
     UNSET,
     UUID,
@@ -15,7 +16,6 @@ from app.http.schema_types import (
     integer,
     not_both,
 )
-from app.jobs.schemas import JobCreate
 
 CronText = Annotated[
     str,

@@ -7,12 +7,12 @@ import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.db.pool import retry_after_deadlock
+from app.enqueue.schemas import JobCreate
 from app.enqueue.service import EnqueueService
 from app.errors import Fault, ValidationFailed, raise_for_faults
 from app.http.authorization import Access
 from app.http.pagination import EncodedPage, PageParams, encode_page
 from app.http.schema_types import UNSET, unset_if_none, value_or
-from app.jobs.schemas import JobCreate
 from app.jobs.validation import instant_fault
 from app.schedules import store
 from app.schedules.enqueuer import PeriodicEnqueuer

@@ -20,6 +20,7 @@ from app.dead_letters import store as dead_letters
 from app.dead_letters.replay import DeadLetterReplayer, ReplayTime
 from app.enqueue import defaults, uniqueness
 from app.enqueue.defaults import choose_lane
+from app.enqueue.draft_writer import DraftWriter
 from app.enqueue.drafts import JobDraft
 from app.enqueue.results import EnqueueResult
 from app.enqueue.service import EnqueueService
@@ -131,34 +132,28 @@ def acknowledge_before_insert() -> None:
 
 
 def split_batch_transactions() -> None:
-    async def insert_in_transaction(
-        self: EnqueueService, items: Any, drafts: Sequence[JobDraft], key: Any, *arguments: Any, atomic: bool
+    async def write(
+        self: DraftWriter, items: Any, drafts: Sequence[JobDraft], key: Any, *arguments: Any, atomic: bool
     ) -> Any:
         db: Any = self._infra.db
-        first_results = (
-            await self._acquire_key(db, key, [EnqueueResult(draft.row.id) for draft in drafts])
-            if key is not None
-            else None
-        )
+        first_results = await self._acquire_key(db, key, items) if key is not None else None
         if first_results is None:
-            await self._write(db, drafts, atomic=atomic)
+            await self.write(db, drafts, atomic=atomic)
         return first_results
 
-    EnqueueService._insert_in_transaction = insert_in_transaction  # type: ignore[method-assign]
+    DraftWriter.write_in_transaction = write  # type: ignore[method-assign]
 
 
 def split_keyless_batches() -> None:
-    original = EnqueueService._insert_in_transaction
+    original = DraftWriter.write_in_transaction
 
-    async def insert_in_transaction(
-        self: EnqueueService, items: Any, drafts: Sequence[JobDraft], key: Any, *, atomic: bool
-    ) -> Any:
+    async def write(self: DraftWriter, items: Any, drafts: Sequence[JobDraft], key: Any, *, atomic: bool) -> Any:
         if key is not None or any(draft.needs_transaction for draft in drafts):
             return await original(self, items, drafts, key, atomic=atomic)
-        await self._write(self._infra.db, drafts, atomic=atomic)
+        await self.write(self._infra.db, drafts, atomic=atomic)
         return None
 
-    EnqueueService._insert_in_transaction = insert_in_transaction  # type: ignore[method-assign]
+    DraftWriter.write_in_transaction = write  # type: ignore[method-assign]
 
 
 def replay_in_two_transactions() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from app.db.lanes import digest
 from app.enqueue.defaults import body_fingerprint
-from app.jobs.schemas import JobCreate, UnreadBatch
+from app.enqueue.schemas import JobCreate, UnreadBatch
 
 JOBS = [{"job_type": "a", "payload": {"b": [1, 2.50, "ä"], "a": None}}, {"tags": ["x"], "job_type": "b"}]
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.enqueue.schemas import UnreadBatch
 from app.errors import MalformedJson, ValidationFailed
 from app.http import split_body, strict_json
 from app.http.split_body import SplitBodyDecoder
-from app.jobs.schemas import UnreadBatch
 from app.leases.schemas import ClaimJobs, Heartbeat, SettleJobs
 from tests.unit.test_strict_json import documents, values
 

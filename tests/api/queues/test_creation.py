@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from app.broker import Broker
+from app.enqueue.schemas import JobCreate
 from app.http.authorization import FULL_ACCESS
-from app.jobs.schemas import JobCreate
 from tests.api.queues.test_queues import names
 from tests.api_client import Api, Json
 from tests.broker import RunningBroker, threaded_broker

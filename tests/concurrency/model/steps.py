@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
+from app.enqueue.schemas import JobCreate
 from app.errors import NotFound, WrongState
 from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import UNSET, value_or
-from app.jobs.schemas import JobCreate
 from app.leases.schemas import ClaimJobs, Heartbeat, HeldLease, Outcome, SentError, Settlement
 from app.server.client import Client
 from tests.concurrency.model.brokers import Broker

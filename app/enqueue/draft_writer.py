@@ -1,0 +1,135 @@
+"""Stores the drafts of an enqueue in one transaction: keys, locks, parents and rows.
+
+acquire the idempotency key -> used before: the results of the first call, and nothing is written
+acquire the unique keys     -> a duplicate is not inserted; it may replace the existing job
+acquire the queue locks     -> jobs over `max_waiting` are rejected
+lock the parents            -> unknown: rejected; live: blocked; failed: cancelled
+insert the queues and the jobs, then write their dependencies and unique keys
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from app.db.infrastructure import Infrastructure
+from app.db.lanes import KEY_LANES, digest, group_by_lane, lane_of_key, queue_lock_id
+from app.db.pool import Executor
+from app.enqueue import defaults, parents, results, uniqueness
+from app.enqueue.drafts import JobDraft, new_rows_by_lane
+from app.enqueue.results import EnqueueResult
+from app.enqueue.schemas import JobCreate, UnreadBatch
+from app.errors import Fault, IdempotencyKeyReused, Problem, QueueFull
+from app.jobs import bulk_insert, store
+from app.locks import store as keys
+from app.queues.cache import Queue, QueueCache
+from app.queues.creator import QueueCreator
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """An Idempotency-Key, its scope (operation and caller), and the body of the request."""
+
+    name: str
+    operation: str
+    caller: str
+    body: JobCreate | UnreadBatch
+
+    @property
+    def digest(self) -> UUID:
+        return digest("enqueue", self.operation, self.name, *filter(None, [self.caller]))
+
+    @property
+    def lane(self) -> int:
+        return lane_of_key(self.digest, KEY_LANES)
+
+
+class DraftWriter:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, creator: QueueCreator) -> None:
+        self._infra = infra
+        self._queues = queues
+        self._creator = creator
+
+    async def write_in_transaction(
+        self, items: Sequence[JobDraft | Problem], drafts: Sequence[JobDraft], key: RequestKey | None, *, atomic: bool
+    ) -> list[EnqueueResult] | None:
+        """None if the drafts were written. If the key was used before: the results of the first call."""
+        async with self._infra.db.transaction() as transaction:
+            if key is not None:
+                first_results = await self._acquire_key(transaction, key, items)
+                if first_results is not None:
+                    return first_results
+            await self.write(transaction, drafts, atomic=atomic)
+            if key is not None and any(draft.needs_transaction for draft in drafts):
+                response = results.encode_results(await results.results_of(items))
+                await keys.write_claim_key(transaction, key.lane, key.digest, response)
+        return None
+
+    async def _acquire_key(
+        self, db: Executor, key: RequestKey, items: Sequence[JobDraft | Problem]
+    ) -> list[EnqueueResult] | None:
+        """None if the key is new; otherwise the results of the first call."""
+        response = results.encode_results(await results.results_of(items))
+        fingerprint = await defaults.body_fingerprint(key.body)
+        expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
+        kept_at = self._infra.retention_now()
+        if await keys.acquire_idempotency_key(
+            db, key.lane, key.digest, fingerprint=fingerprint, response=response, expires_at=expires_at, kept_at=kept_at
+        ):
+            return None
+        first = await keys.read_idempotency_key(db, key.lane, key.digest)
+        if first["fingerprint"] != fingerprint:
+            raise IdempotencyKeyReused(f"the key {key.name} was already used with a different body")
+        return results.decode_results(first["response"], items)
+
+    async def write(self, db: Executor, drafts: Sequence[JobDraft], *, atomic: bool) -> None:
+        """Writes the drafts in the caller's transaction.
+
+        Acquires locks in this order: keys, lane locks, jobs, queues.
+        """
+        now, kept_at = self._infra.now(), self._infra.retention_now()
+        if any(draft.unique for draft in drafts):
+            ended_by = self._infra.clock.unique_windows.now()
+            await uniqueness.find_duplicates(db, drafts, self._queues, now, ended_by=ended_by, kept_at=kept_at)
+        await self._enforce_max_waiting(db, drafts)
+        if atomic:
+            # Raises before the jobs that depend on rejected ones are rejected too.
+            results.check_all([draft.problem for draft in drafts])
+        to_cancel = await parents.resolve_parents(db, drafts, kept_at) if any(draft.parents for draft in drafts) else []
+        uniqueness.propagate_rejections(drafts)
+        if atomic:
+            results.check_all([draft.problem for draft in drafts])
+        await uniqueness.replace(db, drafts, self._queues, now)
+        await self._creator.store(db, [draft.queue for draft in drafts if draft.accepted])
+        for lane, rows in new_rows_by_lane(drafts).items():
+            await bulk_insert.enqueue_all(db, lane, rows)
+        await parents.insert_dependents(db, drafts)
+        await uniqueness.assign_keys(db, drafts, now)
+        for lane, lane_drafts in group_by_lane(to_cancel, lambda draft: draft.row.id).items():
+            kept = self._queues.retention(lane, now)
+            await store.cancel_waiting(
+                db, lane, [draft.row.id for draft in lane_drafts], now=now, kept=kept, reason="dependency_failed"
+            )
+            for draft in lane_drafts:
+                draft.change_row(state="cancelled")
+
+    async def _enforce_max_waiting(self, db: Executor, drafts: Sequence[JobDraft]) -> None:
+        """Rejects the jobs that exceed `max_waiting`.
+
+        The queue lock makes counting and inserting atomic.
+        """
+        limited = {
+            draft.queue.id: draft.queue for draft in drafts if draft.queue.max_waiting is not None and draft.accepted
+        }
+        for _, queue in sorted(limited.items(), reverse=True):  # in the order of the queue locks
+            await keys.lock_lane(db, queue_lock_id(queue.id))
+            assert queue.max_waiting is not None
+            free = queue.max_waiting - await store.count_waiting(db, list(queue.all_lanes))
+            candidates = [draft for draft in drafts if draft.queue.id == queue.id and draft.accepted]
+            for draft in candidates[max(free, 0) :]:
+                draft.reject(_queue_full(draft, queue))
+
+
+def _queue_full(draft: JobDraft, queue: Queue) -> QueueFull:
+    detail = f"{queue.name} has reached its limit of {queue.max_waiting} waiting jobs"
+    return QueueFull(detail, [Fault(f"{draft.pointer}/queue", QueueFull.code, detail)])
