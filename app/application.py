@@ -104,7 +104,7 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
     problems.install(app)
     openapi.install(app)
     app.request_middleware = RequestMiddleware(app.framework, broker.infra.metrics)
-    app.state.fast_router = FastRouter(app, app.request_middleware, _fast_routes())
+    app.state.router = FastRouter(app, app.request_middleware, _fast_routes())
     for package in (*PACKAGES, health, docs):
         app.include_router(package.router)
     app.state.methods = _methods(

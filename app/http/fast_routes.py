@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from functools import partial
 from typing import Any, TypeVar, get_args
 
 from fastapi import APIRouter, FastAPI, Request, Response, params
@@ -22,8 +21,8 @@ from app.http.headers import get_header
 from app.http.middleware import RequestMiddleware
 from app.http.parameter_errors import validation_failed
 from app.http.request_body import BodyReader
-from app.server.asgi import asgi_handler
-from app.server.exchange import Exchange, Handler
+from app.server.asgi import call_asgi
+from app.server.exchange import Exchange
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,35 +69,35 @@ def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]
 
 
 class FastRouter:
-    """Finds the fast route of a request by its path alone, and handles the request."""
+    """Finds the fast route of a request by method and path, and handles the request."""
 
     def __init__(self, app: FastAPI, middleware: RequestMiddleware, routes: Iterable[FastRoute]) -> None:
         self._app = app
-        self._call_app = asgi_handler(app)
         self._middleware = middleware
-        handlers: dict[str, Handler] = {route.path: partial(self._handle, route) for route in routes}
-        self._by_path = {path: handler for path, handler in handlers.items() if "{" not in path}
+        by_path = {route.path: route for route in routes}
+        self._by_path = {path: route for path, route in by_path.items() if "{" not in path}
         self._by_verb = {
-            path.removeprefix(_JOB_PREFIX): handler
-            for path, handler in handlers.items()
-            if path.startswith(_JOB_PREFIX)
+            path.removeprefix(_JOB_PREFIX): route for path, route in by_path.items() if path.startswith(_JOB_PREFIX)
         }
 
-    def find_handler(self, scope: Scope) -> Handler:
-        """The handler of the request's fast route; the framework's if it has none or has a query."""
-        if scope["method"] != "POST" or scope["query_string"]:
-            return self._call_app
-        path: str = scope["path"]
-        handler, path_params = self._by_path.get(path), {}
-        if handler is None and path.startswith(_JOBS_PREFIX):
-            job_id, _, verb = path.removeprefix(_JOBS_PREFIX).partition("/")
-            handler, path_params = self._by_verb.get(verb) if job_id else None, {"job_id": job_id}
-        if handler is None:
-            return self._call_app
-        scope["path_params"] = path_params
-        return handler
+    def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        """Handles a request by its fast route; by the framework if it has none or has a query."""
+        route = self._find_route(scope)
+        return call_asgi(self._app, scope, exchange) if route is None else self._call(route, scope, exchange)
 
-    async def _handle(self, route: FastRoute, scope: Scope, exchange: Exchange) -> None:
+    def _find_route(self, scope: Scope) -> FastRoute | None:
+        if scope["method"] != "POST" or scope["query_string"]:
+            return None
+        path: str = scope["path"]
+        route, path_params = self._by_path.get(path), {}
+        if route is None and path.startswith(_JOBS_PREFIX):
+            job_id, _, verb = path.removeprefix(_JOBS_PREFIX).partition("/")
+            route, path_params = self._by_verb.get(verb) if job_id else None, {"job_id": job_id}
+        if route is not None:
+            scope["path_params"] = path_params
+        return route
+
+    async def _call(self, route: FastRoute, scope: Scope, exchange: Exchange) -> None:
         started = time.perf_counter()
         scope["app"] = self._app
         request_id = self._middleware.begin(scope)

@@ -3,47 +3,43 @@
 from starlette.types import ASGIApp, Message, Scope
 
 from app.errors import PayloadTooLarge
-from app.server.exchange import Exchange, Handler
+from app.server.exchange import Exchange
 from app.server.limits import SMALL_BODY
 
 
-def asgi_handler(app: ASGIApp) -> Handler:
+async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
     """A response is sent in one write, unless its head has the length and its body comes in pieces."""
+    start: Message = {}
+    pieces: list[bytes] = []
+    is_received = False
 
-    async def handle(scope: Scope, exchange: Exchange) -> None:
-        start: Message = {}
-        pieces: list[bytes] = []
-        is_received = False
+    async def receive() -> Message:
+        """Our routes use `app.http.request_body` instead, with limits of their own."""
+        nonlocal is_received
+        if is_received:
+            await exchange.wait_for_disconnect()
+            return {"type": "http.disconnect"}
+        is_received = True
+        if not await exchange.receive(SMALL_BODY):
+            raise PayloadTooLarge(f"the body has more than {SMALL_BODY} bytes", SMALL_BODY)
+        return {"type": "http.request", "body": b"".join(exchange.take_body())}
 
-        async def receive() -> Message:
-            """Our routes use `app.http.request_body` instead, with limits of their own."""
-            nonlocal is_received
-            if is_received:
-                await exchange.wait_for_disconnect()
-                return {"type": "http.disconnect"}
-            is_received = True
-            if not await exchange.receive(SMALL_BODY):
-                raise PayloadTooLarge(f"the body has more than {SMALL_BODY} bytes", SMALL_BODY)
-            return {"type": "http.request", "body": b"".join(exchange.take_body())}
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            start.update(message)
+            return
+        piece, headers = message.get("body", b""), start["headers"]
+        has_length = any(name == b"content-length" for name, _ in headers)
+        is_head = scope["method"] == "HEAD"
+        if exchange.is_answered:
+            await exchange.send_more(b"" if is_head else piece)
+            return
+        pieces.append(piece)
+        if message.get("more_body") and not has_length:
+            return
+        body = b"".join(pieces)
+        if start["status"] not in (204, 304) and not has_length:
+            headers = [*headers, (b"content-length", b"%d" % len(body))]
+        await exchange.respond(start["status"], headers, b"" if is_head else body)
 
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                start.update(message)
-                return
-            piece, headers = message.get("body", b""), start["headers"]
-            has_length = any(name == b"content-length" for name, _ in headers)
-            is_head = scope["method"] == "HEAD"
-            if exchange.is_answered:
-                await exchange.send_more(b"" if is_head else piece)
-                return
-            pieces.append(piece)
-            if message.get("more_body") and not has_length:
-                return
-            body = b"".join(pieces)
-            if start["status"] not in (204, 304) and not has_length:
-                headers = [*headers, (b"content-length", b"%d" % len(body))]
-            await exchange.respond(start["status"], headers, b"" if is_head else body)
-
-        await app(scope, receive, send)
-
-    return handle
+    await app(scope, receive, send)

@@ -47,7 +47,7 @@ from uvicorn.server import ServerState
 
 from app.errors import BadRequest, Overloaded, Problem, RequestTimeout
 from app.log import log
-from app.server.exchange import Exchange, FindHandler
+from app.server.exchange import Exchange, Router
 from app.server.limits import MAX_PIPELINED, SMALL_BODY, ConnectionLimits, Header, TimeoutQueue, render_head
 from app.server.request_parser import RequestParser
 
@@ -60,7 +60,7 @@ class HardenedConnection(asyncio.Protocol):
     def __init__(
         self,
         limits: ConnectionLimits,
-        find_handler: FindHandler,
+        router: Router,
         *,
         config: uvicorn.Config,
         server_state: ServerState,
@@ -68,7 +68,7 @@ class HardenedConnection(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._limits = limits
-        self._find_handler = find_handler
+        self._router = router
         self._loop = _loop or asyncio.get_running_loop()
         self._state = server_state
         self._connections = cast(set[object], server_state.connections)
@@ -126,11 +126,10 @@ class HardenedConnection(asyncio.Protocol):
     # Requests, as the parser reads them
 
     def on_head(self, scope: Scope, *, keep_alive: bool, body_bytes: int | None, expect: bool) -> Problem | None:
-        """Decides who handles the request. A returned error rejects it."""
+        """Creates the exchange of the request. A returned error rejects the request."""
         if len(self._pipeline) >= MAX_PIPELINED:
             return BadRequest(f"more than {MAX_PIPELINED} pipelined requests wait for a response")
-        handler = partial(self._find_handler(scope), scope)
-        exchange = Exchange(self, self._limits, handler, keep_alive=keep_alive, body_bytes=body_bytes, expect=expect)
+        exchange = Exchange(self, self._limits, scope, keep_alive=keep_alive, body_bytes=body_bytes, expect=expect)
         scope["state"] = {**self._app_state, "client": exchange.client, "exchange": exchange}
         self._incoming = exchange
         if exchange.is_early:
@@ -166,7 +165,7 @@ class HardenedConnection(asyncio.Protocol):
     def _start(self, exchange: Exchange) -> None:
         """Starts the handler in a context of its own: it inherits nothing from another request."""
         self._active = exchange
-        task = self._loop.create_task(exchange.handle(), context=Context())
+        task = self._loop.create_task(self._router.handle(exchange.take_scope(), exchange), context=Context())
         self._state.tasks.add(task)
         task.add_done_callback(partial(self._on_handled, exchange))
 

@@ -7,8 +7,8 @@ response and waits again. Measured with 64 connections on 2 cores: 281 µs a req
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import Request
 from starlette.types import Scope
@@ -33,7 +33,7 @@ class Exchange:
         self,
         connection: "HardenedConnection",
         limits: ConnectionLimits,
-        handler: "Callable[[Exchange], Coroutine[Any, Any, None]]",
+        scope: Scope,
         *,
         keep_alive: bool,
         body_bytes: int | None,
@@ -42,7 +42,7 @@ class Exchange:
         """`body_bytes` is None for a chunked body. `expect`: the client awaits `100 Continue`."""
         self._connection = connection
         self._limits = limits
-        self._handler = handler
+        self._scope = scope
         self.client = Client(connection.is_read_paused)
         self.keep_alive = keep_alive
         self.is_early = expect or body_bytes is None or body_bytes > SMALL_BODY
@@ -112,11 +112,11 @@ class Exchange:
 
     # For the connection
 
-    def handle(self) -> Coroutine[Any, Any, None]:
-        """Drops the handler, whose scope refers to this object, so that no reference cycle remains."""
-        coroutine = self._handler(self)
-        del self._handler
-        return coroutine
+    def take_scope(self) -> Scope:
+        """Returns the scope and drops it here: it refers to this object, a reference cycle."""
+        scope = self._scope
+        del self._scope
+        return scope
 
     def add(self, data: bytes) -> Problem | None:
         """Adds to the body. Returns an error if too many bytes are buffered in this process."""
@@ -166,9 +166,10 @@ class Exchange:
             self._waiter.set_result(None)
 
 
-# Handles a request and sends the response.
-Handler = Callable[[Scope, Exchange], Coroutine[Any, Any, None]]
-FindHandler = Callable[[Scope], Handler]
+class Router(Protocol):
+    def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        """Returns a coroutine that handles the request and sends the response."""
+        ...
 
 
 def get_exchange(request: Request) -> Exchange:

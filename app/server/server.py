@@ -28,7 +28,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.server.connection import HardenedConnection
-from app.server.exchange import FindHandler
+from app.server.exchange import Router
 from app.server.lifecycle_log import LifecycleLog
 from app.server.limits import ConnectionLimits
 from app.server.listener import base_url, listen
@@ -49,7 +49,7 @@ class Server(uvicorn.Server):
         self._limits = ConnectionLimits(
             settings, app.state.broker.infra.metrics, _raise_file_limit(settings.max_connections)
         )
-        super().__init__(_config(app, settings, connection_class(self._limits, app.state.fast_router.find_handler)))
+        super().__init__(_config(app, settings, connection_class(self._limits, app.state.router)))
         self._app = app
         self._on_listening = on_listening
         self._lifecycle = LifecycleLog(app.version, app.state.broker, self.server_state)
@@ -80,12 +80,12 @@ class Server(uvicorn.Server):
         self._app.state.drain()
 
 
-def connection_class(limits: ConnectionLimits, find_handler: FindHandler) -> type[HardenedConnection]:
+def connection_class(limits: ConnectionLimits, router: Router) -> type[HardenedConnection]:
     """uvicorn creates connections from a class, which therefore knows what they share."""
 
     class ServerConnection(HardenedConnection):
         def __init__(self, **arguments: Any) -> None:
-            super().__init__(limits, find_handler, **arguments)
+            super().__init__(limits, router, **arguments)
 
     return ServerConnection
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import uvicorn
@@ -12,7 +13,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.metrics import Metrics
-from app.server.asgi import asgi_handler
+from app.server.asgi import call_asgi
+from app.server.exchange import Exchange
 from app.server.limits import ConnectionLimits
 from app.server.server import connection_class
 from tests.conftest import TEST_SETTINGS, wait_until
@@ -20,11 +22,20 @@ from tests.http.conftest import Connect, connections
 from tests.http.raw_connection import GET, RawResponse, chunk, chunked, post
 
 
+class AppRouter:
+    """Gives every request to one app."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        return call_asgi(self._app, scope, exchange)
+
+
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[Connect]:
     """Serves the app with our connections, on a real socket in a thread."""
-    handler, limits = asgi_handler(app), ConnectionLimits(TEST_SETTINGS, Metrics(), 100)
-    http = connection_class(limits, lambda _scope: handler)
+    http = connection_class(ConnectionLimits(TEST_SETTINGS, Metrics(), 100), AppRouter(app))
     server = uvicorn.Server(uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
