@@ -14,7 +14,7 @@ The packages, in the order in which a job meets them:
 - `locks`         rows that are locked before jobs: idempotency keys, unique keys, lane locks
 - `dependencies`  jobs that wait for other jobs
 - `schedules`     jobs that are enqueued by a cron expression or a fixed interval
-- `matching`      pollers that wait, and jobs handed to a waiting poller without a claim
+- `matching`      pollers that wait, and sync match: new jobs stored as leased to a waiting poller
 - `concurrency`   max_running, rate limits, groups, fairness and cool-downs
 - `leases`        a job held by a worker: claim, heartbeat, settle
 - `workers`       connected workers, their directives and the queues they poll

@@ -59,7 +59,7 @@ async def measure(dsn: str, options: argparse.Namespace) -> Report:
     return build_report(
         contest,
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        machine=machine.describe() | {"used by other processes meanwhile": f"{others.cpu_share():.0%}"},
+        machine=machine.describe() | {"used by other processes during the run": f"{others.cpu_share():.0%}"},
         settings={"version": await postgres.version(dsn), **postgres.OPTIONS},
         rounds=options.rounds,
         seconds=options.seconds,

@@ -53,7 +53,9 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class ProbeContext:
-    """Brokers on an empty database."""
+    """What a probe needs: running brokers on an empty database, the sizes, and a function that
+    prints progress.
+    """
 
     dsn: str
     brokers: Brokers

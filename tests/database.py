@@ -9,13 +9,16 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
 
+from app.broker import build_broker
 from app.db import migrations
 from app.db.embedded.server import EmbeddedPostgres
+from app.settings import Settings
 from tests.partitioned import partition_by_lane
 
 T = TypeVar("T")
@@ -134,7 +137,11 @@ class TestDatabase:
 
     @contextmanager
     def leading(self, service: str) -> Iterator[None]:
-        """Makes this test the leader of a background service, so that no broker runs it."""
+        """Makes this test the leader of a background service, so that no broker runs it.
+
+        A broker that led before notices this when it renews its lease: for services that run every
+        second, after at most 5 s."""
+        assert service in leader_only_services(), f"{service} is none of {', '.join(leader_only_services())}"
         self.execute(
             """
             INSERT INTO leaders (service, holder, held_until)
@@ -154,6 +161,15 @@ class TestDatabase:
 
     def close(self) -> None:
         self.loop.run(self._pool.close())
+
+
+@cache
+def leader_only_services() -> list[str]:
+    """The names of the services that run only in the leader, from the table in `build_broker`.
+
+    The broker is built, but not started."""
+    background = build_broker(Settings.model_construct(), "postgresql://127.0.0.1/none").background
+    return [service.name for service in background if service.leader_only]
 
 
 @contextmanager

@@ -16,7 +16,8 @@ CREATE FUNCTION public.now() RETURNS timestamptz LANGUAGE sql STABLE AS
 class SettableClock(TestDatabase):
     """A migrated database whose clock differs from the system's time by an offset.
 
-    Only sessions that begin after its creation use these functions."""
+    Only sessions that begin after `create` use the replaced `now()` and `clock_timestamp()`,
+    because the search_path is set for new sessions."""
 
     __test__ = False
 

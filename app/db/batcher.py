@@ -71,7 +71,7 @@ class Batcher(Generic[K, T, R]):
             (result,) = await self._run(key, [item])
             return result
         if self._loop is None:
-            # Kept, because each call of it asks the operating system.
+            # Cached, because each call of get_running_loop() makes a system call (getpid).
             self._loop = asyncio.get_running_loop()
         call: _Call[T, R] = _Call(item, self._loop.create_future())
         waiting = self._waiting.get(key)

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 LANES_PER_QUEUE = 256
 KEY_LANES = 256  # lanes 0..255 belong to no queue: queue ids start at 1
+FIRST_ID, LAST_ID = UUID(int=0), UUID(int=(1 << 128) - 1)  # every job id is between them
 
 _LANE_BITS = 24
 _RANDOM_BITS = 38
@@ -31,7 +32,10 @@ _first = itemgetter(0)
 
 
 def lane_of(job_id: UUID) -> int:
-    """Any UUID yields a lane. One that is no job id finds no job there."""
+    """Extracts the lane from a job id.
+
+    Any UUID yields a lane; if it is not a job id, no job is found there.
+    """
     return (job_id.int >> _RANDOM_BITS) & _LANE_MASK
 
 

@@ -2,8 +2,8 @@
 
 No job depends on them: a lost wake-up costs the time until the next poll.
 
-    connecting -> listening    LISTEN is set up; QueueReady(None) is published, because announcements
-                               of the meantime are lost
+    connecting -> listening    LISTEN is set up; QueueReady(None) is published, because
+                               notifications sent while there was no connection are lost
     listening  -> listening    sends the pending topics or, after 2 s without any, proves the connection alive
     listening  -> connecting   a statement failed or timed out; the next try follows after 1 s
 """
@@ -36,7 +36,8 @@ _NOTIFY = f"SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '%s'"
 
 
 class Notifier:
-    """Tells other processes which queues have claimable jobs, and publishes what they tell.
+    """Notifies other processes of queues with claimable jobs, and publishes their notifications as
+    events.
 
     Topics are queue ids, or CONFIG_TOPIC for a changed configuration.
     """
@@ -94,7 +95,7 @@ class Notifier:
             async with asyncio.timeout(PROOF_SECONDS):
                 await connection.add_listener(CHANNEL, self._on_notification)
             self._log_restored()
-            self._publish(None)  # announcements of the time without a connection are lost
+            self._publish(None)  # notifications sent while there was no connection are lost
             while True:
                 await self._send_or_prove(connection)
         finally:

@@ -28,7 +28,10 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")  # :name, but not the second 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One statement. `text` names its parameters; `sql` has $1, $2, … instead, as Postgres wants."""
+    """One statement.
+
+    `text` names its parameters; `sql` has $1, $2, … instead, as Postgres requires.
+    """
 
     name: str
     text: str

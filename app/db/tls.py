@@ -20,7 +20,7 @@ class TlsError(OSError):
 
 
 def options(dsn: str) -> dict[str, Any]:
-    """Arguments for `asyncpg.connect`. Empty if the driver handles the DSN correctly by itself."""
+    """Arguments for `asyncpg.connect`. Empty if the driver handles the DSN correctly on its own."""
     dsn_options = dsn_parser.options(dsn)
     if dsn_options.get("sslmode", "disable") not in _MODES:
         raise TlsError(f"sslmode is {dsn_options['sslmode']}, and must be one of {', '.join(_MODES)}")

@@ -38,7 +38,9 @@ def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
 
 
 def find_cycles(parents: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
-    """Yields cycles as paths that end with their first job. Without these jobs no cycle is left.
+    """Yields cycles as paths that begin and end with the same job.
+
+    Removing these first jobs would break every cycle.
 
     Yields an empty path after each job, so that the caller can pause: half a million edges fit into
     one batch. Follows each edge once. Searches depth first with an explicit stack, because a chain
@@ -48,7 +50,8 @@ def find_cycles(parents: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
     found: set[str] = set()
     for start in parents:
         path: dict[str, None] = {}  # ordered, with fast lookups
-        stack = [iter([start])]  # for each job of the path, and before them: the refs still to visit
+        # an iterator over `start`, then one over the remaining parents of each job of the path
+        stack = [iter([start])]
         while stack:
             ref = next(stack[-1], None)
             if ref is None:

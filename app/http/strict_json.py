@@ -124,7 +124,8 @@ def _is_shallow(value: object, data: bytes) -> bool:
     structure = data.translate(_BRACES_TO_BRACKETS, _NOT_STRUCTURAL).replace(b'""', b"")
     if len(structure) <= MAX_DEPTH:
         return True
-    # A string that contains a bracket would have left its quotes.
+    # A string that contains a bracket keeps its quotes. If neither a quote nor a backslash is left,
+    # every bracket is structural.
     if b'"' not in structure and b"\\" not in structure:
         return _are_brackets_shallow(structure)
     level: list[Any] = [[value]]

@@ -102,7 +102,9 @@ class Poller:
         self.wake_up()
 
     def begin_claim(self) -> None:
-        """The claim that begins now sees everything that happened before it."""
+        """Assigns all wake-ups so far to the claim that begins now: it sees every job that they
+        announced.
+        """
         self.is_woken = False
         self._claimed_for |= self._new_wake_ups
         self._new_wake_ups = set()

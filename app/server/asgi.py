@@ -14,7 +14,11 @@ async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
     is_received = False
 
     async def receive() -> Message:
-        """Our routes use `app.http.request_body` instead, with limits of their own."""
+        """Receives the whole body, at most SMALL_BODY bytes; after that, waits for the disconnect.
+
+        The broker's routes do not call it: `app.http.request_body` reads their bodies, with limits
+        of its own.
+        """
         nonlocal is_received
         if is_received:
             await exchange.wait_for_disconnect()

@@ -25,8 +25,8 @@ class Exchange:
     """One request and its response.
 
     `is_early`: the request starts before its body is complete, because that is large or awaits
-    `100 Continue`. Until its handler calls `receive`, the caller may not be authenticated: so long
-    the connection reads no more than `SMALL_BODY` bytes ahead.
+    `100 Continue`. Before its handler calls `receive`, the caller may not be authenticated yet:
+    until then the connection reads no more than `SMALL_BODY` bytes ahead.
     """
 
     def __init__(

@@ -61,7 +61,8 @@ class TimeoutQueue:
     def join(self, connection: "HardenedConnection", now: float) -> None:
         """Appends the connection.
 
-        One that is in the queue must leave first: a dict keeps its old place.
+        A connection that is already in the queue must leave first: assigning to an existing key of
+        a dict keeps its old position.
         """
         self._due[connection] = now + self._seconds
 

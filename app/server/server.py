@@ -81,7 +81,9 @@ class Server(uvicorn.Server):
 
 
 def connection_class(limits: ConnectionLimits, router: Router) -> type[HardenedConnection]:
-    """uvicorn creates connections from a class, which therefore knows what they share."""
+    """Returns the class from which uvicorn creates connections, with the limits and the router that
+    they share.
+    """
 
     class ServerConnection(HardenedConnection):
         def __init__(self, **arguments: Any) -> None:

@@ -44,7 +44,9 @@ async def like_single(order: Order) -> Figures:
 
 
 async def like_drain(order: Order) -> Figures:
-    """A worker that settles a batch with the claim of the next; eight handlers at a time for each connection."""
+    """Drains the queue: each connection claims a batch and runs eight handlers at a time; its next
+    claim settles that batch.
+    """
     tally, requests = Tally(), Requests(order.key)
     clients = await connect(order.ports, [Client] * order.connections)
 

@@ -156,9 +156,9 @@ class Contender:
     def _command(self, params: Params) -> list[str]:
         address = self._running.port if self._running else self._dsn
         if self._on_node:
-            driver_params = {**params, "at": address, "home": str(tools.node_home())}
+            driver_params = {**params, "address": address, "home": str(tools.node_home())}
             return [str(tools.node()), str(HERE / "node" / self.driver), json.dumps(driver_params)]
-        return [str(tools.python()), str(HERE / "python" / self.driver), json.dumps({**params, "at": address})]
+        return [str(tools.python()), str(HERE / "python" / self.driver), json.dumps({**params, "address": address})]
 
     def _versions(self) -> str:
         parts = [

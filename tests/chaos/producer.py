@@ -28,7 +28,7 @@ class Producer:
     async def run(self) -> None:
         """Sends the calls at such a rate that all are sent when the faults end.
 
-        Delayed calls are caught up."""
+        After a delay, calls are sent without pauses until the schedule is met again."""
         todo, started, sent = batch_sizes(self.options, self.number), now(), 0
         share = sum(todo)
         async with asyncio.TaskGroup() as group:

@@ -134,7 +134,7 @@ def test_lease_that_is_ended_early_is_reported(audited: AuditedJob, at: float, *
     assert audited.audit_violations() == ({"W3": ["lease ended 6.000 s early: id-a delivery 1"]} if found else {})
 
 
-def test_extended_lease_is_not_taken_back_at_its_first_end(audited: AuditedJob) -> None:
+def test_extended_lease_that_ends_at_its_first_expiry_is_reported(audited: AuditedJob) -> None:
     audited.enqueued().claimed(1).changed(9, "running", lease_until=START + 19).requeued(12)
     assert audited.audit_violations() == {"W3": ["lease ended 7.000 s early: id-a delivery 1"]}
 

@@ -172,7 +172,8 @@ def job_type_exists(api: Api) -> Ids:
 
 
 def no_other_job_type_exists(api: Api) -> Ids:
-    """The example has no next page. Other tests may have left job types behind."""
+    """Deletes the job types that other tests have left behind, because the response in the example
+    has no next page."""
     job_type_exists(api)
     for job_type in api.get("/job-types", limit=1000)["items"]:
         if job_type["name"] != "invoice.send":

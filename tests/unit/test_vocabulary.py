@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
 from functools import cache
 
@@ -51,7 +51,7 @@ def split_words(identifier: str) -> list[str]:
 
 @cache
 def names_in_python(source: str) -> list[str]:
-    """The names that the source defines: it is not to blame for the names of libraries."""
+    """The names that the source defines. Names that it only uses may come from libraries."""
     return list(_definitions(source))
 
 
@@ -72,7 +72,20 @@ def names_in_sql(source: str) -> Iterator[str]:
     yield from re.findall(r"[A-Za-z_]\w*", re.sub(r"--[^\n]*|'[^']*'", "", source))
 
 
-def old_words_in_python(name: str) -> frozenset[str]:
+def names_in_javascript(source: str) -> list[str]:
+    """All identifiers and keywords, except members of objects (`.name`), which libraries may have
+    named. Comments and strings are removed in one pass, because each may contain the marks of the
+    other."""
+    code = re.sub(r"""//[^\n]*|"[^"\n]*"|'[^'\n]*'|`[^`]*`""", "", source)
+    return re.findall(r"(?<![.\w])[A-Za-z_]\w*", code)
+
+
+def names_in_shell(source: str) -> list[str]:
+    """Functions, and variables that are assigned."""
+    return re.findall(r"([A-Za-z_]\w*)(?:=|\(\))", source)
+
+
+def old_words_in_code(name: str) -> frozenset[str]:
     denied = OLD_WORDS if name.startswith("test_") else OLD_WORDS | SHORTHAND
     return denied.intersection(split_words(name)) | PRONOUNS.intersection({name})
 
@@ -81,21 +94,24 @@ def old_words_in_sql(name: str) -> frozenset[str]:
     return OLD_SQL_WORDS.intersection(split_words(name)) | PRONOUNS.intersection({name})
 
 
+LANGUAGES: dict[str, tuple[Callable[[str], Iterable[str]], Callable[[str], frozenset[str]]]] = {
+    ".py": (names_in_python, old_words_in_code),
+    ".mjs": (names_in_javascript, old_words_in_code),
+    ".sh": (names_in_shell, old_words_in_code),
+    ".sql": (names_in_sql, old_words_in_sql),
+}
+
+
 @cache
 def offenders() -> dict[tuple[str, str], set[str]]:
     """The identifiers with an old word, by file and word."""
-    found = defaultdict(set)
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")):
-        file = str(path.relative_to(ROOT))
-        if path.suffix == ".py":
-            named = [(name, old_words_in_python(name)) for name in (path.stem, *names_in_python(path.read_text()))]
-        elif path.suffix == ".sql":
-            named = [(name, old_words_in_sql(name)) for name in names_in_sql(path.read_text())]
-        else:
-            continue
-        for name, old_words in named:
-            for word in old_words:
-                found[file, word].add(name)
+        if path.suffix in LANGUAGES:
+            names_in, old_words_in = LANGUAGES[path.suffix]
+            for name in (path.stem, *names_in(path.read_text())):
+                for word in old_words_in(name):
+                    found[str(path.relative_to(ROOT)), word].add(name)
     return found
 
 
@@ -133,6 +149,9 @@ def test_words_of_an_identifier_are_found_in_snake_and_camel_case() -> None:
     source = "class Door(Base):\n    def hear(self, room: int) -> None:\n        self.gate = room.walking(fold=1)\n"
     assert set(names_in_python(source)) == {"Door", "hear", "self", "room", "gate"}
     assert "door" not in set(names_in_sql("SELECT lane FROM jobs WHERE state = 'door' -- the door"))
-    assert old_words_in_python("test_claim_has_its_own_lease") == set()
-    assert old_words_in_python("own_lease") == {"own"}
+    script = """const door = hear.floor(`${room}`, "gate"); // the peer's house"""
+    assert names_in_javascript(script) == ["const", "door", "hear"]
+    assert names_in_shell("door() {\n  local room=$floor\n}") == ["door", "room"]
+    assert old_words_in_code("test_claim_has_its_own_lease") == set()
+    assert old_words_in_code("own_lease") == {"own"}
     assert old_words_in_sql("one") == {"one"}

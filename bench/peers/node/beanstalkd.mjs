@@ -1,18 +1,21 @@
 // beanstalkd: a connection per caller, as a connection answers one command after the other. It has no bulk command.
-import { asked, need, noop, PAYLOAD, play } from "./load.mjs";
+import { noop, params, PAYLOAD, require, runDriver } from "./load.mjs";
 
-const Jackd = need("jackd");
+const Jackd = require("jackd");
 const idle = [];
 let control;
 
-await play({
+await runDriver({
   async open() {
     control = await connect();
   },
-  empty: () => Promise.all(Array.from({ length: asked.callers ?? asked.concurrency }, discard)),
+  empty: () => Promise.all(Array.from({ length: params.callers ?? params.concurrency }, discard)),
   send,
-  sendMany: (count) => Promise.all(Array.from({ length: asked.concurrency }, (_, n) => sendSome(Math.floor((count + n) / asked.concurrency)))),
-  work: (handled) => Promise.all(Array.from({ length: asked.concurrency }, () => worker(handled))),
+  sendMany(count) {
+    const share = (n) => Math.floor((count + n) / params.concurrency);
+    return Promise.all(Array.from({ length: params.concurrency }, (_, n) => sendSequentially(share(n))));
+  },
+  work: (handled) => Promise.all(Array.from({ length: params.concurrency }, () => worker(handled))),
   async left() {
     const stats = await control.statsTube("default");
     return [...stats.matchAll(/current-jobs-(?:ready|reserved): (\d+)/g)].reduce((sum, [, count]) => sum + Number(count), 0);
@@ -21,7 +24,7 @@ await play({
 
 async function connect() {
   const client = new Jackd();
-  await client.connect({ host: "127.0.0.1", port: asked.at });
+  await client.connect({ host: "127.0.0.1", port: params.address });
   return client;
 }
 
@@ -31,7 +34,7 @@ async function send() {
   idle.push(client);
 }
 
-async function sendSome(count) {
+async function sendSequentially(count) {
   for (let sent = 0; sent < count; sent += 1) await send();
 }
 

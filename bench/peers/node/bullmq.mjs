@@ -1,12 +1,12 @@
 // BullMQ on Redis: add / addBulk over one pipelined connection, and one worker.
-import { asked, need, noop, PAYLOAD, play, QUEUE } from "./load.mjs";
+import { noop, params, PAYLOAD, QUEUE, require, runDriver } from "./load.mjs";
 
-const { Queue, Worker } = need("bullmq");
-const connection = { host: "127.0.0.1", port: asked.at, maxRetriesPerRequest: null };
+const { Queue, Worker } = require("bullmq");
+const connection = { host: "127.0.0.1", port: params.address, maxRetriesPerRequest: null };
 const options = { removeOnComplete: true };
 const queue = new Queue(QUEUE, { connection });
 
-await play({
+await runDriver({
   open: () => queue.waitUntilReady(),
   empty: () => queue.obliterate({ force: true }),
   send: () => queue.add("job", PAYLOAD, options),
@@ -16,7 +16,7 @@ await play({
       await noop(job.data);
       handled();
     };
-    const worker = new Worker(QUEUE, handler, { connection, concurrency: asked.concurrency });
+    const worker = new Worker(QUEUE, handler, { connection, concurrency: params.concurrency });
     worker.on("error", (error) => { throw error; });
   },
   async left() {

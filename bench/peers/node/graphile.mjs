@@ -1,13 +1,13 @@
 // graphile-worker: add_job / add_jobs through WorkerUtils, and a runner with or without the local queue.
-import { asked, need, noop, PAYLOAD, play, QUEUE } from "./load.mjs";
+import { noop, params, PAYLOAD, QUEUE, require, runDriver } from "./load.mjs";
 
-const { Logger, makeWorkerUtils, run } = need("graphile-worker");
-const { Pool } = need("pg");
+const { Logger, makeWorkerUtils, run } = require("graphile-worker");
+const { Pool } = require("pg");
 const logger = new Logger(() => () => {});
-const pgPool = new Pool({ connectionString: asked.at, max: asked.pool });
+const pgPool = new Pool({ connectionString: params.address, max: params.pool });
 let utils;
 
-await play({
+await runDriver({
   async open() {
     utils = await makeWorkerUtils({ pgPool, logger });
   },
@@ -21,7 +21,7 @@ await play({
       handled();
     };
     const options = { preset: { worker: settings() }, taskList: { [QUEUE]: handler }, parsedCronItems: [], noHandleSignals: true };
-    await Promise.all(Array.from({ length: asked.instances ?? 1 }, () => run(options)));
+    await Promise.all(Array.from({ length: params.instances ?? 1 }, () => run(options)));
   },
   async left() {
     const { rows } = await pgPool.query("SELECT count(*)::int AS left FROM graphile_worker._private_jobs");
@@ -30,7 +30,8 @@ await play({
 });
 
 function settings() {
-  const plain = { connectionString: asked.at, concurrentJobs: asked.concurrency, maxPoolSize: asked.pool, logger };
-  if (!asked.prefetch) return plain;
-  return { ...plain, localQueue: { size: asked.prefetch }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
+  const { address: connectionString, concurrency: concurrentJobs, pool: maxPoolSize } = params;
+  const plain = { connectionString, concurrentJobs, maxPoolSize, logger };
+  if (!params.prefetch) return plain;
+  return { ...plain, localQueue: { size: params.prefetch }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
 }

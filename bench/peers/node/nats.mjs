@@ -1,16 +1,16 @@
 // NATS JetStream: a work queue stream on disk, each publish acknowledged by the server, explicit acknowledgements.
-import { asked, need, noop, PAYLOAD, play, QUEUE } from "./load.mjs";
+import { noop, params, PAYLOAD, QUEUE, require, runDriver } from "./load.mjs";
 
-const { connect } = need("@nats-io/transport-node");
-const { AckPolicy, jetstream, jetstreamManager, RetentionPolicy, StorageType } = need("@nats-io/jetstream");
+const { connect } = require("@nats-io/transport-node");
+const { AckPolicy, jetstream, jetstreamManager, RetentionPolicy, StorageType } = require("@nats-io/jetstream");
 const stream = { name: QUEUE, subjects: [QUEUE], retention: RetentionPolicy.Workqueue, storage: StorageType.File, allow_atomic: true };
 const durable = { durable_name: QUEUE, ack_policy: AckPolicy.Explicit };
 const body = () => JSON.stringify(PAYLOAD);
 let js, manager;
 
-await play({
+await runDriver({
   async open() {
-    const connection = await connect({ port: asked.at });
+    const connection = await connect({ port: params.address });
     [js, manager] = [jetstream(connection), await jetstreamManager(connection)];
   },
   async prepare() {
@@ -26,7 +26,7 @@ await play({
   },
   async work(handled) {
     const consumer = await js.consumers.get(QUEUE, QUEUE);
-    const messages = await consumer.consume(asked.prefetch ? { max_messages: asked.prefetch } : {});
+    const messages = await consumer.consume(params.prefetch ? { max_messages: params.prefetch } : {});
     for await (const message of messages) {
       await noop(message.json());
       message.ack();

@@ -1,12 +1,12 @@
-// pg-boss: send / insert, and workers that fetch batches back to back while these come full.
-import { asked, need, noop, PAYLOAD, play, QUEUE } from "./load.mjs";
+// pg-boss: send / insert, and workers that fetch batches back to back while the batches are full.
+import { noop, params, PAYLOAD, QUEUE, require, runDriver } from "./load.mjs";
 
-const { PgBoss } = need("pg-boss");
-const { Pool } = need("pg");
-const boss = new PgBoss({ connectionString: asked.at, max: asked.pool, supervise: false, schedule: false });
-const pool = new Pool({ connectionString: asked.at, max: 1 });
+const { PgBoss } = require("pg-boss");
+const { Pool } = require("pg");
+const boss = new PgBoss({ connectionString: params.address, max: params.pool, supervise: false, schedule: false });
+const pool = new Pool({ connectionString: params.address, max: 1 });
 
-await play({
+await runDriver({
   async open() {
     boss.on("error", (error) => { throw error; });
     await boss.start();
@@ -16,7 +16,12 @@ await play({
   send: () => boss.send(QUEUE, PAYLOAD),
   sendMany: (count) => boss.insert(QUEUE, Array.from({ length: count }, () => ({ data: PAYLOAD }))),
   async work(handled) {
-    const options = { batchSize: asked.prefetch, localConcurrency: asked.concurrency, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 };
+    const options = {
+      batchSize: params.prefetch,
+      localConcurrency: params.concurrency,
+      burstWhenBatchFull: true,
+      pollingIntervalSeconds: 0.5,
+    };
     await boss.work(QUEUE, options, async (jobs) => {
       for (const job of jobs) {
         await noop(job);

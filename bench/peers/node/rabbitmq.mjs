@@ -1,15 +1,15 @@
 // RabbitMQ: persistent messages into a durable quorum queue, publisher confirms, manual acknowledgements.
-import { asked, need, noop, PAYLOAD, play, QUEUE } from "./load.mjs";
+import { noop, params, PAYLOAD, QUEUE, require, runDriver } from "./load.mjs";
 
-const amqp = need("amqplib");
+const amqp = require("amqplib");
 const body = () => Buffer.from(JSON.stringify(PAYLOAD));
 const durable = { durable: true, arguments: { "x-queue-type": "quorum" } };
 const persistent = { persistent: true, contentType: "application/json" };
 let connection, channel, consumer;
 
-await play({
+await runDriver({
   async open() {
-    connection = await amqp.connect(`amqp://127.0.0.1:${asked.at}`, { noDelay: true });
+    connection = await amqp.connect(`amqp://127.0.0.1:${params.address}`, { noDelay: true });
     channel = await connection.createConfirmChannel();
     await channel.assertQueue(QUEUE, durable);
   },
@@ -23,13 +23,14 @@ await play({
   },
   async work(handled) {
     consumer = await connection.createChannel();
-    await consumer.prefetch(asked.prefetch);
+    await consumer.prefetch(params.prefetch);
     await consumer.consume(QUEUE, async (message) => {
       await noop(JSON.parse(message.content));
       consumer.ack(message);
       handled();
     });
   },
-  settled: () => consumer.close(), // comes behind the last acknowledgement; what was not acknowledged would be ready again
+  // is processed after the last acknowledgement; unacknowledged messages would become ready again
+  settled: () => consumer.close(),
   left: async () => (await channel.checkQueue(QUEUE)).messageCount,
 });

@@ -15,7 +15,7 @@ LEASE_SECONDS = 60
 class Driver:
     async def open(self, params: Params) -> None:
         self.params = params
-        self.pool = await asyncpg.create_pool(params.at, min_size=params.pool, max_size=params.pool)
+        self.pool = await asyncpg.create_pool(params.address, min_size=params.pool, max_size=params.pool)
 
     async def prepare(self) -> None:
         await self.pool.execute((resources.files("pgmq") / "sql" / "pgmq.sql").read_text())

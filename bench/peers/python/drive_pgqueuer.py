@@ -16,7 +16,7 @@ BODY = json.dumps(PAYLOAD).encode()
 class Driver:
     async def open(self, params: Params) -> None:
         self.params = params
-        self.pool = await asyncpg.create_pool(params.at, min_size=params.pool, max_size=params.pool)
+        self.pool = await asyncpg.create_pool(params.address, min_size=params.pool, max_size=params.pool)
         self.queries = Queries(AsyncpgPoolDriver(self.pool))
 
     async def prepare(self) -> None:

@@ -13,7 +13,9 @@ class Driver:
     async def open(self, params: Params) -> None:
         self.params = params
         self.handled: Callable[[], None] = lambda: None
-        self.connector = procrastinate.PsycopgConnector(conninfo=params.at, min_size=params.pool, max_size=params.pool)
+        self.connector = procrastinate.PsycopgConnector(
+            conninfo=params.address, min_size=params.pool, max_size=params.pool
+        )
         self.app = procrastinate.App(connector=self.connector)
         self.task = self.app.task(queue=QUEUE, name=QUEUE)(self._handle)
         await self.app.open_async()

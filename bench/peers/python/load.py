@@ -25,7 +25,7 @@ class Params:
     """Parameters of one run, as the parent process sends them."""
 
     action: str
-    at: str
+    address: str  # the DSN of Postgres; a Node driver of another server gets a port
     callers: int = 1
     batch: int = 1
     pool: int = 10
@@ -152,7 +152,7 @@ async def _drain(driver: Driver, params: Params) -> None:
     while draining.last.is_set() and await driver.left() > 0:  # noqa: ASYNC110 - only the peer's tables know
         await asyncio.sleep(SETTLED_POLL_SECONDS)
     if draining.watch is None or draining.handled != params.jobs:
-        raise RuntimeError(f"{draining.handled} jobs were handled, {params.jobs} were there")
+        raise RuntimeError(f"{draining.handled} jobs were handled, {params.jobs} were stored")
     draining.watch.stop(params.jobs - params.warmJobs)
     working.cancel()
 

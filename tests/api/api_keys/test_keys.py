@@ -14,7 +14,7 @@ from tests.table import table
 
 
 def test_secret_of_a_key_is_returned_only_on_creation(callers: Callers) -> None:
-    response = callers.admin.http.post("/api-keys", json={"name": "told-once", "scopes": ["read"]})
+    response = callers.admin.http.post("/api-keys", json={"name": "shown-once", "scopes": ["read"]})
     response_json = response.json()
     assert response.headers["location"] == f"/api-keys/{response_json['id']}"
     assert response.headers["cache-control"] == "no-store"

@@ -122,7 +122,7 @@ def test_shared_claim_leaves_jobs_that_do_not_fit_into_one_response_ready(
 ) -> None:
     """Three claims of three jobs each, in responses that hold two.
 
-    The first job of the second claim is too large by itself.
+    The first job of the second claim is too large on its own.
     """
     payloads = ["small", "small", "small", "x" * 4000, "small", "small", "small", "small", "small"]
     ids = [result["job_id"] for result in api.batch(*({"payload": payload} for payload in payloads))["results"]]

@@ -35,7 +35,7 @@ async def _run_retention(broker_services: Broker) -> None:
 @pytest.fixture
 def run_retention(dsn: str, loop: Loop, db: TestDatabase) -> Iterator[RunRetention]:
     """Runs partitions and cleaner once, with these settings. Drops new partitions afterwards."""
-    with db.leading("retention"):
+    with db.leading("partitions"), db.leading("cleaner"):
         before = partitions(db)
         yield lambda **settings: loop.run(_run_retention(build_broker(TEST_SETTINGS.model_copy(update=settings), dsn)))
         for name in partitions(db) - before:

@@ -84,8 +84,8 @@ def test_new_queues_of_a_batch_are_created_by_one_statement(api: Api, db: TestDa
 
 
 def test_batches_that_share_new_queues_all_succeed(api: Api, second_api: Api, background: Background) -> None:
-    """Two brokers draft the same ids; the database rejects one of them, and that broker repeats the
-    call.
+    """Two brokers choose the same ids for new queues; the database rejects one of the calls, and
+    that broker repeats it.
     """
     brokers = [api, second_api]
 

@@ -14,7 +14,7 @@ Aggregate = Callable[[], None]
 @pytest.fixture
 def aggregate(broker_services: Broker, loop: Loop, db: TestDatabase) -> Iterator[Aggregate]:
     """Aggregates the deltas now. No broker aggregates them while the test runs."""
-    with db.leading("fold"):
+    with db.leading("statistics"):
         yield lambda: loop.run(broker_services.stats.aggregate())
 
 

@@ -101,7 +101,7 @@ def test_schedules_guide_runs_the_schedule(broker: RunningBroker, api: Api) -> N
 
 
 @pytest.mark.slow
-def test_api_keys_guide_creates_keys_and_closes_the_broker(postgres: str, loop: Loop) -> None:
+def test_api_keys_guide_creates_keys_and_ends_anonymous_access(postgres: str, loop: Loop) -> None:
     """Uses a broker of its own, because the first key locks out every other caller."""
     dsn = create_database(postgres, loop, "docs_keys")
     with threaded_broker(TEST_SETTINGS, dsn) as broker:

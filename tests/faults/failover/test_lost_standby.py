@@ -42,7 +42,8 @@ def api(waiting_broker: RunningBroker, queue: str) -> Api:
 
 
 def call_and_cancel_waits(servers: Pair, background: Background, eventually: Eventually, call: Call) -> httpx.Response:
-    """Cancels the wait, as an operator does to get rid of the statement."""
+    """Makes the call, and cancels every statement that waits for the standby until the call
+    returns, as an operator would (pg_cancel_backend)."""
     response = background.submit(call)
 
     def cancel_waits() -> bool:

@@ -74,7 +74,7 @@ def shared_database(database: TestDatabase) -> Iterator[TestDatabase]:
 
 @pytest.fixture
 def shop(shared_database: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
-    """A session of the service."""
+    """A session of the role `shop`, a service that enqueues by SQL."""
     session = Session(shop_dsn(db.dsn), db.loop, queue)
     yield session
     session.close()
@@ -82,7 +82,7 @@ def shop(shared_database: TestDatabase, db: TestDatabase, queue: str) -> Iterato
 
 @pytest.fixture
 def other_session(shared_database: TestDatabase, db: TestDatabase, queue: str) -> Iterator[Session]:
-    """Another session of the service."""
+    """Another session of the role `shop`."""
     session = Session(shop_dsn(db.dsn), db.loop, queue)
     yield session
     session.close()

@@ -20,9 +20,9 @@ from tests.versions import AVAILABLE_VERSIONS
 
 @pytest.fixture(scope="module", params=AVAILABLE_VERSIONS, ids=lambda version: f"postgres {version}")
 def dsn(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A migrated database on that version.
+    """A migrated database on each available version.
 
-    Its folder is open, because root starts Postgres as another user."""
+    Its folder is readable by all users (0755), because under root Postgres runs as another user."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         patch.setattr("app.db.embedded.server.find_binaries", lambda: AVAILABLE_VERSIONS[request.param])
