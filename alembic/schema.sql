@@ -46,7 +46,7 @@ BEGIN
 
     EXECUTE format(
         'GRANT SELECT, INSERT, UPDATE, DELETE
-        ON jobs, dead_letters, deduplication_keys, leaders, workers, poll_history, job_types, schedules,
+        ON jobs, dead_letters, deduplication_keys, leaders, clock_lags, workers, poll_history, job_types, schedules,
             rate_limit_usage, group_cooldowns, dependents, finished_parents, stat_deltas, stat_totals, stat_rates,
             stat_durations
         TO %I',
@@ -580,6 +580,10 @@ CREATE FUNCTION public.longshore_find_unique_key(key_digest uuid, called_at time
 DECLARE
     stored_key deduplication_keys;
 
+    ended_by timestamptz := longshore_lagging_time('unique_windows', called_at);
+
+    kept_at timestamptz := longshore_lagging_time('retention', called_at);
+
     job_lane int;
 
 BEGIN
@@ -590,7 +594,7 @@ BEGIN
     RETURNING *
     INTO stored_key;
 
-    IF stored_key.job_id IS NULL OR (stored_key.response = 'window' AND stored_key.expires_at <= called_at) THEN
+    IF stored_key.job_id IS NULL OR (stored_key.response = 'window' AND stored_key.expires_at <= ended_by) THEN
         RETURN NULL;
 
     END IF;
@@ -599,7 +603,7 @@ BEGIN
 
     IF EXISTS (SELECT FROM jobs WHERE lane = job_lane AND id = stored_key.job_id)
         OR stored_key.response = 'window' AND (
-        EXISTS (SELECT FROM finished_jobs WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > called_at)
+        EXISTS (SELECT FROM finished_jobs WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > kept_at)
         OR EXISTS (SELECT FROM dead_letters WHERE lane = job_lane AND id = stored_key.job_id)
     ) THEN
         RETURN stored_key.job_id;
@@ -628,6 +632,19 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION public.longshore_lagging_time(clock_name text, called_at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RETURN called_at - make_interval(secs => coalesce((
+        SELECT max(seconds)
+        FROM clock_lags
+        WHERE clock = clock_name AND starts_at <= called_at AND ends_at > called_at
+    ), 0));
+
+END
+$$;
+
 CREATE FUNCTION public.longshore_lane_of(job_id uuid) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -645,6 +662,8 @@ CREATE FUNCTION public.longshore_mark_parents(parent_ids uuid[], called_at times
     LANGUAGE plpgsql
     AS $$
 DECLARE
+    kept_at timestamptz := longshore_lagging_time('retention', called_at);
+
     job_lane int;
 
     ids uuid[];
@@ -661,7 +680,7 @@ BEGIN
         RETURN QUERY
         SELECT id, state
         FROM finished_jobs
-        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > called_at
+        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > kept_at
         UNION ALL
         SELECT id, 'dead'
         FROM dead_letters
@@ -843,6 +862,14 @@ CREATE TABLE public.api_keys (
     expires_at timestamp with time zone,
     last_used_at timestamp with time zone,
     revoked_at timestamp with time zone
+);
+
+CREATE TABLE public.clock_lags (
+    clock text NOT NULL,
+    broker uuid NOT NULL,
+    seconds double precision NOT NULL,
+    starts_at timestamp with time zone NOT NULL,
+    ends_at timestamp with time zone NOT NULL
 );
 
 CREATE TABLE public.config_versions (
@@ -1085,6 +1112,9 @@ ALTER TABLE ONLY public.alembic_version
 
 ALTER TABLE ONLY public.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.clock_lags
+    ADD CONSTRAINT clock_lags_pkey PRIMARY KEY (clock, broker);
 
 ALTER TABLE ONLY public.config_versions
     ADD CONSTRAINT config_versions_pkey PRIMARY KEY (name);

@@ -46,6 +46,7 @@ from app.leases.long_poll import LongPoll
 from app.leases.low_water_marks import LowWaterMarks
 from app.leases.settle import SettlementService
 from app.maintenance.cleaner import Cleaner
+from app.maintenance.clock_sampler import ClockSampler
 from app.maintenance.dependency_resolver import DependencyResolver
 from app.maintenance.due_check import SAFETY_RUN_EVERY, DueCheck
 from app.maintenance.job_scheduler import JobScheduler
@@ -186,10 +187,9 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
     )
     ready_poller = ReadyPoller(infra=infra, queues=queues, pollers=pollers, events=events)
     scan_seconds = settings.sweep_seconds
-    clock = FunctionService(lambda: infra.clock.refresh(infra.db))
     background = (
         # In every broker. Those that the due check wakes also run at a long interval of their own.
-        BackgroundService("clock", clock, 1.0),
+        BackgroundService("clock", ClockSampler(infra=infra), 1.0),
         BackgroundService("server checks", infra.server_checks, server_checks.SECONDS),
         BackgroundService("config versions", infra.config_versions, config_versions.CHECK_SECONDS),
         *(BackgroundService(name, service, scan_seconds * SAFETY_RUN_EVERY) for name, service in due.services.items()),
@@ -235,6 +235,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         long_poll=LongPoll(
             infra=infra,
             queues=queues,
+            events=events,
             pollers=pollers,
             settlements=settlements,
             lease_ender=lease_ender,

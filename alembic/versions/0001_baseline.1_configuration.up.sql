@@ -61,6 +61,19 @@ CREATE TABLE config_versions (
 
 INSERT INTO config_versions (name, number) VALUES ('policies', 1), ('cooldowns', 1), ('api_keys', 1);
 
+-- By how much a clock of a broker is behind the database's clock after a jump ahead (see
+-- app/db/retention_clock.py). longshore_enqueue_v1 reads it, because SQL cannot detect a jump. Both
+-- instants are of the database's clock: after a jump back, or a day later, a row has no effect, even
+-- if its broker no longer runs.
+CREATE TABLE clock_lags (
+    clock     text        NOT NULL,
+    broker    uuid        NOT NULL,
+    seconds   float8      NOT NULL,
+    starts_at timestamptz NOT NULL,
+    ends_at   timestamptz NOT NULL,
+    PRIMARY KEY (clock, broker)
+);
+
 CREATE TABLE workers (
     id           text        PRIMARY KEY,
     directive    text        NOT NULL DEFAULT 'run',

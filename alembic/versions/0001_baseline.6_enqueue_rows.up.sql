@@ -48,6 +48,20 @@ BEGIN
 END
 $$;
 
+-- Like RetentionClock in app/db/retention_clock.py: the time by which retention (`retention`) and the
+-- windows of unique keys (`unique_windows`) decide. The broker whose clock is furthest behind counts.
+CREATE FUNCTION longshore_lagging_time(clock_name text, called_at timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN called_at - make_interval(secs => coalesce((
+        SELECT max(seconds)
+        FROM clock_lags
+        WHERE clock = clock_name AND starts_at <= called_at AND ends_at > called_at
+    ), 0));
+END
+$$;
+
 -- Like app/enqueue/uniqueness.py: the job that has the key, if any. Locks the key: other enqueues
 -- with this key, over HTTP or SQL, wait for this commit.
 CREATE FUNCTION longshore_find_unique_key(key_digest uuid, called_at timestamptz) RETURNS uuid
@@ -55,6 +69,8 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     stored_key deduplication_keys;
+    ended_by timestamptz := longshore_lagging_time('unique_windows', called_at);
+    kept_at timestamptz := longshore_lagging_time('retention', called_at);
     job_lane int;
 BEGIN
     INSERT INTO deduplication_keys (lane, digest, expires_at)
@@ -63,13 +79,13 @@ BEGIN
     SET digest = excluded.digest
     RETURNING *
     INTO stored_key;
-    IF stored_key.job_id IS NULL OR (stored_key.response = 'window' AND stored_key.expires_at <= called_at) THEN
+    IF stored_key.job_id IS NULL OR (stored_key.response = 'window' AND stored_key.expires_at <= ended_by) THEN
         RETURN NULL;
     END IF;
     job_lane := longshore_lane_of(stored_key.job_id);
     IF EXISTS (SELECT FROM jobs WHERE lane = job_lane AND id = stored_key.job_id)
         OR stored_key.response = 'window' AND (
-        EXISTS (SELECT FROM finished_jobs WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > called_at)
+        EXISTS (SELECT FROM finished_jobs WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > kept_at)
         OR EXISTS (SELECT FROM dead_letters WHERE lane = job_lane AND id = stored_key.job_id)
     ) THEN
         RETURN stored_key.job_id;
@@ -181,6 +197,7 @@ RETURNS TABLE (parent_id uuid, final_state text)
 LANGUAGE plpgsql
 AS $$
 DECLARE
+    kept_at timestamptz := longshore_lagging_time('retention', called_at);
     job_lane int;
     ids uuid[];
 BEGIN
@@ -193,7 +210,7 @@ BEGIN
         RETURN QUERY
         SELECT id, state
         FROM finished_jobs
-        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > called_at
+        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > kept_at
         UNION ALL
         SELECT id, 'dead'
         FROM dead_letters

@@ -41,7 +41,7 @@ BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), grantee);
     EXECUTE format(
         'GRANT SELECT, INSERT, UPDATE, DELETE
-        ON jobs, dead_letters, deduplication_keys, leaders, workers, poll_history, job_types, schedules,
+        ON jobs, dead_letters, deduplication_keys, leaders, clock_lags, workers, poll_history, job_types, schedules,
             rate_limit_usage, group_cooldowns, dependents, finished_parents, stat_deltas, stat_totals, stat_rates,
             stat_durations
         TO %I',

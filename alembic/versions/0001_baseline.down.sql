@@ -22,6 +22,7 @@ DROP FUNCTION longshore_mark_parents(uuid[], timestamptz);
 DROP FUNCTION longshore_check_max_waiting(queues);
 DROP FUNCTION longshore_replace_waiting(uuid, jobs, queues, timestamptz);
 DROP FUNCTION longshore_find_unique_key(uuid, timestamptz);
+DROP FUNCTION longshore_lagging_time(text, timestamptz);
 DROP FUNCTION longshore_needs_admission(queues, int, text);
 DROP FUNCTION longshore_find_or_create_queue(text);
 DROP FUNCTION longshore_find_retry_fault(json);
@@ -34,4 +35,4 @@ DROP FUNCTION create_finished_partition(date, boolean);
 
 DROP TABLE stat_durations, stat_rates, stat_totals, stat_deltas, finished_parents, dependents, group_cooldowns,
     rate_limit_usage, lane_locks, deduplication_keys, dead_letters, finished_jobs, jobs, leaders, poll_history, workers,
-    config_versions, api_keys, schedules, job_types, queues;
+    clock_lags, config_versions, api_keys, schedules, job_types, queues;

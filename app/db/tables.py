@@ -75,6 +75,15 @@ config_versions = sa.Table(
     *_required(sa.BigInteger, "number"),
 )
 
+clock_lags = sa.Table(
+    "clock_lags",
+    metadata,
+    *_key(sa.Text, "clock"),
+    *_key(UUID, "broker"),
+    *_required(sa.Double, "seconds"),
+    *_required(INSTANT, "starts_at", "ends_at"),
+)
+
 api_keys = sa.Table(
     "api_keys",
     metadata,

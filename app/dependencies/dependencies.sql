@@ -23,16 +23,21 @@ SET has_dependents = true
 WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked))
 RETURNING id;
 
--- name: parent_results
--- row: ParentResultRow
--- The states and results of jobs that are no longer live.
-SELECT id, state, result
+-- name: parent_sizes
+-- row: ParentSize
+-- The states of jobs that are no longer live, and the sizes of their results.
+SELECT id, state, octet_length(result) AS result_bytes
 FROM finished_jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :kept_at
 UNION ALL
 SELECT id, 'dead', NULL
 FROM dead_letters
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);
+
+-- name: results
+SELECT id, result
+FROM finished_jobs
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :kept_at;
 
 -- name: parent_states
 -- The states of jobs that are no longer live.

@@ -26,19 +26,25 @@ class DependentRow(NamedTuple):
         return self.state != "completed"
 
 
-class ParentResultRow(NamedTuple):
+class ParentSize(NamedTuple):
+    """A parent that is no longer live. `result_bytes`: the size of its result, if it has one."""
+
     id: UUID
     state: str
-    result: str | None
+    result_bytes: int | None
 
 
 async def mark_parents(db: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in await db.rows(*SQL.mark_parents(lane=lane, ids=ids))]
 
 
-async def parent_results(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ParentResultRow]:
-    rows = await db.rows(*SQL.parent_results(lane=lane, ids=ids, kept_at=kept_at))
-    return [ParentResultRow(*row) for row in rows]
+async def parent_sizes(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ParentSize]:
+    return [ParentSize(*row) for row in await db.rows(*SQL.parent_sizes(lane=lane, ids=ids, kept_at=kept_at))]
+
+
+async def results(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str | None]:
+    rows = await db.rows(*SQL.results(lane=lane, ids=ids, kept_at=kept_at))
+    return {row["id"]: row["result"] for row in rows}
 
 
 async def parent_states(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:

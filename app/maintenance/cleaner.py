@@ -1,8 +1,8 @@
 """Deletes rows past their retention.
 
-These are dead letters, deduplication keys, workers, poll history and old statistics. Queued jobs
-are never deleted. Finished jobs are dropped by partition (partitions.py). One broker at a time, the
-leader, runs the cleaner.
+These are dead letters, deduplication keys, workers, poll history, old statistics and ended clock
+lags. Queued jobs are never deleted. Finished jobs are dropped by partition (partitions.py). One
+broker at a time, the leader, runs the cleaner.
 
 Ages are measured by the retention clock, which follows a jump of the database clock only a day
 later: a wrong clock must not delete anything.
@@ -19,6 +19,7 @@ from app.enqueue.uniqueness import RECHECK_AFTER
 from app.jobs import store as jobs
 from app.locks import store as locks
 from app.log import log
+from app.maintenance import store
 from app.periodic_service import PeriodicService
 from app.stats import store as stats
 from app.workers import store as workers
@@ -42,6 +43,7 @@ class Cleaner(PeriodicService):
         await workers.delete_workers(self._infra.db, now - timedelta(days=1), now - timedelta(days=7))
         await workers.delete_poll_history(self._infra.db, now - timedelta(days=1))
         await stats.delete_old_stats(self._infra.db, now - timedelta(hours=2))
+        await store.delete_ended_clock_lags(self._infra.db, now)
 
     def _log_lag(self, seconds: float) -> None:
         """Logs when the retention clock starts to lag behind the database, and when it stops."""

@@ -1,9 +1,10 @@
-"""Returns the leases of a sync match whose poller never got the job.
+"""Requeues jobs whose leases no worker has received.
 
     running -> ready   the lease ends at no cost, as if the job had not been delivered
 
-The broker that stored the leases returns them. It tries each until it is found or has expired,
-because Postgres may still be committing it.
+They are leases of a sync match whose poller never got the job, and of a claim that failed after its
+commit and could not be undone. The broker that stored the leases returns them. It tries each until
+it is found or has expired, because Postgres may still be committing it.
 """
 
 import time
@@ -31,7 +32,8 @@ class LeaseReturner(PeriodicService):
     def _on_abandoned(self, event: LeasesAbandoned) -> None:
         now = time.monotonic()
         for lease in event.leases:
-            self._abandoned[lease.id] = _Abandoned(LeaseEnd(lease.id, lease.lease_token, "return"), now + lease.lasts)
+            lease_end = LeaseEnd(lease.id, lease.lease_token, "return")
+            self._abandoned[lease.id] = _Abandoned(lease_end, now + lease.lease_seconds)
         self.wake()
 
     async def run_once(self) -> None:

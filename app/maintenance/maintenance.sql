@@ -1,4 +1,4 @@
--- Statements of the maintenance services: leadership, due check, partitions.
+-- Statements of the maintenance services: leadership, clock lags, due check, partitions.
 
 -- name: lead
 -- Acquires or renews the lease of a leader-only service. Succeeds if the lease is free or ours, or
@@ -13,6 +13,22 @@ RETURNING holder;
 -- name: step_down
 DELETE FROM leaders
 WHERE holder = :holder;
+
+-- name: write_clock_lag
+-- The lag applies while the database's clock shows an instant between the two.
+INSERT INTO clock_lags (clock, broker, seconds, starts_at, ends_at)
+VALUES (:clock, :broker, :seconds, :starts_at, :ends_at)
+ON CONFLICT (clock, broker) DO UPDATE
+SET seconds = excluded.seconds, starts_at = excluded.starts_at, ends_at = excluded.ends_at;
+
+-- name: delete_clock_lag
+DELETE FROM clock_lags
+WHERE clock = :clock AND broker = :broker;
+
+-- name: delete_ended_clock_lags
+-- Rows of brokers that no longer run.
+DELETE FROM clock_lags
+WHERE ends_at < :before;
 
 -- name: overdue
 -- The first row that each service would find, and when it is or was due (NULL: now).

@@ -15,6 +15,7 @@ from app.log import log
 from app.maintenance import store
 from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
+from app.slices import in_slices
 
 DAYS_AHEAD = 3
 _SETTINGS_LANE = 0  # belongs to no queue: its retention is the one of the settings
@@ -36,8 +37,9 @@ class Partitions(PeriodicService):
         It also creates those for jobs in the default partition, which is never dropped: the jobs
         would be kept forever.
         """
-        await self._queues.refresh()
-        retentions = {self._queues.retention(lane, now) for lane in (_SETTINGS_LANE, *self._queues.lanes())}
+        await self._queues.load_all()
+        lanes = in_slices([_SETTINGS_LANE, *await self._queues.lanes()])
+        retentions = {self._queues.retention(lane, now) async for lane in lanes}
         first_days = {(until.date(), archived) for until, archived in retentions}
         for day, archived in sorted(
             {(day + timedelta(days=ahead), archived) for day, archived in first_days for ahead in range(DAYS_AHEAD)}

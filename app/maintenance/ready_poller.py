@@ -34,8 +34,6 @@ class ReadyPoller(PeriodicService):
         polled = set(self._pollers.queues())
         if not polled:
             return
-        if not polled <= {queue.name for queue in self._queues.all()}:
-            await self._queues.refresh()
-        lanes = self._queues.lanes(polled)
+        lanes = [lane for queue in await self._queues.find_all(sorted(polled)) for lane in queue.all_lanes]
         for lane in await leases.ready_lanes(self._infra.db, lanes) if lanes else []:
             self._pollers.wake(self._queues.name(lane), [None])

@@ -5,16 +5,15 @@
 The restored database does not know which responses workers got after that time.
 """
 
-from uuid import UUID
-
 from app.db.infrastructure import Infrastructure
+from app.db.lanes import FIRST_ID
 from app.leases import store
 from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import LeaseEnd
 from app.log import log
 
 BATCH_SIZE = 500  # leases per statement
-_BEGINNING = (-(2**31), UUID(int=0))  # before the first lane and job
+_BEGINNING = (-(2**31), FIRST_ID)  # before the first lane and job
 
 
 async def end_leases(infra: Infrastructure, lease_ender: LeaseEnder) -> int:
@@ -28,7 +27,7 @@ async def end_leases(infra: Infrastructure, lease_ender: LeaseEnder) -> int:
     - Safe to repeat, and safe beside running brokers.
     """
     after, ended = _BEGINNING, 0
-    while rows := await store.live_tokens(infra.db, after, BATCH_SIZE):
+    while rows := await store.unused_tokens(infra.db, after, BATCH_SIZE):
         released = await lease_ender.end([LeaseEnd(row["id"], row["lease_token"], "release") for row in rows])
         ended += len(released)
         after = (rows[-1]["lane"], rows[-1]["id"])

@@ -17,6 +17,22 @@ async def step_down(db: Executor, holder: UUID) -> None:
     await db.rows(*SQL.step_down(holder=holder))
 
 
+async def write_clock_lag(
+    db: Executor, clock: str, broker: UUID, *, seconds: float, starts_at: datetime, ends_at: datetime
+) -> None:
+    await db.rows(
+        *SQL.write_clock_lag(clock=clock, broker=broker, seconds=seconds, starts_at=starts_at, ends_at=ends_at)
+    )
+
+
+async def delete_clock_lag(db: Executor, clock: str, broker: UUID) -> None:
+    await db.rows(*SQL.delete_clock_lag(clock=clock, broker=broker))
+
+
+async def delete_ended_clock_lags(db: Executor, before: datetime) -> None:
+    await db.rows(*SQL.delete_ended_clock_lags(before=before))
+
+
 async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
     """Returns what is due first, by service. Leases that expired before `after` are skipped."""
     return {row["service"]: row["instant"] for row in await db.rows(*SQL.overdue(after=after, now=now))}

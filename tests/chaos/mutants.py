@@ -44,7 +44,8 @@ def rewrite(statements: Queries, name: str, old: str, new: str) -> Bug:
 
 
 def skip_lease_check(name: str) -> Bug:
-    return rewrite(leases.SQL, name, "(input.lease IS NULL OR jobs.lease_expires_at = input.lease)", "true")
+    unchanged = "(input.expected_expiry IS NULL OR jobs.lease_expires_at = input.expected_expiry)"
+    return rewrite(leases.SQL, name, unchanged, "true")
 
 
 MUTANTS = {
@@ -278,8 +279,8 @@ MUTANTS = {
             rewrite(
                 leases.SQL,
                 "complete",
-                "-count(*) FILTER (WHERE was = 'running'), count(*)",
-                "-count(*) FILTER (WHERE was = 'running'), 0",
+                "-count(*) FILTER (WHERE previous_state = 'running'), count(*)",
+                "-count(*) FILTER (WHERE previous_state = 'running'), 0",
             ),
         ),
         expected_text="statistics report",
@@ -296,7 +297,7 @@ MUTANTS = {
         "max_running limits one claim instead of all leases",
         "high concurrency",
         ("I5 limits",),
-        (rewrite(limits.SQL, "running_slots", "count(*)", "0 * count(*)"),),
+        (rewrite(limits.SQL, "count_slots", "count(*)", "0 * count(*)"),),
     ),
     "last_in_first_out": Mutant(
         "the youngest job is claimed first",

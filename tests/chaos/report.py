@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.chaos.checker import Violations
 from tests.chaos.facts import Facts, Fault
 from tests.chaos.history import Op
+from tests.chaos.operation_counts import count_operations
 from tests.chaos.options import Options
 from tests.chaos.redelivery_causes import redelivery_causes
 
@@ -21,6 +22,7 @@ class Report:
     found: Violations
     figures: dict[str, str]
     injected: set[str]  # names of the injected nemeses
+    operations: Counter[str]  # rare operations that were done
 
     @property
     def is_clean(self) -> bool:
@@ -45,6 +47,7 @@ def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> 
         redelivery_causes(facts),
     )
     recovery_times = sorted(recoveries(faults, ops))
+    operations = count_operations(facts)
     injected = {name for fault in faults for name in fault.name.split("+")}
     figures = {
         "jobs": f"{len(final_state.stored):,}",
@@ -57,7 +60,8 @@ def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> 
         "other breaches": str(
             sum(map(len, found.values())) - sum(count(found, name) for name in ("I1", "I3", "I4", "I5"))
         ),
-        "redelivered": f"{sum(causes.values()):,} times ({format_causes(causes)})",
+        "redelivered": f"{sum(causes.values()):,} times ({format_counts(causes)})",
+        "rare operations": format_counts(operations),
         "unknown outcomes": (
             f"{sum(op.type == 'info' for op in ops):,} of {sum(op.type != 'invoke' for op in ops):,} calls"
         ),
@@ -67,11 +71,11 @@ def report(facts: Facts, folder: Path, found: Violations, *, seconds: float) -> 
         ),
         "duration": f"{seconds:.0f} s",
     }
-    return Report(options, folder, found, figures, injected)
+    return Report(options, folder, found, figures, injected, operations)
 
 
-def format_causes(causes: Counter[str]) -> str:
-    return ", ".join(f"{cause} {times:,}" for cause, times in sorted(causes.items())) or "never"
+def format_counts(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {times:,}" for name, times in sorted(counts.items())) or "never"
 
 
 def count(found: Violations, name: str, *begins: str) -> int:

@@ -117,6 +117,12 @@ def test_only_release_and_snooze_refund_an_attempt(
     assert bool(audited.audit_violations().get("W2")) is found
 
 
+@pytest.mark.parametrize(("attempt", "found"), [(0, True), (1, False)])
+def test_late_failure_counts_the_attempt_that_was_refunded(audited: AuditedJob, attempt: int, *, found: bool) -> None:
+    audited.enqueued().claimed(1).requeued(5, attempt=0, crashes=0).settled(6, "fail", "scheduled", attempt=attempt)
+    assert bool(audited.audit_violations().get("W2")) is found
+
+
 def test_replayed_dead_letter_with_attempts_is_reported(audited: AuditedJob) -> None:
     audited.history.act(3, "replay", Item(id="id-a"))
     audited.enqueued().claimed(1).dead_lettered(2).replayed(3.05, attempt=1)

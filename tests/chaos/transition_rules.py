@@ -81,12 +81,18 @@ def _last_states(facts: Facts) -> list[str]:
 
 def w2_attempts_are_counted(facts: Facts) -> list[str]:
     """A claim adds one delivery and one attempt, and has a new token; no other change adds to
-    them."""
+    them, except that a late failure counts the attempt that its delivery was refunded."""
     found = []
     for id, steps in facts.transitions.items():
         tokens: set[str] = set()
+        refunded: set[str] = set()  # tokens whose lease the broker ended at no cost
         for step in steps:
-            violation = _claim_violation(step, tokens) if step.is_claim else _count_violation(step)
+            is_refunded = step.row.token in refunded
+            violation = (
+                _claim_violation(step, tokens) if step.is_claim else _count_violation(step, is_refunded=is_refunded)
+            )
+            if step.is_refund:
+                refunded.add(step.row.token)
             if violation:
                 found.append(
                     f"{violation}: {id}, {step.old or 'nothing'} -> {step.new or 'nothing'}, change {step.row.n}"
@@ -107,7 +113,7 @@ def _claim_violation(step: Transition, tokens: set[str]) -> str:
     return ""
 
 
-def _count_violation(step: Transition) -> str:
+def _count_violation(step: Transition, *, is_refunded: bool) -> str:
     before, after = step.before, step.after
     if before is None or after is None:
         return ""
@@ -124,16 +130,18 @@ def _count_violation(step: Transition) -> str:
     change = (after.attempt - before.attempt, after.crashes - before.crashes)
     return (
         ""
-        if change in _allowed(step)
+        if change in _allowed(step, is_refunded=is_refunded)
         else f"attempt {before.attempt} -> {after.attempt}, crashes {before.crashes} -> {after.crashes}"
     )
 
 
-def _allowed(step: Transition) -> set[tuple[int, int]]:
+def _allowed(step: Transition, *, is_refunded: bool) -> set[tuple[int, int]]:
     """Returns the allowed changes of attempt and crashes.
 
     A run that the broker ended was never delivered, or its lease expired, or it exceeded its
     timeout."""
+    if step.old != "running" and step.settlement == "fail" and is_refunded:
+        return {(1, 0)}
     if step.old != "running" or step.new in ("running", "completed") or step.settlement == "fail":
         return {(0, 0)}
     if step.new == "cancelled":

@@ -40,6 +40,17 @@ class Transition:
         return self.new == "running" and self.old != "running"
 
     @property
+    def is_refund(self) -> bool:
+        """Whether the broker ended a lease at no cost: the attempt was given back."""
+        return (
+            self.before is not None
+            and self.after is not None
+            and self.old == "running"
+            and not self.settlement
+            and self.after.attempt < self.before.attempt
+        )
+
+    @property
     def settlement(self) -> str:
         """Returns the outcome of the settlement that made this change; "" if there is none.
 

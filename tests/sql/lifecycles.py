@@ -125,7 +125,7 @@ def use_unique_keys_and_schedules(api: Api, database: TestDatabase) -> None:
 
 def resolve_dependencies(api: Api) -> None:
     done = api.enqueue()
-    api.complete(api.claim_one())
+    api.complete(api.claim_one(), result=1)
     parent = api.enqueue(depends_on=[done["id"]])
     child = api.enqueue(depends_on=[parent["id"]], delay_seconds=3600)
     api.complete(api.claim_one(wait_seconds=20, parent_results=True))

@@ -113,5 +113,13 @@ def statements_run_by(source: str) -> set[str]:
 
 
 def statements_by_function(source: str) -> dict[str, set[str]]:
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.AsyncFunctionDef)]
-    return {node.name: statements_run_by(ast.unparse(node)) for node in functions}
+    """The statements that each function runs, itself or by calling another function of the store."""
+    functions = {
+        node.name: ast.unparse(node) for node in ast.parse(source).body if isinstance(node, ast.AsyncFunctionDef)
+    }
+    return {
+        name: statements_run_by(text).union(
+            *(statements_run_by(functions[called]) for called in functions if re.search(rf"(?<![.\w]){called}\(", text))
+        )
+        for name, text in functions.items()
+    }

@@ -12,7 +12,8 @@ import pytest
 
 from app.db.pool import AutocommitConnection, Database
 from app.db.queries import compile_statement
-from app.leases.store import ClaimParams, LanePolicy, claim
+from app.leases.rows import ClaimParams, LanePolicy
+from app.leases.store import claim
 from app.metrics import Metrics
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop, create_database
@@ -72,7 +73,7 @@ INDEXES = {
     "enqueue": set[str](),
     "claim": {"jobs_ready", "jobs_pkey"},
     "first_ready": {"jobs_ready"},
-    "count_leases_of_key": {"jobs_quota_owner"},
+    "count_leases_of_caller": {"jobs_quota_owner"},
     "leases_with_secret": {"jobs_pkey"},
     "heartbeat": {"jobs_pkey"},
     "complete": {"jobs_pkey"},
@@ -133,11 +134,11 @@ INDEXES = {
     "to_be_cancelled": {"jobs_pkey"},
     "delete_dependents": {"dependents_pkey"},
     "delete_finished_parents": {"dependents_pkey", "finished_parents_pkey", "jobs_pkey"},
-    "running_slots": {"jobs_uses_slot"},
+    "count_slots": {"jobs_uses_slot"},
     "rate_limit_usage": {"rate_limit_usage_at"},
     "record_usage": {"rate_limit_usage_at"},
     "group_usage": {"jobs_admissions"},
-    "next_waiting": {"jobs_pending"},
+    "next_pending": {"jobs_pending"},
     "last_passes": {"jobs_admissions", "jobs_admitted"},
     "admit": {"jobs_pkey"},
     "revoke_admissions": {"jobs_admissions", "jobs_pkey"},
@@ -145,8 +146,8 @@ INDEXES = {
     "hold_back_head": {"jobs_ready", "jobs_pkey"},
     "apply_rules_to_page": {"jobs_pkey"},
     "leases_of_queues": {"jobs_leased"},
-    "count_running": {"jobs_pkey"},
-    "waiting_groups": {"jobs_pending"},
+    "assign_slots": {"jobs_pkey"},
+    "pending_groups": {"jobs_pending"},
     "lanes_with_pending": {"jobs_pending"},
     "cooldowns_of": {"group_cooldowns_pkey"},
     "set_probe": {"group_cooldowns_pkey"},
@@ -155,7 +156,8 @@ INDEXES = {
     "waiting_facts": {"jobs_pkey"},
     "live_job": {"jobs_pkey"},
     "live_ids": {"jobs_pkey"},
-    "parent_results": {"finished_jobs_id", "dead_letters_pkey"},
+    "parent_sizes": {"finished_jobs_id", "dead_letters_pkey"},
+    "results": {"finished_jobs_id"},
     "admitted_of_group": {"jobs_admissions"},
     "ahead_in_group": {"jobs_pending"},
     "ahead_in_queue": {"jobs_ready"},

@@ -94,3 +94,20 @@ def test_parent_results_include_parents_in_other_queues(api: Api) -> None:
     graph.complete("a", result="A")
     graph.complete("b", result="B")
     assert [parent["result"] for parent in parent_results(graph)] == ["A", "B"]
+
+
+def test_results_beyond_the_size_of_a_response_are_omitted(api: Api) -> None:
+    """Every child repeats the results of all parents: 50 MB in all, where a response has at most 8."""
+    parents = [f"p{number}" for number in range(20)]
+    children = [f"c{number}" for number in range(10)]
+    graph = enqueue_graph(api, {name: [] for name in parents} | dict.fromkeys(children, parents))
+    graph.complete(*parents, result="x" * 250_000)
+    graph.wait_for_states(**dict.fromkeys(children, "ready"))
+    response = api.http.post(
+        "/claim", json={"queues": [api.queue], "job_types": children, "max_jobs": 10, "parent_results": True}
+    )
+    results = [parent for job in response.json()["jobs"] for parent in job["parent_results"]]
+    assert len(response.content) < 9_000_000
+    assert len(results) == 200
+    assert sum("result" in parent for parent in results) == 8 * 1024 * 1024 // 250_002
+    assert all(("result" in parent) != parent.get("result_omitted", False) for parent in results)

@@ -18,6 +18,7 @@ from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
 from tests.database import Loop
 from tests.settable_clock import SettableClock
+from tests.sql.enqueue.conftest import Session
 
 _numbers = itertools.count(1)
 RETAINED_TABLES = (
@@ -43,6 +44,18 @@ def database(postgres: str, loop: Loop) -> Iterator[SettableClock]:
 def api(database: SettableClock) -> Iterator[Api]:
     with threaded_broker(TEST_SETTINGS, database.dsn) as broker:
         yield Api(broker.http, "jumps")
+
+
+@pytest.fixture
+def session(api: Api, database: SettableClock, loop: Loop) -> Iterator[Session]:
+    """A session that enqueues in SQL, by the settable clock.
+
+    The search_path of the function puts pg_catalog first; here it does not.
+    """
+    database.execute("ALTER FUNCTION longshore_enqueue_v1 SET search_path = public, pg_catalog, pg_temp")
+    session = Session(database.dsn, loop, api.queue)
+    yield session
+    session.close()
 
 
 @contextmanager
@@ -129,3 +142,37 @@ def test_settlement_can_be_repeated_while_the_clock_is_ahead(
     database.jump("91 days")
     eventually(lambda: uses_new_time(api, database))
     assert api.complete(held)["status"] == "already_settled"
+
+
+def lagging_clocks(database: SettableClock) -> set[str]:
+    return {row["clock"] for row in database.rows("SELECT clock FROM clock_lags WHERE seconds > 90 * 24 * 60 * 60")}
+
+
+def test_sql_enqueue_finds_keys_and_parents_while_the_clock_is_ahead(
+    api: Api, session: Session, database: SettableClock, eventually: Callable[..., Any]
+) -> None:
+    parent = fill_tables(api, database, eventually)["id"]
+    keys = {"unique_key": "order-2", "unique_for_seconds": 3600}
+    waiting = session.enqueue(**keys)
+    database.jump("91 days")
+    eventually(lambda: lagging_clocks(database) == {"retention", "unique_windows"})
+    assert session.enqueue(**keys) == waiting
+    assert session.enqueue(unique_key="order-1", unique_for_seconds=3600) == parent
+    assert api.job(session.enqueue(depends_on=[parent]))["state"] == "ready"
+    # The control: without the stored lag the function follows the jump.
+    database.execute("DELETE FROM clock_lags")
+    assert session.enqueue(**keys) != waiting
+    assert "there is no job" in str(session.enqueue_error(depends_on=[parent]))
+
+
+def test_stored_lag_of_a_clock_ends_when_the_clock_jumps_back(
+    api: Api, session: Session, database: SettableClock, eventually: Callable[..., Any]
+) -> None:
+    database.jump("91 days")
+    eventually(lambda: lagging_clocks(database))
+    lagging = database.value("SELECT longshore_lagging_time('unique_windows', public.clock_timestamp())")
+    assert lagging < database.value("SELECT pg_catalog.now()") + timedelta(minutes=1)
+    database.jump("0")
+    now = database.value("SELECT pg_catalog.now()")
+    assert database.value("SELECT longshore_lagging_time('unique_windows', $1)", now) == now
+    eventually(lambda: database.value("SELECT count(*) FROM clock_lags") == 0)

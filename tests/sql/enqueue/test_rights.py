@@ -33,6 +33,7 @@ TABLE_NAMES = (
     "keys",
     "lane_locks",
     "group_cooldowns",
+    "clock_lags",
     "dependents",
     "stat_totals",
     "stat_deltas",
