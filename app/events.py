@@ -7,7 +7,7 @@
     JobsPurged       purge                                  group scheduler, dependency resolver
     ConfigNotified   notifier                               configuration versions
     WorkerDirected   worker registry                        pollers
-    LeasesAbandoned  sync match                             lease returner
+    LeasesAbandoned  sync match, long poll                  lease returner
 
 Handlers are synchronous. They must not block and must not raise: they wake a service, set an alarm
 or fill a set. A lost event costs latency, never a job, because every subscriber also scans
@@ -119,7 +119,10 @@ class WorkerDirected:
 
 
 class AbandonedLease(Protocol):
-    """`lasts`: the length of the lease in seconds."""
+    """A lease that may be stored although no worker has received it.
+
+    `lease_seconds`: its length.
+    """
 
     @property
     def id(self) -> UUID: ...
@@ -128,7 +131,7 @@ class AbandonedLease(Protocol):
     def lease_token(self) -> UUID: ...
 
     @property
-    def lasts(self) -> float: ...
+    def lease_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

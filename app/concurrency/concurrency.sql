@@ -1,10 +1,19 @@
 -- Concurrency limits of queues and groups.
 --
 -- A job that waits for an admission is pending. An admitted job has a number in `admission` until
--- it has ended or is put off. Admissions are made, revoked and counted under the lane lock, so that
--- no two brokers decide at once. Lock order: see leases.sql.
+-- it has ended or is postponed:
+--
+--   NULL   not admitted
+--   0      running beyond a limit that was lowered (`revoke_surplus`); not kept when the lease ends
+--   1      admitted
+--   n      in a fair queue: admitted in pass n
+--
+-- In a strict group (max_running_per_group = 1) a postponed job keeps its admission.
+--
+-- Admissions are made, revoked and counted under the lane lock, so that no two brokers decide at
+-- once. Lock order: see leases.sql.
 
--- name: running_slots
+-- name: count_slots
 -- Counts the leases that use a concurrency slot (max_running).
 SELECT count(*)
 FROM jobs
@@ -36,21 +45,23 @@ WHERE NOT EXISTS (SELECT FROM updated);
 
 -- name: group_usage
 -- row: GroupUsageRow
--- Per group: how many jobs are admitted, how many of them no worker has claimed yet, and the first
--- of these. In a :strict group the first may also be the running job.
+-- Per group: how many jobs are admitted, how many of them no worker has claimed yet, and the job
+-- that can become the half-open probe: the oldest admitted job that is ready; in a :strict group it
+-- may be running.
 SELECT coalesce(group_key, '') AS group_key,
     count(*) AS admitted,
     count(*) FILTER (WHERE state = 'ready') AS ready,
-    (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready' OR (:strict AND state = 'running')))[1] AS first
+    (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready' OR (:strict AND state = 'running')))[1]
+        AS probe_candidate
 FROM jobs
 WHERE lane = :lane AND admission IS NOT NULL AND coalesce(group_key, '') = ANY(:groups::text[])
 GROUP BY coalesce(group_key, '');
 
--- name: next_waiting
--- row: WaitingRow
--- Per group: up to its :max_jobs, the oldest jobs first. At most :limit rows in all, because the
+-- name: next_pending
+-- row: PendingRow
+-- Per group, the oldest pending jobs, at most :max_jobs. At most :limit rows in all, because the
 -- caller holds the lane lock.
-SELECT waiting.id, input.group_key, waiting.priority
+SELECT pending.id, input.group_key, pending.priority
 FROM unnest(:group_key::text[], :max_jobs::int[]) AS input (group_key, max_jobs)
 CROSS JOIN LATERAL (
     SELECT id, priority
@@ -58,7 +69,7 @@ CROSS JOIN LATERAL (
     WHERE lane = :lane AND state = 'pending' AND coalesce(jobs.group_key, '') = input.group_key
     ORDER BY id
     LIMIT input.max_jobs
-) AS waiting
+) AS pending
 LIMIT :limit;
 
 -- name: last_passes
@@ -78,7 +89,7 @@ SELECT input.group_key, input.priority,
         SELECT min(admission)
         FROM jobs
         WHERE lane = :lane AND state = 'ready' AND admission IS NOT NULL AND jobs.priority = input.priority
-    ) AS next
+    ) AS current
 FROM unnest(:group_key::text[], :priority::smallint[]) AS input (group_key, priority);
 
 -- name: admit
@@ -102,8 +113,9 @@ RETURNING {{jobs_moved_job}};
 -- name: revoke_admissions
 -- ready -> pending
 --
--- The group cools down. Jobs that run go on. The rows are found first and locked second: in one
--- step the planner may read the whole lane, because that has the order of the ids.
+-- The group cools down, or a strict group has an older pending job (`revoke_for_older_jobs`).
+-- Running jobs continue. The rows are found first and locked second: in one step the planner may
+-- scan the whole lane by its primary key, because that returns the ids in order.
 WITH admitted AS MATERIALIZED (
     SELECT id
     FROM jobs
@@ -124,8 +136,8 @@ WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'ready
 -- ready -> pending
 --
 -- Jobs of :held_groups at the head of the lane. Claims skip them anyway. As pending jobs they are
--- not in the index of ready jobs, so they cost claims nothing, and they can be admitted. The first
--- few thousand (:limit) are enough.
+-- not in the index of ready jobs, so they cost claims nothing, and they can be admitted. Reads only
+-- the first :limit ready jobs, where claims start.
 WITH scanned AS MATERIALIZED (
     SELECT id, group_key, admission
     FROM jobs
@@ -152,7 +164,7 @@ WHERE lane = :lane
 -- the row as it is when it is written: several brokers apply rules at once, and jobs are admitted
 -- in the meantime.
 WITH scanned AS MATERIALIZED (
-    SELECT id, state, admission, coalesce({{is_held}}, false) AS waits
+    SELECT id, state, admission, coalesce({{is_held}}, false) AS needs_admission
     FROM jobs
     WHERE lane = :lane AND id > :after
     ORDER BY id
@@ -166,49 +178,49 @@ moved AS (
         AND id = ANY(ARRAY(
             SELECT id
             FROM scanned
-            WHERE (state = 'ready' AND admission IS NULL AND waits) OR (state = 'pending' AND NOT waits)
+            WHERE (state = 'ready' AND admission IS NULL AND needs_admission)
+                OR (state = 'pending' AND NOT needs_admission)
             ORDER BY id
         ))
-    RETURNING state, job_type
+    RETURNING state
 )
 SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last,
-    ARRAY(SELECT DISTINCT job_type FROM moved WHERE state = 'ready') AS ready;
+    (SELECT count(*) FROM moved WHERE state = 'ready') AS ready;
 
 -- name: leases_of_queues
--- Reads the index of all leases and filters by queue, because whole lanes may be long.
+-- Reads the index of all leases and filters by queue, because reading whole lanes may take long.
+-- 256 is LANES_PER_QUEUE.
 SELECT id
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND lane / 256 = ANY(:queue_ids::int[]);
 
--- name: count_running
--- running -> running (counted)
+-- name: assign_slots
+-- running -> running (with a concurrency slot or an admission)
 --
--- For jobs that were claimed before there was a limit.
+-- Makes leases count against the limits of now. The leases were claimed before a limit existed, or
+-- while there was one that no longer exists.
 WITH locked AS MATERIALIZED (
     SELECT id, state
-    FROM jobs
-    WHERE lane = :lane AND id = ANY(:ids::uuid[])
-    ORDER BY id
-    FOR UPDATE
+    {{lock_jobs}}
 )
 UPDATE jobs
 SET uses_slot = :uses_slot,
     admission = CASE
-        WHEN :counts_groups AND jobs.group_key IS NOT NULL THEN coalesce(jobs.admission, 1)
+        WHEN :limits_groups AND jobs.group_key IS NOT NULL THEN coalesce(jobs.admission, 1)
         ELSE jobs.admission
     END
 WHERE lane = :lane
     AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'running'))
-    AND (uses_slot IS DISTINCT FROM :uses_slot OR (:counts_groups AND group_key IS NOT NULL AND admission IS NULL));
+    AND (uses_slot IS DISTINCT FROM :uses_slot OR (:limits_groups AND group_key IS NOT NULL AND admission IS NULL));
 
 -- name: revoke_surplus
 -- ready -> pending, running -> running (loses its admission when it ends)
 --
 -- More jobs may be admitted than a new :max_running_per_group allows. Running jobs go on and are
 -- counted, with admission number 0 from now on. Jobs that have not started become pending again. In
--- a group that is not strict, a job that is put off does not keep its admission.
-WITH placed AS MATERIALIZED (
-    SELECT id, state, row_number() OVER (PARTITION BY group_key ORDER BY state = 'running' DESC, id) AS place
+-- a group that is not strict, a postponed job does not keep its admission.
+WITH ranked AS MATERIALIZED (
+    SELECT id, state, row_number() OVER (PARTITION BY group_key ORDER BY state = 'running' DESC, id) AS rank
     FROM jobs
     WHERE lane = :lane AND admission IS NOT NULL AND group_key IS NOT NULL
 ),
@@ -218,8 +230,8 @@ locked AS MATERIALIZED (
     WHERE lane = :lane
         AND id = ANY(ARRAY(
             SELECT id
-            FROM placed
-            WHERE place > :max_running_per_group OR (state = 'scheduled' AND :max_running_per_group > 1)
+            FROM ranked
+            WHERE rank > :max_running_per_group OR (state = 'scheduled' AND :max_running_per_group > 1)
         ))
     ORDER BY id
     FOR UPDATE
@@ -244,7 +256,7 @@ SELECT lane
 FROM visited
 WHERE lane IS NOT NULL;
 
--- name: waiting_groups
+-- name: pending_groups
 -- Groups with pending jobs, in order, from :start on. Loose index scan: hops from group to
 -- group in jobs_pending.
 WITH RECURSIVE visited AS (
@@ -279,6 +291,7 @@ ORDER BY lane, group_key;
 
 -- name: cooldowns_of
 -- row: CooldownRow
+-- The cool-downs of these groups, for a decision under the lane lock and for `explain`.
 SELECT lane, group_key, until, probe_job_id
 FROM group_cooldowns
 WHERE lane = :lane AND group_key = ANY(:groups::text[]);
@@ -291,11 +304,13 @@ ON CONFLICT (lane, group_key) DO UPDATE
 SET until = greatest(group_cooldowns.until, excluded.until), probe_job_id = NULL;
 
 -- name: set_probe
+-- Stores which job is the half-open probe of a group.
 UPDATE group_cooldowns
 SET probe_job_id = :job_id
 WHERE lane = :lane AND group_key = :group;
 
 -- name: clear_cooldowns
+-- Ends the cool-downs of these groups.
 DELETE FROM group_cooldowns
 WHERE lane = :lane AND group_key = ANY(:groups::text[]);
 

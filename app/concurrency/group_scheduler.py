@@ -9,8 +9,8 @@ A job of such a group:
 
     pending -> ready   admitted (`admission` is set): the group has free capacity
     ready -> pending   admission revoked: the group cools down, or a strict group gets an older job
-    ready -> running   claimed: the job keeps its admission until it ends or is put off; in a strict
-                       group also while it is put off
+    ready -> running   claimed: the job keeps its admission until it ends or is postponed; in a
+                       strict group also while it is postponed
 
 A group, by its limit (`max_running_per_group`; 1 makes it strict):
 
@@ -43,9 +43,9 @@ from datetime import datetime
 from itertools import islice
 
 from app.concurrency import store
-from app.concurrency.fairness import NO_LIMIT
+from app.concurrency.fairness import MAX_READY_PER_GROUP
 from app.concurrency.lane_admissions import ADMISSION_BATCH, LaneAdmissions
-from app.concurrency.store import CooldownRow, WaitingRow
+from app.concurrency.store import CooldownRow, PendingRow
 from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor, for_each, retry_after_deadlock
 from app.events import FINISHED, EventBus, JobsMoved, JobsPurged, MovedJob
@@ -70,14 +70,14 @@ class GroupScheduler(PeriodicService):
         self._scanned_at = 0.0
         self._cooldowns: list[CooldownRow] = []
         self._refresh_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
-        events.subscribe_moved(["pending", "scheduled", *FINISHED], self._on_jobs_moved)
+        events.subscribe_moved(["pending", "scheduled", *FINISHED], self._on_waiting_or_finished)
         events.subscribe_moved(["ready"], self._on_ready)
         events.subscribe_moved(["running"], self._on_claimed)
         events.subscribe(JobsPurged, self._on_purged)
         infra.config_versions.subscribe("cooldowns", self.refresh_cooldowns)
 
-    def _on_jobs_moved(self, event: JobsMoved) -> None:
-        """Costs nothing where no job needs an admission."""
+    def _on_waiting_or_finished(self, event: JobsMoved) -> None:
+        """Checks the groups of these jobs. Does nothing in a lane without held groups."""
         if self._queues.held_groups(event.lane) is not None:
             self._record_passes(event.lane, [job for job in event.jobs if job.admission is not None])
             self.check_groups(event.lane, {job.group_key for job in event.jobs})
@@ -89,7 +89,9 @@ class GroupScheduler(PeriodicService):
             self.check_groups(event.lane, {job.group_key for job in event.jobs} & {*cooling_groups})
 
     def _on_claimed(self, event: JobsMoved) -> None:
-        """Of a fair queue more jobs can be admitted; with a limit per group only when jobs end."""
+        """In a fair queue a claim frees an admission. In a group with a limit only the end of a job
+        does.
+        """
         queue = self._queues.by_lane(event.lane)
         if queue.fair:
             self._record_passes(event.lane, event.jobs)
@@ -110,10 +112,9 @@ class GroupScheduler(PeriodicService):
         """Remembers the passes of jobs that have just started or ended.
 
         An entry is kept until the next job of the group is admitted: once the job is gone, no row
-        says in which pass it was. Only fair queues use it: those where jobs without a group are
-        pending, too.
+        says in which pass it was.
         """
-        if self._queues.needs_admission(lane, None):
+        if self._queues.by_lane(lane).fair:
             remembered = self._last_passes.setdefault(lane, {})
             for job in jobs:
                 group = job.group_key or ""
@@ -136,7 +137,7 @@ class GroupScheduler(PeriodicService):
                 cooling_groups.setdefault(cooldown.lane, []).append(cooldown.group_key)
             await self._queues.load(cooling_groups)
             self._queues.set_cooling_groups(cooling_groups)
-            self._set_alarms()
+            self._set_timers()
         self.wake()
 
     async def run_once(self) -> None:
@@ -174,16 +175,17 @@ class GroupScheduler(PeriodicService):
         for lane in await store.lanes_with_pending(self._infra.db):
             await self._queues.load([lane])
             position = self._scan_positions.get(lane, "")
-            groups = await store.waiting_groups(self._infra.db, lane, position, GROUPS_PER_SCAN)
+            groups = await store.pending_groups(self._infra.db, lane, position, GROUPS_PER_SCAN)
             self._scan_positions[lane] = groups[-1] if len(groups) == GROUPS_PER_SCAN else ""
             with_capacity = await self._groups_with_capacity(lane, groups)
             if with_capacity:
                 self._changed_groups.setdefault(lane, set()).update(with_capacity)
 
     async def _groups_with_capacity(self, lane: int, groups: Sequence[str]) -> list[str]:
-        """Leaves out cooling groups, which `_scan` has handled.
+        """Returns the groups that can have another job admitted.
 
-        Jobs without a group ("") have no limit.
+        Cooling groups are left out, because `_scan` has added those whose cool-down is over. Jobs
+        without a group ("") have no limit.
         """
         candidates = [group for group in groups if group not in self._queues.cooling_groups.get(lane, ())]
         limit = self._queues.by_lane(lane).max_running_per_group
@@ -205,23 +207,27 @@ class GroupScheduler(PeriodicService):
             await locks.lock_lane(transaction, lane)
             queue = self._queues.by_lane(lane)
             admissions = LaneAdmissions(transaction=transaction, queue=queue, lane=lane)
-            if queue.max_running_per_group == 1:
-                await admissions.revoke_for_older_jobs(groups)
-            capacities = await admissions.capacities(groups, self._infra.now())
-            if not queue.admits_groups:
-                await admissions.hold_back_before_probes(capacities)
-            waiting = await admissions.next_waiting(capacities)
-            ended_cooldowns = await admissions.update_cooldowns(capacities, waiting)
+            pending, ended_cooldowns = await self._choose_jobs(admissions, queue, groups)
             if ended_cooldowns:
                 await self._infra.config_versions.bump(transaction, "cooldowns")
-            admitted = await admissions.admit(waiting, last_passes)
+            admitted = await admissions.admit(pending, last_passes)
         if ended_cooldowns:
             await self._infra.config_versions.announce()
         self._events.publish_moved(lane, admitted)
-        self._continue_later(queue, lane, groups, waiting)
-        self._forget_passes(
-            lane, {group: last_passes[group] for group, capacity in capacities.items() if capacity.admissions}
-        )
+        self._continue_later(queue, lane, groups, pending)
+        self._forget_passes(lane, {group: last_passes[group] for group in {row.group_key for row in pending}})
+
+    async def _choose_jobs(
+        self, admissions: LaneAdmissions, queue: Queue, groups: Sequence[str]
+    ) -> tuple[list[PendingRow], list[str]]:
+        """Returns the jobs to admit, and the groups whose cool-downs have ended."""
+        if queue.max_running_per_group == 1:
+            await admissions.revoke_for_older_jobs(groups)
+        decisions = await admissions.decide_groups(groups, self._infra.now())
+        if not queue.admits_groups:
+            await admissions.hold_back_before_probes(decisions)
+        pending = await admissions.next_pending(decisions)
+        return pending, await admissions.update_cooldowns(decisions, pending)
 
     def _forget_passes(self, lane: int, used: Mapping[str, int]) -> None:
         """Forgets the passes that were used, unless another job of the group has moved since."""
@@ -230,22 +236,22 @@ class GroupScheduler(PeriodicService):
             if remembered.get(group) == number:
                 del remembered[group]
 
-    def _continue_later(self, queue: Queue, lane: int, groups: Iterable[str], waiting: Sequence[WaitingRow]) -> None:
-        """Checks the groups again after a full batch.
+    def _continue_later(self, queue: Queue, lane: int, groups: Iterable[str], pending: Sequence[PendingRow]) -> None:
+        """Checks the groups again after a full batch, or if a group had more jobs than it may get.
 
-        In a fair queue, claims report when there is room for more.
+        A fair queue needs this only after a full batch: its next claim triggers the check.
         """
-        counts = Counter(row.group_key for row in waiting)
+        counts = Counter(row.group_key for row in pending)
         unfinished = (
             set(groups)
-            if len(waiting) >= ADMISSION_BATCH
-            else {group for group, count in counts.items() if count >= NO_LIMIT and not queue.fair}
+            if len(pending) >= ADMISSION_BATCH
+            else {group for group, count in counts.items() if count >= MAX_READY_PER_GROUP and not queue.fair}
         )
         if unfinished:
             self._changed_groups.setdefault(lane, set()).update(unfinished)
 
     async def start_cooldowns(self, transaction: Executor, lane: int, cooldowns: Mapping[str, datetime]) -> None:
-        """Opens the circuit breakers of groups whose downstream systems have asked for a pause.
+        """Opens the circuit breakers of groups whose worker reported a failure with scope `group`.
 
         No job of the groups starts before the given time, and then the half-open probe goes first.
         Runs under the lane lock. The caller announces the new version after its commit.
@@ -255,10 +261,11 @@ class GroupScheduler(PeriodicService):
             await store.revoke_admissions(transaction, lane, group)
         await self._infra.config_versions.bump(transaction, "cooldowns")
 
-    def _set_alarms(self) -> None:
+    def _set_timers(self) -> None:
         """Wakes the scheduler when a cool-down ends.
 
-        Alarms further away than two scans are left to the next scan.
+        A cool-down that ends later than two scan intervals from now gets no timer; the scan finds
+        it.
         """
         for cooldown in self._cooldowns:
             seconds = (cooldown.until - self._infra.now()).total_seconds()

@@ -9,8 +9,8 @@ from datetime import datetime
 from uuid import UUID
 
 from app.concurrency import fairness, store
-from app.concurrency.fairness import GroupCapacity
-from app.concurrency.store import AdmitParams, CooldownRow, PassParams, WaitingParams, WaitingRow
+from app.concurrency.fairness import GroupDecision
+from app.concurrency.store import AdmitParams, CooldownRow, PassParams, PendingParams, PendingRow
 from app.db.pool import Executor
 from app.events import MovedJobRow
 from app.queues.cache import Queue
@@ -32,17 +32,18 @@ class LaneAdmissions:
         """
         usage = await store.group_usage(self._transaction, self._lane, groups, strict=True)
         unstarted = {
-            group: row.first
+            group: row.probe_candidate
             for group, row in usage.items()
-            if group and row.admitted == row.ready == 1 and row.first is not None
+            if group and row.admitted == row.ready == 1 and row.probe_candidate is not None
         }
-        if unstarted:
-            params = [WaitingParams(group, 1) for group in unstarted]
-            for row in await store.next_waiting(self._transaction, self._lane, params, len(unstarted)):
-                if row.id < unstarted[row.group_key]:
-                    await store.revoke_admissions(self._transaction, self._lane, row.group_key)
+        if not unstarted:
+            return
+        params = [PendingParams(group, 1) for group in unstarted]
+        for row in await store.next_pending(self._transaction, self._lane, params, len(unstarted)):
+            if row.id < unstarted[row.group_key]:
+                await store.revoke_admissions(self._transaction, self._lane, row.group_key)
 
-    async def capacities(self, groups: Sequence[str], now: datetime) -> dict[str, GroupCapacity]:
+    async def decide_groups(self, groups: Sequence[str], now: datetime) -> dict[str, GroupDecision]:
         cooldowns = await store.cooldowns_of(self._transaction, self._lane, groups)
         probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
         probe_states = await store.probe_states(self._transaction, self._lane, sorted(probes)) if probes else {}
@@ -51,7 +52,7 @@ class LaneAdmissions:
         strict = limit == 1
         usage = await store.group_usage(self._transaction, self._lane, counted, strict=strict) if counted else {}
         return {
-            group: fairness.capacity(
+            group: fairness.decide_group(
                 limit if group else None,
                 usage.get(group),
                 cooldown,
@@ -62,61 +63,59 @@ class LaneAdmissions:
             for group, cooldown in ((group, cooldowns.get(group)) for group in groups)
         }
 
-    async def hold_back_before_probes(self, capacities: Mapping[str, GroupCapacity]) -> None:
+    async def hold_back_before_probes(self, decisions: Mapping[str, GroupDecision]) -> None:
         """Makes ready jobs of a cooling group pending, in a queue without limits per group.
 
         Jobs that were ready when the cool-down began may still be ready. They would all start with
         the probe.
         """
-        probed = [group for group, capacity in capacities.items() if capacity.first_is_probe]
+        probed = [group for group, decision in decisions.items() if decision.first_is_probe]
         if probed:
             await store.hold_back_head(self._transaction, self._lane, probed, HEAD_LIMIT)
 
-    async def next_waiting(self, capacities: Mapping[str, GroupCapacity]) -> list[WaitingRow]:
+    async def next_pending(self, decisions: Mapping[str, GroupDecision]) -> list[PendingRow]:
         """Reads the pending jobs to admit. Groups that need a probe come first.
 
         If the batch ended before such a group, its cool-down would end without a probe.
         """
         params = [
-            WaitingParams(group, capacity.admissions)
-            for group, capacity in sorted(capacities.items(), key=lambda item: not item[1].first_is_probe)
-            if capacity.admissions
+            PendingParams(group, decision.admissions)
+            for group, decision in sorted(decisions.items(), key=lambda item: not item[1].first_is_probe)
+            if decision.admissions
         ]
-        return await store.next_waiting(self._transaction, self._lane, params, ADMISSION_BATCH) if params else []
+        return await store.next_pending(self._transaction, self._lane, params, ADMISSION_BATCH) if params else []
 
     async def update_cooldowns(
-        self, capacities: Mapping[str, GroupCapacity], waiting: Sequence[WaitingRow]
+        self, decisions: Mapping[str, GroupDecision], pending: Sequence[PendingRow]
     ) -> list[str]:
         """Stores the probes that were chosen and clears the cool-downs that are over.
 
         A cool-down after which no job is left to be the probe is over, too. Returns the groups
         whose cool-downs were cleared.
         """
-        first_ids = {row.group_key: row.id for row in sorted(waiting, reverse=True)}
+        # In reverse order, so that the smallest id of each group is the one that stays in the dict.
+        first_ids = {row.group_key: row.id for row in sorted(pending, reverse=True)}
         ended = []
-        for group, capacity in capacities.items():
-            probe = capacity.probe or (first_ids.get(group) if capacity.first_is_probe else None)
+        for group, decision in decisions.items():
+            probe = decision.probe or (first_ids.get(group) if decision.first_is_probe else None)
             if probe is not None:
                 await store.set_probe(self._transaction, self._lane, group, probe)
-            elif capacity.ends_cooldown or (capacity.first_is_probe and capacity.admissions):
+            elif decision.ends_cooldown or (decision.first_is_probe and decision.admissions):
                 ended.append(group)
         if ended:
             await store.clear_cooldowns(self._transaction, self._lane, ended)
         return ended
 
-    async def admit(self, waiting: Sequence[WaitingRow], last_passes: Mapping[str, int]) -> list[MovedJobRow]:
-        """Admits the jobs.
-
-        In a queue that is not fair every admission has number 1.
-        """
-        if not waiting:
+    async def admit(self, pending: Sequence[PendingRow], last_passes: Mapping[str, int]) -> list[MovedJobRow]:
+        """Admits the jobs. The values of `admission` are listed in concurrency.sql."""
+        if not pending:
             return []
         if not self._queue.fair:
-            admissions = [AdmitParams(row.id, 1) for row in sorted(waiting)]
+            admissions = [AdmitParams(row.id, 1) for row in sorted(pending)]
         else:
-            params = sorted({PassParams(row.group_key, row.priority) for row in waiting})
+            params = sorted({PassParams(row.group_key, row.priority) for row in pending})
             passes = await store.last_passes(self._transaction, self._lane, params)
-            admissions = fairness.assign_passes(waiting, passes, last_passes)
+            admissions = fairness.assign_passes(pending, passes, last_passes)
         return await store.admit(self._transaction, self._lane, admissions)
 
 

@@ -12,7 +12,9 @@ from app.db.pool import Executor
 from app.locks import store as locks
 from app.queues.cache import Queue
 
-SLICES_PER_WINDOW = 1000  # rows of rate-limit usage that a claim sums up, at most
+# The window is divided into 1000 slices. A slice is one row of rate_limit_usage, so a claim sums
+# at most about 1000 rows.
+SLICES_PER_WINDOW = 1000
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +41,7 @@ class QueueLimits:
         if not await locks.lock_lane(db, lane, wait=wait):
             return None
         if queue.max_running is not None:
-            limit = min(limit, queue.max_running - await store.running_slots(db, lane))
+            limit = min(limit, queue.max_running - await store.count_slots(db, lane))
         if queue.rate is None or limit <= 0:
             return Allowance(max(0, limit), self._infra.now())
         return await self.remaining_rate(db, queue, lane, limit)
@@ -49,8 +51,8 @@ class QueueLimits:
 
         No window of `per_seconds`, wherever it begins, contains more than `rate.limit` jobs.
 
-        - Time does not go back behind the last recorded usage, because brokers know the database's
-          clock to a few milliseconds only.
+        - `now` is never before the last recorded usage: each broker estimates the database's clock,
+          with an error of a few milliseconds.
         - A slice counts until its last instant has left the window.
         """
         assert queue.rate is not None

@@ -1,6 +1,6 @@
 """Applies a changed rule of a queue to the jobs that are already there.
 
-    running -> running   counted against the new limit (concurrency slot, admission)
+    running -> running   counts against the new limit (concurrency slot, admission)
     ready -> pending     the job's group is limited now
     pending -> ready     the job's group is not limited any more
 
@@ -11,25 +11,26 @@ be pending.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from app.concurrency import store
 from app.concurrency.group_scheduler import GroupScheduler
 from app.concurrency.lane_admissions import HEAD_LIMIT
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import group_by_lane, queue_id_of
+from app.db.lanes import FIRST_ID, group_by_lane, queue_id_of
 from app.db.pool import for_each, retry_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.events import EventBus, JobsClaimable, QueueReady
 from app.locks import store as locks
 from app.periodic_service import PeriodicService
 from app.queues.cache import Queue, QueueCache
+from app.slices import in_slices
 
 PAGE_SIZE = 2000  # jobs per statement
-RECOUNT_AFTER_SECONDS = (1.0, 10.0)  # a request may wait that long for a connection
+# A claim that was decided by the old rules may wait that long for a connection before it writes.
+ASSIGN_AGAIN_AFTER_SECONDS = (1.0, 10.0)
 COOLING_CHECK_SECONDS, MISPLACED_CHECK_SECONDS = 1.0, 10.0
-_FIRST_ID = UUID(int=0)
 _NO_RULES = (None, False, False)
 
 
@@ -43,95 +44,99 @@ class RuleChanges(PeriodicService):
         self._events = events
         self._group_scheduler = group_scheduler
         self._applied: dict[int, tuple[int | None, bool, bool]] = {}
-        self._uncounted: set[int] = set()
+        self._without_slots: set[int] = set()
         self._page_starts: dict[int, UUID] = {}
-        self._changes: Counter[int] = Counter()
+        self._rule_versions: Counter[int] = Counter()
         self._cooling_checked_at = self._misplaced_checked_at = 0.0
-        self._apply_lock = asyncio.Lock()  # keeps rules that were in effect for a moment from being applied last
+        # So that of two concurrent calls the one with older rules cannot finish last.
+        self._apply_lock = asyncio.Lock()
         infra.config_versions.subscribe("policies", self.apply_changes)
 
     async def apply_changes(self) -> None:
-        """Finds queues whose rules have changed, and counts their running jobs.
+        """Finds queues whose rules have changed, and makes their running jobs count.
 
-        The count is there before any claim asks for it.
-
-        If that is impossible now, because another transaction has locked a row, it is done later:
-        no other caller has to wait for it.
+        That comes first, so that the first claim under a new limit sees the running jobs. If a row
+        is locked, `run_once` does it later, and no request waits for the lock.
         """
         async with self._apply_lock:
             changed = {
                 queue.id: queue
-                for queue in self._queues.all_including_deleted()
+                async for queue in in_slices(self._queues.all_including_deleted())
                 if _rules_of(queue) != self._applied.get(queue.id, _NO_RULES)
             }
             try:
-                await self._count_leases(changed.values())
+                await self._assign_slots(changed.values())
             except DatabaseUnavailable:
-                self._uncounted |= changed.keys()
+                self._without_slots |= changed.keys()
             for queue in changed.values():
                 self._start_applying(queue)
         self.wake()
 
     def _start_applying(self, queue: Queue) -> None:
         self._applied[queue.id] = _rules_of(queue)
-        self._page_starts |= dict.fromkeys(queue.all_lanes, _FIRST_ID)
-        self._changes.update(queue.all_lanes)
+        self._page_starts |= dict.fromkeys(queue.all_lanes, FIRST_ID)
+        self._rule_versions.update(queue.all_lanes)
         self._events.publish(QueueReady(queue.id))
-        for seconds in RECOUNT_AFTER_SECONDS:
-            asyncio.get_running_loop().call_later(seconds, self._recount, queue.id)
+        for seconds in ASSIGN_AGAIN_AFTER_SECONDS:
+            asyncio.get_running_loop().call_later(seconds, self._assign_slots_again, queue.id)
 
-    def _recount(self, queue_id: int) -> None:
-        """Counts leases that were being written, by the old rules, while the rules changed."""
-        self._uncounted.add(queue_id)
+    def _assign_slots_again(self, queue_id: int) -> None:
+        """For leases that were being written, by the old rules, while the rules changed."""
+        self._without_slots.add(queue_id)
         self.wake()
 
-    async def _count_leases(self, queues: Iterable[Queue]) -> None:
+    async def _assign_slots(self, queues: Iterable[Queue]) -> None:
         by_id = {queue.id: queue for queue in queues}
         leases = await store.leases_of_queues(self._infra.db, sorted(by_id)) if by_id else []
         for lane, ids in group_by_lane(leases, lambda job_id: job_id).items():
             queue = by_id[queue_id_of(lane)]
             uses_slot = True if queue.max_running is not None else None
-            counts_groups = queue.max_running_per_group is not None
-            await store.count_running(self._infra.db, lane, ids, uses_slot=uses_slot, counts_groups=counts_groups)
+            limits_groups = queue.max_running_per_group is not None
+            await store.assign_slots(self._infra.db, lane, ids, uses_slot=uses_slot, limits_groups=limits_groups)
         for queue in by_id.values():
-            if queue.max_running_per_group is not None:
-                for lane in queue.all_lanes:
-                    await self._revoke_surplus(lane, queue.max_running_per_group)
+            await self._revoke_surplus(queue)
+
+    async def _revoke_surplus(self, queue: Queue) -> None:
+        if queue.max_running_per_group is not None:
+            for lane in queue.all_lanes:
+                await self._revoke_surplus_of_lane(lane, queue.max_running_per_group)
 
     @retry_after_deadlock
-    async def _revoke_surplus(self, lane: int, limit: int) -> None:
+    async def _revoke_surplus_of_lane(self, lane: int, limit: int) -> None:
         """Runs under the lane lock, so every admission under the old rules is already visible."""
         async with self._infra.db.transaction() as transaction:
             await locks.lock_lane(transaction, lane)
             await store.revoke_surplus(transaction, lane, limit)
 
     async def run_once(self) -> None:
-        """Does the next step of each lane: a page of jobs.
+        """Processes one page of each lane, so that a queue with millions of jobs delays no other.
 
-        A queue of millions delays no other queue, and neither does a queue with a locked row.
+        A queue with a locked row delays no other either.
         """
-        await for_each((self._count_uncounted, self._check_pages, self._hold_back_misplaced), lambda step: step())
+        await for_each((self._assign_missing_slots, self._check_pages, self._hold_back_misplaced), lambda step: step())
         if self._page_starts:
             self.wake()
 
-    async def _count_uncounted(self) -> None:
-        queues = [queue for queue in self._queues.all_including_deleted() if queue.id in self._uncounted]
-        await for_each(queues, self._count_queue)
+    async def _assign_missing_slots(self) -> None:
+        if not self._without_slots:
+            return
+        queues = [queue for queue in self._queues.all_including_deleted() if queue.id in self._without_slots]
+        await for_each(queues, self._assign_slots_of_queue)
 
-    async def _count_queue(self, queue: Queue) -> None:
-        await self._count_leases([queue])
-        self._uncounted.discard(queue.id)
+    async def _assign_slots_of_queue(self, queue: Queue) -> None:
+        await self._assign_slots([queue])
+        self._without_slots.discard(queue.id)
 
     async def _check_pages(self) -> None:
         await for_each(list(self._page_starts), self._check_page)
 
     async def _check_page(self, lane: int) -> None:
         """Makes ready jobs of held groups pending, and pending jobs of other groups ready."""
-        after, changes = self._page_starts[lane], self._changes[lane]
+        after, version = self._page_starts[lane], self._rule_versions[lane]
         page = await store.apply_rules_to_page(self._infra.db, lane, after, self._queues.held_groups(lane), PAGE_SIZE)
         if page.ready:
-            self._events.publish(JobsClaimable(lane, len(page.ready)))
-        if self._changes[lane] != changes:
+            self._events.publish(JobsClaimable(lane, page.ready))
+        if self._rule_versions[lane] != version:
             return  # the rules have changed in the meantime: start again with the first page
         if page.last is not None:
             self._page_starts[lane] = page.last
@@ -149,15 +154,18 @@ class RuleChanges(PeriodicService):
         """
         now = time.monotonic()
         is_cooling_check_due = now - self._cooling_checked_at >= COOLING_CHECK_SECONDS
-        lanes: Iterable[int] = self._queues.cooling_groups if is_cooling_check_due else ()
+        lanes: Collection[int] = self._queues.cooling_groups if is_cooling_check_due else ()
         if now - self._misplaced_checked_at >= MISPLACED_CHECK_SECONDS:
             self._misplaced_checked_at = now
-            lanes = self._queues.lanes()
-        for lane in list(lanes):
+            lanes = await self._queues.lanes()
+        if lanes:  # while no group cools down nothing is checked, so the next cool-down is not delayed
             self._cooling_checked_at = now
-            held_groups = self._queues.held_groups(lane)
-            if held_groups is not None:
-                await store.hold_back_head(self._infra.db, lane, held_groups, HEAD_LIMIT)
+        await for_each(lanes, self._hold_back_misplaced_of_lane)
+
+    async def _hold_back_misplaced_of_lane(self, lane: int) -> None:
+        held_groups = self._queues.held_groups(lane)
+        if held_groups is not None:
+            await store.hold_back_head(self._infra.db, lane, held_groups, HEAD_LIMIT)
 
 
 def _rules_of(queue: Queue) -> tuple[int | None, bool, bool]:

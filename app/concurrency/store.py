@@ -21,22 +21,25 @@ class UsageRow(NamedTuple):
 
 
 class GroupUsageRow(NamedTuple):
-    """`admitted`: admitted jobs of a group. `ready`: those that no worker has claimed."""
+    """`admitted`: admitted jobs of a group. `ready`: those that no worker has claimed.
+
+    `probe_candidate`: the oldest admitted job that is ready; in a strict group it may be running.
+    """
 
     group_key: str
     admitted: int
     ready: int
-    first: UUID | None
+    probe_candidate: UUID | None
 
 
-class WaitingParams(NamedTuple):
+class PendingParams(NamedTuple):
     """`max_jobs`: how many pending jobs of the group are read."""
 
     group_key: str
     max_jobs: int
 
 
-class WaitingRow(NamedTuple):
+class PendingRow(NamedTuple):
     id: UUID
     group_key: str
     priority: int
@@ -48,12 +51,12 @@ class PassParams(NamedTuple):
 
 
 class PassRow(NamedTuple):
-    """`last`: the last pass of the group. `next`: the pass that is being served."""
+    """`last`: the last pass of the group. `current`: the pass that is being served."""
 
     group_key: str
     priority: int
     last: int | None
-    next: int | None
+    current: int | None
 
 
 class AdmitParams(NamedTuple):
@@ -66,11 +69,11 @@ class AdmitParams(NamedTuple):
 class CheckedPage(NamedTuple):
     """`last`: the last job of the page, None after the end.
 
-    `ready`: types of jobs that became ready.
+    `ready`: how many jobs became ready.
     """
 
     last: UUID | None
-    ready: list[str]
+    ready: int
 
 
 class CooldownRow(NamedTuple):
@@ -82,8 +85,8 @@ class CooldownRow(NamedTuple):
     probe_job_id: UUID | None
 
 
-async def running_slots(db: Executor, lane: int) -> int:
-    running: int = await db.value(*SQL.running_slots(lane=lane))
+async def count_slots(db: Executor, lane: int) -> int:
+    running: int = await db.value(*SQL.count_slots(lane=lane))
     return running
 
 
@@ -102,10 +105,10 @@ async def group_usage(db: Executor, lane: int, groups: Sequence[str], *, strict:
     return {row["group_key"]: GroupUsageRow(*row) for row in rows}
 
 
-async def next_waiting(db: Executor, lane: int, params: Sequence[WaitingParams], limit: int) -> list[WaitingRow]:
+async def next_pending(db: Executor, lane: int, params: Sequence[PendingParams], limit: int) -> list[PendingRow]:
     """`limit` bounds the rows of all groups together."""
-    rows = await db.rows(*SQL.next_waiting(lane=lane, **to_named_columns(params), limit=limit))
-    return [WaitingRow(*row) for row in rows]
+    rows = await db.rows(*SQL.next_pending(lane=lane, **to_named_columns(params), limit=limit))
+    return [PendingRow(*row) for row in rows]
 
 
 async def last_passes(db: Executor, lane: int, params: Sequence[PassParams]) -> list[PassRow]:
@@ -137,10 +140,10 @@ async def leases_of_queues(db: Executor, queue_ids: Sequence[int]) -> list[UUID]
     return [row["id"] for row in await db.rows(*SQL.leases_of_queues(queue_ids=queue_ids))]
 
 
-async def count_running(
-    db: Executor, lane: int, ids: Sequence[UUID], *, uses_slot: bool | None, counts_groups: bool
+async def assign_slots(
+    db: Executor, lane: int, ids: Sequence[UUID], *, uses_slot: bool | None, limits_groups: bool
 ) -> None:
-    await db.rows(*SQL.count_running(lane=lane, ids=ids, uses_slot=uses_slot, counts_groups=counts_groups))
+    await db.rows(*SQL.assign_slots(lane=lane, ids=ids, uses_slot=uses_slot, limits_groups=limits_groups))
 
 
 async def revoke_surplus(db: Executor, lane: int, max_running_per_group: int) -> None:
@@ -151,8 +154,8 @@ async def lanes_with_pending(db: Executor) -> list[int]:
     return [row["lane"] for row in await db.rows(*SQL.lanes_with_pending())]
 
 
-async def waiting_groups(db: Executor, lane: int, start: str, limit: int) -> list[str]:
-    return [row["group_key"] for row in await db.rows(*SQL.waiting_groups(lane=lane, start=start, limit=limit))]
+async def pending_groups(db: Executor, lane: int, start: str, limit: int) -> list[str]:
+    return [row["group_key"] for row in await db.rows(*SQL.pending_groups(lane=lane, start=start, limit=limit))]
 
 
 async def all_cooldowns(db: Executor) -> list[CooldownRow]:

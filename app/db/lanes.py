@@ -5,16 +5,18 @@ job's id contains its lane.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b, sha256
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from struct import Struct, unpack
 from typing import TypeVar
 from uuid import UUID
 
 from asyncpg.pgproto import pgproto
+
+from app.slices import in_slices
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ _LANE_MASK = (1 << _LANE_BITS) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _halves = Struct(">QQ").pack
-_first = itemgetter(0)
+_first, _int = itemgetter(0), attrgetter("int")
 
 
 def lane_of(job_id: UUID) -> int:
@@ -107,6 +109,17 @@ def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, 
     for number, item in sorted([(job_id(item).int, item) for item in items], key=_first):
         lanes.setdefault((number >> _RANDOM_BITS) & _LANE_MASK, []).append(item)
     return dict(sorted(lanes.items()))
+
+
+async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple[int, list[UUID]]]:
+    """Groups thousands of ids by lane, in slices. Yields at most `size` ids of one lane at a time,
+    in ascending order, which is the lock order of one statement."""
+    lanes: dict[int, list[UUID]] = {}
+    async for job_id in in_slices(ids):
+        lanes.setdefault(lane_of(job_id), []).append(job_id)
+    for lane, lane_ids in sorted(lanes.items()):
+        for start in range(0, len(lane_ids), size):
+            yield lane, sorted(lane_ids[start : start + size], key=_int)
 
 
 class JobIdGenerator:

@@ -24,6 +24,7 @@ from app.db.write_outcome import Checkout, NotReplicated, SchemaMismatch, mark_w
 from app.errors import DatabaseUnavailable
 from app.metrics import Metrics
 from app.settings import Settings
+from app.slices import in_slices
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -277,7 +278,7 @@ async def for_each(items: Iterable[S], action: Callable[[S], Awaitable[T]]) -> l
     transaction has locked its row. The last failure is raised when all others are done."""
     results: list[T] = []
     failure: DatabaseUnavailable | None = None
-    for item in list(items):
+    async for item in in_slices(list(items)):
         try:
             results.append(await action(item))
         except DatabaseUnavailable as error:

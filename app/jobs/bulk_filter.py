@@ -3,7 +3,7 @@
 An empty filter must be confirmed, so that a mistake does not change every job.
 """
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -16,6 +16,16 @@ All = Annotated[
     bool,
     Meta(description="Confirms an empty filter: everything in the queues that your key may access. Default false."),
 ]
+
+# What `bulk_filter` accepts, for the OpenAPI document: ids; or a filter that is not empty; or `all`.
+BULK_TARGET: dict[str, Any] = {
+    "if": {"required": ["ids"]},
+    "then": {"not": {"required": ["filter"]}, "properties": {"all": {"const": False}}},
+    "else": {
+        "if": {"required": ["all"], "properties": {"all": {"const": True}}},
+        "else": {"required": ["filter"], "properties": {"filter": {"minProperties": 1}}},
+    },
+}
 
 
 def bulk_filter(ids: object, requested: F | UnsetType, match_all: bool | UnsetType, empty: F) -> F | None:

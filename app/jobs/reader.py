@@ -12,18 +12,17 @@ import contextlib
 import random
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import UUID
-
-import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import lanes_of
 from app.errors import NotFound, ValidationFailed
 from app.events import FINISHED, EventBus, JobsMoved
+from app.http import instants
 from app.http.authorization import Access
 from app.http.pagination import EncodedPage, PageParams, encode_page
-from app.http.schema_types import Instant, value_or
+from app.http.schema_types import value_or
 from app.jobs import store
 from app.jobs.listing import JobPage, list_jobs
 from app.jobs.rows import JobRow
@@ -31,7 +30,7 @@ from app.jobs.schemas import Attempt, Job, JobFilter, Order
 from app.queues.cache import QueueCache
 from app.server.client import Client
 
-_FAR_AHEAD = datetime.max.replace(tzinfo=UTC)
+_FAR_AHEAD = instants.LAST
 CHECK_SECONDS = 0.5  # polling interval, for jobs that another process finishes
 
 
@@ -117,8 +116,8 @@ class JobReader:
     async def lanes(self, job_filter: JobFilter, access: Access, pointer: str = "/query") -> Sequence[int]:
         name = value_or(job_filter.queue, None)
         if name is None:
-            await self._queues.refresh()
-            return self._queues.lanes(access=access)
+            await self._queues.load_all()
+            return await self._queues.lanes(access)
         access.check(name, f"{pointer}/queue")
         queue = await self._queues.find(name)
         return lanes_of(queue.id, queue.lanes) if queue else []
@@ -156,8 +155,8 @@ def _attempts_after(attempts: list[Attempt], instant: datetime) -> list[Attempt]
 
 def _parse_instant(text: str) -> datetime | None:
     try:
-        return msgspec.convert(text, Instant) if text else None
-    except msgspec.ValidationError:
+        return instants.parse(text) if text else None
+    except ValueError:
         raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None
 
 

@@ -80,9 +80,9 @@ class ClaimedRow(NamedTuple):
     max_attempts: int
     deliveries: int
     lease_token: UUID
-    began: float  # when the lease began, in seconds since 1970
-    lasts: float  # length of the lease in seconds, unless a heartbeat extends it
-    waited: float | None  # seconds since run_at; None after a crash and in a replayed claim
+    started_epoch: float  # when the lease began, in seconds since 1970
+    lease_seconds: float  # length of the lease, unless a heartbeat extends it
+    waited_seconds: float | None  # since run_at; None after a crash and in a replayed claim
     priority: int
     checkpoint: str | None
     progress: str | None
@@ -94,7 +94,8 @@ class ClaimedRow(NamedTuple):
     deadline_at: datetime | None
     depends_on: list[UUID] | None
     admission: int | None
-    share: int  # number of the poll slice that gets this job, counted from 1
+    slice_number: int  # of the poll slice that gets this job, counted from 1
+    size: int  # bytes that the job takes in a response
 
     @property
     def state(self) -> str:

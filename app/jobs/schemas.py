@@ -22,10 +22,9 @@ from app.http.schema_types import (
     Tag,
     UnsetType,
     integer,
-    not_both,
     number,
 )
-from app.jobs.bulk_filter import All
+from app.jobs.bulk_filter import BULK_TARGET, All
 from app.queues.schemas import MaxAttempts, Priority
 
 Tags = Annotated[list[Tag], Meta(max_length=32, description="Labels to filter by, at most 32.")]
@@ -172,7 +171,7 @@ class JobFilter(RequestModel):
 class CancelJobs(RequestModel):
     """Either ids or a filter. An empty filter needs `all: true`."""
 
-    json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
+    json_schema: ClassVar[dict[str, Any]] = BULK_TARGET
 
     ids: Annotated[list[UUID], Meta(max_length=1000)] | UnsetType = UNSET
     filter: JobFilter | UnsetType = UNSET

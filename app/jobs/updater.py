@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import group_by_lane, lane_of
+from app.db.lanes import batches_by_lane, group_by_lane, lane_of
 from app.errors import NotFound, ValidationFailed, WrongState, raise_for_faults
 from app.events import FINISHED, EventBus
 from app.http.authorization import Access
@@ -25,6 +25,7 @@ MAX_SAMPLE = 20  # ids in the response of a bulk cancellation
 # A job may start or finish its run between the two statements, so that neither matches. Then both
 # are tried again.
 CANCEL_TRIES = 3
+BATCH_SIZE = 500  # jobs per statement: more would block the event loop for several milliseconds
 
 
 class JobUpdater:
@@ -121,19 +122,16 @@ class JobUpdater:
         now = self._infra.now()
         cancelled: list[UUID] = []
         requested: dict[UUID, bool] = {}
-        remaining = list(ids)
-        for _ in range(CANCEL_TRIES):
-            for lane, lane_ids in group_by_lane(remaining, lambda job_id: job_id).items():
-                cancelled += await self._cancel_waiting(lane, lane_ids, now)
-                running = sorted(set(lane_ids) - set(cancelled))
-                if running:
-                    requested |= {
-                        row["id"]: row["again"]
-                        for row in await store.request_cancel(self._infra.db, lane, running, now)
-                    }
-            remaining = await self._live(set(remaining) - requested.keys() - set(cancelled))
-            if not remaining:
-                break
+        async for lane, batch in batches_by_lane(ids, BATCH_SIZE):
+            for _ in range(CANCEL_TRIES):
+                done = await self._cancel_waiting(lane, batch, now)
+                cancelled += done
+                batch = sorted(set(batch) - set(done))
+                if not batch:
+                    break
+                rows = await store.request_cancel(self._infra.db, lane, batch, now)
+                requested |= {row["id"]: row["again"] for row in rows}
+                batch = await self._live(set(batch) - requested.keys())
         return cancelled, requested
 
     async def _cancel_waiting(self, lane: int, ids: Sequence[UUID], now: datetime) -> list[UUID]:

@@ -1,6 +1,6 @@
 """Claims as one caller makes them: within its quota of leases, and repeatable by Idempotency-Key."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import md5
@@ -10,16 +10,16 @@ from uuid import UUID
 import msgspec
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import KEY_LANES, caller_lock_id, digest, group_by_lane, lane_of_key
-from app.db.pool import Executor, retry_after_deadlock
+from app.db.lanes import KEY_LANES, digest, group_by_lane, lane_of_key
+from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.errors import RateLimited
 from app.http.authorization import Access
 from app.http.schema_types import RequestModel
 from app.jobs.rows import ClaimedRow
 from app.leases import store
 from app.leases.claim import ClaimResult, ClaimService, claim_unlocked_lanes_first
-from app.leases.store import ClaimParams
-from app.locks import store as keys
+from app.leases.rows import ClaimParams
+from app.locks import store as locks
 from app.queues.cache import Queue, QueueCache
 
 
@@ -50,7 +50,10 @@ class ClaimContext(NamedTuple):
 
 
 class _NothingClaimed(Exception):
-    """Rolls back the transaction of a claim with an Idempotency-Key or a quota."""
+    """Raised inside a claim's transaction to roll it back.
+
+    The claim found no job, and an idle poll writes nothing.
+    """
 
 
 class CallerClaims:
@@ -65,7 +68,7 @@ class CallerClaims:
         """Claims, or replays the claim that was made with the same Idempotency-Key.
 
         A caller with a quota counts its leases and claims under its caller lock, so two calls at
-        the same time cannot both use the last free place.
+        the same time cannot both take the last lease of the quota.
         """
         if context.key is not None:
             result = await claim_unlocked_lanes_first(
@@ -80,67 +83,84 @@ class CallerClaims:
             queues, lambda wait: self._claims.claim(queues, limit, params, wait=wait)
         )
 
-    @retry_after_deadlock
     async def _claim_within_quota(
         self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
     ) -> ClaimResult:
+        async def claim(transaction: Transaction) -> ClaimResult:
+            allowed = await self._apply_quota(transaction, limit, context)
+            return await self._claims.claim_in_transaction(transaction, queues, allowed, params, wait=wait)
+
+        return await self._commit_claim(claim)
+
+    async def _commit_claim(self, claim: Callable[[Transaction], Awaitable[ClaimResult]]) -> ClaimResult:
+        """Runs the claim in a transaction. Counts and publishes its jobs after the commit."""
+        result = await self._run_in_transaction(claim)
+        if result.replayed:
+            self._infra.metrics.replayed.inc(len(result.rows))
+        else:
+            self._claims.record_claimed(result.rows)
+        return result
+
+    @retry_after_deadlock
+    async def _run_in_transaction(self, claim: Callable[[Transaction], Awaitable[ClaimResult]]) -> ClaimResult:
         result = ClaimResult([])
         with suppress(_NothingClaimed):
             async with self._infra.db.transaction() as transaction:
-                allowed = await self._apply_quota(transaction, limit, context)
-                result = await self._claims.claim(queues, allowed, params, wait=wait, transaction=transaction)
-                if not result.rows:
-                    raise _NothingClaimed  # an idle poller writes nothing
+                result = await claim(transaction)
+                if not result.rows and not result.replayed:
+                    raise _NothingClaimed
         return result
 
     async def _apply_quota(self, db: Executor, limit: int, context: ClaimContext) -> int:
         """Locks the caller and returns how many of `limit` jobs its quota allows."""
         if context.access.max_leases is None:
             return limit
-        await keys.lock_lane(db, caller_lock_id(context.access.caller))
-        count = await store.count_leases_of_key(db, context.access.caller)
+        await locks.lock_caller(db, context.access.caller)
+        count = await store.count_leases_of_caller(db, context.access.caller)
         if count >= context.access.max_leases and context.raise_on_quota:
             raise RateLimited(
-                f"this key holds {count} leases, at most {context.access.max_leases} are allowed", retry_after=1
+                f"caller {context.access.caller} holds {count} leases; its quota allows {context.access.max_leases}",
+                retry_after=1,
             )
         return min(limit, context.access.max_leases - count)
 
-    @retry_after_deadlock
     async def _claim_with_key(
         self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
     ) -> ClaimResult:
-        """Layer 3: the same Idempotency-Key gets the same leases.
+        """Layer 3 against lost claims (long_poll.py): the same key gets the same leases.
 
         The row of the key stays locked until the commit, so replays run one after the other. All
-        statements use this one connection, because the holder of a second one could wait for ours.
+        statements use one connection: if a call needed a second connection, calls that hold all
+        connections could wait for each other. A claim without jobs does not store its key.
         """
         key = context.digest
         lane = lane_of_key(key, KEY_LANES)
         expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
-        result = ClaimResult([])
-        with suppress(_NothingClaimed):
-            async with self._infra.db.transaction() as transaction:
-                stored = await keys.lock_claim_key(transaction, lane, key, expires_at)
-                replayed = await self._replay_receipt(transaction, _receipt.decode(stored)) if stored else None
-                if replayed is not None:
-                    return ClaimResult(replayed, replayed=True)
-                allowed = await self._apply_quota(transaction, limit, context)
-                result = await self._claims.claim(queues, allowed, params, wait=wait, transaction=transaction)
-                if not result.rows:
-                    raise _NothingClaimed  # an idle poller writes nothing, so the key is not stored
+
+        async def claim(transaction: Transaction) -> ClaimResult:
+            stored = await locks.lock_claim_key(transaction, lane, key, expires_at)
+            replayed = await self._replay_receipt(transaction, _receipt.decode(stored)) if stored else None
+            if replayed is not None:
+                return ClaimResult(replayed, replayed=True)
+            allowed = await self._apply_quota(transaction, limit, context)
+            result = await self._claims.claim_in_transaction(transaction, queues, allowed, params, wait=wait)
+            if result.rows:
                 receipt = ClaimReceipt(secret=params.secret, ids=[row.id for row in result.rows])
-                await keys.write_claim_key(transaction, lane, key, msgspec.json.encode(receipt).decode())
-        return result
+                await locks.write_claim_key(transaction, lane, key, msgspec.json.encode(receipt).decode())
+            return result
+
+        return await self._commit_claim(claim)
 
     async def replay(self, context: ClaimContext) -> list[ClaimedRow]:
-        """Replays a claim made with an Idempotency-Key on a broker that does not serve.
+        """Replays a claim made with an Idempotency-Key when the claim itself is refused.
 
-        A draining broker claims nothing new, but the worker may be retrying because the first
-        response was lost.
+        The broker drains or is full, or the worker has a directive. Nothing new is claimed, but the
+        worker may be retrying because the first response was lost.
         """
         key = context.digest
-        stored = await keys.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)
+        stored = await locks.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)
         rows = await self._replay_receipt(self._infra.db, _receipt.decode(stored)) if stored else None
+        self._infra.metrics.replayed.inc(len(rows or []))
         return await self._visible_rows(rows or [], context.access)
 
     async def _replay_receipt(self, db: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
@@ -157,7 +177,6 @@ class CallerClaims:
                 record.settled_as and record.lease_token == _token(receipt.secret, record.id)
                 for record in records.values()
             )
-        self._infra.metrics.replayed.inc(len(live))
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or has_settled else None
 
     async def _visible_rows(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:

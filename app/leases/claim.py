@@ -15,14 +15,18 @@ from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.events import EventBus, QueueReady
 from app.jobs.rows import ClaimedRow
+from app.jobs.validation import MAX_METADATA_BYTES
 from app.leases import store
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.low_water_marks import LowWaterMarks
-from app.leases.store import ClaimParams, LanePolicy, PollSlice
-from app.locks import store as keys
+from app.leases.rows import ClaimParams, LanePolicy, PollSlice
+from app.locks import store as locks
 from app.queues.cache import Queue, QueueCache
+from app.settings import Settings
 
 QUOTA_RETRY_DELAY = timedelta(seconds=1)
+# Of one job: 32 tags of 120 characters and texts of 1,200, each character escaped in six bytes.
+MAX_TAGS_AND_PROGRESS_BYTES = 32 * 1024
 
 
 class ClaimCall(NamedTuple):
@@ -35,9 +39,11 @@ class ClaimCall(NamedTuple):
 class ClaimResult(NamedTuple):
     """The result of a claim.
 
-    retry_at   when the first exhausted rate limit allows a job again
+    retry_at   when a rate limit or the caller's quota may allow a job again; None if a job may come
+               at any moment
     skipped    whether a lane was skipped because its lock was not free
-    replayed   whether the rows are the leases of a repeated claim; none if they have ended
+    replayed   whether this is a repeated claim; then `rows` has its leases that have not ended,
+               possibly none
     """
 
     rows: list[ClaimedRow]
@@ -77,38 +83,59 @@ class ClaimService:
         self._low_water_marks = low_water_marks
         self._durations = durations
         self._batcher = Batcher("claim", self._claim_batch, infra.settings.acquire_timeout_seconds, attrgetter("limit"))
-        self._alarms: dict[int, asyncio.TimerHandle] = {}
+        self._max_job_bytes = max_job_bytes(infra.settings)
+        self._wake_timers: dict[int, asyncio.TimerHandle] = {}
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
         """The queues that are not paused, with their current configuration."""
         await self._infra.config_versions.ensure_fresh()
         return [queue for queue in await self._queues.find_all(names) if not queue.paused]
 
-    async def claim(
+    async def claim(self, queues: Sequence[Queue], limit: int, params: ClaimParams, *, wait: bool) -> ClaimResult:
+        """Claims up to `limit` jobs. Each lane is committed on its own.
+
+        Without `wait`, lanes whose lock is not free are skipped.
+        """
+        result = await self._claim_lanes(None, queues, limit, params, set(), wait=wait)
+        self.record_claimed(result.rows)
+        return result
+
+    async def claim_in_transaction(
+        self, transaction: Transaction, queues: Sequence[Queue], limit: int, params: ClaimParams, *, wait: bool
+    ) -> ClaimResult:
+        """Claims up to `limit` jobs on the connection of the caller's transaction.
+
+        All lane locks are taken first, in the order of lanes. The caller calls `record_claimed`
+        after its commit, because until then no job is claimed.
+        """
+        if limit <= 0:  # the quota is used up
+            return ClaimResult([], self._infra.now() + QUOTA_RETRY_DELAY)
+        skipped = await self._lock_lanes(transaction, queues, wait=wait)
+        return await self._claim_lanes(transaction, queues, limit, params, skipped, wait=wait)
+
+    async def _lock_lanes(self, transaction: Transaction, queues: Sequence[Queue], *, wait: bool) -> set[int]:
+        """Locks the lanes of limited queues. Returns the lanes whose lock was not free."""
+        lanes = sorted(lane for queue in queues if queue.is_limited for lane in queue.all_lanes)
+        return {lane for lane in lanes if not await locks.lock_lane(transaction, lane, wait=wait)}
+
+    async def _claim_lanes(
         self,
+        transaction: Transaction | None,
         queues: Sequence[Queue],
         limit: int,
         params: ClaimParams,
+        skipped: set[int],
         *,
         wait: bool,
-        transaction: Transaction | None = None,
     ) -> ClaimResult:
-        """Claims up to `limit` jobs.
-
-        With `transaction`, everything runs on its connection, and all lane locks are taken first,
-        in the order of lanes. Without `wait`, lanes whose lock is not free are skipped.
-        """
-        skipped: set[int] = set()
-        if transaction is not None:
-            for lane in sorted(lane for queue in queues if queue.is_limited for lane in queue.all_lanes):
-                skipped |= set() if await keys.lock_lane(transaction, lane, wait=wait) else {lane}
+        """Claims lane by lane, until there are enough jobs or the client has disconnected."""
         rows: list[ClaimedRow] = []
-        if limit <= 0:  # the quota is used up
-            return ClaimResult(rows, self._infra.now() + QUOTA_RETRY_DELAY)
         retry_times: list[datetime] = []
         for queue, lane in self._lanes(queues):
             if lane in skipped:
                 continue
+            if params.is_disconnected:
+                break
             try:
                 result = await self._claim_lane(transaction, queue, lane, limit - len(rows), params, wait=wait)
             except DatabaseUnavailable:
@@ -121,9 +148,8 @@ class ClaimService:
             if len(rows) >= limit:
                 break
             params = params._replace(
-                max_bytes=params.max_bytes - sum(map(_size, result.rows)), allow_one_oversized=not rows
+                max_bytes=params.max_bytes - sum(row.size for row in result.rows), allow_one_oversized=not rows
             )
-        self.record_claimed(rows)
         lanes = sum(queue.lanes for queue in queues)
         # `retry_at` only if every lane has one: the other lanes may get a job at any moment.
         retry_at = min(retry_times) if retry_times and len(retry_times) == lanes else None
@@ -144,10 +170,10 @@ class ClaimService:
             return await self._claim_unlimited(transaction, queue, lane, limit, params)
         if transaction is not None:
             return await self._claim_limited(transaction, queue, lane, limit, params, wait=wait)
-        return await self._claim_in_transaction(queue, lane, limit, params, wait=wait)
+        return await self._claim_and_commit(queue, lane, limit, params, wait=wait)
 
     @retry_after_deadlock
-    async def _claim_in_transaction(
+    async def _claim_and_commit(
         self, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait: bool
     ) -> ClaimResult:
         async with self._infra.db.transaction() as transaction:
@@ -160,7 +186,7 @@ class ClaimService:
         if transaction is not None:
             rows = await self._low_water_marks.claim(transaction, lane, limit, params, policy, self._infra.now())
             return ClaimResult(rows)
-        if policy == LanePolicy() and params.is_batchable:
+        if policy.has_no_rules and params.is_batchable:
             return ClaimResult(await self._batcher.add(lane, ClaimCall(limit, params)))
         async with self._infra.db.autocommit() as connection:
             rows = await self._low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
@@ -171,7 +197,7 @@ class ClaimService:
 
         Claims nothing for clients that disconnected while their call was queued.
         """
-        connected = [call for call in calls if call.params.client is None or not call.params.client.is_disconnected]
+        connected = [call for call in calls if not call.params.is_disconnected]
         if not connected:
             return [[] for _ in calls]
         slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]
@@ -182,15 +208,22 @@ class ClaimService:
             )
         claimed: dict[int, list[ClaimedRow]] = {id(call): [] for call in calls}
         for row in rows:
-            claimed[id(connected[row.share - 1])].append(row)
+            claimed[id(connected[row.slice_number - 1])].append(row)
         unserved = [call for call in connected if not claimed[id(call)]]
         if unserved and any(
-            may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
+            self.may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
         ):
-            # The jobs of the other calls are leased and must reach their workers.
+            # A failure here must not fail the other calls: their jobs are leased already.
             with suppress(DatabaseUnavailable):
                 claimed |= zip(map(id, unserved), await self._claim_batch(lane, unserved), strict=True)
         return list(claimed.values())
+
+    def may_be_truncated(self, rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
+        """Whether jobs may have been left behind because the next did not fit into the response.
+
+        The first job of a response always fits.
+        """
+        return 0 < len(rows) < limit and sum(row.size for row in rows) + self._max_job_bytes > max_bytes
 
     async def finish(self) -> None:
         await self._batcher.finish()
@@ -216,21 +249,22 @@ class ClaimService:
         return ClaimResult(rows, allowance.retry_at if allowance.limit == 0 else None)
 
     def _wake_at(self, queue_id: int, instant: datetime) -> None:
-        """Sets an alarm: one per queue and process, however many pollers have claimed.
+        """Wakes a poller of the queue at this time.
 
-        The earliest counts.
+        There is one timer per queue and process, however many pollers have claimed; an earlier time
+        replaces a later one.
         """
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, (instant - self._infra.now()) / timedelta(seconds=1))
-        current = self._alarms.get(queue_id)
+        current = self._wake_timers.get(queue_id)
         if current is not None and current.when() <= when:
             return
         if current is not None:
             current.cancel()
-        self._alarms[queue_id] = loop.call_at(when, self._wake, queue_id)
+        self._wake_timers[queue_id] = loop.call_at(when, self._wake, queue_id)
 
     def _wake(self, queue_id: int) -> None:
-        self._alarms.pop(queue_id, None)
+        self._wake_timers.pop(queue_id, None)
         self._events.publish(QueueReady(queue_id))
 
     def record_claimed(self, rows: Sequence[ClaimedRow]) -> None:
@@ -238,20 +272,12 @@ class ClaimService:
         self._infra.metrics.claimed.inc(len(rows))
         for lane in {row.lane for row in rows}:
             claimed = [row for row in rows if row.lane == lane]
-            self._durations.record(lane, "wait", [row.waited for row in claimed if row.waited is not None])
+            waits = [row.waited_seconds for row in claimed if row.waited_seconds is not None]
+            self._durations.record(lane, "wait", waits)
             self._events.publish_moved(lane, claimed)
 
 
-def may_be_truncated(rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
-    """Whether jobs may have been left behind because the next did not fit into the response.
-
-    No job is as large as half of a response.
-    """
-    return len(rows) < limit and sum(map(_size, rows)) > max_bytes // 2
-
-
-def _size(row: ClaimedRow) -> int:
-    """The size as the claim statement measures it."""
-    return store.ENVELOPE_BYTES + sum(
-        len(text.encode()) for text in (row.payload, row.checkpoint, row.progress, row.tags, row.metadata) if text
-    )
+def max_job_bytes(settings: Settings) -> int:
+    """The most that one job takes in a response, as the claim statement measures it."""
+    payload_and_checkpoint = 2 * settings.max_payload_bytes
+    return store.ENVELOPE_BYTES + payload_and_checkpoint + MAX_METADATA_BYTES + MAX_TAGS_AND_PROGRESS_BYTES

@@ -4,11 +4,15 @@
 unnest(:highest::smallint[], :lowest::smallint[], :after::uuid[], :until::uuid[])
     AS scan_range (highest, lowest, after, until)
 
--- fragment: claimable_jobs
--- The jobs of a scan range that may be claimed, with the bytes that each takes in a response.
-SELECT id, :envelope_bytes + octet_length(payload)
+-- fragment: response_bytes
+-- The bytes that a job takes in a response.
+:envelope_bytes + octet_length(payload)
     + coalesce(octet_length(checkpoint), 0) + coalesce(octet_length(progress), 0)
-    + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0) AS size
+    + coalesce(octet_length(tags), 0) + coalesce(octet_length(metadata), 0)
+
+-- fragment: claimable_jobs
+-- The jobs of a scan range that may be claimed.
+SELECT id, {{response_bytes}} AS size
 FROM jobs
 WHERE lane = :lane AND state = 'ready' AND priority <= scan_range.highest AND priority >= scan_range.lowest
     AND id > scan_range.after AND id <= scan_range.until
@@ -17,13 +21,14 @@ WHERE lane = :lane AND state = 'ready' AND priority <= scan_range.highest AND pr
     AND (:held_groups::text[] IS NULL OR admission IS NOT NULL OR NOT {{is_held}})
 
 -- fragment: lease_picked
-shared AS (
-    SELECT id, size, n, width_bucket(n, :share_starts::bigint[]) + 1 AS share
+assigned AS (
+    SELECT id, size, position, width_bucket(position, :slice_starts::bigint[]) + 1 AS slice_number
     FROM picked
 ),
 measured AS (
-    SELECT id, share, size, sum(size) OVER (PARTITION BY share ORDER BY n ROWS UNBOUNDED PRECEDING) AS total
-    FROM shared
+    SELECT id, slice_number, size,
+        sum(size) OVER (PARTITION BY slice_number ORDER BY position ROWS UNBOUNDED PRECEDING) AS bytes_so_far
+    FROM assigned
 ),
 claimed AS (
     UPDATE jobs
@@ -33,22 +38,27 @@ claimed AS (
         unreported_since = NULL,
         attempt = attempt + 1,
         deliveries = deliveries + 1,
-        worker_id = (:worker_ids::text[])[share],
+        worker_id = (:worker_ids::text[])[slice_number],
         started_at = :now,
         lease_token = md5(:secret || jobs.id::text)::uuid,
         lease_expires_at = to_timestamp(:now_epoch::float8
-            + least(coalesce((:lease_seconds::int[])[share], lease_seconds, :default_lease_seconds), timeout_seconds)),
+            + least(
+                coalesce((:lease_seconds::int[])[slice_number], lease_seconds, :default_lease_seconds),
+                timeout_seconds
+            )),
         deadline_at = to_timestamp(:now_epoch::float8 + timeout_seconds),
         uses_slot = :uses_slot,
         quota_owner = :quota_owner
     FROM measured
     WHERE lane = :lane
         AND jobs.id = ANY(ARRAY(
-            SELECT id FROM measured WHERE total <= :max_bytes OR (:allow_one_oversized AND total = size)
+            SELECT id
+            FROM measured
+            WHERE bytes_so_far <= :max_bytes OR (:allow_one_oversized AND bytes_so_far = size)
         ))
         AND jobs.id = measured.id
     RETURNING jobs.id, job_type, payload, attempt, max_attempts, deliveries, lease_token, lease_expires_at, crashes,
-        run_at, priority, {{delivered_columns}}, share
+        run_at, priority, {{delivered_columns}}, slice_number, size
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running)
@@ -56,10 +66,10 @@ counted AS (
     FROM claimed
     HAVING count(*) > 0
 )
-SELECT :lane AS lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, :now_epoch AS began,
-    date_part('epoch', lease_expires_at - :now) AS lasts,
-    CASE WHEN crashes = 0 THEN date_part('epoch', :now - greatest(run_at, 'epoch')) END AS waited,
-    priority, {{delivered_columns}}, share
+SELECT :lane AS lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token, :now_epoch AS started_epoch,
+    date_part('epoch', lease_expires_at - :now) AS lease_seconds,
+    CASE WHEN crashes = 0 THEN date_part('epoch', :now - greatest(run_at, 'epoch')) END AS waited_seconds,
+    priority, {{delivered_columns}}, slice_number, size
 FROM claimed
 
 -- fragment: delivered_columns
@@ -73,30 +83,33 @@ checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadli
 -- priority.
 --
 -- Pollers can share this statement (db/batcher.py). :worker_ids and :lease_seconds have one element
--- for each poller, :share_starts the number of the first job of each poller but the first. The
--- first poller gets the first jobs. Jobs that do not fit into a poller's response (:max_bytes) stay
--- ready.
+-- for each poller. :slice_starts has the position of the first job of the second, third, … poller.
+-- The first poller gets the first jobs. Jobs that do not fit into a poller's response (:max_bytes)
+-- stay ready.
 --
---  * Claiming costs the attempt, failing does not: a worker that crashes silently must not retry
---    forever.
+--  * The attempt is counted at the claim and not at the failure: a worker that crashes silently
+--    must not retry forever.
 --  * The lease token is a hash of the claim's secret and the job id. It is as random as the secret,
 --    and the broker need not send one token per row.
 --  * Times that depend on a column go through to_timestamp(), which is immutable: Citus rejects
 --    `timestamptz + interval` there.
---  * The UPDATE finds its rows by an id array. Joined to the picked rows alone, a generic plan
---    becomes a scan of the whole table.
+--  * The UPDATE finds its rows by an id array. With only a join to `picked`, the generic plan would
+--    scan the whole table.
 --  * In groups that need admission (:held_groups) only admitted jobs are claimed. Others may be
 --    here for a moment, inserted by a process that did not know the limit yet.
 --  * :uses_slot marks leases that count against max_running, :quota_owner is the caller whose quota
 --    of leases they count against.
 --  * Scan ranges are read one after the other, only until there are enough jobs; see
---    leases/low_water_marks.py. Their bounds are columns, so no plan knows them: a custom plan
---    expects as few rows as the generic plan, and Postgres keeps the latter. With parameters,
---    claims of one job were planned anew each time.
+--    leases/low_water_marks.py. The bounds come from `unnest` and not from parameters, so the
+--    planner cannot see their values. Custom and generic plan then have the same row estimate, and
+--    Postgres keeps the generic plan. With bounds as parameters, every claim of one job was planned
+--    again.
 --  * Durations are returned in seconds: the driver takes 1 µs for a timestamp, 0.05 for a number.
---    After a crash the time since run_at is not time waited.
+--  * waited_seconds is the time since run_at. It is NULL after a crash, because the job ran in
+--    between. It is too long after a release, a return and a reconcile: these keep run_at, so the
+--    earlier run counts as waiting. When a job last became claimable is not stored.
 WITH picked AS MATERIALIZED (
-    SELECT candidate.id, candidate.size, row_number() OVER () AS n
+    SELECT candidate.id, candidate.size, row_number() OVER () AS position
     FROM {{scan_ranges}}
     CROSS JOIN LATERAL (
         {{claimable_jobs}}
@@ -112,7 +125,7 @@ WITH picked AS MATERIALIZED (
 -- row: ClaimedRow
 -- ready -> running, of a fair queue: in the order of admission.
 WITH picked AS MATERIALIZED (
-    SELECT candidate.id, candidate.size, row_number() OVER () AS n
+    SELECT candidate.id, candidate.size, row_number() OVER () AS position
     FROM {{scan_ranges}}
     CROSS JOIN LATERAL (
         {{claimable_jobs}} AND admission IS NOT NULL
@@ -137,7 +150,7 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS candidate;
 
--- name: count_leases_of_key
+-- name: count_leases_of_caller
 -- Counts the leases that use up the quota of a caller.
 SELECT count(*)
 FROM jobs
@@ -145,12 +158,13 @@ WHERE quota_owner = :quota_owner AND lease_expires_at IS NOT NULL;
 
 -- name: leases_with_secret
 -- row: ClaimedRow
--- For a repeated claim: the leases of its first call that are still live.
+-- For a repeated claim: the leases of its first call that are still live. Heartbeats may have
+-- extended them, so lease_seconds is their length until now.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token,
-    date_part('epoch', started_at - to_timestamp(0)) AS began,
-    date_part('epoch', lease_expires_at - started_at) AS lasts,
-    NULL::float8 AS waited,
-    priority, {{delivered_columns}}, 1 AS share
+    date_part('epoch', started_at - to_timestamp(0)) AS started_epoch,
+    date_part('epoch', lease_expires_at - started_at) AS lease_seconds,
+    NULL::float8 AS waited_seconds,
+    priority, {{delivered_columns}}, 1 AS slice_number, {{response_bytes}} AS size
 FROM jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND lease_token = md5(:secret || id::text)::uuid AND state = 'running';
 

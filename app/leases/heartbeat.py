@@ -4,13 +4,16 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from asyncpg import Record
+
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import group_by_lane, lane_of
 from app.db.pool import uses_reserved_connections
-from app.errors import BatchTooLarge, Fault, LeaseLost, NotFound, raise_for_faults
+from app.errors import Fault, LeaseLost, NotFound, raise_for_faults
 from app.http.authorization import Access
 from app.http.request_body import check_user_data
-from app.http.schema_types import raw_to_text, to_json_text, value_or
+from app.http.schema_types import UNSET, raw_to_text, to_json_text, value_or
+from app.jobs.bulk_insert import MAX_STATEMENT_BYTES
 from app.jobs.rows import public_state
 from app.jobs.validation import lease_fault
 from app.leases import store
@@ -19,7 +22,9 @@ from app.leases.retry_decision import LeaseEnd
 from app.leases.rows import HeartbeatParams, HeartbeatRow
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
 from app.leases.settle import parse_token
+from app.leases.validation import check_count
 from app.queues.cache import QueueCache
+from app.slices import by_size, map_in_slices
 from app.workers.registry import WorkerRegistry
 
 LeaseId = tuple[UUID, UUID]  # job and token, because a worker may list a job with a stale token too
@@ -27,6 +32,9 @@ LeaseId = tuple[UUID, UUID]  # job and token, because a worker may list a job wi
 # The response of a claim may still be on its way: younger leases do not count as unreported.
 RECONCILE_AFTER = timedelta(seconds=2)
 HEARTBEATS_PER_LEASE = 3  # so that one lost heartbeat does not cost the lease
+# A lease ends at the deadline of its run, however often it is extended. Without a minimum, its
+# worker would send heartbeats ever faster until then, and without a pause in the second after it.
+MIN_HEARTBEAT_MS = 100
 
 
 class HeartbeatService:
@@ -41,12 +49,12 @@ class HeartbeatService:
     @uses_reserved_connections
     async def extend(self, heartbeat: Heartbeat, access: Access) -> HeartbeatAnswer:
         leases = value_or(heartbeat.leases, [])
-        self._check(leases)
+        await self._check(leases)
         received_at = self._infra.now()
         self._workers.record_seen(heartbeat.worker_id, access.caller)
         visible = await self._queues.visible_to((lease.job_id for lease in leases), access)
         extended = await self._extend([lease for lease in leases if lease.job_id in visible])
-        released = (
+        requeued = (
             await self._reconcile(heartbeat.worker_id, leases, received_at, access)
             if value_or(heartbeat.holds_all, False)
             else []
@@ -55,7 +63,7 @@ class HeartbeatService:
             directive=self._workers.directive(heartbeat.worker_id),
             next_heartbeat_ms=self._next_heartbeat_ms(extended.values()),
             leases=[_to_status(lease.job_id, extended.get(_lease_id(lease))) for lease in leases],
-            released=released,
+            released=requeued,
             server_time=self._infra.now(),
         )
 
@@ -68,7 +76,7 @@ class HeartbeatService:
             progress=heartbeat.progress,
             checkpoint=heartbeat.checkpoint,
         )
-        raise_for_faults([self._fault(lease)])
+        raise_for_faults([self._check_fields(lease)])
         row = (await self._extend([lease])).get(_lease_id(lease))
         if row is None:
             records = await store.settlement_records(
@@ -80,16 +88,14 @@ class HeartbeatService:
             raise LeaseLost(job_id, public_state(record.state), record.attempt)
         return _to_status(job_id, row)
 
-    def _check(self, leases: Sequence[HeldLease]) -> None:
-        settings = self._infra.settings
-        if len(leases) > settings.max_settlements:
-            raise BatchTooLarge(
-                f"{len(leases)} leases, but at most {settings.max_settlements} are allowed in one request",
-                settings.max_settlements,
-            )
-        raise_for_faults(self._fault(lease, f"/leases/{index}") for index, lease in enumerate(leases))
+    async def _check(self, leases: Sequence[HeldLease]) -> None:
+        check_count(leases, "leases", self._infra.settings)
+        raise_for_faults(
+            await map_in_slices(lambda item: self._check_fields(item[1], f"/leases/{item[0]}"), enumerate(leases))
+        )
 
-    def _fault(self, heartbeat: LeaseBeat, pointer: str = "") -> Fault | None:
+    def _check_fields(self, heartbeat: LeaseBeat, pointer: str = "") -> Fault | None:
+        """Returns the fault of the lease length, if any. Raises for an invalid checkpoint."""
         check_user_data(heartbeat.checkpoint, self._infra.settings.max_payload_bytes, f"{pointer}/checkpoint")
         return lease_fault(heartbeat.lease_seconds, self._infra.settings, f"{pointer}/lease_seconds")
 
@@ -97,60 +103,72 @@ class HeartbeatService:
         extended: dict[LeaseId, HeartbeatRow] = {}
         default = self._infra.settings.default_lease_seconds
         for lane, leases_of_lane in group_by_lane(leases, lambda lease: lease.job_id).items():
-            heartbeats = [
-                HeartbeatParams(
-                    id=lease.job_id,
-                    token=parse_token(lease.lease_token),
-                    lease_seconds=value_or(lease.lease_seconds, None),
-                    progress=to_json_text(lease.progress),
-                    checkpoint=raw_to_text(lease.checkpoint),
-                )
-                for lease in leases_of_lane
-            ]
-            async with self._infra.db.autocommit() as connection:
-                rows = await store.heartbeat(connection, lane, heartbeats, self._infra.now(), default)
-            extended |= {(row.id, row.lease_token): row for row in rows}
+            for batch in by_size(leases_of_lane, _checkpoint_bytes, MAX_STATEMENT_BYTES):
+                heartbeats = [*map(_to_params, batch)]
+                async with self._infra.db.autocommit() as connection:
+                    rows = await store.heartbeat(connection, lane, heartbeats, self._infra.now(), default)
+                extended |= {(row.id, row.lease_token): row for row in rows}
         return extended
 
     async def _reconcile(
         self, worker_id: str, leases: Sequence[HeldLease], received_at: datetime, access: Access
     ) -> list[UUID]:
-        """Layer 4 against lost claims (long_poll.py): returns leases that the worker does not list.
+        """Layer 4 against lost claims (long_poll.py): requeues jobs that the worker does not list.
 
         A lease that is missing from this heartbeat and the one before means that the response of
-        the claim never arrived. A worker's id is no secret, so leases in queues that the caller
-        cannot access stay.
+        the claim never arrived.
+        """
+        unreported = await self._unreported_leases(worker_id, leases, received_at, access)
+        await self._mark_unreported([row for row in unreported if row["unreported_since"] is None], received_at)
+        requeued = await self._lease_ender.end(
+            [
+                LeaseEnd(row["id"], row["lease_token"], "reconcile")
+                for row in unreported
+                if row["unreported_since"] is not None
+            ]
+        )
+        self._infra.metrics.reconciled.inc(len(requeued))
+        return [row.id for row in requeued]
+
+    async def _unreported_leases(
+        self, worker_id: str, leases: Sequence[HeldLease], received_at: datetime, access: Access
+    ) -> list[Record]:
+        """The leases of the worker that its heartbeat does not list.
+
+        A worker's id is no secret, so leases in queues that the caller cannot access are left out.
         """
         listed = {_lease_id(lease) for lease in leases}
         rows = await store.leases_of_worker(self._infra.db, worker_id, received_at - RECONCILE_AFTER)
         visible = await self._queues.visible_to((row["id"] for row in rows), access)
-        unreported = [row for row in rows if row["id"] in visible and (row["id"], row["lease_token"]) not in listed]
-        first_time = [row for row in unreported if row["unreported_since"] is None]
-        for lane, new_rows in group_by_lane(first_time, lambda row: row["id"]).items():
-            await store.mark_unreported(
-                self._infra.db,
-                lane,
-                [row["id"] for row in new_rows],
-                [row["lease_token"] for row in new_rows],
-                received_at,
-            )
-        lease_ends = [
-            LeaseEnd(row["id"], row["lease_token"], "reconcile")
-            for row in unreported
-            if row["unreported_since"] is not None
-        ]
-        released = await self._lease_ender.end(lease_ends)
-        self._infra.metrics.reconciled.inc(len(released))
-        return [row.id for row in released]
+        return [row for row in rows if row["id"] in visible and (row["id"], row["lease_token"]) not in listed]
+
+    async def _mark_unreported(self, rows: Sequence[Record], now: datetime) -> None:
+        for lane, rows_of_lane in group_by_lane(rows, lambda row: row["id"]).items():
+            ids, tokens = [row["id"] for row in rows_of_lane], [row["lease_token"] for row in rows_of_lane]
+            await store.mark_unreported(self._infra.db, lane, ids, tokens, now)
 
     def _next_heartbeat_ms(self, extended: Iterable[HeartbeatRow]) -> int:
         default = timedelta(seconds=self._infra.settings.default_lease_seconds)
         shortest = min((row.lease_expires_at - self._infra.now() for row in extended), default=default)
-        return max(0, shortest // timedelta(milliseconds=1) // HEARTBEATS_PER_LEASE)
+        return max(MIN_HEARTBEAT_MS, shortest // timedelta(milliseconds=1) // HEARTBEATS_PER_LEASE)
 
 
 def _lease_id(lease: HeldLease) -> LeaseId:
     return lease.job_id, parse_token(lease.lease_token)
+
+
+def _checkpoint_bytes(lease: HeldLease) -> int:
+    return 0 if lease.checkpoint is UNSET else len(lease.checkpoint)
+
+
+def _to_params(lease: HeldLease) -> HeartbeatParams:
+    return HeartbeatParams(
+        id=lease.job_id,
+        token=parse_token(lease.lease_token),
+        lease_seconds=value_or(lease.lease_seconds, None),
+        progress=to_json_text(lease.progress),
+        checkpoint=raw_to_text(lease.checkpoint),
+    )
 
 
 def _to_status(job_id: UUID, row: HeartbeatRow | None) -> LeaseStatus:

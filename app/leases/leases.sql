@@ -8,7 +8,7 @@
 -- Lock order, written here for all packages:
 --
 --   1. deduplication keys (deduplication_keys), by lane, then digest
---   2. lane locks (lane_locks), by lane
+--   2. lane_locks, by number: caller locks and queue locks (negative), then lane locks
 --   3. jobs of one lane, by id; then jobs of the next lane
 --
 -- Arrays are sent sorted by id.
@@ -19,24 +19,33 @@
 --
 -- Leased rows are found by state = 'running' and not by lease_expires_at IS NOT NULL: no index
 -- answers the former, so the planner stays on the primary key whatever the statistics say.
+-- Statements that read all leases (leases_of_worker, count_leases_of_caller) use the index on
+-- purpose.
 
 -- fragment: lock_as_decided
 -- The rest of a WHERE: matches only leases that still are as they were at the decision. They have
--- the same state, and for expire and reconcile there was no heartbeat since.
-jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.settled_as IS NULL AND jobs.state = input.was
-    AND (input.lease IS NULL OR jobs.lease_expires_at = input.lease)
+-- the same state, and for expire, timeout and reconcile no heartbeat came in between.
+jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.settled_as IS NULL AND jobs.state = input.previous_state
+    AND (input.expected_expiry IS NULL OR jobs.lease_expires_at = input.expected_expiry)
     AND (input.unreported_since IS NULL OR jobs.unreported_since = input.unreported_since)
 ORDER BY jobs.id
 FOR UPDATE OF jobs
 
--- fragment: attempts_and_entry
--- The attempt records with the new one at the end. The oldest goes if there are too many.
-(coalesce(attempts, '{}') || entry)[greatest(1, coalesce(cardinality(attempts), 0) + 2 - :max_attempt_records):]
+-- fragment: attempts_and_record
+-- The attempt records with the new one at the end. A late failure replaces the record of its own
+-- run (replaces_record). The oldest goes if there are too many.
+(attempts[1:coalesce(cardinality(attempts), 0) - replaces_record::int] || attempt_record)[
+    greatest(1, coalesce(cardinality(attempts), 0) - replaces_record::int + 2 - :max_attempt_records):
+]
 
 -- fragment: deducted_leases
--- What `deleted` jobs deduct from the counters scheduled, ready and running. `was` is their state.
--count(*) FILTER (WHERE was = 'scheduled'), -count(*) FILTER (WHERE was IN {{shown_as_ready}}),
--count(*) FILTER (WHERE was = 'running')
+-- What `deleted` jobs deduct from the counters scheduled, ready and running.
+-count(*) FILTER (WHERE previous_state = 'scheduled'), -count(*) FILTER (WHERE previous_state IN {{shown_as_ready}}),
+-count(*) FILTER (WHERE previous_state = 'running')
+
+-- fragment: new_records
+-- What is added to the counter `failed`. A run whose lease expired is counted already.
+count(attempt_record) FILTER (WHERE NOT replaces_record)
 
 -- name: heartbeat
 -- row: HeartbeatRow
@@ -71,9 +80,9 @@ RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
 -- row: SettledRow
 -- running -> completed.
 --
--- Also ready -> completed: a late settlement is accepted if the job has not been delivered again,
--- so that finished work is not thrown away. And scheduled -> completed, if the job has been
--- postponed since.
+-- Also ready, pending or scheduled -> completed: a late settlement is accepted if the job has not
+-- been delivered again, so that finished work is not thrown away. The job is scheduled if it has
+-- been postponed since.
 --
 -- A row of `deleted` is copied twice and read four times. So it has only the columns that are
 -- needed, and the columns that are only for finished_jobs come last: 14.4 µs of CPU a job in
@@ -83,10 +92,10 @@ WITH deleted AS (
     USING unnest(:ids::uuid[], :tokens::uuid[], :results::text[]) AS input (id, token, result)
     WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.id = input.id
         AND jobs.lease_token = input.token AND jobs.settled_as IS NULL
-    RETURNING jobs.lane, jobs.id, state AS was, has_dependents, attempt, run_at, started_at, job_type, group_key,
-        admission, cancel_requested_at, crashes, deliveries, priority, max_attempts, replay_count, lease_token,
-        worker_id, attempts, progress, checkpoint, tags, metadata, traceparent, tracestate, replayed_from, payload,
-        unique_key, schedule, depends_on, input.result
+    RETURNING jobs.lane, jobs.id, state AS previous_state, has_dependents, attempt, run_at, started_at, job_type,
+        group_key, admission, cancel_requested_at, crashes, deliveries, priority, max_attempts, replay_count,
+        lease_token, worker_id, attempts, progress, checkpoint, tags, metadata, traceparent, tracestate,
+        replayed_from, payload, unique_key, schedule, depends_on, input.result
 ),
 moved AS (
     INSERT INTO finished_jobs ({{finished_columns}}, result)
@@ -106,16 +115,21 @@ counted AS (
     HAVING count(*) > 0
 )
 SELECT id, 'completed' AS state, job_type, group_key, NULL::timestamptz AS run_at, has_dependents, admission, attempt,
-    date_part('epoch', :now - started_at) AS ran
+    date_part('epoch', :now - started_at) AS run_seconds
 FROM deleted;
 
 -- name: get_leases
 -- row: LeaseRow
--- The input of `retry_decision.decide`. Everything but state, lease_expires_at, cancel_requested_at
--- and unreported_since is fixed as long as the token is.
+-- The input of `retry_decision.decide`. While token and state are unchanged, a lease can change
+-- only in lease_expires_at, cancel_requested_at and unreported_since. A state change is caught by
+-- `jobs.state = input.previous_state`. PATCH can also change a job that waits, but only a late
+-- settlement finds such a job here.
+--
+-- The last attempt record says whether an expiry has counted the run of a late settlement already.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries,
     jobs.run_at, jobs.started_at, jobs.lease_expires_at, jobs.deadline_at, jobs.cancel_requested_at,
-    jobs.unreported_since, jobs.worker_id, jobs.retry
+    jobs.unreported_since, jobs.worker_id, jobs.retry,
+    CASE WHEN jobs.state <> 'running' THEN jobs.attempts[cardinality(jobs.attempts)] END AS last_attempt_record
 FROM jobs
 JOIN unnest(:ids::uuid[], :tokens::uuid[]) AS input (id, token) ON jobs.id = input.id AND jobs.lease_token = input.token
 WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.settled_as IS NULL;
@@ -126,38 +140,45 @@ WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.settled_as IS N
 --
 -- Every way out of a lease after which the job runs again. Workers: fail, snooze, release. Broker:
 -- return (undelivered), reconcile (no longer listed by its worker), expire. A late settlement comes
--- from ready or scheduled, as in `complete`.
+-- from ready, pending or scheduled, as in `complete`.
 --
---  * Matches no job that has been cancelled since the decision.
+--  * Skips a job whose cancellation was requested after the decision; the lease ender then decides
+--    again.
 --  * A job that is ready again keeps its admission, unless its group cools down
 --    (:cooling_groups). A postponed job keeps it only where order is strict (:strict).
---  * Admission 0 belongs to a lease beyond the limit (`revoke_surplus`) and is not kept.
+--  * Admission 0 is not kept; see concurrency.sql.
 WITH locked AS (
     SELECT jobs.id, input.next_state, input.reason, input.settled_as, input.run_at, input.attempt, input.crashes,
-        input.checkpoint, input.entry, input.was, jobs.admission,
+        input.checkpoint, input.attempt_record, input.replaces_record, input.previous_state, jobs.admission,
         coalesce(jobs.group_key = ANY(:cooling_groups::text[]), false)
-            OR (coalesce(jobs.admission, 0) = 0 AND coalesce({{is_held}}, false)) AS waits
+            OR (coalesce(jobs.admission, 0) = 0 AND coalesce({{is_held}}, false)) AS needs_admission
     FROM jobs
     JOIN unnest(
-        :id::uuid[], :token::uuid[], :was::text[], :lease::timestamptz[], :unreported_since::timestamptz[],
-        :next_state::text[], :reason::text[], :settled_as::text[], :run_at::timestamptz[], :attempt::smallint[],
-        :crashes::smallint[], :checkpoint::text[], :entry::text[]
+        :id::uuid[], :token::uuid[], :previous_state::text[], :expected_expiry::timestamptz[],
+        :unreported_since::timestamptz[], :next_state::text[], :reason::text[], :settled_as::text[],
+        :run_at::timestamptz[], :attempt::smallint[], :crashes::smallint[], :checkpoint::text[],
+        :attempt_record::text[], :replaces_record::boolean[]
     ) AS input (
-        id, token, was, lease, unreported_since, next_state, reason, settled_as, run_at, attempt, crashes, checkpoint,
-        entry
+        id, token, previous_state, expected_expiry, unreported_since, next_state, reason, settled_as, run_at, attempt,
+        crashes, checkpoint, attempt_record, replaces_record
     ) ON jobs.id = input.id AND jobs.lease_token = input.token
     WHERE jobs.cancel_requested_at IS NULL AND {{lock_as_decided}}
 ),
 requeued AS (
     UPDATE jobs
-    SET state = CASE WHEN locked.next_state = 'ready' AND locked.waits THEN 'pending' ELSE locked.next_state END,
+    SET state = CASE
+            WHEN locked.next_state = 'ready' AND locked.needs_admission THEN 'pending'
+            ELSE locked.next_state
+        END,
         admission = CASE
-            WHEN (locked.next_state = 'ready' AND NOT locked.waits) OR (locked.next_state = 'scheduled' AND :strict)
+            WHEN (locked.next_state = 'ready' AND NOT locked.needs_admission)
+                OR (locked.next_state = 'scheduled' AND :strict)
             THEN nullif(jobs.admission, 0)
         END,
         uses_slot = NULL,
         deadline_at = NULL,
-        expires_at = CASE WHEN locked.settled_as IS NULL AND locked.entry IS NULL THEN jobs.expires_at END,
+        -- The start deadline is kept only if no worker has started the job (return, reconcile).
+        expires_at = CASE WHEN locked.settled_as IS NULL AND locked.attempt_record IS NULL THEN jobs.expires_at END,
         state_reason = locked.reason,
         settled_as = locked.settled_as,
         run_at = locked.run_at,
@@ -166,42 +187,44 @@ requeued AS (
         lease_expires_at = NULL,
         unreported_since = NULL,
         checkpoint = coalesce(locked.checkpoint, jobs.checkpoint),
-        attempts = CASE WHEN entry IS NULL THEN attempts ELSE {{attempts_and_entry}} END
+        attempts = CASE WHEN attempt_record IS NULL THEN attempts ELSE {{attempts_and_record}} END
     FROM locked
     WHERE jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.id = locked.id
-    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.job_type, jobs.group_key, locked.was, locked.entry,
-        locked.admission
+    RETURNING jobs.id, jobs.state, jobs.attempt, jobs.run_at, jobs.job_type, jobs.group_key, locked.previous_state,
+        locked.attempt_record, locked.replaces_record, locked.admission
 ),
 counted AS (
     INSERT INTO stat_deltas (lane, ready, running, scheduled, failed)
     SELECT :lane,
-        count(*) FILTER (WHERE state IN {{shown_as_ready}}) - count(*) FILTER (WHERE was IN {{shown_as_ready}}),
-        -count(*) FILTER (WHERE was = 'running'),
-        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE was = 'scheduled'),
-        count(entry)
+        count(*) FILTER (WHERE state IN {{shown_as_ready}})
+            - count(*) FILTER (WHERE previous_state IN {{shown_as_ready}}),
+        -count(*) FILTER (WHERE previous_state = 'running'),
+        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE previous_state = 'scheduled'),
+        {{new_records}}
     FROM requeued
     HAVING count(*) > 0
 )
-SELECT id, state, job_type, group_key, run_at, false AS has_dependents, admission, attempt, NULL::float8 AS ran
+SELECT id, state, job_type, group_key, run_at, false AS has_dependents, admission, attempt, NULL::float8 AS run_seconds
 FROM requeued;
 
 -- name: move_to_dead_letters
 -- row: SettledRow
 -- running -> dead.
 --
--- Moves the job, its reason and its attempt records to dead_letters. Matches no job that has been
--- cancelled since the decision.
+-- Moves the job, its reason and its attempt records to dead_letters. Skips a job whose cancellation
+-- was requested after the decision; the lease ender then decides again.
 WITH locked AS (
-    SELECT jobs.id, input.reason, input.settled_as, input.attempt, input.crashes, input.checkpoint, input.entry,
-        input.error_type, input.fingerprint, input.was
+    SELECT jobs.id, input.reason, input.settled_as, input.attempt, input.crashes, input.checkpoint,
+        input.attempt_record, input.replaces_record, input.error_type, input.fingerprint, input.previous_state
     FROM jobs
     JOIN unnest(
-        :id::uuid[], :token::uuid[], :was::text[], :lease::timestamptz[], :unreported_since::timestamptz[],
-        :reason::text[], :settled_as::text[], :attempt::smallint[], :crashes::smallint[], :checkpoint::text[],
-        :entry::text[], :error_type::text[], :fingerprint::text[]
+        :id::uuid[], :token::uuid[], :previous_state::text[], :expected_expiry::timestamptz[],
+        :unreported_since::timestamptz[], :reason::text[], :settled_as::text[], :attempt::smallint[],
+        :crashes::smallint[], :checkpoint::text[], :attempt_record::text[], :replaces_record::boolean[],
+        :error_type::text[], :fingerprint::text[]
     ) AS input (
-        id, token, was, lease, unreported_since, reason, settled_as, attempt, crashes, checkpoint, entry, error_type,
-        fingerprint
+        id, token, previous_state, expected_expiry, unreported_since, reason, settled_as, attempt, crashes, checkpoint,
+        attempt_record, replaces_record, error_type, fingerprint
     ) ON jobs.id = input.id AND jobs.lease_token = input.token
     WHERE jobs.cancel_requested_at IS NULL AND {{lock_as_decided}}
 ),
@@ -209,26 +232,26 @@ deleted AS (
     DELETE FROM jobs
     USING locked
     WHERE jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.id = locked.id
-    RETURNING jobs.*, locked.was, locked.reason, locked.settled_as AS outcome, locked.attempt AS last_attempt,
-        locked.crashes AS last_crashes, locked.checkpoint AS last_checkpoint, locked.entry, locked.error_type,
-        locked.fingerprint
+    RETURNING jobs.*, locked.previous_state, locked.reason, locked.settled_as AS outcome,
+        locked.attempt AS last_attempt, locked.crashes AS last_crashes, locked.checkpoint AS last_checkpoint,
+        locked.attempt_record, locked.replaces_record, locked.error_type, locked.fingerprint
 ),
 dead_lettered AS (
     INSERT INTO dead_letters ({{dead_letter_columns}}, error_type)
     SELECT {{copied_columns}}, lease_seconds, retry, timeout_seconds, last_attempt, last_crashes,
-        CASE WHEN entry IS NULL THEN attempts ELSE {{attempts_and_entry}} END,
+        CASE WHEN attempt_record IS NULL THEN attempts ELSE {{attempts_and_record}} END,
         coalesce(last_checkpoint, checkpoint), outcome, :now, reason, fingerprint, error_type
     FROM deleted
 ),
 {{recorded_dead_parents}},
 counted AS (
     INSERT INTO stat_deltas (lane, scheduled, ready, running, dead, failed)
-    SELECT :lane, {{deducted_leases}}, count(*), count(entry)
+    SELECT :lane, {{deducted_leases}}, count(*), {{new_records}}
     FROM deleted
     HAVING count(*) > 0
 )
 SELECT id, 'dead' AS state, job_type, group_key, NULL::timestamptz AS run_at, has_dependents, admission,
-    last_attempt AS attempt, NULL::float8 AS ran
+    last_attempt AS attempt, NULL::float8 AS run_seconds
 FROM deleted;
 
 -- name: finish_cancelled
@@ -237,25 +260,29 @@ FROM deleted;
 --
 -- A cancellation was requested, and the lease has ended with any outcome but completion.
 WITH locked AS (
-    SELECT jobs.id, input.settled_as, input.crashes, input.checkpoint, input.entry, input.was
+    SELECT jobs.id, input.settled_as, input.crashes, input.checkpoint, input.attempt_record, input.replaces_record,
+        input.previous_state
     FROM jobs
     JOIN unnest(
-        :id::uuid[], :token::uuid[], :was::text[], :lease::timestamptz[], :unreported_since::timestamptz[],
-        :settled_as::text[], :crashes::smallint[], :checkpoint::text[], :entry::text[]
-    ) AS input (id, token, was, lease, unreported_since, settled_as, crashes, checkpoint, entry)
-        ON jobs.id = input.id AND jobs.lease_token = input.token
+        :id::uuid[], :token::uuid[], :previous_state::text[], :expected_expiry::timestamptz[],
+        :unreported_since::timestamptz[], :settled_as::text[], :crashes::smallint[], :checkpoint::text[],
+        :attempt_record::text[], :replaces_record::boolean[]
+    ) AS input (
+        id, token, previous_state, expected_expiry, unreported_since, settled_as, crashes, checkpoint, attempt_record,
+        replaces_record
+    ) ON jobs.id = input.id AND jobs.lease_token = input.token
     WHERE {{lock_as_decided}}
 ),
 deleted AS (
     DELETE FROM jobs
     USING locked
     WHERE jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.id = locked.id
-    RETURNING jobs.*, locked.was, locked.settled_as AS outcome, locked.crashes AS last_crashes,
-        locked.checkpoint AS last_checkpoint, locked.entry
+    RETURNING jobs.*, locked.previous_state, locked.settled_as AS outcome, locked.crashes AS last_crashes,
+        locked.checkpoint AS last_checkpoint, locked.attempt_record, locked.replaces_record
 ),
 finished AS (
     INSERT INTO finished_jobs ({{finished_columns}}, state_reason)
-    SELECT {{copied_columns}}, attempt, last_crashes, {{attempts_and_entry}}, coalesce(last_checkpoint, checkpoint),
+    SELECT {{copied_columns}}, attempt, last_crashes, {{attempts_and_record}}, coalesce(last_checkpoint, checkpoint),
         cancel_requested_at, outcome, :now, :keep_until, :archive, 'cancelled', 'cancelled_by_user'
     FROM deleted
 ),
@@ -267,7 +294,7 @@ counted AS (
     HAVING count(*) > 0
 )
 SELECT id, 'cancelled' AS state, job_type, group_key, NULL::timestamptz AS run_at, has_dependents, admission, attempt,
-    NULL::float8 AS ran
+    NULL::float8 AS run_seconds
 FROM deleted;
 
 -- name: settlement_records
@@ -294,8 +321,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 SELECT pg_logical_emit_message(true, 'longshore', 'settled');
 
 -- name: expired_leases
--- Reads a range at the start of jobs_leased, from where the last scan ended. Bounded, because a
--- stalled broker may find very many.
+-- Reads jobs_leased from :after on. Bounded, because a stalled broker may find very many.
 SELECT lane, id, lease_token
 FROM jobs
 WHERE lease_expires_at > :after AND lease_expires_at <= :until
@@ -303,8 +329,8 @@ ORDER BY lease_expires_at
 LIMIT :limit;
 
 -- name: leases_of_worker
--- For reconciliation: the leases of a worker that were claimed at least two seconds ago. Reads
--- jobs_leased and fetches only the rows of this worker.
+-- For reconciliation: the leases of a worker that were claimed by :claimed_before (RECONCILE_AFTER:
+-- two seconds ago). Reads jobs_leased and fetches only the rows of this worker.
 SELECT lane, id, lease_token, unreported_since
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = :worker_id AND started_at <= :claimed_before;
@@ -319,9 +345,9 @@ FROM unnest(:ids::uuid[], :tokens::uuid[]) AS input (id, token)
 WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.id = input.id AND jobs.lease_token = input.token
     AND jobs.state = 'running';
 
--- name: live_tokens
--- Every token that could still settle a job, of running jobs and of jobs whose lease has expired.
--- Read in batches along the primary key.
+-- name: unused_tokens
+-- For the restore (maintenance/restore.py): every token that could still settle a job, of running
+-- jobs and of jobs whose lease has expired. Read in batches along the primary key.
 SELECT lane, id, lease_token
 FROM jobs
 WHERE (lane, id) > (:after_lane::int, :after_id::uuid) AND lease_token IS NOT NULL AND settled_as IS NULL

@@ -14,10 +14,10 @@ A refused claim with an Idempotency-Key still gets the leases of its first call.
 
 Four layers keep claimed jobs from being lost when a client disconnects:
 
-    1. No statement runs for a client that is not connected.
-    2. Jobs whose client disconnected during the claim are returned at no cost.
+    1. No claim statement starts for a client that is not connected.
+    2. Jobs whose client disconnected during the claim are requeued at no cost.
     3. A claim with an Idempotency-Key can be repeated and gets the same leases (caller_claims.py).
-    4. Heartbeats with `holds_all` return leases that the worker does not list (heartbeat.py).
+    4. Heartbeats with `holds_all` requeue jobs that the worker does not list (heartbeat.py).
 """
 
 import math
@@ -26,28 +26,28 @@ import secrets
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import group_by_lane
-from app.dependencies import store as dependencies
-from app.errors import Fault, raise_for_faults
+from app.errors import DatabaseUnavailable, Fault, raise_for_faults
+from app.events import EventBus, LeasesAbandoned
 from app.http.authorization import Access
-from app.http.schema_types import UNSET, raw_or_unset, value_or
+from app.http.schema_types import UNSET, value_or
 from app.jobs.rows import ClaimedRow
 from app.jobs.validation import lease_fault
 from app.leases.caller_claims import CallerClaims, ClaimContext
-from app.leases.claim import ClaimResult, ClaimService, may_be_truncated
+from app.leases.claim import ClaimResult, ClaimService
 from app.leases.lease_ender import LeaseEnder
+from app.leases.parent_results import ParentResults, read_parent_results
 from app.leases.retry_decision import LeaseEnd
-from app.leases.schemas import ClaimAnswer, ClaimJobs, ParentResult
+from app.leases.rows import ClaimParams
+from app.leases.schemas import ClaimAnswer, ClaimJobs
 from app.leases.settle import SettlementService
-from app.leases.store import ClaimParams
 from app.leases.to_response import to_response
 from app.matching.poller import Poller, WakeUp
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
 from app.server.client import Client
+from app.slices import map_in_slices
 from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
 
@@ -64,6 +64,7 @@ class LongPoll:
         *,
         infra: Infrastructure,
         queues: QueueCache,
+        events: EventBus,
         pollers: PollerRegistry,
         settlements: SettlementService,
         lease_ender: LeaseEnder,
@@ -74,6 +75,7 @@ class LongPoll:
     ) -> None:
         self._infra = infra
         self._queues = queues
+        self._events = events
         self._pollers = pollers
         self._settlements = settlements
         self._lease_ender = lease_ender
@@ -83,8 +85,7 @@ class LongPoll:
         self._caller_claims = caller_claims
 
     async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
-        names = list(dict.fromkeys(value_or(request.queues, ["default"])))
-        self._check(request, names, access)
+        self._check(request, access)
         worker_id = value_or(request.worker_id, None)
         self._workers.record_seen(worker_id, access.caller)
         settled = (
@@ -92,38 +93,31 @@ class LongPoll:
         )
         requested_wait = self._wait_seconds(request)
         wait = 0.0 if settled else requested_wait
-        job_types = value_or(request.job_types, None)
-        poller = Poller(
-            names,
-            frozenset(job_types) if job_types is not None else None,
-            worker_id,
-            value_or(request.lease_seconds, None),
-            match_capacity=value_or(request.max_jobs, 1) if key is None and access.max_leases is None else 0,
-        )
+        context = ClaimContext(key, access, raise_on_quota=not settled)
+        poller = _poller(request, context)
         client.on_disconnect(poller.wake_up)
         self._pollers.add(poller)
         try:
-            rows, retry_at, *_ = await self._poll(
-                request, poller, wait, ClaimContext(key, access, raise_on_quota=not settled), client
-            )
+            rows, retry_at, *_ = await self._poll(request, poller, wait, context, client)
             poll_after_ms = (
                 0 if rows else self._poll_after_ms(worker_id, retry_at, idle_ms=0 if requested_wait else IDLE_MS)
             )
         finally:
             self._pollers.remove(poller)
-        parents = await self._parents(rows) if value_or(request.parent_results, False) else None
+        has_parents = value_or(request.parent_results, False)
+        parents = await self._parents_or_undo(rows, key, has_settled=bool(settled)) if has_parents else None
         queue_names = {lane: self._queues.name(lane) for lane in {row.lane for row in rows}}
         return ClaimAnswer(
-            jobs=[to_response(row, queue_names[row.lane], parents) for row in rows],
+            jobs=await map_in_slices(lambda row: to_response(row, queue_names[row.lane], parents), rows),
             settled=settled,
             directive=self._workers.directive(worker_id),
             poll_after_ms=poll_after_ms,
             server_time=self._infra.now(),
         )
 
-    def _check(self, request: ClaimJobs, names: Sequence[str], access: Access) -> None:
+    def _check(self, request: ClaimJobs, access: Access) -> None:
         settings = self._infra.settings
-        for index, name in enumerate(names):
+        for index, name in enumerate(_queue_names(request)):
             access.check(name, f"/queues/{index}")
         is_too_many = value_or(request.max_jobs, 1) > settings.max_claim_jobs
         too_many = (
@@ -156,7 +150,10 @@ class LongPoll:
     async def _poll(
         self, request: ClaimJobs, poller: Poller, wait: float, context: ClaimContext, client: Client
     ) -> ClaimResult:
-        """Layer 1: runs SQL only if there may be a job and the client is connected."""
+        """Claims, waits and claims again until there are jobs, the wait is over or it is refused.
+
+        Layer 1: runs SQL only if there may be a job and the client is connected.
+        """
         until = time.monotonic() + wait
         retry_at: datetime | None = None
         while self._is_serving(poller.worker_id):
@@ -184,7 +181,7 @@ class LongPoll:
     async def _try_claim(
         self, request: ClaimJobs, poller: Poller, context: ClaimContext, client: Client
     ) -> tuple[list[ClaimedRow] | None, datetime | None]:
-        """Claims once. Returns the jobs, and when an exhausted rate limit allows a job again.
+        """Claims once. Returns the jobs, and when a rate limit or quota may allow a job again.
 
         An empty list: a repeated claim whose leases have all ended. None: no job yet, wait.
         """
@@ -200,16 +197,17 @@ class LongPoll:
             client=client,
         )
         limit = value_or(request.max_jobs, 1)
-        self._poll_history.record(poller.queues, params.job_types)
+        self._poll_history.record(poller.queues, params.job_types, context.access.caller)
         queues = await self._claims.queues(poller.queues)
         result = await self._caller_claims.claim(queues, limit, params, context)
+        # A paused or missing queue may get jobs earlier than retry_at.
         retry_at = result.retry_at if len(queues) == len(poller.queues) else None
         return result.rows if result.rows or result.replayed else None, retry_at
 
     async def _accept_match(self, rows: list[ClaimedRow], context: ClaimContext, client: Client) -> list[ClaimedRow]:
-        """The jobs are stored as leased to this poller.
+        """Delivers the jobs that a sync match has leased to this poller.
 
-        Its API key may have ended while it waited.
+        Requeues them if its API key has expired or was revoked while it waited.
         """
         self._claims.record_claimed(rows)
         if context.access.is_inactive():
@@ -220,9 +218,9 @@ class LongPoll:
     async def _return_if_disconnected(
         self, rows: list[ClaimedRow], key: str | None, client: Client
     ) -> list[ClaimedRow]:
-        """Layer 2: returns the jobs at no cost if the client has disconnected.
+        """Layer 2: requeues the jobs at no cost if the client has disconnected.
 
-        Never with an Idempotency-Key: the worker will repeat the call. If the jobs were returned as
+        Never with an Idempotency-Key: the worker will repeat the call. If the jobs were requeued as
         well, two workers could hold the same job.
         """
         if not client.is_disconnected or key is not None or not rows:
@@ -235,18 +233,55 @@ class LongPoll:
         self._infra.metrics.undone.inc(len(rows))
 
     def _consume_wake_ups(self, poller: Poller, rows: Sequence[ClaimedRow], limit: int) -> None:
-        """A full batch or a full response may have left jobs behind."""
-        claimed_all = len(rows) < limit and not may_be_truncated(rows, limit, self._infra.settings.max_batch_bytes)
-        types_by_lane = {(row.lane, row.job_type) for row in rows}
+        """Reports to the poller which wake-ups its claim has used.
+
+        After a full batch or response, jobs may be left, so wake-ups without a type are kept.
+        """
+        max_bytes = self._infra.settings.max_batch_bytes
+        claimed_all = len(rows) < limit and not self._claims.may_be_truncated(rows, limit, max_bytes)
+        claimed_types = {(row.lane, row.job_type) for row in rows}
         poller.claimed(
-            {WakeUp(self._queues.name(lane), job_type) for lane, job_type in types_by_lane}, claimed_all=claimed_all
+            {WakeUp(self._queues.name(lane), job_type) for lane, job_type in claimed_types}, claimed_all=claimed_all
         )
 
-    async def _parents(self, rows: Sequence[ClaimedRow]) -> dict[UUID, ParentResult]:
-        """The results of the jobs that these jobs depend on."""
-        parent_ids = {parent for row in rows for parent in row.depends_on or ()}
-        results: dict[UUID, ParentResult] = {}
-        for lane, ids in group_by_lane(parent_ids, lambda job_id: job_id).items():
-            for job in await dependencies.parent_results(self._infra.db, lane, ids, self._infra.retention_now()):
-                results[job.id] = ParentResult(job_id=job.id, state=job.state, result=raw_or_unset(job.result))
-        return results
+    async def _parents_or_undo(
+        self, rows: Sequence[ClaimedRow], key: str | None, *, has_settled: bool
+    ) -> ParentResults:
+        """The results of the parents. If they cannot be read, the claim is undone.
+
+        The worker gets an error then, and no token: without this, the jobs would stay leased until
+        their leases expire. A claim with an Idempotency-Key is kept, because the worker repeats it.
+        """
+        try:
+            return await read_parent_results(self._infra, rows)
+        except DatabaseUnavailable as error:
+            if key is not None:
+                raise
+            await self._undo_claim(rows)
+            raise DatabaseUnavailable(error.detail, "unknown" if has_settled else "not_done") from error
+
+    async def _undo_claim(self, rows: Sequence[ClaimedRow]) -> None:
+        """Requeues the jobs, now or as soon as the database can be reached."""
+        try:
+            await self._return_undelivered(rows)
+        except DatabaseUnavailable:
+            self._events.publish(LeasesAbandoned(rows))
+            raise
+
+
+def _queue_names(request: ClaimJobs) -> list[str]:
+    """The requested queues. A name may be in the list twice."""
+    return value_or(request.queues, ["default"])
+
+
+def _poller(request: ClaimJobs, context: ClaimContext) -> Poller:
+    """A sync match can lease jobs to it only if the claim needs no key and no quota."""
+    job_types = value_or(request.job_types, None)
+    can_match = context.key is None and context.access.max_leases is None
+    return Poller(
+        list(dict.fromkeys(_queue_names(request))),
+        frozenset(job_types) if job_types is not None else None,
+        value_or(request.worker_id, None),
+        value_or(request.lease_seconds, None),
+        match_capacity=value_or(request.max_jobs, 1) if can_match else 0,
+    )

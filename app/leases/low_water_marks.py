@@ -32,11 +32,19 @@ from uuid import UUID
 
 import msgspec
 
+from app.db.lanes import FIRST_ID, LAST_ID
 from app.db.pool import Database, Executor
 from app.events import EventBus, JobsMoved
 from app.jobs.rows import ClaimedRow
 from app.leases import store
-from app.leases.store import LAST, NIL, ClaimParams, LanePolicy, ScanRange
+from app.leases.rows import (
+    FULL_RANGE,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    ClaimParams,
+    LanePolicy,
+    ScanRange,
+)
 from app.periodic_service import PeriodicService
 
 SCAN_SECONDS = 0.25
@@ -49,14 +57,14 @@ MAX_LANES = 10_000
 MAX_PRIORITIES = 8
 
 
-class Scan:
-    """A claim or a scan that is running.
+class RunningRead:
+    """A claim or a periodic scan that is reading the lane.
 
-    It may not see jobs that become ready now, so it must not move the mark past them.
+    It may not see jobs that become ready now, so `lower` caps the id to which it may move a mark.
     """
 
     def __init__(self) -> None:
-        self.upper_bound = LAST
+        self.upper_bound = LAST_ID
 
     def lower(self, to: UUID) -> None:
         self.upper_bound = min(self.upper_bound, to)
@@ -67,48 +75,48 @@ class LaneMarks:
 
     def __init__(self, *, in_use: bool = False) -> None:
         self._marks: dict[int, UUID] = {}
-        self._scans: set[Scan] = set()
+        self._reads: set[RunningRead] = set()
         self._in_use = in_use  # if not, claims are in exact order, whatever other processes do
         self.needs_scan = False  # whether claims were filled from above the marks alone
 
     @contextmanager
-    def scan(self) -> Iterator[Scan]:
-        scan = Scan()
-        self._scans.add(scan)
+    def track_read(self) -> Iterator[RunningRead]:
+        read = RunningRead()
+        self._reads.add(read)
         try:
-            yield scan
+            yield read
         finally:
-            self._scans.discard(scan)
+            self._reads.discard(read)
 
     def scan_ranges(self) -> Sequence[ScanRange]:
         """The whole lane: first in its order above the marks, then the part below them."""
         if not self._in_use:
-            return store.FULL_RANGE
+            return FULL_RANGE
         marks = sorted(self._marks.items(), reverse=True)
         ranges: list[ScanRange] = []
-        top = store.HIGHEST_PRIORITY
+        highest = HIGHEST_PRIORITY
         for priority, mark in marks:
-            if priority < top:
-                ranges.append(ScanRange(top, priority + 1, NIL, LAST))
-            ranges.append(ScanRange(priority, priority, mark, LAST))
-            top = priority - 1
-        if top >= store.LOWEST_PRIORITY:
-            ranges.append(ScanRange(top, store.LOWEST_PRIORITY, NIL, LAST))
-        return ranges + [ScanRange(priority, priority, NIL, mark) for priority, mark in marks if mark != NIL]
+            if priority < highest:
+                ranges.append(ScanRange(highest, priority + 1, FIRST_ID, LAST_ID))
+            ranges.append(ScanRange(priority, priority, mark, LAST_ID))
+            highest = priority - 1
+        if highest >= LOWEST_PRIORITY:
+            ranges.append(ScanRange(highest, LOWEST_PRIORITY, FIRST_ID, LAST_ID))
+        return ranges + [ScanRange(priority, priority, FIRST_ID, mark) for priority, mark in marks if mark != FIRST_ID]
 
     def lower(self, to: UUID) -> None:
         self._marks = {priority: min(mark, to) for priority, mark in self._marks.items()}
-        for scan in self._scans:
-            scan.lower(to)
+        for read in self._reads:
+            read.lower(to)
 
-    def advance(self, scan: Scan, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
+    def advance(self, read: RunningRead, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
         """Moves the marks to the last claimed row of each priority. `rows` are in claim order.
 
         A claim filtered by job type skips other jobs, so it cannot move a mark; only a scan can.
         """
         for row in {row.priority: row for row in rows}.values():
-            reached = min(row.id, scan.upper_bound) if all_types else NIL
-            self._marks[row.priority] = max(self._marks.get(row.priority, NIL), reached)
+            reached = min(row.id, read.upper_bound) if all_types else FIRST_ID
+            self._marks[row.priority] = max(self._marks.get(row.priority, FIRST_ID), reached)
         while len(self._marks) > MAX_PRIORITIES:
             del self._marks[min(self._marks)]
 
@@ -118,13 +126,20 @@ class LaneMarks:
 
     async def rescan(self, db: Executor, lane: int, expensive_buffers: int) -> None:
         """Moves the marks to right before the first ready jobs, if these are expensive to reach."""
-        self.needs_scan = False
+        self.needs_scan = False  # first, because a claim may be filled while the scan is running
+        try:
+            await self._move_to_first_ready(db, lane, expensive_buffers)
+        except BaseException:
+            self.needs_scan = True
+            raise
+
+    async def _move_to_first_ready(self, db: Executor, lane: int, expensive_buffers: int) -> None:
         self._in_use = await _buffers_to_first_ready(db, lane, list(self._marks)) > expensive_buffers
         if not self._in_use:
             return
-        with self.scan() as scan:
+        with self.track_read() as read:
             for priority, job_id in await store.first_ready(db, lane, list(self._marks)):
-                self._marks[priority] = min(_id_before(job_id), scan.upper_bound)
+                self._marks[priority] = min(_id_before(job_id), read.upper_bound)
 
 
 class LowWaterMarks(PeriodicService):
@@ -146,17 +161,19 @@ class LowWaterMarks(PeriodicService):
         if policy.held_groups is not None or policy.fair:
             return await store.claim(db, lane, limit, params, policy, now)
         marks = self._marks_of(lane)
-        with marks.scan() as scan:
+        with marks.track_read() as read:
             rows = await store.claim(db, lane, limit, params, policy._replace(scan_ranges=marks.scan_ranges()), now)
             contiguous = rows if len(rows) >= limit else _contiguous(rows, params)
-            marks.advance(scan, contiguous, all_types=params.job_types is None)
+            marks.advance(read, contiguous, all_types=params.job_types is None)
             marks.record_claim(is_filled=len(rows) >= limit or len(contiguous) < len(rows))
         return rows
 
     def _marks_of(self, lane: int) -> LaneMarks:
         marks = self._lanes.get(lane)
         if marks is None:
-            marks = self._lanes[lane] = LaneMarks(in_use=self._expensive_buffers < 0)
+            marks = self._lanes[lane] = LaneMarks(
+                in_use=self._expensive_buffers < 0  # negative: always use marks (tests)
+            )
             if len(self._lanes) > MAX_LANES:
                 del self._lanes[next(iter(self._lanes))]
         return marks
@@ -198,10 +215,10 @@ def _contiguous(rows: Sequence[ClaimedRow], params: ClaimParams) -> Sequence[Cla
     When pollers share a claim, a poller whose response is full leaves jobs behind, and the next
     poller gets later ones.
     """
-    counts = Counter(row.share for row in rows)
+    counts = Counter(row.slice_number for row in rows)
     slices = params.poll_slices
-    short = next((n for n, poll_slice in enumerate(slices, 1) if counts[n] < poll_slice.limit), len(slices))
-    return [row for row in rows if row.share <= max(short, 1)]
+    first_short = next((n for n, poll_slice in enumerate(slices, 1) if counts[n] < poll_slice.limit), len(slices))
+    return [row for row in rows if row.slice_number <= max(first_short, 1)]
 
 
 def _id_before(job_id: UUID) -> UUID:

@@ -22,13 +22,14 @@ from app.settings import Settings
 # A worker settles with:
 #   fail, snooze, release
 # The broker ends a lease with:
-#   return      the response of the claim was not delivered
-#   reconcile   the worker no longer reports the lease in its heartbeats
+#   return      requeues the job, because the response of the claim was not delivered
+#   reconcile   requeues the job, because its worker no longer reports the lease in its heartbeats
 #   expire      the lease expired
 #   timeout     the run took longer than timeout_seconds
 LeaseOutcome = Literal["fail", "snooze", "release", "return", "reconcile", "expire", "timeout"]
 
-# Suffix of settled_as: a retry or a snooze without delay was ready when settled, not scheduled.
+# Suffix of settled_as for a fail or snooze without delay: the job became ready and not scheduled,
+# and a repeated settlement must report that (to_response.py).
 IMMEDIATE = "at once"
 MAX_TEXT_BYTES = 8 * 1024
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
@@ -36,6 +37,7 @@ _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`")
 _HEX = re.compile(r"\b(?:0x)?(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _retry = msgspec.json.Decoder(RetryPolicy)
+_attempt = msgspec.json.Decoder(Attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +56,45 @@ class LeaseEnd:
 def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime, jitter: float) -> RetryDecision:
     """`jitter` is a random number from -1 to 1."""
     costs_attempt = lease_end.outcome in ("fail", "expire", "timeout")
+    is_late, is_recorded = row.state != "running", _is_recorded(row)
+    if is_late and costs_attempt and not is_recorded:  # a return or a reconcile has refunded the attempt
+        row = row._replace(attempt=row.attempt + 1)
     reason = _reason(row, lease_end, settings)
     next_state = _next_state(reason)
     delay = _delay(row, lease_end, settings, jitter) if next_state == "scheduled" else 0
     is_immediate = next_state == "scheduled" and delay <= 0
-    refund = 0 if costs_attempt or row.state != "running" or next_state == "cancelled" else 1
-    is_recorded = costs_attempt or next_state == "cancelled"
+    refund = 0 if costs_attempt or is_late or next_state == "cancelled" else 1
+    leaves_record = costs_attempt or next_state == "cancelled"
     return RetryDecision(
         id=row.id,
         token=row.lease_token,
-        was=row.state,
-        lease=row.lease_expires_at if lease_end.outcome in ("expire", "timeout") else None,
+        previous_state=row.state,
+        expected_expiry=row.lease_expires_at if lease_end.outcome in ("expire", "timeout") else None,
         unreported_since=row.unreported_since if lease_end.outcome == "reconcile" else None,
         next_state="ready" if is_immediate else next_state,
         reason=None if is_immediate else reason,
         settled_as=_settled_as(lease_end.outcome, is_immediate=is_immediate),
-        # A late release finds a job that a timeout has postponed: it is ready now, not at its retry.
+        # A late release may find a job that a timeout has postponed until its retry: the job
+        # becomes ready now.
         run_at=now + timedelta(seconds=delay) if next_state == "scheduled" else min(row.run_at, now),
         attempt=row.attempt - refund,
         crashes=row.crashes + (lease_end.outcome == "expire"),
         checkpoint=lease_end.checkpoint,
-        entry=_attempt_record(row, lease_end, now, cancelled=next_state == "cancelled") if is_recorded else None,
+        attempt_record=_attempt_record(row, lease_end, now, cancelled=next_state == "cancelled")
+        if leaves_record
+        else None,
+        replaces_record=leaves_record and is_recorded,
         error_type=value_or(lease_end.error.error_type, None) if lease_end.error else None,
-        fingerprint=fingerprint(lease_end.error) if lease_end.error else str(reason),
+        fingerprint=fingerprint(lease_end.error) if lease_end.error else reason or "",
     )
+
+
+def _is_recorded(row: LeaseRow) -> bool:
+    """Whether the run of a late settlement has its attempt record: an expiry or a timeout ended it.
+
+    A return or a reconcile leaves none, because it refunds the attempt.
+    """
+    return row.last_attempt_record is not None and _attempt.decode(row.last_attempt_record).started_at == row.started_at
 
 
 def _settled_as(outcome: LeaseOutcome, *, is_immediate: bool) -> str | None:

@@ -10,6 +10,7 @@ from app.http.authentication import AccessDep
 from app.http.dependencies import service
 from app.http.fast_routes import fast_route
 from app.http.headers import IdempotencyKey
+from app.http.large_response import encode_list, list_response
 from app.http.operation import WORK, operation
 from app.http.request_body import body, json_response
 from app.leases.heartbeat import HeartbeatService
@@ -37,6 +38,7 @@ from app.server.client import get_client
 router = APIRouter(tags=["leases"])
 
 _INVALID_BODY = (MalformedJson, PayloadTooLarge, ValidationFailed)
+_NO_STORE = {"Cache-Control": "no-store"}
 SettlementServiceDep = Annotated[SettlementService, service("settlements")]
 
 
@@ -55,7 +57,9 @@ async def claim_jobs(
     settlements never waits.
     """
     result = await long_poll.claim(claim, idempotency_key, get_client(request), access)
-    return json_response(result, headers={"Cache-Control": "no-store"})
+    if len(result.jobs) <= 1:
+        return json_response(result, headers=_NO_STORE)
+    return list_response(await encode_list(result, "jobs"), _NO_STORE.items())
 
 
 @fast_route(

@@ -1,8 +1,87 @@
 """What the statements about leases take and return, row by row."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
+
+from app.db.lanes import FIRST_ID, LAST_ID
+from app.server.client import Client
+
+HIGHEST_PRIORITY, LOWEST_PRIORITY = 32767, -32768
+
+
+class PollSlice(NamedTuple):
+    """The part of a shared claim statement that belongs to one poller."""
+
+    limit: int
+    worker_id: str | None
+    lease_seconds: int | None
+
+
+class ClaimParams(NamedTuple):
+    """What a claim requests from each lane, and for which worker.
+
+    With `poll_slices` it stands for several claims with otherwise equal parameters.
+    """
+
+    worker_id: str | None
+    secret: str
+    lease_seconds: int | None
+    default_lease_seconds: int
+    max_bytes: int
+    allow_one_oversized: bool
+    job_types: Sequence[str] | None
+    quota_owner: str | None = None
+    poll_slices: Sequence[PollSlice] = ()
+    client: Client | None = None
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether the claim may share a statement with other claims."""
+        return self.job_types is None and self.quota_owner is None and self.allow_one_oversized
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the client that sent the claim has disconnected."""
+        return self.client is not None and self.client.is_disconnected
+
+
+class ScanRange(NamedTuple):
+    """A part of a lane.
+
+    The priorities from `highest` down to `lowest`, and in each of them the ids greater than `after`
+    and up to `until`.
+    """
+
+    highest: int
+    lowest: int
+    after: UUID
+    until: UUID
+
+
+FULL_RANGE = (ScanRange(HIGHEST_PRIORITY, LOWEST_PRIORITY, FIRST_ID, LAST_ID),)
+
+
+class LanePolicy(NamedTuple):
+    """How jobs of a lane are claimed.
+
+    held_groups   groups whose jobs need an admission (see `is_held` in fragments.sql)
+    fair          whether jobs are claimed in the order of their admissions
+    uses_slot     True if leases count against max_running; None and not False otherwise, because NULL
+                  takes no space in the row
+    scan_ranges   where to read, in this order
+    """
+
+    held_groups: Sequence[str] | None = None
+    fair: bool = False
+    uses_slot: bool | None = None
+    scan_ranges: Sequence[ScanRange] = FULL_RANGE
+
+    @property
+    def has_no_rules(self) -> bool:
+        """Whether any job of the lane may be claimed, in the order of age."""
+        return self == LanePolicy()
 
 
 class HeartbeatParams(NamedTuple):
@@ -16,14 +95,18 @@ class HeartbeatParams(NamedTuple):
 class RetryDecision(NamedTuple):
     """What the job becomes, and what it was at the time of the decision.
 
-    The statement matches only a job that still is as it was: `was` is its state, `lease` its
-    lease_expires_at. `entry` is the attempt record.
+    The statement matches only a job that still is as it was.
+
+    previous_state    its state then
+    expected_expiry   its lease_expires_at then, if a heartbeat makes the decision invalid
+    attempt_record    the record of this run, if it is counted as an attempt
+    replaces_record   whether that takes the place of the last record, which is about the same run
     """
 
     id: UUID
     token: UUID
-    was: str
-    lease: datetime | None
+    previous_state: str
+    expected_expiry: datetime | None
     unreported_since: datetime | None
     next_state: str
     reason: str | None
@@ -32,12 +115,15 @@ class RetryDecision(NamedTuple):
     attempt: int
     crashes: int
     checkpoint: str | None
-    entry: str | None
+    attempt_record: str | None
+    replaces_record: bool
     error_type: str | None
     fingerprint: str
 
 
 class LeaseRow(NamedTuple):
+    """A lease that can be ended. `last_attempt_record` is read only if the job does not run."""
+
     id: UUID
     lease_token: UUID
     state: str
@@ -53,12 +139,13 @@ class LeaseRow(NamedTuple):
     unreported_since: datetime | None
     worker_id: str | None
     retry: str | None
+    last_attempt_record: str | None
 
 
 class SettledRow(NamedTuple):
     """A job whose lease has ended: the columns of `MovedJobRow`, and two more.
 
-    `ran`: run time in seconds, if the job was completed.
+    `run_seconds`: how long the run took, if the job was completed.
     """
 
     id: UUID
@@ -69,7 +156,7 @@ class SettledRow(NamedTuple):
     has_dependents: bool | None
     admission: int | None
     attempt: int
-    ran: float | None
+    run_seconds: float | None
 
 
 class SettlementRecord(NamedTuple):

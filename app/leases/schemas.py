@@ -1,6 +1,7 @@
 """Requests and responses of workers."""
 
 from enum import StrEnum
+from typing import Any, ClassVar
 
 from app.http.schema_types import (
     UNSET,
@@ -16,6 +17,7 @@ from app.http.schema_types import (
     UnsetType,
     integer,
     number,
+    required_by_value,
 )
 from app.jobs.schemas import Progress
 from app.queues.schemas import LeaseSeconds
@@ -52,6 +54,8 @@ class SentError(RequestModel):
 
 class Settlement(RequestModel):
     """The end of one lease. Which fields apply depends on `outcome`."""
+
+    json_schema: ClassVar[dict[str, Any]] = required_by_value("outcome", {"fail": "error", "snooze": "delay_seconds"})
 
     job_id: UUID
     lease_token: Token
@@ -111,7 +115,7 @@ class SettleResult(ResponseModel):
 
 
 class SettleJobs(RequestModel):
-    """Up to 1000 settlements of any outcome."""
+    """Settlements of any outcome, at most `max_settlements`."""
 
     items: list[Settlement]
 
@@ -137,7 +141,9 @@ class ClaimJobs(RequestModel):
         Annotated[list[Name], Meta(min_length=1, max_length=100, description="Claim only jobs of these types.")]
         | UnsetType
     ) = UNSET
-    max_jobs: Annotated[int, integer(ge=1, le=1000, description="Default 1.")] | UnsetType = UNSET
+    max_jobs: Annotated[int, integer(ge=1, le=1000, description="Default 1; at most `max_claim_jobs`.")] | UnsetType = (
+        UNSET
+    )
     wait_seconds: (
         Annotated[float, number(ge=0, description="Default 0. Clamped to the maximum of the server.")] | UnsetType
     ) = UNSET
@@ -159,6 +165,15 @@ class ParentResult(ResponseModel):
     job_id: UUID
     state: str
     result: Raw | UnsetType = UNSET
+    result_omitted: (
+        Annotated[
+            bool,
+            Meta(
+                description="True if the result does not fit into the response. `GET /jobs/{id}` of the parent has it."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class ClaimedJob(ResponseModel, kw_only=True):
@@ -225,7 +240,7 @@ class HeldLease(LeaseBeat, kw_only=True):
 class Heartbeat(RequestModel):
     """A heartbeat for the leases of a worker.
 
-    `holds_all`: the list is complete, so leases that are missing from it are returned.
+    `holds_all`: the list is complete, so jobs whose leases are missing from it are requeued.
     """
 
     worker_id: Name
@@ -249,7 +264,7 @@ class LeaseStatus(ResponseModel):
 class HeartbeatAnswer(ResponseModel):
     """The status of each lease, in the order of the request.
 
-    `released`: the jobs of leases that were returned because the worker did not list them.
+    `released`: the jobs that were requeued because the worker did not list their leases.
     """
 
     directive: str

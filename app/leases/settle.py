@@ -7,7 +7,8 @@ A late settlement, after the lease has expired, is accepted from ready and sched
 job has been delivered again in the meantime.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from uuid import UUID
 
 from asyncpg.pgproto import pgproto
@@ -19,6 +20,7 @@ from app.db.pool import uses_reserved_connections
 from app.errors import LeaseLost, NotFound
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, raw_to_text, value_or
+from app.jobs.bulk_insert import MAX_STATEMENT_BYTES
 from app.jobs.rows import public_state
 from app.leases import store
 from app.leases.duration_histogram import DurationHistogram
@@ -26,9 +28,10 @@ from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import IMMEDIATE, LeaseEnd, stored_error
 from app.leases.rows import SettledRow, SettlementRecord
 from app.leases.schemas import Outcome, Scope, Settlement, SettleResult
-from app.leases.to_response import not_found, repeated_settle_result, settle_result
-from app.leases.validation import check, check_all
+from app.leases.to_response import not_found_result, repeated_settle_result, settle_result
+from app.leases.validation import check_settlement, check_settlements
 from app.queues.cache import QueueCache
+from app.slices import by_size, map_in_slices
 
 _NO_TOKEN = UUID(int=0)  # a token that no lease has
 
@@ -50,27 +53,30 @@ class SettlementService:
 
         If a job appears twice, the first item settles it; the second reports the outcome.
         """
-        check_all(items, self._infra.settings, pointer)
-        results: dict[int, SettleResult] = {}  # by id(item): items about one job differ
+        await check_settlements(items, self._infra.settings, pointer)
+        results: dict[int, SettleResult] = {}  # keyed by id(item), because two items can be about the same job
         if not access.all_queues:
             visible = await self._queues.visible_to((item.job_id for item in items), access)
-            results = {id(item): not_found(item) for item in items if item.job_id not in visible}
+            results = {id(item): not_found_result(item) for item in items if item.job_id not in visible}
         remaining = [item for item in items if id(item) not in results]
         while remaining:
             lanes: dict[int, dict[int, Settlement]] = {}
             for item in remaining:
                 lanes.setdefault(lane_of(item.job_id), {}).setdefault(item.job_id.int, item)
-            for lane, first in sorted(lanes.items()):
-                results |= zip(
-                    map(id, first.values()), await self._settle_lane(lane, list(first.values())), strict=True
-                )
+            for lane, items_of_jobs in sorted(lanes.items()):
+                first_items = list(items_of_jobs.values())
+                results |= zip(map(id, first_items), await self._settle_lane(lane, first_items), strict=True)
             remaining = [item for item in remaining if id(item) not in results]
         return [results[id(item)] for item in items]
 
     @uses_reserved_connections
     async def settle_one(self, item: Settlement) -> SettleResult:
-        """Settles one job. A lost lease raises here, because the response has no other result."""
-        check(item, self._infra.settings)
+        """Settles one job.
+
+        Raises for a lost lease: there is no other settlement in the request that the error could
+        affect.
+        """
+        check_settlement(item, self._infra.settings)
         (result,) = await self._settle_lane(lane_of(item.job_id), [item])
         if result.status == "not_found":
             raise NotFound(f"no job {item.job_id}")
@@ -79,35 +85,39 @@ class SettlementService:
         return result
 
     async def _settle_lane(self, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
-        """Settles items of one lane, each about another job."""
-        completed = [item for item in items if item.outcome is Outcome.COMPLETE]
-        ended = [item for item in items if item.outcome is not Outcome.COMPLETE]
-        settled = await self._completions.add(lane, completed) if completed else {}
+        """Settles items of one lane, no two about the same job."""
+        completions = [item for item in items if item.outcome is Outcome.COMPLETE]
+        settled: dict[int, SettledRow] = {}
+        for batch in by_size(completions, _result_bytes, MAX_STATEMENT_BYTES):
+            settled |= await self._completions.add(lane, batch)
         self._counters[Outcome.COMPLETE].inc(len(settled))
-        if ended:
-            rows = await self._lease_ender.end_lane(
-                lane, [_lease_end(item) for item in ended if not _is_group_failure(item)]
-            )
-            rows += await self._lease_ender.end_with_cooldowns(
-                lane, [_lease_end(item) for item in ended if _is_group_failure(item)]
-            )
-            settled |= _by_int(rows)
-            for item in ended:
-                self._counters[item.outcome].inc(item.job_id.int in settled)
-        unsettled = (
-            sorted(item.job_id for item in items if item.job_id.int not in settled) if len(settled) < len(items) else ()
-        )
-        records = (
-            await store.settlement_records(self._infra.db, lane, unsettled, self._infra.retention_now())
-            if unsettled
-            else {}
-        )
-        return [
-            settle_result(row)
-            if (row := settled.get(item.job_id.int)) is not None
-            else self._not_settled(item, records.get(item.job_id))
-            for item in items
-        ]
+        if len(completions) < len(items):
+            settled |= await self._end_leases(lane, [item for item in items if item.outcome is not Outcome.COMPLETE])
+        records = await self._find_records(lane, items, settled) if len(settled) < len(items) else {}
+
+        def result_of(item: Settlement) -> SettleResult:
+            row = settled.get(item.job_id.int)
+            return self._result_without_lease(item, records.get(item.job_id)) if row is None else settle_result(row)
+
+        return await map_in_slices(result_of, items)
+
+    async def _end_leases(self, lane: int, items: Sequence[Settlement]) -> dict[int, SettledRow]:
+        """Settles the items with another outcome than complete."""
+        single_ends = await map_in_slices(_lease_end, [item for item in items if not _is_group_failure(item)])
+        group_failures = await map_in_slices(_lease_end, [item for item in items if _is_group_failure(item)])
+        rows = await self._lease_ender.end_lane(lane, single_ends)
+        rows += await self._lease_ender.end_with_cooldowns(lane, group_failures)
+        settled = _by_id_number(rows)
+        for outcome, count in Counter(item.outcome for item in items if item.job_id.int in settled).items():
+            self._counters[outcome].inc(count)
+        return settled
+
+    async def _find_records(
+        self, lane: int, items: Sequence[Settlement], settled: Container[int]
+    ) -> dict[UUID, SettlementRecord]:
+        """The settlement records of the jobs that were not settled."""
+        ids = sorted(item.job_id for item in items if item.job_id.int not in settled)
+        return await store.settlement_records(self._infra.db, lane, ids, self._infra.retention_now())
 
     @uses_reserved_connections
     async def _complete_batch(
@@ -117,24 +127,29 @@ class SettlementService:
 
         Returns the settled rows of each call, by `job_id.int`.
 
-        If several calls are about the same job, the first one goes first. Calls with the same token
-        then find that the job is settled. Calls with another token are tried next: theirs may be
-        the valid one.
+        If several calls settle the same job, the statement gets the item of the first call. Calls
+        with the same token then find that the job is settled. Calls with another token are tried
+        next: theirs may be the valid one.
         """
         items = [item for call in calls for item in call]
-        first = {item.job_id.int: item for item in reversed(items)}
-        settled = _by_int(await self._complete(lane, list(first.values())))
+        first_items = {item.job_id.int: item for item in reversed(items)}
+        settled = _by_id_number(await self._complete(lane, list(first_items.values())))
         results = [
-            {number: settled[number] for item in call if first[number := item.job_id.int] is item and number in settled}
+            {
+                job_number: settled[job_number]
+                for item in call
+                if first_items[job_number := item.job_id.int] is item and job_number in settled
+            }
             for call in calls
         ]
-        if len(first) < len(items):
+        if len(first_items) < len(items):
             other_tokens = [
-                [item for item in call if item.lease_token != first[item.job_id.int].lease_token] for call in calls
+                [item for item in call if item.lease_token != first_items[item.job_id.int].lease_token]
+                for call in calls
             ]
             if any(other_tokens):
-                more = await self._complete_batch(lane, other_tokens)
-                results = [result | other for result, other in zip(results, more, strict=True)]
+                retried = await self._complete_batch(lane, other_tokens)
+                results = [result | retried_result for result, retried_result in zip(results, retried, strict=True)]
         return results
 
     async def finish(self) -> None:
@@ -154,13 +169,13 @@ class SettlementService:
             keep_until=keep_until,
             archive=archive,
         )
-        self._durations.record(lane, "run", [row.ran for row in rows if row.ran is not None])
+        self._durations.record(lane, "run", [row.run_seconds for row in rows if row.run_seconds is not None])
         self._lease_ender.publish_ended(lane, rows)
         return rows
 
-    def _not_settled(self, item: Settlement, record: SettlementRecord | None) -> SettleResult:
+    def _result_without_lease(self, item: Settlement, record: SettlementRecord | None) -> SettleResult:
         if record is None:
-            return not_found(item)
+            return not_found_result(item)
         settled_as = (record.settled_as or "").removesuffix(f" {IMMEDIATE}")
         if record.lease_token == parse_token(item.lease_token) and settled_as == item.outcome:
             return repeated_settle_result(record)
@@ -170,7 +185,7 @@ class SettlementService:
         )
 
 
-def _by_int(rows: Iterable[SettledRow]) -> dict[int, SettledRow]:
+def _by_id_number(rows: Iterable[SettledRow]) -> dict[int, SettledRow]:
     """By the id as a number, because Python finds a number five times faster than a UUID."""
     return {row.id.int: row for row in rows}
 
@@ -181,6 +196,10 @@ def _lock_order(item: Settlement) -> int:
     A number, because Python compares numbers ten times faster than UUIDs.
     """
     return item.job_id.int
+
+
+def _result_bytes(item: Settlement) -> int:
+    return 0 if item.result is UNSET else len(item.result)
 
 
 def parse_token(text: str) -> UUID:

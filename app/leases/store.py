@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
-from typing import NamedTuple
 from uuid import UUID
 
 from asyncpg import Record
@@ -12,88 +11,27 @@ from app.db.pool import Executor
 from app.db.queries import Query, load_queries, to_named_columns
 from app.jobs.rows import ClaimedRow
 from app.leases.rows import (
+    FULL_RANGE,
+    ClaimParams,
     HeartbeatParams,
     HeartbeatRow,
+    LanePolicy,
     LeaseRow,
+    PollSlice,
     RetryDecision,
     SettledRow,
     SettlementRecord,
 )
-from app.server.client import Client
 
 SQL = load_queries(__file__)
 
 ENVELOPE_BYTES = 1024  # of a claimed job without its user data: names, timestamps, token
 MAX_ATTEMPT_RECORDS = 20  # because a job that retries for months must not grow forever
+_FULL_RANGE_COLUMNS = to_named_columns(FULL_RANGE)  # computed once; saves each claim 2 µs
 
 
-class PollSlice(NamedTuple):
-    """The part of a shared claim statement that belongs to one poller."""
-
-    limit: int
-    worker_id: str | None
-    lease_seconds: int | None
-
-
-class ClaimParams(NamedTuple):
-    """What a claim requests from each lane, and for which worker.
-
-    With `poll_slices` it stands for several claims with otherwise equal parameters.
-    """
-
-    worker_id: str | None
-    secret: str
-    lease_seconds: int | None
-    default_lease_seconds: int
-    max_bytes: int
-    allow_one_oversized: bool
-    job_types: Sequence[str] | None
-    quota_owner: str | None = None
-    poll_slices: Sequence[PollSlice] = ()
-    client: Client | None = None
-
-    @property
-    def is_batchable(self) -> bool:
-        """Whether the claim may share a statement with other claims."""
-        return self.job_types is None and self.quota_owner is None and self.allow_one_oversized
-
-
-class ScanRange(NamedTuple):
-    """A part of a lane.
-
-    The priorities from `highest` down to `lowest`, and in each of them the ids greater than `after`
-    and up to `until`.
-    """
-
-    highest: int
-    lowest: int
-    after: UUID
-    until: UUID
-
-
-HIGHEST_PRIORITY, LOWEST_PRIORITY = 32767, -32768
-NIL, LAST = UUID(int=0), UUID(int=(1 << 128) - 1)
-FULL_RANGE = (ScanRange(HIGHEST_PRIORITY, LOWEST_PRIORITY, NIL, LAST),)
-_FULL_RANGE_COLUMNS = to_named_columns(FULL_RANGE)  # computed once: 2 µs of each claim
-
-
-class LanePolicy(NamedTuple):
-    """How jobs of a lane are claimed.
-
-    held_groups   groups whose jobs need an admission (see `is_held` in fragments.sql)
-    fair          whether admissions are the order
-    uses_slot     whether leases count against max_running
-    scan_ranges   where to read, in this order
-    """
-
-    held_groups: Sequence[str] | None = None
-    fair: bool = False
-    uses_slot: bool | None = None
-    scan_ranges: Sequence[ScanRange] = FULL_RANGE
-
-
-async def count_leases_of_key(db: Executor, caller: str) -> int:
-    count: int = await db.value(*SQL.count_leases_of_key(quota_owner=caller))
+async def count_leases_of_caller(db: Executor, caller: str) -> int:
+    count: int = await db.value(*SQL.count_leases_of_caller(quota_owner=caller))
     return count
 
 
@@ -117,7 +55,7 @@ async def claim(
             worker_ids=worker_ids,
             lease_seconds=lease_seconds,
             default_lease_seconds=params.default_lease_seconds,
-            share_starts=[end + 1 for end in ends],
+            slice_starts=[end + 1 for end in ends],
             secret=params.secret,
             job_types=params.job_types,
             envelope_bytes=ENVELOPE_BYTES,
@@ -146,7 +84,8 @@ async def first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> lis
 
 
 async def leases_with_secret(db: Executor, lane: int, ids: Sequence[UUID], secret: str) -> list[ClaimedRow]:
-    return [*map(ClaimedRow._make, await db.rows(*SQL.leases_with_secret(lane=lane, ids=ids, secret=secret)))]
+    rows = await db.rows(*SQL.leases_with_secret(lane=lane, ids=ids, secret=secret, envelope_bytes=ENVELOPE_BYTES))
+    return [*map(ClaimedRow._make, rows)]
 
 
 async def heartbeat(
@@ -180,7 +119,7 @@ async def complete(
             lane=lane,
             ids=ids,
             tokens=tokens,
-            results=None if results.count(None) == len(results) else results,  # see `to_columns`
+            results=None if results.count(None) == len(results) else results,  # see `to_columns` in db/queries.py
             now=now,
             keep_until=keep_until,
             archive=archive,
@@ -242,7 +181,7 @@ async def finish_cancelled(
 
 
 def _columns_for(query: Query, decisions: Sequence[RetryDecision]) -> dict[str, Sequence[object] | None]:
-    """The columns that the statement takes: each of the three ends needs only some of them."""
+    """The columns that the statement takes: each of the three statements needs only some."""
     columns = to_named_columns(decisions)
     return {name: column for name, column in columns.items() if name in query.parameters}
 
@@ -278,6 +217,6 @@ async def ready_lanes(db: Executor, lanes: Sequence[int]) -> list[int]:
     return [row["lane"] for row in await db.rows(*SQL.ready_lanes(lanes=lanes))]
 
 
-async def live_tokens(db: Executor, after: tuple[int, UUID], limit: int) -> list[Record]:
+async def unused_tokens(db: Executor, after: tuple[int, UUID], limit: int) -> list[Record]:
     after_lane, after_id = after
-    return await db.rows(*SQL.live_tokens(after_lane=after_lane, after_id=after_id, limit=limit))
+    return await db.rows(*SQL.unused_tokens(after_lane=after_lane, after_id=after_id, limit=limit))

@@ -1,7 +1,5 @@
 """Rows to responses: claimed jobs and results of settlements."""
 
-from uuid import UUID
-
 import msgspec
 
 from app.db.clock import datetime_from_epoch
@@ -9,13 +7,14 @@ from app.db.lanes import created_at
 from app.http.schema_types import UNSET, Raw, unset_if_none
 from app.jobs.rows import ClaimedRow, metadata_of, public_state, tags_of
 from app.jobs.schemas import Progress
+from app.leases.parent_results import ParentResults
 from app.leases.rows import SettledRow, SettlementRecord
-from app.leases.schemas import ClaimedJob, ParentResult, Settlement, SettleResult
+from app.leases.schemas import ClaimedJob, Settlement, SettleResult
 
 _progress = msgspec.json.Decoder(Progress)
 
 
-def to_response(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] | None) -> ClaimedJob:
+def to_response(row: ClaimedRow, queue: str, parents: ParentResults | None) -> ClaimedJob:
     """Makes no call for absent fields, because most are absent: 1.7 µs a job instead of 2.8."""
     return ClaimedJob(
         id=row.id,
@@ -26,15 +25,13 @@ def to_response(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] |
         max_attempts=row.max_attempts,
         deliveries=row.deliveries,
         lease_token=row.lease_token,
-        lease_expires_at=datetime_from_epoch(row.began + row.lasts),
-        lease_seconds=round(row.lasts),
+        lease_expires_at=datetime_from_epoch(row.started_epoch + row.lease_seconds),
+        lease_seconds=round(row.lease_seconds),
         checkpoint=UNSET if row.checkpoint is None else Raw(row.checkpoint.encode()),
         progress=UNSET if row.progress is None else _progress.decode(row.progress),
         group=UNSET if row.group_key is None else row.group_key,
         deadline_at=UNSET if row.deadline_at is None else row.deadline_at,
-        parent_results=UNSET
-        if parents is None
-        else [parents.get(job_id) or _gone(job_id) for job_id in row.depends_on or ()],
+        parent_results=UNSET if parents is None else parents[row.id],
         tags=[] if row.tags is None else tags_of(row.tags),
         metadata={} if row.metadata is None else metadata_of(row.metadata),
         created_at=created_at(row.id),
@@ -43,11 +40,7 @@ def to_response(row: ClaimedRow, queue: str, parents: dict[UUID, ParentResult] |
     )
 
 
-def _gone(job_id: UUID) -> ParentResult:
-    return ParentResult(job_id=job_id, state="gone")
-
-
-def not_found(item: Settlement) -> SettleResult:
+def not_found_result(item: Settlement) -> SettleResult:
     return SettleResult(job_id=item.job_id, status="not_found")
 
 
@@ -64,7 +57,8 @@ def settle_result(row: SettledRow) -> SettleResult:
 def repeated_settle_result(record: SettlementRecord) -> SettleResult:
     """The same result as the first time.
 
-    A retry that is due by now was `scheduled` when it was settled.
+    A job that is ready by now was scheduled when it was settled, unless settled_as has the suffix
+    IMMEDIATE.
     """
     state = public_state(record.state)
     state = "scheduled" if state == "ready" and record.settled_as in ("fail", "snooze") else state

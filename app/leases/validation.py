@@ -1,4 +1,4 @@
-"""Checks of settlements that a schema cannot make.
+"""Checks of settlements and heartbeats that a schema cannot make.
 
 `pointer` is the JSON pointer of a settlement in the request: empty, or `/items/3`.
 """
@@ -12,24 +12,27 @@ from app.http.schema_types import UNSET, Raw, raw_to_text
 from app.jobs.validation import delay_fault
 from app.leases.schemas import Outcome, Settlement
 from app.settings import Settings
+from app.slices import in_slices
 
 
-def check_all(items: Sequence[Settlement], settings: Settings, pointer: str) -> None:
-    if len(items) > settings.max_settlements:
-        raise BatchTooLarge(
-            f"{len(items)} settlements, but at most {settings.max_settlements} are allowed in one request",
-            settings.max_settlements,
-        )
+def check_count(items: Sequence[object], noun: str, settings: Settings) -> None:
+    limit = settings.max_settlements
+    if len(items) > limit:
+        raise BatchTooLarge(f"{len(items)} {noun}, but at most {limit} are allowed in one request", limit)
+
+
+async def check_settlements(items: Sequence[Settlement], settings: Settings, pointer: str) -> None:
+    check_count(items, "settlements", settings)
     faults: list[Fault | None] = []
-    for index, item in enumerate(items):
-        if not _is_bare(item):
-            faults += _faults(item, settings, f"{pointer}/{index}")
+    async for index, item in in_slices(enumerate(items)):
+        if not _is_plain_completion(item):
+            faults += _check_fields(item, settings, f"{pointer}/{index}")
     if faults:
         raise_for_faults(faults)
 
 
-def _is_bare(item: Settlement) -> bool:
-    """A completion without any data, as most are."""
+def _is_plain_completion(item: Settlement) -> bool:
+    """Whether this is a completion without data. Most are, and need no check."""
     has_data = item.result is not UNSET or item.checkpoint is not UNSET or item.error is not UNSET
     return (
         item.outcome is Outcome.COMPLETE
@@ -39,11 +42,12 @@ def _is_bare(item: Settlement) -> bool:
     )
 
 
-def check(item: Settlement, settings: Settings) -> None:
-    raise_for_faults(_faults(item, settings, ""))
+def check_settlement(item: Settlement, settings: Settings) -> None:
+    raise_for_faults(_check_fields(item, settings, ""))
 
 
-def _faults(item: Settlement, settings: Settings, pointer: str) -> Iterator[Fault | None]:
+def _check_fields(item: Settlement, settings: Settings, pointer: str) -> Iterator[Fault | None]:
+    """Yields the faults. Raises for user data that is too large or invalid."""
     if item.outcome is Outcome.FAIL and item.error is UNSET:
         yield Fault(f"{pointer}/error", "missing", "outcome fail requires error")
     if item.outcome is Outcome.SNOOZE and item.delay_seconds is UNSET:

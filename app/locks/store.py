@@ -7,6 +7,7 @@ from uuid import UUID
 
 from asyncpg import LockNotAvailableError, Record
 
+from app.db.lanes import caller_lock_id
 from app.db.pool import Executor
 from app.db.queries import load_queries, to_named_columns
 from app.errors import IdempotencyKeyInUse
@@ -116,3 +117,8 @@ async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
     await db.rows(*SQL.create_lane_lock(lane=lane))
     await db.row(*SQL.lock_lane(lane=lane))
     return True
+
+
+async def lock_caller(db: Executor, caller: str) -> None:
+    """Locks the caller until the transaction ends, so that counting and claiming are atomic."""
+    await lock_lane(db, caller_lock_id(caller))

@@ -89,7 +89,9 @@ class _Match(NamedTuple):
 
 
 class SyncMatch:
-    """New jobs right before their INSERT: `rows` as they will be stored, and who gets them."""
+    """New jobs right before their INSERT: `rows` as they will be stored, and the pollers that get
+    them.
+    """
 
     def __init__(self, matcher: SyncMatcher, rows: Sequence[NewJob], matches: Sequence[_Match]) -> None:
         self.rows = rows
@@ -136,9 +138,9 @@ def _to_claimed_job(lane: int, row: NewJob) -> ClaimedRow:
         max_attempts=row.max_attempts,
         deliveries=1,
         lease_token=row.lease_token,
-        began=row.started_at.timestamp(),
-        lasts=(row.lease_expires_at - row.started_at).total_seconds(),
-        waited=(row.started_at - row.run_at).total_seconds(),
+        started_epoch=row.started_at.timestamp(),
+        lease_seconds=(row.lease_expires_at - row.started_at).total_seconds(),
+        waited_seconds=(row.started_at - row.run_at).total_seconds(),
         priority=row.priority,
         checkpoint=None,
         progress=None,
@@ -150,5 +152,6 @@ def _to_claimed_job(lane: int, row: NewJob) -> ClaimedRow:
         deadline_at=row.deadline_at,
         depends_on=None,
         admission=None,
-        share=1,
+        slice_number=1,
+        size=0,  # not measured: MAX_MATCHED_JOBS bounds the response
     )

@@ -1,5 +1,6 @@
 """Job ids: increasing UUIDv7 that contain the lane of the job."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import RFC_4122, UUID
 
@@ -95,3 +96,20 @@ def test_grouped_ids_are_sorted_by_lane_and_id(job_lanes: list[int]) -> None:
     assert list(grouped) == sorted(set(job_lanes))
     assert all(ids == sorted(ids) for ids in grouped.values())
     assert sum(len(ids) for ids in grouped.values()) == len(job_lanes)
+
+
+@given(st.lists(any_lane, max_size=30), st.integers(1, 5))
+def test_batches_by_lane_have_each_id_once_in_lock_order(job_lanes: list[int], size: int) -> None:
+    job_ids = JobIdGenerator(lambda: NOON)
+    ids = [job_ids(lane) for lane in job_lanes]
+
+    async def collect() -> list[tuple[int, list[UUID]]]:
+        return [batch async for batch in lanes.batches_by_lane(reversed(ids), size)]
+
+    batches = asyncio.run(collect())
+    assert sorted(job_id for _, batch in batches for job_id in batch) == sorted(ids)
+    assert [lane for lane, _ in batches] == sorted(lane for lane, _ in batches)
+    for lane, batch in batches:
+        assert batch == sorted(batch)
+        assert len(batch) <= size
+        assert {lanes.lane_of(job_id) for job_id in batch} == {lane}

@@ -11,14 +11,14 @@ class Clock:
 
 
 def test_each_api_key_has_its_own_limit() -> None:
-    listed = ListedIds(2)
+    listed: ListedIds[str] = ListedIds(2)
     admitted = [listed.try_add(worker_id, key) for key in ("a", "b") for worker_id in ("1", "2", "3", "1")]
     assert admitted == [True, True, False, True] * 2
 
 
 def test_id_not_seen_for_a_day_frees_its_place() -> None:
     clock = Clock()
-    listed = ListedIds(2, clock)
+    listed: ListedIds[str] = ListedIds(2, clock)
     assert listed.try_add("old", "a")
     assert listed.try_add("busy", "a")
     clock.now = FORGET_SECONDS
@@ -31,5 +31,5 @@ def test_id_not_seen_for_a_day_frees_its_place() -> None:
 
 
 def test_number_of_remembered_ids_is_bounded() -> None:
-    listed = ListedIds(100)
+    listed: ListedIds[str] = ListedIds(100)
     assert sum(listed.try_add(str(number), "a") for number in range(100_000)) == 100

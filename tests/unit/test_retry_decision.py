@@ -56,6 +56,7 @@ RUNNING = LeaseRow(
     worker_id="w1",
     retry=None,
     unreported_since=None,
+    last_attempt_record=None,
 )
 BROKEN = JobError(message="it broke", error_type="Broken")
 
@@ -117,6 +118,33 @@ def test_late_release_of_an_expired_lease_refunds_no_attempt() -> None:
     assert decision(RUNNING._replace(state="ready", lease_expires_at=None), "release").attempt == 1
 
 
+@table(
+    ("recorded_start", "attempt", "replaces_record"),
+    [
+        (None, 2, False),  # a return or reconcile of the first run
+        (RUNNING.started_at - timedelta(minutes=1), 2, False),  # the same after a run that failed
+        (RUNNING.started_at, 1, True),  # an expiry or a timeout has counted and recorded the run
+    ],
+)
+def test_late_failure_counts_and_records_its_run_once(
+    recorded_start: datetime | None, attempt: int, *, replaces_record: bool
+) -> None:
+    record = None if recorded_start is None else Attempt(attempt=1, started_at=recorded_start, outcome="expire")
+    late = RUNNING._replace(
+        state="ready",
+        lease_expires_at=None,
+        last_attempt_record=None if record is None else msgspec.json.encode(record).decode(),
+    )
+    decided = decision(late, "fail")
+    assert decided.attempt_record is not None
+    recorded = msgspec.json.decode(decided.attempt_record, type=Attempt).attempt
+    assert (decided.attempt, recorded, decided.replaces_record) == (attempt, attempt, replaces_record)
+
+
+def test_late_failure_of_a_refunded_run_exhausts_the_attempts() -> None:
+    assert decision(RUNNING._replace(state="ready", attempt=4), "fail").reason == "attempts_exhausted"
+
+
 def test_late_release_of_a_postponed_job_makes_it_due_now() -> None:
     """A timeout has postponed the job. A ready job whose run_at lies ahead would run early."""
     postponed = RUNNING._replace(state="scheduled", lease_expires_at=None, run_at=NOW + timedelta(minutes=1))
@@ -158,16 +186,16 @@ def test_backoff_never_decreases(attempt: int, base: float, factor: float) -> No
 
 
 def test_run_that_costs_an_attempt_leaves_an_attempt_record() -> None:
-    entry = decision(RUNNING, "fail").entry
-    assert entry is not None
-    assert msgspec.json.decode(entry, type=Attempt) == Attempt(
+    record = decision(RUNNING, "fail").attempt_record
+    assert record is not None
+    assert msgspec.json.decode(record, type=Attempt) == Attempt(
         attempt=1, worker_id="w1", started_at=RUNNING.started_at, ended_at=NOW, outcome="fail", error=BROKEN
     )
 
 
 @table("outcome", ["snooze", "release", "return", "reconcile"])
 def test_run_that_costs_no_attempt_leaves_no_attempt_record(outcome: LeaseOutcome) -> None:
-    assert decision(RUNNING, outcome).entry is None
+    assert decision(RUNNING, outcome).attempt_record is None
 
 
 @table(

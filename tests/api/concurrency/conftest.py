@@ -3,6 +3,7 @@
 Time passes by moving rows.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from tests.database import Loop, TestDatabase, create_database
 Expire = Callable[[Json], None]
 
 SENTINEL = "sentinel"
+_sentinel_numbers = itertools.count(1)
 
 
 class Worker:
@@ -56,9 +58,10 @@ def wait_until_admitted(api: Api) -> None:
     """Waits until the scheduler has decided about every job that has moved so far.
 
     A job of a group of its own is delivered only after that. For queues with admissions and one
-    lane.
+    lane. The group is a new one: a check after the end of the last such job could admit this job
+    before the others are decided.
     """
-    api.enqueue(group=SENTINEL, job_type=SENTINEL)
+    api.enqueue(group=f"{SENTINEL}-{next(_sentinel_numbers)}", job_type=SENTINEL)
     api.complete(api.claim_one(job_types=[SENTINEL], wait_seconds=20))
 
 

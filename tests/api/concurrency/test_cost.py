@@ -11,7 +11,7 @@ from app.broker import Broker
 from app.concurrency import store as concurrency
 from app.db.pool import Executor
 from app.leases import store
-from app.leases.store import ClaimParams, LanePolicy
+from app.leases.rows import ClaimParams, LanePolicy
 from tests.api_client import Api, Json
 from tests.conftest import wait_until
 from tests.database import Loop, TestDatabase
@@ -167,7 +167,7 @@ def test_backlog_of_one_group_does_not_make_admissions_more_expensive(
 async def pages_per_decision(broker_services: Broker, lane: int) -> int:
     counter = PageCounter(broker_services.infra.db)
     await concurrency.group_usage(counter, lane, ["busy", "other-1"], strict=True)
-    params = [concurrency.WaitingParams(group, 1) for group in ("busy", "other-1")]
-    await concurrency.next_waiting(counter, lane, params, 1000)
-    await concurrency.waiting_groups(counter, lane, "", 1000)
+    params = [concurrency.PendingParams(group, 1) for group in ("busy", "other-1")]
+    await concurrency.next_pending(counter, lane, params, 1000)
+    await concurrency.pending_groups(counter, lane, "", 1000)
     return counter.pages

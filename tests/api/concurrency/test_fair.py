@@ -74,6 +74,19 @@ def test_returning_group_gets_no_extra_passes(api: Api) -> None:
     assert Counter(complete_one_by_one(api, 12)) == {"a": 6, "b": 6}
 
 
+def test_group_whose_next_job_comes_after_its_last_has_ended_gets_no_second_job_in_a_pass(
+    api: Api, worker: Worker
+) -> None:
+    api.configure(fair=True)
+    first, others = api.enqueue(group="a"), api.enqueue_many(3, group="b")
+    wait_until_admitted(api)
+    worker.complete_in_order(first)
+    wait_until_admitted(api)  # the group has been checked while it had no pending job
+    second = api.enqueue(group="a")
+    wait_until_admitted(api)
+    worker.complete_in_order(others[0], others[1], second, others[2])
+
+
 def test_higher_priority_goes_first_and_has_its_own_passes(api: Api) -> None:
     api.configure(fair=True)
     api.enqueue_many(3, group="a")

@@ -8,8 +8,10 @@ from functools import partial
 
 import pytest
 
+from app.events import JobsClaimable
 from tests.api.concurrency.conftest import Expire, Worker, ids, wait_until_admitted
 from tests.api_client import Api, Json
+from tests.broker import RunningBroker
 from tests.conftest import wait_until
 from tests.database import TestDatabase
 from tests.polls import Background, parked_polls
@@ -278,3 +280,15 @@ def test_pending_job_can_be_delayed_and_run_now(api: Api, db: TestDatabase, work
     assert api.post(f"/jobs/{jobs[1]}/run-now")["state"] == "ready"
     api.complete(held)
     worker.complete_in_order(jobs[1], jobs[2])
+
+
+def test_removed_limit_wakes_a_poller_for_each_job_that_becomes_ready(api: Api, broker: RunningBroker) -> None:
+    assert broker.broker_services is not None
+    api.configure(max_running_per_group=1)
+    api.enqueue_many(4, group="a")
+    wait_until_admitted(api)
+    published: list[JobsClaimable] = []
+    broker.broker_services.events.subscribe(JobsClaimable, published.append)
+    api.configure()
+    wait_until(lambda: published)
+    assert [event.count for event in published] == [3]

@@ -5,12 +5,22 @@ from typing import Any
 
 import pytest
 
+from app.broker import build_broker
+from app.errors import DatabaseUnavailable
 from tests.api_client import Api, Json
-from tests.database import TestDatabase
+from tests.broker import threaded_broker
+from tests.conftest import TEST_SETTINGS
+from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background
 
 CLAIMS: dict[str, Json] = {"plain": {}, "with idempotency key": {"key": "claim-1"}, "of several jobs": {"max_jobs": 5}}
 WAITERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%lock_lane%'"
+INSERT_MISPLACED = """
+INSERT INTO jobs (lane, id, state, run_at, priority, max_attempts, job_type, group_key, payload)
+SELECT id * 256, gen_random_uuid(), 'ready', now(), 0, 5, name, 'group', '1'
+FROM queues
+WHERE name = $1
+"""
 
 
 @pytest.fixture
@@ -50,3 +60,25 @@ def test_claim_prefers_the_first_queue_while_its_lane_lock_is_free(api: Api, que
     api.enqueue(queue=queues[1])
     first = api.enqueue()
     assert api.claim_one(queues=queues)["id"] == first["id"]
+
+
+def test_locked_job_does_not_keep_jobs_of_other_queues_from_being_held_back(postgres: str, loop: Loop) -> None:
+    """Jobs that were inserted as ready by a transaction that did not know the limit yet."""
+    dsn = create_database(postgres, loop, "misplaced")
+    db = TestDatabase(dsn, loop)
+    names = ["first", "second"]
+    with threaded_broker(TEST_SETTINGS, dsn) as broker:
+        for name in names:
+            Api(broker.http, name).configure(max_running_per_group=1)
+    for name in names:
+        db.execute(INSERT_MISPLACED, name)
+    broker_services = build_broker(TEST_SETTINGS, dsn)
+    loop.run(broker_services.infra.db.open())
+    loop.run(broker_services.queues.refresh())
+    locked = "SELECT FROM jobs WHERE job_type = 'first' FOR UPDATE"
+    with db.uncommitted(locked), pytest.raises(DatabaseUnavailable):
+        loop.run(broker_services.rule_changes._hold_back_misplaced())
+    states = {row["job_type"]: row["state"] for row in db.rows("SELECT job_type, state FROM jobs")}
+    loop.run(broker_services.infra.db.close())
+    db.close()
+    assert states == {"first": "ready", "second": "pending"}

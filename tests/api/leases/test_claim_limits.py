@@ -10,7 +10,8 @@ from app.broker import Broker
 from app.db.lanes import lane_of
 from app.leases import store
 from app.leases.claim import ClaimCall
-from app.leases.store import ENVELOPE_BYTES, LanePolicy, PollSlice
+from app.leases.rows import LanePolicy, PollSlice
+from app.leases.store import ENVELOPE_BYTES
 from tests.api.concurrency.test_cost import CLAIM_PARAMS
 from tests.api_client import Api
 from tests.broker import RunningBroker, threaded_broker
@@ -134,7 +135,7 @@ def test_shared_claim_leaves_jobs_that_do_not_fit_into_one_response_ready(
             broker_services.infra.db, lane_of(UUID(ids[0])), 9, params, LanePolicy(), broker_services.infra.now()
         )
     )
-    assert [(str(row.id), row.share) for row in rows] == [
+    assert [(str(row.id), row.slice_number) for row in rows] == [
         (ids[0], 1),
         (ids[1], 1),
         (ids[3], 2),
@@ -153,3 +154,15 @@ def test_poller_behind_a_full_response_gets_the_jobs_that_did_not_fit(
     claim = ClaimCall(100, CLAIM_PARAMS._replace(max_bytes=2 * ENVELOPE_BYTES + 100))
     got = loop.run(broker_services.claims._claim_batch(lane, [claim, ClaimCall(100, claim.params)]))
     assert [[str(row.id) for row in rows] for rows in got] == [ids[:2], ids[2:]]
+
+
+def test_poller_gets_the_large_job_that_did_not_fit_into_a_response_that_is_not_half_full(
+    broker_services: Broker, api: Api, loop: Loop
+) -> None:
+    """With other limits than the defaults, one job can be larger than half of a response."""
+    ids = [result["job_id"] for result in api.batch({"payload": "small"}, {"payload": "x" * 7000})["results"]]
+    loop.run(broker_services.queues.refresh())
+    claim = ClaimCall(100, CLAIM_PARAMS._replace(max_bytes=8000))
+    calls = [claim, ClaimCall(100, claim.params)]
+    got = loop.run(broker_services.claims._claim_batch(lane_of(UUID(ids[0])), calls))
+    assert [[str(row.id) for row in rows] for rows in got] == [[ids[0]], [ids[1]]]

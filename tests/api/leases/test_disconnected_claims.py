@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from app.broker import Broker
+from app.server.client import Client
+from tests.api.concurrency.test_cost import CLAIM_PARAMS
 from tests.api.leases.conftest import ClaimStatements
-from tests.api_client import Api
+from tests.api_client import Api, Json
 from tests.broker import RunningBroker
-from tests.database import TestDatabase
+from tests.database import Loop, TestDatabase
 from tests.polls import Background, RawClaim, metric_value, parked_polls, wait_until_read
 
 Eventually = Callable[[Callable[[], Any]], Any]
@@ -132,3 +135,18 @@ def test_settlements_of_a_claim_are_kept_though_its_client_disconnected(
         eventually(lambda: claim_statements.running() == 1)
         claim.cut()
     assert quiet.job(held["id"])["state"] == "completed"
+
+
+@pytest.mark.parametrize("config", [{}, {"max_running": 5}], ids=["unlimited", "limited"])
+def test_claim_that_shares_no_statement_takes_no_job_for_a_disconnected_client(
+    broker_services: Broker, api: Api, loop: Loop, config: Json
+) -> None:
+    api.configure(**config)
+    job = api.enqueue()
+    client = Client()
+    client.disconnect()
+    params = CLAIM_PARAMS._replace(job_types=["test"], client=client)
+    queues = loop.run(broker_services.claims.queues([api.queue]))
+    assert loop.run(broker_services.claims.claim(queues, 1, params, wait=True)).rows == []
+    assert api.job(job["id"])["deliveries"] == 0
+    assert len(loop.run(broker_services.claims.claim(queues, 1, params._replace(client=None), wait=True)).rows) == 1

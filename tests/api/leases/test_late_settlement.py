@@ -78,3 +78,30 @@ def test_late_settlement_is_rejected_after_another_delivery_even_if_that_was_rel
 def test_late_settlement_of_a_cancelled_job_is_rejected(api: Api, expired: Json) -> None:
     api.post(f"/jobs/{expired['id']}/cancel", {})
     assert api.complete(expired, status=409)["state"] == "cancelled"
+
+
+def test_late_failure_replaces_the_record_of_the_expiry(api: Api, db: TestDatabase, expired: Json) -> None:
+    assert [(record["attempt"], record["outcome"]) for record in api.attempts(expired)] == [(1, "expire")]
+    api.fail(expired, "too slow", retry_after_seconds=0)
+    assert [(record["attempt"], record["outcome"]) for record in api.attempts(expired)] == [(1, "fail")]
+    assert api.job(expired["id"])["error"]["message"] == "too slow"
+    again = api.claim_one()
+    api.fail(again, retryable=False)
+    assert [(record["attempt"], record["outcome"]) for record in api.attempts(expired)] == [(1, "fail"), (2, "fail")]
+    assert failures(api, db) == 2
+
+
+def test_late_final_failure_replaces_the_record_of_the_expiry(api: Api, db: TestDatabase, expired: Json) -> None:
+    api.fail(expired, retryable=False)
+    assert [(record["attempt"], record["outcome"]) for record in api.attempts(expired)] == [(1, "fail")]
+    assert failures(api, db) == 1
+
+
+def failures(api: Api, db: TestDatabase) -> int:
+    """How many failures are counted, whether or not the statistics are aggregated already."""
+    sql = """
+        SELECT sum(failed)
+        FROM (SELECT lane, failed FROM stat_deltas UNION ALL SELECT lane, failed FROM stat_rates) AS counted
+        WHERE lane / 256 = (SELECT id FROM queues WHERE name = $1)
+        """
+    return int(db.value(sql, api.queue))

@@ -5,16 +5,19 @@ below a mark is found, and a job that this process has put there goes first agai
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 import pytest
 
 from app.broker import Broker
 from app.db.pool import Executor
-from app.events import EventBus
+from app.errors import DatabaseUnavailable
+from app.events import EventBus, JobsMoved
 from app.leases.low_water_marks import MAX_PRIORITIES, LowWaterMarks
-from app.leases.store import ENVELOPE_BYTES, LanePolicy, PollSlice
+from app.leases.retry_decision import LeaseEnd
+from app.leases.rows import LanePolicy, PollSlice, RetryDecision, SettledRow
+from app.leases.store import ENVELOPE_BYTES
 from tests.api.concurrency.test_cost import CLAIM_PARAMS, PageCounter
 from tests.api.leases.conftest import ClaimStatements
 from tests.api_client import Api, Json
@@ -282,3 +285,41 @@ def test_claim_of_one_job_type_hides_no_jobs_of_other_types(api: Api) -> None:
     ids = {kind: api.enqueue(job_type=kind)["id"] for kind in ("a", "b", "c")}
     assert api.claim_one(job_types=["b"])["id"] == ids["b"]
     assert [api.claim_one()["id"] for _ in range(2)] == [ids["a"], ids["c"]]
+
+
+def test_lane_is_scanned_again_after_a_scan_that_failed(
+    process: Process, db: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(db, range(10, 30))
+    assert process.claim(2) == [10, 11]
+    add(db, [3])
+
+    async def fail(*_: object) -> None:
+        raise DatabaseUnavailable("the connection was lost", "not_done")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("app.leases.low_water_marks._buffers_to_first_ready", fail)
+        with pytest.raises(DatabaseUnavailable):
+            process.scan()
+    process.scan()
+    assert process.claim(2) == [3, 12]
+
+
+def test_requeued_jobs_are_published_in_the_order_of_their_ids(
+    broker_services: Broker, api: Api, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first job changes between its decision and the update, so it is decided again."""
+    api.enqueue_many(2)
+    jobs = api.claim(max_jobs=2)["jobs"]
+    loop.run(broker_services.queues.refresh())
+    published: list[JobsMoved] = []
+    broker_services.events.subscribe_moved(["ready"], published.append)
+    lease_ender, skipped = broker_services.lease_ender, [1, 0]
+    apply = lease_ender._apply
+
+    async def apply_without_first(db: Executor, lane: int, decisions: Sequence[RetryDecision]) -> list[SettledRow]:
+        return await apply(db, lane, decisions[skipped.pop(0) :])
+
+    monkeypatch.setattr(lease_ender, "_apply", apply_without_first)
+    loop.run(lease_ender.end([LeaseEnd(UUID(job["id"]), UUID(job["lease_token"]), "release") for job in jobs]))
+    assert [str(job.id) for event in published for job in event.jobs] == [job["id"] for job in jobs]

@@ -110,3 +110,23 @@ def test_missing_lease_of_a_job_to_be_cancelled_ends_as_cancelled(api: Api, held
     released(api)
     released(api)
     assert api.job(held["id"])["state"] == "cancelled"
+
+
+def test_late_failure_of_a_returned_lease_counts_the_attempt_that_was_refunded(api: Api, held: Json) -> None:
+    released(api)
+    assert released(api) == [held["id"]]
+    result = api.fail(held, retry_after_seconds=0)
+    assert (result["status"], result["state"], result["attempt"]) == ("settled", "ready", 1)
+    assert [(record["attempt"], record["outcome"]) for record in api.attempts(held)] == [(1, "fail")]
+    assert api.claim_one()["attempt"] == 2
+
+
+def test_late_failure_of_a_returned_lease_exhausts_the_attempts(api: Api, db: TestDatabase) -> None:
+    api.enqueue(max_attempts=1)
+    job = api.claim_one(worker_id="w")
+    db.age(job["id"], 3)
+    released(api)
+    assert released(api) == [job["id"]]
+    assert api.fail(job)["state"] == "dead"
+    dead = api.job(job["id"])
+    assert (dead["state_reason"], dead["attempt"]) == ("attempts_exhausted", 1)

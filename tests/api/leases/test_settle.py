@@ -202,6 +202,25 @@ def test_settle_accepts_1000_items(api: Api, db: TestDatabase) -> None:
     assert db.value("SELECT count(*) FROM finished_jobs WHERE state = 'completed'") == 1000
 
 
+def test_large_settlements_of_one_call_are_all_stored(api: Api) -> None:
+    """Together they are larger than one statement may be."""
+    size, text = 12, "x" * 100_000
+    api.enqueue_many(3 * size, max_attempts=1)
+    leases = [{"job_id": job["id"], "lease_token": job["lease_token"]} for job in api.claim(max_jobs=3 * size)["jobs"]]
+    completed, failed, running = leases[:size], leases[size : 2 * size], leases[2 * size :]
+    answer = api.settle(
+        *[{**lease, "outcome": "complete", "result": text} for lease in completed],
+        *[{**lease, "outcome": "fail", "error": {"message": "no", "details": text}} for lease in failed],
+    )
+    assert [result["state"] for result in answer["results"]] == ["completed"] * size + ["dead"] * size
+    leases = [{**lease, "checkpoint": text} for lease in running]
+    statuses = [result["status"] for result in api.post("/heartbeat", {"worker_id": "w", "leases": leases})["leases"]]
+    assert statuses == ["extended"] * size
+    assert api.job(completed[-1]["job_id"])["result"] == text
+    assert api.job(failed[-1]["job_id"])["error"]["details"] == text
+    assert api.job(running[-1]["job_id"])["checkpoint"] == text
+
+
 @pytest.mark.parametrize(("field", "verb"), [("result", "complete"), ("checkpoint", "snooze")])
 def test_user_data_above_the_maximum_size_is_rejected_and_the_lease_stays(
     api: Api, held: Json, field: str, verb: str

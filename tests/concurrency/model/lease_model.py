@@ -45,7 +45,8 @@ class ModelJob:
     """A job of the model.
 
     `token` is that of the last delivery, None if no client has received it. `settled_as` is the
-    outcome that the token was used for. `deliveries` identifies the delivery.
+    outcome that the token was used for. `deliveries` identifies the delivery. `is_refunded`: the
+    broker has ended the lease and given the attempt back.
     """
 
     id: UUID
@@ -65,6 +66,7 @@ class ModelJob:
     started_at: datetime | None = None
     lease_expires_at: datetime | None = None
     is_unreported: bool = False
+    is_refunded: bool = False
     cancel_requested: bool = False
 
     def row(self) -> Row:
@@ -149,7 +151,7 @@ class LeaseModel:
         job.token = job.settled_as = None
         job.worker, job.started_at = worker, self.now
         job.lease_expires_at = self.now + timedelta(seconds=seconds)
-        job.is_unreported = False
+        job.is_unreported = job.is_refunded = False
 
     def record_token(self, job: ModelJob, token: str | None) -> str | None:
         """Learns the token of a lease from its first response.
@@ -214,9 +216,12 @@ class LeaseModel:
     def end(self, job: ModelJob, outcome: str, delay: int | None = None, *, retryable: bool = True) -> None:
         was_running, job.lease_expires_at = job.state == "running", None
         job.crashes += outcome == "expire"
+        if outcome == "fail" and job.is_refunded:
+            job.attempt += 1
         job.state, job.reason = self._next_state(job, outcome, retryable=retryable)
         if was_running and outcome in ("snooze", "release", "return", "reconcile") and job.state != "cancelled":
             job.attempt -= 1
+            job.is_refunded = True
         if job.state == "scheduled":
             self._schedule(job, BASE_SECONDS * FACTOR ** (job.attempt - 1) if delay is None else delay)
 

@@ -65,11 +65,31 @@ class Enqueue:
         return job.id, job.state, job.attempt, job.deliveries, job.run_at
 
 
+class DisconnectingClient(Client):
+    """Connected at the checks before its statement, and disconnected afterwards.
+
+    Each lane is checked, and a claim that may share a statement once more.
+    """
+
+    def __init__(self, checks: int) -> None:
+        super().__init__()
+        self._checks_left = checks
+
+    @property
+    def is_disconnected(self) -> bool:
+        self._checks_left -= 1
+        return self._checks_left < 0
+
+    def on_disconnect(self, _handler: Callable[[], None]) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim.
 
-    `disconnects`: the client has disconnected, but will repeat the call, because it has a key.
+    `disconnects`: the client disconnects while the claim runs, but will repeat the call, because it
+    has a key.
     """
 
     queue: str
@@ -80,9 +100,7 @@ class Claim:
     disconnects: bool = False
 
     async def call(self, broker: Broker) -> object:
-        client = Client()
-        if self.disconnects:
-            client.disconnect()
+        client = DisconnectingClient(checks=1) if self.disconnects else Client()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, lease_seconds=self.seconds, worker_id=self.worker)
         response = await broker.long_poll.claim(
             request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS
@@ -100,22 +118,6 @@ class Claim:
         ]
 
 
-class DisconnectingClient(Client):
-    """Connected when its claim is sent, which is the first check, and disconnected afterwards."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._checks_left = 1
-
-    @property
-    def is_disconnected(self) -> bool:
-        self._checks_left -= 1
-        return self._checks_left < 0
-
-    def on_disconnect(self, _handler: Callable[[], None]) -> None:
-        pass
-
-
 @dataclass(frozen=True)
 class ClaimAndDisconnect:
     """A claim whose client disconnects while it runs.
@@ -128,7 +130,7 @@ class ClaimAndDisconnect:
     worker: str
 
     async def call(self, broker: Broker) -> object:
-        client = DisconnectingClient()
+        client = DisconnectingClient(checks=2)
         request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, worker_id=self.worker)
         return (await broker.long_poll.claim(request, None, client, FULL_ACCESS)).jobs
 
