@@ -40,6 +40,10 @@ class Metrics:
             "workers_not_listed",
             "Claims and heartbeats of worker ids beyond the limit of their API key: served, but not listed.",
         )
+        self.polls_not_recorded = self._counter(
+            "polls_not_recorded",
+            "Polled job types beyond the limit of their API key: served, but unknown to explain.",
+        )
         self.promoted = self._counter("jobs_promoted", "Scheduled jobs that became ready.")
         self.parked = Gauge("longshore_polls_parked", "Long polls waiting now.", registry=self.registry)
         self.queue_health = Gauge(

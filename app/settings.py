@@ -141,6 +141,11 @@ class Settings(BaseSettings):
         description="Maximum number of worker ids of one API key that a process lists in a day. "
         "Others are served, but are not in `GET /workers`.",
     )
+    max_polled_types_per_key: Count = Field(
+        10_000,
+        description="Maximum number of pairs of queue and job type, polled by one API key in a day, that a process "
+        "records for `explain`. Other polls are served, but `explain` may report `no_worker` for their jobs.",
+    )
     max_delay_seconds: IntegerSeconds = Field(366 * DAY, description="Longest time ahead that a job may be scheduled.")
     max_parked_polls: Count = Field(
         10_000,

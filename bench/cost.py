@@ -24,7 +24,7 @@ from app.db.pool import Database, Executor
 from app.jobs import store as jobs
 from app.jobs.rows import ClaimedRow, NewJob
 from app.leases import store as leases
-from app.leases.store import ClaimParams, LanePolicy
+from app.leases.rows import ClaimParams, LanePolicy
 from app.metrics import Metrics
 from app.settings import Settings
 

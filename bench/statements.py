@@ -11,7 +11,7 @@ from asyncpg import Record
 from app.jobs import store as jobs
 from app.jobs.rows import NewJob
 from app.leases import store as leases
-from app.leases.store import LanePolicy
+from app.leases.rows import LanePolicy
 from bench.cost import CLAIM_PARAMS, LANE, PAYLOAD
 
 # What a hand-written producer would send: the row, and nothing else.

@@ -71,13 +71,13 @@ def serve(host: Host = None, port: Port = None, migrate: Migrate = None) -> None
     with (
         exit_on_error(),
         bind(settings.host, settings.port) as listener,
-        log_shutdown(listener),
+        log_shutdown(listener) as on_stopped,
         database(settings) as dsn,
     ):
         if migrate or (migrate is None and settings.database_url is None):
             log_upgrade(upgrade(direct_dsn(settings, dsn)))
         require_keys_or_loopback(settings, dsn)
-        run(settings, dsn, listener)
+        run(settings, dsn, listener, on_stopped)
 
 
 @cli.command()

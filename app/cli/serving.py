@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from app.cli.support import WRONG_SETTINGS, command_line, embedded_folder, fail, redact
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from app.db.migrations import UpgradeResult
+    from app.server.server import Stopped
     from app.settings import Settings
 
 
@@ -60,7 +61,7 @@ def log_upgrade(upgraded: "UpgradeResult") -> None:
         log.info("schema migrated", before=upgraded.before, after=upgraded.after)
 
 
-def run(settings: "Settings", dsn: str, listener: "socket") -> None:
+def run(settings: "Settings", dsn: str, listener: "socket", on_stopped: "Stopped") -> None:
     from app.application import create_app
     from app.server import server
     from app.server.listener import base_url
@@ -72,6 +73,7 @@ def run(settings: "Settings", dsn: str, listener: "socket") -> None:
         settings,
         listener,
         on_listening=lambda _host, _port: print_banner(base_url(listener), location),
+        on_stopped=on_stopped,
     )
 
 
@@ -92,17 +94,20 @@ Try:
 
 
 @contextmanager
-def log_shutdown(listener: "socket") -> Iterator[None]:
-    """Writes the last log line of a broker, after everything has ended, including Postgres."""
+def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
+    """Writes the last log line of a broker, after everything has ended, including Postgres.
+
+    Yields a function that adds fields to that line. A broker that stops before it serves adds none.
+    """
     from app import RELEASE
     from app.log import log
     from app.server.listener import base_url
 
-    address = base_url(listener)
+    address, facts = base_url(listener), dict[str, Any](schema=None)
     try:
-        yield
+        yield facts.update
     except SystemExit:  # raised by the signal handler; a start that fails logs `broker not started` instead
-        log.info("shutdown complete", release=RELEASE, address=address)
+        log.info("shutdown complete", release=RELEASE, address=address, **facts)
         raise
 
 

@@ -16,9 +16,9 @@ from app.dead_letters.schemas import DeadLetterFilter, GroupField
 from app.http.schema_types import UNSET
 from app.jobs.listing import Query, ids_of, job_columns, within_bytes
 from app.jobs.rows import JobRow
+from app.slices import map_in_slices
 
 QueueFilter: TypeAlias = Literal["all", "one", "several"]
-MAX_GROUPS = 1000
 _LIMIT = parameter("limit", sa.Integer)
 _QUEUE_ID = letters.c.lane // LANES_PER_QUEUE
 _GROUPED_BY = {
@@ -26,6 +26,23 @@ _GROUPED_BY = {
     GroupField.JOB_TYPE: letters.c.job_type,
     GroupField.FINGERPRINT: letters.c.fingerprint,
 }
+
+
+_GROUP_SIZE = sa.func.count()
+# As text, because Postgres has no maximum of uuids before version 18.
+_SAMPLE = sa.func.max(sa.cast(letters.c.id, sa.Text).collate("C"))
+
+
+class GroupPosition(NamedTuple):
+    """The end of a page of groups. Later pages count only jobs that died until `latest`.
+
+    So the groups that are still to come cannot grow past the end of this page: no group is left
+    out. A group that shrinks in the meantime may be listed again, with its new count.
+    """
+
+    size: int
+    sample: str
+    latest: datetime
 
 
 class DeadLetterRow(NamedTuple):
@@ -58,7 +75,8 @@ async def list_dead_letters(
     if after is not None:
         values["after_at"], values["after_id"] = after
     rows = await db.rows(*query.with_values(values))
-    return DeadLetterPage([_letter(row[:-1]) for row in rows], rows[0]["total"] if rows else 0)
+    letters = await map_in_slices(lambda row: _letter(row[:-1]), rows)
+    return DeadLetterPage(letters, rows[0]["total"] if rows else 0)
 
 
 async def get_dead_letter(db: Executor, lane: int, job_id: UUID) -> list[DeadLetterRow]:
@@ -80,13 +98,22 @@ async def count(db: Executor, filters: DeadLetterFilter, queues: Sequence[int] |
 
 
 async def group(
-    db: Executor, by: Sequence[GroupField], filters: DeadLetterFilter, queues: Sequence[int] | None
+    db: Executor,
+    by: Sequence[GroupField],
+    filters: DeadLetterFilter,
+    queues: Sequence[int] | None,
+    *,
+    after: GroupPosition | None,
+    limit: int,
 ) -> list[Record]:
-    """One row per group: the fields grouped by, then count, first_at, last_at and the id of a
-    sample.
+    """One row per group: the fields grouped by, then count, first_at, last_at, the id of a sample,
+    and `latest`, the last death in any group.
     """
-    query = await _groups_query(*_shape(filters, queues), tuple(by))
-    return await db.rows(*query.with_values(_values(filters, queues)))
+    query = await _groups_query(*_shape(filters, queues), tuple(by), after is not None)
+    values = {**_values(filters, queues), "limit": limit}
+    if after is not None:
+        values |= {"after_size": after.size, "after_sample": after.sample, "latest": after.latest}
+    return await db.rows(*query.with_values(values))
 
 
 @compiled_once
@@ -126,20 +153,31 @@ def _count_query(filtered_by: Sequence[str], queue_filter: QueueFilter) -> Query
 
 
 @compiled_once
-def _groups_query(filtered_by: Sequence[str], queue_filter: QueueFilter, by: Sequence[GroupField]) -> Query:
-    return (
+def _groups_query(
+    filtered_by: Sequence[str], queue_filter: QueueFilter, by: Sequence[GroupField], has_after: bool
+) -> Query:
+    """Groups of the same size are sorted by their samples, newest first.
+
+    A sample changes only if its group shrinks, so it is as stable as the fields of the group, and
+    shorter than a fingerprint.
+    """
+    query = (
         sa.select(
             *[_GROUPED_BY[field].label(field.value) for field in by],
-            sa.func.count().label("count"),
+            _GROUP_SIZE.label("count"),
             sa.func.min(letters.c.dead_at).label("first_at"),
             sa.func.max(letters.c.dead_at).label("last_at"),
-            sa.func.max(sa.cast(letters.c.id, sa.Text)).label("sample"),
+            _SAMPLE.label("sample"),
+            sa.func.max(sa.func.max(letters.c.dead_at)).over().label("latest"),
         )
         .where(*_conditions(filtered_by, queue_filter))
         .group_by(*[_GROUPED_BY[field] for field in by])
-        .order_by(sa.desc("count"))
-        .limit(MAX_GROUPS)
     )
+    if has_after:
+        after = sa.tuple_(parameter("after_size", sa.BigInteger), parameter("after_sample", sa.Text))
+        query = query.where(letters.c.dead_at <= parameter("latest", letters.c.dead_at.type))
+        query = query.having(sa.tuple_(_GROUP_SIZE, _SAMPLE) < after)
+    return query.order_by(_GROUP_SIZE.desc(), _SAMPLE.desc()).limit(_LIMIT)
 
 
 def _letter(row: Sequence[Any]) -> DeadLetterRow:

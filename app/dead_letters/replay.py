@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import group_by_lane
+from app.db.lanes import batches_by_lane, group_by_lane
 from app.db.pool import retry_after_deadlock
 from app.dead_letters import store
 from app.dead_letters.merge_patch import merge_patch
@@ -27,7 +27,7 @@ from app.jobs import bulk_insert
 from app.jobs.rows import NewJob
 from app.queues.cache import MissingQueue, Queue, QueueCache
 from app.queues.creator import QueueCreator
-from app.slices import in_slices
+from app.slices import by_size, in_slices
 
 REPLAY_BATCH_SIZE = 100  # dead letters per statement: with payloads these may be 25 MB
 
@@ -54,20 +54,21 @@ class DeadLetterReplayer:
         self._events = events
 
     async def replay(self, ids: Sequence[UUID], overrides: ReplayOverrides, *, spread_seconds: int) -> list[UUID]:
-        """Returns the ids of the live jobs. Those that kept their id are in the order of their run_at."""
+        """Returns the ids of the live jobs. Those that kept their id are in the order of `ids`, and
+        so of their run_at.
+        """
         now = self._infra.now()
         step = spread_seconds / len(ids) if ids else 0
         replay_times = {
             job_id: ReplayTime.after(step * index, now) async for index, job_id in in_slices(enumerate(ids))
         }
-        replayed: list[UUID] = []
+        replayed: dict[UUID, None] = {}
         replay_batch = self._replay_in_place if overrides.queue is UNSET else self._replay_into_queue
-        for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
-            for start in range(0, len(lane_ids), REPLAY_BATCH_SIZE):
-                replayed += await replay_batch(
-                    lane, lane_ids[start : start + REPLAY_BATCH_SIZE], replay_times, overrides
-                )
-        return sorted(replayed, key=lambda job_id: replay_times[job_id].run_at if job_id in replay_times else now)
+        async for lane, batch in batches_by_lane(ids, REPLAY_BATCH_SIZE):
+            replayed |= dict.fromkeys(await replay_batch(lane, batch, replay_times, overrides))
+        if overrides.queue is not UNSET:
+            return list(replayed)
+        return [job_id async for job_id in in_slices(ids) if job_id in replayed]
 
     async def _replay_in_place(
         self, lane: int, ids: Sequence[UUID], replay_times: dict[UUID, ReplayTime], overrides: ReplayOverrides
@@ -78,16 +79,19 @@ class DeadLetterReplayer:
             for job_id in ids
         ]
         await self._queues.load([lane])
-        rows = await store.replay(
-            self._infra.db,
-            lane,
-            letters,
-            priority=value_or(overrides.priority, None),
-            max_attempts=value_or(overrides.max_attempts, None),
-            held_groups=self._queues.held_groups(lane),
-        )
-        self._events.publish_moved(lane, rows)
-        return [row.id for row in rows]
+        replayed: list[UUID] = []
+        for batch in by_size(letters, _payload_bytes, bulk_insert.MAX_STATEMENT_BYTES):
+            rows = await store.replay(
+                self._infra.db,
+                lane,
+                batch,
+                priority=value_or(overrides.priority, None),
+                max_attempts=value_or(overrides.max_attempts, None),
+                held_groups=self._queues.held_groups(lane),
+            )
+            self._events.publish_moved(lane, rows)
+            replayed += [row.id for row in rows]
+        return replayed
 
     async def _merged_payloads(
         self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType
@@ -99,10 +103,8 @@ class DeadLetterReplayer:
         """
         if isinstance(patch, UnsetType):
             return {}
-        return {
-            job_id: self._merge_payload(payload, patch)
-            for job_id, payload in (await store.payloads(self._infra.db, lane, ids)).items()
-        }
+        payloads = await store.payloads(self._infra.db, lane, ids)
+        return {job_id: self._merge_payload(payload, patch) async for job_id, payload in in_slices(payloads.items())}
 
     def _merge_payload(self, payload: str, patch: dict[str, Raw]) -> str:
         text = merge_patch(payload, patch)
@@ -138,13 +140,13 @@ class DeadLetterReplayer:
                 self._new_job(
                     letter, choose_lane(queue, unset_if_none(letter.group_key)), replay_times[letter.id], overrides
                 )
-                for letter in letters
+                async for letter in in_slices(letters)
             ]
             await self._creator.store(transaction, [queue] if new_jobs else [])
             for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
                 await bulk_insert.enqueue_all(transaction, new_lane, rows)
         if queue.is_draft:
-            await self._queues.refresh()
+            await self._queues.reload([queue.name])
         for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
             self._events.publish_moved(new_lane, rows)
         return [row.id for row in new_jobs]
@@ -172,3 +174,7 @@ class DeadLetterReplayer:
             payload=letter.payload if patch is None else self._merge_payload(letter.payload, patch),
             timeout_seconds=letter.timeout_seconds,
         )
+
+
+def _payload_bytes(letter: ReplayParams) -> int:
+    return len(letter.payload or "")

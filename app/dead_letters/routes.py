@@ -58,8 +58,8 @@ class DeadLetterQuery(DeadLetterFilterQuery, PageParams):
     payload: bool = Field(True, description="`false` omits the payloads.")
 
 
-class GroupQuery(DeadLetterFilterQuery):
-    """The filters and the grouping of GET /dead-letters/groups."""
+class GroupQuery(DeadLetterFilterQuery, PageParams):
+    """The filters, the grouping and the page of GET /dead-letters/groups."""
 
     by: str = Field(
         "queue,job_type,fingerprint", description="Comma-separated: queue, job_type, fingerprint. Default: all three."
@@ -92,8 +92,11 @@ async def group_dead_letters(
 ) -> Response:
     """Groups dead letters by queue, job type and error fingerprint: which errors occur, how often,
     and since when.
+
+    The largest groups come first. Later pages count only the jobs that died before the first page
+    was read, so no group is left out; a group that shrinks between two pages may be listed again.
     """
-    return json_response(DeadLetterGroups(items=await dead_letters.groups(query.fields(), query.filter(), access)))
+    return (await dead_letters.groups(query.fields(), query.filter(), query, access)).response()
 
 
 @router.post(

@@ -17,9 +17,8 @@ from app.http.schema_types import (
     ResponseModel,
     UnsetType,
     integer,
-    not_both,
 )
-from app.jobs.bulk_filter import All
+from app.jobs.bulk_filter import BULK_TARGET, All
 from app.jobs.schemas import Job
 from app.queues.schemas import MaxAttempts, Priority
 
@@ -71,6 +70,7 @@ class DeadLetterGroups(ResponseModel):
     """Groups of dead letters, largest first."""
 
     items: list[DeadLetterGroup]
+    next_cursor: str | UnsetType = UNSET
 
 
 class DeadLetterFilter(RequestModel):
@@ -102,7 +102,7 @@ class ReplayOverrides(RequestModel):
 class ReplayDeadLetters(RequestModel):
     """Which dead letters to replay, by ids or by filter. An empty filter requires `all: true`."""
 
-    json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
+    json_schema: ClassVar[dict[str, Any]] = BULK_TARGET
 
     ids: Ids | UnsetType = UNSET
     filter: DeadLetterFilter | UnsetType = UNSET
@@ -135,7 +135,7 @@ class PurgeDeadLetters(RequestModel):
     An empty filter requires `all: true`. Nothing is deleted unless `dry_run` is false.
     """
 
-    json_schema: ClassVar[dict[str, Any]] = not_both("ids", "filter")
+    json_schema: ClassVar[dict[str, Any]] = BULK_TARGET
 
     ids: Ids | UnsetType = UNSET
     filter: DeadLetterFilter | UnsetType = UNSET

@@ -5,11 +5,12 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
+from asyncpg import Record
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import LANES_PER_QUEUE, group_by_lane, lane_of
+from app.db.lanes import LANES_PER_QUEUE, batches_by_lane, group_by_lane, lane_of
 from app.dead_letters import listing, store
-from app.dead_letters.listing import DeadLetterRow
+from app.dead_letters.listing import DeadLetterRow, GroupPosition
 from app.dead_letters.replay import DeadLetterReplayer
 from app.dead_letters.schemas import (
     DeadLetter,
@@ -35,7 +36,8 @@ from app.log import log
 from app.queues.cache import QueueCache
 
 SAMPLE_SIZE = 20
-PURGE_BATCH_SIZE = 10_000
+PURGE_BATCH_SIZE = 10_000  # ids that one query finds
+PURGE_STATEMENT_SIZE = 1000  # dead letters that one statement deletes
 _NO_FILTER = DeadLetterFilter()
 
 
@@ -81,23 +83,30 @@ class DeadLetterService:
         return _to_response(letters[0], await self._queues.name_of(letters[0].job.lane))
 
     async def groups(
-        self, by: Sequence[GroupField], filters: DeadLetterFilter, access: Access
-    ) -> list[DeadLetterGroup]:
-        rows = await listing.group(
-            self._infra.reads, by, filters, await self._accessible_queue_ids(filters, access, "/query")
+        self, by: Sequence[GroupField], filters: DeadLetterFilter, page: PageParams, access: Access
+    ) -> EncodedPage[DeadLetterGroup]:
+        queues, after = await self._accessible_queue_ids(filters, access, "/query"), _after_group(page)
+        rows = await listing.group(self._infra.reads, by, filters, queues, after=after, limit=page.limit + 1)
+        await self._queues.load({row["queue"] * LANES_PER_QUEUE for row in rows if "queue" in row})
+        latest: datetime = after.latest if after else rows[0]["latest"] if rows else instants.FIRST
+        return await encode_page(
+            rows,
+            self._to_group,
+            lambda group: {"count": str(group.count), "sample": str(group.sample), "latest": latest.isoformat()},
+            limit=page.limit,
+            max_bytes=self._infra.settings.max_list_bytes,
         )
-        return [
-            DeadLetterGroup(
-                queue=await self._queues.name_of(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
-                job_type=unset_if_none(row.get("job_type")),
-                fingerprint=unset_if_none(row.get("fingerprint")),
-                count=row["count"],
-                first_at=row["first_at"],
-                last_at=row["last_at"],
-                sample=UUID(row["sample"]),
-            )
-            for row in rows
-        ]
+
+    def _to_group(self, row: Record) -> DeadLetterGroup:
+        return DeadLetterGroup(
+            queue=self._queues.name(row["queue"] * LANES_PER_QUEUE) if "queue" in row else UNSET,
+            job_type=unset_if_none(row.get("job_type")),
+            fingerprint=unset_if_none(row.get("fingerprint")),
+            count=row["count"],
+            first_at=row["first_at"],
+            last_at=row["last_at"],
+            sample=UUID(row["sample"]),
+        )
 
     async def replay_one(self, job_id: UUID) -> Job:
         replayed = await self._replayer.replay([job_id], ReplayOverrides(), spread_seconds=0)
@@ -137,12 +146,8 @@ class DeadLetterService:
 
     async def remove(self, ids: Sequence[UUID]) -> int:
         """Deletes dead letters. Returns how many there were."""
-        return sum(
-            [
-                await store.purge(self._infra.db, lane, lane_ids)
-                for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items()
-            ]
-        )
+        batches = batches_by_lane(ids, PURGE_STATEMENT_SIZE)
+        return sum([await store.purge(self._infra.db, lane, batch) async for lane, batch in batches])
 
     async def _accessible_queue_ids(self, filters: DeadLetterFilter, access: Access, pointer: str) -> list[int] | None:
         """The ids of the requested queue, or of all queues that the caller may access; None for
@@ -154,7 +159,7 @@ class DeadLetterService:
             return [queue.id] if queue else []
         if access.all_queues:
             return None
-        await self._queues.refresh()
+        await self._queues.load_all()
         return [queue.id for queue in self._queues.all_including_deleted() if access.allows(queue.name)]
 
     async def _match(
@@ -200,4 +205,21 @@ def _after(page: PageParams) -> tuple[datetime, UUID] | None:
     try:
         return instants.parse(page.after("at")), UUID(page.after("id"))
     except ValueError:
-        raise ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page") from None
+        raise _invalid_cursor() from None
+
+
+def _after_group(page: PageParams) -> GroupPosition | None:
+    if page.cursor is None:
+        return None
+    try:
+        size, sample = int(page.after("count")), str(UUID(page.after("sample")))
+        position = GroupPosition(size, sample, instants.parse(page.after("latest")))
+    except ValueError:
+        raise _invalid_cursor() from None
+    if not 0 < size < 2**63:
+        raise _invalid_cursor()
+    return position
+
+
+def _invalid_cursor() -> ValidationFailed:
+    return ValidationFailed.at("/query/cursor", "cursor must be the next_cursor of an earlier page")

@@ -201,10 +201,10 @@ class EnqueueService:
     async def announce(self, *drafts: JobDraft) -> None:
         """Publishes the jobs. Call it after the commit.
 
-        If a queue was created, reloads the queue cache first.
+        Caches the queues that were created first.
         """
-        if any(draft.queue.is_draft for draft in drafts):
-            await self._queues.refresh()
+        if created := {draft.queue.name for draft in drafts if draft.queue.is_draft}:
+            await self._queues.reload(sorted(created))
         self._publish(drafts)
 
     async def _insert(

@@ -116,7 +116,7 @@ class JobExplainer:
 
     async def _reasons_of_queue(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         if queue.max_running is not None:
-            running = await concurrency.running_slots(self._infra.reads, row.lane)
+            running = await concurrency.count_slots(self._infra.reads, row.lane)
             if running >= queue.max_running:
                 detail = f"{_count(running, 'job')} of {queue.name} running, the limit is {queue.max_running}"
                 yield Reason(code="queue_at_limit", detail=detail, running=running, limit=queue.max_running)

@@ -1,6 +1,6 @@
 """Authenticates the caller of a request and checks its access, before the body is read."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
@@ -30,11 +30,10 @@ def require_scopes(scopes: frozenset[Scope], *, all_queues: bool) -> Any:
 
     async def check_access(request: Request) -> None:
         state = request.app.state
-        headers: list[tuple[bytes, bytes]] = request.scope["headers"]
-        header_by_name = dict(headers)
-        caller: Caller = await state.authenticator.authenticate(_authorization(header_by_name, headers))
-        if caller is ANONYMOUS and _is_browser(header_by_name):
-            _reject_foreign_origin(header_by_name, state.settings.host)
+        headers = dict(request.scope["headers"])
+        caller: Caller = await state.authenticator.authenticate(_authorization(headers))
+        if caller is ANONYMOUS and _is_browser(headers):
+            _reject_foreign_origin(headers, state.settings.host)
         access = caller.access(scopes)
         if access is None:
             raise Forbidden(f"this API key lacks the scope {' or '.join(sorted(scopes))}")
@@ -47,12 +46,10 @@ def require_scopes(scopes: frozenset[Scope], *, all_queues: bool) -> Any:
     return Depends(check_access)
 
 
-def _authorization(header_by_name: Mapping[bytes, bytes], headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The Authorization header; None if there are several, as a proxy may have checked another."""
-    key = header_by_name.get(b"authorization")
-    return (
-        str(key, "latin-1") if key is not None and sum(name == b"authorization" for name, _ in headers) == 1 else None
-    )
+def _authorization(headers: Mapping[bytes, bytes]) -> str | None:
+    """The Authorization header. There is at most one: the request parser rejects several."""
+    key = headers.get(b"authorization")
+    return None if key is None else str(key, "latin-1")
 
 
 def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> None:

@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from app.http.dependencies import Resolve, Resolver, resolver
 from app.http.headers import get_header
+from app.http.large_response import LargeJsonResponse
 from app.http.middleware import RequestMiddleware
 from app.http.parameter_errors import validation_failed
 from app.http.request_body import BodyReader
@@ -108,6 +109,9 @@ class FastRouter:
         await exchange.respond(
             response.status_code, [*response.raw_headers, *self._middleware.headers(request_id)], bytes(response.body)
         )
+        if isinstance(response, LargeJsonResponse) and exchange.is_answered:
+            async for piece in response.pieces():
+                await exchange.send_more(piece)
         self._middleware.finish(scope, route.name, response.status_code, time.perf_counter() - started)
 
 

@@ -58,6 +58,7 @@ class Limits(ResponseModel):
     max_delay_seconds: Int32
     max_queues: Int32
     max_workers_per_key: Int32
+    max_polled_types_per_key: Int32
     max_list_items: Int32
     max_list_bytes: Int32
 

@@ -53,6 +53,20 @@ def not_both(first: str, second: str) -> dict[str, Any]:
     return {"not": {"required": [first, second]}}
 
 
+def exactly_one(first: str, second: str) -> dict[str, Any]:
+    """A constraint for `json_schema`: one of two fields."""
+    return {"if": {"required": [first]}, "then": {"not": {"required": [second]}}, "else": {"required": [second]}}
+
+
+def required_by_value(field: str, required: dict[str, str]) -> dict[str, Any]:
+    """A constraint for `json_schema`: values of a field, each with another field that it requires."""
+    schema: dict[str, Any] = {}
+    for value, name in reversed(required.items()):
+        condition = {"properties": {field: {"const": value}}}
+        schema = {"if": condition, "then": {"required": [name]}, **({"else": schema} if schema else {})}
+    return schema
+
+
 class EmptyObject(RequestModel):
     """The body of calls that need none. It must be empty: any member was meant for another call."""
 

@@ -11,6 +11,7 @@ from app.job_types.payload_schema import PayloadSchema
 from app.job_types.schemas import TypeRetry
 from app.job_types.store import JobTypeRow
 from app.queues.schemas import RetryPolicy
+from app.slices import in_slices
 
 
 class JobType:
@@ -79,7 +80,9 @@ class JobTypeCache:
         async with self._refresh_lock:
             rows = await store.all_job_types(self._infra.db)
             cached = self._by_name
-            self._by_name = {row.name: _reuse(cached.get(row.name), row) or JobType(row) for row in rows}
+            self._by_name = {
+                row.name: _reuse(cached.get(row.name), row) or JobType(row) async for row in in_slices(rows)
+            }
 
     def find(self, name: str) -> JobType | None:
         return self._by_name.get(name)

@@ -9,9 +9,10 @@ A rejected call therefore leaves no queue behind.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from asyncpg import UniqueViolationError
@@ -49,9 +50,7 @@ class QueueCreator:
         for _ in range(MAX_TRIES):
             async with self._locked():
                 queues = await self._existing(names)
-                drafts = self._drafts(
-                    [name for name in names if name not in queues], self._infra.settings.max_queues - len(queues)
-                )
+                drafts = await self._drafts([name for name in names if name not in queues])
                 if drafts:
                     try:
                         return await action(partial(self._find, queues | drafts))
@@ -60,22 +59,24 @@ class QueueCreator:
             return await action(partial(self._find, queues))
         raise QueueLimit("the queue could not be created: other processes are creating queues, too", retry_after=1)
 
-    async def _existing(self, names: Iterable[str]) -> dict[str, Queue]:
-        """All existing queues by name.
+    async def _existing(self, names: Sequence[str]) -> dict[str, Queue]:
+        """The existing queues of these names.
 
-        Reads the database only if the cache lacks one of these names.
+        Reads the database only if the cache lacks one of them.
         """
-        queues = {queue.name: queue for queue in self._queues.all()}
-        if queues.keys() >= set(names):
-            return queues
-        await self._queues.refresh()
-        return {queue.name: queue for queue in self._queues.all()}
+        queues = self._cached(names)
+        if len(queues) < len(names):
+            await self._queues.reload([name for name in names if name not in queues])
+        return self._cached(names)
+
+    def _cached(self, names: Sequence[str]) -> dict[str, Queue]:
+        return {name: queue for name, queue in self._queues.cached(names).items() if not queue.deleted}
 
     async def store(self, db: Executor, queues: Iterable[Queue]) -> None:
         """Inserts the drafts among the queues.
 
         Call it after taking every other lock of the transaction, because the row of a queue is the
-        last in the lock order. Refresh the cache after the commit.
+        last in the lock order. Reload these queues after the commit.
         """
         # Sorted: competing processes start with the same id, so that one waits instead of
         # deadlocking.
@@ -93,23 +94,22 @@ class QueueCreator:
             # it is needed.
             await self._infra.config_versions.bump(db, "policies")
 
-    def _drafts(self, names: Iterable[str], limit: int) -> dict[str, Queue]:
-        """Drafts queues for the first names, at most `limit`.
+    async def _drafts(self, names: Sequence[str]) -> dict[str, Queue]:
+        """Drafts queues for the first names, as many as `max_queues` allows.
 
         A deleted queue keeps its old id and lanes.
         """
-        if not self._infra.settings.create_queues:
+        if not names or not self._infra.settings.create_queues:
             return {}
-        deleted = {queue.name: queue.row._replace(deleted_at=None) for queue in self._queues.all_including_deleted()}
-        free = iter(range(max((row.id for row in deleted.values()), default=0) + 1, MAX_QUEUE_ID + 1))
-        drafts: dict[str, Queue] = {}
-        for name in names:
-            queue_id = deleted[name].id if name in deleted else next(free, None)
-            if queue_id is not None and len(drafts) < limit:
-                drafts[name] = Queue(
-                    deleted.get(name) or QueueRow.new(queue_id, name, self._infra.now()), is_draft=True
-                )
-        return drafts
+        totals = await store.queue_totals(self._infra.db)
+        limit = max(0, self._infra.settings.max_queues - totals.queues)
+        deleted = {name: queue.row._replace(deleted_at=None) for name, queue in self._queues.cached(names).items()}
+        free_ids = iter(range(totals.last_id + 1, MAX_QUEUE_ID + 1))
+        rows = (deleted.get(name) or self._new_row(next(free_ids, None), name) for name in names)
+        return {row.name: Queue(row, is_draft=True) for row in islice(filter(None, rows), limit)}
+
+    def _new_row(self, queue_id: int | None, name: str) -> QueueRow | None:
+        return None if queue_id is None else QueueRow.new(queue_id, name, self._infra.now())
 
     def _find(self, queues: Mapping[str, Queue], name: str) -> Queue:
         if name not in queues:
@@ -119,7 +119,7 @@ class QueueCreator:
     def _cannot_create(self, name: str) -> Problem:
         if not self._infra.settings.create_queues:
             return NotFound(f"no queue named {name}; this broker does not create queues on enqueue")
-        return QueueLimit(f"there are {len(self._queues.all())} queues already", retry_after=60)
+        return QueueLimit(f"there are {self._infra.settings.max_queues} queues already", retry_after=60)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:

@@ -11,11 +11,31 @@ id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, dele
 -- Whether a lane is one that the queue could have: a range of an index on (lane, ...).
 lane >= queues.id << 8 AND lane < (queues.id + 1) << 8
 
--- name: all_queues
+-- name: queues_after
+-- row: QueueRow
+-- A page of all queues, in the order of their ids.
+SELECT {{queue_columns}}
+FROM queues
+WHERE id > :after
+ORDER BY id
+LIMIT :limit;
+
+-- name: queues_named
 -- row: QueueRow
 SELECT {{queue_columns}}
 FROM queues
-ORDER BY name COLLATE "C";
+WHERE name = ANY(:names::text[]);
+
+-- name: queues_with_ids
+-- row: QueueRow
+SELECT {{queue_columns}}
+FROM queues
+WHERE id = ANY(:ids::int[]);
+
+-- name: queue_totals
+-- row: QueueTotals
+SELECT count(*) AS rows, count(*) FILTER (WHERE deleted_at IS NULL) AS queues, coalesce(max(id), 0) AS last_id
+FROM queues;
 
 -- name: list_queues
 -- row: QueueRow

@@ -70,8 +70,31 @@ class NewQueue(NamedTuple):
     name: str
 
 
-async def all_queues(db: Executor) -> list[QueueRow]:
-    return [QueueRow(*row) for row in await db.rows(*SQL.all_queues())]
+class QueueTotals(NamedTuple):
+    """`rows` includes deleted queues."""
+
+    rows: int
+    queues: int
+    last_id: int
+
+
+async def queues_after(db: Executor, after: int, limit: int) -> list[QueueRow]:
+    """A page of all queues, including deleted ones, in the order of their ids."""
+    return [QueueRow(*row) for row in await db.rows(*SQL.queues_after(after=after, limit=limit))]
+
+
+async def queues_named(db: Executor, names: Sequence[str]) -> list[QueueRow]:
+    return [QueueRow(*row) for row in await db.rows(*SQL.queues_named(names=names))]
+
+
+async def queues_with_ids(db: Executor, ids: Sequence[int]) -> list[QueueRow]:
+    return [QueueRow(*row) for row in await db.rows(*SQL.queues_with_ids(ids=ids))]
+
+
+async def queue_totals(db: Executor) -> QueueTotals:
+    row = await db.row(*SQL.queue_totals())
+    assert row is not None, "an aggregate without GROUP BY has one row"
+    return QueueTotals(*row)
 
 
 async def list_queues(db: Executor, after: str, limit: int, names: str | None) -> list[QueueRow]:

@@ -13,8 +13,8 @@ from app.http.schema_types import (
     RequestModel,
     ResponseModel,
     UnsetType,
+    exactly_one,
     integer,
-    not_both,
 )
 
 CronText = Annotated[
@@ -61,7 +61,7 @@ class Overlap(StrEnum):
 class SchedulePreview(RequestModel):
     """The times of a schedule. Send either cron or every_seconds."""
 
-    json_schema: ClassVar[dict[str, Any]] = not_both("cron", "every_seconds")
+    json_schema: ClassVar[dict[str, Any]] = exactly_one("cron", "every_seconds")
 
     cron: CronText | UnsetType = UNSET
     every_seconds: EverySeconds | UnsetType = UNSET

@@ -22,20 +22,25 @@ class LifecycleLog:
         self._broker = broker
         self._state = state
         self._log = log.bind(release=release)
+        self._revision: str | None = None
 
     async def started(self, address: str) -> None:
-        self._log = self._log.bind(schema=await self._schema(), address=address)
+        self._revision = await self._schema()
+        self._log = self._log.bind(schema=self._revision, address=address)
         self._log.info("broker started")
 
     def draining(self, reason: str) -> None:
         self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.parked, **self._open())
 
-    def stopped(self, leases: int | None) -> None:
+    def stopped(self, leases: int | None) -> dict[str, Any]:
         """`leases` counts the leases of all brokers on the database.
 
-        Workers keep their leases when a broker stops, and settle them with any broker.
+        Workers keep their leases when a broker stops, and settle them with any broker. Returns the
+        schema and what is still running, for the line `shutdown complete`.
         """
-        self._log.info("broker stopped", leases=leases, **self._open())
+        running = {"leases": leases, **self._open()}
+        self._log.info("broker stopped", **running)
+        return {"schema": self._revision, **running}
 
     async def count_leases(self) -> int | None:
         """None if the database does not answer."""
@@ -48,7 +53,8 @@ class LifecycleLog:
     async def _schema(self) -> str | None:
         """The schema revision; `none` if there is no schema yet.
 
-        None if the database does not answer. If it did not at start-up, it is not asked again.
+        None if the database does not answer. The query is skipped if the database has not answered
+        since start-up.
         """
         if not self._broker.infra.clock.is_known:
             return None

@@ -35,6 +35,7 @@ from app.server.listener import base_url, listen
 from app.settings import Settings
 
 Listening = Callable[[str, int], None]
+Stopped = Callable[[dict[str, Any]], None]
 
 RESERVED_FILES = 300  # file descriptors for database connections, logs and libraries
 
@@ -45,13 +46,16 @@ class Server(uvicorn.Server):
     `timeout_graceful_shutdown` alone would reset every parked poll.
     """
 
-    def __init__(self, app: FastAPI, settings: Settings, on_listening: Listening) -> None:
+    def __init__(
+        self, app: FastAPI, settings: Settings, on_listening: Listening, on_stopped: Stopped = lambda _facts: None
+    ) -> None:
         self._limits = ConnectionLimits(
             settings, app.state.broker.infra.metrics, _raise_file_limit(settings.max_connections)
         )
         super().__init__(_config(app, settings, connection_class(self._limits, app.state.router)))
         self._app = app
         self._on_listening = on_listening
+        self._on_stopped = on_stopped
         self._lifecycle = LifecycleLog(app.version, app.state.broker, self.server_state)
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
@@ -66,7 +70,7 @@ class Server(uvicorn.Server):
         leases = await self._lifecycle.count_leases()  # before the database connections are closed
         await super().shutdown(sockets)
         self._limits.stop()
-        self._lifecycle.stopped(leases)
+        self._on_stopped(self._lifecycle.stopped(leases))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         asyncio.get_running_loop().call_soon_threadsafe(self._drain, signal.Signals(sig).name)
@@ -148,13 +152,15 @@ def _shorten_switch_interval() -> None:
     sys.setswitchinterval(0.001)
 
 
-def serve(app: FastAPI, settings: Settings, listener: socket.socket, *, on_listening: Listening) -> None:
+def serve(
+    app: FastAPI, settings: Settings, listener: socket.socket, *, on_listening: Listening, on_stopped: Stopped
+) -> None:
     """Serves until SIGTERM or SIGINT. A second SIGINT does not wait for running requests.
 
     The caller binds the listener, because uvicorn would exit the process if the port is in use.
     """
     tune_gc()
     _shorten_switch_interval()
-    server = Server(app, settings, on_listening)
+    server = Server(app, settings, on_listening, on_stopped)
     listen(listener)
     server.run([listener])

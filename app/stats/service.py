@@ -3,7 +3,7 @@
 The cost grows with the number of queues, not of jobs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import msgspec
@@ -17,7 +17,7 @@ from app.queues.cache import Queue, QueueCache
 from app.queues.schemas import HealthLimits
 from app.stats import health, store
 from app.stats.schemas import Percentiles, Rate, Rates, StateCounts, Stats
-from app.stats.store import CountRow, DurationCount, DurationRow, RateRow
+from app.stats.store import DurationCount, DurationRow, RateRow
 
 WORKER_SECONDS = 60
 
@@ -33,20 +33,20 @@ class StatsService:
         self._watched: set[str] = set()
 
     async def all_stats(self, access: Access) -> Stats:
-        await self._queues.refresh()
+        await self._queues.load_all()
         waiting_polls = (
             self._pollers.parked
             if access.all_queues
             else sum(self._pollers.count(name) for name in self._pollers.queues() if access.allows(name))
         )
-        stats = await self._stats(self._queues.lanes(access=access), UNSET, waiting_polls, HealthLimits())
+        stats = await self._stats(await self._queues.lanes(access), UNSET, waiting_polls, HealthLimits())
         # Workers do not belong to a queue, so a key for some queues sees none.
         return stats if access.all_queues else msgspec.structs.replace(stats, workers=0)
 
     async def count_leases(self) -> int:
         """Counts the leases of all queues, whichever broker granted them."""
-        await self._queues.refresh()
-        return _counts(await store.counts(self._infra.db, self._queues.lanes())).running
+        await self._queues.load_all()
+        return (await store.counts(self._infra.db, await self._queues.lanes())).running
 
     async def queue_stats(self, name: str) -> Stats:
         queue = await self._queues.get(name)
@@ -94,7 +94,7 @@ class StatsService:
         self, lanes: Sequence[int], name: str | UnsetType, waiting_polls: int, limits: HealthLimits
     ) -> Stats:
         reads, now = self._infra.reads, self._infra.now()
-        counts = _counts(await store.counts(reads, lanes))
+        counts = StateCounts(**(await store.counts(reads, lanes))._asdict())
         oldest = [
             run_at
             for run_at in (await store.oldest_ready(reads, lanes), await store.oldest_pending(reads, lanes))
@@ -119,21 +119,6 @@ class StatsService:
             reasons=reasons,
             server_time=now,
         )
-
-
-def _counts(rows: Sequence[CountRow]) -> StateCounts:
-    def total(value_of: Callable[[CountRow], int]) -> int:
-        return sum(value_of(row) for row in rows)
-
-    return StateCounts(
-        scheduled=total(lambda row: row.scheduled),
-        blocked=total(lambda row: row.blocked),
-        ready=total(lambda row: row.ready),
-        running=total(lambda row: row.running),
-        completed=total(lambda row: row.completed),
-        dead=total(lambda row: row.dead),
-        cancelled=total(lambda row: row.cancelled),
-    )
 
 
 def _rates(row: RateRow) -> Rates:

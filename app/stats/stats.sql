@@ -55,25 +55,25 @@ SET count = durations.count + excluded.count;
 
 -- name: counts
 -- row: CountRow
--- Totals and the deltas that are not aggregated yet, in one snapshot.
-SELECT lane,
-    sum(scheduled)::bigint AS scheduled,
-    sum(blocked)::bigint AS blocked,
-    sum(ready)::bigint AS ready,
-    sum(running)::bigint AS running,
-    sum(completed)::bigint AS completed,
-    sum(cancelled)::bigint AS cancelled,
-    sum(dead)::bigint AS dead
+-- Totals and the deltas that are not aggregated yet, in one snapshot. One row, however many lanes
+-- there are.
+SELECT
+    coalesce(sum(scheduled), 0)::bigint AS scheduled,
+    coalesce(sum(blocked), 0)::bigint AS blocked,
+    coalesce(sum(ready), 0)::bigint AS ready,
+    coalesce(sum(running), 0)::bigint AS running,
+    coalesce(sum(completed), 0)::bigint AS completed,
+    coalesce(sum(cancelled), 0)::bigint AS cancelled,
+    coalesce(sum(dead), 0)::bigint AS dead
 FROM (
-    SELECT lane, {{states}}
+    SELECT {{states}}
     FROM stat_totals
     WHERE lane = ANY(:lanes::int[])
     UNION ALL
-    SELECT lane, {{states}}
+    SELECT {{states}}
     FROM stat_deltas
     WHERE lane = ANY(:lanes::int[])
-) AS parts
-GROUP BY lane;
+) AS parts;
 
 -- name: rates
 -- row: RateRow

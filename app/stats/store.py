@@ -11,7 +11,6 @@ SQL = load_queries(__file__)
 
 
 class CountRow(NamedTuple):
-    lane: int
     scheduled: int
     blocked: int
     ready: int
@@ -73,8 +72,10 @@ async def add_durations(db: Executor, durations: Sequence[DurationCount], now: d
     )
 
 
-async def counts(db: Executor, lanes: Sequence[int]) -> list[CountRow]:
-    return [CountRow(*row) for row in await db.rows(*SQL.counts(lanes=lanes))]
+async def counts(db: Executor, lanes: Sequence[int]) -> CountRow:
+    row = await db.row(*SQL.counts(lanes=lanes))
+    assert row is not None, "an aggregate without GROUP BY has one row"
+    return CountRow(*row)
 
 
 async def rates(db: Executor, lanes: Sequence[int], now: datetime) -> RateRow:

@@ -1,30 +1,40 @@
-"""Bounds the worker ids that are listed per API key.
+"""Bounds what is listed per API key: worker ids, and the queues and job types that were polled.
 
-Without the bound, a key with the scope `work` could fill the table and the memory. A worker that
+Without the bound, a key with the scope `work` could fill the tables and the memory. A worker that
 makes up a new id for every claim is a common mistake. Its requests are served like any others; only
-the list of workers, with their directives, does not grow beyond the limit. An id that has not been
-seen for a day is dropped here, as it is from the table.
+the list of workers, with their directives, and the poll history do not grow beyond the limit. An
+entry that has not been seen for a day is dropped here, as it is from its table.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
 
 FORGET_SECONDS = 24 * 60 * 60
+# The rows of a table, in limits of one key. Every broker counts on its own, and from zero after a
+# restart; this bound holds for all of them together.
+LIMITS_PER_TABLE = 10
 
 
-class ListedIds:
+class ListedIds(Generic[T]):
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
-        self._by_key: dict[str, dict[str, float]] = {}  # id -> last seen, the oldest first
+        self._by_key: dict[str, dict[T, float]] = {}  # id -> last seen, the oldest first
 
-    def try_add(self, worker_id: str, key_name: str) -> bool:
+    @property
+    def max_rows(self) -> int:
+        return self._limit * LIMITS_PER_TABLE
+
+    def try_add(self, listed_id: T, key_name: str) -> bool:
         """Returns whether the id is listed. Keys with the same name share the limit."""
         ids, now = self._by_key.setdefault(key_name, {}), self._clock()
-        is_listed = ids.pop(worker_id, None) is not None
+        is_listed = ids.pop(listed_id, None) is not None
         while ids and now - next(iter(ids.values())) > FORGET_SECONDS:
             del ids[next(iter(ids))]
         if not is_listed and len(ids) >= self._limit:
             return False
-        ids[worker_id] = now
+        ids[listed_id] = now
         return True

@@ -1,7 +1,7 @@
 """Which queues and job types have been polled lately.
 
 Kept in memory and written to the database every second. With it `explain` can tell that no worker
-polls for a job.
+polls for a job. The history of each API key is bounded: a worker may poll for any name it likes.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from app.db.infrastructure import Infrastructure
 from app.queues.cache import QueueCache
 from app.workers import store
+from app.workers.listed_ids import ListedIds
 from app.workers.store import PolledType
 
 ANY_TYPE = ""
@@ -20,24 +21,28 @@ class PollHistory:
         self._infra = infra
         self._queues = queues
         self._unwritten: set[PolledType] = set()
+        self._listed = ListedIds[PolledType](infra.settings.max_polled_types_per_key)
 
-    def record(self, queues: Sequence[str], job_types: Sequence[str] | None) -> None:
-        """Records a poll. Skips queues that do not exist and entries beyond MAX_ENTRIES.
-
-        A worker may poll for any name it likes.
+    def record(self, queues: Sequence[str], job_types: Sequence[str] | None, key_name: str) -> None:
+        """Records a poll. Skips queues that do not exist, and entries beyond MAX_ENTRIES or beyond
+        the limit of the key.
         """
-        for queue in queues:
+        for queue in filter(self._queues.exists, queues):
             for job_type in job_types or (ANY_TYPE,):
                 poll = PolledType(queue, job_type)
-                if poll not in self._unwritten and len(self._unwritten) < MAX_ENTRIES and self._queues.exists(queue):
+                if poll in self._unwritten or len(self._unwritten) >= MAX_ENTRIES:
+                    continue
+                if self._listed.try_add(poll, key_name):
                     self._unwritten.add(poll)
+                else:
+                    self._infra.metrics.polls_not_recorded.inc()
 
     async def write(self) -> None:
         polls, self._unwritten = self._unwritten, set()
         if not polls:
             return
         try:
-            await store.record_polls(self._infra.db, sorted(polls), self._infra.now())
+            await store.record_polls(self._infra.db, sorted(polls), self._infra.now(), self._listed.max_rows)
         except Exception:
             self._unwritten |= polls
             raise

@@ -23,7 +23,7 @@ class WorkerRegistry:
         self._infra = infra
         self._events = events
         self._seen: set[str] = set()
-        self._listed = ListedIds(infra.settings.max_workers_per_key)
+        self._listed = ListedIds[str](infra.settings.max_workers_per_key)
         self._directives: dict[str, str] = {}
         self._read_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
 
@@ -78,7 +78,7 @@ class WorkerRegistry:
         if not seen:
             return
         try:
-            await store.record_workers(self._infra.db, sorted(seen), self._infra.now())
+            await store.record_workers(self._infra.db, sorted(seen), self._infra.now(), self._listed.max_rows)
         except Exception:
             self._seen |= seen
             raise

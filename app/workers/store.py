@@ -30,8 +30,8 @@ class PolledType(NamedTuple):
     job_type: str
 
 
-async def record_workers(db: Executor, ids: Sequence[str], now: datetime) -> None:
-    await db.rows(*SQL.record_workers(ids=ids, now=now))
+async def record_workers(db: Executor, ids: Sequence[str], now: datetime, max_rows: int) -> None:
+    await db.rows(*SQL.record_workers(ids=ids, now=now, max_rows=max_rows))
 
 
 async def workers_with_directive(db: Executor) -> dict[str, str]:
@@ -60,9 +60,9 @@ async def delete_workers(db: Executor, seen_before: datetime, directed_seen_befo
     return len(await db.rows(*statement))
 
 
-async def record_polls(db: Executor, polls: Sequence[PolledType], now: datetime) -> None:
+async def record_polls(db: Executor, polls: Sequence[PolledType], now: datetime, max_rows: int) -> None:
     queues, job_types = [poll.queue for poll in polls], [poll.job_type for poll in polls]
-    await db.rows(*SQL.record_polls(queues=queues, job_types=job_types, now=now))
+    await db.rows(*SQL.record_polls(queues=queues, job_types=job_types, now=now, max_rows=max_rows))
 
 
 async def last_polled(db: Executor, queue: str, job_type: str) -> datetime | None:

@@ -2,9 +2,13 @@
 -- that were seen since; never on the path of a claim.
 
 -- name: record_workers
+-- Adds workers only if the table has at most :max_rows rows with all of them. Known workers are
+-- updated in any case. The rows are counted only if there is a new worker.
 INSERT INTO workers (id, last_seen_at)
 SELECT seen.id, :now
 FROM unnest(:ids::text[]) AS seen (id)
+WHERE EXISTS (SELECT FROM workers WHERE id = seen.id)
+    OR (SELECT count(*) FROM workers) + cardinality(:ids::text[]) <= :max_rows
 ORDER BY seen.id
 ON CONFLICT (id) DO UPDATE
 SET last_seen_at = greatest(workers.last_seen_at, excluded.last_seen_at);
@@ -51,9 +55,12 @@ WHERE last_seen_at < :seen_before AND (directive = 'run' OR last_seen_at < :dire
 RETURNING id;
 
 -- name: record_polls
+-- Adds rows only if the table has at most :max_rows rows with all of them, like record_workers.
 INSERT INTO poll_history (queue, job_type, last_polled_at)
 SELECT input.queue, input.job_type, :now
 FROM unnest(:queues::text[], :job_types::text[]) AS input (queue, job_type)
+WHERE EXISTS (SELECT FROM poll_history WHERE queue = input.queue AND job_type = input.job_type)
+    OR (SELECT count(*) FROM poll_history) + cardinality(:queues::text[]) <= :max_rows
 ORDER BY input.queue, input.job_type
 ON CONFLICT (queue, job_type) DO UPDATE
 SET last_polled_at = greatest(poll_history.last_polled_at, excluded.last_polled_at);

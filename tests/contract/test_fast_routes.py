@@ -87,3 +87,14 @@ def test_unexpected_error_is_returned_as_a_problem(failing_api: Api, route: str)
 def test_error_points_at_an_invalid_idempotency_key(http: httpx.Client) -> None:
     response = http.post("/jobs", json={"job_type": "t"}, headers={"Idempotency-Key": "no spaces"})
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/header/idempotency-key")
+
+
+def test_large_response_of_a_fast_route_is_complete_and_keeps_the_connection(api: Api) -> None:
+    """It is sent in pieces."""
+    payloads = [f"{number} " + "x" * 100_000 for number in range(20)]
+    api.batch(*[{"payload": payload} for payload in payloads])
+    response = api.http.post("/claim", json={"queues": [api.queue], "max_jobs": 20})
+    assert [job["payload"] for job in response.json()["jobs"]] == payloads
+    assert int(response.headers["content-length"]) == len(response.content) > 2_000_000
+    assert (response.headers["cache-control"], response.content[-1:]) == ("no-store", b"\n")
+    assert api.http.post("/claim", json={"queues": [api.queue]}).json()["jobs"] == []

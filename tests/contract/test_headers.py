@@ -6,8 +6,10 @@ import httpx
 
 from tests.api_client import Api
 from tests.broker import RunningBroker
+from tests.http.raw_connection import RawConnection, RawResponse, post
 from tests.table import table
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 JOB = '{"job_type": "test"}'
 
 
@@ -57,10 +59,66 @@ def test_claim_response_must_not_be_cached(api: Api) -> None:
     assert api.http.post("/claim", json={"queues": [api.queue]}).headers["cache-control"] == "no-store"
 
 
+def send(broker: RunningBroker, path: str, body: str, *headers: str) -> RawResponse:
+    """Uses a raw socket, because client libraries may merge headers of the same name."""
+    connection = RawConnection(broker.base)
+    connection.send(post(path, body.encode(), *[line.encode() for line in headers], b"Connection: close"))
+    (response,) = connection.responses()
+    connection.close()
+    return response
+
+
 def test_trace_context_is_delivered_with_the_job(api: Api) -> None:
-    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    api.http.post("/jobs", json={"job_type": "test", "queue": api.queue}, headers={"traceparent": trace})
-    assert api.claim_one()["traceparent"] == trace
+    api.http.post("/jobs", json={"job_type": "test", "queue": api.queue}, headers={"traceparent": TRACE})
+    assert api.claim_one()["traceparent"] == TRACE
+
+
+@table(
+    ("headers", "delivered"),
+    [
+        ([f"traceparent: {TRACE}", "tracestate: a=1"], (TRACE, "a=1")),
+        ([f"traceparent: {TRACE}", "tracestate: a=1", "tracestate: b=2"], (TRACE, "a=1,b=2")),
+        ([f"traceparent: {TRACE}", "tracestate: " + "a" * 300, "tracestate: " + "b" * 300], (TRACE, None)),
+        ([f"traceparent: {TRACE}", f"traceparent: {TRACE}", "tracestate: a=1"], (None, None)),
+        ([f"traceparent: {TRACE}", f"traceparent: {TRACE[:-1]}0"], (None, None)),
+        (["traceparent: " + "x" * 513, "tracestate: a=1"], (None, None)),
+        (["tracestate: a=1"], (None, None)),
+    ],
+)
+def test_trace_context_that_is_not_valid_is_ignored(
+    headers: list[str], delivered: tuple[str | None, str | None], broker: RunningBroker, api: Api
+) -> None:
+    assert send(broker, "/jobs", f'{{"job_type": "test", "queue": "{api.queue}"}}', *headers).status == 201
+    claimed = api.claim_one()
+    assert (claimed.get("traceparent"), claimed.get("tracestate")) == delivered
+
+
+@table(
+    "headers",
+    [
+        ["Idempotency-Key: a", "Idempotency-Key: b"],
+        ["Idempotency-Key: a", "idempotency-key: a"],
+        ["Authorization: Bearer a", "Authorization: Bearer b"],
+    ],
+)
+@table(
+    ("path", "body"),
+    [
+        ("/jobs", JOB),
+        ("/jobs/batch", f'{{"jobs": [{JOB}]}}'),
+        ("/claim", '{"queues": ["default"]}'),
+        ("/jobs/cancel", '{"filter": {"queue": "default"}}'),
+    ],
+)
+def test_repeated_header_with_a_single_value_is_rejected_and_nothing_changes(
+    headers: list[str], path: str, body: str, broker: RunningBroker, api: Api
+) -> None:
+    api.enqueue(queue="default")
+    before = api.get("/jobs")
+    response = send(broker, path, body, *headers)
+    assert (response.status, response.json()["code"]) == (400, "bad_request")
+    assert f"expected one {headers[0].partition(':')[0]} header, got 2" in response.json()["detail"]
+    assert api.get("/jobs") == before
 
 
 @table("key", ["a b", "x" * 121, "a/b", ""])

@@ -13,6 +13,7 @@ import httpx
 
 from tests.api_client import Api, Json
 from tests.contract.document import operations
+from tests.contract.hostile_cases import OUT_OF_RANGE
 from tests.table import table
 
 UNKNOWN = "01a1e24b-7875-7000-8000-4007af56e171"
@@ -197,7 +198,16 @@ def test_invalid_page_parameter_is_rejected_by_every_list(api: Api, path: str, n
 
 
 def test_all_lists_are_found_in_the_document() -> None:
-    assert len(LISTS) >= 7
+    assert len(LISTS) >= 9
+
+
+@table("path", ["/jobs/{job_id}/attempts", "/dead-letters", "/dead-letters/groups", "/api-keys"])
+@table("instant", OUT_OF_RANGE)
+def test_cursor_with_an_instant_out_of_range_is_rejected(api: Api, path: str, instant: str) -> None:
+    members = {**dict.fromkeys(("ended_at", "at", "latest"), instant), "id": UNKNOWN, "sample": UNKNOWN, "count": "1"}
+    cursor = urlsafe_b64encode(json.dumps(members).encode()).decode()
+    problem = api.get(path.replace("{job_id}", api.enqueue()["id"]), cursor=cursor, status=422)
+    assert [error["pointer"] for error in problem["errors"]] == ["/query/cursor"]
 
 
 def test_lease_lost_problem_has_state_and_attempt_of_the_job(api: Api) -> None:

@@ -62,6 +62,11 @@ REJECTED = {
     "no host": b"GET /livez HTTP/1.1\r\n\r\n",
     "two hosts": _header(b"Host: other"),
     "the same host twice": _header(b"Host: test"),
+    "two hosts in HTTP/1.0": b"GET /livez HTTP/1.0\r\nHost: test\r\nHost: other\r\n\r\n",
+    "two API keys": _header(b"Authorization: Bearer a\r\nAuthorization: Bearer b"),
+    "the same API key twice": _header(b"Authorization: Bearer a\r\nauthorization: Bearer a"),
+    "two idempotency keys": _header(b"Idempotency-Key: a\r\nX-One: a\r\nIdempotency-Key: b"),
+    "the same idempotency key twice": _header(b"Idempotency-Key: a\r\nIdempotency-Key: a"),
     "two hosts in one": b"GET /livez HTTP/1.1\r\nHost: test, other\r\n\r\n",
     "user in the host": b"GET /livez HTTP/1.1\r\nHost: test@other\r\n\r\n",
     "another host in the target": b"GET http://other/livez HTTP/1.1\r\nHost: test\r\n\r\n",
@@ -101,6 +106,7 @@ REJECTED = {
 # The broker answers each with 200, and the next request too.
 ACCEPTED = {
     "a path": _GET + b"\r\n",
+    "a header twice that may have several values": _header(b"Accept: text/plain\r\nAccept: application/json"),
     "HTTP/1.1 with the host in the target": b"GET http://test/livez HTTP/1.1\r\nHost: test\r\n\r\n",
     "an empty line before": b"\r\n" + _GET + b"\r\n",
     "a length": _POST + b"Content-Length: 25\r\n\r\n" + b'{"ids": [], "limit": 100}',

@@ -250,6 +250,13 @@ def test_claim_of_an_inaccessible_queue_is_forbidden_and_settles_nothing(limited
     assert limited_api.job(lease["id"])["state"] == "running"
 
 
+def test_pointer_to_an_inaccessible_queue_counts_names_that_are_listed_twice(
+    limited_api: Api, other_queue: str
+) -> None:
+    problem = limited_api.post("/claim", {"queues": [limited_api.queue] * 2 + [other_queue]}, status=403)
+    assert [fault["pointer"] for fault in problem["errors"]] == ["/queues/2"]
+
+
 def test_default_queue_needs_access_like_any_other(limited_api: Api) -> None:
     assert limited_api.post("/jobs", {"job_type": "test"}, status=403)["errors"][0]["pointer"] == "/queue"
     assert limited_api.post("/claim", {}, status=403)["errors"][0]["pointer"] == "/queues/0"

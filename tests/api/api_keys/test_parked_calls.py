@@ -76,10 +76,11 @@ def test_wait_for_a_job_with_a_revoked_key_is_unauthorized(
     assert response.result(30).status_code == 401
 
 
-def test_request_with_two_authorization_headers_is_unauthorized(
+def test_request_with_two_authorization_headers_is_rejected(
     callers: Callers, keyed_broker: tuple[RunningBroker, str]
 ) -> None:
+    """A proxy may have checked the other key."""
     keys = [callers.key().text, "lsk_0123456789abcdef_" + "0" * 64]
     for keys_sent in (keys, keys[::-1]):
         headers = [("Authorization", f"Bearer {key}") for key in keys_sent]
-        assert httpx.get(f"{keyed_broker[0].base}/jobs", headers=headers).status_code == 401
+        assert httpx.get(f"{keyed_broker[0].base}/jobs", headers=headers).status_code == 400

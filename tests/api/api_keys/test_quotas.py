@@ -182,6 +182,19 @@ def test_claim_at_the_lease_quota_still_returns_its_settlements(
     assert ([result["status"] for result in response["settled"]], response["jobs"]) == (["lease_lost"], [])
 
 
+def test_claim_at_the_lease_quota_waits_for_no_lane_lock(
+    caller_at_quota: tuple[Key, Json], callers: Callers, key_db: TestDatabase
+) -> None:
+    api, lease = caller_at_quota[0].api, caller_at_quota[1]
+    callers.admin.configure(max_running=5)
+    callers.admin.complete(callers.admin.claim_one())  # creates the row of the lane lock
+    callers.admin.enqueue()
+    lost = {"job_id": lease["id"], "lease_token": "not-the-token", "outcome": "complete"}
+    with key_db.lane_locked(api.queue):
+        response = api.claim(settle=[lost])
+    assert ([result["status"] for result in response["settled"]], response["jobs"]) == (["lease_lost"], [])
+
+
 def test_caller_at_its_lease_quota_can_replay_its_claim(caller_at_quota: tuple[Key, Json]) -> None:
     api, lease = caller_at_quota[0].api, caller_at_quota[1]
     assert api.claim_one(key="first")["lease_token"] == lease["lease_token"]

@@ -244,3 +244,12 @@ def test_timeout_of_the_job_type_is_the_default(api: Api) -> None:
 def test_invalid_timeout_is_rejected(api: Api, value: object) -> None:
     problem = api.enqueue(status=422, timeout_seconds=value)
     assert [error["pointer"] for error in problem["errors"]] == ["/timeout_seconds"]
+
+
+def test_heartbeat_after_the_deadline_does_not_request_the_next_one_at_once(
+    api_without_scans: Api, db_without_scans: TestDatabase
+) -> None:
+    api_without_scans.enqueue(timeout_seconds=60)
+    claimed = api_without_scans.claim_one()
+    backdate_run(db_without_scans, claimed, 61)
+    assert api_without_scans.heartbeat("w", claimed)["next_heartbeat_ms"] == 100

@@ -1,6 +1,7 @@
 """Byte limit of lists: the page is short and has a cursor, and the broker reads no more rows."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,11 +10,28 @@ import pytest
 from tests.api_client import Api, Json
 from tests.broker import RunningBroker, broker_process, threaded_broker
 from tests.conftest import TEST_SETTINGS
+from tests.contract.document import component, operations
 from tests.database import TestDatabase
 from tests.http.test_memory import Memory
 
 KIB = 1024
 CAP = 20 * KIB
+
+# One dead letter for each fingerprint: as many groups as rows.
+COPY_LETTERS = """
+INSERT INTO dead_letters
+SELECT (json_populate_record(letter, json_build_object(
+    'id', longshore_generate_id(letter.lane, letter.dead_at), 'fingerprint', number || $2
+))).*
+FROM dead_letters AS letter, generate_series(1, 100) AS number
+WHERE letter.id = $1
+"""
+INSERT_WORKERS = "INSERT INTO workers (id) SELECT $1 || number FROM generate_series(1, 200) AS number"
+INSERT_API_KEYS = """
+INSERT INTO api_keys (id, name, mac, scopes, created_at)
+SELECT number::text, $1, 'x', '{read}', now() + make_interval(secs => number / 2)
+FROM generate_series(1, 200) AS number
+"""
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +46,19 @@ def limited(limited_broker: RunningBroker, db: TestDatabase, queue: str) -> Api:
     return Api(limited_broker.http, queue)
 
 
+@pytest.fixture
+def api_keys(db: TestDatabase) -> Iterator[None]:
+    """Two hundred API keys. The brokers do not notice them: their version number is unchanged."""
+    db.execute(INSERT_API_KEYS, "k" * 100)
+    yield
+    db.execute("DELETE FROM api_keys")
+
+
 def schema(number: int) -> Json:
     return {"payload_schema": {"type": "object", "description": "x" * 6 * KIB, "title": str(number)}}
 
 
-def fill(api: Api) -> dict[str, tuple[str, Json]]:
+def fill(api: Api, db: TestDatabase) -> dict[str, tuple[str, Json]]:
     """Creates lists of at least 36 KiB each. Returns their paths and parameters."""
     job = {"payload": "x" * 6 * KIB, "metadata": {"m": "x" * KIB}}
     api.batch(*[job] * 6)
@@ -52,14 +78,20 @@ def fill(api: Api) -> dict[str, tuple[str, Json]]:
     for _ in range(6):
         claimed = api.claim_one(queues=[f"{api.queue}.many"], wait_seconds=10)
         api.fail(claimed, error={"message": "no", "details": "x" * 6 * KIB}, retry_after_seconds=0)
+    letter = api.dead_letter(queue=f"{api.queue}.groups")
+    db.execute(COPY_LETTERS, letter["id"], "x" * 240)
+    db.execute(INSERT_WORKERS, "w" * 100)
     return {
         "jobs": ("/jobs", {"queue": api.queue}),
         "dead letters": ("/dead-letters", {}),
+        "groups of dead letters": ("/dead-letters/groups", {}),
         "dead jobs": ("/jobs", {"state": "dead"}),
         "schedules": ("/schedules", {}),
         "job types": ("/job-types", {}),
         "queues": ("/queues", {}),
         "attempts": (f"/jobs/{many['id']}/attempts", {}),
+        "workers": ("/workers", {}),
+        "API keys": ("/api-keys", {}),
     }
 
 
@@ -77,13 +109,30 @@ def pages(api: Api, path: str, params: Json) -> list[tuple[int, list[Json]]]:
 
 
 def key(item: Json) -> Any:
-    return item.get("id") or item.get("name") or item["started_at"]
+    names = ("id", "name", "started_at", "sample", "worker_id")
+    return next(item[name] for name in names if name in item)
+
+
+def list_paths() -> set[str]:
+    """The paths of all operations that return a list."""
+    responses = {
+        operation.path: component(content["schema"])
+        for operation in operations()
+        for status, content in operation.bodies()
+        if operation.method == "GET" and status == "200" and "schema" in content
+    }
+    return {path for path, schema in responses.items() if "items" in schema.get("properties", {})}
 
 
 @pytest.mark.slow
-def test_every_list_ends_a_page_at_the_byte_limit_and_continues_with_its_cursor(api: Api, limited: Api) -> None:
+@pytest.mark.usefixtures("api_keys")
+def test_every_list_ends_a_page_at_the_byte_limit_and_continues_with_its_cursor(
+    api: Api, limited: Api, db: TestDatabase
+) -> None:
     wrong: dict[str, Any] = {}
-    for name, (path, params) in fill(api).items():
+    lists = fill(api, db)
+    assert {re.sub("[0-9a-f-]{36}", "{job_id}", path) for path, _ in lists.values()} == list_paths()
+    for name, (path, params) in lists.items():
         complete = [item for _, items in pages(api, path, params) for item in items]
         parts = pages(limited, path, params)
         if (

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from app.broker import Broker
+from app.workers import store
 from tests.api_client import Api, Json, parse_time
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS
-from tests.database import TestDatabase
+from tests.database import Loop, TestDatabase
 from tests.polls import Background
 from tests.table import table
 
@@ -178,3 +180,16 @@ def test_worker_ids_beyond_the_limit_of_a_key_are_served_but_not_listed(db: Test
         api.post(f"/workers/{queue}-4/drain", status=404)
         api.post(f"/workers/{queue}-0/drain")
         assert api.get("/limits")["max_workers_per_key"] == 3
+
+
+def test_several_brokers_together_do_not_exceed_the_rows_of_workers(
+    broker_services: Broker, db: TestDatabase, loop: Loop, w1: str
+) -> None:
+    """A broker that has restarted does not know which workers it listed before."""
+    infra = broker_services.infra
+    for number in range(4):
+        loop.run(store.record_workers(infra.db, [w1, f"{w1}-{number}"], infra.now(), 4))
+    assert db.value("SELECT count(*) FROM workers") == 3
+    assert db.value("SELECT last_seen_at FROM workers WHERE id = $1", w1) > db.value(
+        "SELECT last_seen_at FROM workers WHERE id = $1", f"{w1}-1"
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api_client import Api
+from tests.api_client import Api, Json
 from tests.broker import RunningBroker, threaded_broker
 from tests.database import Loop, TestDatabase, create_database
 from tests.faults.db.test_write_outcome import outcome
@@ -17,31 +17,46 @@ from tests.polls import Background
 
 Eventually = Callable[[Callable[[], Any]], Any]
 
+# Searches run in read-only transactions: enqueues, claims and background services are not held.
 SLOW = """
 CREATE TABLE reads_held (since timestamptz DEFAULT clock_timestamp());
 CREATE FUNCTION hold_read() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    WHILE EXISTS (SELECT FROM reads_held) LOOP
+    WHILE current_setting('transaction_read_only')::boolean AND EXISTS (SELECT FROM reads_held) LOOP
         PERFORM pg_sleep(0.002);
     END LOOP;
     RETURN true;
 END
 $$;
-ALTER TABLE dead_letters RENAME TO kept_letters;
-CREATE VIEW dead_letters AS SELECT * FROM kept_letters WHERE (SELECT hold_read());
 """
+SLOW_TABLE = """
+ALTER TABLE {table} RENAME TO kept_{table};
+CREATE VIEW {table} AS SELECT * FROM kept_{table} WHERE (SELECT hold_read());
+"""
+SLOW_TABLES = ("jobs", "dead_letters", "stat_rates")
 FILTER = {"filter": {"job_type": "test"}}
-SEARCHES = {
-    "jobs": ("GET", "/jobs?tag=x", None),
-    "dead letters": ("GET", "/dead-letters", None),
-    "groups": ("GET", "/dead-letters/groups", None),
-    "replay": ("POST", "/dead-letters/replay", {**FILTER, "dry_run": True}),
-    "purge": ("POST", "/dead-letters/purge", FILTER),
-}
+
+Search = tuple[str, str, Any]
+
+
+def searches(job: Json) -> dict[str, Search]:
+    """The operations that may read many rows, as method, path and body."""
+    return {
+        "jobs": ("GET", "/jobs?tag=x", None),
+        "cancel": ("POST", "/jobs/cancel", {**FILTER, "dry_run": True}),
+        "explain": ("GET", f"/jobs/{job['id']}/explain", None),
+        "dead letters": ("GET", "/dead-letters", None),
+        "groups": ("GET", "/dead-letters/groups", None),
+        "replay": ("POST", "/dead-letters/replay", {**FILTER, "dry_run": True}),
+        "purge of dead letters": ("POST", "/dead-letters/purge", FILTER),
+        "purge of a queue": ("POST", f"/queues/{job['queue']}/purge", {"dry_run": True}),
+        "stats": ("GET", "/stats", None),
+        "stats of a queue": ("GET", f"/queues/{job['queue']}/stats", None),
+    }
 
 
 class SlowReads:
-    """Blocks reads of dead letters."""
+    """Blocks reads of jobs, dead letters and rates by searches."""
 
     def __init__(self, db: TestDatabase) -> None:
         self._db = db
@@ -65,7 +80,7 @@ class SlowReads:
 @pytest.fixture(scope="module")
 def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
     database = TestDatabase(create_database(postgres, loop, "slow reads"), loop)
-    database.execute(SLOW)
+    database.execute(SLOW + "".join(SLOW_TABLE.format(table=table) for table in SLOW_TABLES))
     yield database
     database.close()
 
@@ -73,16 +88,16 @@ def database(postgres: str, loop: Loop) -> Iterator[TestDatabase]:
 def test_search_ends_after_the_time_limit(database: TestDatabase, queue: str, eventually: Eventually) -> None:
     reads = SlowReads(database)
     with threaded_broker(settings_with(read_timeout_seconds=0.2, sweep_seconds=1.0), database.dsn) as broker:
-        Api(broker.http, queue).enqueue()
+        calls = searches(Api(broker.http, queue).enqueue())
         with reads.held():
             responses = {
-                name: broker.http.request(method, path, json=body) for name, (method, path, body) in SEARCHES.items()
+                name: broker.http.request(method, path, json=body) for name, (method, path, body) in calls.items()
             }
             assert reads.running() == 0, "the server cancels them"
-        for method, path, body in SEARCHES.values():
+        for method, path, body in calls.values():
             eventually(partial(succeeds, broker, method, path, body))
-    assert {name: response.status_code for name, response in responses.items()} == dict.fromkeys(SEARCHES, 503)
-    assert {name: outcome(response) for name, response in responses.items()} == dict.fromkeys(SEARCHES, "not_done")
+    assert {name: response.status_code for name, response in responses.items()} == dict.fromkeys(calls, 503)
+    assert {name: outcome(response) for name, response in responses.items()} == dict.fromkeys(calls, "not_done")
     assert [name for name, response in responses.items() if "narrow the filter" not in response.json()["detail"]] == []
 
 

@@ -3,6 +3,7 @@
 A complete broker runs with this role, and the role can do nothing else."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -73,12 +74,19 @@ def call_every_operation(broker: RunningBroker, database: TestDatabase) -> None:
 
 
 async def run_rare_statements(dsn: str) -> None:
-    """Runs the statement of the `restored` command, and the low-water mark scan of a lane full
-    of dead tuples, which brokers otherwise only EXPLAIN."""
+    """Runs the statement of the `restored` command, the low-water mark scan of a lane full of
+    dead tuples, which brokers otherwise only EXPLAIN, the look-up of a queue that another process
+    has created, and the statements after a jump of the clock."""
     connection = await asyncpg.connect(dsn)
-    live_tokens, first_ready = (statement_named(name).query for name in ("live_tokens", "first_ready"))
-    await connection.fetch(*live_tokens(after_lane=-(2**31), after_id=UUID(int=0), limit=1))
+    unused_tokens, first_ready = (statement_named(name).query for name in ("unused_tokens", "first_ready"))
+    await connection.fetch(*unused_tokens(after_lane=-(2**31), after_id=UUID(int=0), limit=1))
     await connection.fetch(*first_ready(lane=256, priorities=[0]))
+    await connection.fetch(*statement_named("queues_with_ids").query(ids=[1]))
+    lag: dict[str, Any] = {"clock": "retention", "broker": UUID(int=0)}
+    started, ended = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC)
+    write, delete = (statement_named(name).query for name in ("write_clock_lag", "delete_clock_lag"))
+    await connection.fetch(*write(**lag, seconds=600.0, starts_at=started, ends_at=ended))
+    await connection.fetch(*delete(**lag))
     await connection.close()
 
 
