@@ -25,6 +25,7 @@ from app.db.search_connections import SearchConnections
 from app.db.server_checks import ServerChecks
 from app.dead_letters.replay import DeadLetterReplayer
 from app.dead_letters.service import DeadLetterService
+from app.enqueue.batch_parser import BatchParser
 from app.enqueue.draft_writer import DraftWriter
 from app.enqueue.parser import JobParser
 from app.enqueue.service import EnqueueService
@@ -146,11 +147,13 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
     rule_changes = RuleChanges(infra=infra, queues=queues, events=events, group_scheduler=group_scheduler)
     pollers = PollerRegistry(events=events, queues=queues, metrics=infra.metrics)
     matcher = SyncMatcher(infra=infra, queues=queues, pollers=pollers, events=events)
+    parser = JobParser(infra=infra, queues=queues, job_types=job_types)
     enqueuer = EnqueueService(
         infra=infra,
         queues=queues,
         creator=creator,
-        parser=JobParser(infra=infra, queues=queues, job_types=job_types),
+        parser=parser,
+        batch_parser=BatchParser(infra=infra, queues=queues, parser=parser),
         writer=DraftWriter(infra=infra, queues=queues, creator=creator),
         matcher=matcher,
         events=events,
@@ -268,7 +271,7 @@ def _build_infrastructure(settings: Settings, dsn: str, events: EventBus) -> Inf
         reads=SearchConnections(db, settings),
         server_checks=ServerChecks(db, settings, metrics),
         clock=clock,
-        job_ids=JobIdGenerator(clock.now),
+        job_ids=JobIdGenerator(),
         notifier=notifier,
         config_versions=ConfigVersions(db=db, notifier=notifier, events=events),
     )

@@ -95,7 +95,7 @@ class Cost:
 class Bench:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._job_ids = JobIdGenerator(lambda: datetime.now(UTC))
+        self._job_ids = JobIdGenerator()
 
     async def enqueue(self, batches: int) -> None:
         for _ in range(batches):
@@ -103,7 +103,7 @@ class Bench:
 
     def _new(self) -> NewJob:
         return NewJob(
-            id=self._job_ids(LANE),
+            id=self._job_ids.generate(LANE, datetime.now(UTC)),
             state="ready",
             reason=None,
             run_at=datetime.now(UTC),

@@ -126,17 +126,17 @@ class JobIdGenerator:
     """Generates UUIDv7s: the millisecond, a 12-bit counter (so that ids rise within a process), the
     lane, 38 random bits."""
 
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._tick = 0
         self._rng = _rng()
 
-    def __call__(self, lane: int) -> UUID:
-        return next(self.generate_many([lane]))
+    def generate(self, lane: int, now: datetime) -> UUID:
+        self._tick = max(_milliseconds(now) << 12, self._tick + 1)
+        return _job_id(self._tick, lane, next(self._rng))
 
-    def generate_many(self, lanes: Sequence[int]) -> Iterator[UUID]:
-        """One id for each lane, in this order. Reads the clock once, when it is called."""
-        first = max(_milliseconds(self._now()) << 12, self._tick + 1)
+    def generate_many(self, lanes: Sequence[int], now: datetime) -> Iterator[UUID]:
+        """One id for each lane, in this order."""
+        first = max(_milliseconds(now) << 12, self._tick + 1)
         self._tick = first + len(lanes) - 1
         return (_job_id(tick, lane, next(self._rng)) for tick, lane in enumerate(lanes, first))
 

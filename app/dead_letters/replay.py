@@ -154,7 +154,7 @@ class DeadLetterReplayer:
     def _new_job(self, letter: RemovedRow, lane: int, replay_time: ReplayTime, overrides: ReplayOverrides) -> NewJob:
         patch = value_or(overrides.payload_merge, None)
         return NewJob(
-            id=self._infra.job_ids(lane),
+            id=self._infra.job_ids.generate(lane, self._infra.now()),
             state="pending"
             if replay_time.state == "ready" and self._queues.needs_admission(lane, letter.group_key)
             else replay_time.state,

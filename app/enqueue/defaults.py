@@ -1,7 +1,7 @@
 """From a requested job to the row that is stored: defaults, due time and lane."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -22,7 +22,6 @@ from app.settings import Settings
 from app.slices import in_slices
 
 Trace = Mapping[str, str]
-Now = Callable[[], datetime]  # a function, because few jobs need the time
 _RETRY_FIELDS = [field.name for field in msgspec.structs.fields(RetryPolicy)]
 
 
@@ -74,7 +73,7 @@ def _json(fields: dict[str, float]) -> str | None:
     return msgspec.json.encode(fields).decode() if fields else None
 
 
-def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: Now, trace: Trace) -> NewJob:
+def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: datetime, trace: Trace) -> NewJob:
     """The row of a job that is ready or scheduled; the callers set `pending` and `blocked`.
 
     Passes the fields by position, in the order of NewJob, because this runs for each job of a
@@ -97,18 +96,18 @@ def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: Now, t
         trace.get("traceparent"),
         trace.get("tracestate"),
         None,
-        "{}" if job.payload is UNSET else bytes(job.payload).decode(),
+        "{}" if job.payload is UNSET else str(job.payload, "utf-8"),
         None if job.expires_at is UNSET else job.expires_at.astimezone(UTC),
         job_defaults.timeout_seconds if job.timeout_seconds is UNSET else job.timeout_seconds,
         None if job.unique is UNSET else job.unique.key,
     )
 
 
-def _due_state(job: JobCreate, created: datetime, clock: Now) -> tuple[str, datetime]:
+def _due_state(job: JobCreate, created: datetime, now: datetime) -> tuple[str, datetime]:
     if job.run_at is UNSET and job.delay_seconds is UNSET:
         return "ready", created
     # Ids never go back. The clock can go back by a few milliseconds when it is adjusted.
-    now = max(clock(), created)
+    now = max(now, created)
     run_at = created if job.run_at is UNSET else job.run_at.astimezone(UTC)
     if job.delay_seconds is not UNSET and job.delay_seconds:
         run_at = now + timedelta(seconds=job.delay_seconds)

@@ -1,49 +1,22 @@
-"""Turns requested jobs into drafts: decodes and checks each job, and builds its row or its problem.
+"""Checks one requested job, and builds its row or its draft. Writes nothing."""
 
-The parser writes nothing.
-"""
-
-from collections.abc import Callable, Container, Sequence
 from datetime import datetime
-from functools import cache, lru_cache, partial
-from typing import TypeAlias
+from functools import lru_cache, partial
 from uuid import UUID
-
-import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.dependencies import graph
 from app.enqueue import defaults, validation
-from app.enqueue.defaults import JobDefaults, Now, Trace
+from app.enqueue.defaults import JobDefaults, Trace
 from app.enqueue.drafts import JobDraft
-from app.enqueue.schemas import BatchJob, JobCreate, OnParentFailure, UnreadBatch
-from app.errors import (
-    MAX_FAULTS,
-    BatchTooLarge,
-    Fault,
-    Forbidden,
-    NotFound,
-    Problem,
-    QueueLimit,
-    ValidationFailed,
-    raise_for_faults,
-)
-from app.http.authorization import Access
-from app.http.body_decoder import BodyDecoder
+from app.enqueue.schemas import JobCreate, OnParentFailure
+from app.errors import ValidationFailed, raise_for_faults
 from app.http.schema_types import UNSET, Raw, value_or
-from app.http.split_body import CHUNK_BYTES
 from app.job_types.cache import JobTypeCache
-from app.jobs.rows import to_array_text
+from app.jobs.rows import NewJob, to_array_text
 from app.queues.cache import Queue, QueueCache
-from app.queues.creator import FindQueue
-from app.slices import by_size, in_slices, map_in_slices
 
-_batch_job = BodyDecoder(BatchJob)
-_batch_jobs = msgspec.json.Decoder(list[BatchJob])
 _EMPTY = Raw(b"{}")
-# Position in the batch, job, queue, lane.
-PlacedJob: TypeAlias = tuple[int | None, JobCreate, Queue, int]
-NeedsAdmission: TypeAlias = Callable[[int, str | None], bool]
 
 
 class JobParser:
@@ -54,10 +27,7 @@ class JobParser:
         # Needs no invalidation: a changed queue or job type is a new object.
         self._defaults = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=infra.settings))
 
-    def check(self, job: JobCreate, pointer: str = "") -> None:
-        self._check(job, pointer, self._infra.now)
-
-    def _check(self, job: JobCreate, pointer: str, now: Now) -> None:
+    def check(self, job: JobCreate, now: datetime, pointer: str = "") -> None:
         settings = self._infra.settings
         if job.payload is not UNSET:
             validation.check_payload(job.payload, settings, pointer)
@@ -72,220 +42,30 @@ class JobParser:
         if faults:
             raise_for_faults(faults, more)
 
-    async def read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
-        """Each job or its problem.
+    def row(self, job: JobCreate, job_id: UUID, queue: Queue, now: datetime, trace: Trace, *, held: bool) -> NewJob:
+        """`held`: the group of the job needs an admission."""
+        row = defaults.new_job(job, job_id, self._defaults(queue, self._job_types.find(job.job_type)), now, trace)
+        return row._replace(state="pending") if held and row.state == "ready" else row
 
-        The caller writes nothing, not even a queue, before all jobs are parsed.
-        """
-        limit = self._infra.settings.max_batch_jobs
-        if len(batch.jobs) > limit:
-            raise BatchTooLarge(f"the batch has {len(batch.jobs)} jobs, at most {limit} are accepted", limit)
-        if not batch.jobs:
-            raise ValidationFailed.at("/jobs", "jobs must contain at least one job")
-        now, jobs = _fixed_clock(self._infra.now()), await _decode_jobs(batch.jobs)
-
-        def checked(item: tuple[int, BatchJob | Problem]) -> BatchJob | Problem:
-            index, job = item
-            return job if isinstance(job, Problem) else self._find_problem(job, f"/jobs/{index}", now) or job
-
-        return await map_in_slices(checked, enumerate(jobs))
-
-    def _find_problem(self, job: BatchJob, pointer: str, now: Now) -> Problem | None:
-        """Drops the traceback of the problem. It refers to the decoded payload: of a batch with a
-        thousand invalid payloads, the garbage collector would visit all of them again and again.
-        """
-        try:
-            self._check(job, pointer, now)
-        except Problem as problem:
-            return problem.with_traceback(None)
-        return None
-
-    async def drafts(
-        self, jobs: Sequence[BatchJob | Problem], find: FindQueue, trace: Trace, *, atomic: bool
-    ) -> list[JobDraft | Problem]:
-        """The drafts in the order of the batch, or their problems.
-
-        Assigns all ids before any parents, because a job may depend on a later one.
-        """
-        drafts = await self._build_drafts(self._place_jobs(jobs, find), trace)
-        if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
-            return drafts
-        refs = await _map_refs(jobs, drafts, atomic=atomic)
-        async for index, (job, draft) in in_slices(enumerate(zip(jobs, [*drafts], strict=True))):
-            if isinstance(draft, JobDraft) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
-                try:
-                    self._set_parents(draft, job, refs)
-                except Problem as problem:
-                    drafts[index] = problem
-        return drafts
-
-    def _place_jobs(self, jobs: Sequence[BatchJob | Problem], find: FindQueue) -> list[PlacedJob | Problem]:
-        """Finds each queue once. The jobs of a queue that have no group share one lane."""
-        found: dict[str, tuple[Queue, int]] = {}
-        placed: list[PlacedJob | Problem] = []
-        for index, job in enumerate(jobs):
-            if isinstance(job, Problem):
-                placed.append(job)
-                continue
-            name = "default" if job.queue is UNSET else job.queue
-            if name not in found:
-                queue = _queue_or_problem(find, name, f"/jobs/{index}")
-                if isinstance(queue, Problem):
-                    placed.append(queue)
-                    continue
-                found[name] = queue, defaults.choose_lane(queue, UNSET)
-            queue, lane = found[name]
-            placed.append((index, job, queue, lane if job.group is UNSET else defaults.choose_lane(queue, job.group)))
-        return placed
-
-    async def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
-        """Reads the clock once, and the admission rule once for each lane and group."""
-        now, needs_admission = _fixed_clock(self._infra.now()), cache(self._queues.needs_admission)
-        ids = self._infra.job_ids.generate_many([job[3] for job in placed if isinstance(job, tuple)])
-
-        def build(job: PlacedJob | Problem) -> JobDraft | Problem:
-            return self._build_draft(job, next(ids), now, trace, needs_admission) if isinstance(job, tuple) else job
-
-        return await map_in_slices(build, placed)
-
-    def draft(self, job: JobCreate, find: FindQueue, trace: Trace) -> JobDraft:
+    def draft(self, job: JobCreate, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
         """The draft of a single job. Its parents are ids, because refs exist only in a batch."""
-        queue = find(value_or(job.queue, "default"))
         lane = defaults.choose_lane(queue, job.group)
-        placed, job_id = (None, job, queue, lane), self._infra.job_ids(lane)
-        draft = self._build_draft(placed, job_id, self._infra.now, trace, self._queues.needs_admission)
-        if job.depends_on is not UNSET:
-            self._set_parents(draft, job, {})
+        held = self._queues.needs_admission(lane, value_or(job.group, None))
+        row = self.row(job, self._infra.job_ids.generate(lane, now), queue, now, trace, held=held)
+        draft = JobDraft(None, queue, lane, row, None if job.unique is UNSET else job.unique)
+        set_parents(draft, job, {})
         return draft
 
-    def _build_draft(
-        self, placed: PlacedJob, job_id: UUID, now: Now, trace: Trace, needs_admission: NeedsAdmission
-    ) -> JobDraft:
-        index, job, queue, lane = placed
-        row = defaults.new_job(job, job_id, self._defaults(queue, self._job_types.find(job.job_type)), now, trace)
-        if row.state == "ready" and needs_admission(lane, row.group_key):
-            row = row._replace(state="pending")
-        return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 
-    def _set_parents(self, draft: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:
-        draft.depend_on(graph.resolve(value_or(job.depends_on, []), refs, draft.pointer))
-        policy = value_or(job.on_parent_failure, OnParentFailure.CANCEL).value
-        draft.change_row(depends_on=to_array_text(draft.parents), on_parent_failure=policy if draft.parents else None)
+def is_plain(job: JobCreate) -> bool:
+    """Whether the job can be inserted without reading others: no unique key, no parents."""
+    return job.unique is UNSET and job.depends_on is UNSET
 
 
-def _queue_or_problem(find: FindQueue, name: str, pointer: str) -> Queue | Problem:
-    """If a queue does not exist and cannot be created, only the jobs of that queue fail."""
-    try:
-        return find(name)
-    except (NotFound, QueueLimit) as problem:
-        problem.set_faults([Fault(f"{pointer}/queue", problem.code, problem.detail)])
-        return problem
-
-
-def reject_inaccessible_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
-    """Replaces each job for a queue that the caller may not access by its problem.
-
-    Checks each queue name once first, because most callers may access all of them.
-    """
-    if access.all_queues or all(
-        map(access.allows, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})
-    ):
-        return jobs
-    return [_access_problem(index, job, access) or job for index, job in enumerate(jobs)]
-
-
-def _access_problem(index: int, job: BatchJob | Problem, access: Access) -> Problem | None:
-    if isinstance(job, Problem):
-        return job
-    try:
-        access.check(value_or(job.queue, "default"), f"/jobs/{index}/queue")
-    except Forbidden as problem:
-        return problem
-    return None
-
-
-def _fixed_clock(instant: datetime) -> Now:
-    """A clock that stands still, so that all jobs of a batch have the same time."""
-    return lambda: instant
-
-
-async def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
-    """Decodes the jobs in chunks. If a job is invalid, decodes them one by one to find out which."""
-    try:
-        decoded: list[BatchJob | Problem] = []
-        names: dict[str, str] = {}
-        async for chunk in in_slices(by_size(jobs, len, CHUNK_BYTES)):
-            jobs_of_chunk = _batch_jobs.decode(b"[%b]" % b",".join(chunk))
-            for job in jobs_of_chunk:
-                _share_names(job, names)
-            decoded += jobs_of_chunk
-    except msgspec.ValidationError:
-        return await _decode_one_by_one(jobs)
-    return decoded
-
-
-def _share_names(job: BatchJob, names: dict[str, str]) -> None:
-    """Replaces the names in `depends_on` by equal ones in `names`.
-
-    Of a batch with 200,000 dependencies, separate names took 5 ms to free at the end, during which
-    no other request was served. The garbage collector takes a third of the time with shared names.
-    """
-    if job.depends_on is not UNSET:
-        job.depends_on[:] = [names.setdefault(name, name) for name in job.depends_on]
-
-
-async def _decode_one_by_one(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
-    decoded: list[BatchJob | Problem] = []
-    invalid = 0
-    async for index, raw in in_slices(enumerate(jobs)):
-        job = _decode_job(raw, f"/jobs/{index}", suggest=invalid < MAX_FAULTS)
-        invalid += isinstance(job, Problem)
-        decoded.append(job)
-    return decoded
-
-
-def _decode_job(raw: Raw, pointer: str, *, suggest: bool) -> BatchJob | Problem:
-    try:
-        return _batch_job.decode(raw, pointer, suggest=suggest)
-    except Problem as problem:
-        return problem
-
-
-async def _map_refs(
-    jobs: Sequence[BatchJob | Problem], drafts: list[JobDraft | Problem], *, atomic: bool
-) -> dict[str, UUID]:
-    """Maps each ref to its id. A duplicate ref is a problem of the second job that uses it.
-
-    A cycle is a problem of the whole batch if it is atomic, otherwise of its first job.
-    """
-    refs: dict[str, UUID] = {}
-    positions: dict[str, int] = {}
-    for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
-        if not isinstance(job, BatchJob) or not isinstance(draft, JobDraft) or job.ref is UNSET:
-            continue
-        if job.ref in refs:
-            drafts[index] = ValidationFailed.at(
-                f"{draft.pointer}/ref", f"another job of the batch has the ref {job.ref}", "duplicate_ref"
-            )
-            continue
-        refs[job.ref] = draft.row.id
-        positions[job.ref] = index
-    parents = {ref: _parents_among(refs, jobs[index]) async for ref, index in in_slices(positions.items())}
-    async for path in in_slices(graph.find_cycles(parents)):
-        if path:
-            problem = graph.cycle_problem(path, f"/jobs/{positions[path[0]]}")
-            if atomic:
-                raise problem
-            drafts[positions[path[0]]] = problem
-            del refs[path[0]]
-    return refs
-
-
-def _parents_among(refs: Container[str], job: BatchJob | Problem) -> dict[str, None]:
-    """The parents of the job that are jobs of the batch.
-
-    A dict, because the garbage collector does not visit a dict of strings. It took 4 ms for the
-    lists of a batch with 200,000 dependencies, during which no other request was served.
-    """
-    names = value_or(job.depends_on, []) if isinstance(job, BatchJob) else []
-    return dict.fromkeys(name for name in names if name in refs)
+def set_parents(draft: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:
+    """Resolves `depends_on`. `refs` has the ids of the jobs of the same batch."""
+    if job.depends_on is UNSET:
+        return
+    draft.depend_on(graph.resolve(job.depends_on, refs, draft.pointer))
+    policy = value_or(job.on_parent_failure, OnParentFailure.CANCEL).value
+    draft.change_row(depends_on=to_array_text(draft.parents), on_parent_failure=policy if draft.parents else None)

@@ -8,6 +8,7 @@ published only after their commit.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -18,21 +19,22 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import lane_of
 from app.db.pool import Transaction, retry_after_deadlock
 from app.enqueue import defaults, parents, results
+from app.enqueue.batch_parser import BatchParser, reject_inaccessible_queues
 from app.enqueue.defaults import Trace
 from app.enqueue.draft_writer import DraftWriter, RequestKey
 from app.enqueue.drafts import JobDraft, id_of_row, new_rows_by_lane
-from app.enqueue.parser import JobParser, reject_inaccessible_queues
+from app.enqueue.parser import JobParser, is_plain
 from app.enqueue.results import EnqueueResult
 from app.enqueue.schemas import BatchAnswer, BatchJob, JobCreate, UnreadBatch
 from app.errors import NotFound, Problem
 from app.events import EventBus
 from app.http.authorization import Access
-from app.http.schema_types import value_or
+from app.http.schema_types import UNSET, value_or
 from app.jobs import bulk_insert, store
 from app.jobs.rows import NewJob
 from app.jobs.schemas import Job
 from app.matching.sync_match import SyncMatch, SyncMatcher
-from app.queues.cache import MissingQueue, QueueCache
+from app.queues.cache import MissingQueue, Queue, QueueCache
 from app.queues.creator import FindQueue, QueueCreator
 from app.slices import in_slices
 
@@ -51,6 +53,7 @@ class EnqueueService:
         queues: QueueCache,
         creator: QueueCreator,
         parser: JobParser,
+        batch_parser: BatchParser,
         writer: DraftWriter,
         matcher: SyncMatcher,
         events: EventBus,
@@ -59,6 +62,7 @@ class EnqueueService:
         self._queues = queues
         self._creator = creator
         self._parser = parser
+        self._batch_parser = batch_parser
         self._writer = writer
         self._matcher = matcher
         self._events = events
@@ -66,30 +70,37 @@ class EnqueueService:
             "enqueue", self._insert_batch, infra.settings.acquire_timeout_seconds, len, max_weight=MAX_SHARED_JOBS
         )
 
-    @retry_after_deadlock
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The stored job, and whether it is a duplicate by its unique key.
 
         If its idempotency key or unique key was used before: the existing job, as it is now.
         """
-        access.check(value_or(job.queue, "default"), "/queue")
+        name = "default" if job.queue is UNSET else job.queue
+        access.check(name, "/queue")
         await self._infra.config_versions.ensure_fresh()
-        self._parser.check(job)
-        try:
-            return await self._enqueue(job, trace, key, access, self._queues.require)
-        except MissingQueue:
-            return await self._creator.call(
-                [value_or(job.queue, "default")], partial(self._enqueue, job, trace, key, access)
-            )
+        now = self._infra.now()
+        self._parser.check(job, now)
+        queue = self._queues.find_cached(name)
+        if key is None and queue is not None and queue.max_waiting is None and is_plain(job):
+            return await self._enqueue_plain(job, queue, now, trace), False
+        return await self._enqueue_in_transaction(job, trace, key, access)
+
+    async def _enqueue_plain(self, job: JobCreate, queue: Queue, now: datetime, trace: Trace) -> Job:
+        draft = self._parser.draft(job, queue, now, trace)
+        await self._insert_batcher.add(draft.lane, [draft.row])
+        return defaults.to_response(draft.row, queue.name)
+
+    @retry_after_deadlock
+    async def _enqueue_in_transaction(
+        self, job: JobCreate, trace: Trace, key: str | None, access: Access
+    ) -> tuple[Job, bool]:
+        return await self.with_queue(job, partial(self._enqueue, job, trace, key, access))
 
     async def _enqueue(
         self, job: JobCreate, trace: Trace, key: str | None, access: Access, find: FindQueue
     ) -> tuple[Job, bool]:
         for tries_left in reversed(range(MAX_TRIES)):
-            draft = self._parser.draft(job, find, trace)
-            if key is None and not draft.needs_transaction:
-                await self._insert_batcher.add(draft.lane, [draft.row])
-                return defaults.to_response(draft.row, draft.queue.name), False
+            draft = self._parser.draft(job, find(value_or(job.queue, "default")), self._infra.now(), trace)
             await self._reject_inaccessible_parents([draft], access)
             (stored,) = await self._insert(
                 [draft], RequestKey(key, "enqueue_job", access.caller, job) if key else None, atomic=True
@@ -121,7 +132,7 @@ class EnqueueService:
     ) -> BatchAnswer:
         await self._infra.config_versions.ensure_fresh()
         atomic = value_or(batch.atomic, True)
-        jobs = reject_inaccessible_queues(await self._parser.read(batch), access)
+        jobs = reject_inaccessible_queues(await self._batch_parser.read(batch), access)
         if atomic:
             results.check_all(jobs)
         insert = partial(
@@ -149,7 +160,7 @@ class EnqueueService:
         atomic: bool,
         find: FindQueue,
     ) -> list[EnqueueResult]:
-        drafts = await self._parser.drafts(jobs, find, trace, atomic=atomic)
+        drafts = await self._batch_parser.drafts(jobs, find, trace, atomic=atomic)
         if atomic:
             results.check_all(drafts)
         await self._reject_inaccessible_parents([draft for draft in drafts if isinstance(draft, JobDraft)], access)
@@ -171,18 +182,17 @@ class EnqueueService:
     # For schedules: the same checks, and an enqueue in the caller's transaction.
 
     def check(self, job: JobCreate, pointer: str) -> None:
-        self._parser.check(job, pointer)
+        self._parser.check(job, self._infra.now(), pointer)
 
     async def with_queue(self, job: JobCreate, act: Callable[[FindQueue], Awaitable[T]]) -> T:
         """Calls `act` with a function that finds the job's queue.
 
         If the queue does not exist, `enqueue_in_transaction` creates it.
         """
-        name = value_or(job.queue, "default")
         try:
             return await act(self._queues.require)
         except MissingQueue:
-            return await self._creator.call([name], act)
+            return await self._creator.call([value_or(job.queue, "default")], act)
 
     async def enqueue_in_transaction(
         self, transaction: Transaction, job: JobCreate, find: FindQueue, *, schedule: str, count: int = 1
@@ -192,7 +202,8 @@ class EnqueueService:
         Does not validate the payload, because it was validated when the schedule was created: a
         schema that has changed since must not break planned work.
         """
-        drafts = [self._parser.draft(job, find, _NO_TRACE) for _ in range(count)]
+        queue, now = find(value_or(job.queue, "default")), self._infra.now()
+        drafts = [self._parser.draft(job, queue, now, _NO_TRACE) for _ in range(count)]
         for draft in drafts:
             draft.change_row(schedule=schedule)
         await self._writer.write(transaction, drafts, atomic=True)

@@ -1,8 +1,8 @@
 """Checks of a requested job that a schema cannot express."""
 
 from collections.abc import Iterator
+from datetime import datetime
 
-from app.enqueue.defaults import Now
 from app.enqueue.schemas import JobCreate, OnDuplicate, Unique
 from app.errors import Fault
 from app.http.request_body import check_user_data
@@ -12,7 +12,7 @@ from app.jobs.validation import delay_fault, instant_fault, lease_fault, metadat
 from app.settings import Settings
 
 
-def find_faults(job: JobCreate, settings: Settings, now: Now, pointer: str) -> list[Fault | None]:
+def find_faults(job: JobCreate, settings: Settings, now: datetime, pointer: str) -> list[Fault | None]:
     """`pointer` is the JSON pointer to the job in the request: empty, or `/jobs/3`.
 
     Checks only the fields that are present, because most jobs have none of them.
@@ -21,7 +21,7 @@ def find_faults(job: JobCreate, settings: Settings, now: Now, pointer: str) -> l
     if job.run_at is not UNSET:
         if job.delay_seconds is not UNSET:
             faults.append(Fault(f"{pointer}/delay_seconds", "invalid", "send either run_at or delay_seconds, not both"))
-        faults.append(instant_fault(job.run_at, settings, now(), f"{pointer}/run_at"))
+        faults.append(instant_fault(job.run_at, settings, now, f"{pointer}/run_at"))
     if job.delay_seconds is not UNSET:
         faults.append(delay_fault(job.delay_seconds, settings, f"{pointer}/delay_seconds"))
     if job.lease_seconds is not UNSET:
@@ -29,7 +29,7 @@ def find_faults(job: JobCreate, settings: Settings, now: Now, pointer: str) -> l
     if job.metadata is not UNSET:
         faults.append(metadata_fault(job.metadata, pointer))
     if job.expires_at is not UNSET:
-        faults.append(instant_fault(job.expires_at, settings, now(), f"{pointer}/expires_at"))
+        faults.append(instant_fault(job.expires_at, settings, now, f"{pointer}/expires_at"))
     if job.on_parent_failure is not UNSET and job.depends_on is UNSET:
         faults.append(Fault(f"{pointer}/on_parent_failure", "invalid", "on_parent_failure requires depends_on"))
     if job.unique is not UNSET:
@@ -39,7 +39,7 @@ def find_faults(job: JobCreate, settings: Settings, now: Now, pointer: str) -> l
 
 def check_payload(payload: Raw, settings: Settings, pointer: str) -> None:
     """Skips the full check for payloads that are shorter than every limit, which most are."""
-    size = len(bytes(payload))
+    size = len(payload)
     if size >= MAX_VALUES or size > settings.max_payload_bytes:
         check_user_data(payload, settings.max_payload_bytes, f"{pointer}/payload")
 

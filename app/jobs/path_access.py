@@ -41,7 +41,8 @@ class PathAccess:
         """
         job_id = _parse_id(text)
         if job_id is not None and job_id not in await self._queues.visible_to([job_id], access):
-            await store.find(self._infra.db, self._infra.job_ids(lane_of(job_id)), self._infra.retention_now())
+            unknown_id = self._infra.job_ids.generate(lane_of(job_id), self._infra.now())
+            await store.find(self._infra.db, unknown_id, self._infra.retention_now())
             raise NotFound(f"no {noun} {job_id}")
 
 

@@ -166,10 +166,15 @@ class QueueCache:
         """Whether the cache has a queue of this name."""
         return name in self._by_name
 
+    def find_cached(self, name: str) -> Queue | None:
+        """Returns the queue from the cache. None: it is not there, or it is deleted."""
+        queue = self._by_name.get(name)
+        return None if queue is None or queue.deleted else queue
+
     def require(self, name: str) -> Queue:
         """Returns the queue from the cache, or raises MissingQueue."""
-        queue = self._by_name.get(name)
-        if queue is None or queue.deleted:
+        queue = self.find_cached(name)
+        if queue is None:
             raise MissingQueue(name)
         return queue
 

@@ -25,7 +25,7 @@ instants = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1), timezones=st
 
 @given(any_lane, instants)
 def test_id_is_a_uuid_v7_that_contains_its_lane(lane: int, now: datetime) -> None:
-    job_id = JobIdGenerator(lambda: now)(lane)
+    job_id = JobIdGenerator().generate(lane, now)
     assert (job_id.version, job_id.variant) == (7, RFC_4122)
     assert lanes.lane_of(job_id) == lane
     assert (job_id, hash(job_id)) == (UUID(str(job_id)), hash(UUID(str(job_id))))
@@ -33,29 +33,28 @@ def test_id_is_a_uuid_v7_that_contains_its_lane(lane: int, now: datetime) -> Non
 
 @given(any_lane, instants)
 def test_id_contains_its_creation_time_in_milliseconds(lane: int, now: datetime) -> None:
-    created = lanes.created_at(JobIdGenerator(lambda: now)(lane))
+    created = lanes.created_at(JobIdGenerator().generate(lane, now))
     assert timedelta(0) <= now - created < timedelta(milliseconds=1)
 
 
 @given(st.lists(st.tuples(any_lane, st.integers(-5000, 5000)), min_size=2, max_size=30))
 def test_ids_increase_even_if_the_clock_goes_back(requests: list[tuple[int, int]]) -> None:
-    clock = iter([NOON + timedelta(milliseconds=shift) for _, shift in requests])
-    job_ids = JobIdGenerator(lambda: next(clock))
-    ids = [job_ids(lane) for lane, _ in requests]
+    job_ids = JobIdGenerator()
+    ids = [job_ids.generate(lane, NOON + timedelta(milliseconds=shift)) for lane, shift in requests]
     assert ids == sorted(set(ids))
 
 
 @given(st.lists(st.lists(any_lane, max_size=20), max_size=5))
 def test_ids_generated_together_keep_the_order_of_lanes_and_increase(batches: list[list[int]]) -> None:
-    job_ids = JobIdGenerator(lambda: NOON)
-    ids = [job_id for batch in batches for job_id in job_ids.generate_many(batch)]
+    job_ids = JobIdGenerator()
+    ids = [job_id for batch in batches for job_id in job_ids.generate_many(batch, NOON)]
     assert [lanes.lane_of(job_id) for job_id in ids] == [lane for batch in batches for lane in batch]
     assert ids == sorted(set(ids))
 
 
 def test_ids_beyond_the_capacity_of_a_millisecond_still_increase() -> None:
-    job_ids = JobIdGenerator(lambda: NOON)
-    ids = [job_ids(0) for _ in range(5000)]
+    job_ids = JobIdGenerator()
+    ids = [job_ids.generate(0, NOON) for _ in range(5000)]
     assert ids == sorted(set(ids))
     assert lanes.created_at(ids[-1]) - NOON == timedelta(milliseconds=1)
 
@@ -63,7 +62,7 @@ def test_ids_beyond_the_capacity_of_a_millisecond_still_increase() -> None:
 @given(any_lane, instants, instants)
 def test_first_id_of_an_instant_separates_earlier_from_later_ids(lane: int, now: datetime, instant: datetime) -> None:
     now, instant = now.replace(microsecond=0), instant.replace(microsecond=0)
-    assert (JobIdGenerator(lambda: now)(lane) >= lanes.first_id_at(instant)) == (now >= instant)
+    assert (JobIdGenerator().generate(lane, now) >= lanes.first_id_at(instant)) == (now >= instant)
 
 
 def test_first_id_of_the_earliest_time_is_zero() -> None:
@@ -91,8 +90,8 @@ def test_keys_are_distributed_over_all_lanes() -> None:
 
 @given(st.lists(any_lane, max_size=20))
 def test_grouped_ids_are_sorted_by_lane_and_id(job_lanes: list[int]) -> None:
-    job_ids = JobIdGenerator(lambda: NOON)
-    grouped = lanes.group_by_lane([job_ids(lane) for lane in job_lanes], lambda job_id: job_id)
+    job_ids = JobIdGenerator()
+    grouped = lanes.group_by_lane([job_ids.generate(lane, NOON) for lane in job_lanes], lambda job_id: job_id)
     assert list(grouped) == sorted(set(job_lanes))
     assert all(ids == sorted(ids) for ids in grouped.values())
     assert sum(len(ids) for ids in grouped.values()) == len(job_lanes)

@@ -46,7 +46,7 @@ def services(database_without_broker: TestDatabase, loop: Loop) -> Iterator[Brok
 def add(
     broker_services: Broker, db: TestDatabase, lane: int, count: int, *, has_dependents: bool | None = None
 ) -> list[str]:
-    ids = [str(broker_services.infra.job_ids(lane)) for _ in range(count)]
+    ids = [str(broker_services.infra.job_ids.generate(lane, broker_services.infra.now())) for _ in range(count)]
     db.execute(JOBS, lane, ids, has_dependents)
     return ids
 

@@ -1,0 +1,243 @@
+"""Decodes and checks the jobs of a batch, and builds the draft or the problem of each.
+
+Writes nothing.
+"""
+
+from collections.abc import Container, Sequence
+from datetime import datetime
+from functools import cache
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from app.db.infrastructure import Infrastructure
+from app.dependencies import graph
+from app.enqueue import defaults
+from app.enqueue.defaults import Trace
+from app.enqueue.drafts import JobDraft
+from app.enqueue.parser import JobParser, set_parents
+from app.enqueue.schemas import BatchJob, JobCreate, UnreadBatch
+from app.errors import (
+    MAX_FAULTS,
+    BatchTooLarge,
+    Fault,
+    Forbidden,
+    NotFound,
+    Problem,
+    QueueLimit,
+    ValidationFailed,
+)
+from app.http.authorization import Access
+from app.http.body_decoder import BodyDecoder
+from app.http.schema_types import UNSET, Raw, value_or
+from app.http.split_body import CHUNK_BYTES
+from app.queues.cache import Queue, QueueCache
+from app.queues.creator import FindQueue
+from app.slices import by_size, in_slices, map_in_slices
+
+_batch_job = BodyDecoder(BatchJob)
+_batch_jobs = msgspec.json.Decoder(list[BatchJob])
+# Position in the batch, job, queue, lane.
+PlacedJob: TypeAlias = tuple[int, JobCreate, Queue, int]
+
+
+class BatchParser:
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, parser: JobParser) -> None:
+        self._infra = infra
+        self._queues = queues
+        self._parser = parser
+
+    async def read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
+        """Each job or its problem.
+
+        The caller writes nothing, not even a queue, before all jobs are parsed.
+        """
+        limit = self._infra.settings.max_batch_jobs
+        if len(batch.jobs) > limit:
+            raise BatchTooLarge(f"the batch has {len(batch.jobs)} jobs, at most {limit} are accepted", limit)
+        if not batch.jobs:
+            raise ValidationFailed.at("/jobs", "jobs must contain at least one job")
+        now, jobs = self._infra.now(), await _decode_jobs(batch.jobs)
+
+        def checked(item: tuple[int, BatchJob | Problem]) -> BatchJob | Problem:
+            index, job = item
+            return job if isinstance(job, Problem) else self._find_problem(job, f"/jobs/{index}", now) or job
+
+        return await map_in_slices(checked, enumerate(jobs))
+
+    def _find_problem(self, job: BatchJob, pointer: str, now: datetime) -> Problem | None:
+        """Drops the traceback of the problem. It refers to the decoded payload: of a batch with a
+        thousand invalid payloads, the garbage collector would visit all of them again and again.
+        """
+        try:
+            self._parser.check(job, now, pointer)
+        except Problem as problem:
+            return problem.with_traceback(None)
+        return None
+
+    async def drafts(
+        self, jobs: Sequence[BatchJob | Problem], find: FindQueue, trace: Trace, *, atomic: bool
+    ) -> list[JobDraft | Problem]:
+        """The drafts in the order of the batch, or their problems.
+
+        Assigns all ids before any parents, because a job may depend on a later one.
+        """
+        drafts = await self._build_drafts(self._place_jobs(jobs, find), trace)
+        if not any(isinstance(job, BatchJob) and (job.ref is not UNSET or job.depends_on is not UNSET) for job in jobs):
+            return drafts
+        refs = await _map_refs(jobs, drafts, atomic=atomic)
+        async for index, (job, draft) in in_slices(enumerate(zip(jobs, [*drafts], strict=True))):
+            if isinstance(draft, JobDraft) and isinstance(job, BatchJob) and job.depends_on is not UNSET:
+                try:
+                    set_parents(draft, job, refs)
+                except Problem as problem:
+                    drafts[index] = problem
+        return drafts
+
+    def _place_jobs(self, jobs: Sequence[BatchJob | Problem], find: FindQueue) -> list[PlacedJob | Problem]:
+        """Finds each queue once. The jobs of a queue that have no group share one lane."""
+        found: dict[str, tuple[Queue, int]] = {}
+        placed: list[PlacedJob | Problem] = []
+        for index, job in enumerate(jobs):
+            if isinstance(job, Problem):
+                placed.append(job)
+                continue
+            name = "default" if job.queue is UNSET else job.queue
+            if name not in found:
+                queue = _queue_or_problem(find, name, f"/jobs/{index}")
+                if isinstance(queue, Problem):
+                    placed.append(queue)
+                    continue
+                found[name] = queue, defaults.choose_lane(queue, UNSET)
+            queue, lane = found[name]
+            placed.append((index, job, queue, lane if job.group is UNSET else defaults.choose_lane(queue, job.group)))
+        return placed
+
+    async def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
+        """Reads the clock once, and the admission rule once for each lane and group."""
+        now, needs_admission = self._infra.now(), cache(self._queues.needs_admission)
+        ids = self._infra.job_ids.generate_many([job[3] for job in placed if isinstance(job, tuple)], now)
+
+        def build(item: PlacedJob | Problem) -> JobDraft | Problem:
+            if isinstance(item, Problem):
+                return item
+            index, job, queue, lane = item
+            held = needs_admission(lane, None if job.group is UNSET else job.group)
+            row = self._parser.row(job, next(ids), queue, now, trace, held=held)
+            return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
+
+        return await map_in_slices(build, placed)
+
+
+def _queue_or_problem(find: FindQueue, name: str, pointer: str) -> Queue | Problem:
+    """If a queue does not exist and cannot be created, only the jobs of that queue fail."""
+    try:
+        return find(name)
+    except (NotFound, QueueLimit) as problem:
+        problem.set_faults([Fault(f"{pointer}/queue", problem.code, problem.detail)])
+        return problem
+
+
+def reject_inaccessible_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
+    """Replaces each job for a queue that the caller may not access by its problem.
+
+    Checks each queue name once first, because most callers may access all of them.
+    """
+    if access.all_queues or all(
+        map(access.allows, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})
+    ):
+        return jobs
+    return [_access_problem(index, job, access) or job for index, job in enumerate(jobs)]
+
+
+def _access_problem(index: int, job: BatchJob | Problem, access: Access) -> Problem | None:
+    if isinstance(job, Problem):
+        return job
+    try:
+        access.check(value_or(job.queue, "default"), f"/jobs/{index}/queue")
+    except Forbidden as problem:
+        return problem
+    return None
+
+
+async def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
+    """Decodes the jobs in chunks. If a job is invalid, decodes them one by one to find out which."""
+    try:
+        decoded: list[BatchJob | Problem] = []
+        names: dict[str, str] = {}
+        async for chunk in in_slices(by_size(jobs, len, CHUNK_BYTES)):
+            jobs_of_chunk = _batch_jobs.decode(b"[%b]" % b",".join(chunk))
+            for job in jobs_of_chunk:
+                _share_names(job, names)
+            decoded += jobs_of_chunk
+    except msgspec.ValidationError:
+        return await _decode_one_by_one(jobs)
+    return decoded
+
+
+def _share_names(job: BatchJob, names: dict[str, str]) -> None:
+    """Replaces the names in `depends_on` by equal ones in `names`.
+
+    Of a batch with 200,000 dependencies, separate names took 5 ms to free at the end, during which
+    no other request was served. The garbage collector takes a third of the time with shared names.
+    """
+    if job.depends_on is not UNSET:
+        job.depends_on[:] = [names.setdefault(name, name) for name in job.depends_on]
+
+
+async def _decode_one_by_one(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
+    decoded: list[BatchJob | Problem] = []
+    invalid = 0
+    async for index, raw in in_slices(enumerate(jobs)):
+        job = _decode_job(raw, f"/jobs/{index}", suggest=invalid < MAX_FAULTS)
+        invalid += isinstance(job, Problem)
+        decoded.append(job)
+    return decoded
+
+
+def _decode_job(raw: Raw, pointer: str, *, suggest: bool) -> BatchJob | Problem:
+    try:
+        return _batch_job.decode(raw, pointer, suggest=suggest)
+    except Problem as problem:
+        return problem
+
+
+async def _map_refs(
+    jobs: Sequence[BatchJob | Problem], drafts: list[JobDraft | Problem], *, atomic: bool
+) -> dict[str, UUID]:
+    """Maps each ref to its id. A duplicate ref is a problem of the second job that uses it.
+
+    A cycle is a problem of the whole batch if it is atomic, otherwise of its first job.
+    """
+    refs: dict[str, UUID] = {}
+    positions: dict[str, int] = {}
+    for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
+        if not isinstance(job, BatchJob) or not isinstance(draft, JobDraft) or job.ref is UNSET:
+            continue
+        if job.ref in refs:
+            drafts[index] = ValidationFailed.at(
+                f"{draft.pointer}/ref", f"another job of the batch has the ref {job.ref}", "duplicate_ref"
+            )
+            continue
+        refs[job.ref] = draft.row.id
+        positions[job.ref] = index
+    parents = {ref: _parents_among(refs, jobs[index]) async for ref, index in in_slices(positions.items())}
+    async for path in in_slices(graph.find_cycles(parents)):
+        if path:
+            problem = graph.cycle_problem(path, f"/jobs/{positions[path[0]]}")
+            if atomic:
+                raise problem
+            drafts[positions[path[0]]] = problem
+            del refs[path[0]]
+    return refs
+
+
+def _parents_among(refs: Container[str], job: BatchJob | Problem) -> dict[str, None]:
+    """The parents of the job that are jobs of the batch.
+
+    A dict, because the garbage collector does not visit a dict of strings. It took 4 ms for the
+    lists of a batch with 200,000 dependencies, during which no other request was served.
+    """
+    names = value_or(job.depends_on, []) if isinstance(job, BatchJob) else []
+    return dict.fromkeys(name for name in names if name in refs)
