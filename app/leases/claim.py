@@ -5,7 +5,6 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import NamedTuple
 
 from app.concurrency.queue_limits import QueueLimits
@@ -59,6 +58,44 @@ async def claim_unlocked_lanes_first(
     return await claim(True) if first.skipped and not first.rows else first
 
 
+class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
+    """Claims for concurrent callers in one statement for each lane."""
+
+    def __init__(self, *, infra: Infrastructure, low_water_marks: LowWaterMarks) -> None:
+        super().__init__("claim", infra.settings.acquire_timeout_seconds)
+        self._infra = infra
+        self._low_water_marks = low_water_marks
+
+    def weight(self, item: ClaimCall) -> int:
+        return item.limit
+
+    async def run_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
+        """First come, first served.
+
+        Claims nothing for clients that disconnected while their call was queued.
+        """
+        connected = [call for call in calls if call.params.client is None or not call.params.client.is_disconnected]
+        if not connected:
+            return [[] for _ in calls]
+        slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]
+        params = connected[0].params._replace(poll_slices=slices)
+        async with self._infra.db.autocommit() as connection:
+            rows = await self._low_water_marks.claim(
+                connection, lane, sum(call.limit for call in connected), params, LanePolicy(), self._infra.now()
+            )
+        claimed: dict[int, list[ClaimedRow]] = {id(call): [] for call in calls}
+        for row in rows:
+            claimed[id(connected[row.share - 1])].append(row)
+        unserved = [call for call in connected if not claimed[id(call)]]
+        if unserved and any(
+            may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
+        ):
+            # The jobs of the other calls are leased and must reach their workers.
+            with suppress(DatabaseUnavailable):
+                claimed |= zip(map(id, unserved), await self.run_batch(lane, unserved), strict=True)
+        return list(claimed.values())
+
+
 class ClaimService:
     def __init__(
         self,
@@ -76,7 +113,7 @@ class ClaimService:
         self._limits = limits
         self._low_water_marks = low_water_marks
         self._durations = durations
-        self._batcher = Batcher("claim", self._claim_batch, infra.settings.acquire_timeout_seconds, attrgetter("limit"))
+        self._batcher = ClaimBatcher(infra=infra, low_water_marks=low_water_marks)
         self._alarms: dict[int, asyncio.TimerHandle] = {}
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
@@ -165,32 +202,6 @@ class ClaimService:
         async with self._infra.db.autocommit() as connection:
             rows = await self._low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
             return ClaimResult(rows)
-
-    async def _claim_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
-        """Runs one statement for several calls, first come, first served.
-
-        Claims nothing for clients that disconnected while their call was queued.
-        """
-        connected = [call for call in calls if call.params.client is None or not call.params.client.is_disconnected]
-        if not connected:
-            return [[] for _ in calls]
-        slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]
-        params = connected[0].params._replace(poll_slices=slices)
-        async with self._infra.db.autocommit() as connection:
-            rows = await self._low_water_marks.claim(
-                connection, lane, sum(call.limit for call in connected), params, LanePolicy(), self._infra.now()
-            )
-        claimed: dict[int, list[ClaimedRow]] = {id(call): [] for call in calls}
-        for row in rows:
-            claimed[id(connected[row.share - 1])].append(row)
-        unserved = [call for call in connected if not claimed[id(call)]]
-        if unserved and any(
-            may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
-        ):
-            # The jobs of the other calls are leased and must reach their workers.
-            with suppress(DatabaseUnavailable):
-                claimed |= zip(map(id, unserved), await self._claim_batch(lane, unserved), strict=True)
-        return list(claimed.values())
 
     async def finish(self) -> None:
         await self._batcher.finish()

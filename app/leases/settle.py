@@ -33,6 +33,64 @@ from app.queues.cache import QueueCache
 _NO_TOKEN = UUID(int=0)  # a token that no lease has
 
 
+class CompletionBatcher(Batcher[int, Sequence[Settlement], dict[int, SettledRow]]):
+    """Completes the jobs of concurrent callers in one statement for each lane."""
+
+    def __init__(
+        self, *, infra: Infrastructure, queues: QueueCache, lease_ender: LeaseEnder, durations: DurationHistogram
+    ) -> None:
+        super().__init__("complete", infra.settings.acquire_timeout_seconds)
+        self._infra = infra
+        self._queues = queues
+        self._lease_ender = lease_ender
+        self._durations = durations
+
+    def weight(self, item: Sequence[Settlement]) -> int:
+        return len(item)
+
+    @uses_reserved_connections
+    async def run_batch(self, lane: int, calls: Sequence[Sequence[Settlement]]) -> Sequence[dict[int, SettledRow]]:
+        """Returns the settled rows of each call, by `job_id.int`.
+
+        If several calls are about the same job, the first one goes first. Calls with the same token
+        then find that the job is settled. Calls with another token are tried next: theirs may be
+        the valid one.
+        """
+        items = [item for call in calls for item in call]
+        first = {item.job_id.int: item for item in reversed(items)}
+        settled = _by_int(await self._complete(lane, list(first.values())))
+        results = [
+            {number: settled[number] for item in call if first[number := item.job_id.int] is item and number in settled}
+            for call in calls
+        ]
+        if len(first) < len(items):
+            other_tokens = [
+                [item for item in call if item.lease_token != first[item.job_id.int].lease_token] for call in calls
+            ]
+            if any(other_tokens):
+                more = await self.run_batch(lane, other_tokens)
+                results = [result | other for result, other in zip(results, more, strict=True)]
+        return results
+
+    async def _complete(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
+        now = self._infra.now()
+        keep_until, archive = self._queues.retention(lane, now)
+        items = sorted(items, key=_lock_order)
+        rows = await store.complete(
+            self._infra.db,
+            lane,
+            ids=[item.job_id for item in items],
+            tokens=[parse_token(item.lease_token) for item in items],
+            results=[raw_to_text(item.result) for item in items],
+            now=now,
+            keep_until=keep_until,
+            archive=archive,
+        )
+        self._durations.record(lane, "run", [row.ran for row in rows if row.ran is not None])
+        self._lease_ender.publish_ended(lane, rows)
+        return rows
+
+
 class SettlementService:
     def __init__(
         self, *, infra: Infrastructure, queues: QueueCache, lease_ender: LeaseEnder, durations: DurationHistogram
@@ -40,9 +98,8 @@ class SettlementService:
         self._infra = infra
         self._queues = queues
         self._lease_ender = lease_ender
-        self._durations = durations
         self._counters = {outcome: infra.metrics.settled.labels(outcome.value) for outcome in Outcome}
-        self._completions = Batcher("complete", self._complete_batch, infra.settings.acquire_timeout_seconds, len)
+        self._completions = CompletionBatcher(infra=infra, queues=queues, lease_ender=lease_ender, durations=durations)
 
     @uses_reserved_connections
     async def settle(self, items: Sequence[Settlement], access: Access, pointer: str = "/items") -> list[SettleResult]:
@@ -109,54 +166,8 @@ class SettlementService:
             for item in items
         ]
 
-    @uses_reserved_connections
-    async def _complete_batch(
-        self, lane: int, calls: Sequence[Sequence[Settlement]]
-    ) -> Sequence[dict[int, SettledRow]]:
-        """Runs one statement for several calls.
-
-        Returns the settled rows of each call, by `job_id.int`.
-
-        If several calls are about the same job, the first one goes first. Calls with the same token
-        then find that the job is settled. Calls with another token are tried next: theirs may be
-        the valid one.
-        """
-        items = [item for call in calls for item in call]
-        first = {item.job_id.int: item for item in reversed(items)}
-        settled = _by_int(await self._complete(lane, list(first.values())))
-        results = [
-            {number: settled[number] for item in call if first[number := item.job_id.int] is item and number in settled}
-            for call in calls
-        ]
-        if len(first) < len(items):
-            other_tokens = [
-                [item for item in call if item.lease_token != first[item.job_id.int].lease_token] for call in calls
-            ]
-            if any(other_tokens):
-                more = await self._complete_batch(lane, other_tokens)
-                results = [result | other for result, other in zip(results, more, strict=True)]
-        return results
-
     async def finish(self) -> None:
         await self._completions.finish()
-
-    async def _complete(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
-        now = self._infra.now()
-        keep_until, archive = self._queues.retention(lane, now)
-        items = sorted(items, key=_lock_order)
-        rows = await store.complete(
-            self._infra.db,
-            lane,
-            ids=[item.job_id for item in items],
-            tokens=[parse_token(item.lease_token) for item in items],
-            results=[raw_to_text(item.result) for item in items],
-            now=now,
-            keep_until=keep_until,
-            archive=archive,
-        )
-        self._durations.record(lane, "run", [row.ran for row in rows if row.ran is not None])
-        self._lease_ender.publish_ended(lane, rows)
-        return rows
 
     def _not_settled(self, item: Settlement, record: SettlementRecord | None) -> SettleResult:
         if record is None:

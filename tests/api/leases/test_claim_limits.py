@@ -151,5 +151,5 @@ def test_poller_behind_a_full_response_gets_the_jobs_that_did_not_fit(
     lane = lane_of(UUID(ids[0]))
     loop.run(broker_services.queues.refresh())
     claim = ClaimCall(100, CLAIM_PARAMS._replace(max_bytes=2 * ENVELOPE_BYTES + 100))
-    got = loop.run(broker_services.claims._claim_batch(lane, [claim, ClaimCall(100, claim.params)]))
+    got = loop.run(broker_services.claims._batcher.run_batch(lane, [claim, ClaimCall(100, claim.params)]))
     assert [[str(row.id) for row in rows] for rows in got] == [ids[:2], ids[2:]]
