@@ -271,6 +271,8 @@ def _build_infrastructure(settings: Settings, dsn: str, events: EventBus) -> Inf
         reads=SearchConnections(db, settings),
         server_checks=ServerChecks(db, settings, metrics),
         clock=clock,
+        now=clock.now,
+        retention_now=clock.retention.now,
         job_ids=JobIdGenerator(),
         notifier=notifier,
         config_versions=ConfigVersions(db=db, notifier=notifier, events=events),

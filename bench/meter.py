@@ -47,7 +47,8 @@ class Meter:
         self._oid = 0
 
     async def attach(self) -> None:
-        async with self._db.connection() as connection:
+        async with self._db.checkout() as checkout:
+            connection = checkout.connection
             self._oid = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = current_database()")
             connection.add_query_logger(self._count_query)
 

@@ -4,15 +4,14 @@ No call ever waits for a timer.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from collections import deque
+from collections.abc import Coroutine, Hashable, Iterable, Sequence
 from contextvars import Context
-from functools import partial
-from itertools import accumulate
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import asyncpg
 
-from app.db.repeating_timer import RepeatingTimer
 from app.db.write_outcome import has_written, mark_written, reset_written
 from app.errors import DatabaseUnavailable
 
@@ -27,10 +26,11 @@ MAX_WEIGHT = 400
 
 
 class _Call(Generic[T, R]):
-    __slots__ = ("item", "result")
+    __slots__ = ("item", "result", "weight")
 
-    def __init__(self, item: T, result: "asyncio.Future[R]") -> None:
+    def __init__(self, item: T, weight: int, result: "asyncio.Future[R]") -> None:
         self.item = item
+        self.weight = weight
         self.result = result
 
 
@@ -38,47 +38,41 @@ class Batcher(Generic[K, T, R]):
     """Runs one shared statement at a time for each key (a lane). With two at a time the statements
     were smaller, and single enqueues cost the database a quarter more.
 
-    `run` gets the key and the items of its calls, and returns one result for each, in the same
-    order. `weigh` returns the number of rows of an item. A call of `max_weight` rows or more waits
-    for no other call and runs a statement of its own.
+    A subclass has `run_batch` and `weight`. A call of `max_weight` rows or more waits for no other
+    call and runs a statement of its own.
 
     A call returns after the commit. A bad row fails only its own call: if the database rejects a
     shared statement, each call is retried alone. Calls that have waited `max_wait_seconds` for a
     statement that does not finish fail with `not_done`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        run: Callable[[K, list[T]], Awaitable[Sequence[R]]],
-        max_wait_seconds: float,
-        weigh: Callable[[T], int],
-        max_weight: int = MAX_WEIGHT,
-    ) -> None:
+    def __init__(self, name: str, max_wait_seconds: float, max_weight: int = MAX_WEIGHT) -> None:
         self._name = name
-        self._run = run
         self._max_wait_seconds = max_wait_seconds
-        self._weigh = weigh
         self._max_weight = max_weight
-        # Has an entry for every key with a running statement.
-        self._waiting: dict[K, list[_Call[T, R]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        # Both have an entry for every key with a running statement.
+        self._waiting: dict[K, deque[_Call[T, R]]] = {}
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+        # Has an entry for every key with a call that waits for a running statement.
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._retries: set[asyncio.Task[None]] = set()
+
+    async def run_batch(self, key: K, items: Sequence[T], /) -> Sequence[R]:
+        """Runs one statement, and returns one result for each item, in the same order."""
+        raise NotImplementedError
+
+    def weight(self, item: T, /) -> int:
+        """The number of rows of an item."""
+        raise NotImplementedError
 
     async def add(self, key: K, item: T) -> R:
         """Returns the result of the item, after the commit of the statement that it was part of."""
-        if self._weigh(item) >= self._max_weight:
-            (result,) = await self._run(key, [item])
+        weight = self.weight(item)
+        if weight >= self._max_weight:
+            (result,) = await self.run_batch(key, [item])
             return result
-        if self._loop is None:
-            # Cached, because each call of get_running_loop() makes a system call (getpid).
-            self._loop = asyncio.get_running_loop()
-        call: _Call[T, R] = _Call(item, self._loop.create_future())
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._begin(key, call)
-        else:
-            waiting.append(call)
+        call: _Call[T, R] = _Call(item, weight, self._loop.create_future())
+        self._append(key, call)
         try:
             result = await call.result
         except DatabaseUnavailable as error:
@@ -92,59 +86,89 @@ class Batcher(Generic[K, T, R]):
 
     async def finish(self) -> None:
         """Waits until every call has its result."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while tasks := [*self._tasks.values(), *self._retries]:
+            await asyncio.wait(tasks)
 
-    def _begin(self, key: K, first: _Call[T, R]) -> None:
-        """Starts a task with an empty context: what this caller has written does not concern the
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """Cached, because each call of get_running_loop() makes a system call (getpid)."""
+        return asyncio.get_running_loop()
+
+    def _append(self, key: K, call: _Call[T, R]) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = deque((call,))
+            self._tasks[key] = self._create_task(self._serve(key))
+            return
+        waiting.append(call)
+        if len(waiting) == 1:  # the others are part of the running statement
+            self._start_timer(key)
+
+    def _create_task(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        """Creates a task with an empty context: what this caller has written does not concern the
         calls that share its statement. The task starts at the next iteration of the event loop, so
         the batch includes every call that was read from the sockets in the same iteration."""
-        self._waiting[key] = [first]
-        self._start(self._serve(key))
-
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=self._name, context=Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        return self._loop.create_task(work, name=self._name, context=Context())
 
     async def _serve(self, key: K) -> None:
+        waiting = self._waiting[key]
         try:
-            while self._waiting[key]:
-                waiting = self._waiting[key]
-                size = self._batch_size(waiting)
-                batch, self._waiting[key] = waiting[:size], waiting[size:]
-                timer = RepeatingTimer(self._max_wait_seconds, partial(self._time_out, key))
-                try:
-                    await self._run_batch(key, batch)
-                finally:
-                    timer.stop()
+            while waiting:
+                batch = self._take_batch(waiting)
+                if waiting:
+                    self._start_timer(key)
+                await self._run(key, batch)
+                self._stop_timer(key)
         finally:
-            _fail(self._waiting.pop(key), DatabaseUnavailable("the broker is stopping", "not_done"))
+            self._stop_timer(key)
+            del self._waiting[key], self._tasks[key]
+            if waiting:
+                _fail(waiting, DatabaseUnavailable("the broker is stopping", "not_done"))
 
-    def _batch_size(self, waiting: Sequence[_Call[T, R]]) -> int:
-        weights = accumulate(self._weigh(call.item) for call in waiting[:MAX_CALLS])
-        return max(1, sum(weight <= self._max_weight for weight in weights))
+    def _take_batch(self, waiting: deque[_Call[T, R]]) -> list[_Call[T, R]]:
+        """Removes the calls of the next statement: one, or as many as MAX_CALLS and `max_weight`
+        allow."""
+        batch = [waiting.popleft()]
+        weight = batch[0].weight
+        while waiting and len(batch) < MAX_CALLS and (weight := weight + waiting[0].weight) <= self._max_weight:
+            batch.append(waiting.popleft())
+        return batch
+
+    def _start_timer(self, key: K) -> None:
+        self._timers[key] = self._loop.call_later(self._max_wait_seconds, self._time_out, key)
+
+    def _stop_timer(self, key: K) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
 
     def _time_out(self, key: K) -> None:
-        """Fails every waiting call: the timer fires again only after another `max_wait_seconds`."""
-        waiting, self._waiting[key] = self._waiting[key], []
+        """Fails every waiting call. The next call to wait starts another timer."""
+        del self._timers[key]
+        waiting = self._waiting[key]
         _fail(waiting, DatabaseUnavailable("the previous statement on this lane is still running", "not_done"))
+        waiting.clear()
 
-    async def _run_batch(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
+    async def _run(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
         reset_written()
         try:
-            results = await self._run(key, [call.item for call in batch])
+            results = await self.run_batch(key, [call.item for call in batch])
         except Exception as error:
             if len(batch) == 1 or not _may_concern_one_row(error):
                 _fail(batch, error)
             else:
-                # In parallel: the others do not wait for the call that may wait for a lock again.
-                for call in batch:
-                    self._start(self._run_batch(key, [call]))
+                self._retry_each(key, batch)
         else:
             for call, result in zip(batch, results, strict=True):
                 if not call.result.done():
                     call.result.set_result(result)
+
+    def _retry_each(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
+        """In parallel: the others do not wait for the call that may wait for a lock again."""
+        for call in batch:
+            task = self._create_task(self._run(key, [call]))
+            self._retries.add(task)
+            task.add_done_callback(self._retries.discard)
 
 
 def _may_concern_one_row(error: Exception) -> bool:
@@ -153,7 +177,7 @@ def _may_concern_one_row(error: Exception) -> bool:
     return isinstance(error, asyncpg.PostgresError) or isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 
-def _fail(batch: Sequence[_Call[T, R]], error: Exception) -> None:
+def _fail(batch: Iterable[_Call[T, R]], error: Exception) -> None:
     for call in batch:
         if not call.result.done():
             call.result.set_exception(error)

@@ -4,12 +4,12 @@ Acquiring an idle connection and releasing it need no task, no timer and no roun
 own pool takes 100 µs for the same.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import asyncpg
 
 from app.db.primary import Connection
+from app.db.semaphore import Semaphore
 
 
 class ConnectionPool:
@@ -19,17 +19,22 @@ class ConnectionPool:
     def __init__(self, connect: Callable[[], Awaitable[Connection]], limit: int, reserved: int) -> None:
         self._connect = connect
         self._limit = limit
-        self._all = asyncio.Semaphore(limit)
-        self._unreserved = asyncio.Semaphore(max(1, limit - reserved))
+        self._all = Semaphore(limit)
+        self._unreserved = Semaphore(max(1, limit - reserved))
         self._idle: list[Connection] = []
         self._is_closed = False
 
-    def has_idle(self, *, reserved: bool) -> bool:
-        """Whether `acquire` returns at once: it waits neither for a release nor for a new
-        connection."""
-        while self._idle and self._idle[-1].is_closed():
-            self._idle.pop()
-        return bool(self._idle) and not self._all.locked() and (reserved or not self._unreserved.locked())
+    def try_acquire(self, *, reserved: bool) -> "Connection | None":
+        """Acquires an idle connection. Returns None if the caller has to wait for a release or for
+        a new connection."""
+        if not self._all.free or not (reserved or self._unreserved.free):
+            return None
+        connection = self._pop_idle()
+        if connection is not None:
+            self._all.take()
+            if not reserved:
+                self._unreserved.take()
+        return connection
 
     async def acquire(self, *, reserved: bool) -> Connection:
         if not reserved:
@@ -46,18 +51,22 @@ class ConnectionPool:
         try:
             if self._is_closed:
                 raise asyncpg.InterfaceError("the connections have been closed")
-            while self._idle:
-                connection = self._idle.pop()
-                if not connection.is_closed():
-                    return connection
-            return await self._connect()
+            return self._pop_idle() or await self._connect()
         except BaseException:
             self._all.release()
             raise
 
+    def _pop_idle(self) -> "Connection | None":
+        """Discards connections that have been closed: in use, or by the server while they were
+        idle."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
     def release(self, connection: Connection, *, reserved: bool) -> None:
-        if not connection.is_closed():
-            self._idle.append(connection)
+        self._idle.append(connection)
         self._all.release()
         if not reserved:
             self._unreserved.release()
@@ -67,7 +76,8 @@ class ConnectionPool:
         self._is_closed = True
         for _ in range(self._limit):
             await self._all.acquire()
+        idle, self._idle = self._idle, []
         for _ in range(self._limit):
             self._all.release()
-        while self._idle:
-            await self._idle.pop().close()
+        for connection in idle:
+            await connection.close()

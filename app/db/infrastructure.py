@@ -26,16 +26,10 @@ class Infrastructure:
     reads: SearchConnections
     server_checks: ServerChecks
     clock: DatabaseClock
+    now: Callable[[], datetime]  # of the clock
+    # The time by which retention decides that a row is old. If the database's clock jumps ahead, this
+    # time follows only a day later.
+    retention_now: Callable[[], datetime]
     job_ids: JobIdGenerator
     notifier: Notifier
     config_versions: ConfigVersions
-
-    @property
-    def now(self) -> Callable[[], datetime]:
-        return self.clock.now
-
-    @property
-    def retention_now(self) -> Callable[[], datetime]:
-        """The time by which retention decides that a row is old. If the database's clock jumps
-        ahead, this time follows only a day later."""
-        return self.clock.retention.now

@@ -5,22 +5,21 @@ a failed call means for its caller.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import asyncpg
 from asyncpg import Record
 
-from app.db import schema_state, session_settings
+from app.db import session_settings
+from app.db.checkout import Checkout, Checkouts, uses_reserved
 from app.db.connections import ConnectionPool
 from app.db.failure_causes import describe
 from app.db.primary import Connection, PrimaryConnector, ServerRefused
 from app.db.watchdog import Watchdog
-from app.db.write_outcome import Checkout, NotReplicated, SchemaMismatch, mark_written, translate_errors
+from app.db.write_outcome import mark_written
 from app.errors import DatabaseUnavailable
 from app.metrics import Metrics
 from app.settings import Settings
@@ -38,8 +37,6 @@ LONG_SECONDS = 5.0
 # Postgres rolls back the whole transaction.
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
-_reserved: ContextVar[bool] = ContextVar("reserved", default=False)
-
 
 class Executor(Protocol):
     """What a store function runs its statements on: the database, where each statement commits on
@@ -52,34 +49,40 @@ class Executor(Protocol):
     async def value(self, sql: str, *args: object) -> Any: ...
 
 
-class _ConnectionExecutor:
+class Transaction:
+    """Runs statements that commit together when the `with` block ends."""
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        return await self._run(self._connection.fetch, sql, args)
+        return await self._connection.fetch(sql, *args)
 
     async def row(self, sql: str, *args: object) -> Record | None:
-        return await self._run(self._connection.fetchrow, sql, args)
+        return await self._connection.fetchrow(sql, *args)
 
     async def value(self, sql: str, *args: object) -> Any:
-        return await self._run(self._connection.fetchval, sql, args)
-
-    async def _run(self, call: Callable[..., Awaitable[T]], sql: str, args: Sequence[object]) -> T:
-        return await call(sql, *args)
-
-
-class Transaction(_ConnectionExecutor):
-    """Runs statements that commit together when the `with` block ends."""
+        return await self._connection.fetchval(sql, *args)
 
     async def rows_in_parts(self, sql: str, *args: object) -> list[Record]:
         """Reads the rows with a cursor. The event loop serves other requests after each part."""
         return [row async for row in self._connection.cursor(sql, *args, prefetch=ROWS_PER_PART)]
 
 
-class AutocommitConnection(_ConnectionExecutor):
+class AutocommitConnection(Checkout):
     """Runs statements that commit one by one. A deadlock or a serialization failure is retried
     once: Postgres has rolled back the whole statement, so repeating it is safe."""
+
+    __slots__ = ()
+
+    def rows(self, sql: str, *args: object) -> Coroutine[None, None, list[Record]]:
+        return self._run(self.connection.fetch, sql, args)
+
+    def row(self, sql: str, *args: object) -> Coroutine[None, None, Record | None]:
+        return self._run(self.connection.fetchrow, sql, args)
+
+    def value(self, sql: str, *args: object) -> Coroutine[None, None, Any]:
+        return self._run(self.connection.fetchval, sql, args)
 
     async def _run(self, call: Callable[..., Awaitable[T]], sql: str, args: Sequence[object]) -> T:
         try:
@@ -104,7 +107,12 @@ class Database:
         self._watchdog = Watchdog(self._connector, settings.silent_seconds)
         self._watchdog_task: asyncio.Task[None]
         self._pool = ConnectionPool(self._connect, settings.pool_size, settings.connections_reserved)
-        self._checkouts: dict[Connection, Checkout] = {}
+        self._checkouts = Checkouts(
+            pool=self._pool,
+            watchdog=self._watchdog,
+            metrics=metrics,
+            acquire_seconds=settings.acquire_timeout_seconds,
+        )
         metrics.long_statements.set_function(self.long_statements)
 
     async def open(self) -> None:
@@ -130,13 +138,8 @@ class Database:
             max_cached_statement_lifetime=0,
             server_settings=session_settings.session_parameters(has_pooler=has_pooler),
         )
-        connection.add_log_listener(self._on_log_message)
+        connection.add_log_listener(self._checkouts.on_log_message)
         return connection
-
-    def _on_log_message(self, connection: object, message: asyncpg.PostgresLogMessage) -> None:
-        checkout = self._checkouts.get(connection)  # type: ignore[call-overload]  # the stubs allow for proxies
-        if checkout is not None:
-            checkout.on_log_message(message)
 
     def explain_to_operator(self, problem: DatabaseUnavailable) -> str:
         """The detail of the problem with host and port, which only operators may see."""
@@ -152,53 +155,22 @@ class Database:
     def long_statements(self) -> int:
         """The number of statements that have been running, or waiting for a standby, for more than
         LONG_SECONDS: an operator should look at them."""
-        limit = time.monotonic() - LONG_SECONDS
-        return sum(checkout.began < limit for checkout in self._checkouts.values())
+        return self._checkouts.count_longer_than(LONG_SECONDS)
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """Acquires a connection. If the caller is cancelled, the connection is terminated: the
-        driver would send a cancel request, which also ends a commit's wait for its standby, and a
-        commit that is only on the primary would become visible to everyone."""
-        reserved = _reserved.get()
-        with translate_errors(self._metrics, "not_done"):
-            connection = await self._acquire(reserved=reserved)
-        checkout = self._checkouts[connection] = Checkout()
-        try:
-            with translate_errors(self._metrics, "unknown"):
-                try:
-                    yield connection
-                except schema_state.MISMATCHES as error:
-                    await _explain(connection, error)
-                    raise
-                if checkout.is_unreplicated:
-                    raise NotReplicated("the wait for the standby was cancelled: the commit is on the primary only")
-        except BaseException as error:
-            if not isinstance(error, Exception) or isinstance(error.__cause__, asyncpg.ReadOnlySQLTransactionError):
-                connection.terminate()
-            raise
-        finally:
-            del self._checkouts[connection]
-            self._pool.release(connection, reserved=reserved)
+    def checkout(self) -> Checkout:
+        """Acquires a connection of the driver."""
+        return Checkout(self._checkouts)
 
-    async def _acquire(self, *, reserved: bool) -> Connection:
-        self._watchdog.raise_if_silent()
-        if self._pool.has_idle(reserved=reserved):
-            return await self._pool.acquire(reserved=reserved)
-        async with asyncio.timeout(self._settings.acquire_timeout_seconds):
-            return await self._pool.acquire(reserved=reserved)
-
-    @asynccontextmanager
-    async def autocommit(self) -> AsyncIterator[AutocommitConnection]:
+    def autocommit(self) -> AutocommitConnection:
         """Acquires a connection first, for statements that take the current time as an argument. If
         the pool is busy, a time read before the wait is old, and a lease would be short, or
         expired, before its job is delivered."""
-        async with self.connection() as connection:
-            yield AutocommitConnection(connection)
+        return AutocommitConnection(self._checkouts)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        async with self.connection() as connection:
+        async with self.checkout() as checkout:
+            connection = checkout.connection
             await connection.execute("BEGIN")
             try:
                 yield Transaction(connection)
@@ -212,7 +184,8 @@ class Database:
     @asynccontextmanager
     async def read_only_transaction(self, begin: str) -> AsyncIterator[Transaction]:
         """Runs a read-only transaction, started by the statement `begin`."""
-        async with self.connection() as connection:
+        async with self.checkout() as checkout:
+            connection = checkout.connection
             await connection.execute(begin)
             try:
                 yield Transaction(connection)
@@ -222,24 +195,16 @@ class Database:
             await connection.execute("COMMIT")
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        async with self.connection() as connection:
-            return await AutocommitConnection(connection).rows(sql, *args)
+        async with self.autocommit() as connection:
+            return await connection.rows(sql, *args)
 
     async def row(self, sql: str, *args: object) -> Record | None:
-        async with self.connection() as connection:
-            return await AutocommitConnection(connection).row(sql, *args)
+        async with self.autocommit() as connection:
+            return await connection.row(sql, *args)
 
     async def value(self, sql: str, *args: object) -> Any:
-        async with self.connection() as connection:
-            return await AutocommitConnection(connection).value(sql, *args)
-
-
-async def _explain(connection: Connection, error: asyncpg.PostgresError) -> None:
-    """Raises SchemaMismatch with a detail that names the revision needed. Returns if the schema is
-    not the cause."""
-    explanation = await schema_state.explain(connection, error)
-    if explanation is not None:
-        raise SchemaMismatch(explanation) from error
+        async with self.autocommit() as connection:
+            return await connection.value(sql, *args)
 
 
 def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
@@ -248,11 +213,11 @@ def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Co
 
     @wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        token = _reserved.set(True)
+        token = uses_reserved.set(True)
         try:
             return await call(*args, **kwargs)
         finally:
-            _reserved.reset(token)
+            uses_reserved.reset(token)
 
     return wrapper
 

@@ -67,13 +67,17 @@ class Queries:
     """The statements of files, as attributes: `SQL.enqueue` is the statement `enqueue`."""
 
     def __init__(self, *paths: Path) -> None:
-        self.all = {name: query for path in paths for name, query in _load(path).items()}
+        for path in paths:
+            self.all.update(_load(path))
+
+    @property
+    def all(self) -> dict[str, Query]:
+        """The statements by name. A test that replaces an entry replaces the attribute."""
+        return vars(self)
 
     def __getattr__(self, name: str) -> Query:
-        try:
-            return self.all[name]
-        except KeyError:
-            raise AttributeError(f"no statement is named {name}") from None
+        """Called only for a name that is no statement."""
+        raise AttributeError(f"no statement is named {name}")
 
 
 def _load(path: Path) -> dict[str, Query]:

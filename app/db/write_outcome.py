@@ -9,9 +9,6 @@ See docs/reliability/rules.md#r7.
 """
 
 import re
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
@@ -43,28 +40,19 @@ _REFUSED = (
     "42501",
 )
 
+# The server reported nothing. PostgresConnectionError is the driver's (08003: the connection broke).
+_UNREPORTED = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
 # Whether this request may have written anything (each request is a task of its own). From then on
 # no failure may claim that nothing was done.
 _written: ContextVar[bool] = ContextVar("written", default=False)
-
-
-class Checkout:
-    """A connection in use: since when, and whether the server has warned of an unreplicated
-    commit."""
-
-    __slots__ = ("began", "is_unreplicated")
-
-    def __init__(self) -> None:
-        self.began = time.monotonic()
-        self.is_unreplicated = False
-
-    def on_log_message(self, message: asyncpg.PostgresLogMessage) -> None:
-        """Postgres reports a commit whose wait for the standby was cancelled as successful, with a
-        warning (docs/reliability/rules.md#r8). Compares the name of the server's function, because
-        its texts are translated."""
-        if message.server_source_function == "SyncRepWaitForLSN":
-            self.is_unreplicated = True
 
 
 class SchemaMismatch(Exception):
@@ -91,28 +79,28 @@ def mark_written(sql: str | None = None) -> None:
         _written.set(True)
 
 
-@contextmanager
-def translate_errors(metrics: Metrics, outcome: Outcome) -> Iterator[None]:
+def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> None:
     """Raises DatabaseUnavailable with `outcome`, unless the server reported that nothing was done:
-    then with `not_done`. Pass `not_done` before anything was sent, `unknown` afterwards."""
-    try:
-        yield
-    # 08003: the connection broke; the server reported nothing.
-    except asyncpg.PostgresConnectionError as error:
-        raise _unavailable(metrics, error, outcome) from error
-    except asyncpg.PostgresError as error:
-        state = error.sqlstate or ""
-        # PANIC: if the disk of the WAL is full or fails, the whole server stops. A commit of that
-        # moment may be on the disk or not.
-        if state in _SESSION_ENDED or error.severity_en == "PANIC":
-            raise _unavailable(metrics, error, outcome) from error
-        if state.startswith(_REFUSED):
-            raise _unavailable(metrics, error, "not_done") from error
-        raise
-    except SchemaMismatch as error:
-        raise _unavailable(metrics, error, "not_done") from error
-    except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        raise _unavailable(metrics, error, outcome) from error
+    then with `not_done`. Pass `not_done` before anything was sent, `unknown` afterwards. Returns if
+    the database is available, and the caller gets the error itself."""
+    reported = _outcome(error, outcome)
+    if reported is not None:
+        raise _unavailable(metrics, error, reported) from error
+
+
+def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
+    if isinstance(error, _UNREPORTED):
+        return unreported
+    if isinstance(error, SchemaMismatch):
+        return "not_done"
+    if not isinstance(error, asyncpg.PostgresError):
+        return None
+    state = error.sqlstate or ""
+    # PANIC: if the disk of the WAL is full or fails, the whole server stops. A commit of that
+    # moment may be on the disk or not.
+    if state in _SESSION_ENDED or error.severity_en == "PANIC":
+        return unreported
+    return "not_done" if state.startswith(_REFUSED) else None
 
 
 def _unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> DatabaseUnavailable:

@@ -10,11 +10,9 @@ published only after their commit.
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from typing import TypeVar
 from uuid import UUID
 
-from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import lane_of
 from app.db.pool import Transaction, retry_after_deadlock
@@ -22,7 +20,8 @@ from app.enqueue import defaults, parents, results
 from app.enqueue.batch_parser import BatchParser, reject_inaccessible_queues
 from app.enqueue.defaults import Trace
 from app.enqueue.draft_writer import DraftWriter, RequestKey
-from app.enqueue.drafts import JobDraft, id_of_row, new_rows_by_lane
+from app.enqueue.drafts import JobDraft, new_rows_by_lane
+from app.enqueue.insert_batcher import InsertBatcher
 from app.enqueue.parser import JobParser, is_plain
 from app.enqueue.results import EnqueueResult
 from app.enqueue.schemas import BatchAnswer, BatchJob, JobCreate, UnreadBatch
@@ -31,17 +30,14 @@ from app.events import EventBus
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, value_or
 from app.jobs import bulk_insert, store
-from app.jobs.rows import NewJob
 from app.jobs.schemas import Job
-from app.matching.sync_match import SyncMatch, SyncMatcher
+from app.matching.sync_match import SyncMatcher
 from app.queues.cache import MissingQueue, Queue, QueueCache
 from app.queues.creator import FindQueue, QueueCreator
 from app.slices import in_slices
 
 T = TypeVar("T")
 MAX_TRIES = 3
-# A caller with more jobs gets its own statement: sharing would cost more time than it saves.
-MAX_SHARED_JOBS = 100
 _NO_TRACE: Trace = {}
 
 
@@ -64,11 +60,8 @@ class EnqueueService:
         self._parser = parser
         self._batch_parser = batch_parser
         self._writer = writer
-        self._matcher = matcher
         self._events = events
-        self._insert_batcher = Batcher(
-            "enqueue", self._insert_batch, infra.settings.acquire_timeout_seconds, len, max_weight=MAX_SHARED_JOBS
-        )
+        self._insert_batcher = InsertBatcher(infra=infra, matcher=matcher, events=events)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
         """The stored job, and whether it is a duplicate by its unique key.
@@ -114,14 +107,6 @@ class EnqueueService:
                 if key is not None or not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
-
-    async def _insert_batch(self, lane: int, calls: Sequence[Sequence[NewJob]]) -> Sequence[None]:
-        """Inserts the jobs of several callers in one statement.
-
-        None of them needs a transaction.
-        """
-        await self._insert_rows(lane, sorted(chain.from_iterable(calls), key=id_of_row) if len(calls) > 1 else calls[0])
-        return [None] * len(calls)
 
     async def finish(self) -> None:
         await self._insert_batcher.finish()
@@ -250,32 +235,13 @@ class EnqueueService:
         await self._insert_batcher.add(lanes.pop(), rows)
         return True
 
-    async def _insert_rows(self, lane: int, rows: Sequence[NewJob]) -> None:
-        """Inserts rows of one lane in one statement, and offers them to waiting pollers."""
-        match: SyncMatch | None = None
-        try:
-            async with self._infra.db.autocommit() as connection:
-                match = self._matcher.offer(lane, rows)
-                await store.enqueue(connection, lane, match.rows)
-        except BaseException as error:
-            if match is not None:
-                match.aborted(error)
-            raise
-        match.committed()
-        self._publish_rows(lane, match.rows)
-
     def _publish(self, drafts: Iterable[JobDraft]) -> None:
         drafts = list(drafts)
         for lane, rows in new_rows_by_lane(drafts).items():
-            self._publish_rows(lane, rows)
+            self._insert_batcher.publish(lane, rows)
         for draft in drafts:
             if draft.replaced is not None:
                 self._events.publish_moved(lane_of(draft.job_id), [draft.replaced])
-
-    def _publish_rows(self, lane: int, rows: Sequence[NewJob]) -> None:
-        """`rows` are in the order of their ids."""
-        self._infra.metrics.enqueued.inc(len(rows))
-        self._events.publish_moved(lane, rows)
 
     async def _current_job(self, job_id: UUID) -> Job:
         row = await store.find(self._infra.db, job_id, self._infra.retention_now())

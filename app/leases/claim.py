@@ -3,37 +3,23 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import NamedTuple
 
 from app.concurrency.queue_limits import QueueLimits
-from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
 from app.db.pool import Executor, Transaction, retry_after_deadlock
 from app.errors import DatabaseUnavailable
 from app.events import EventBus, QueueReady
 from app.jobs.rows import ClaimedRow
-from app.jobs.validation import MAX_METADATA_BYTES
-from app.leases import store
+from app.leases.claim_batcher import ClaimBatcher, ClaimCall
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.low_water_marks import LowWaterMarks
-from app.leases.rows import ClaimParams, LanePolicy, PollSlice
+from app.leases.rows import ClaimParams, LanePolicy
 from app.locks import store as locks
 from app.queues.cache import Queue, QueueCache
-from app.settings import Settings
 
 QUOTA_RETRY_DELAY = timedelta(seconds=1)
-# Of one job: 32 tags of 120 characters and texts of 1,200, each character escaped in six bytes.
-MAX_TAGS_AND_PROGRESS_BYTES = 32 * 1024
-
-
-class ClaimCall(NamedTuple):
-    """One of the calls that may share a statement."""
-
-    limit: int
-    params: ClaimParams
 
 
 class ClaimResult(NamedTuple):
@@ -82,8 +68,7 @@ class ClaimService:
         self._limits = limits
         self._low_water_marks = low_water_marks
         self._durations = durations
-        self._batcher = Batcher("claim", self._claim_batch, infra.settings.acquire_timeout_seconds, attrgetter("limit"))
-        self._max_job_bytes = max_job_bytes(infra.settings)
+        self._batcher = ClaimBatcher(infra=infra, low_water_marks=low_water_marks)
         self._wake_timers: dict[int, asyncio.TimerHandle] = {}
 
     async def queues(self, names: Sequence[str]) -> list[Queue]:
@@ -192,38 +177,8 @@ class ClaimService:
             rows = await self._low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
             return ClaimResult(rows)
 
-    async def _claim_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
-        """Runs one statement for several calls, first come, first served.
-
-        Claims nothing for clients that disconnected while their call was queued.
-        """
-        connected = [call for call in calls if not call.params.is_disconnected]
-        if not connected:
-            return [[] for _ in calls]
-        slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]
-        params = connected[0].params._replace(poll_slices=slices)
-        async with self._infra.db.autocommit() as connection:
-            rows = await self._low_water_marks.claim(
-                connection, lane, sum(call.limit for call in connected), params, LanePolicy(), self._infra.now()
-            )
-        claimed: dict[int, list[ClaimedRow]] = {id(call): [] for call in calls}
-        for row in rows:
-            claimed[id(connected[row.slice_number - 1])].append(row)
-        unserved = [call for call in connected if not claimed[id(call)]]
-        if unserved and any(
-            self.may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
-        ):
-            # A failure here must not fail the other calls: their jobs are leased already.
-            with suppress(DatabaseUnavailable):
-                claimed |= zip(map(id, unserved), await self._claim_batch(lane, unserved), strict=True)
-        return list(claimed.values())
-
     def may_be_truncated(self, rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
-        """Whether jobs may have been left behind because the next did not fit into the response.
-
-        The first job of a response always fits.
-        """
-        return 0 < len(rows) < limit and sum(row.size for row in rows) + self._max_job_bytes > max_bytes
+        return self._batcher.may_be_truncated(rows, limit, max_bytes)
 
     async def finish(self) -> None:
         await self._batcher.finish()
@@ -275,9 +230,3 @@ class ClaimService:
             waits = [row.waited_seconds for row in claimed if row.waited_seconds is not None]
             self._durations.record(lane, "wait", waits)
             self._events.publish_moved(lane, claimed)
-
-
-def max_job_bytes(settings: Settings) -> int:
-    """The most that one job takes in a response, as the claim statement measures it."""
-    payload_and_checkpoint = 2 * settings.max_payload_bytes
-    return store.ENVELOPE_BYTES + payload_and_checkpoint + MAX_METADATA_BYTES + MAX_TAGS_AND_PROGRESS_BYTES

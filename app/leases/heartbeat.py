@@ -17,11 +17,11 @@ from app.jobs.bulk_insert import MAX_STATEMENT_BYTES
 from app.jobs.rows import public_state
 from app.jobs.validation import lease_fault
 from app.leases import store
+from app.leases.completion_batcher import parse_token
 from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import LeaseEnd
 from app.leases.rows import HeartbeatParams, HeartbeatRow
 from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
-from app.leases.settle import parse_token
 from app.leases.validation import check_count
 from app.queues.cache import QueueCache
 from app.slices import by_size, map_in_slices
@@ -62,7 +62,7 @@ class HeartbeatService:
         return HeartbeatAnswer(
             directive=self._workers.directive(heartbeat.worker_id),
             next_heartbeat_ms=self._next_heartbeat_ms(extended.values()),
-            leases=[_to_status(lease.job_id, extended.get(_lease_id(lease))) for lease in leases],
+            leases=await map_in_slices(lambda lease: _to_status(lease.job_id, extended.get(_lease_id(lease))), leases),
             released=requeued,
             server_time=self._infra.now(),
         )
@@ -104,7 +104,7 @@ class HeartbeatService:
         default = self._infra.settings.default_lease_seconds
         for lane, leases_of_lane in group_by_lane(leases, lambda lease: lease.job_id).items():
             for batch in by_size(leases_of_lane, _checkpoint_bytes, MAX_STATEMENT_BYTES):
-                heartbeats = [*map(_to_params, batch)]
+                heartbeats = await map_in_slices(_to_params, batch)
                 async with self._infra.db.autocommit() as connection:
                     rows = await store.heartbeat(connection, lane, heartbeats, self._infra.now(), default)
                 extended |= {(row.id, row.lease_token): row for row in rows}

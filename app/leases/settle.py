@@ -8,12 +8,9 @@ job has been delivered again in the meantime.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from uuid import UUID
 
-from asyncpg.pgproto import pgproto
-
-from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import lane_of
 from app.db.pool import uses_reserved_connections
@@ -23,6 +20,7 @@ from app.http.schema_types import UNSET, raw_to_text, value_or
 from app.jobs.bulk_insert import MAX_STATEMENT_BYTES
 from app.jobs.rows import public_state
 from app.leases import store
+from app.leases.completion_batcher import CompletionBatcher, by_id_number, parse_token
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import IMMEDIATE, LeaseEnd, stored_error
@@ -33,8 +31,6 @@ from app.leases.validation import check_settlement, check_settlements
 from app.queues.cache import QueueCache
 from app.slices import by_size, map_in_slices
 
-_NO_TOKEN = UUID(int=0)  # a token that no lease has
-
 
 class SettlementService:
     def __init__(
@@ -43,9 +39,8 @@ class SettlementService:
         self._infra = infra
         self._queues = queues
         self._lease_ender = lease_ender
-        self._durations = durations
         self._counters = {outcome: infra.metrics.settled.labels(outcome.value) for outcome in Outcome}
-        self._completions = Batcher("complete", self._complete_batch, infra.settings.acquire_timeout_seconds, len)
+        self._completions = CompletionBatcher(infra=infra, queues=queues, lease_ender=lease_ender, durations=durations)
 
     @uses_reserved_connections
     async def settle(self, items: Sequence[Settlement], access: Access, pointer: str = "/items") -> list[SettleResult]:
@@ -107,7 +102,7 @@ class SettlementService:
         group_failures = await map_in_slices(_lease_end, [item for item in items if _is_group_failure(item)])
         rows = await self._lease_ender.end_lane(lane, single_ends)
         rows += await self._lease_ender.end_with_cooldowns(lane, group_failures)
-        settled = _by_id_number(rows)
+        settled = by_id_number(rows)
         for outcome, count in Counter(item.outcome for item in items if item.job_id.int in settled).items():
             self._counters[outcome].inc(count)
         return settled
@@ -119,59 +114,8 @@ class SettlementService:
         ids = sorted(item.job_id for item in items if item.job_id.int not in settled)
         return await store.settlement_records(self._infra.db, lane, ids, self._infra.retention_now())
 
-    @uses_reserved_connections
-    async def _complete_batch(
-        self, lane: int, calls: Sequence[Sequence[Settlement]]
-    ) -> Sequence[dict[int, SettledRow]]:
-        """Runs one statement for several calls.
-
-        Returns the settled rows of each call, by `job_id.int`.
-
-        If several calls settle the same job, the statement gets the item of the first call. Calls
-        with the same token then find that the job is settled. Calls with another token are tried
-        next: theirs may be the valid one.
-        """
-        items = [item for call in calls for item in call]
-        first_items = {item.job_id.int: item for item in reversed(items)}
-        settled = _by_id_number(await self._complete(lane, list(first_items.values())))
-        results = [
-            {
-                job_number: settled[job_number]
-                for item in call
-                if first_items[job_number := item.job_id.int] is item and job_number in settled
-            }
-            for call in calls
-        ]
-        if len(first_items) < len(items):
-            other_tokens = [
-                [item for item in call if item.lease_token != first_items[item.job_id.int].lease_token]
-                for call in calls
-            ]
-            if any(other_tokens):
-                retried = await self._complete_batch(lane, other_tokens)
-                results = [result | retried_result for result, retried_result in zip(results, retried, strict=True)]
-        return results
-
     async def finish(self) -> None:
         await self._completions.finish()
-
-    async def _complete(self, lane: int, items: Sequence[Settlement]) -> list[SettledRow]:
-        now = self._infra.now()
-        keep_until, archive = self._queues.retention(lane, now)
-        items = sorted(items, key=_lock_order)
-        rows = await store.complete(
-            self._infra.db,
-            lane,
-            ids=[item.job_id for item in items],
-            tokens=[parse_token(item.lease_token) for item in items],
-            results=[raw_to_text(item.result) for item in items],
-            now=now,
-            keep_until=keep_until,
-            archive=archive,
-        )
-        self._durations.record(lane, "run", [row.run_seconds for row in rows if row.run_seconds is not None])
-        self._lease_ender.publish_ended(lane, rows)
-        return rows
 
     def _result_without_lease(self, item: Settlement, record: SettlementRecord | None) -> SettleResult:
         if record is None:
@@ -185,32 +129,8 @@ class SettlementService:
         )
 
 
-def _by_id_number(rows: Iterable[SettledRow]) -> dict[int, SettledRow]:
-    """By the id as a number, because Python finds a number five times faster than a UUID."""
-    return {row.id.int: row for row in rows}
-
-
-def _lock_order(item: Settlement) -> int:
-    """The order in which rows are locked.
-
-    A number, because Python compares numbers ten times faster than UUIDs.
-    """
-    return item.job_id.int
-
-
 def _result_bytes(item: Settlement) -> int:
     return 0 if item.result is UNSET else len(item.result)
-
-
-def parse_token(text: str) -> UUID:
-    """Tokens are opaque to workers, so text that is no token is a lost lease and not an error.
-
-    Returns the driver's UUID, which is faster to create and to send than Python's.
-    """
-    try:
-        return pgproto.UUID(text)
-    except ValueError:
-        return _NO_TOKEN
 
 
 def _is_group_failure(item: Settlement) -> bool:

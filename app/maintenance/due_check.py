@@ -9,11 +9,11 @@ from datetime import datetime
 
 from app.concurrency.group_scheduler import GroupScheduler
 from app.db.infrastructure import Infrastructure
-from app.db.repeating_timer import RepeatingTimer
 from app.maintenance import store
 from app.maintenance.dependency_resolver import DependencyResolver
 from app.maintenance.job_scheduler import JobScheduler
 from app.maintenance.lease_rescuer import LeaseRescuer
+from app.maintenance.repeating_timer import RepeatingTimer
 from app.maintenance.start_deadline import StartDeadlineEnforcer
 from app.periodic_service import PeriodicService
 from app.schedules.enqueuer import PeriodicEnqueuer

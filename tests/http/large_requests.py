@@ -5,6 +5,7 @@ Each begins with an empty database and finds as much to do as it can.
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -20,6 +21,8 @@ BULK = 10_000  # the highest limit of a replay or a cancellation
 BATCH = 1000
 # A thousand of these fit into a claim response of 8 MiB, which counts 1 KiB for the rest of a job.
 LARGE = "x" * 7000
+# A hundred dead letters are replayed in one batch.
+HUGE_LETTERS, HUGE_BYTES = 100, 200_000
 SCHEMA_PROPERTIES = 200
 QUEUES = 9000
 NEW_QUEUES = 100
@@ -195,21 +198,17 @@ def _dead_letter_requests(api: Api, requests: RequestFactory) -> Iterator[LargeR
     purge = requests.post("/dead-letters/purge", {"filter": {"job_type": "test"}, "dry_run": False})
     listed, grouped = requests.get("/dead-letters", limit=BATCH), requests.get("/dead-letters/groups", limit=BATCH)
     patched = requests.post("/dead-letters/replay", {**replay, "overrides": {"payload_merge": {"b": 1}}})
-    fingerprint, large = "left(md5(id::text), 3)", f"json_build_object('a', repeat('x', {len(LARGE)}))"
+    fingerprint = "left(md5(id::text), 3)"
+    large, huge = (f"json_build_object('a', repeat('x', {size}))" for size in (len(LARGE), HUGE_BYTES))
     yield LargeRequest("replay", lambda: given(replays), value_of("replayed"), BULK)
     yield LargeRequest("replay into another queue", lambda: given(moves), value_of("replayed"), BULK)
     yield LargeRequest("purge of dead letters", lambda: given(purge), value_of("purged"), BULK)
     yield LargeRequest("list of dead letters", lambda: given(listed), items, BATCH)
     yield LargeRequest("list of large dead letters", lambda: given(listed, BATCH, payload=large), items, BATCH)
-    yield LargeRequest(
-        "replay with changed payloads", lambda: given(patched, BATCH, payload=large), value_of("replayed"), BATCH
-    )
-    yield LargeRequest(
-        "replay of large jobs into another queue",
-        lambda: given(moves, BATCH, payload=large),
-        value_of("replayed"),
-        BATCH,
-    )
+    for name, request in {"replay of huge jobs": patched, "replay of huge jobs into another queue": moves}.items():
+        yield LargeRequest(
+            name, partial(given, request, HUGE_LETTERS, payload=huge), value_of("replayed"), HUGE_LETTERS
+        )
     yield LargeRequest("groups of dead letters", lambda: given(grouped, fingerprint=fingerprint), items, BATCH)
 
 

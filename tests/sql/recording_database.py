@@ -48,19 +48,17 @@ class RecordingDatabase(Database):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        async with self.connection() as connection, connection.transaction():
-            await connection.execute("SET LOCAL plan_cache_mode = 'force_custom_plan'")
-            yield RecordingTransaction(connection)
+        async with self.checkout() as checkout, checkout.connection.transaction():
+            await checkout.connection.execute("SET LOCAL plan_cache_mode = 'force_custom_plan'")
+            yield RecordingTransaction(checkout.connection)
 
     @asynccontextmanager
     async def read_only_transaction(self, begin: str) -> AsyncIterator[Transaction]:
         async with self.transaction() as transaction:
             yield transaction
 
-    @asynccontextmanager
-    async def autocommit(self) -> AsyncIterator[Any]:
-        async with self.transaction() as transaction:
-            yield transaction
+    def autocommit(self) -> Any:
+        return self.transaction()
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
         async with self.transaction() as transaction:

@@ -10,7 +10,7 @@ from pprint import pformat
 
 import pytest
 
-from app.db.pool import AutocommitConnection, Database
+from app.db.pool import Database
 from app.db.queries import compile_statement
 from app.leases.rows import ClaimParams, LanePolicy
 from app.leases.store import claim
@@ -189,8 +189,10 @@ def db_with_statistics(statistics: str, postgres: str, loop: Loop) -> Iterator[D
 
 async def scans(db: Database, statements: Iterable[Statement], *, custom: bool) -> dict[str, list[Scan]]:
     """Returns the scans of the tables with lanes, by statement."""
-    async with db.connection() as connection:
-        explained = {statement.name: await explain(connection, statement, custom=custom) for statement in statements}
+    async with db.checkout() as checkout:
+        explained = {
+            statement.name: await explain(checkout.connection, statement, custom=custom) for statement in statements
+        }
     return {
         name: [scan for scan in scanned if scan.table.startswith(TABLES_WITH_LANES)]
         for name, scanned in explained.items()
@@ -254,11 +256,11 @@ def test_claim_uses_a_generic_plan(loop: Loop, db_with_statistics: Database, lim
     """Postgres switches to a generic plan after five calls, unless custom plans seem cheaper."""
 
     async def generic_plans() -> int:
-        async with db_with_statistics.connection() as connection:
-            await connection.execute("DISCARD PLANS")
+        async with db_with_statistics.autocommit() as connection:
+            await connection.rows("DISCARD PLANS")
             for _ in range(10):
-                await claim(AutocommitConnection(connection), 256, limit, PARAMS, LanePolicy(), datetime.now(UTC))
-            count: int = await connection.fetchval(
+                await claim(connection, 256, limit, PARAMS, LanePolicy(), datetime.now(UTC))
+            count: int = await connection.value(
                 "SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '/* claim */%'"
             )
             return count

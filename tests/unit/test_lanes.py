@@ -99,8 +99,8 @@ def test_grouped_ids_are_sorted_by_lane_and_id(job_lanes: list[int]) -> None:
 
 @given(st.lists(any_lane, max_size=30), st.integers(1, 5))
 def test_batches_by_lane_have_each_id_once_in_lock_order(job_lanes: list[int], size: int) -> None:
-    job_ids = JobIdGenerator(lambda: NOON)
-    ids = [job_ids(lane) for lane in job_lanes]
+    job_ids = JobIdGenerator()
+    ids = [job_ids.generate(lane, NOON) for lane in job_lanes]
 
     async def collect() -> list[tuple[int, list[UUID]]]:
         return [batch async for batch in lanes.batches_by_lane(reversed(ids), size)]

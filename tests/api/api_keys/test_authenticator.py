@@ -4,8 +4,7 @@ secret.
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from pydantic import SecretStr
 
 from app.api_keys.schemas import ApiKeyCreate, ApiKeyCreated
 from app.broker import Broker, build_broker
-from app.db.pool import Database
-from app.db.primary import Connection
+from app.db.checkout import Checkout
+from app.db.pool import AutocommitConnection, Database
 from app.errors import DatabaseUnavailable, Unauthenticated
 from app.events import ConfigNotified
 from app.settings import Settings
@@ -29,11 +28,13 @@ class CountingDatabase(Database):
 
     connection_count = 0
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    def checkout(self) -> Checkout:
         CountingDatabase.connection_count += 1
-        async with super().connection() as connection:
-            yield connection
+        return super().checkout()
+
+    def autocommit(self) -> AutocommitConnection:
+        CountingDatabase.connection_count += 1
+        return super().autocommit()
 
 
 @pytest.fixture(scope="module")

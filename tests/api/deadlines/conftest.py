@@ -9,6 +9,7 @@ from datetime import datetime
 import pytest
 
 from app.broker import Broker, build_broker
+from app.db.clock import DatabaseClock
 from app.maintenance.lease_rescuer import LeaseRescuer
 from app.maintenance.start_deadline import StartDeadlineEnforcer
 from tests.api_client import Api, Json
@@ -73,17 +74,27 @@ def api_without_scans(broker_without_scans: RunningBroker, db_without_scans: Tes
     return Api(broker_without_scans.http, queue)
 
 
+class StoppedClock(DatabaseClock):
+    """Shows one instant until the test sets another."""
+
+    instant: datetime
+
+    def now(self) -> datetime:
+        return self.instant
+
+
 @pytest.fixture
 def run_scans_at(db_without_scans: TestDatabase, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunScansAt]:
     """Runs the scans of a broker as if it were that instant."""
+    monkeypatch.setattr("app.broker.DatabaseClock", StoppedClock)
     broker_services = build_broker(TEST_SETTINGS, db_without_scans.dsn)
     loop.run(broker_services.infra.db.open())
-    yield lambda instant: _run_scans_at(broker_services, loop, monkeypatch, instant)
+    yield lambda instant: _run_scans_at(broker_services, loop, instant)
     loop.run(broker_services.infra.db.close())
 
 
-def _run_scans_at(broker_services: Broker, loop: Loop, monkeypatch: pytest.MonkeyPatch, instant: datetime) -> None:
-    monkeypatch.setattr(broker_services.infra.clock, "now", lambda: instant)
+def _run_scans_at(broker_services: Broker, loop: Loop, instant: datetime) -> None:
+    StoppedClock.instant = instant
     loop.run(LeaseRescuer(infra=broker_services.infra, lease_ender=broker_services.lease_ender).run_once())
     loop.run(
         StartDeadlineEnforcer(

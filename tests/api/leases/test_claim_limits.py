@@ -9,7 +9,7 @@ import pytest
 from app.broker import Broker
 from app.db.lanes import lane_of
 from app.leases import store
-from app.leases.claim import ClaimCall
+from app.leases.claim_batcher import ClaimCall
 from app.leases.rows import LanePolicy, PollSlice
 from app.leases.store import ENVELOPE_BYTES
 from tests.api.concurrency.test_cost import CLAIM_PARAMS
@@ -152,7 +152,7 @@ def test_poller_behind_a_full_response_gets_the_jobs_that_did_not_fit(
     lane = lane_of(UUID(ids[0]))
     loop.run(broker_services.queues.refresh())
     claim = ClaimCall(100, CLAIM_PARAMS._replace(max_bytes=2 * ENVELOPE_BYTES + 100))
-    got = loop.run(broker_services.claims._claim_batch(lane, [claim, ClaimCall(100, claim.params)]))
+    got = loop.run(broker_services.claims._batcher.run_batch(lane, [claim, ClaimCall(100, claim.params)]))
     assert [[str(row.id) for row in rows] for rows in got] == [ids[:2], ids[2:]]
 
 
@@ -164,5 +164,5 @@ def test_poller_gets_the_large_job_that_did_not_fit_into_a_response_that_is_not_
     loop.run(broker_services.queues.refresh())
     claim = ClaimCall(100, CLAIM_PARAMS._replace(max_bytes=8000))
     calls = [claim, ClaimCall(100, claim.params)]
-    got = loop.run(broker_services.claims._claim_batch(lane_of(UUID(ids[0])), calls))
+    got = loop.run(broker_services.claims._batcher.run_batch(lane_of(UUID(ids[0])), calls))
     assert [[str(row.id) for row in rows] for rows in got] == [[ids[0]], [ids[1]]]

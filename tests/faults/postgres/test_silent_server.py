@@ -121,6 +121,19 @@ def test_hung_server_is_detected_and_used_again_when_it_resumes(
         api.enqueue()
 
 
+def test_no_idle_connection_of_a_silent_server_is_used(proxy: Proxy, loop: Loop, eventually: Eventually) -> None:
+    """A call on an idle connection does not ask the watchdog, so none may be left."""
+    with open_database(proxy.dsn, loop, silent_seconds=2.0) as db:
+        loop.run(db.value("SELECT 1"))
+        idle = list(db._pool._idle)
+        proxy.swallow("requests", "replies")
+        eventually(lambda: db._watchdog._is_silent)
+        assert [connection.is_closed() for connection in idle] == [True]
+        with pytest.raises(DatabaseUnavailable, match="the database does not answer") as error:
+            loop.run(db.value("SELECT 1"))
+        assert error.value.outcome == "not_done"
+
+
 def test_server_that_refuses_connections_is_not_silent(database: TestDatabase, loop: Loop) -> None:
     """A server that refuses connections answers.
 
