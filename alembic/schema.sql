@@ -582,7 +582,7 @@ DECLARE
 
     ended_by timestamptz := longshore_lagging_time('unique_windows', called_at);
 
-    kept_at timestamptz := longshore_lagging_time('retention', called_at);
+    retention_now timestamptz := longshore_lagging_time('retention', called_at);
 
     job_lane int;
 
@@ -603,7 +603,10 @@ BEGIN
 
     IF EXISTS (SELECT FROM jobs WHERE lane = job_lane AND id = stored_key.job_id)
         OR stored_key.response = 'window' AND (
-        EXISTS (SELECT FROM finished_jobs WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > kept_at)
+        EXISTS (
+            SELECT FROM finished_jobs
+            WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > retention_now
+        )
         OR EXISTS (SELECT FROM dead_letters WHERE lane = job_lane AND id = stored_key.job_id)
     ) THEN
         RETURN stored_key.job_id;
@@ -662,7 +665,7 @@ CREATE FUNCTION public.longshore_mark_parents(parent_ids uuid[], called_at times
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    kept_at timestamptz := longshore_lagging_time('retention', called_at);
+    retention_now timestamptz := longshore_lagging_time('retention', called_at);
 
     job_lane int;
 
@@ -680,7 +683,7 @@ BEGIN
         RETURN QUERY
         SELECT id, state
         FROM finished_jobs
-        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > kept_at
+        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > retention_now
         UNION ALL
         SELECT id, 'dead'
         FROM dead_letters

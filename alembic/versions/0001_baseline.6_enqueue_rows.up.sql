@@ -70,7 +70,7 @@ AS $$
 DECLARE
     stored_key deduplication_keys;
     ended_by timestamptz := longshore_lagging_time('unique_windows', called_at);
-    kept_at timestamptz := longshore_lagging_time('retention', called_at);
+    retention_now timestamptz := longshore_lagging_time('retention', called_at);
     job_lane int;
 BEGIN
     INSERT INTO deduplication_keys (lane, digest, expires_at)
@@ -85,7 +85,10 @@ BEGIN
     job_lane := longshore_lane_of(stored_key.job_id);
     IF EXISTS (SELECT FROM jobs WHERE lane = job_lane AND id = stored_key.job_id)
         OR stored_key.response = 'window' AND (
-        EXISTS (SELECT FROM finished_jobs WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > kept_at)
+        EXISTS (
+            SELECT FROM finished_jobs
+            WHERE lane = job_lane AND id = stored_key.job_id AND keep_until > retention_now
+        )
         OR EXISTS (SELECT FROM dead_letters WHERE lane = job_lane AND id = stored_key.job_id)
     ) THEN
         RETURN stored_key.job_id;
@@ -197,7 +200,7 @@ RETURNS TABLE (parent_id uuid, final_state text)
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    kept_at timestamptz := longshore_lagging_time('retention', called_at);
+    retention_now timestamptz := longshore_lagging_time('retention', called_at);
     job_lane int;
     ids uuid[];
 BEGIN
@@ -210,7 +213,7 @@ BEGIN
         RETURN QUERY
         SELECT id, state
         FROM finished_jobs
-        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > kept_at
+        WHERE lane = job_lane AND id = ANY(ids) AND keep_until > retention_now
         UNION ALL
         SELECT id, 'dead'
         FROM dead_letters

@@ -28,7 +28,7 @@ RETURNING id;
 -- The states of jobs that are no longer live, and the sizes of their results.
 SELECT id, state, octet_length(result) AS result_bytes
 FROM finished_jobs
-WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :kept_at
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :retention_now
 UNION ALL
 SELECT id, 'dead', NULL
 FROM dead_letters
@@ -37,13 +37,13 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 -- name: results
 SELECT id, result
 FROM finished_jobs
-WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :kept_at;
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :retention_now;
 
 -- name: parent_states
 -- The states of jobs that are no longer live.
 SELECT id, state
 FROM finished_jobs
-WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :kept_at
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :retention_now
 UNION ALL
 SELECT id, 'dead'
 FROM dead_letters

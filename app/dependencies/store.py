@@ -38,17 +38,19 @@ async def mark_parents(db: Executor, lane: int, ids: Sequence[UUID]) -> list[UUI
     return [row["id"] for row in await db.rows(*SQL.mark_parents(lane=lane, ids=ids))]
 
 
-async def parent_sizes(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> list[ParentSize]:
-    return [ParentSize(*row) for row in await db.rows(*SQL.parent_sizes(lane=lane, ids=ids, kept_at=kept_at))]
+async def parent_sizes(db: Executor, lane: int, ids: Sequence[UUID], retention_now: datetime) -> list[ParentSize]:
+    return [
+        ParentSize(*row) for row in await db.rows(*SQL.parent_sizes(lane=lane, ids=ids, retention_now=retention_now))
+    ]
 
 
-async def results(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str | None]:
-    rows = await db.rows(*SQL.results(lane=lane, ids=ids, kept_at=kept_at))
+async def results(db: Executor, lane: int, ids: Sequence[UUID], retention_now: datetime) -> dict[UUID, str | None]:
+    rows = await db.rows(*SQL.results(lane=lane, ids=ids, retention_now=retention_now))
     return {row["id"]: row["result"] for row in rows}
 
 
-async def parent_states(db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime) -> dict[UUID, str]:
-    rows = await db.rows(*SQL.parent_states(lane=lane, ids=ids, kept_at=kept_at))
+async def parent_states(db: Executor, lane: int, ids: Sequence[UUID], retention_now: datetime) -> dict[UUID, str]:
+    rows = await db.rows(*SQL.parent_states(lane=lane, ids=ids, retention_now=retention_now))
     return {row["id"]: row["state"] for row in rows}
 
 

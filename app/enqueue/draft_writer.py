@@ -72,9 +72,15 @@ class DraftWriter:
         response = results.encode_results(await results.results_of(items))
         fingerprint = await defaults.body_fingerprint(key.body)
         expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
-        kept_at = self._infra.retention_now()
+        retention_now = self._infra.retention_now()
         if await keys.acquire_idempotency_key(
-            db, key.lane, key.digest, fingerprint=fingerprint, response=response, expires_at=expires_at, kept_at=kept_at
+            db,
+            key.lane,
+            key.digest,
+            fingerprint=fingerprint,
+            response=response,
+            expires_at=expires_at,
+            retention_now=retention_now,
         ):
             return None
         first = await keys.read_idempotency_key(db, key.lane, key.digest)
@@ -87,15 +93,19 @@ class DraftWriter:
 
         Acquires locks in this order: keys, lane locks, jobs, queues.
         """
-        now, kept_at = self._infra.now(), self._infra.retention_now()
+        now, retention_now = self._infra.now(), self._infra.retention_now()
         if any(draft.unique for draft in drafts):
             ended_by = self._infra.clock.unique_windows.now()
-            await uniqueness.find_duplicates(db, drafts, self._queues, now, ended_by=ended_by, kept_at=kept_at)
+            await uniqueness.find_duplicates(
+                db, drafts, self._queues, now, ended_by=ended_by, retention_now=retention_now
+            )
         await self._enforce_max_waiting(db, drafts)
         if atomic:
             # Raises before the jobs that depend on rejected ones are rejected too.
             results.check_all([draft.problem for draft in drafts])
-        to_cancel = await parents.resolve_parents(db, drafts, kept_at) if any(draft.parents for draft in drafts) else []
+        to_cancel = (
+            await parents.resolve_parents(db, drafts, retention_now) if any(draft.parents for draft in drafts) else []
+        )
         uniqueness.propagate_rejections(drafts)
         if atomic:
             results.check_all([draft.problem for draft in drafts])

@@ -26,15 +26,15 @@ WAITING_REASON = "waiting_for_jobs"
 MAX_PAIRS = 2000
 
 
-async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], kept_at: datetime) -> list[JobDraft]:
+async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], retention_now: datetime) -> list[JobDraft]:
     """Resolves the parents before the jobs are inserted.
 
     Returns the jobs that must be cancelled, because a parent has died or was cancelled. Finished
-    parents whose retention has ended by `kept_at` count as removed.
+    parents whose retention has ended by `retention_now` count as removed.
     """
     await _redirect_to_existing(drafts)
     stored = await _parent_ids(drafts) - {draft.row.id for draft in drafts}
-    live, finished = await _lock_parents(db, stored, kept_at)
+    live, finished = await _lock_parents(db, stored, retention_now)
     await _reject_unknown_parents(drafts, stored - live - finished.keys())
     to_cancel = [draft async for draft in in_slices(drafts) if draft.accepted and _must_cancel(draft, finished)]
     parent_ids = await _parent_ids(drafts)
@@ -123,7 +123,7 @@ async def insert_dependents(db: Executor, drafts: Sequence[JobDraft]) -> None:
             await store.add_dependents(db, lane, [parent for parent, _ in chunk], [child for _, child in chunk])
 
 
-async def _lock_parents(db: Executor, ids: set[UUID], kept_at: datetime) -> tuple[set[UUID], dict[UUID, str]]:
+async def _lock_parents(db: Executor, ids: set[UUID], retention_now: datetime) -> tuple[set[UUID], dict[UUID, str]]:
     """The live parents, and the states of the finished ones.
 
     Row locks keep live parents live until our commit.
@@ -133,7 +133,7 @@ async def _lock_parents(db: Executor, ids: set[UUID], kept_at: datetime) -> tupl
     for lane, parents in group_by_lane(ids, lambda job_id: job_id).items():
         live |= set(await store.mark_parents(db, lane, parents))
         others = [job_id for job_id in parents if job_id not in live]
-        finished |= await store.parent_states(db, lane, others, kept_at) if others else {}
+        finished |= await store.parent_states(db, lane, others, retention_now) if others else {}
     return live, finished
 
 

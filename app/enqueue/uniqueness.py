@@ -35,15 +35,17 @@ async def find_duplicates(
     now: datetime,
     *,
     ended_by: datetime,
-    kept_at: datetime,
+    retention_now: datetime,
 ) -> None:
     """Marks each duplicate with the existing job, or rejects it if its `on_duplicate` is `reject`.
 
     Keys whose `for_seconds` have ended by `ended_by` are free. So are the keys of finished jobs
-    that retention may remove at `kept_at`.
+    that retention may remove at `retention_now`.
     """
     keyed = [draft for draft in drafts if draft.unique is not None]
-    holders = await _holders(db, await _lock_keys(db, {draft.unique_digest for draft in keyed}, now), ended_by, kept_at)
+    holders = await _holders(
+        db, await _lock_keys(db, {draft.unique_digest for draft in keyed}, now), ended_by, retention_now
+    )
     first: dict[UUID, JobDraft] = {}
     for draft in keyed:
         digest = draft.unique_digest
@@ -102,7 +104,9 @@ async def _lock_keys(db: Executor, digests: Iterable[UUID], now: datetime) -> li
     ]
 
 
-async def _holders(db: Executor, rows: Sequence[UniqueRow], ended_by: datetime, kept_at: datetime) -> dict[UUID, UUID]:
+async def _holders(
+    db: Executor, rows: Sequence[UniqueRow], ended_by: datetime, retention_now: datetime
+) -> dict[UUID, UUID]:
     """The jobs that have these keys.
 
     With a window (`for_seconds`) a job has its key for that time, as long as the job is stored in
@@ -114,17 +118,19 @@ async def _holders(db: Executor, rows: Sequence[UniqueRow], ended_by: datetime, 
         if key.job_id is not None and (key.response == LIFE or key.expires_at > ended_by)
     }
     windows = {key.job_id for key in rows if key.response == WINDOW and key.digest in owners}
-    stored = await _still_stored(db, set(owners.values()), windows, kept_at)
+    stored = await _still_stored(db, set(owners.values()), windows, retention_now)
     return {digest: job_id for digest, job_id in owners.items() if job_id in stored}
 
 
-async def _still_stored(db: Executor, ids: set[UUID], windows: Container[UUID | None], kept_at: datetime) -> set[UUID]:
+async def _still_stored(
+    db: Executor, ids: set[UUID], windows: Container[UUID | None], retention_now: datetime
+) -> set[UUID]:
     stored: set[UUID] = set()
     for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
         stored |= await store.live_ids(db, lane, lane_ids)
         finished = [job_id for job_id in lane_ids if job_id in windows and job_id not in stored]
         if finished:
-            stored |= (await dependencies.parent_states(db, lane, finished, kept_at)).keys()
+            stored |= (await dependencies.parent_states(db, lane, finished, retention_now)).keys()
     return stored
 
 

@@ -102,7 +102,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 SELECT {{stored_job}}, state, state_reason, finished_at, NULL::timestamptz AS lease_expires_at, result,
     cancel_requested_at
 FROM finished_jobs
-WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :kept_at;
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :retention_now;
 
 -- name: dead_jobs
 -- row: JobRow

@@ -62,7 +62,7 @@ async def list_jobs(
     lanes: Sequence[int],
     job_filter: JobFilter,
     *,
-    kept_at: datetime,
+    retention_now: datetime,
     after: UUID | None,
     order: Order,
     limit: int,
@@ -73,7 +73,13 @@ async def list_jobs(
     if not tables or not lanes:
         return JobPage([], 0)
     query = await _page_query(tables, job_filter.state, _filtered_by(job_filter), order, after is not None, payload)
-    values = {**_values(job_filter), "lanes": list(lanes), "kept_at": kept_at, "after": after, "limit": limit}
+    values = {
+        **_values(job_filter),
+        "lanes": list(lanes),
+        "retention_now": retention_now,
+        "after": after,
+        "limit": limit,
+    }
     rows = await db.rows(*query.with_values({**values, "max_bytes": max_bytes}))
     return JobPage(rows, rows[0]["total"] if rows else 0)
 
@@ -222,7 +228,7 @@ def _conditions(
     if isinstance(state, JobState) and table is not dead_letters:
         conditions.append(table.c.state.in_(_STORED_AS.get(state, (state.value,))))
     if table is finished_jobs:
-        conditions.append(table.c.keep_until > parameter("kept_at", table.c.keep_until.type))
+        conditions.append(table.c.keep_until > parameter("retention_now", table.c.keep_until.type))
     return conditions
 
 

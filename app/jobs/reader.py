@@ -96,7 +96,7 @@ class JobReader:
             self._infra.reads,
             lanes,
             job_filter,
-            kept_at=self._infra.retention_now(),
+            retention_now=self._infra.retention_now(),
             after=_parse_id(page.after("id")),
             order=order,
             limit=page.limit + 1,

@@ -42,16 +42,16 @@ async def dead_ids(db: Executor, lane: int, ids: Sequence[UUID]) -> set[UUID]:
     return {row["id"] for row in await db.rows(*SQL.dead_ids(lane=lane, ids=ids))}
 
 
-async def find(db: Executor, job_id: UUID, kept_at: datetime) -> JobRow | None:
+async def find(db: Executor, job_id: UUID, retention_now: datetime) -> JobRow | None:
     """Searches live, then finished, then dead jobs.
 
     Searches twice, because a job may move between the tables during the first search. A finished
-    job whose retention has ended by `kept_at` is not found.
+    job whose retention has ended by `retention_now` is not found.
     """
     lane, ids = lane_of(job_id), [job_id]
     for statement in 2 * (
         SQL.live_jobs(lane=lane, ids=ids),
-        SQL.finished_jobs(lane=lane, ids=ids, kept_at=kept_at),
+        SQL.finished_jobs(lane=lane, ids=ids, retention_now=retention_now),
         SQL.dead_jobs(lane=lane, ids=ids),
     ):
         row = await db.row(*statement)

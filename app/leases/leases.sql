@@ -307,7 +307,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[])
 UNION ALL
 SELECT id, state, attempt, NULL, lease_token, settled_as
 FROM finished_jobs
-WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :kept_at
+WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :retention_now
 UNION ALL
 SELECT id, 'dead', attempt, NULL, lease_token, settled_as
 FROM dead_letters

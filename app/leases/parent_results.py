@@ -20,14 +20,16 @@ ParentResults = Mapping[UUID, list[ParentResult]]  # by claimed job, in the orde
 
 async def read_parent_results(infra: Infrastructure, rows: Sequence[ClaimedRow]) -> ParentResults:
     parents = {parent for row in rows for parent in row.depends_on or ()}
-    lanes, kept_at = group_by_lane(parents, lambda job_id: job_id), infra.retention_now()
+    lanes, retention_now = group_by_lane(parents, lambda job_id: job_id), infra.retention_now()
     sizes = {
-        size.id: size for lane, ids in lanes.items() for size in await store.parent_sizes(infra.db, lane, ids, kept_at)
+        size.id: size
+        for lane, ids in lanes.items()
+        for size in await store.parent_sizes(infra.db, lane, ids, retention_now)
     }
     fitting = choose_results(rows, sizes, infra.settings.max_batch_bytes)
     results: dict[UUID, str | None] = {}
     for lane, ids in group_by_lane(set().union(*fitting.values()), lambda job_id: job_id).items():
-        results |= await store.results(infra.db, lane, ids, kept_at)
+        results |= await store.results(infra.db, lane, ids, retention_now)
     return {
         row.id: [
             _parent_result(parent, sizes, results, fits=parent in fitting[row.id]) for parent in row.depends_on or ()

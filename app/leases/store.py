@@ -187,9 +187,9 @@ def _columns_for(query: Query, decisions: Sequence[RetryDecision]) -> dict[str, 
 
 
 async def settlement_records(
-    db: Executor, lane: int, ids: Sequence[UUID], kept_at: datetime
+    db: Executor, lane: int, ids: Sequence[UUID], retention_now: datetime
 ) -> dict[UUID, SettlementRecord]:
-    rows = await db.rows(*SQL.settlement_records(lane=lane, ids=ids, kept_at=kept_at))
+    rows = await db.rows(*SQL.settlement_records(lane=lane, ids=ids, retention_now=retention_now))
     records = [*map(SettlementRecord._make, rows)]
     if any(record.settled_as for record in records):
         await wait_for_replication(db)

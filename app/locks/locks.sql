@@ -16,7 +16,7 @@ INSERT INTO deduplication_keys (lane, digest, fingerprint, response, expires_at)
 VALUES (:lane, :digest, :fingerprint, :response, :expires_at)
 ON CONFLICT (lane, digest) DO UPDATE
 SET fingerprint = excluded.fingerprint, response = excluded.response, expires_at = excluded.expires_at
-WHERE deduplication_keys.expires_at <= :kept_at
+WHERE deduplication_keys.expires_at <= :retention_now
 RETURNING digest;
 
 -- name: read_idempotency_key

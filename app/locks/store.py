@@ -40,11 +40,18 @@ class ExpiredKey(NamedTuple):
 
 
 async def acquire_idempotency_key(
-    db: Executor, lane: int, digest: UUID, *, fingerprint: UUID, response: str, expires_at: datetime, kept_at: datetime
+    db: Executor,
+    lane: int,
+    digest: UUID,
+    *,
+    fingerprint: UUID,
+    response: str,
+    expires_at: datetime,
+    retention_now: datetime,
 ) -> bool:
     """Acquires the key.
 
-    Replaces a row that expired by `kept_at`. False if the key was used before.
+    Replaces a row that expired by `retention_now`. False if the key was used before.
     """
     try:
         acquired = await db.value(
@@ -54,7 +61,7 @@ async def acquire_idempotency_key(
                 fingerprint=fingerprint,
                 response=response,
                 expires_at=expires_at,
-                kept_at=kept_at,
+                retention_now=retention_now,
             )
         )
     except LockNotAvailableError:

@@ -146,8 +146,8 @@ MUTANTS = {
             rewrite(
                 keys.SQL,
                 "acquire_idempotency_key",
-                "WHERE deduplication_keys.expires_at <= :kept_at",
-                "WHERE :kept_at::timestamptz IS NOT NULL",
+                "WHERE deduplication_keys.expires_at <= :retention_now",
+                "WHERE :retention_now::timestamptz IS NOT NULL",
             ),
         ),
     ),
