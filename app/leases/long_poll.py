@@ -95,7 +95,7 @@ class LongPoll:
         wait = 0.0 if settled else requested_wait
         context = ClaimContext(key, access, raise_on_quota=not settled)
         poller = _poller(request, context)
-        client.on_disconnect(poller.wake_up)
+        client.on_disconnect(poller.wake)
         self._pollers.add(poller)
         try:
             rows, retry_at, *_ = await self._poll(request, poller, wait, context, client)
@@ -144,7 +144,7 @@ class LongPoll:
         return min(max(1, milliseconds), self._infra.settings.max_wait_seconds * 1000)
 
     def _is_serving(self, worker_id: str | None) -> bool:
-        is_full = self._pollers.parked > self._infra.settings.max_parked_polls
+        is_full = self._pollers.connected > self._infra.settings.max_parked_polls
         return not self._pollers.draining and not is_full and self._workers.directive(worker_id) == "run"
 
     async def _poll(
@@ -240,7 +240,7 @@ class LongPoll:
         max_bytes = self._infra.settings.max_batch_bytes
         claimed_all = len(rows) < limit and not self._claims.may_be_truncated(rows, limit, max_bytes)
         claimed_types = {(row.lane, row.job_type) for row in rows}
-        poller.claimed(
+        poller.consume(
             {WakeUp(self._queues.name(lane), job_type) for lane, job_type in claimed_types}, claimed_all=claimed_all
         )
 

@@ -9,8 +9,8 @@ A waiting poller has no task of its own, no database connection and uses no CPU.
     reserved   jobs are being stored as leased to it, so it takes no others
 
     claiming -> asleep     wait: the claim has found nothing
-    claiming -> woken      notify, wake_up: kept, so `wait` returns immediately
-    asleep   -> woken      notify, wake_up, or its time is up
+    claiming -> woken      notify, wake: kept, so `wait` returns immediately
+    asleep   -> woken      notify, wake, or its time is up
     asleep   -> reserved   reserve (sync_match.py)
     reserved -> woken      deliver: the jobs are committed, `wait` returns them
     reserved -> asleep     deliver, without jobs: they were not stored
@@ -70,7 +70,7 @@ class Poller:
         self._sleep: asyncio.Future[None] | None = None
         self._reservation: Reservation | None = None
         self._new_wake_ups: set[WakeUp] = set()
-        self._claimed_for: set[WakeUp] = set()
+        self._wake_ups_in_claim: set[WakeUp] = set()
 
     @property
     def is_asleep(self) -> bool:
@@ -87,9 +87,9 @@ class Poller:
     @property
     def unconsumed(self) -> set[WakeUp]:
         """The wake-ups that other pollers should get when this one leaves."""
-        return self._new_wake_ups | self._claimed_for
+        return self._new_wake_ups | self._wake_ups_in_claim
 
-    def wake_up(self) -> None:
+    def wake(self) -> None:
         """Wakes the poller without a job.
 
         The client disconnected, the broker drains, or the worker has a directive.
@@ -99,32 +99,32 @@ class Poller:
 
     def notify(self, wake_up: WakeUp) -> None:
         self._new_wake_ups.add(wake_up)
-        self.wake_up()
+        self.wake()
 
     def begin_claim(self) -> None:
         """Assigns all wake-ups so far to the claim that begins now: it sees every job that they
         announced.
         """
         self.is_woken = False
-        self._claimed_for |= self._new_wake_ups
+        self._wake_ups_in_claim |= self._new_wake_ups
         self._new_wake_ups = set()
 
     def nothing_found(self) -> None:
         """Other pollers claimed the jobs first."""
-        self._claimed_for = set()
+        self._wake_ups_in_claim = set()
 
-    def claimed(self, jobs: set[WakeUp], *, claimed_all: bool) -> None:
+    def consume(self, wake_ups: set[WakeUp], *, claimed_all: bool) -> None:
         """Consumes the wake-ups of the claimed jobs.
 
         A wake-up without a type is consumed only if the claim has left no job behind.
         """
-        queues = {job.queue for job in jobs}
+        queues = {wake_up.queue for wake_up in wake_ups}
         consumed = {
             wake_up
-            for wake_up in self._claimed_for
-            if wake_up in jobs or (claimed_all and not wake_up.job_type and wake_up.queue in queues)
+            for wake_up in self._wake_ups_in_claim
+            if wake_up in wake_ups or (claimed_all and not wake_up.job_type and wake_up.queue in queues)
         }
-        self._claimed_for -= consumed
+        self._wake_ups_in_claim -= consumed
 
     def reserve(self) -> Reservation:
         """Jobs are being stored for this poller.
@@ -143,7 +143,7 @@ class Poller:
             return False
         reservation.set_result(rows)
         if rows:
-            self.wake_up()
+            self.wake()
         elif self._reservation is reservation:
             self._reservation = None
         return True

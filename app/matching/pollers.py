@@ -32,8 +32,8 @@ class PollerRegistry:
         self._queues = queues
         self._pollers: dict[str, dict[JobTypeNames, dict[Poller, None]]] = {}
         self.draining = False
-        self.parked = 0
-        metrics.parked.set_function(lambda: self.parked)
+        self.connected = 0
+        metrics.parked.set_function(lambda: self.connected)
         events.subscribe_moved(["ready"], self._on_ready)
         events.subscribe(JobsClaimable, self._on_jobs_claimable)
         events.subscribe(QueueReady, self._on_queue_ready)
@@ -58,12 +58,12 @@ class PollerRegistry:
     def _on_worker_directed(self, event: WorkerDirected) -> None:
         for poller in self.pollers():
             if poller.worker_id == event.worker_id:
-                poller.wake_up()
+                poller.wake()
 
     def add(self, poller: Poller) -> None:
         for queue in poller.queues:
             self._pollers.setdefault(queue, {}).setdefault(poller.job_types, {})[poller] = None
-        self.parked += 1
+        self.connected += 1
 
     def remove(self, poller: Poller) -> None:
         for queue in poller.queues:
@@ -73,7 +73,7 @@ class PollerRegistry:
                 del by_types[poller.job_types]
             if not by_types:
                 del self._pollers[queue]
-        self.parked -= 1
+        self.connected -= 1
         for wake_up in poller.unconsumed:
             self.wake(wake_up.queue, [wake_up.job_type])
 
@@ -130,7 +130,7 @@ class PollerRegistry:
     def drain(self) -> None:
         self.draining = True
         for poller in self.pollers():
-            poller.wake_up()
+            poller.wake()
 
     def pollers(self) -> set[Poller]:
         return {poller for by_types in self._pollers.values() for pollers in by_types.values() for poller in pollers}

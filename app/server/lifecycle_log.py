@@ -30,7 +30,7 @@ class LifecycleLog:
         self._log.info("broker started")
 
     def draining(self, reason: str) -> None:
-        self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.parked, **self._open())
+        self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.connected, **self._open())
 
     def stopped(self, leases: int | None) -> dict[str, Any]:
         """`leases` counts the leases of all brokers on the database.

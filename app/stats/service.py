@@ -35,7 +35,7 @@ class StatsService:
     async def all_stats(self, access: Access) -> Stats:
         await self._queues.load_all()
         waiting_polls = (
-            self._pollers.parked
+            self._pollers.connected
             if access.all_queues
             else sum(self._pollers.count(name) for name in self._pollers.queues() if access.allows(name))
         )
