@@ -13,7 +13,7 @@ from statistics import median
 from unittest.mock import patch
 
 from app.broker import Broker, build_broker
-from app.enqueue import service as enqueue_service
+from app.enqueue import insert_batcher
 from app.enqueue.schemas import JobCreate
 from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import Raw
@@ -114,7 +114,7 @@ async def lone(context: ProbeContext) -> Figures:
     Measures it in this process, too, in turns with a broker in which no call shares a statement.
     """
     shares = build_broker(SETTINGS, context.dsn)
-    with patch.object(enqueue_service, "MAX_SHARED_JOBS", 1):
+    with patch.object(insert_batcher, "MAX_SHARED_JOBS", 1):
         alone = build_broker(SETTINGS, context.dsn)
     figures = await context.load("lone", jobs=context.size.lone)
     async with _open(shares), _open(alone):
