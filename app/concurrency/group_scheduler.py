@@ -103,7 +103,8 @@ class GroupScheduler(PeriodicService):
 
     def check_groups(self, lane: int, groups: Iterable[str | None]) -> None:
         """Jobs have joined or left these groups, so other jobs may be admitted."""
-        changed = {group or "" for group in groups if self._queues.needs_admission(lane, group)}
+        queue = self._queues.by_lane(lane)
+        changed = {group or "" for group in groups if self._queues.needs_admission(queue, lane, group)}
         if changed:
             self._changed_groups.setdefault(lane, set()).update(changed)
             self.wake()
@@ -224,7 +225,7 @@ class GroupScheduler(PeriodicService):
         if queue.max_running_per_group == 1:
             await admissions.revoke_for_older_jobs(groups)
         decisions = await admissions.decide_groups(groups, self._infra.now())
-        if not queue.admits_groups:
+        if not queue.needs_admissions:
             await admissions.hold_back_before_probes(decisions)
         pending = await admissions.next_pending(decisions)
         return pending, await admissions.update_cooldowns(decisions, pending)

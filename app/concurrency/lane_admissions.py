@@ -47,7 +47,7 @@ class LaneAdmissions:
         cooldowns = await store.cooldowns_of(self._transaction, self._lane, groups)
         probes = [cooldown.probe_job_id for cooldown in cooldowns.values() if cooldown.probe_job_id is not None]
         probe_states = await store.probe_states(self._transaction, self._lane, sorted(probes)) if probes else {}
-        counted = list(groups) if self._queue.admits_groups else list(cooldowns)
+        counted = list(groups) if self._queue.needs_admissions else list(cooldowns)
         limit = self._queue.max_running_per_group
         strict = limit == 1
         usage = await store.group_usage(self._transaction, self._lane, counted, strict=strict) if counted else {}

@@ -19,10 +19,9 @@ from app.dead_letters import store
 from app.dead_letters.merge_patch import merge_patch
 from app.dead_letters.schemas import ReplayOverrides
 from app.dead_letters.store import RemovedRow, ReplayParams
-from app.enqueue.defaults import choose_lane
 from app.events import EventBus
 from app.http.request_body import check_user_data
-from app.http.schema_types import UNSET, Raw, UnsetType, unset_if_none, value_or
+from app.http.schema_types import UNSET, Raw, UnsetType, value_or
 from app.jobs import bulk_insert
 from app.jobs.rows import NewJob
 from app.queues.cache import MissingQueue, Queue, QueueCache
@@ -137,10 +136,7 @@ class DeadLetterReplayer:
         async with self._infra.db.transaction() as transaction:
             letters = await store.remove(transaction, lane, ids)
             new_jobs = [
-                self._new_job(
-                    letter, choose_lane(queue, unset_if_none(letter.group_key)), replay_times[letter.id], overrides
-                )
-                async for letter in in_slices(letters)
+                self._new_job(letter, queue, replay_times[letter.id], overrides) async for letter in in_slices(letters)
             ]
             await self._creator.store(transaction, [queue] if new_jobs else [])
             for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
@@ -151,12 +147,13 @@ class DeadLetterReplayer:
             self._events.publish_moved(new_lane, rows)
         return [row.id for row in new_jobs]
 
-    def _new_job(self, letter: RemovedRow, lane: int, replay_time: ReplayTime, overrides: ReplayOverrides) -> NewJob:
+    def _new_job(self, letter: RemovedRow, queue: Queue, replay_time: ReplayTime, overrides: ReplayOverrides) -> NewJob:
         patch = value_or(overrides.payload_merge, None)
+        lane = queue.choose_lane(letter.group_key)
         return NewJob(
             id=self._infra.job_ids.generate(lane, self._infra.now()),
             state="pending"
-            if replay_time.state == "ready" and self._queues.needs_admission(lane, letter.group_key)
+            if replay_time.state == "ready" and self._queues.needs_admission(queue, lane, letter.group_key)
             else replay_time.state,
             reason=None,
             run_at=replay_time.run_at,

@@ -13,7 +13,6 @@ import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.dependencies import graph
-from app.enqueue import defaults
 from app.enqueue.defaults import Trace
 from app.enqueue.drafts import JobDraft
 from app.enqueue.parser import JobParser, set_parents
@@ -109,9 +108,9 @@ class BatchParser:
                 if isinstance(queue, Problem):
                     placed.append(queue)
                     continue
-                found[name] = queue, defaults.choose_lane(queue, UNSET)
+                found[name] = queue, queue.choose_lane(None)
             queue, lane = found[name]
-            placed.append((index, job, queue, lane if job.group is UNSET else defaults.choose_lane(queue, job.group)))
+            placed.append((index, job, queue, lane if job.group is UNSET else queue.choose_lane(job.group)))
         return placed
 
     async def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
@@ -123,7 +122,7 @@ class BatchParser:
             if isinstance(item, Problem):
                 return item
             index, job, queue, lane = item
-            held = needs_admission(lane, None if job.group is UNSET else job.group)
+            held = needs_admission(queue, lane, None if job.group is UNSET else job.group)
             row = self._parser.row(job, next(ids), queue, now, trace, held=held)
             return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 

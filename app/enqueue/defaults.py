@@ -1,6 +1,5 @@
 """From a requested job to the row that is stored: defaults, due time and lane."""
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.lanes import created_at, digest, lane_of_group
+from app.db.lanes import created_at, digest
 from app.enqueue.schemas import JobCreate, UnreadBatch
 from app.http.schema_types import UNSET, Raw, UnsetType, to_json_text, unset_if_none, value_or
 from app.job_types.cache import JobType
@@ -23,13 +22,6 @@ from app.slices import in_slices
 
 Trace = Mapping[str, str]
 _RETRY_FIELDS = [field.name for field in msgspec.structs.fields(RetryPolicy)]
-
-
-def choose_lane(queue: Queue, group: str | UnsetType) -> int:
-    """The lane of the group; a random lane for a job without a group."""
-    if isinstance(group, str):
-        return queue.all_lanes[lane_of_group(group, queue.row.group_lanes)]
-    return queue.all_lanes[random.randrange(queue.lanes) if queue.lanes > 1 else 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,9 @@ class JobParser:
 
     def draft(self, job: JobCreate, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
         """The draft of a single job. Its parents are ids, because refs exist only in a batch."""
-        lane = defaults.choose_lane(queue, job.group)
-        held = self._queues.needs_admission(lane, value_or(job.group, None))
+        group = None if job.group is UNSET else job.group
+        lane = queue.choose_lane(group)
+        held = self._queues.needs_admission(queue, lane, group)
         row = self.row(job, self._infra.job_ids.generate(lane, now), queue, now, trace, held=held)
         draft = JobDraft(None, queue, lane, row, None if job.unique is UNSET else job.unique)
         set_parents(draft, job, {})

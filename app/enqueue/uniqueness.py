@@ -153,7 +153,7 @@ def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -
         kept_fields = ("id", "group_key", "schedule", "on_parent_failure", "depends_on")
         kept = {name: getattr(first.row, name) for name in kept_fields}
         # The group of the first job decides, because the job stays in its group.
-        due = "pending" if queues.needs_admission(first.lane, first.row.group_key) else "ready"
+        due = "pending" if queues.needs_admission(first.queue, first.lane, first.row.group_key) else "ready"
         state = due if second.row.state != "scheduled" else "scheduled"
         first.change_row(**second.row._replace(**kept, state=state)._asdict())
 

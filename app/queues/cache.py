@@ -10,12 +10,13 @@ process may have created the queue a moment ago. Rows of queues are never delete
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.db.infrastructure import Infrastructure
-from app.db.lanes import lane_of, lanes_of, queue_id_of
+from app.db.lanes import lane_of, lane_of_group, lanes_of, queue_id_of
 from app.errors import NotFound
 from app.http.authorization import FULL_ACCESS, Access
 from app.http.schema_types import value_or
@@ -54,22 +55,18 @@ class Queue:
         self.max_running_per_group: int | None = value_or(config.max_running_per_group, None)
         self.fair = value_or(config.fair, False)
         self.max_waiting: int | None = value_or(config.max_waiting, None)
+        self.all_lanes = lanes_of(row.id, row.lanes)
+        # Whether claims of this queue must acquire an allowance from `QueueLimits`.
+        self.is_limited = self.max_running is not None or self.rate is not None
+        # Whether jobs wait for admission by the group scheduler before they can be claimed
+        # (app/concurrency).
+        self.needs_admissions = self.fair or self.max_running_per_group is not None
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether claims of this queue must acquire an allowance from `QueueLimits`."""
-        return self.max_running is not None or self.rate is not None
-
-    @property
-    def admits_groups(self) -> bool:
-        """Whether jobs wait for admission by the group scheduler before they can be claimed
-        (app/concurrency).
-        """
-        return self.fair or self.max_running_per_group is not None
-
-    @property
-    def all_lanes(self) -> range:
-        return lanes_of(self.id, self.lanes)
+    def choose_lane(self, group: str | None) -> int:
+        """Chooses the lane of a new job: the lane of its group, or a random one without a group."""
+        if group is not None:
+            return self.all_lanes[lane_of_group(group, self.row.group_lanes)]
+        return self.all_lanes[random.randrange(self.lanes) if self.lanes > 1 else 0]
 
 
 class QueueCache:
@@ -162,10 +159,6 @@ class QueueCache:
         queue = self._by_id.get(queue_id)
         return queue.name if queue else None
 
-    def exists(self, name: str) -> bool:
-        """Whether the cache has a queue of this name."""
-        return name in self._by_name
-
     def find_cached(self, name: str) -> Queue | None:
         """Returns the queue from the cache. None: it is not there, or it is deleted."""
         queue = self._by_name.get(name)
@@ -232,8 +225,11 @@ class QueueCache:
 
         `*` stands for every group, the empty text for jobs without a group. None: no group is held.
         """
-        queue, cooling_groups = self._by_id.get(queue_id_of(lane)), self.cooling_groups.get(lane)
-        if queue is None or not queue.admits_groups:
+        return self._held_groups(self._by_id.get(queue_id_of(lane)), lane)
+
+    def _held_groups(self, queue: Queue | None, lane: int) -> list[str] | None:
+        cooling_groups = self.cooling_groups.get(lane)
+        if queue is None or not queue.needs_admissions:
             return cooling_groups or None
         return ["*", *([""] if queue.fair else []), *(cooling_groups or [])]
 
@@ -241,8 +237,9 @@ class QueueCache:
         queue = self._by_id.get(queue_id_of(lane))
         return queue is not None and queue.max_running is not None
 
-    def needs_admission(self, lane: int, group: str | None) -> bool:
-        held_groups = self.held_groups(lane)
+    def needs_admission(self, queue: Queue, lane: int, group: str | None) -> bool:
+        """Whether a ready job of this group must wait for an admission. None: it has no group."""
+        held_groups = self._held_groups(queue, lane)
         return held_groups is not None and ((group or "") in held_groups or (group is not None and "*" in held_groups))
 
     def name(self, lane: int) -> str:

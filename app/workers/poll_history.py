@@ -27,7 +27,7 @@ class PollHistory:
         """Records a poll. Skips queues that do not exist, and entries beyond MAX_ENTRIES or beyond
         the limit of the key.
         """
-        for queue in filter(self._queues.exists, queues):
+        for queue in self._queues.cached(queues):
             for job_type in job_types or (ANY_TYPE,):
                 poll = PolledType(queue, job_type)
                 if poll in self._unwritten or len(self._unwritten) >= MAX_ENTRIES:

@@ -19,13 +19,11 @@ from app.db.primary import Connection, PrimaryConnector
 from app.dead_letters import store as dead_letters
 from app.dead_letters.replay import DeadLetterReplayer, ReplayTime
 from app.enqueue import defaults, uniqueness
-from app.enqueue.defaults import choose_lane
 from app.enqueue.draft_writer import DraftWriter
 from app.enqueue.drafts import JobDraft
 from app.enqueue.results import EnqueueResult
 from app.enqueue.service import EnqueueService
 from app.errors import DatabaseUnavailable
-from app.http.schema_types import unset_if_none
 from app.jobs import store as jobs
 from app.jobs.rows import ClaimedRow, NewJob
 from app.jobs.schemas import Job
@@ -169,12 +167,7 @@ def replay_in_two_transactions() -> None:
     ) -> list[UUID]:
         letters = await dead_letters.remove(self._infra.db, lane, ids)
         await asyncio.sleep(SLOW)
-        fresh = [
-            self._new_job(
-                letter, choose_lane(queue, unset_if_none(letter.group_key)), replay_times[letter.id], overrides
-            )
-            for letter in letters
-        ]
+        fresh = [self._new_job(letter, queue, replay_times[letter.id], overrides) for letter in letters]
         for target, rows in group_by_lane(fresh, lambda row: row.id).items():
             await jobs.enqueue(self._infra.db, target, rows)
         return [row.id for row in fresh]
