@@ -58,7 +58,6 @@ from app.maintenance.ready_poller import ReadyPoller
 from app.maintenance.services import BackgroundService, ServiceRunner
 from app.maintenance.start_deadline import StartDeadlineEnforcer
 from app.matching.pollers import PollerRegistry
-from app.matching.sync_match import SyncMatcher
 from app.metrics import Metrics
 from app.periodic_service import FunctionService
 from app.queues.cache import QueueCache
@@ -94,7 +93,6 @@ class Broker:
     group_scheduler: GroupScheduler
     rule_changes: RuleChanges
     pollers: PollerRegistry
-    matcher: SyncMatcher
     enqueuer: EnqueueService
     low_water_marks: LowWaterMarks
     claims: ClaimService
@@ -146,7 +144,6 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
     group_scheduler = GroupScheduler(infra=infra, queues=queues, events=events)
     rule_changes = RuleChanges(infra=infra, queues=queues, events=events, group_scheduler=group_scheduler)
     pollers = PollerRegistry(events=events, queues=queues, metrics=infra.metrics)
-    matcher = SyncMatcher(infra=infra, queues=queues, pollers=pollers, events=events)
     parser = JobParser(infra=infra, queues=queues, job_types=job_types)
     enqueuer = EnqueueService(
         infra=infra,
@@ -155,7 +152,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         parser=parser,
         batch_parser=BatchParser(infra=infra, queues=queues, parser=parser),
         writer=DraftWriter(infra=infra, queues=queues, creator=creator),
-        matcher=matcher,
+        pollers=pollers,
         events=events,
     )
     lease_ender = LeaseEnder(infra=infra, queues=queues, events=events, group_scheduler=group_scheduler)
@@ -229,7 +226,6 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
         group_scheduler=group_scheduler,
         rule_changes=rule_changes,
         pollers=pollers,
-        matcher=matcher,
         enqueuer=enqueuer,
         low_water_marks=marks,
         claims=claims,

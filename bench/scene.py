@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from app.broker import Broker, build_broker
-from app.enqueue.schemas import JobCreate, UnreadBatch
+from app.enqueue.schemas import JobCreate, RawBatch
 from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import Raw
 from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
@@ -75,7 +75,7 @@ class PolicyBench:
         sent = [Raw(msgspec.json.encode(job)) for job in jobs]
         if len(jobs) == 1:
             return [(await self._enqueuer.enqueue(_job_create.decode(sent[0]), {}, None, FULL_ACCESS))[0].id]
-        response = await self._enqueuer.enqueue_batch(UnreadBatch(jobs=sent), {}, None, "bench", FULL_ACCESS)
+        response = await self._enqueuer.enqueue_batch(RawBatch(jobs=sent), {}, None, "bench", FULL_ACCESS)
         return [result.job_id for result in response.results if isinstance(result.job_id, UUID)]
 
     async def enqueue_many(self, jobs: Sequence[Json], admissions: Tally | None = None) -> list[UUID]:

@@ -42,7 +42,7 @@ DECLARE
     existing_parents uuid[];
     parent_failed boolean;
 BEGIN
-    -- Like JobCreate in app/enqueue/schemas.py and find_faults in app/enqueue/validation.py.
+    -- Like JobCreate in app/enqueue/schemas.py and _find_faults in app/enqueue/parser.py.
     fault := coalesce(
         CASE
             WHEN job_type IS NULL OR job_type !~ '^[A-Za-z0-9._:-]{1,120}$'
@@ -97,7 +97,7 @@ BEGIN
             ERRCODE = 'invalid_parameter_value', MESSAGE = fault, COLUMN = split_part(fault, ':', 1);
     END IF;
 
-    -- Like JobDefaults in app/enqueue/defaults.py: the job, then its type, its queue, the default
+    -- Like JobDefaults in app/enqueue/parser.py: the job, then its type, its queue, the default
     -- of the settings.
     queue_row := longshore_find_or_create_queue(coalesce(queue, 'default'));
     queue_config := queue_row.config;

@@ -13,10 +13,9 @@ import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.dependencies import graph
-from app.enqueue.defaults import Trace
 from app.enqueue.drafts import JobDraft
-from app.enqueue.parser import JobParser, set_parents
-from app.enqueue.schemas import BatchJob, JobCreate, UnreadBatch
+from app.enqueue.parser import JobParser, Trace, set_parents
+from app.enqueue.schemas import BatchJob, JobCreate, RawBatch
 from app.errors import (
     MAX_FAULTS,
     BatchTooLarge,
@@ -47,7 +46,7 @@ class BatchParser:
         self._queues = queues
         self._parser = parser
 
-    async def read(self, batch: UnreadBatch) -> list[BatchJob | Problem]:
+    async def read(self, batch: RawBatch) -> list[BatchJob | Problem]:
         """Each job or its problem.
 
         The caller writes nothing, not even a queue, before all jobs are parsed.
@@ -122,8 +121,15 @@ class BatchParser:
             if isinstance(item, Problem):
                 return item
             index, job, queue, lane = item
-            held = needs_admission(queue, lane, None if job.group is UNSET else job.group)
-            row = self._parser.row(job, next(ids), queue, now, trace, held=held)
+            row = self._parser.row(
+                job,
+                self._parser.find_job_type(job),
+                next(ids),
+                queue,
+                now,
+                trace,
+                needs_admission=needs_admission(queue, lane, None if job.group is UNSET else job.group),
+            )
             return JobDraft(index, queue, lane, row, None if job.unique is UNSET else job.unique)
 
         return await map_in_slices(build, placed)

@@ -8,40 +8,38 @@ insert the queues and the jobs, then write their dependencies and unique keys
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from hashlib import blake2b
 from uuid import UUID
+
+import msgspec
 
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import KEY_LANES, digest, group_by_lane, lane_of_key, queue_lock_id
 from app.db.pool import Executor
-from app.enqueue import defaults, parents, results, uniqueness
+from app.enqueue import parents, results, uniqueness
 from app.enqueue.drafts import JobDraft, new_rows_by_lane
 from app.enqueue.results import EnqueueResult
-from app.enqueue.schemas import JobCreate, UnreadBatch
+from app.enqueue.schemas import JobCreate, RawBatch
 from app.errors import Fault, IdempotencyKeyReused, Problem, QueueFull
 from app.jobs import bulk_insert, store
 from app.locks import store as keys
 from app.queues.cache import Queue, QueueCache
 from app.queues.creator import QueueCreator
+from app.slices import in_slices
 
 
-@dataclass(frozen=True, slots=True)
 class RequestKey:
-    """An Idempotency-Key, its scope (operation and caller), and the body of the request."""
+    """An Idempotency-Key with the body of its request.
 
-    name: str
-    operation: str
-    caller: str
-    body: JobCreate | UnreadBatch
+    The same key of another operation or of another caller is a different key.
+    """
 
-    @property
-    def digest(self) -> UUID:
-        return digest("enqueue", self.operation, self.name, *filter(None, [self.caller]))
-
-    @property
-    def lane(self) -> int:
-        return lane_of_key(self.digest, KEY_LANES)
+    def __init__(self, key: str, operation: str, caller: str, body: JobCreate | RawBatch) -> None:
+        self.key = key
+        self.body = body
+        self.key_digest = digest("enqueue", operation, key, *([caller] if caller else []))
+        self.lane = lane_of_key(self.key_digest, KEY_LANES)
 
 
 class DraftWriter:
@@ -53,7 +51,11 @@ class DraftWriter:
     async def write_in_transaction(
         self, items: Sequence[JobDraft | Problem], drafts: Sequence[JobDraft], key: RequestKey | None, *, atomic: bool
     ) -> list[EnqueueResult] | None:
-        """None if the drafts were written. If the key was used before: the results of the first call."""
+        """Writes the drafts in a transaction of their own, together with the key.
+
+        If the key was used before, writes nothing and returns the results of the first call.
+        `items` are the jobs of the call in their order: the drafts, and the problems of the others.
+        """
         async with self._infra.db.transaction() as transaction:
             if key is not None:
                 first_results = await self._acquire_key(transaction, key, items)
@@ -62,39 +64,42 @@ class DraftWriter:
             await self.write(transaction, drafts, atomic=atomic)
             if key is not None and any(draft.needs_transaction for draft in drafts):
                 response = results.encode_results(await results.results_of(items))
-                await keys.write_claim_key(transaction, key.lane, key.digest, response)
+                await keys.write_key_response(transaction, key.lane, key.key_digest, response)
         return None
 
     async def _acquire_key(
         self, db: Executor, key: RequestKey, items: Sequence[JobDraft | Problem]
     ) -> list[EnqueueResult] | None:
-        """None if the key is new; otherwise the results of the first call."""
-        response = results.encode_results(await results.results_of(items))
-        fingerprint = await defaults.body_fingerprint(key.body)
-        expires_at = self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds)
-        retention_now = self._infra.retention_now()
+        """Acquires the key, and stores the expected results with it.
+
+        If it was used before, returns the results of the first call, otherwise None.
+        """
+        request_digest = await body_digest(key.body)
         if await keys.acquire_idempotency_key(
             db,
             key.lane,
-            key.digest,
-            fingerprint=fingerprint,
-            response=response,
-            expires_at=expires_at,
-            retention_now=retention_now,
+            key.key_digest,
+            body_digest=request_digest,
+            response=results.encode_results(await results.results_of(items)),
+            expires_at=self._infra.now() + timedelta(seconds=self._infra.settings.idempotency_seconds),
+            retention_now=self._infra.retention_now(),
         ):
             return None
-        first = await keys.read_idempotency_key(db, key.lane, key.digest)
-        if first["fingerprint"] != fingerprint:
-            raise IdempotencyKeyReused(f"the key {key.name} was already used with a different body")
+        first = await keys.read_idempotency_key(db, key.lane, key.key_digest)
+        if first["body_digest"] != request_digest:
+            raise IdempotencyKeyReused(f"the key {key.key} was already used with a different body")
         return results.decode_results(first["response"], items)
 
     async def write(self, db: Executor, drafts: Sequence[JobDraft], *, atomic: bool) -> None:
         """Writes the drafts in the caller's transaction.
 
-        Acquires locks in this order: keys, lane locks, jobs, queues.
+        Acquires locks in this order: deduplication keys, queue locks, parents, replaced jobs, new
+        queues.
         """
         now, retention_now = self._infra.now(), self._infra.retention_now()
-        if any(draft.unique for draft in drafts):
+        has_keys = any(draft.unique for draft in drafts)
+        has_parents = any(draft.parents for draft in drafts)
+        if has_keys:
             ended_by = self._infra.clock.unique_windows.now()
             await uniqueness.find_duplicates(
                 db, drafts, self._queues, now, ended_by=ended_by, retention_now=retention_now
@@ -103,19 +108,27 @@ class DraftWriter:
         if atomic:
             # Raises before the jobs that depend on rejected ones are rejected too.
             results.check_all([draft.problem for draft in drafts])
-        to_cancel = (
-            await parents.resolve_parents(db, drafts, retention_now) if any(draft.parents for draft in drafts) else []
-        )
-        uniqueness.propagate_rejections(drafts)
+        to_cancel = await parents.resolve_parents(db, drafts, retention_now) if has_parents else []
+        if has_keys:
+            uniqueness.propagate_rejections(drafts)
         if atomic:
             results.check_all([draft.problem for draft in drafts])
-        await uniqueness.replace(db, drafts, self._queues, now)
-        await self._creator.store(db, [draft.queue for draft in drafts if draft.accepted])
+        if has_keys:
+            await uniqueness.replace(db, drafts, self._queues, now)
+        if any(draft.queue.is_draft for draft in drafts):
+            await self._creator.store(db, [draft.queue for draft in drafts if draft.accepted])
         for lane, rows in new_rows_by_lane(drafts).items():
             await bulk_insert.enqueue_all(db, lane, rows)
-        await parents.insert_dependents(db, drafts)
-        await uniqueness.assign_keys(db, drafts, now)
-        for lane, lane_drafts in group_by_lane(to_cancel, lambda draft: draft.row.id).items():
+        if has_parents:
+            await parents.insert_dependents(db, drafts)
+        if has_keys:
+            await uniqueness.assign_keys(db, drafts, now)
+        if to_cancel:
+            await self._cancel(db, to_cancel, now)
+
+    async def _cancel(self, db: Executor, drafts: Sequence[JobDraft], now: datetime) -> None:
+        """Cancels jobs that were just inserted, because a parent has failed."""
+        for lane, lane_drafts in group_by_lane(drafts, lambda draft: draft.row.id).items():
             kept = self._queues.retention(lane, now)
             await store.cancel_waiting(
                 db, lane, [draft.row.id for draft in lane_drafts], now=now, kept=kept, reason="dependency_failed"
@@ -143,3 +156,22 @@ class DraftWriter:
 def _queue_full(draft: JobDraft, queue: Queue) -> QueueFull:
     detail = f"{queue.name} has reached its limit of {queue.max_waiting} waiting jobs"
     return QueueFull(detail, [Fault(f"{draft.pointer}/queue", QueueFull.code, detail)])
+
+
+async def body_digest(body: JobCreate | RawBatch) -> UUID:
+    """Hashes a request body. Bodies with the same meaning have the same digest, because a client
+    that retries may reorder the keys.
+    """
+    if isinstance(body, JobCreate):
+        return digest(_sorted_json(body).decode())
+    hashed = blake2b(_sorted_json(msgspec.structs.replace(body, jobs=[])).removesuffix(b"]}"), digest_size=16)
+    separator = b""
+    async for job in in_slices(body.jobs):
+        hashed.update(separator + _sorted_json(job))
+        separator = b","
+    hashed.update(b"]}")
+    return UUID(bytes=hashed.digest())
+
+
+def _sorted_json(body: object) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(body)), order="sorted")

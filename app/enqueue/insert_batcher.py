@@ -1,52 +1,179 @@
-"""Inserts the jobs of concurrent callers in one statement for each lane, in autocommit."""
+"""Inserts the jobs of concurrent callers in one statement for each lane, in autocommit.
+
+Sync match: a job that suits a waiting poller is stored as already leased to it, in the same commit.
+The worker has the job as soon as the producer has the response, and no claim statement runs.
+
+    matched   -> committed    the INSERT is committed; the poller gets the jobs
+    matched   -> aborted      Postgres rejected the INSERT; the poller sleeps on
+    matched   -> abandoned    the outcome of the INSERT is unknown; the poller sleeps on
+    committed -> abandoned    the poller no longer waits
+    abandoned -> returned     `LeaseReturner` found the lease and ended it at no cost
+    abandoned -> expired      the lease is over; the lease rescuer takes care of the job
+
+Only where arrival alone decides which poller gets a job: queues without limits, without admission
+and not paused; ready jobs without a group or a start deadline; pollers without an Idempotency-Key
+or a quota. In all other cases the poller is woken and claims.
+"""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import chain
+from typing import NamedTuple
+from uuid import uuid4
+
+import asyncpg
 
 from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
 from app.enqueue.drafts import id_of_row
-from app.events import EventBus
+from app.errors import DatabaseUnavailable
+from app.events import EventBus, LeasesAbandoned
 from app.jobs import store
-from app.jobs.rows import NewJob
-from app.matching.sync_match import SyncMatch, SyncMatcher
+from app.jobs.rows import ClaimedRow, NewJob
+from app.matching.poller import Poller, Reservation
+from app.matching.pollers import PollerRegistry
+from app.queues.cache import QueueCache
 
 # A caller with more jobs gets its own statement: sharing would cost more time than it saves.
 MAX_SHARED_JOBS = 100
 
 
-class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
-    """The jobs of a call have one lane and are in the order of their ids. None of them needs a
-    transaction."""
+class _Match(NamedTuple):
+    """A poller, and the jobs that are being stored as leased to it."""
 
-    def __init__(self, *, infra: Infrastructure, matcher: SyncMatcher, events: EventBus) -> None:
+    poller: Poller
+    reservation: Reservation
+    rows: list[ClaimedRow]
+
+
+class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
+    """Inserts jobs that need no transaction.
+
+    The jobs of a call have one lane and are in the order of their ids.
+    """
+
+    def __init__(self, *, infra: Infrastructure, queues: QueueCache, pollers: PollerRegistry, events: EventBus) -> None:
         super().__init__("enqueue", infra.settings.acquire_timeout_seconds, max_weight=MAX_SHARED_JOBS)
         self._infra = infra
-        self._matcher = matcher
+        self._queues = queues
+        self._pollers = pollers
         self._events = events
 
     def weight(self, item: Sequence[NewJob]) -> int:
         return len(item)
 
     async def run_batch(self, lane: int, calls: Sequence[Sequence[NewJob]]) -> Sequence[None]:
-        await self._insert(lane, sorted(chain.from_iterable(calls), key=id_of_row) if len(calls) > 1 else calls[0])
-        return [None] * len(calls)
-
-    async def _insert(self, lane: int, rows: Sequence[NewJob]) -> None:
-        """Inserts rows of one lane in one statement, and offers them to waiting pollers."""
-        match: SyncMatch | None = None
+        rows = sorted(chain.from_iterable(calls), key=id_of_row) if len(calls) > 1 else calls[0]
+        matches: Sequence[_Match] = ()
         try:
             async with self._infra.db.autocommit() as connection:
-                match = self._matcher.offer(lane, rows)
-                await store.enqueue(connection, lane, match.rows)
+                rows, matches = self._match(lane, rows)
+                await store.enqueue(connection, lane, rows)
         except BaseException as error:
-            if match is not None:
-                match.aborted(error)
+            self._abort(matches, error)
             raise
-        match.committed()
-        self.publish(lane, match.rows)
+        self._deliver(matches)
+        self.publish(lane, rows)
+        return [None] * len(calls)
 
     def publish(self, lane: int, rows: Sequence[NewJob]) -> None:
         """Counts and publishes jobs of one lane after their commit, in the order of their ids."""
         self._infra.metrics.enqueued.inc(len(rows))
         self._events.publish_moved(lane, rows)
+
+    def _match(self, lane: int, rows: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sequence[_Match]]:
+        """Matches jobs to waiting pollers. Returns the rows to store, some of them leased now.
+
+        Call right before the INSERT: the leases begin now. The matched pollers wait for its outcome.
+        """
+        queue = self._queues.by_lane(lane)
+        if (
+            not self._pollers.count(queue.name)
+            or queue.paused
+            or queue.is_limited
+            or self._queues.held_groups(lane) is not None
+        ):
+            return rows, ()
+        candidates = [row for row in rows if row.state == "ready" and row.group_key is None and row.expires_at is None]
+        pairs = self._pollers.match(queue.name, candidates)
+        leased = {row.id: self._as_leased(row, poller) for poller, jobs in pairs for row in jobs}
+        matches = [
+            _Match(poller, poller.reserve(), [_to_claimed_job(lane, leased[row.id]) for row in jobs])
+            for poller, jobs in pairs
+        ]
+        return [leased.get(row.id, row) for row in rows], matches
+
+    def _as_leased(self, row: NewJob, poller: Poller) -> NewJob:
+        now = self._infra.now()
+        seconds = poller.lease_seconds or row.lease_seconds or self._infra.settings.default_lease_seconds
+        return row._replace(
+            state="running",
+            worker_id=poller.worker_id,
+            started_at=now,
+            lease_token=uuid4(),
+            lease_expires_at=now + timedelta(seconds=min(seconds, row.timeout_seconds or seconds)),
+            deadline_at=now + timedelta(seconds=row.timeout_seconds) if row.timeout_seconds else None,
+        )
+
+    def _deliver(self, matches: Sequence[_Match]) -> None:
+        """Gives the jobs of a committed INSERT to their pollers."""
+        for poller, reservation, rows in matches:
+            if poller.deliver(reservation, rows):
+                self._infra.metrics.matched.inc(len(rows))
+            else:
+                self._events.publish(LeasesAbandoned(rows))
+
+    def _abort(self, matches: Sequence[_Match], error: BaseException) -> None:
+        """Releases the pollers of an INSERT that has raised `error`.
+
+        Its jobs may be stored all the same, as leased to a poller that never learns of it. They
+        must not wait until the lease expires, so `LeaseReturner` returns them.
+        """
+        for poller, reservation, rows in matches:
+            poller.deliver(reservation, ())
+            if not _was_not_stored(error):
+                self._events.publish(LeasesAbandoned(rows))
+
+
+def _was_not_stored(error: BaseException) -> bool:
+    """Whether the error proves that the INSERT stored nothing.
+
+    pool.py translates errors of availability. Any other Postgres error is about the rows: none was
+    stored.
+    """
+    return isinstance(error, asyncpg.PostgresError) or (
+        isinstance(error, DatabaseUnavailable) and error.outcome == "not_done"
+    )
+
+
+def _to_claimed_job(lane: int, row: NewJob) -> ClaimedRow:
+    """Converts a leased new job to the row that the claim statement would return."""
+    assert row.lease_token is not None
+    assert row.lease_expires_at is not None
+    assert row.started_at is not None
+    return ClaimedRow(
+        lane=lane,
+        id=row.id,
+        job_type=row.job_type,
+        payload=row.payload,
+        attempt=1,
+        max_attempts=row.max_attempts,
+        deliveries=1,
+        lease_token=row.lease_token,
+        started_epoch=row.started_at.timestamp(),
+        lease_seconds=(row.lease_expires_at - row.started_at).total_seconds(),
+        waited_seconds=(row.started_at - row.run_at).total_seconds(),
+        priority=row.priority,
+        checkpoint=None,
+        progress=None,
+        group_key=None,
+        tags=row.tags,
+        metadata=row.metadata,
+        traceparent=row.traceparent,
+        tracestate=row.tracestate,
+        deadline_at=row.deadline_at,
+        depends_on=None,
+        admission=None,
+        slice_number=1,
+        size=0,  # not measured: MAX_MATCHED_JOBS bounds the response
+    )

@@ -1,22 +1,33 @@
-"""Checks one requested job, and builds its row or its draft. Writes nothing."""
+"""Checks one requested job, and builds its row, its draft and its response. Writes nothing."""
 
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from uuid import UUID
 
-from app.db.infrastructure import Infrastructure
-from app.dependencies import graph
-from app.enqueue import defaults, validation
-from app.enqueue.defaults import JobDefaults, Trace
-from app.enqueue.drafts import JobDraft
-from app.enqueue.schemas import JobCreate, OnParentFailure
-from app.errors import ValidationFailed, raise_for_faults
-from app.http.schema_types import UNSET, Raw, value_or
-from app.job_types.cache import JobTypeCache
-from app.jobs.rows import NewJob, to_array_text
-from app.queues.cache import Queue, QueueCache
+import msgspec
 
-_EMPTY = Raw(b"{}")
+from app.db.infrastructure import Infrastructure
+from app.db.lanes import created_at
+from app.dependencies import graph
+from app.enqueue.drafts import JobDraft
+from app.enqueue.schemas import JobCreate, OnDuplicate, OnParentFailure, Unique
+from app.errors import Fault, ValidationFailed, raise_for_faults
+from app.http.request_body import check_user_data
+from app.http.schema_types import UNSET, Raw, UnsetType, to_json_text, value_or
+from app.http.strict_json import MAX_VALUES
+from app.job_types.cache import JobType, JobTypeCache
+from app.job_types.schemas import JobTypeConfig
+from app.jobs.rows import NewJob, public_state, to_array_text
+from app.jobs.schemas import Job
+from app.jobs.validation import delay_fault, instant_fault, lease_fault, metadata_fault
+from app.queues.cache import Queue, QueueCache
+from app.queues.schemas import RetryPolicy
+from app.settings import Settings
+
+Trace = Mapping[str, str]
+_RETRY_FIELDS = [field.name for field in msgspec.structs.fields(RetryPolicy)]
 
 
 class JobParser:
@@ -27,46 +38,212 @@ class JobParser:
         # Needs no invalidation: a changed queue or job type is a new object.
         self._defaults = lru_cache(maxsize=1000)(partial(JobDefaults.of, settings=infra.settings))
 
-    def check(self, job: JobCreate, now: datetime, pointer: str = "") -> None:
-        settings = self._infra.settings
-        if job.payload is not UNSET:
-            validation.check_payload(job.payload, settings, pointer)
-        faults, more = validation.find_faults(job, settings, now, pointer), 0
+    def find_job_type(self, job: JobCreate) -> JobType | None:
+        return self._job_types.find(job.job_type)
+
+    def check(self, job: JobCreate, now: datetime, pointer: str = "") -> JobType | None:
+        """Raises ValidationFailed for an invalid job. Returns its job type, if it is configured.
+
+        `pointer` is the JSON pointer to the job in the request: empty, or `/jobs/3`.
+        """
+        settings, payload = self._infra.settings, job.payload
+        # A payload that is shorter than every limit cannot exceed one. Most are.
+        if payload is not UNSET and (len(payload) >= MAX_VALUES or len(payload) > settings.max_payload_bytes):
+            check_user_data(payload, settings.max_payload_bytes, f"{pointer}/payload")
+        faults, unlisted = _find_faults(job, settings, now, pointer), 0
         job_type = self._job_types.find(job.job_type)
         if job_type is not None:
             try:
-                job_type.check(value_or(job.payload, _EMPTY), pointer)
+                job_type.check(payload, pointer)
             except ValidationFailed as problem:
                 faults += problem.faults
-                more = problem.fault_count - len(problem.faults)
+                unlisted = problem.fault_count - len(problem.faults)
         if faults:
-            raise_for_faults(faults, more)
+            raise_for_faults(faults, unlisted)
+        return job_type
 
-    def row(self, job: JobCreate, job_id: UUID, queue: Queue, now: datetime, trace: Trace, *, held: bool) -> NewJob:
-        """`held`: the group of the job needs an admission."""
-        row = defaults.new_job(job, job_id, self._defaults(queue, self._job_types.find(job.job_type)), now, trace)
-        return row._replace(state="pending") if held and row.state == "ready" else row
-
-    def draft(self, job: JobCreate, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
-        """The draft of a single job. Its parents are ids, because refs exist only in a batch."""
+    def draft(self, job: JobCreate, job_type: JobType | None, queue: Queue, now: datetime, trace: Trace) -> JobDraft:
+        """Drafts a single job. Its parents are ids, because refs exist only in a batch."""
         group = None if job.group is UNSET else job.group
         lane = queue.choose_lane(group)
-        held = self._queues.needs_admission(queue, lane, group)
-        row = self.row(job, self._infra.job_ids.generate(lane, now), queue, now, trace, held=held)
+        needs_admission = self._queues.needs_admission(queue, lane, group)
+        job_id = self._infra.job_ids.generate(lane, now)
+        row = self.row(job, job_type, job_id, queue, now, trace, needs_admission=needs_admission)
         draft = JobDraft(None, queue, lane, row, None if job.unique is UNSET else job.unique)
-        set_parents(draft, job, {})
+        if job.depends_on is not UNSET:
+            set_parents(draft, job, {})
         return draft
 
+    def row(
+        self,
+        job: JobCreate,
+        job_type: JobType | None,
+        job_id: UUID,
+        queue: Queue,
+        now: datetime,
+        trace: Trace,
+        *,
+        needs_admission: bool,
+    ) -> NewJob:
+        """Builds the row of a new job: ready, pending or scheduled.
 
-def is_plain(job: JobCreate) -> bool:
-    """Whether the job can be inserted without reading others: no unique key, no parents."""
-    return job.unique is UNSET and job.depends_on is UNSET
+        `needs_admission`: the group of the job needs one, so a ready job is stored as pending.
+        """
+        row = new_job(job, job_id, self._defaults(queue, job_type), now, trace)
+        return row._replace(state="pending") if needs_admission and row.state == "ready" else row
 
 
-def set_parents(draft: JobDraft, job: JobCreate, refs: dict[str, UUID]) -> None:
+@dataclass(frozen=True, slots=True)
+class JobDefaults:
+    """Values of the fields that a job omits: from its job type, then its queue, then the settings.
+
+    Built once for each queue and job type, and shared by their jobs.
+    """
+
+    priority: int
+    max_attempts: int
+    lease_seconds: int | None  # None: the claim's lease_seconds, or the setting
+    timeout_seconds: int | None
+    retry: dict[str, float]
+    retry_text: str | None
+
+    @classmethod
+    def of(cls, queue: Queue, job_type: JobType | None, settings: Settings) -> "JobDefaults":
+        type_config, queue_config = job_type.config if job_type else JobTypeConfig(), queue.config
+        retry = _encode_policy(queue_config.default_retry) | _encode_policy(job_type.retry if job_type else UNSET)
+        attempts = job_type.max_attempts if job_type else UNSET
+        return cls(
+            priority=value_or(queue_config.default_priority, 0),
+            max_attempts=value_or(attempts, value_or(queue_config.default_max_attempts, settings.default_max_attempts)),
+            lease_seconds=value_or(type_config.lease_seconds, value_or(queue_config.default_lease_seconds, None)),
+            timeout_seconds=value_or(type_config.timeout_seconds, None),
+            retry=retry,
+            retry_text=_json(retry),
+        )
+
+    def retry_of(self, job: JobCreate) -> str | None:
+        """Merges the job's retry policy into the defaults, and returns it as JSON.
+
+        Merges field by field: a job may set `base_seconds` and leave `max_seconds` to its queue.
+        """
+        return self.retry_text if job.retry is UNSET else _json(self.retry | _encode_policy(job.retry))
+
+
+def _encode_policy(policy: RetryPolicy | UnsetType) -> dict[str, float]:
+    return {name: getattr(policy, name) for name in _RETRY_FIELDS if getattr(policy, name, UNSET) is not UNSET}
+
+
+def _json(fields: dict[str, float]) -> str | None:
+    return msgspec.json.encode(fields).decode() if fields else None
+
+
+def new_job(job: JobCreate, job_id: UUID, job_defaults: JobDefaults, now: datetime, trace: Trace) -> NewJob:
+    """Builds the row of a job that is ready or scheduled; the callers set `pending` and `blocked`.
+
+    Passes the fields by position, in the order of NewJob, because this runs for each job of a
+    batch. By name it takes 2 µs longer.
+    """
+    state, run_at = _due_state(job, created_at(job_id), now)
+    return NewJob(
+        job_id,
+        state,
+        None,
+        run_at,
+        job_defaults.priority if job.priority is UNSET else job.priority,
+        job_defaults.max_attempts if job.max_attempts is UNSET else job.max_attempts,
+        job.job_type,
+        None if job.group is UNSET else job.group,
+        job_defaults.lease_seconds if job.lease_seconds is UNSET else job.lease_seconds,
+        job_defaults.retry_of(job),
+        None if job.tags is UNSET else to_json_text(job.tags),
+        None if job.metadata is UNSET else to_json_text(job.metadata),
+        trace.get("traceparent"),
+        trace.get("tracestate"),
+        None,
+        "{}" if job.payload is UNSET else str(job.payload, "utf-8"),
+        None if job.expires_at is UNSET else job.expires_at.astimezone(UTC),
+        job_defaults.timeout_seconds if job.timeout_seconds is UNSET else job.timeout_seconds,
+        None if job.unique is UNSET else job.unique.key,
+    )
+
+
+def _due_state(job: JobCreate, created: datetime, now: datetime) -> tuple[str, datetime]:
+    """Returns the state of the new job, ready or scheduled, and its `run_at`."""
+    if job.run_at is UNSET and job.delay_seconds is UNSET:
+        return "ready", created
+    # Ids only rise, but the clock can go back a few milliseconds when it is adjusted: `now` must
+    # not be before `created`.
+    now = max(now, created)
+    run_at = created if job.run_at is UNSET else job.run_at.astimezone(UTC)
+    if job.delay_seconds is not UNSET and job.delay_seconds:
+        run_at = now + timedelta(seconds=job.delay_seconds)
+    return "scheduled" if run_at > now else "ready", run_at
+
+
+def set_parents(draft: JobDraft, job: JobCreate, refs: Mapping[str, UUID]) -> None:
     """Resolves `depends_on`. `refs` has the ids of the jobs of the same batch."""
     if job.depends_on is UNSET:
         return
     draft.depend_on(graph.resolve(job.depends_on, refs, draft.pointer))
     policy = value_or(job.on_parent_failure, OnParentFailure.CANCEL).value
     draft.change_row(depends_on=to_array_text(draft.parents), on_parent_failure=policy if draft.parents else None)
+
+
+def to_response(job: JobCreate, row: NewJob, queue: str) -> Job:
+    """Builds the response for a job that was just stored, without reading it from the database."""
+    return Job(
+        id=row.id,
+        queue=queue,
+        job_type=row.job_type,
+        payload=Raw(row.payload.encode()),
+        state=public_state(row.state),
+        state_reason=UNSET if row.reason is None else row.reason,
+        priority=row.priority,
+        attempt=0,
+        max_attempts=row.max_attempts,
+        crashes=0,
+        deliveries=0,
+        run_at=row.run_at,
+        created_at=created_at(row.id),
+        group=job.group,
+        unique_key=UNSET if row.unique_key is None else row.unique_key,
+        depends_on=[UUID(text) for text in row.depends_on[1:-1].split(",")] if row.depends_on else UNSET,
+        tags=[] if job.tags is UNSET else job.tags,
+        metadata={} if job.metadata is UNSET else job.metadata,
+        replay_count=0,
+    )
+
+
+def _find_faults(job: JobCreate, settings: Settings, now: datetime, pointer: str) -> list[Fault | None]:
+    """Finds the faults that a schema cannot express, because they depend on other fields, on
+    settings or on the clock.
+
+    Checks only the fields that are present, because most jobs have none of them.
+    """
+    faults: list[Fault | None] = []
+    if job.run_at is not UNSET:
+        if job.delay_seconds is not UNSET:
+            faults.append(Fault(f"{pointer}/delay_seconds", "invalid", "send either run_at or delay_seconds, not both"))
+        faults.append(instant_fault(job.run_at, settings, now, f"{pointer}/run_at"))
+    if job.delay_seconds is not UNSET:
+        faults.append(delay_fault(job.delay_seconds, settings, f"{pointer}/delay_seconds"))
+    if job.lease_seconds is not UNSET:
+        faults.append(lease_fault(job.lease_seconds, settings, f"{pointer}/lease_seconds"))
+    if job.metadata is not UNSET:
+        faults.append(metadata_fault(job.metadata, pointer))
+    if job.expires_at is not UNSET:
+        faults.append(instant_fault(job.expires_at, settings, now, f"{pointer}/expires_at"))
+    if job.on_parent_failure is not UNSET and job.depends_on is UNSET:
+        faults.append(Fault(f"{pointer}/on_parent_failure", "invalid", "on_parent_failure requires depends_on"))
+    if job.unique is not UNSET:
+        faults += _unique_faults(job, job.unique, settings, pointer)
+    return faults
+
+
+def _unique_faults(job: JobCreate, unique: Unique, settings: Settings, pointer: str) -> Iterator[Fault | None]:
+    if "\x00" in unique.key:
+        yield Fault(f"{pointer}/unique/key", "invalid", "unique.key must not contain a NUL character")
+    yield delay_fault(unique.for_seconds, settings, f"{pointer}/unique/for_seconds")
+    if unique.on_duplicate is OnDuplicate.REPLACE and job.depends_on is not UNSET:
+        detail = "on_duplicate replace cannot be used with depends_on: a replaced job keeps its dependencies"
+        yield Fault(f"{pointer}/unique/on_duplicate", "invalid", detail)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 
-from app.enqueue.schemas import BatchAnswer, JobBatch, JobCreate, UnreadBatch
+from app.enqueue.schemas import BatchAnswer, JobBatch, JobCreate, RawBatch
 from app.enqueue.service import EnqueueService
 from app.errors import (
     BatchTooLarge,
@@ -28,7 +28,7 @@ from app.jobs.schemas import Job
 
 router = APIRouter(tags=["jobs"])
 
-_ENQUEUE = (
+_PROBLEMS = (
     MalformedJson,
     IdempotencyKeyInUse,
     DuplicateJob,
@@ -45,7 +45,7 @@ _ENQUEUE = (
     "/jobs",
     **operation(
         Job,
-        *_ENQUEUE,
+        *_PROBLEMS,
         body=JobCreate,
         status=201,
         other_responses={
@@ -84,7 +84,7 @@ async def enqueue_job(
     **operation(
         BatchAnswer,
         BatchTooLarge,
-        *_ENQUEUE,
+        *_PROBLEMS,
         body=JobBatch,
         status=201,
         other_responses={207: ("`atomic: false`: the result of each job.", BatchAnswer)},
@@ -93,7 +93,7 @@ async def enqueue_job(
 )
 async def enqueue_jobs(
     request: Request,
-    batch: Annotated[UnreadBatch, body(UnreadBatch, limit="max_batch_bytes")],
+    batch: Annotated[RawBatch, body(RawBatch, limit="max_batch_bytes")],
     enqueuer: Annotated[EnqueueService, service("enqueuer")],
     access: AccessDep,
     idempotency_key: IdempotencyKey = None,

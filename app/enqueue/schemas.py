@@ -109,7 +109,7 @@ class JobBatch(BatchOptions, kw_only=True):
     jobs: Annotated[list[BatchJob], Meta(description="At least one.")]
 
 
-class UnreadBatch(BatchOptions, kw_only=True):
+class RawBatch(BatchOptions, kw_only=True):
     """A `JobBatch` that is decoded job by job, so that each invalid job gets its own pointer."""
 
     jobs: list[Raw]

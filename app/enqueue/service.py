@@ -7,8 +7,7 @@ A job can be rejected by a unique key, a full queue (`max_waiting`) or an unknow
 published only after their commit.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -16,23 +15,23 @@ from uuid import UUID
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import lane_of
 from app.db.pool import Transaction, retry_after_deadlock
-from app.enqueue import defaults, parents, results
+from app.enqueue import parents, results
 from app.enqueue.batch_parser import BatchParser, reject_inaccessible_queues
-from app.enqueue.defaults import Trace
 from app.enqueue.draft_writer import DraftWriter, RequestKey
 from app.enqueue.drafts import JobDraft, new_rows_by_lane
 from app.enqueue.insert_batcher import InsertBatcher
-from app.enqueue.parser import JobParser, is_plain
+from app.enqueue.parser import JobParser, Trace, to_response
 from app.enqueue.results import EnqueueResult
-from app.enqueue.schemas import BatchAnswer, BatchJob, JobCreate, UnreadBatch
+from app.enqueue.schemas import BatchAnswer, BatchJob, JobCreate, RawBatch
 from app.errors import NotFound, Problem
 from app.events import EventBus
 from app.http.authorization import Access
 from app.http.schema_types import UNSET, value_or
+from app.job_types.cache import JobType
 from app.jobs import bulk_insert, store
 from app.jobs.schemas import Job
-from app.matching.sync_match import SyncMatcher
-from app.queues.cache import MissingQueue, Queue, QueueCache
+from app.matching.pollers import PollerRegistry
+from app.queues.cache import MissingQueue, QueueCache
 from app.queues.creator import FindQueue, QueueCreator
 from app.slices import in_slices
 
@@ -51,7 +50,7 @@ class EnqueueService:
         parser: JobParser,
         batch_parser: BatchParser,
         writer: DraftWriter,
-        matcher: SyncMatcher,
+        pollers: PollerRegistry,
         events: EventBus,
     ) -> None:
         self._infra = infra
@@ -61,46 +60,46 @@ class EnqueueService:
         self._batch_parser = batch_parser
         self._writer = writer
         self._events = events
-        self._insert_batcher = InsertBatcher(infra=infra, matcher=matcher, events=events)
+        self._insert_batcher = InsertBatcher(infra=infra, queues=queues, pollers=pollers, events=events)
 
     async def enqueue(self, job: JobCreate, trace: Trace, key: str | None, access: Access) -> tuple[Job, bool]:
-        """The stored job, and whether it is a duplicate by its unique key.
+        """Returns the stored job, and whether its unique key made it a duplicate.
 
-        If its idempotency key or unique key was used before: the existing job, as it is now.
+        If its idempotency key or its unique key was used before, returns the existing job as it is
+        now.
         """
         name = "default" if job.queue is UNSET else job.queue
         access.check(name, "/queue")
         await self._infra.config_versions.ensure_fresh()
         now = self._infra.now()
-        self._parser.check(job, now)
+        job_type = self._parser.check(job, now)
         queue = self._queues.find_cached(name)
-        if key is None and queue is not None and queue.max_waiting is None and is_plain(job):
-            return await self._enqueue_plain(job, queue, now, trace), False
-        return await self._enqueue_in_transaction(job, trace, key, access)
-
-    async def _enqueue_plain(self, job: JobCreate, queue: Queue, now: datetime, trace: Trace) -> Job:
-        draft = self._parser.draft(job, queue, now, trace)
-        await self._insert_batcher.add(draft.lane, [draft.row])
-        return defaults.to_response(draft.row, queue.name)
+        is_unconstrained = key is None and job.unique is UNSET and job.depends_on is UNSET
+        if is_unconstrained and queue is not None and queue.max_waiting is None:
+            draft = self._parser.draft(job, job_type, queue, now, trace)
+            await self._insert_batcher.add(draft.lane, [draft.row])
+            return to_response(job, draft.row, queue.name), False
+        return await self._enqueue_constrained(job, job_type, trace, key, access)
 
     @retry_after_deadlock
-    async def _enqueue_in_transaction(
-        self, job: JobCreate, trace: Trace, key: str | None, access: Access
+    async def _enqueue_constrained(
+        self, job: JobCreate, job_type: JobType | None, trace: Trace, key: str | None, access: Access
     ) -> tuple[Job, bool]:
-        return await self.with_queue(job, partial(self._enqueue, job, trace, key, access))
+        """Enqueues a job that has a key or parents, or whose queue has `max_waiting` or is missing."""
+        return await self.with_queue(job, partial(self._try_enqueue, job, job_type, trace, key, access))
 
-    async def _enqueue(
-        self, job: JobCreate, trace: Trace, key: str | None, access: Access, find: FindQueue
+    async def _try_enqueue(
+        self, job: JobCreate, job_type: JobType | None, trace: Trace, key: str | None, access: Access, find: FindQueue
     ) -> tuple[Job, bool]:
         for tries_left in reversed(range(MAX_TRIES)):
-            draft = self._parser.draft(job, find(value_or(job.queue, "default")), self._infra.now(), trace)
+            draft = self._parser.draft(job, job_type, find(value_or(job.queue, "default")), self._infra.now(), trace)
             await self._reject_inaccessible_parents([draft], access)
             (stored,) = await self._insert(
                 [draft], RequestKey(key, "enqueue_job", access.caller, job) if key else None, atomic=True
             )
             assert stored.job_id is not None, "an atomic call raises for a rejected job"
             if stored.job_id == draft.row.id and draft.row.state != "cancelled":
-                return defaults.to_response(draft.row, draft.queue.name), False
+                return to_response(job, draft.row, draft.queue.name), False
             try:
                 return await self._current_job(stored.job_id), stored.duplicate
             except NotFound:  # the job was purged in the meantime, so its unique key is free
@@ -113,7 +112,7 @@ class EnqueueService:
 
     @retry_after_deadlock
     async def enqueue_batch(
-        self, batch: UnreadBatch, trace: Trace, key: str | None, request_id: str, access: Access
+        self, batch: RawBatch, trace: Trace, key: str | None, request_id: str, access: Access
     ) -> BatchAnswer:
         await self._infra.config_versions.ensure_fresh()
         atomic = value_or(batch.atomic, True)
@@ -172,43 +171,52 @@ class EnqueueService:
     async def with_queue(self, job: JobCreate, act: Callable[[FindQueue], Awaitable[T]]) -> T:
         """Calls `act` with a function that finds the job's queue.
 
-        If the queue does not exist, `enqueue_in_transaction` creates it.
+        If it does not exist, `act` gets a drafted queue, which must be inserted with its jobs
+        (`QueueCreator`).
         """
         try:
             return await act(self._queues.require)
         except MissingQueue:
             return await self._creator.call([value_or(job.queue, "default")], act)
 
-    async def enqueue_in_transaction(
+    async def enqueue_for_schedule(
         self, transaction: Transaction, job: JobCreate, find: FindQueue, *, schedule: str, count: int = 1
     ) -> list[JobDraft]:
-        """Inserts `count` jobs of a schedule. Call `announce` after the commit.
+        """Inserts `count` jobs of a schedule. Call `publish_committed` after the commit.
 
         Does not validate the payload, because it was validated when the schedule was created: a
         schema that has changed since must not break planned work.
         """
         queue, now = find(value_or(job.queue, "default")), self._infra.now()
-        drafts = [self._parser.draft(job, queue, now, _NO_TRACE) for _ in range(count)]
+        job_type = self._parser.find_job_type(job)
+        drafts = [self._parser.draft(job, job_type, queue, now, _NO_TRACE) for _ in range(count)]
         for draft in drafts:
             draft.change_row(schedule=schedule)
         await self._writer.write(transaction, drafts, atomic=True)
         return drafts
 
-    async def announce(self, *drafts: JobDraft) -> None:
-        """Publishes the jobs. Call it after the commit.
+    async def publish_committed(self, drafts: Sequence[JobDraft]) -> None:
+        """Publishes the inserted and the replaced jobs. Call it after their commit.
 
-        Caches the queues that were created first.
+        Before that, caches the queues that were created with them, because subscribers find the
+        queue of a job in the cache.
         """
         if created := {draft.queue.name for draft in drafts if draft.queue.is_draft}:
             await self._queues.reload(sorted(created))
-        self._publish(drafts)
+        for lane, rows in new_rows_by_lane(drafts).items():
+            self._insert_batcher.publish(lane, rows)
+        for draft in drafts:
+            if draft.replaced is not None:
+                self._events.publish_moved(lane_of(draft.job_id), [draft.replaced])
 
     async def _insert(
         self, items: Sequence[JobDraft | Problem], key: RequestKey | None, *, atomic: bool
     ) -> list[EnqueueResult]:
-        """The result of each job. If the idempotency key was used before: the first results.
+        """Inserts the jobs and returns a result for each.
 
-        Jobs of one lane, without a key and without constraints, are one statement in autocommit.
+        For a repeated idempotency key, inserts nothing and returns the first results. Jobs of one
+        lane without a key, parents, a unique key or `max_waiting` are inserted in one statement in
+        autocommit.
         """
         drafts = [item for item in items if isinstance(item, JobDraft)]
         if (
@@ -221,27 +229,20 @@ class EnqueueService:
             first_results = await self._writer.write_in_transaction(items, drafts, key, atomic=atomic)
             if first_results is not None:
                 return first_results
-        await self.announce(*drafts)
+        await self.publish_committed(drafts)
         return await results.results_of(items)
 
     async def _insert_in_one_statement(self, drafts: Sequence[JobDraft]) -> bool:
-        """False if the jobs have several lanes, or are too large for one statement.
+        """Inserts the jobs in one statement.
 
-        The rows are in the order of their ids, as they were generated.
+        Returns False, and inserts nothing, if they have several lanes or are too large for one
+        statement. The rows are in the order of their ids, because ids are generated in that order.
         """
         lanes, rows = {draft.lane for draft in drafts}, [draft.row for draft in drafts]
         if len(lanes) != 1 or not bulk_insert.fit_into_statement(rows):
             return False
         await self._insert_batcher.add(lanes.pop(), rows)
         return True
-
-    def _publish(self, drafts: Iterable[JobDraft]) -> None:
-        drafts = list(drafts)
-        for lane, rows in new_rows_by_lane(drafts).items():
-            self._insert_batcher.publish(lane, rows)
-        for draft in drafts:
-            if draft.replaced is not None:
-                self._events.publish_moved(lane_of(draft.job_id), [draft.replaced])
 
     async def _current_job(self, job_id: UUID) -> Job:
         row = await store.find(self._infra.db, job_id, self._infra.retention_now())

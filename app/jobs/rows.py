@@ -46,7 +46,7 @@ class NewJob(NamedTuple):
     waiting_for: str | None = None
     depends_on: str | None = None
     # Only of a job that is stored as already leased to a waiting poller; see
-    # app/matching/sync_match.py.
+    # app/enqueue/insert_batcher.py.
     worker_id: str | None = None
     started_at: datetime | None = None
     lease_token: UUID | None = None

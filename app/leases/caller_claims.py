@@ -146,7 +146,7 @@ class CallerClaims:
             result = await self._claims.claim_in_transaction(transaction, queues, allowed, params, wait=wait)
             if result.rows:
                 receipt = ClaimReceipt(secret=params.secret, ids=[row.id for row in result.rows])
-                await locks.write_claim_key(transaction, lane, key, msgspec.json.encode(receipt).decode())
+                await locks.write_key_response(transaction, lane, key, msgspec.json.encode(receipt).decode())
             return result
 
         return await self._commit_claim(claim)

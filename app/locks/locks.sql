@@ -13,14 +13,14 @@ FOR UPDATE
 -- Acquires a key by inserting it, or by replacing an expired one. Concurrent transactions with the
 -- same key wait here for each other's commit.
 INSERT INTO deduplication_keys (lane, digest, fingerprint, response, expires_at)
-VALUES (:lane, :digest, :fingerprint, :response, :expires_at)
+VALUES (:lane, :digest, :body_digest, :response, :expires_at)
 ON CONFLICT (lane, digest) DO UPDATE
 SET fingerprint = excluded.fingerprint, response = excluded.response, expires_at = excluded.expires_at
 WHERE deduplication_keys.expires_at <= :retention_now
 RETURNING digest;
 
 -- name: read_idempotency_key
-SELECT fingerprint, response
+SELECT fingerprint AS body_digest, response
 FROM deduplication_keys
 WHERE lane = :lane AND digest = :digest;
 
@@ -37,7 +37,7 @@ ON CONFLICT (lane, digest) DO UPDATE
 SET expires_at = excluded.expires_at
 RETURNING response;
 
--- name: write_claim_key
+-- name: write_key_response
 UPDATE deduplication_keys
 SET response = :response
 WHERE lane = :lane AND digest = :digest;

@@ -44,7 +44,7 @@ async def acquire_idempotency_key(
     lane: int,
     digest: UUID,
     *,
-    fingerprint: UUID,
+    body_digest: UUID,
     response: str,
     expires_at: datetime,
     retention_now: datetime,
@@ -58,7 +58,7 @@ async def acquire_idempotency_key(
             *SQL.acquire_idempotency_key(
                 lane=lane,
                 digest=digest,
-                fingerprint=fingerprint,
+                body_digest=body_digest,
                 response=response,
                 expires_at=expires_at,
                 retention_now=retention_now,
@@ -86,8 +86,8 @@ async def lock_claim_key(db: Executor, lane: int, digest: UUID, expires_at: date
     return response
 
 
-async def write_claim_key(db: Executor, lane: int, digest: UUID, response: str) -> None:
-    await db.rows(*SQL.write_claim_key(lane=lane, digest=digest, response=response))
+async def write_key_response(db: Executor, lane: int, digest: UUID, response: str) -> None:
+    await db.rows(*SQL.write_key_response(lane=lane, digest=digest, response=response))
 
 
 async def lock_unique_keys(db: Executor, lane: int, digests: Sequence[UUID], expires_at: datetime) -> list[UniqueRow]:

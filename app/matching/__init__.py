@@ -1,1 +1,1 @@
-"""Matching: pollers that wait for jobs, and new jobs that go straight to a waiting poller."""
+"""Matching: the polls that wait for jobs, who wakes them, and which new jobs suit them."""

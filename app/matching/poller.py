@@ -11,7 +11,7 @@ A waiting poller has no task of its own, no database connection and uses no CPU.
     claiming -> asleep     wait: the claim has found nothing
     claiming -> woken      notify, wake: kept, so `wait` returns immediately
     asleep   -> woken      notify, wake, or its time is up
-    asleep   -> reserved   reserve (sync_match.py)
+    asleep   -> reserved   reserve (app/enqueue/insert_batcher.py)
     reserved -> woken      deliver: the jobs are committed, `wait` returns them
     reserved -> asleep     deliver, without jobs: they were not stored
     reserved -> woken      the reservation has timed out, `wait` returns nothing

@@ -77,7 +77,7 @@ class PeriodicEnqueuer(PeriodicService):
         """
         while (draft := await self._try_run_now(name, access)) is None:
             pass
-        await self._enqueuer.announce(draft)
+        await self._enqueuer.publish_committed([draft])
         return await self._reader.get(draft.job_id), draft.existing is None
 
     async def _try_run_now(self, name: str, access: Access) -> JobDraft | None:
@@ -94,9 +94,7 @@ class PeriodicEnqueuer(PeriodicService):
             row = store.accessible(await store.lock_schedule(transaction, candidate.name), candidate.name, access)
             if row.queue != candidate.queue:
                 return None
-            drafts = await self._enqueuer.enqueue_in_transaction(
-                transaction, row.definition.job, find, schedule=row.name
-            )
+            drafts = await self._enqueuer.enqueue_for_schedule(transaction, row.definition.job, find, schedule=row.name)
             await self._advance(transaction, row, row.next_run_at, drafts)
         return drafts[0]
 
@@ -145,7 +143,7 @@ class PeriodicEnqueuer(PeriodicService):
             plan = _plan(row, now, limit)
             drafts = [] if skip else await self._enqueue_runs(transaction, row, plan.jobs, find)
             await self._advance(transaction, row, plan.next_run_at, drafts)
-        await self._enqueuer.announce(*drafts)
+        await self._enqueuer.publish_committed(drafts)
         _log_runs(row, plan, len(drafts))
         return plan.more
 
@@ -164,7 +162,7 @@ class PeriodicEnqueuer(PeriodicService):
             and await store.live_job(transaction, row.last_job_id)
         ):
             jobs = 0
-        return await self._enqueuer.enqueue_in_transaction(
+        return await self._enqueuer.enqueue_for_schedule(
             transaction, definition.job, find, schedule=row.name, count=jobs
         )
 

@@ -18,7 +18,7 @@ from app.db.pool import Database, Executor
 from app.db.primary import Connection, PrimaryConnector
 from app.dead_letters import store as dead_letters
 from app.dead_letters.replay import DeadLetterReplayer, ReplayTime
-from app.enqueue import defaults, uniqueness
+from app.enqueue import parser, uniqueness
 from app.enqueue.draft_writer import DraftWriter
 from app.enqueue.drafts import JobDraft
 from app.enqueue.results import EnqueueResult
@@ -230,13 +230,13 @@ def ignore_sigterm() -> None:
 
 
 def change_payload() -> None:
-    original = defaults.new_job
+    original = parser.new_job
 
     def new_job(*args: Any) -> NewJob:
         job = original(*args)
         return job._replace(payload=job.payload.replace("1.5", "2"))
 
-    defaults.new_job = new_job  # type: ignore[assignment]
+    parser.new_job = new_job  # type: ignore[assignment]
 
 
 def skip_unique_check() -> None:

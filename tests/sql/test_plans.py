@@ -114,7 +114,7 @@ INDEXES = {
     "expired_dead_letters": {"dead_letters_dead_at"},
     "read_idempotency_key": {"deduplication_keys_pkey"},
     "stored_response": {"deduplication_keys_pkey"},
-    "write_claim_key": {"deduplication_keys_pkey"},
+    "write_key_response": {"deduplication_keys_pkey"},
     "expired_keys": {"deduplication_keys_expires_at"},
     "delete_keys": {"deduplication_keys_pkey"},
     "extend_keys": {"deduplication_keys_pkey"},

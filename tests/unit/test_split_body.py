@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.enqueue.schemas import UnreadBatch
+from app.enqueue.schemas import RawBatch
 from app.errors import MalformedJson, ValidationFailed
 from app.http import split_body, strict_json
 from app.http.split_body import SplitBodyDecoder
@@ -17,7 +17,7 @@ from app.leases.schemas import ClaimJobs, Heartbeat, SettleJobs
 from tests.unit.test_strict_json import documents, values
 
 check = partial(strict_json.check, max_values=1_000_000)
-decoder = SplitBodyDecoder(UnreadBatch)
+decoder = SplitBodyDecoder(RawBatch)
 
 
 def decode(text: str, chunk_bytes: int) -> list[object] | None:

@@ -46,7 +46,7 @@ def test_claim_that_was_rolled_back_is_neither_counted_nor_published(
         return len(published), claimed, sum(broker_services.claims._durations.take().values())
 
     with monkeypatch.context() as broken:
-        broken.setattr(locks, "write_claim_key", fail)
+        broken.setattr(locks, "write_key_response", fail)
         with pytest.raises(DatabaseUnavailable):
             claim()
     assert (api.job(job["id"])["state"], counts()) == ("ready", (0, 0, 0))
