@@ -1,1 +1,1 @@
-"""Matching: the polls that wait for jobs, who wakes them, and which new jobs suit them."""
+"""Matching: the long polls that wait for jobs, and the registry that wakes them."""

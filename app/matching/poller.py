@@ -1,7 +1,7 @@
 """One long poll that waits for jobs.
 
-A waiting poller has no task of its own, no database connection and uses no CPU. The states of a
-`Poller`:
+While it waits, its request task is suspended. It holds no database connection, runs no statement
+and uses no CPU. The states of a `Poller`:
 
     claiming   runs claim statements
     asleep     waits for a wake-up
@@ -14,7 +14,7 @@ A waiting poller has no task of its own, no database connection and uses no CPU.
     asleep   -> reserved   reserve (app/enqueue/insert_batcher.py)
     reserved -> woken      deliver: the jobs are committed, `wait` returns them
     reserved -> asleep     deliver, without jobs: they were not stored
-    reserved -> woken      the reservation has timed out, `wait` returns nothing
+    reserved -> woken      RESERVATION_TIMEOUT is over, `wait` returns nothing
     woken    -> claiming   begin_claim
 
 A poller leaves the registry from any state. The wake-ups that it has not consumed go to other
@@ -30,16 +30,16 @@ from app.jobs.rows import ClaimedRow
 
 Reservation: TypeAlias = "asyncio.Future[Sequence[ClaimedRow]]"
 
-# Seconds. A commit that takes longer waits for a standby or a disk, and the poller need not.
+# Seconds. A slower commit waits for a standby or a disk; the poller does not.
 RESERVATION_TIMEOUT = 2.0
 
 _sequence = itertools.count()
 
 
 class WakeUp(NamedTuple):
-    """A job of this queue and type has become claimable.
+    """Says that one job of this queue and type has become claimable.
 
-    Without a type: some jobs have become claimable, perhaps many, of any type.
+    With `job_type` None it says that any number of jobs, of any type, may have become claimable.
     """
 
     queue: str
@@ -47,9 +47,10 @@ class WakeUp(NamedTuple):
 
 
 class Poller:
-    """One waiting claim.
+    """A long poll: it claims, sleeps until it is woken, and claims again.
 
-    A wake-up that arrives during a claim is kept: the poller claims again, or passes it on.
+    A wake-up that arrives during a claim is kept: the poller claims again, or the wake-up goes to
+    another poller.
     """
 
     def __init__(
@@ -78,21 +79,22 @@ class Poller:
 
     @property
     def is_available(self) -> bool:
-        """Whether it can be notified of a job or matched with one.
+        """Whether it can be woken for a job or matched with one.
 
-        A poller with a reservation claims no other job.
+        Not if it is already woken, and not while jobs are being stored for it.
         """
         return self._reservation is None and not self.is_woken
 
     @property
     def unconsumed(self) -> set[WakeUp]:
-        """The wake-ups that other pollers should get when this one leaves."""
+        """Returns the wake-ups that other pollers must get when this one leaves."""
         return self._new_wake_ups | self._wake_ups_in_claim
 
     def wake(self) -> None:
-        """Wakes the poller without a job.
+        """Wakes the poller.
 
-        The client disconnected, the broker drains, or the worker has a directive.
+        Called for a job; and when the client has disconnected, when the broker drains, or when the
+        worker's directive becomes `drain` or `stop`.
         """
         self.is_woken = True
         self._end_sleep()
@@ -102,21 +104,24 @@ class Poller:
         self.wake()
 
     def begin_claim(self) -> None:
-        """Assigns all wake-ups so far to the claim that begins now: it sees every job that they
-        announced.
+        """Assigns all wake-ups so far to the claim that begins now.
+
+        The jobs that they announced are committed, so the claim can find them.
         """
         self.is_woken = False
         self._wake_ups_in_claim |= self._new_wake_ups
         self._new_wake_ups = set()
 
     def nothing_found(self) -> None:
-        """Other pollers claimed the jobs first."""
+        """Drops the wake-ups of the claim that has found no job: other pollers claimed those jobs
+        first.
+        """
         self._wake_ups_in_claim = set()
 
     def consume(self, wake_ups: set[WakeUp], *, claimed_all: bool) -> None:
-        """Consumes the wake-ups of the claimed jobs.
+        """Drops the wake-ups of the jobs that the claim has returned.
 
-        A wake-up without a type is consumed only if the claim has left no job behind.
+        A wake-up without a type is dropped only if the claim has left no job behind.
         """
         queues = {wake_up.queue for wake_up in wake_ups}
         consumed = {
@@ -127,9 +132,9 @@ class Poller:
         self._wake_ups_in_claim -= consumed
 
     def reserve(self) -> Reservation:
-        """Jobs are being stored for this poller.
+        """Reserves the poller for jobs that are being stored.
 
-        However it wakes up, it first waits for the outcome, for a while.
+        Whatever wakes it, it waits up to RESERVATION_TIMEOUT for their outcome.
         """
         self._reservation = asyncio.get_running_loop().create_future()
         return self._reservation
@@ -149,14 +154,20 @@ class Poller:
         return True
 
     async def wait(self, seconds: float) -> Sequence[ClaimedRow]:
-        """Sleeps until it is woken. Returns the jobs that were delivered to it in the meantime."""
+        """Sleeps until the poller is woken or the time is over.
+
+        Returns the jobs that a sync match has delivered to it in the meantime.
+        """
         if not self.is_woken:
             await self._fall_asleep(seconds)
         reservation, self._reservation = self._reservation, None
         if reservation is None:
             return ()
         await asyncio.wait([reservation], timeout=RESERVATION_TIMEOUT)
-        return reservation.result() if reservation.done() or not reservation.cancel() else ()
+        if reservation.done():
+            return reservation.result()
+        reservation.cancel()
+        return ()
 
     async def _fall_asleep(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The long polls that are connected now, and how they are woken.
+"""The registry of the connected long polls. It wakes them, and pairs them with new jobs.
 
 Pollers are woken first come, first served, one per job.
 """
@@ -19,13 +19,14 @@ from app.queues.cache import QueueCache
 
 JobTypeNames: TypeAlias = frozenset[str] | None
 
-MAX_MATCHED_JOBS = 32  # this many jobs of any size fit into one response
+MAX_MATCHED_JOBS = 32  # jobs of one sync match: this many jobs of any size fit into one response
 
 
 class PollerRegistry:
-    """The connected pollers, by queue name and accepted job types, in order of arrival.
+    """Keeps the connected pollers by queue name and accepted job types, in the order of arrival.
 
-    By name and not by id: a poller can wait for a queue that does not exist yet.
+    By the name of the queue and not by its id, because a poller can wait for a queue that does not
+    exist yet.
     """
 
     def __init__(self, *, events: EventBus, queues: QueueCache, metrics: Metrics) -> None:
@@ -47,9 +48,9 @@ class PollerRegistry:
         self.wake(self._queues.name(event.lane), [None] * event.count)
 
     def _on_queue_ready(self, event: QueueReady) -> None:
-        """Wakes one poller: it claims, and wakes the next one if it could not claim all jobs.
+        """Wakes one poller of the queue. If it leaves jobs behind, it passes the wake-up on.
 
-        `ReadyPoller` handles a queue that is not in the cache yet.
+        `ReadyPoller` handles a queue that is not in the cache, and the event for all queues.
         """
         name = None if event.queue_id is None else self._queues.name_of_id(event.queue_id)
         if name is not None:
@@ -78,10 +79,10 @@ class PollerRegistry:
             self.wake(wake_up.queue, [wake_up.job_type])
 
     def wake(self, queue: str, job_types: Iterable[str | None]) -> None:
-        """Wakes one poller per job.
+        """Wakes one poller for each job of the queue, given by its type.
 
-        A job of unknown type may suit any poller, so one poller of each set of types is woken. If
-        only one poller were woken, it could be one that never accepts the job.
+        The type None means unknown. Then one poller of each set of accepted types is woken, because
+        a single one might not accept the job.
         """
         if queue not in self._pollers:
             return
@@ -92,9 +93,9 @@ class PollerRegistry:
                     poller.notify(WakeUp(queue, job_type))
 
     def match(self, queue: str, jobs: Iterable[NewJob]) -> list[tuple[Poller, list[NewJob]]]:
-        """Pairs sleeping pollers with jobs, until either runs out.
+        """Pairs sleeping pollers with new jobs, until there are no more jobs or no more pollers.
 
-        Each poller gets the first jobs that it accepts.
+        Each poller gets the first jobs that it accepts, in the order of a claim.
         """
         unmatched: dict[str, list[NewJob]] = {}
         for job in sorted(jobs, key=_claim_order, reverse=True):
@@ -108,7 +109,7 @@ class PollerRegistry:
         return matches
 
     def _accepting(self, queue: str, job_types: Collection[str]) -> Iterable[Poller]:
-        """The pollers that accept any of these types, in the order of their arrival.
+        """Returns the pollers that accept any of these types, in the order of their arrival.
 
         Skips pollers of other types without visiting them: there may be thousands.
         """
@@ -117,6 +118,7 @@ class PollerRegistry:
         return accepting[0] if len(accepting) == 1 else heapq.merge(*accepting, key=attrgetter("number"))
 
     def count(self, queue: str) -> int:
+        """Counts the pollers of the queue."""
         return sum(map(len, self._pollers.get(queue, {}).values()))
 
     def has_poller_for(self, queue: str, job_type: str) -> bool:
@@ -124,10 +126,11 @@ class PollerRegistry:
         return any(types is None or job_type in types for types in self._pollers.get(queue, ()))
 
     def queues(self) -> list[str]:
-        """The names of the queues that have pollers."""
+        """Returns the names of the queues that have pollers."""
         return list(self._pollers)
 
     def drain(self) -> None:
+        """Wakes all pollers, so that their requests end. From now on claims are refused."""
         self.draining = True
         for poller in self.pollers():
             poller.wake()
@@ -137,7 +140,7 @@ class PollerRegistry:
 
 
 def _longest_asleep_first(pollers: Iterable[Poller]) -> Iterator[Poller]:
-    """Sleeping pollers in the order of their arrival, then the pollers that are claiming now."""
+    """Yields the sleeping pollers in the order of their arrival, then those that claim now."""
     claiming = []
     for poller in pollers:
         if poller.is_available and poller.is_asleep:
@@ -148,13 +151,14 @@ def _longest_asleep_first(pollers: Iterable[Poller]) -> Iterator[Poller]:
 
 
 def _claim_order(job: NewJob) -> tuple[int, UUID]:
+    """Returns the sort key of a job: priority, then age."""
     return -job.priority, job.id
 
 
 def _pop_jobs(poller: Poller, unmatched: dict[str, list[NewJob]]) -> list[NewJob]:
-    """Removes the jobs of this poller from `unmatched`.
+    """Removes the first jobs that this poller accepts from `unmatched`, and returns them.
 
-    The first job of each type is the last in its list.
+    `unmatched` has the jobs of each type in reverse order: the first job is the last in its list.
     """
     jobs: list[NewJob] = []
     while unmatched and len(jobs) < min(poller.match_capacity, MAX_MATCHED_JOBS):
