@@ -1,1 +1,1 @@
-"""Queues and their configuration: few rows, cached in every process, never written on a hot path."""
+"""Queues and their configuration: few rows, cached in every process, rarely written."""

@@ -1,8 +1,8 @@
 """The queues as this process caches them: by name for callers, by id for lanes.
 
     absent -> cached    a caller needs the queue, or all queues are reloaded
-    cached -> reloaded  the configuration version `policies` has changed, or this process has
-                        created or undeleted the queue
+    cached -> reloaded  the config version `policies` (of queues and job types) has changed, or this
+                        process has created or undeleted the queue
 
 A new queue does not change the version, because a caller of SQL (longshore_enqueue) may create it,
 too. A name or id that the cache lacks is therefore looked up each time, by one index probe: another
@@ -36,14 +36,15 @@ class MissingQueue(Exception):
 
 
 class Queue:
-    """A queue in the cache of this process: its row, its decoded configuration, and its internal id
-    and lanes.
+    """A cached queue: its row, its decoded configuration, and what follows from them.
+
+    Never changes. A changed row becomes a new object.
     """
 
     def __init__(self, row: QueueRow, *, is_draft: bool = False) -> None:
         config = row.read_config()
         self.row = row
-        self.is_draft = is_draft  # not inserted yet: see `QueueCreator`
+        self.is_draft = is_draft  # not inserted yet, see `QueueCreator`
         self.config = config
         self.id = row.id
         self.name = row.name
@@ -58,8 +59,8 @@ class Queue:
         self.all_lanes = lanes_of(row.id, row.lanes)
         # Whether claims of this queue must acquire an allowance from `QueueLimits`.
         self.is_limited = self.max_running is not None or self.rate is not None
-        # Whether jobs wait for admission by the group scheduler before they can be claimed
-        # (app/concurrency).
+        # Whether jobs need an admission by the group scheduler (app/concurrency) before they can be
+        # claimed.
         self.needs_admissions = self.fair or self.max_running_per_group is not None
 
     def choose_lane(self, group: str | None) -> int:
@@ -70,19 +71,39 @@ class Queue:
 
 
 class QueueCache:
-    """The queues that callers have needed, and all that existed at the last change of `policies`."""
+    """Has the queues that callers have needed, and all that existed at the last change of
+    `policies`.
+
+    The look-ups differ in whether they read the database for a queue that is not cached, and in
+    what they return for a deleted and for a missing queue:
+
+        look-up            reads  deleted       missing
+        get(name)          yes    NotFound      NotFound
+        find(name)         yes    the queue     None
+        find_all(names)    yes    the queue     left out
+        require(name)      no     MissingQueue  MissingQueue
+        find_cached(name)  no     None          None
+        cached(names)      no     the queue     left out
+        by_lane(lane)      no     the queue     KeyError
+        name(lane)         no     the name      KeyError
+        name_of_id(id)     no     the name      None
+        name_of(lane)      yes    the name      `queue-` and the id
+        has_lane(lane)     yes    True          False
+
+    Call `load` before a look-up by lane that does not read the database.
+    """
 
     def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
-        # Otherwise a slow read could overwrite the result of a newer one.
+        # Keeps a slow read from overwriting the result of a newer one.
         self._read_lock = asyncio.Lock()
-        self.cooling_groups: dict[int, list[str]] = {}  # by lane
+        self.cooling_groups: dict[int, list[str]] = {}  # groups that are cooling down, by lane
         infra.config_versions.subscribe("policies", self.refresh)
 
     async def refresh(self) -> None:
-        """Reloads all queues, in pages and slices. 9,000 queues in one go blocked the event loop for
+        """Reloads all queues, in pages and slices: 9,000 queues in one go blocked the event loop for
         8 to 20 ms. The cache is unchanged until the last page is read.
         """
         async with self._read_lock:
@@ -101,28 +122,32 @@ class QueueCache:
             after = rows[-1].id if len(rows) == PAGE_SIZE else None
 
     def _queue_of(self, row: QueueRow) -> Queue:
-        """The cached queue if its row is unchanged: others compare queues by identity."""
+        """Returns the cached queue if its row is unchanged, otherwise a new one.
+
+        Users of the cache compare queues by identity to notice a change.
+        """
         cached = self._by_id.get(row.id)
         return cached if cached is not None and cached.row == row else Queue(row)
 
     async def load_all(self) -> None:
-        """Makes sure that every queue is cached. Reloads all if another process has created one."""
+        """Makes sure that every queue is cached: reloads all if the cache lacks one."""
         if (await store.queue_totals(self._infra.db)).rows != len(self._by_id):
             await self.refresh()
 
     async def reload(self, names: Sequence[str]) -> None:
-        """Reloads these queues, if they exist."""
+        """Reloads the queues of these names. Skips names without a queue."""
         async with self._read_lock:
             self._add(await store.queues_named(self._infra.db, names))
 
     async def _load_names(self, names: Sequence[str]) -> None:
+        """Loads the queues of these names that the cache lacks."""
         if any(name not in self._by_name for name in names):
             async with self._read_lock:
                 if missing := [name for name in names if name not in self._by_name]:
                     self._add(await store.queues_named(self._infra.db, missing))
 
     async def load(self, lanes: Iterable[int]) -> None:
-        """Makes sure that `by_lane` and `name` find the queues of these lanes, if they exist."""
+        """Loads the queues of these lanes that the cache lacks, for `by_lane` and `name`."""
         ids = {queue_id_of(lane) for lane in lanes}
         if not ids <= self._by_id.keys():
             async with self._read_lock:
@@ -134,24 +159,24 @@ class QueueCache:
             self._by_name[queue.name] = self._by_id[queue.id] = queue
 
     def set_cooling_groups(self, cooling_groups: dict[int, list[str]]) -> None:
-        """Replaces the cooling groups of all lanes.
+        """Replaces the groups that are cooling down, of all lanes.
 
         Only the group scheduler calls this: `refresh` does not read cool-downs.
         """
         self.cooling_groups = cooling_groups
 
     def all(self) -> list[Queue]:
-        """All queues that are not deleted."""
+        """Returns the cached queues that are not deleted."""
         return [queue for queue in self._by_name.values() if not queue.deleted]
 
     def all_including_deleted(self) -> Sequence[Queue]:
-        """All queues, including deleted ones: another process may have enqueued into one a moment
-        ago.
+        """Returns all cached queues. A deleted one may have jobs, because another process may have
+        enqueued into it a moment ago.
         """
         return list(self._by_name.values())
 
     async def lanes(self, access: Access = FULL_ACCESS) -> list[int]:
-        """The lanes of all queues that the caller may access."""
+        """Returns the lanes of all cached queues that the caller may access, deleted or not."""
         queues = in_slices(self.all_including_deleted())
         return [lane async for queue in queues if access.allows(queue.name) for lane in queue.all_lanes]
 
@@ -160,47 +185,48 @@ class QueueCache:
         return queue.name if queue else None
 
     def find_cached(self, name: str) -> Queue | None:
-        """Returns the queue from the cache. None: it is not there, or it is deleted."""
+        """Returns the queue from the cache, or None if it is not there or is deleted."""
         queue = self._by_name.get(name)
         return None if queue is None or queue.deleted else queue
 
     def require(self, name: str) -> Queue:
-        """Returns the queue from the cache, or raises MissingQueue."""
+        """Like `find_cached`, but raises MissingQueue instead of returning None."""
         queue = self.find_cached(name)
         if queue is None:
             raise MissingQueue(name)
         return queue
 
     def cached(self, names: Iterable[str]) -> dict[str, Queue]:
-        """The queues of these names that the cache has, deleted or not."""
+        """Returns the queues of these names that are in the cache, deleted or not."""
         return {name: self._by_name[name] for name in names if name in self._by_name}
 
     async def find(self, name: str) -> Queue | None:
-        """Finds a queue, deleted or not."""
+        """Returns the queue, deleted or not. Reads the database if the cache lacks it."""
         await self._load_names([name])
         return self._by_name.get(name)
 
     async def find_all(self, names: Sequence[str]) -> list[Queue]:
-        """The queues that exist, deleted or not, in the order of the names."""
+        """Returns the existing queues of these names, deleted or not, in the order of the names."""
         await self._load_names(names)
         return list(self.cached(names).values())
 
     async def get(self, name: str) -> Queue:
+        """Returns the queue, or raises NotFound if it does not exist or is deleted."""
         queue = await self.find(name)
         if queue is None or queue.deleted:
             raise NotFound(f"no queue named {name}")
         return queue
 
     async def name_of(self, lane: int) -> str:
-        """The name of the queue of a lane."""
+        """Returns the name of the queue that has this lane."""
         await self.load({lane})
         queue = self._by_id.get(queue_id_of(lane))
         return queue.name if queue else f"queue-{queue_id_of(lane)}"
 
     async def visible_to(self, ids: Iterable[UUID], access: Access) -> set[UUID]:
-        """The ids of jobs in queues that the caller may access.
+        """Returns those of the job ids whose queues the caller may access.
 
-        An invented id belongs to no queue.
+        An invented id belongs to no queue. Only a caller with access to all queues gets it back.
         """
         job_ids = set(ids)
         if access.all_queues:
@@ -209,7 +235,7 @@ class QueueCache:
         return {job_id for job_id in job_ids if access.allows(self.name_of_id(queue_id_of(lane_of(job_id))) or "")}
 
     async def has_lane(self, lane: int) -> bool:
-        """Whether a queue has this lane.
+        """Whether the queue of this lane exists.
 
         The lane comes from a job id, which a caller can invent.
         """
@@ -220,10 +246,11 @@ class QueueCache:
         return self._by_id[queue_id_of(lane)]
 
     def held_groups(self, lane: int) -> list[str] | None:
-        """The groups of this lane whose jobs need admission, in the form that statements take
-        (jobs.sql).
+        """Returns the groups of this lane whose jobs need an admission, as the parameter
+        :held_groups of statements (`is_held` in fragments.sql).
 
-        `*` stands for every group, the empty text for jobs without a group. None: no group is held.
+        `*` stands for every group, the empty text for the jobs without a group. None means that no
+        group is held.
         """
         return self._held_groups(self._by_id.get(queue_id_of(lane)), lane)
 
@@ -234,11 +261,12 @@ class QueueCache:
         return ["*", *([""] if queue.fair else []), *(cooling_groups or [])]
 
     def counts_leases(self, lane: int) -> bool:
+        """Whether `max_running` limits the leases of this lane."""
         queue = self._by_id.get(queue_id_of(lane))
         return queue is not None and queue.max_running is not None
 
     def needs_admission(self, queue: Queue, lane: int, group: str | None) -> bool:
-        """Whether a ready job of this group must wait for an admission. None: it has no group."""
+        """Whether a new job of this group needs an admission. A job without a group has None."""
         held_groups = self._held_groups(queue, lane)
         return held_groups is not None and ((group or "") in held_groups or (group is not None and "*" in held_groups))
 
@@ -246,8 +274,8 @@ class QueueCache:
         return self.by_lane(lane).name
 
     def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:
-        """Until when a job that finishes now is kept, and whether it is detached for an archive
-        afterwards.
+        """Returns until when a job that finishes at `now` is kept, and whether it is detached for an
+        archive afterwards instead of dropped.
         """
         settings = self._infra.settings
         queue = self._by_id.get(queue_id_of(lane))

@@ -2,10 +2,11 @@
 
 A rejected call therefore leaves no queue behind.
 
-    missing -> drafted   the process chooses an id, under its lock
-    drafted -> stored    the queue is inserted together with the jobs
-    drafted -> missing   another process used the id or the name first: the transaction fails, the call is retried
-    stored  -> cached    after the commit
+    missing -> drafted   `call` chooses an id, under a lock of this process
+    drafted -> stored    `store` inserts the queue, and its caller inserts the jobs
+    drafted -> missing   another process used the id or the name first: the transaction fails, and
+                         the call is retried
+    stored  -> cached    the caller reloads the queue after its commit
 """
 
 import asyncio
@@ -30,7 +31,7 @@ MAX_TRIES = 20  # for each lost race, another process has created a queue
 
 
 class QueueConflict(Exception):
-    """Another process has used the id, or created the queue."""
+    """Another process has used the drafted id, or has created the queue. The call is retried."""
 
 
 class QueueCreator:
@@ -40,11 +41,11 @@ class QueueCreator:
         self._drafting = asyncio.Lock()  # two calls of one process never draft the same id
 
     async def call(self, names: Iterable[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
-        """Calls `action` with a function that finds the queues of these names, drafts included.
+        """Calls `action` with a function that returns the queue of a name, drafted if it is missing.
 
-        That function raises for a queue that cannot be created. `action` inserts the drafts it uses
-        with `store`. The lock is held only while there are drafts: calls that waited for the lock
-        and find that their queues exist by now continue concurrently.
+        That function raises NotFound or QueueLimit for a queue that cannot be created. `action`
+        inserts the drafts that it uses with `store`. The lock is held only while there are drafts:
+        calls that waited for it, and find that their queues exist by now, continue concurrently.
         """
         names = list(dict.fromkeys(names))
         for _ in range(MAX_TRIES):
@@ -60,7 +61,7 @@ class QueueCreator:
         raise QueueLimit("the queue could not be created: other processes are creating queues, too", retry_after=1)
 
     async def _existing(self, names: Sequence[str]) -> dict[str, Queue]:
-        """The existing queues of these names.
+        """Returns the queues of these names that exist and are not deleted.
 
         Reads the database only if the cache lacks one of them.
         """
@@ -73,13 +74,13 @@ class QueueCreator:
         return {name: queue for name, queue in self._queues.cached(names).items() if not queue.deleted}
 
     async def store(self, db: Executor, queues: Iterable[Queue]) -> None:
-        """Inserts the drafts among the queues.
+        """Inserts the drafts among these queues. Raises QueueConflict if one cannot be inserted.
 
         Call it after taking every other lock of the transaction, because the row of a queue is the
-        last in the lock order. Reload these queues after the commit.
+        last in the lock order. Reload the queues after the commit.
         """
-        # Sorted: competing processes start with the same id, so that one waits instead of
-        # deadlocking.
+        # In the order of their ids: of two processes that insert the same ids, one waits for the
+        # other, without a deadlock.
         drafts = sorted({NewQueue(queue.id, queue.name) for queue in queues if queue.is_draft})
         if not drafts:
             return
@@ -90,14 +91,14 @@ class QueueCreator:
         if len(stored) < len(drafts):
             raise QueueConflict
         if any(stored.values()):
-            # An undeleted queue is still cached as deleted elsewhere. A new name is looked up when
-            # it is needed.
+            # Other processes have an undeleted queue in their caches, as deleted. A new queue is
+            # in no cache, so that it is looked up.
             await self._infra.config_versions.bump(db, "policies")
 
     async def _drafts(self, names: Sequence[str]) -> dict[str, Queue]:
-        """Drafts queues for the first names, as many as `max_queues` allows.
+        """Drafts queues for these names, the first ones if `max_queues` does not allow all.
 
-        A deleted queue keeps its old id and lanes.
+        The draft of a deleted queue has its id and lanes. Others get the ids after the last one.
         """
         if not names or not self._infra.settings.create_queues:
             return {}
@@ -109,6 +110,7 @@ class QueueCreator:
         return {row.name: Queue(row, is_draft=True) for row in islice(filter(None, rows), limit)}
 
     def _new_row(self, queue_id: int | None, name: str) -> QueueRow | None:
+        """Returns None if no id is left."""
         return None if queue_id is None else QueueRow.new(queue_id, name, self._infra.now())
 
     def _find(self, queues: Mapping[str, Queue], name: str) -> Queue:
@@ -123,6 +125,7 @@ class QueueCreator:
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:
+        """Holds the lock for drafting. Raises DatabaseUnavailable if it is not free in time."""
         try:
             async with asyncio.timeout(self._infra.settings.acquire_timeout_seconds):
                 await self._drafting.acquire()

@@ -8,7 +8,8 @@
 id, name, lanes, group_lanes, created_at, config, paused_at, paused_reason, deleted_at
 
 -- fragment: in_queue
--- Whether a lane is one that the queue could have: a range of an index on (lane, ...).
+-- Whether the lane of a row is one of the 256 that the queue may have: a range of an index on
+-- (lane, ...).
 lane >= queues.id << 8 AND lane < (queues.id + 1) << 8
 
 -- name: queues_after
@@ -91,8 +92,8 @@ SET lanes = :lanes,
 WHERE id = :id;
 
 -- name: is_used
--- Whether a queue has live jobs or dead letters in any lane it could have: one index probe of each
--- table.
+-- Whether a queue has live jobs or dead letters in any lane that it may have: one index probe of
+-- each table.
 SELECT EXISTS (SELECT 1 FROM jobs WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8)
     OR EXISTS (SELECT 1 FROM dead_letters WHERE lane >= :id::int << 8 AND lane < (:id::int + 1) << 8);
 

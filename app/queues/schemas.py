@@ -167,7 +167,10 @@ class WaitingState(StrEnum):
 
 
 class PurgeQueue(RequestModel):
-    """Which waiting jobs to remove without a trace. Running and finished jobs are never removed."""
+    """Which waiting jobs to remove. No record of them is kept.
+
+    Running and finished jobs are never removed.
+    """
 
     states: Annotated[list[WaitingState], Meta(min_length=1, description="Default: all three.")] | UnsetType = UNSET
     dry_run: (

@@ -24,7 +24,7 @@ from app.queues.schemas import Queue, QueueConfig
 from app.queues.store import NewQueue, QueueRow
 from app.settings import Settings
 
-MAX_TRIES = 20  # for each lost race for an id, another process has created a queue
+MAX_TRIES = 20  # to create a queue: another process may use the chosen id first
 
 S = TypeVar("S", bound=msgspec.Struct)
 Find = Callable[[Executor, str], Awaitable[QueueRow]]
@@ -51,7 +51,8 @@ class QueueService:
     async def put(self, name: str, config: QueueConfig) -> Queue:
         """Replaces the configuration.
 
-        A missing queue is created in the same transaction: a rejected one leaves no row.
+        Creates a missing queue in the same transaction, so that a rejected configuration leaves no
+        row.
         """
 
         async def replace(db: Executor, row: QueueRow) -> QueueRow:
@@ -160,7 +161,7 @@ class QueueService:
         return after
 
     async def _with_lanes(self, db: Executor, row: QueueRow, lanes: int) -> QueueRow:
-        """Sets the number of lanes. No job may be left in a removed lane.
+        """Returns the row with this number of lanes. No job may be left in a removed lane.
 
         While the queue has jobs, its groups stay in their lanes: see `spread_groups`.
         """
@@ -176,14 +177,14 @@ class QueueService:
 
 
 def pause_row(row: QueueRow, reason: str | None, now: datetime) -> QueueRow:
-    """Pausing a paused queue changes nothing, unless there is a new reason."""
+    """Returns the row as paused. The row of a paused queue changes only if there is a new reason."""
     if row.paused_at is not None and reason in (None, row.paused_reason):
         return row
     return row._replace(paused_at=now, paused_reason=reason)
 
 
 def merge_config(old: S, new: S) -> S:
-    """Changes only the members that are set in `new`, within nested objects, too."""
+    """Returns `old` with the members that are set in `new`. Merges nested objects likewise."""
     changes = {name: value for name, value in msgspec.structs.asdict(new).items() if value is not UNSET}
     return msgspec.structs.replace(
         old, **{name: _merge_value(getattr(old, name), value) for name, value in changes.items()}
@@ -216,9 +217,9 @@ def check_pause(row: QueueRow, request: QueueConfig) -> None:
 
 
 def check_limits(config: QueueConfig, request: QueueConfig) -> None:
-    """Limits of the whole queue are counted in one lane.
+    """Rejects `max_running` and `rate` of a queue with several lanes: they are counted in one lane.
 
-    The error points at the sent member: the limit, or else the lanes.
+    The error points at the limit if the request has it, and otherwise at `lanes`.
     """
     for name in ("max_running", "rate"):
         if getattr(config, name) is not UNSET and config.lanes != 1:

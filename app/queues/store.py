@@ -71,7 +71,7 @@ class NewQueue(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """`rows` includes deleted queues."""
+    """How many queues there are: `rows` counts the deleted ones too, `queues` does not."""
 
     rows: int
     queues: int
@@ -79,7 +79,7 @@ class QueueTotals(NamedTuple):
 
 
 async def queues_after(db: Executor, after: int, limit: int) -> list[QueueRow]:
-    """A page of all queues, including deleted ones, in the order of their ids."""
+    """Returns a page of all queues, including deleted ones, in the order of their ids."""
     return [QueueRow(*row) for row in await db.rows(*SQL.queues_after(after=after, limit=limit))]
 
 
@@ -113,10 +113,10 @@ async def lock_queue(db: Executor, name: str) -> QueueRow | None:
 
 
 async def add_queues(db: Executor, queues: Sequence[NewQueue], max_queues: int) -> dict[str, bool]:
-    """Inserts queues and locks them in this order.
+    """Inserts or undeletes queues, and locks their rows, in this order.
 
-    Returns for each queue whether it was undeleted, without queues that another process has
-    created.
+    Returns the name of each, and whether it was undeleted. Leaves out queues that another process
+    has created in the meantime.
     """
     ids, names = [queue.id for queue in queues], [queue.name for queue in queues]
     rows = await db.rows(*SQL.add_queues(ids=ids, names=names, max_queues=max_queues))
