@@ -1,1 +1,1 @@
-"""Dependencies: which job waits for which. Written by enqueues, read when a parent finishes."""
+"""Dependencies: which job waits for which. Stored by an enqueue, read when a parent finishes."""

@@ -1,16 +1,17 @@
 -- Dependencies between jobs.
 --
--- A child is `blocked` while `waiting_for` contains a parent. Removing a parent twice changes
--- nothing, so an interrupted resolution is run again. The table `finished_parents` has the finished
--- parents whose children are not resolved yet. Lock order: see leases.sql.
+-- A child is `blocked` while `waiting_for` contains a parent. The dependency resolver removes
+-- finished parents from it. Removing a parent twice changes nothing, so an interrupted resolution
+-- is run again. The table `finished_parents` has the finished parents whose children are not
+-- resolved yet. Lock order: see leases.sql.
 
 -- fragment: live_parents
--- Those of :parents that are live.
+-- The ids of the jobs among :parents that are live.
 ARRAY(SELECT jobs.id FROM jobs WHERE jobs.lane = :lane AND jobs.id = ANY(:parents::uuid[]))
 
 -- name: mark_parents
--- (any) -> (the same, with dependents). The row lock keeps the parent from finishing before its
--- child is stored.
+-- (any) -> (the same, with dependents). Returns the ids of the live jobs. The row lock keeps a
+-- parent from finishing before its child is stored.
 WITH locked AS (
     SELECT id
     FROM jobs
@@ -35,6 +36,7 @@ FROM dead_letters
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: results
+-- The results of completed jobs.
 SELECT id, result
 FROM finished_jobs
 WHERE lane = :lane AND id = ANY(:ids::uuid[]) AND keep_until > :retention_now;
@@ -56,8 +58,8 @@ FROM unnest(:parents::uuid[], :children::uuid[]) AS input (parent_id, child_id)
 ON CONFLICT DO NOTHING;
 
 -- name: unresolved_parents
--- Finished parents with children to resolve. The statement that finished a parent wrote its row.
--- Mostly none.
+-- Finished parents whose children are not resolved yet, mostly none. The statement that finished a
+-- parent has written its row.
 SELECT lane, id, state
 FROM finished_parents
 ORDER BY lane, id
@@ -65,9 +67,9 @@ LIMIT :limit;
 
 -- name: children_of
 -- row: DependentRow
--- Children with the final states of their parents. A finished parent that was resolved in the
--- meantime does not match, because the parent may have been replayed since: then it is live and can
--- have new children.
+-- Children with the final states of their parents. A parent that another broker has resolved in the
+-- meantime does not match. Nor does one that is live again because it was replayed: it can have new
+-- children.
 SELECT dependents.parent_id, dependents.child_id, finished_parents.state
 FROM dependents
 JOIN finished_parents ON finished_parents.id = dependents.parent_id
@@ -127,7 +129,7 @@ SELECT {{moved_job}}
 FROM unblocked;
 
 -- name: to_be_cancelled
--- Children that must be cancelled because these parents failed.
+-- The children that must be cancelled because these parents have failed.
 SELECT id
 FROM jobs
 WHERE lane = :lane
@@ -144,8 +146,9 @@ WHERE dependents.lane = :lane
     AND dependents.child_id = input.child_id;
 
 -- name: delete_finished_parents
--- Keeps a finished parent that still has dependents: then it was replayed in the meantime and has
--- finished again. A parent that is live is not finished, so its row is deleted.
+-- Deletes the rows of resolved parents. Keeps a parent that still has dependents: it was replayed
+-- in the meantime and has finished again. The row of a parent that is live is deleted in any case,
+-- because that parent has not finished.
 DELETE FROM finished_parents
 WHERE lane = :lane
     AND id = ANY(:parents::uuid[])

@@ -1,4 +1,4 @@
-"""Pure: resolves the parents of a batch to ids, and finds cycles."""
+"""Resolves the parents of a job to ids, and finds cycles in a batch. No I/O."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import UUID
@@ -9,7 +9,11 @@ MAX_SHOWN = 20  # jobs of a cycle in an error
 
 
 def resolve(depends_on: Collection[str], refs: Mapping[str, UUID], pointer: str) -> list[UUID]:
-    """A parent is a `ref` of the same batch or an id. Duplicates are removed."""
+    """Returns the ids of the parents in `depends_on`, each once.
+
+    A parent is the `ref` of a job in the same batch, or an id. Raises ValidationFailed for a name
+    that is neither. `pointer` is the JSON pointer to the job in the request.
+    """
     return list(
         dict.fromkeys(
             refs[name] if name in refs else _parse_id(name, pointer, index) for index, name in enumerate(depends_on)
@@ -26,7 +30,7 @@ def _parse_id(name: str, pointer: str, index: int) -> UUID:
 
 
 def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
-    """Lists the jobs of the cycle and points at its first job.
+    """Builds the problem for a cycle: lists its jobs, and points at the first one.
 
     Shortens a long cycle, because a batch may have a thousand cycles of a thousand jobs each.
     """
@@ -40,17 +44,17 @@ def cycle_problem(path: Sequence[str], pointer: str) -> ValidationFailed:
 def find_cycles(parents: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
     """Yields cycles as paths that begin and end with the same job.
 
-    Removing these first jobs would break every cycle.
+    Yields so many that without the first job of each path there would be no cycle. Also yields an
+    empty path after each job, so that the caller can pause: half a million edges fit into one batch.
 
-    Yields an empty path after each job, so that the caller can pause: half a million edges fit into
-    one batch. Follows each edge once. Searches depth first with an explicit stack, because a chain
-    of 1000 jobs is deeper than Python's stack.
+    Follows each edge once. Searches depth first with an explicit stack, because a chain of 1000
+    jobs is deeper than Python's stack.
     """
     done: set[str] = set()
     found: set[str] = set()
     for start in parents:
-        path: dict[str, None] = {}  # ordered, with fast lookups
-        # an iterator over `start`, then one over the remaining parents of each job of the path
+        path: dict[str, None] = {}  # a dict, because it is ordered and finds a key fast
+        # An iterator over `start`, and one over the remaining parents of each job of the path.
         stack = [iter([start])]
         while stack:
             ref = next(stack[-1], None)

@@ -15,7 +15,7 @@ SQL = load_queries(__file__)
 
 
 class DependentRow(NamedTuple):
-    """A child, and a finished parent with its state."""
+    """A child and one of its finished parents. `state` is the final state of the parent."""
 
     parent_id: UUID
     child_id: UUID
@@ -27,7 +27,7 @@ class DependentRow(NamedTuple):
 
 
 class ParentSize(NamedTuple):
-    """A parent that is no longer live. `result_bytes`: the size of its result, if it has one."""
+    """A parent that is no longer live. `result_bytes` is the size of its result, if it has one."""
 
     id: UUID
     state: str
@@ -35,6 +35,7 @@ class ParentSize(NamedTuple):
 
 
 async def mark_parents(db: Executor, lane: int, ids: Sequence[UUID]) -> list[UUID]:
+    """Marks the live ones of these jobs as parents, and returns their ids."""
     return [row["id"] for row in await db.rows(*SQL.mark_parents(lane=lane, ids=ids))]
 
 

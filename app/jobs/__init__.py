@@ -1,1 +1,1 @@
-"""Jobs as they are stored: read, list, update, cancel. Owns scheduled, blocked and ready jobs."""
+"""Jobs as they are stored: inserted, read, listed, updated and cancelled."""

@@ -29,9 +29,10 @@ BULK_TARGET: dict[str, Any] = {
 
 
 def bulk_filter(ids: object, requested: F | UnsetType, match_all: bool | UnsetType, empty: F) -> F | None:
-    """The filter of the request, or None if the request has ids.
+    """Returns the filter of a bulk request, or None if the request has ids.
 
-    `match_all` is the request's `all`.
+    Raises ValidationFailed if it has neither or both, or an empty filter without `all: true`, which
+    is `match_all`. `empty` is the empty filter.
     """
     confirmed = value_or(match_all, False)
     if ids is not UNSET:

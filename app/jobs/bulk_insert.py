@@ -16,18 +16,26 @@ _payload_of, _metadata_of = attrgetter("payload"), attrgetter("metadata")
 
 
 async def enqueue_all(transaction: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
-    """Inserts jobs of any size: several statements, which the transaction makes atomic."""
+    """Inserts jobs of one lane, in several statements if they are large.
+
+    The caller's transaction makes these statements atomic.
+    """
     for statement_jobs in by_size(jobs, _size, MAX_STATEMENT_BYTES):
         await store.enqueue(transaction, lane, statement_jobs)
 
 
 def fit_into_statement(jobs: Sequence[NewJob]) -> bool:
-    """Whether jobs without parents fit. Takes 0.1 µs a job; `_size` takes twice as long."""
+    """Whether jobs without parents fit into one statement.
+
+    Takes 0.1 µs a job; `_size`, which counts parents, too, takes twice as long.
+    """
     texts = chain(map(_payload_of, jobs), filter(None, map(_metadata_of, jobs)))
     return sum(map(len, texts)) <= MAX_STATEMENT_BYTES
 
 
 def _size(job: NewJob) -> int:
-    """The size of the large columns. A job may have a thousand parents, and its row contains them
-    twice."""
+    """Adds up the sizes of the large columns.
+
+    A job may have a thousand parents, and its row contains them twice.
+    """
     return len(job.payload) + len(job.metadata or "") + 2 * len(job.depends_on or "")

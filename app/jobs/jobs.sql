@@ -12,6 +12,7 @@
 id, state, run_at, priority, max_attempts, job_type, waiting_for, depends_on, {{columns_as_sent}}
 
 -- fragment: columns_as_sent
+-- The columns of new_job that `enqueue` stores as they are in its parameters.
 state_reason, group_key, lease_seconds, retry, tags, metadata, traceparent, tracestate, replayed_from, payload,
 expires_at, timeout_seconds, unique_key, schedule, on_parent_failure, has_dependents, worker_id, started_at,
 lease_token, lease_expires_at, deadline_at
@@ -35,6 +36,7 @@ ORDER BY id
 FOR UPDATE
 
 -- fragment: count_and_return_changed
+-- Counts the new state of the job, and returns the job. A pending job counts as ready.
 counted AS (
     INSERT INTO stat_deltas (lane, ready, scheduled)
     SELECT :lane, (changed.state IN {{shown_as_ready}})::int - (locked.state IN {{shown_as_ready}})::int,
@@ -46,7 +48,7 @@ SELECT {{moved_job}}
 FROM changed
 
 -- fragment: deducted_waiting
--- What `deleted` jobs deduct from the counters scheduled, blocked and ready.
+-- How much the deletion of the jobs in `deleted` changes the counters scheduled, blocked and ready.
 -count(*) FILTER (WHERE state = 'scheduled'), -count(*) FILTER (WHERE state = 'blocked'),
 -count(*) FILTER (WHERE state IN {{shown_as_ready}})
 
@@ -54,9 +56,8 @@ FROM changed
 -- (nothing) -> ready | pending | scheduled | blocked | running.
 --
 -- The broker has generated the ids and has decided which jobs are due, and which are leased to
--- waiting pollers (running). In columns that are never NULL, a value that all rows share is sent
--- once, as the first element of its array: it replaces the NULLs with which `unnest` fills up the
--- shorter array.
+-- waiting pollers (running). A column that is never NULL and equal in all rows is sent as one
+-- element. `unnest` fills the other rows with NULL, and `coalesce` puts the value back.
 WITH added AS (
     INSERT INTO jobs (lane, {{new_job}}, attempt, deliveries)
     SELECT :lane, id, coalesce(state, (:state::text[])[1]), coalesce(run_at, (:run_at::timestamptz[])[1]),
@@ -115,7 +116,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> scheduled | blocked | ready | pending.
 --
---  * Changes only the parameters that are not NULL. The row of a running job does not match.
+--  * Changes only the columns whose parameters are not NULL. A running job does not match.
 --  * A ready job that is postponed loses its admission. A retry that has kept its admission keeps
 --    it. A job without admission waits for it.
 --  * A new payload removes an unused lease token: a late settlement would be about the old payload.
@@ -173,8 +174,8 @@ changed AS (
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> cancelled.
 --
--- The row of a running job does not match: its worker is asked to stop instead. Only a
--- cancellation by the user sets cancel_requested_at, not one because a parent failed (:reason).
+-- A running job does not match: its worker is asked to stop instead. Only a cancellation by the
+-- user sets cancel_requested_at, not one because a parent failed (:reason).
 WITH locked AS (SELECT id {{lock_waiting_jobs}}),
 deleted AS (
     DELETE FROM jobs
@@ -201,7 +202,6 @@ FROM deleted;
 -- name: kill_unstarted
 -- row: MovedJobRow
 -- scheduled | blocked | ready | pending -> dead.
---
 -- The job missed its start deadline (expires_at). A run that ends clears expires_at, unless the
 -- delivery never reached its worker.
 WITH locked AS (SELECT id, expires_at {{lock_waiting_jobs}}),
@@ -260,7 +260,7 @@ changed AS (
 {{count_and_return_changed}};
 
 -- name: due_jobs
--- Reads only the due start of the index jobs_due. Limited, because very many may be due.
+-- Reads the start of the index jobs_due, up to :now. Limited, because very many jobs may be due.
 SELECT id
 FROM jobs
 WHERE state = 'scheduled' AND run_at <= :now

@@ -47,7 +47,10 @@ _RENAMED: dict[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
 
 
 class JobPage(NamedTuple):
-    """The first jobs of a page, up to the byte limit, and the `total` without that limit."""
+    """The first jobs of a page, as many as fit into the byte limit.
+
+    `total` is the number of jobs that the page would have without that limit.
+    """
 
     rows: list[Record]
     total: int
@@ -85,7 +88,7 @@ async def list_jobs(
 
 
 async def matching_ids(db: Executor, lanes: Sequence[int], job_filter: JobFilter, limit: int) -> list[UUID]:
-    """Ids of live jobs, newest first."""
+    """Returns the ids of live jobs that match the filter, newest first."""
     if not _tables([jobs], job_filter) or not lanes:
         return []
     query = await _ids_query(job_filter.state, _filtered_by(job_filter))
@@ -94,7 +97,10 @@ async def matching_ids(db: Executor, lanes: Sequence[int], job_filter: JobFilter
 
 
 async def ids_of(db: Executor, query: CompiledQuery, values: Mapping[str, object]) -> list[UUID]:
-    """The ids that the query finds, as one array: the driver decodes it faster than rows."""
+    """Returns the ids that the query finds.
+
+    Selects them as one array, because the driver decodes it faster than rows.
+    """
     ids: list[UUID] = await db.value(f"SELECT ARRAY({query.text})", *query.arguments(values))
     return ids
 
@@ -139,7 +145,7 @@ def _tables(tables: Sequence[sa.Table], job_filter: JobFilter) -> tuple[sa.Table
 def within_bytes(page: Query, order_by: OrderBy) -> Query:
     """Selects the rows of a page that fit into `max_bytes`, at least one, and the page's `total`.
 
-    Of the attempts it reads only the last, because a list shows only the last error.
+    Of the attempts of a job it reads only the last, because a list shows only the last error.
 
     Postgres knows the size of a text without reading it, but not the size of an array's element,
     and twenty attempts may be 5 MB. So the query first drops rows by the sizes of their texts and
@@ -209,7 +215,7 @@ def job_columns(table: sa.Table, *, payload: bool = True) -> list[sa.ColumnEleme
 
 
 def _column(table: sa.Table, name: str) -> sa.ColumnElement[object]:
-    """The column under its common name, or NULL if the table does not have it."""
+    """Selects the column of a JobRow from this table, or NULL if the table does not have it."""
     if name in _RENAMED.get(table, {}):
         return _RENAMED[table][name].label(name)
     if name in table.c:

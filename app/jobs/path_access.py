@@ -35,9 +35,10 @@ class PathAccess:
             raise Forbidden("this call requires a key with access to every queue")
 
     async def _check_job(self, access: Access, text: str, noun: str) -> None:
-        """Raises the NotFound of an unknown id, and only after searching for an unknown id.
+        """Raises NotFound, as for an unknown id, if the caller may not access the queue of the job.
 
-        Otherwise the response time would reveal whether the job exists.
+        Searches for an unknown id first: without that, the response time would reveal whether the
+        job exists.
         """
         job_id = _parse_id(text)
         if job_id is not None and job_id not in await self._queues.visible_to([job_id], access):
@@ -47,7 +48,7 @@ class PathAccess:
 
 
 def _parse_id(text: str) -> UUID | None:
-    """None if the text is not an id: the route reports that error."""
+    """Returns the id, or None if the text is not one. The route reports that error."""
     with suppress(ValueError):
         return UUID(text)
     return None

@@ -18,7 +18,8 @@ from app.queues.cache import QueueCache
 from app.queues.schemas import PurgeQueue, QueuePurged, WaitingState
 
 BATCH_SIZE = 1000
-# Several processes generate ids, and their clocks differ by a few milliseconds.
+# How far beyond the current time ids are purged. Several processes generate ids, and their clocks
+# differ by a few milliseconds.
 CLOCK_SKEW = timedelta(seconds=1)
 
 _SMALLEST_ID = UUID(int=0)

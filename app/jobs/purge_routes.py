@@ -1,4 +1,7 @@
-"""POST /queues/{name}/purge. For callers it belongs to queues, but that package knows no jobs."""
+"""HTTP route: purge a queue.
+
+For callers it belongs to the queues, but the package `queues` must not import `jobs`.
+"""
 
 from typing import Annotated
 

@@ -66,7 +66,11 @@ class JobReader:
         )
 
     async def get_finished(self, job_id: UUID, wait_seconds: float, client: Client, access: Access) -> Job:
-        """Waits until the job has finished, time is up, the client leaves or the process drains."""
+        """Returns the job as soon as it has finished.
+
+        Returns it unfinished when the wait is over, the client has disconnected or the process
+        drains.
+        """
         until = time.monotonic() + min(wait_seconds, self._infra.settings.max_wait_seconds)
         event = asyncio.Event()
         client.on_disconnect(event.set)
@@ -141,11 +145,11 @@ class JobReader:
 
 
 def _attempts_after(attempts: list[Attempt], instant: datetime) -> list[Attempt]:
-    """The attempts after the one that ended at `instant`.
+    """Returns the attempts that follow the one that ended at `instant`.
 
-    Their times need not increase, because a clock can be set back. If that attempt is no longer
-    stored, the attempts that ended later. An attempt without `ended_at` is the last one, which is
-    still running.
+    The times need not increase, because a clock can be set back. If that attempt is no longer
+    stored, returns the attempts that ended later. An attempt without `ended_at` is the last one,
+    which is still running.
     """
     ends = [value_or(attempt.ended_at, _FAR_AHEAD) for attempt in attempts]
     if instant in ends:

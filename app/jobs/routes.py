@@ -65,7 +65,11 @@ class JobQuery(PageParams):
 
 
 class WaitQuery(BaseModel):
-    """Rejects unknown parameters, because a misspelt `wait_second` must not return immediately."""
+    """The parameters of GET /jobs/{job_id}.
+
+    Rejects unknown ones, because a request with a misspelt `wait_second` must not return
+    immediately.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

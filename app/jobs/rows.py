@@ -18,7 +18,7 @@ _metadata = msgspec.json.Decoder(dict[str, Raw])
 
 
 class NewJob(NamedTuple):
-    """A job that is stored by `enqueue`; its fields are the parameters of that statement."""
+    """A new job. Its fields are the parameters of the statement `enqueue` (jobs.sql)."""
 
     id: UUID
     state: str
@@ -103,7 +103,7 @@ class ClaimedRow(NamedTuple):
 
     @property
     def run_at(self) -> None:
-        """Not read by a claim, like `has_dependents`."""
+        """A claim reads neither `run_at` nor `has_dependents`."""
 
     @property
     def has_dependents(self) -> None: ...
@@ -179,9 +179,9 @@ class JobRow(NamedTuple):
         )
 
     def _progress(self) -> Progress | UnsetType:
-        """The last report of the worker.
+        """Returns the last progress report of the worker.
 
-        A completed job has 100 percent, if its worker ever reported one.
+        A completed job has 100 percent, if its worker ever reported a percentage.
         """
         if self.progress is None:
             return UNSET
@@ -199,7 +199,9 @@ class JobRow(NamedTuple):
         return _attempt.decode(self.attempts[-1]).error if self.attempts else UNSET
 
     def all_attempts(self) -> list[Attempt]:
-        """The stored failed attempts, then the running or completed attempt from the row itself."""
+        """Returns the failed attempts that are stored, and after them the running or completed
+        attempt, which is made from the row itself.
+        """
         failed = [_attempt.decode(text) for text in self.attempts or []]
         outcomes = {"running": "running", "completed": "complete"}
         if self.state not in outcomes:
@@ -217,7 +219,7 @@ class JobRow(NamedTuple):
 
 
 def public_state(state: str) -> str:
-    """The state that the API shows.
+    """Returns the state that the API shows.
 
     Admission is internal: a pending job is shown as ready.
     """
@@ -225,6 +227,7 @@ def public_state(state: str) -> str:
 
 
 def to_array_text(ids: Sequence[UUID]) -> str | None:
+    """Formats ids as an array literal of Postgres, or as NULL if there are none."""
     return "{" + ",".join(map(str, ids)) + "}" if ids else None
 
 

@@ -157,7 +157,7 @@ class CancelJob(RequestModel):
 
 
 class JobFilter(RequestModel):
-    """Selects live jobs that match all given fields."""
+    """Selects the jobs that match all given fields."""
 
     queue: Name | UnsetType = UNSET
     state: JobState | UnsetType = UNSET
@@ -169,7 +169,7 @@ class JobFilter(RequestModel):
 
 
 class CancelJobs(RequestModel):
-    """Either ids or a filter. An empty filter needs `all: true`."""
+    """Selects the live jobs to cancel: either ids or a filter. An empty filter needs `all: true`."""
 
     json_schema: ClassVar[dict[str, Any]] = BULK_TARGET
 

@@ -22,8 +22,8 @@ from app.log import log
 from app.queues.cache import QueueCache
 
 MAX_SAMPLE = 20  # ids in the response of a bulk cancellation
-# A job may start or finish its run between the two statements, so that neither matches. Then both
-# are tried again.
+# A job may start or finish its run between the two statements of a cancellation, so that neither
+# matches. Then both are tried again.
 CANCEL_TRIES = 3
 BATCH_SIZE = 500  # jobs per statement: more would block the event loop for several milliseconds
 
@@ -70,14 +70,21 @@ class JobUpdater:
         return job
 
     async def _existing_lane(self, job_id: UUID) -> int:
-        """The lane in the id, if a queue has it. The job itself need not exist."""
+        """Returns the lane in the id. The job need not exist.
+
+        Raises NotFound if no queue has the lane.
+        """
         lane = lane_of(job_id)
         if await self._queues.has_lane(lane):
             return lane
         raise NotFound(f"no job {job_id}")
 
     async def cancel(self, job_id: UUID, reason: str | None) -> tuple[int, Job]:
-        """The HTTP status and the job: 202 if a running job is asked to stop for the first time."""
+        """Cancels a waiting job, or asks the worker of a running job to stop.
+
+        Returns the HTTP status and the job. The status is 202 if a running job is asked to stop for
+        the first time.
+        """
         cancelled, requested = await self._cancel([job_id])
         job = await self._reader.get(job_id)
         if cancelled or requested:
@@ -98,6 +105,7 @@ class JobUpdater:
         )
 
     async def _matching(self, request: CancelJobs, access: Access) -> list[UUID]:
+        """Returns the ids of the live jobs that the request selects, at most its `limit`."""
         job_filter = bulk_filter(request.ids, request.filter, request.all, JobFilter())
         limit = value_or(request.limit, 1000)
         if job_filter is None:
@@ -110,7 +118,7 @@ class JobUpdater:
         return await matching_ids(self._infra.reads, lanes, job_filter, limit)
 
     async def _live(self, ids: Iterable[UUID]) -> list[UUID]:
-        """The ids of jobs that wait or run, each once and in the order of the request."""
+        """Returns those ids whose jobs wait or run, each once and in the order of the request."""
         unique_ids = list(dict.fromkeys(ids))
         live: set[UUID] = set()
         for lane, lane_ids in group_by_lane(unique_ids, lambda job_id: job_id).items():
@@ -118,7 +126,11 @@ class JobUpdater:
         return [job_id for job_id in unique_ids if job_id in live]
 
     async def _cancel(self, ids: Iterable[UUID]) -> tuple[list[UUID], dict[UUID, bool]]:
-        """The cancelled ids, and the running ones with whether they were asked to stop before."""
+        """Cancels the waiting jobs, and asks the workers of the running ones to stop.
+
+        Returns the ids of the cancelled jobs; and of the running jobs, with whether their workers
+        had been asked before.
+        """
         now = self._infra.now()
         cancelled: list[UUID] = []
         requested: dict[UUID, bool] = {}

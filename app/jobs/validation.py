@@ -27,7 +27,10 @@ def delay_fault(seconds: int | UnsetType, settings: Settings, pointer: str) -> F
 
 
 def instant_fault(instant: datetime, settings: Settings, now: datetime, pointer: str) -> Fault | None:
-    """Checks the range too, because the decoder of a batch does not check its instants."""
+    """Returns a fault if the instant is too far ahead, or outside the range of instants.
+
+    The decoder of a batch does not check that range.
+    """
     if not is_in_range(instant):
         return Fault(pointer, "invalid", f"{format_pointer(pointer)} must be {RANGE}")
     if instant > now + timedelta(seconds=settings.max_delay_seconds):

@@ -1,1 +1,1 @@
-"""Locks: rows that are locked before jobs: idempotency, unique and claim keys, and lane locks."""
+"""Rows that a transaction locks before it locks jobs: deduplication keys and lane locks."""

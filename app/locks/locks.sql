@@ -1,7 +1,7 @@
 -- Deduplication keys (idempotency keys, unique keys, claim keys) and lane locks.
 --
--- Keys have 256 lanes of their own. The primary key makes concurrent transactions with one key wait
--- for each other. Lock order: see leases.sql.
+-- Keys have 256 lanes of their own, which belong to no queue. The primary key makes concurrent
+-- transactions with one key wait for each other. Lock order: see leases.sql.
 
 -- fragment: locked_lane
 SELECT lane
@@ -10,8 +10,9 @@ WHERE lane = :lane
 FOR UPDATE
 
 -- name: acquire_idempotency_key
--- Acquires a key by inserting it, or by replacing an expired one. Concurrent transactions with the
--- same key wait here for each other's commit.
+-- Acquires a key by inserting it, or by replacing an expired one. Returns no row if the key was
+-- used before. Concurrent transactions with the same key wait here for each other's commit.
+-- `fingerprint` is the digest of the request's body.
 INSERT INTO deduplication_keys (lane, digest, fingerprint, response, expires_at)
 VALUES (:lane, :digest, :body_digest, :response, :expires_at)
 ON CONFLICT (lane, digest) DO UPDATE
@@ -25,12 +26,14 @@ FROM deduplication_keys
 WHERE lane = :lane AND digest = :digest;
 
 -- name: stored_response
+-- The response of a call with this key. Takes no lock.
 SELECT response
 FROM deduplication_keys
 WHERE lane = :lane AND digest = :digest;
 
 -- name: lock_claim_key
--- Serializes the claims with one key: the row stays locked until the claim is committed.
+-- Serializes the claims with one key: the row stays locked until the claim is committed. Returns
+-- the receipt of the first claim, or NULL if this is the first.
 INSERT INTO deduplication_keys (lane, digest, expires_at)
 VALUES (:lane, :digest, :expires_at)
 ON CONFLICT (lane, digest) DO UPDATE
@@ -38,13 +41,15 @@ SET expires_at = excluded.expires_at
 RETURNING response;
 
 -- name: write_key_response
+-- Stores the response of a call with its key, which the transaction has locked.
 UPDATE deduplication_keys
 SET response = :response
 WHERE lane = :lane AND digest = :digest;
 
 -- name: lock_unique_keys
 -- row: UniqueRow
--- Serializes the enqueues with one unique key. Without a job_id the key is free.
+-- Serializes the enqueues with one unique key: inserts the missing rows, and locks all. A key
+-- without a job_id is free.
 INSERT INTO deduplication_keys (lane, digest, expires_at)
 SELECT :lane, input.digest, :expires_at
 FROM unnest(:digests::uuid[]) AS input (digest)
@@ -54,7 +59,7 @@ SET digest = excluded.digest
 RETURNING digest, job_id, response, expires_at;
 
 -- name: assign_unique_keys
--- Sets the job that has the key, and for how long: a window of time, or the life of the job.
+-- Sets the jobs that have these keys, and for how long: a window of time, or the life of the job.
 UPDATE deduplication_keys
 SET job_id = input.job_id, response = input.held_for, expires_at = input.expires_at
 FROM unnest(:digest::uuid[], :job_id::uuid[], :held_for::text[], :expires_at::timestamptz[])
@@ -66,7 +71,7 @@ WHERE deduplication_keys.lane = :lane
 -- name: expired_keys
 -- row: ExpiredKey
 -- Reads a range at the start of the index deduplication_keys_expires_at. job_id is set if the key
--- lasts as long as its job.
+-- lasts as long as its job: such a key is deleted only if its job is no longer live.
 SELECT lane, digest, CASE WHEN response = 'life' THEN job_id END AS job_id
 FROM deduplication_keys
 WHERE expires_at < :now
@@ -74,7 +79,7 @@ ORDER BY expires_at
 LIMIT :limit;
 
 -- name: delete_keys
--- Keeps a key that another transaction has acquired again in the meantime.
+-- Deletes expired keys, except those that another transaction has acquired again in the meantime.
 DELETE FROM deduplication_keys
 WHERE lane = :lane AND digest = ANY(:digests::uuid[]) AND expires_at < :now;
 
@@ -90,6 +95,7 @@ WHERE lane = :lane AND digest = ANY(:digests::uuid[]) AND expires_at < :now;
 {{locked_lane}};
 
 -- name: try_lock_lane
+-- Like `lock_lane`. Returns no row if another transaction has locked the lane.
 {{locked_lane}} SKIP LOCKED;
 
 -- name: lane_lock_exists

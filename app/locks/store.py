@@ -16,7 +16,11 @@ SQL = load_queries(__file__)
 
 
 class UniqueRow(NamedTuple):
-    """The job that has a unique key. `response`: for a window of time, or for the life of the job."""
+    """A unique key, and the job that has it; None if the key is free.
+
+    `response` says for how long: `window` (until `expires_at`) or `life` (while the job waits or
+    runs).
+    """
 
     digest: UUID
     job_id: UUID | None
@@ -25,7 +29,7 @@ class UniqueRow(NamedTuple):
 
 
 class UniqueKeyParams(NamedTuple):
-    """The job that gets a unique key, and for how long: `held_for` is stored as `response`."""
+    """A unique key, and the job that gets it. `held_for` is stored as `response` of UniqueRow."""
 
     digest: UUID
     job_id: UUID
@@ -49,9 +53,9 @@ async def acquire_idempotency_key(
     expires_at: datetime,
     retention_now: datetime,
 ) -> bool:
-    """Acquires the key.
+    """Acquires an idempotency key. Returns False if it was used before.
 
-    Replaces a row that expired by `retention_now`. False if the key was used before.
+    A key that has expired by `retention_now` is acquired again.
     """
     try:
         acquired = await db.value(
@@ -70,18 +74,20 @@ async def acquire_idempotency_key(
 
 
 async def read_idempotency_key(db: Executor, lane: int, digest: UUID) -> Record:
+    """Returns `body_digest` and `response` of a key that could not be acquired."""
     row = await db.row(*SQL.read_idempotency_key(lane=lane, digest=digest))
-    assert row is not None, "the key was just read, and only expired keys are deleted"
+    assert row is not None, "the key was just found, and only expired keys are deleted"
     return row
 
 
 async def stored_response(db: Executor, lane: int, digest: UUID) -> str | None:
-    """The response that is stored with a key, or None. Takes no lock."""
+    """Returns the response that is stored with a key, or None. Takes no lock."""
     response: str | None = await db.value(*SQL.stored_response(lane=lane, digest=digest))
     return response
 
 
 async def lock_claim_key(db: Executor, lane: int, digest: UUID, expires_at: datetime) -> str | None:
+    """Locks the key of a claim, and returns the receipt of the first claim with it, or None."""
     response: str | None = await db.value(*SQL.lock_claim_key(lane=lane, digest=digest, expires_at=expires_at))
     return response
 
@@ -112,9 +118,9 @@ async def extend_keys(db: Executor, lane: int, digests: Sequence[UUID], now: dat
 
 
 async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
-    """Locks the lane until the transaction ends. Creates the row on first use.
+    """Locks a lane until the transaction ends. Creates its row on first use.
 
-    Without `wait`, returns False if another transaction has locked it.
+    Without `wait`, returns False if another transaction has locked the lane.
     """
     lock = SQL.lock_lane if wait else SQL.try_lock_lane
     if await db.row(*lock(lane=lane)) is not None:
@@ -127,5 +133,5 @@ async def lock_lane(db: Executor, lane: int, *, wait: bool = True) -> bool:
 
 
 async def lock_caller(db: Executor, caller: str) -> None:
-    """Locks the caller until the transaction ends, so that counting and claiming are atomic."""
+    """Locks a caller until the transaction ends: counting its leases and claiming are atomic."""
     await lock_lane(db, caller_lock_id(caller))
