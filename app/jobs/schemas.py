@@ -169,7 +169,7 @@ class JobFilter(RequestModel):
 
 
 class CancelJobs(RequestModel):
-    """Selects the live jobs to cancel: either ids or a filter. An empty filter needs `all: true`."""
+    """Selects the live jobs to cancel: by ids or by a filter. An empty filter needs `all: true`."""
 
     json_schema: ClassVar[dict[str, Any]] = BULK_TARGET
 

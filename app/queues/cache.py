@@ -103,8 +103,10 @@ class QueueCache:
         infra.config_versions.subscribe("policies", self.refresh)
 
     async def refresh(self) -> None:
-        """Reloads all queues, in pages and slices: 9,000 queues in one go blocked the event loop for
-        8 to 20 ms. The cache is unchanged until the last page is read.
+        """Reloads all queues, in pages and slices.
+
+        9,000 queues in one go blocked the event loop for 8 to 20 ms. The cache is unchanged until
+        the last page is read.
         """
         async with self._read_lock:
             by_name: dict[str, Queue] = {}
@@ -274,8 +276,9 @@ class QueueCache:
         return self.by_lane(lane).name
 
     def retention(self, lane: int, now: datetime) -> tuple[datetime, bool]:
-        """Returns until when a job that finishes at `now` is kept, and whether it is detached for an
-        archive afterwards instead of dropped.
+        """Returns until when a job that finishes at `now` is kept.
+
+        Also returns whether it is detached for an archive afterwards, instead of dropped.
         """
         settings = self._infra.settings
         queue = self._by_id.get(queue_id_of(lane))

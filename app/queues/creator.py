@@ -41,9 +41,9 @@ class QueueCreator:
         self._drafting = asyncio.Lock()  # two calls of one process never draft the same id
 
     async def call(self, names: Iterable[str], action: Callable[[FindQueue], Awaitable[T]]) -> T:
-        """Calls `action` with a function that returns the queue of a name, drafted if it is missing.
+        """Calls `action` with a function that returns the queue of a name, drafted if missing.
 
-        That function raises NotFound or QueueLimit for a queue that cannot be created. `action`
+        The function raises NotFound or QueueLimit for a queue that cannot be created. `action`
         inserts the drafts that it uses with `store`. The lock is held only while there are drafts:
         calls that waited for it, and find that their queues exist by now, continue concurrently.
         """

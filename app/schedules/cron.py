@@ -1,4 +1,4 @@
-"""Cron expressions in a time zone, correct across daylight saving changes. Pure.
+"""Cron expressions in a time zone, correct across daylight saving changes. No I/O.
 
 cronsim only iterates over wall-clock times without a zone: given an aware datetime, it loses runs
 on the days of a change. This module maps wall-clock times to UTC, in one of two ways:
@@ -50,7 +50,7 @@ class Cron:
         self._runs_every_hour = len(_parsed(self._expression).hours) == 24
 
     def after(self, instant: datetime) -> Iterator[datetime]:
-        """The runs after an instant, in UTC. The iterator ends if there is no run within 50 years."""
+        """Yields the runs after an instant, in UTC. Ends if no run follows within 50 years."""
         last = instant
         for run in self._each_pass(instant) if self._runs_every_hour else self._once_each(instant):
             if run > last:
@@ -58,16 +58,19 @@ class Cron:
                 last = run
 
     def _once_each(self, instant: datetime) -> Iterator[datetime]:
-        """The first instant of each wall-clock time; the instant of the jump for a skipped one."""
+        """Yields the first instant of each wall-clock time.
+
+        For a time that the clock skips, yields the instant of the jump.
+        """
         for wall_time in self._wall_times(_wall_time(instant, self._zone)):
             first = _to_instant(wall_time, self._zone)
             yield _jump_instant(wall_time, self._zone) if first is None else first
 
     def _each_pass(self, instant: datetime) -> Iterator[datetime]:
-        """Every instant of each wall-clock time.
+        """Yields every instant of each wall-clock time: two for a time that occurs twice.
 
-        During the first pass of a repeated hour, earlier times of that hour still have a second
-        pass.
+        The second passes are searched from an earlier wall-clock time on: during the first pass of
+        a repeated hour, earlier times of that hour still have a second pass.
         """
         wall_time = _wall_time(instant, self._zone)
         first_pass = self._wall_times(wall_time)
@@ -79,9 +82,9 @@ class Cron:
 
 
 def zone_named(name: str) -> ZoneInfo | None:
-    """The zone with an IANA name, or None.
+    """Returns the zone with this IANA name, or None.
 
-    A host's `localtime` would mean a different zone on every broker.
+    Does not accept `localtime`, which would mean a different zone on every broker.
     """
     return ZoneInfo(name) if name in _zone_names() else None
 
@@ -109,7 +112,7 @@ def _parsed(expression: str) -> CronSim:
 
 
 def _invalid_detail(fields: list[str]) -> str:
-    """Names the invalid field.
+    """Says which field of an invalid expression is invalid.
 
     If each field is valid, no date matches all of them, such as 30 February.
     """
@@ -122,13 +125,14 @@ def _invalid_detail(fields: list[str]) -> str:
 
 
 def _wall_time(instant: datetime, zone: ZoneInfo) -> datetime:
-    """The wall-clock time at an instant."""
+    """Returns the wall-clock time at an instant, without its zone."""
     return instant.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
 def _to_instant(wall_time: datetime, zone: ZoneInfo, fold: int = 0) -> datetime | None:
-    """The first instant (fold 0) or the last (fold 1) of a wall-clock time; None if the clock skips
-    it.
+    """Returns the first instant (fold 0) or the last (fold 1) of a wall-clock time.
+
+    Returns None if the clock skips that time.
     """
     instant = wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC)
     return instant if _wall_time(instant, zone) == wall_time else None
@@ -139,13 +143,16 @@ def _to_instants(wall_times: Iterable[datetime], zone: ZoneInfo, *, fold: int) -
 
 
 def _fold(wall_time: datetime, zone: ZoneInfo) -> timedelta:
-    """The time between the first and the second pass of a wall-clock time; zero on most days."""
+    """Returns the time between the first and the second pass of a wall-clock time.
+
+    It is zero on most days.
+    """
     first, last = (wall_time.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     return last - first
 
 
 def _jump_instant(wall_time: datetime, zone: ZoneInfo) -> datetime:
-    """The instant at which the clock skips this wall-clock time, found by bisection.
+    """Finds the instant at which the clock skips this wall-clock time, by bisection.
 
     A skipped time that is read with the UTC offset of one side of the jump lies on the other side.
     """

@@ -31,7 +31,7 @@ from app.schedules.recurrence import recurrence_of
 from app.schedules.schemas import Misfire, Overlap
 from app.schedules.store import ScheduleRow
 
-BATCH_SIZE = 100  # rows per query; each carries its payload
+BATCH_SIZE = 100  # schedules per query; the row of each has the payload of its job
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,7 +41,7 @@ class PeriodicEnqueuer(PeriodicService):
         self._infra = infra
         self._enqueuer = enqueuer
         self._reader = reader
-        # Runs that failed, by schedule: each is retried until it succeeds, but logged only once.
+        # The run that failed last, by schedule. It is retried until it succeeds, but logged once.
         self._failed: dict[str, datetime | None] = {}
 
     async def run_once(self) -> None:
@@ -64,7 +64,7 @@ class PeriodicEnqueuer(PeriodicService):
     def set_alarm(self, instant: datetime) -> None:
         """Wakes the service at this instant.
 
-        Alarms further away than the scan interval are left to the next scan.
+        Leaves an instant that is further away than the scan interval to the next scan.
         """
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
@@ -81,8 +81,10 @@ class PeriodicEnqueuer(PeriodicService):
         return await self._reader.get(draft.job_id), draft.existing is None
 
     async def _try_run_now(self, name: str, access: Access) -> JobDraft | None:
-        """None if the schedule has been changed to another queue in the meantime, which may have to
-        be created, too.
+        """Enqueues the job of the schedule as it is stored now.
+
+        Returns None if the schedule was changed to another queue in the meantime: that queue may
+        have to be created, too, so the caller tries again.
         """
         row = store.accessible(await store.get_schedule(self._infra.db, name), name, access)
         await self._infra.config_versions.ensure_fresh()
@@ -113,7 +115,7 @@ class PeriodicEnqueuer(PeriodicService):
             self.wake()
 
     async def _fire(self, candidate: ScheduleRow) -> bool:
-        """Returns whether more runs are due."""
+        """Fires the due runs of a schedule. Returns whether more runs are due."""
         await self._infra.config_versions.ensure_fresh()
         now = self._infra.now()
         try:
@@ -150,8 +152,10 @@ class PeriodicEnqueuer(PeriodicService):
     async def _enqueue_runs(
         self, transaction: Transaction, row: ScheduleRow, jobs: int, find: FindQueue
     ) -> list[JobDraft]:
-        """Enqueues at most one job per unique key: a second run with the same key would only find
-        the first job.
+        """Enqueues up to `jobs` jobs of a schedule.
+
+        With `overlap: skip` at most one, and none while the last job waits or runs. With a unique
+        key at most one: a second run with the same key would only find the first job.
         """
         definition = row.definition
         if definition.overlap is Overlap.SKIP or definition.job.unique is not UNSET:

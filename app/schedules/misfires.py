@@ -1,4 +1,4 @@
-"""Decides how many jobs a due schedule enqueues now, and when it is due again. Pure."""
+"""Decides how many jobs a due schedule enqueues now, and when it is due again. No I/O."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -13,10 +13,10 @@ MAX_RUNS = 100  # jobs of one schedule per transaction
 
 
 class MisfirePlan(NamedTuple):
-    """What to do with the due runs of a schedule.
+    """How many jobs to enqueue for the due runs of a schedule, and when it runs next.
 
-    `missed`: at least one run was later than the grace period, whether or not it is enqueued.
-    `more`: there were too many runs for one transaction.
+    `missed`: at least one run is later than the grace period, whether or not a job is enqueued for
+    it. `more`: there are too many runs for one transaction.
     """
 
     jobs: int
@@ -28,7 +28,10 @@ class MisfirePlan(NamedTuple):
 def plan_runs(
     recurrence: Recurrence, due: datetime, now: datetime, misfire: Misfire, limit: int = MAX_RUNS
 ) -> MisfirePlan:
-    """Plans the due runs. `due` is the first run that has not fired yet; it is not after `now`."""
+    """Plans the due runs of a schedule by its misfire policy.
+
+    `due` is the first run that has not fired yet; it is not after `now`.
+    """
     missed = due < now - GRACE
     match misfire:
         case Misfire.SKIP:
@@ -50,8 +53,9 @@ def _last_run_is_on_time(recurrence: Recurrence, due: datetime, now: datetime) -
 
 
 def _plan_all(recurrence: Recurrence, due: datetime, now: datetime, limit: int) -> MisfirePlan:
-    """Runs that do not fit into one transaction stay due, so that other schedules can fire in
-    between.
+    """Plans one job for each due run.
+
+    Runs that do not fit into one transaction stay due, so that other schedules can fire in between.
     """
     runs = list(islice(chain([due], _runs_until(now, recurrence.after(due))), limit + 1))
     if len(runs) > limit:

@@ -1,5 +1,5 @@
 """The times at which a schedule runs: by cron or at a fixed interval, between its start and its
-end. Pure.
+end. No I/O.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ TICK = timedelta(microseconds=1)  # the resolution of Postgres timestamps
 
 @dataclass(frozen=True, slots=True)
 class FixedInterval:
-    """Runs at the anchor, and at a fixed interval after it."""
+    """The times of a schedule with an interval: the anchor, and each further interval after it."""
 
     anchor: datetime
     interval: timedelta
@@ -35,7 +35,7 @@ class Recurrence:
     ends_at: datetime | None
 
     def after(self, instant: datetime) -> Iterator[datetime]:
-        """The runs after an instant, in order. The iterator may be infinite."""
+        """Yields the runs after an instant, in order. There may be no last one."""
         if self.starts_at is not None and instant < self.starts_at:
             instant = self.starts_at - TICK
         return takewhile(lambda run: self.ends_at is None or run < self.ends_at, self.times.after(instant))
@@ -44,13 +44,14 @@ class Recurrence:
         return next(self.after(instant), None)
 
     def upcoming(self, next_run_at: datetime | None) -> list[datetime]:
-        """The next run, which may be due already, and the runs after it."""
+        """Returns the next run, which may be due already, and the runs after it: five in all."""
         if next_run_at is None:
             return []
         return [next_run_at, *islice(self.after(next_run_at), UPCOMING_RUNS - 1)]
 
 
 def recurrence_of(schedule: SchedulePut, created_at: datetime) -> Recurrence:
+    """Builds the recurrence of a schedule. Raises ValidationFailed if its times are invalid."""
     starts_at, ends_at = _utc(schedule.starts_at), _utc(schedule.ends_at)
     if starts_at is not None and ends_at is not None and ends_at <= starts_at:
         raise ValidationFailed.at("/ends_at", "ends_at must be after starts_at")
@@ -58,6 +59,10 @@ def recurrence_of(schedule: SchedulePut, created_at: datetime) -> Recurrence:
 
 
 def times_of(schedule: SchedulePreview, anchor: datetime) -> Cron | FixedInterval:
+    """Builds the times of a schedule without its start and its end.
+
+    The intervals are counted from `anchor`. Raises ValidationFailed if the times are invalid.
+    """
     zone = zone_named(value_or(schedule.timezone, "UTC"))
     if zone is None:
         raise ValidationFailed.at("/timezone", "timezone must be the IANA name of a time zone, such as Europe/Berlin")
@@ -74,7 +79,7 @@ def times_of(schedule: SchedulePreview, anchor: datetime) -> Cron | FixedInterva
 
 
 def same_times(old: SchedulePut, new: SchedulePut) -> bool:
-    """Whether both schedules have the same times, compared field by field.
+    """Whether two schedules have the same times. Compares them field by field.
 
     A missing time zone equals UTC, because GET returns UTC for it.
     """

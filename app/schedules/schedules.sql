@@ -44,6 +44,8 @@ FOR UPDATE;
 
 -- name: put_schedule
 -- row: ScheduleRow
+-- Inserts a schedule. Updates an existing one only if :exists, which says that the caller has
+-- locked its row. Otherwise returns no row.
 INSERT INTO schedules (name, spec, paused, next_run_at, created_at, updated_at)
 VALUES (:name, :spec, :paused, :next_run_at, :now, :now)
 ON CONFLICT (name) DO UPDATE
@@ -80,7 +82,8 @@ LIMIT :limit;
 
 -- name: lock_due_schedule
 -- row: ScheduleRow
--- Of several brokers, one locks the row; the others find it locked, or no longer due.
+-- Of several brokers, one locks the row. For the others it is locked or no longer due: they get no
+-- row.
 SELECT {{schedule_columns}}
 FROM schedules
 WHERE name = :name AND next_run_at <= :now AND NOT paused
@@ -102,7 +105,7 @@ FROM schedules
 WHERE next_run_at > :now;
 
 -- name: live_job
--- A waiting or running job is in `jobs`; a finished or dead one is not.
+-- Returns a row if the job waits or runs. A finished or dead job is not in `jobs`.
 SELECT id
 FROM jobs
 WHERE lane = :lane AND id = :id;

@@ -40,8 +40,10 @@ class ScheduleService:
 
     @retry_after_deadlock
     async def _put(self, name: str, schedule: SchedulePut, access: Access) -> ScheduleRow | None:
-        """None if another call has created the schedule in the meantime: the caller may not have
-        access to its queue.
+        """Stores the schedule and returns its row.
+
+        Returns None, and stores nothing, if another call has created it in the meantime: `access`
+        may not include its queue, so `put` tries again and checks that.
         """
         spec = msgspec.json.encode(msgspec.structs.replace(schedule, paused=UNSET)).decode()
         now = self._infra.now()
@@ -89,7 +91,10 @@ class ScheduleService:
         return ScheduleRuns(runs=list(islice(times_of(schedule, now).after(now), UPCOMING_RUNS)))
 
     async def _check(self, schedule: SchedulePut) -> None:
-        """Reports the errors of the times and of the job together."""
+        """Raises ValidationFailed for an invalid schedule.
+
+        Reports the errors of its times and of its job together.
+        """
         now = self._infra.now()
         await self._infra.config_versions.ensure_fresh()
         faults, more = _forbidden_members(schedule.job), 0
@@ -105,9 +110,9 @@ class ScheduleService:
 
     @retry_after_deadlock
     async def _set_paused(self, name: str, access: Access, *, paused: bool) -> Schedule:
-        """Pauses or resumes.
+        """Pauses or resumes a schedule.
 
-        Runs missed during a pause are not made up for: an operator did not want them.
+        Runs missed during a pause are not made up for, because an operator did not want them.
         """
         now = self._infra.now()
         async with self._infra.db.transaction() as transaction:
@@ -117,15 +122,16 @@ class ScheduleService:
         return self._with_alarm(row)
 
     def _with_alarm(self, row: ScheduleRow) -> Schedule:
+        """Sets an alarm for the next run, and returns the response."""
         if row.next_run_at is not None:
             self._periodic_enqueuer.set_alarm(row.next_run_at)
         return _to_response(row)
 
 
 def _next_run_at(old: ScheduleRow | None, schedule: SchedulePut, now: datetime) -> datetime | None:
-    """The next run.
+    """Returns when the schedule runs next.
 
-    A schedule with unchanged times keeps it, because it may be due at this moment.
+    A schedule with unchanged times keeps its next run, because it may be due at this moment.
     """
     if old is not None and not old.paused and same_times(old.definition, schedule):
         return old.next_run_at

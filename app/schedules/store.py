@@ -42,7 +42,7 @@ class ScheduleRow(NamedTuple):
 
 
 def accessible(row: ScheduleRow | None, name: str, access: Access) -> ScheduleRow:
-    """Returns the row, or raises NotFound if it is missing or the caller may not access its queue."""
+    """Returns the row. Raises NotFound if there is none, or if the caller may not access its queue."""
     if row is None or not access.allows(row.queue):
         raise NotFound(f"no schedule named {name}")
     return row
@@ -59,8 +59,9 @@ async def get_schedule(db: Executor, name: str) -> ScheduleRow | None:
 async def list_schedules(
     db: Executor, after: str, limit: int, queues: str | None, max_bytes: int
 ) -> tuple[list[ScheduleRow], int]:
-    """The schedules that fit into `max_bytes`, at least one, and the number of schedules within
-    `limit`.
+    """Returns the first schedules of a page, and how many the page has.
+
+    Returns as many as fit into `max_bytes`, but at least one.
     """
     rows = await db.rows(*SQL.list_schedules(after=after, limit=limit, queues=queues, max_bytes=max_bytes))
     return [ScheduleRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
@@ -73,10 +74,10 @@ async def lock_schedule(db: Executor, name: str) -> ScheduleRow | None:
 async def put_schedule(
     db: Executor, name: str, spec: str, *, paused: bool, next_run_at: datetime | None, now: datetime, exists: bool
 ) -> ScheduleRow | None:
-    """Inserts or updates a schedule. `exists`: the caller has locked its row.
+    """Inserts a schedule. Updates it if `exists`, which means that the caller has locked its row.
 
-    Otherwise a schedule that another call has created in the meantime is kept, and None is
-    returned.
+    Without `exists`, keeps a schedule that another call has created in the meantime, and returns
+    None.
     """
     statement = SQL.put_schedule(name=name, spec=spec, paused=paused, next_run_at=next_run_at, now=now, exists=exists)
     return _row_or_none(await db.row(*statement))
