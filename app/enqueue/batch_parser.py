@@ -47,7 +47,7 @@ class BatchParser:
         self._parser = parser
 
     async def read(self, batch: RawBatch) -> list[BatchJob | Problem]:
-        """Each job or its problem.
+        """Decodes and checks the jobs of a batch. Returns each job, or its problem.
 
         The caller writes nothing, not even a queue, before all jobs are parsed.
         """
@@ -65,8 +65,10 @@ class BatchParser:
         return await map_in_slices(checked, enumerate(jobs))
 
     def _find_problem(self, job: BatchJob, pointer: str, now: datetime) -> Problem | None:
-        """Drops the traceback of the problem. It refers to the decoded payload: of a batch with a
-        thousand invalid payloads, the garbage collector would visit all of them again and again.
+        """Checks a job. Returns its problem, if it has one, without the traceback.
+
+        The traceback refers to the decoded payload: of a batch with a thousand invalid payloads,
+        the garbage collector would visit all of them again and again.
         """
         try:
             self._parser.check(job, now, pointer)
@@ -77,7 +79,7 @@ class BatchParser:
     async def drafts(
         self, jobs: Sequence[BatchJob | Problem], find: FindQueue, trace: Trace, *, atomic: bool
     ) -> list[JobDraft | Problem]:
-        """The drafts in the order of the batch, or their problems.
+        """Drafts the jobs of a batch. Returns the draft or the problem of each, in their order.
 
         Assigns all ids before any parents, because a job may depend on a later one.
         """
@@ -94,7 +96,10 @@ class BatchParser:
         return drafts
 
     def _place_jobs(self, jobs: Sequence[BatchJob | Problem], find: FindQueue) -> list[PlacedJob | Problem]:
-        """Finds each queue once. The jobs of a queue that have no group share one lane."""
+        """Finds the queue of each job, once for each name, and chooses the lane of each job.
+
+        The jobs of a queue that have no group share one lane.
+        """
         found: dict[str, tuple[Queue, int]] = {}
         placed: list[PlacedJob | Problem] = []
         for index, job in enumerate(jobs):
@@ -113,7 +118,10 @@ class BatchParser:
         return placed
 
     async def _build_drafts(self, placed: Sequence[PlacedJob | Problem], trace: Trace) -> list[JobDraft | Problem]:
-        """Reads the clock once, and the admission rule once for each lane and group."""
+        """Drafts the jobs, without their parents.
+
+        Reads the clock once. Checks once for each lane and group whether it needs an admission.
+        """
         now, needs_admission = self._infra.now(), cache(self._queues.needs_admission)
         ids = self._infra.job_ids.generate_many([job[3] for job in placed if isinstance(job, tuple)], now)
 
@@ -136,7 +144,10 @@ class BatchParser:
 
 
 def _queue_or_problem(find: FindQueue, name: str, pointer: str) -> Queue | Problem:
-    """If a queue does not exist and cannot be created, only the jobs of that queue fail."""
+    """Returns the queue, or the problem of a queue that does not exist and cannot be created.
+
+    Only the jobs of that queue fail.
+    """
     try:
         return find(name)
     except (NotFound, QueueLimit) as problem:
@@ -147,7 +158,7 @@ def _queue_or_problem(find: FindQueue, name: str, pointer: str) -> Queue | Probl
 def reject_inaccessible_queues(jobs: list[BatchJob | Problem], access: Access) -> list[BatchJob | Problem]:
     """Replaces each job for a queue that the caller may not access by its problem.
 
-    Checks each queue name once first, because most callers may access all of them.
+    First checks each queue name once, because most callers may access all of them.
     """
     if access.all_queues or all(
         map(access.allows, {value_or(job.queue, "default") for job in jobs if isinstance(job, BatchJob)})
@@ -167,7 +178,7 @@ def _access_problem(index: int, job: BatchJob | Problem, access: Access) -> Prob
 
 
 async def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
-    """Decodes the jobs in chunks. If a job is invalid, decodes them one by one to find out which."""
+    """Decodes the jobs in chunks. If a job is invalid, decodes them one by one to find it."""
     try:
         decoded: list[BatchJob | Problem] = []
         names: dict[str, str] = {}
@@ -182,7 +193,7 @@ async def _decode_jobs(jobs: Sequence[Raw]) -> list[BatchJob | Problem]:
 
 
 def _share_names(job: BatchJob, names: dict[str, str]) -> None:
-    """Replaces the names in `depends_on` by equal ones in `names`.
+    """Replaces the names in `depends_on` by the equal strings in `names`, so that jobs share them.
 
     Of a batch with 200,000 dependencies, separate names took 5 ms to free at the end, during which
     no other request was served. The garbage collector takes a third of the time with shared names.
@@ -211,9 +222,10 @@ def _decode_job(raw: Raw, pointer: str, *, suggest: bool) -> BatchJob | Problem:
 async def _map_refs(
     jobs: Sequence[BatchJob | Problem], drafts: list[JobDraft | Problem], *, atomic: bool
 ) -> dict[str, UUID]:
-    """Maps each ref to its id. A duplicate ref is a problem of the second job that uses it.
+    """Maps each ref to the id of its job. Replaces the drafts of invalid jobs by their problems.
 
-    A cycle is a problem of the whole batch if it is atomic, otherwise of its first job.
+    A duplicate ref is a problem of the second job that uses it. A cycle is a problem of the whole
+    batch if the batch is atomic, otherwise of the first job of the cycle.
     """
     refs: dict[str, UUID] = {}
     positions: dict[str, int] = {}
@@ -239,9 +251,9 @@ async def _map_refs(
 
 
 def _parents_among(refs: Container[str], job: BatchJob | Problem) -> dict[str, None]:
-    """The parents of the job that are jobs of the batch.
+    """Returns the names in `depends_on` that are refs of the batch.
 
-    A dict, because the garbage collector does not visit a dict of strings. It took 4 ms for the
+    As a dict, because the garbage collector does not visit a dict of strings. It took 4 ms for the
     lists of a batch with 200,000 dependencies, during which no other request was served.
     """
     names = value_or(job.depends_on, []) if isinstance(job, BatchJob) else []

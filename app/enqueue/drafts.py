@@ -39,7 +39,7 @@ class JobDraft:
     problem: Problem | None = None
 
     def reject(self, problem: Problem | None) -> None:
-        """The first problem counts. None: there is none."""
+        """Rejects the job, unless `problem` is None. Of several problems the first counts."""
         self.problem = self.problem or problem
 
     def change_row(self, **columns: object) -> None:
@@ -49,10 +49,12 @@ class JobDraft:
         self.parents = parents
 
     def become_duplicate(self, existing: UUID, *, replaces: bool) -> None:
+        """Marks the job as a duplicate of the existing one."""
         self.existing = existing
         self.replaces = replaces
 
-    def has_replaced(self, replaced: MovedJobRow | None) -> None:
+    def record_replaced(self, replaced: MovedJobRow | None) -> None:
+        """Records the existing job with its new body. None: it no longer waits, and is unchanged."""
         self.replaced = replaced
 
     @property
@@ -62,6 +64,7 @@ class JobDraft:
 
     @property
     def job_id(self) -> UUID:
+        """The id that the caller gets: of the existing job if there is one, else of the new job."""
         return self.existing or self.row.id
 
     @property
@@ -76,10 +79,12 @@ class JobDraft:
 
     @property
     def needs_transaction(self) -> bool:
+        """Whether other rows must be read, locked or written together with the job."""
         return (
             self.unique is not None or bool(self.parents) or self.queue.max_waiting is not None or self.queue.is_draft
         )
 
 
 def new_rows_by_lane(drafts: Iterable[JobDraft]) -> dict[int, list[NewJob]]:
+    """Groups the rows to insert by lane, in lock order."""
     return group_by_lane([draft.row for draft in drafts if draft.accepted], id_of_row)

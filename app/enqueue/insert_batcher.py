@@ -84,7 +84,8 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
     def _match(self, lane: int, rows: Sequence[NewJob]) -> tuple[Sequence[NewJob], Sequence[_Match]]:
         """Matches jobs to waiting pollers. Returns the rows to store, some of them leased now.
 
-        Call right before the INSERT: the leases begin now. The matched pollers wait for its outcome.
+        Call right before the INSERT: the leases begin now, and the matched pollers wait for its
+        outcome.
         """
         queue = self._queues.by_lane(lane)
         if (

@@ -1,9 +1,9 @@
-"""Dependencies of new jobs: marks live parents, and applies the outcome of finished ones.
+"""Dependencies of new jobs: the state of a new job follows from the states of its parents.
 
-no parent left             -> ready | pending | scheduled
-a parent is live           -> blocked, until the dependency resolver unblocks the job
-a parent died or cancelled -> cancelled, or as if it had completed with `on_parent_failure: run`
-a parent is unknown        -> rejected, and so are the jobs of the call that depend on it
+all parents completed         -> ready | pending | scheduled
+a parent is live              -> blocked, until the dependency resolver unblocks the job
+a parent is dead or cancelled -> cancelled; with `on_parent_failure: run` as if it had completed
+a parent is unknown           -> rejected, and so are the jobs of the call that depend on the job
 """
 
 from array import array
@@ -22,15 +22,16 @@ from app.jobs.rows import to_array_text
 from app.slices import in_slices
 
 WAITING_REASON = "waiting_for_jobs"
-# Pairs of parent and child per statement: the driver encodes them in a few milliseconds.
+# Pairs of parent and child in one statement. The driver encodes so many in a few milliseconds.
 MAX_PAIRS = 2000
 
 
 async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], retention_now: datetime) -> list[JobDraft]:
-    """Resolves the parents before the jobs are inserted.
+    """Locks the parents of the drafts, and blocks or rejects the drafts by the states of their
+    parents.
 
-    Returns the jobs that must be cancelled, because a parent has died or was cancelled. Finished
-    parents whose retention has ended by `retention_now` count as removed.
+    Call it before the jobs are inserted. Returns the jobs to cancel after that, because a parent is
+    dead or cancelled. Finished parents whose retention has ended by `retention_now` are unknown.
     """
     await _redirect_to_existing(drafts)
     stored = await _parent_ids(drafts) - {draft.row.id for draft in drafts}
@@ -45,12 +46,15 @@ async def resolve_parents(db: Executor, drafts: Sequence[JobDraft], retention_no
 
 
 async def _parent_ids(drafts: Sequence[JobDraft]) -> set[UUID]:
-    """The parents of all jobs that will be inserted."""
+    """Returns the parents of all jobs that will be inserted."""
     return {parent async for draft in in_slices(drafts) if draft.accepted for parent in draft.parents}
 
 
 async def _redirect_to_existing(drafts: Sequence[JobDraft]) -> None:
-    """A parent in the same call may be a duplicate: then the existing job is the parent."""
+    """Replaces each parent that is a duplicate of the same call by the existing job.
+
+    Raises ValidationFailed if that closes a cycle.
+    """
     existing = {draft.row.id: draft.existing for draft in drafts if draft.existing is not None}
     if not existing:
         return
@@ -59,7 +63,7 @@ async def _redirect_to_existing(drafts: Sequence[JobDraft]) -> None:
             draft.depend_on(list(dict.fromkeys(existing.get(parent) or parent for parent in draft.parents)))
             draft.change_row(depends_on=to_array_text(draft.parents))
     pointers = {draft.row.id: draft.pointer for draft in drafts if draft.accepted}
-    # Two refs are one job now, which can close a cycle.
+    # Two refs can be the same job now, which can close a cycle.
     if not pointers.keys().isdisjoint(existing.values()):
         inserted = [draft for draft in drafts if draft.accepted]
         parents = {
@@ -92,9 +96,9 @@ async def _reject_unknown_parents(drafts: Sequence[JobDraft], unknown: set[UUID]
 
 
 def _must_cancel(draft: JobDraft, finished: dict[UUID, str]) -> bool:
-    """Blocks the job on its live parents.
+    """Blocks the job if it has live parents.
 
-    True if a finished parent failed, so that the job must be cancelled.
+    Returns whether it must be cancelled, because a finished parent has failed.
     """
     if draft.parents and finished.keys().isdisjoint(draft.parents):
         draft.change_row(state="blocked", reason=WAITING_REASON, waiting_for=draft.row.depends_on)
@@ -110,8 +114,8 @@ def _must_cancel(draft: JobDraft, finished: dict[UUID, str]) -> bool:
 async def insert_dependents(db: Executor, drafts: Sequence[JobDraft]) -> None:
     """Stores which child depends on which parent. Call it after the jobs are inserted.
 
-    Groups the positions of the children, and not the children, because the garbage collector does
-    not visit arrays: it took 4 ms for 200,000 dependencies.
+    Groups the positions of the children in arrays, and not the children in lists, because the
+    garbage collector does not visit arrays: it took 4 ms for 200,000 dependencies.
     """
     children: defaultdict[UUID, array[int]] = defaultdict(lambda: array("L"))
     async for index, draft in in_slices(enumerate(drafts)):
@@ -124,9 +128,9 @@ async def insert_dependents(db: Executor, drafts: Sequence[JobDraft]) -> None:
 
 
 async def _lock_parents(db: Executor, ids: set[UUID], retention_now: datetime) -> tuple[set[UUID], dict[UUID, str]]:
-    """The live parents, and the states of the finished ones.
+    """Locks the rows of the live parents, which stay live until our commit.
 
-    Row locks keep live parents live until our commit.
+    Returns their ids, and the states of the finished parents.
     """
     live: set[UUID] = set()
     finished: dict[UUID, str] = {}
@@ -138,6 +142,7 @@ async def _lock_parents(db: Executor, ids: set[UUID], retention_now: datetime) -
 
 
 def unknown_parent(draft: JobDraft, unknown: set[UUID]) -> ValidationFailed | None:
+    """Returns the problem of a job that has one of the unknown parents, otherwise None."""
     for parent in draft.parents:
         if parent in unknown:
             return ValidationFailed.at(f"{draft.pointer}/depends_on", f"there is no job {parent}", "unknown_job")

@@ -27,16 +27,17 @@ class EnqueueResult(NamedTuple):
 
 
 def check_all(items: Sequence[object]) -> None:
-    """Raises one problem for all rejected items, if there are any."""
+    """Raises one problem for all problems among the items, if there are any."""
     rejected = [item for item in items if isinstance(item, Problem)]
     if rejected:
         raise _combine(rejected)
 
 
 def _combine(rejected: Sequence[Problem]) -> Problem:
-    """One problem for the whole call, with a pointer for each invalid item.
+    """Combines the problems of the rejected jobs into one problem for the call, with a fault for
+    each job.
 
-    If all items fail with the same code, the problem keeps that code.
+    If all of them have the same code, the problem has that code, too.
     """
     faults = [
         fault for problem in rejected for fault in problem.faults or [Fault("/jobs", problem.code, problem.detail)]
@@ -66,7 +67,10 @@ def result_of(item: JobDraft | Problem) -> EnqueueResult:
 
 
 def encode_results(results: Sequence[EnqueueResult]) -> str:
-    """As the idempotency key stores them; `decode_results` is the reverse."""
+    """Encodes results as text that is stored with an idempotency key.
+
+    `decode_results` is the reverse.
+    """
     texts = [
         None if result.job_id is None else f"{result.job_id}{DUPLICATE if result.duplicate else ''}"
         for result in results
@@ -75,13 +79,20 @@ def encode_results(results: Sequence[EnqueueResult]) -> str:
 
 
 def decode_results(response: str, items: Sequence[JobDraft | Problem]) -> list[EnqueueResult]:
-    """The results of the first call with an idempotency key. `items` are those of this call."""
+    """Decodes the results of the first call with an idempotency key.
+
+    `items` are the drafts and problems of the repeated call.
+    """
     pairs = zip(_decode_texts(response), items, strict=True)
-    return [_replayed_result(index, text, item) for index, (text, item) in enumerate(pairs)]
+    return [_first_result(index, text, item) for index, (text, item) in enumerate(pairs)]
 
 
-def _replayed_result(index: int, text: str | None, item: JobDraft | Problem) -> EnqueueResult:
-    """A job that was rejected by the first call stays rejected, even if it would be accepted now."""
+def _first_result(index: int, text: str | None, item: JobDraft | Problem) -> EnqueueResult:
+    """Returns the result of one job of the first call.
+
+    A job that was rejected then stays rejected, even if it would be accepted now. Its problem is
+    not stored.
+    """
     if text is None and isinstance(item, Problem):
         return EnqueueResult(None, problem=item)
     if text is None:

@@ -34,7 +34,7 @@ class OnDuplicate(StrEnum):
 
 
 class OnParentFailure(StrEnum):
-    """What happens if a job that this one depends on dies or is cancelled."""
+    """What happens if a job that this one depends on becomes dead or is cancelled."""
 
     CANCEL = "cancel"
     RUN = "run"

@@ -1,10 +1,12 @@
-"""Stores new jobs: one or a batch, all or nothing, at most once for each Idempotency-Key.
+"""Stores new jobs: one or a batch, at most once for each Idempotency-Key.
 
-    no key, no constraint, one lane -> one INSERT in autocommit, shared with other callers (natural batching)
-    everything else                 -> one transaction of the draft writer: keys, queue locks, parents, INSERTs
+    no key, no constraint, one lane   one INSERT in autocommit, which calls share: insert_batcher.py
+    everything else                   one transaction with keys, queue locks, parents and INSERTs:
+                                      draft_writer.py
 
-A job can be rejected by a unique key, a full queue (`max_waiting`) or an unknown parent. Jobs are
-published only after their commit.
+A batch is stored completely or not at all, unless its `atomic` is false. A job can be rejected by a
+unique key, a full queue (`max_waiting`) or an unknown parent. Jobs are published only after their
+commit.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -85,12 +87,16 @@ class EnqueueService:
     async def _enqueue_constrained(
         self, job: JobCreate, job_type: JobType | None, trace: Trace, key: str | None, access: Access
     ) -> tuple[Job, bool]:
-        """Enqueues a job that has a key or parents, or whose queue has `max_waiting` or is missing."""
+        """Enqueues a job that has a key or parents, or whose queue is limited or missing."""
         return await self.with_queue(job, partial(self._try_enqueue, job, job_type, trace, key, access))
 
     async def _try_enqueue(
         self, job: JobCreate, job_type: JobType | None, trace: Trace, key: str | None, access: Access, find: FindQueue
     ) -> tuple[Job, bool]:
+        """Enqueues a job in the queue that `find` returns.
+
+        Tries again if the existing job of its unique key was purged in the meantime.
+        """
         for tries_left in reversed(range(MAX_TRIES)):
             draft = self._parser.draft(job, job_type, find(value_or(job.queue, "default")), self._infra.now(), trace)
             await self._reject_inaccessible_parents([draft], access)
@@ -108,6 +114,7 @@ class EnqueueService:
         raise AssertionError("the last try returns or raises")
 
     async def finish(self) -> None:
+        """Waits until the calls that share a statement have their results."""
         await self._insert_batcher.finish()
 
     @retry_after_deadlock
@@ -151,7 +158,8 @@ class EnqueueService:
         return await self._insert(drafts, key, atomic=atomic)
 
     async def _reject_inaccessible_parents(self, drafts: Sequence[JobDraft], access: Access) -> None:
-        """Treats a parent in a queue that the caller may not access as unknown.
+        """Rejects jobs with a parent in a queue that the caller may not access, as with an unknown
+        parent.
 
         Otherwise the worker that claims the child would receive the result of that parent.
         """
@@ -166,6 +174,7 @@ class EnqueueService:
     # For schedules: the same checks, and an enqueue in the caller's transaction.
 
     def check(self, job: JobCreate, pointer: str) -> None:
+        """Raises ValidationFailed if the job of a schedule is invalid."""
         self._parser.check(job, self._infra.now(), pointer)
 
     async def with_queue(self, job: JobCreate, act: Callable[[FindQueue], Awaitable[T]]) -> T:
@@ -245,6 +254,7 @@ class EnqueueService:
         return True
 
     async def _current_job(self, job_id: UUID) -> Job:
+        """Reads the job as it is now."""
         row = await store.find(self._infra.db, job_id, self._infra.retention_now())
         if row is None:
             raise NotFound(f"job {job_id} of this key is no longer stored")

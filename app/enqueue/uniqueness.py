@@ -25,6 +25,7 @@ from app.locks.store import UniqueKeyParams, UniqueRow
 from app.queues.cache import QueueCache
 
 RECHECK_AFTER = timedelta(days=1)  # when the cleaner checks a key that a live job has
+# How long a job has its key: for a window of time (`for_seconds`), or while it waits or runs.
 WINDOW, LIFE = "window", "life"
 
 
@@ -37,10 +38,11 @@ async def find_duplicates(
     ended_by: datetime,
     retention_now: datetime,
 ) -> None:
-    """Marks each duplicate with the existing job, or rejects it if its `on_duplicate` is `reject`.
+    """Locks the unique keys, and marks each draft whose key a job has as a duplicate of that job.
 
-    Keys whose `for_seconds` have ended by `ended_by` are free. So are the keys of finished jobs
-    that retention may remove at `retention_now`.
+    Rejects the duplicate if its `on_duplicate` is `reject`. Keys whose `for_seconds` have ended by
+    `ended_by` are free. So are the keys of finished jobs that retention may remove at
+    `retention_now`.
     """
     keyed = [draft for draft in drafts if draft.unique is not None]
     holders = await _holders(
@@ -66,7 +68,7 @@ async def replace(db: Executor, drafts: Sequence[JobDraft], queues: QueueCache, 
     for lane, lane_drafts in group_by_lane(replacements, lambda draft: draft.job_id).items():
         for draft in lane_drafts:
             held_groups = queues.held_groups(lane)
-            draft.has_replaced(
+            draft.record_replaced(
                 await store.replace_waiting(db, draft.job_id, draft.row, now=now, held_groups=held_groups)
             )
 
@@ -80,7 +82,7 @@ def propagate_rejections(drafts: Sequence[JobDraft]) -> None:
 
 
 async def assign_keys(db: Executor, drafts: Iterable[JobDraft], now: datetime) -> None:
-    """Writes each inserted job into the row of its key."""
+    """Stores with each unique key the inserted job that has it now."""
     lanes: dict[int, dict[UUID, UniqueKeyParams]] = {}
     for draft in drafts:
         if draft.unique is not None and draft.accepted:
@@ -107,7 +109,7 @@ async def _lock_keys(db: Executor, digests: Iterable[UUID], now: datetime) -> li
 async def _holders(
     db: Executor, rows: Sequence[UniqueRow], ended_by: datetime, retention_now: datetime
 ) -> dict[UUID, UUID]:
-    """The jobs that have these keys.
+    """Returns the job that has each key, without the keys that are free.
 
     With a window (`for_seconds`) a job has its key for that time, as long as the job is stored in
     any table. Without one it has its key while it waits or runs.
@@ -125,6 +127,7 @@ async def _holders(
 async def _still_stored(
     db: Executor, ids: set[UUID], windows: Container[UUID | None], retention_now: datetime
 ) -> set[UUID]:
+    """Returns the jobs that are live, and those among `windows` that are finished or dead."""
     stored: set[UUID] = set()
     for lane, lane_ids in group_by_lane(ids, lambda job_id: job_id).items():
         stored |= await store.live_ids(db, lane, lane_ids)
@@ -135,6 +138,7 @@ async def _still_stored(
 
 
 def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
+    """Marks the draft as a duplicate of a stored job, or rejects it."""
     assert draft.unique is not None
     if draft.unique.on_duplicate is OnDuplicate.REJECT:
         draft.reject(_rejection(existing, draft))
@@ -143,7 +147,11 @@ def _duplicate_of(existing: UUID, draft: JobDraft) -> None:
 
 
 def _duplicate_in_batch(first: JobDraft, second: JobDraft, queues: QueueCache) -> None:
-    """Two jobs of one call have the same key: the second is a duplicate of the unstored first."""
+    """Marks the second of two jobs of one call with the same key as a duplicate of the first, or
+    rejects it.
+
+    The first is not stored yet: to replace it means to change its row.
+    """
     assert second.unique is not None
     if second.unique.on_duplicate is OnDuplicate.REJECT:
         second.reject(_rejection(first.row.id, second))
