@@ -1,4 +1,4 @@
-"""The job types as this process caches them, for enqueue."""
+"""The job types as this process caches them. Enqueues read them from here."""
 
 import asyncio
 from functools import cached_property
@@ -42,10 +42,9 @@ class JobType:
 
     @cached_property
     def _compiled_schema(self) -> PayloadSchema | None:
-        """Compiled on first use, because a process may never enqueue jobs of this type.
+        """Compiles the payload schema on first use: many processes enqueue no jobs of this type.
 
-        None if this release rejects the schema. It was checked on PUT, but perhaps by another
-        release.
+        None if this release rejects the schema. PUT has checked it, but perhaps in another release.
         """
         assert isinstance(self.config.payload_schema, Raw)
         try:
@@ -55,7 +54,7 @@ class JobType:
 
 
 def _retry_policy(policy: TypeRetry) -> RetryPolicy | UnsetType:
-    """The retry policy as a job stores it, without `max_attempts`; unset if no member is set."""
+    """Returns the policy without `max_attempts`, as a job stores it; UNSET if no member is set."""
     retry = RetryPolicy(
         base_seconds=policy.base_seconds, factor=policy.factor, max_seconds=policy.max_seconds, jitter=policy.jitter
     )
@@ -63,19 +62,19 @@ def _retry_policy(policy: TypeRetry) -> RetryPolicy | UnsetType:
 
 
 class JobTypeCache:
-    """All job types, reloaded whenever the configuration version `policies` changes."""
+    """Has all job types. Reloads them when the config version `policies` changes."""
 
     def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
         self._by_name: dict[str, JobType] = {}
-        # Otherwise a slow read could overwrite the result of a newer one.
+        # Keeps a slow read from overwriting the result of a newer one.
         self._refresh_lock = asyncio.Lock()
         infra.config_versions.subscribe("policies", self.refresh)
 
     async def refresh(self) -> None:
         """Reloads all job types.
 
-        A type with an unchanged configuration keeps its compiled schema.
+        A job type with an unchanged configuration keeps its compiled schema.
         """
         async with self._refresh_lock:
             rows = await store.all_job_types(self._infra.db)
@@ -85,8 +84,10 @@ class JobTypeCache:
             }
 
     def find(self, name: str) -> JobType | None:
+        """Returns the job type, or None if it is not configured."""
         return self._by_name.get(name)
 
 
 def _reuse(cached: JobType | None, row: JobTypeRow) -> JobType | None:
+    """Returns the cached job type if its configuration is unchanged, otherwise None."""
     return cached if cached is not None and cached.config_text == row.config else None

@@ -1,5 +1,5 @@
 -- Job types. There are few; every process caches them, and enqueue reads the cache.
--- Every write bumps the configuration version `policies` first.
+-- Every write increments the config version `policies` first, which locks its row.
 
 -- fragment: job_type_columns
 -- The columns of JobTypeRow.

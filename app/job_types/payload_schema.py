@@ -21,10 +21,11 @@ from app.job_types.schema_subset import SCHEMA_POINTER, escape_pointer_step, mea
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_DETAIL = 300
 
-_MAX_STEPS = 25_000_000  # about a second
-# About half a second: each error takes 7 µs, plus the time to copy the value that it is about.
+_MAX_STEPS = 25_000_000  # for one payload: about a second
+# To collect all errors of a payload: about half a second. Each error takes 7 µs, plus the time to
+# copy the value that it is about.
 _MAX_EXPLAIN_STEPS = 200_000
-# Numbers that are compared as fractions, up to twenty times slower.
+# Matches numbers that are compared as fractions, which is up to twenty times slower.
 _SLOW_NUMBER = re.compile(rb"\d(?:\d{16}|[eE][+-]?\d\d)")
 _LONG_NUMBER = re.compile(rb"\d{16,}")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
@@ -39,7 +40,10 @@ _TYPE_DETAIL = "type must be array, boolean, integer, null, number, object or st
 
 class PayloadSchema:
     def __init__(self, schema: bytes) -> None:
-        """Raises ValidationFailed, with a pointer into the schema, if the schema is not accepted."""
+        """Compiles the schema.
+
+        Raises ValidationFailed, with a pointer into the schema, if it is not accepted.
+        """
         _check_form(schema)
         value = msgspec.json.decode(schema)
         self._work = measure(value)
@@ -64,9 +68,9 @@ class PayloadSchema:
         raise ValidationFailed.of(listed, len(listed) + sum(1 for _ in faults))
 
     def _is_too_expensive(self, payload: bytes) -> bool:
-        """Whether validating the payload could take too many steps.
+        """Whether validating the payload could take more than _MAX_STEPS.
 
-        Most payloads are so short that they cannot. For others, the values are counted.
+        Most payloads are too short for that. Of the others the values are counted.
         """
         max_size, length = _MAX_STEPS // self._work.steps, len(payload)
         if 8 * length + (length * length // 1000 if self._has_unique_items else 0) < max_size:
@@ -79,7 +83,7 @@ class PayloadSchema:
         return chain([first], errors)
 
     def _errors(self, payload: bytes, value: object) -> Iterator[ValidationError]:
-        """Yields all errors, only the first, or none, depending on what collecting them costs.
+        """Yields all errors of a payload, only the first, or none, as collecting them costs.
 
         - All: jsonschema-rs builds the complete list, each error with a copy of the value that it
           is about.
@@ -122,7 +126,7 @@ def _compile(schema: str) -> jsonschema_rs.Validator:
 
 
 def _invalid_schema_detail(error: ValidationError) -> str:
-    """Replaces two messages of the meta-schema that do not help.
+    """Says what is wrong with a schema. Replaces two messages of the meta-schema that do not help.
 
     It reports a wrong `type` as "not valid under any of the schemas listed in the 'anyOf' keyword".
     """
@@ -136,8 +140,10 @@ def _pointer(error: ValidationError) -> str:
 
 
 def _faults_of_error(error: ValidationError, payload: Any, pointer: str) -> Iterator[Fault]:
-    """Points at a missing or unexpected property, not at the object that should or should not have
-    it.
+    """Converts an error to faults.
+
+    They point at a missing or unexpected property, and not at the object that should or should not
+    have it.
     """
     pointer = pointer + _pointer(error)
     kind, detail = error.kind, error.message[:MAX_DETAIL]
@@ -158,9 +164,10 @@ def _faults_of_error(error: ValidationError, payload: Any, pointer: str) -> Iter
 
 
 def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
-    """Property names that the schema does not allow.
+    """Returns the names of the properties that the schema does not allow.
 
-    If the schema allows no properties at all, the error does not list the names.
+    If the schema allows no properties at all, the error does not list them: then they are all
+    properties of the object that the error is about.
     """
     kind = error.kind
     if isinstance(kind, ValidationErrorKind.AdditionalProperties):
@@ -173,16 +180,19 @@ def _unexpected_properties(error: ValidationError, payload: Any) -> list[str]:
 
 
 def _size(payload: bytes) -> int:
-    """Upper bound of the number of values; long strings and slow numbers count as several."""
+    """Returns an upper bound of the number of values.
+
+    Long strings and slow numbers count as several values.
+    """
     text = _STRING.sub(b"", payload)
     values = 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
     return values + len(payload) // 64 + 20 * len(_SLOW_NUMBER.findall(text))
 
 
 def _colliding_pairs(payload: bytes) -> int:
-    """Pairs of long numbers that differ as text but are equal when rounded.
+    """Counts the pairs of long numbers that differ as text but are equal when rounded.
 
-    `uniqueItems` hashes the rounded numbers, so every number of such a set is compared with every
+    `uniqueItems` hashes the rounded numbers, so it compares every number of such a set with every
     other.
     """
     numbers = _LONG_NUMBER.findall(_STRING.sub(b"", payload))
@@ -192,5 +202,6 @@ def _colliding_pairs(payload: bytes) -> int:
 
 
 def _depth(value: object) -> int:
+    """Returns how deep lists and objects are nested in a value, from 1 on."""
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + max(map(_depth, children), default=0)

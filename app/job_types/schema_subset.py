@@ -1,8 +1,8 @@
-"""The subset of JSON Schema that a payload schema may use; docs/guides/job-types.md lists it. Pure.
+"""The subset of JSON Schema that a payload schema may use; docs/guides/job-types.md lists it.
 
 The subset has no recursion and no `unevaluated...`, which make the work exponential. So the work
 for one value of a payload is a sum over the schemas that apply on the way to it, and `measure` adds
-them up. Measured with jsonschema-rs 0.60:
+them up. No I/O. Measured with jsonschema-rs 0.60:
 
 - A comparison takes 20 ns with 7, 2 µs with 0.5, and 40 µs if one of the numbers is 1e-300.
 - A pattern takes up to 9 ns for each of its characters and each byte of text.
@@ -70,7 +70,10 @@ class Work(NamedTuple):
 
 
 def measure(schema: object) -> Work:
-    """The work of a schema. Raises ValidationFailed, with a pointer, if it is not in the subset."""
+    """Calculates the work of a schema.
+
+    Raises ValidationFailed, with a pointer into the schema, if it is not in the subset.
+    """
     found = dict(subschemas(schema))
     _check_root(found[""])
     for pointer, subschema in found.items():
@@ -84,7 +87,10 @@ def measure(schema: object) -> Work:
 
 
 def subschemas(schema: object, pointer: str = "") -> Iterator[tuple[str, Schema]]:
-    """All subschemas with their pointers, the root first. A boolean is a schema without keywords."""
+    """Yields all subschemas with their pointers, the root first.
+
+    A boolean is a schema without keywords.
+    """
     if isinstance(schema, dict | bool):
         keywords = schema if isinstance(schema, dict) else {}
         yield pointer, keywords
@@ -93,7 +99,8 @@ def subschemas(schema: object, pointer: str = "") -> Iterator[tuple[str, Schema]
 
 
 def pattern_size(pattern: str) -> int:
-    """Upper bound of the characters of a pattern, each times its maximum repetitions.
+    """Calculates an upper bound of the size of a pattern: its characters, each times its maximum
+    repetitions.
 
     `(ab{3}){2}|c` has nine. Unbounded repetitions count once.
     """
@@ -124,7 +131,10 @@ def escape_pointer_step(step: str | int) -> str:
 
 
 def _inner_schemas(schema: Schema) -> Iterator[tuple[str, str, object]]:
-    """Each inner schema with its keyword and pointer. A keyword has one, a list or a map of them."""
+    """Yields each inner schema with its keyword and pointer.
+
+    A keyword has one inner schema, a list or a map of them.
+    """
     for keyword in filter(_SCHEMA_KEYWORDS.__contains__, schema):
         value: Any = schema[keyword]
         if keyword in _MAPS:
@@ -156,7 +166,7 @@ def _check_keywords(pointer: str, schema: Schema) -> None:
 
 
 def _references(found: Mapping[str, Schema]) -> dict[str, dict[str, str]]:
-    """The definitions to which the root and each definition refer, with pointers to the `$ref`."""
+    """Returns to which definitions the root and each definition refer, with pointers to `$ref`."""
     references: dict[str, dict[str, str]] = {pointer: {} for pointer in found if _DEFINITION.fullmatch(pointer)}
     for pointer, schema in found.items():
         if (target := _target(schema)) is None:
@@ -169,7 +179,10 @@ def _references(found: Mapping[str, Schema]) -> dict[str, dict[str, str]]:
 
 
 def _target(schema: Schema) -> str | None:
-    """The pointer to which a schema refers; empty if it refers to the root or to another document."""
+    """Returns the pointer to which a schema refers, or None if it has no `$ref`.
+
+    The pointer is empty if the schema refers to the root or to another document.
+    """
     reference = schema.get("$ref")
     if not isinstance(reference, str):
         return None
@@ -177,7 +190,7 @@ def _target(schema: Schema) -> str | None:
 
 
 def _topological_order(references: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The root and the definitions, each after the definitions to which it refers."""
+    """Returns the root and the definitions, each after the definitions to which it refers."""
     try:
         return list(TopologicalSorter(references).static_order())
     except CycleError as error:
@@ -222,7 +235,11 @@ def _check_work(pointer: str, work: Work) -> None:
 
 
 def _work(schema: object, works: Mapping[str, Work]) -> Work:
-    """Adds up a schema and the schemas that it applies; of those for a child only the largest."""
+    """Adds up the work of a schema and of the schemas that it applies.
+
+    Of the schemas for children only the largest counts, because one of them applies to each child.
+    `works` is the work of the definitions.
+    """
     if not isinstance(schema, dict):
         return Work(1, 1)
     children, applied = [Work(0, 0)], [_keyword_work(schema)]
@@ -236,7 +253,7 @@ def _work(schema: object, works: Mapping[str, Work]) -> Work:
 
 
 def _keyword_work(schema: Schema) -> Work:
-    """The work of the keywords of a schema, without its subschemas.
+    """Calculates the work of the keywords of a schema, without its subschemas.
 
     An error has a copy of the expected value, which counts as checks, too: a thousand errors of an
     `enum` with 2,500 options took 400 MB. 9,000 numbers took 31 s with an `enum` of 6,000 integers,
@@ -263,7 +280,7 @@ def _comparison_steps(value: object) -> int:
 
 
 def _values(values: Iterable[object]) -> Iterator[object]:
-    """The values and all values in them."""
+    """Yields the values and all values in them."""
     for value in values:
         yield value
         if isinstance(value, dict | list):

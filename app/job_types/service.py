@@ -1,6 +1,6 @@
 """Configures, lists and deletes job types.
 
-Changes are serialized: each locks the row of the configuration version before it writes.
+Changes are serialized: each locks the row of the config version `policies` before it writes.
 """
 
 import asyncio

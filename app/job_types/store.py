@@ -42,8 +42,9 @@ async def all_job_types(db: Executor) -> list[JobTypeRow]:
 
 
 async def list_job_types(db: Executor, after: str, limit: int, max_bytes: int) -> tuple[list[JobTypeRow], int]:
-    """The job types that fit into `max_bytes`, at least one, and the number of job types within
-    `limit`.
+    """Returns the first job types of a page, and how many the page has.
+
+    Returns as many as fit into `max_bytes`, but at least one.
     """
     rows = await db.rows(*SQL.list_job_types(after=after, limit=limit, max_bytes=max_bytes))
     return [JobTypeRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
