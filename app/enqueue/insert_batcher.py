@@ -10,9 +10,9 @@ The worker has the job as soon as the producer has the response, and no claim st
     abandoned -> returned     `LeaseReturner` found the lease and ended it at no cost
     abandoned -> expired      the lease is over; the lease rescuer takes care of the job
 
-Only where arrival alone decides which poller gets a job: queues without limits, without admission
-and not paused; ready jobs without a group or a start deadline; pollers without an Idempotency-Key
-or a quota. In all other cases the poller is woken and claims.
+A sync match is made only where arrival alone decides which poller gets a job: in queues without
+limits, without admission and not paused; for ready jobs without a group or a start deadline; and for
+pollers without an Idempotency-Key or a quota. In all other cases the poller is woken and claims.
 """
 
 from collections.abc import Sequence
@@ -127,8 +127,8 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
     def _abort(self, matches: Sequence[_Match], error: BaseException) -> None:
         """Releases the pollers of an INSERT that has raised `error`.
 
-        Its jobs may be stored all the same, as leased to a poller that never learns of it. They
-        must not wait until the lease expires, so `LeaseReturner` returns them.
+        If the jobs may be stored all the same, they are leased to pollers that never learn of it.
+        They must not wait until the leases expire, so `LeaseReturner` returns them.
         """
         for poller, reservation, rows in matches:
             poller.deliver(reservation, ())

@@ -42,9 +42,10 @@ class JobParser:
         return self._job_types.find(job.job_type)
 
     def check(self, job: JobCreate, now: datetime, pointer: str = "") -> JobType | None:
-        """Raises ValidationFailed for an invalid job. Returns its job type, if it is configured.
+        """Checks what a schema cannot express. Raises a Problem if the job is invalid.
 
-        `pointer` is the JSON pointer to the job in the request: empty, or `/jobs/3`.
+        Returns the configured job type of the job, for `draft`. `pointer` is the JSON pointer to
+        the job in the request: empty, or `/jobs/3`.
         """
         settings, payload = self._infra.settings, job.payload
         # A payload that is shorter than every limit cannot exceed one. Most are.
@@ -181,7 +182,10 @@ def _due_state(job: JobCreate, created: datetime, now: datetime) -> tuple[str, d
 
 
 def set_parents(draft: JobDraft, job: JobCreate, refs: Mapping[str, UUID]) -> None:
-    """Resolves `depends_on`. `refs` has the ids of the jobs of the same batch."""
+    """Sets the parents of a draft: resolves `depends_on` of its job to ids.
+
+    `refs` has the ids of the jobs of the same batch.
+    """
     if job.depends_on is UNSET:
         return
     draft.depend_on(graph.resolve(job.depends_on, refs, draft.pointer))

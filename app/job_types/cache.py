@@ -42,7 +42,7 @@ class JobType:
 
     @cached_property
     def _compiled_schema(self) -> PayloadSchema | None:
-        """Compiles the payload schema on first use: many processes enqueue no jobs of this type.
+        """Compiles the payload schema on first use: a process may never enqueue jobs of this type.
 
         None if this release rejects the schema. PUT has checked it, but perhaps in another release.
         """

@@ -268,7 +268,7 @@ class QueueCache:
         return queue is not None and queue.max_running is not None
 
     def needs_admission(self, queue: Queue, lane: int, group: str | None) -> bool:
-        """Whether a new job of this group needs an admission. A job without a group has None."""
+        """Whether a new job of this group needs an admission. `group` is None for no group."""
         held_groups = self._held_groups(queue, lane)
         return held_groups is not None and ((group or "") in held_groups or (group is not None and "*" in held_groups))
 

@@ -44,7 +44,7 @@ class Recurrence:
         return next(self.after(instant), None)
 
     def upcoming(self, next_run_at: datetime | None) -> list[datetime]:
-        """Returns the next run, which may be due already, and the runs after it: five in all."""
+        """Returns the next run, which may be due already, and the runs after it: at most five."""
         if next_run_at is None:
             return []
         return [next_run_at, *islice(self.after(next_run_at), UPCOMING_RUNS - 1)]

@@ -97,7 +97,7 @@ class ScheduleService:
         """
         now = self._infra.now()
         await self._infra.config_versions.ensure_fresh()
-        faults, more = _forbidden_members(schedule.job), 0
+        faults, unlisted = _forbidden_members(schedule.job), 0
         if isinstance(schedule.starts_at, datetime):
             faults.append(instant_fault(schedule.starts_at, self._infra.settings, now, "/starts_at"))
         for check in (lambda: recurrence_of(schedule, now), lambda: self._enqueuer.check(schedule.job, "/job")):
@@ -105,8 +105,8 @@ class ScheduleService:
                 check()
             except ValidationFailed as error:
                 faults += error.faults
-                more += error.fault_count - len(error.faults)
-        raise_for_faults(faults, more)
+                unlisted += error.fault_count - len(error.faults)
+        raise_for_faults(faults, unlisted)
 
     @retry_after_deadlock
     async def _set_paused(self, name: str, access: Access, *, paused: bool) -> Schedule:

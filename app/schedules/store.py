@@ -59,9 +59,9 @@ async def get_schedule(db: Executor, name: str) -> ScheduleRow | None:
 async def list_schedules(
     db: Executor, after: str, limit: int, queues: str | None, max_bytes: int
 ) -> tuple[list[ScheduleRow], int]:
-    """Returns the first schedules of a page, and how many the page has.
+    """Returns the schedules of a page that fit into `max_bytes`, but at least one.
 
-    Returns as many as fit into `max_bytes`, but at least one.
+    Also returns how many the page would have without that limit.
     """
     rows = await db.rows(*SQL.list_schedules(after=after, limit=limit, queues=queues, max_bytes=max_bytes))
     return [ScheduleRow(*row[:-1]) for row in rows], rows[0]["total"] if rows else 0
