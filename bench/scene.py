@@ -17,7 +17,7 @@ from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import Raw
 from app.leases.schemas import ClaimedJob, ClaimJobs, Outcome, Settlement
 from app.queues.schemas import QueueConfig
-from app.server.client import Client
+from app.server.exchange import Client
 from app.settings import Settings
 from bench.cost import BATCH, PAYLOAD
 from bench.meter import Meter, Tally

@@ -28,7 +28,7 @@ from app.jobs.listing import JobPage, list_jobs
 from app.jobs.rows import JobRow
 from app.jobs.schemas import Attempt, Job, JobFilter, Order
 from app.queues.cache import QueueCache
-from app.server.client import Client
+from app.server.exchange import Client
 
 _FAR_AHEAD = instants.LAST
 CHECK_SECONDS = 0.5  # polling interval, for jobs that another process finishes
@@ -73,7 +73,7 @@ class JobReader:
         """
         until = time.monotonic() + min(wait_seconds, self._infra.settings.max_wait_seconds)
         event = asyncio.Event()
-        client.on_disconnect(event.set)
+        client.disconnected.add_done_callback(lambda _: event.set())
         self._waiters.setdefault(job_id, []).append(event)
         try:
             while True:

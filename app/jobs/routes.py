@@ -34,7 +34,7 @@ from app.jobs.schemas import (
     QueryInstant,
 )
 from app.jobs.updater import JobUpdater
-from app.server.client import get_client
+from app.server.exchange import get_client
 
 router = APIRouter(tags=["jobs"])
 

@@ -46,7 +46,7 @@ from app.leases.to_response import to_response
 from app.matching.poller import Poller, WakeUp
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
-from app.server.client import Client
+from app.server.exchange import Client
 from app.slices import map_in_slices
 from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
@@ -94,8 +94,7 @@ class LongPoll:
         requested_wait = self._wait_seconds(request)
         wait = 0.0 if settled else requested_wait
         context = ClaimContext(key, access, raise_on_quota=not settled)
-        poller = _poller(request, context)
-        client.on_disconnect(poller.wake)
+        poller = _poller(request, context, client)
         self._pollers.add(poller)
         try:
             rows, retry_at, *_ = await self._poll(request, poller, wait, context, client)
@@ -274,7 +273,7 @@ def _queue_names(request: ClaimJobs) -> list[str]:
     return value_or(request.queues, ["default"])
 
 
-def _poller(request: ClaimJobs, context: ClaimContext) -> Poller:
+def _poller(request: ClaimJobs, context: ClaimContext, client: Client) -> Poller:
     """A sync match can lease jobs to it only if the claim needs no key and no quota."""
     job_types = value_or(request.job_types, None)
     can_match = context.key is None and context.access.max_leases is None
@@ -284,4 +283,5 @@ def _poller(request: ClaimJobs, context: ClaimContext) -> Poller:
         value_or(request.worker_id, None),
         value_or(request.lease_seconds, None),
         match_capacity=value_or(request.max_jobs, 1) if can_match else 0,
+        disconnected=client.disconnected,
     )

@@ -33,7 +33,7 @@ from app.leases.schemas import (
     Snooze,
 )
 from app.leases.settle import SettlementService
-from app.server.client import get_client
+from app.server.exchange import get_client
 
 router = APIRouter(tags=["leases"])
 

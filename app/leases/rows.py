@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.db.lanes import FIRST_ID, LAST_ID
-from app.server.client import Client
+from app.server.exchange import Client
 
 HIGHEST_PRIORITY, LOWEST_PRIORITY = 32767, -32768
 

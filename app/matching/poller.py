@@ -10,7 +10,7 @@ and uses no CPU. The states of a `Poller`:
 
     claiming -> asleep     wait: the claim has found nothing
     claiming -> woken      notify, wake: kept, so `wait` returns immediately
-    asleep   -> woken      notify, wake, or its time is up
+    asleep   -> woken      notify, wake, its client has disconnected, or its time is up
     asleep   -> reserved   reserve (app/enqueue/insert_batcher.py)
     reserved -> woken      deliver: the jobs are committed, `wait` returns them
     reserved -> asleep     deliver, without jobs: they were not stored
@@ -60,7 +60,10 @@ class Poller:
         worker_id: str | None,
         lease_seconds: int | None = None,
         match_capacity: int = 0,
+        *,
+        disconnected: "asyncio.Future[None]",
     ) -> None:
+        """`disconnected` is done when the client has disconnected: then the poller waits no longer."""
         self.queues = queues
         self.job_types = job_types
         self.worker_id = worker_id
@@ -68,6 +71,7 @@ class Poller:
         self.match_capacity = match_capacity  # how many jobs a sync match may give it
         self.number = next(_sequence)
         self.is_woken = False
+        self._disconnected = disconnected
         self._sleep: asyncio.Future[None] | None = None
         self._reservation: Reservation | None = None
         self._new_wake_ups: set[WakeUp] = set()
@@ -83,7 +87,7 @@ class Poller:
 
         Not if it is already woken, and not while jobs are being stored for it.
         """
-        return self._reservation is None and not self.is_woken
+        return self._reservation is None and not self.is_woken and not self._disconnected.done()
 
     @property
     def unconsumed(self) -> set[WakeUp]:
@@ -93,8 +97,8 @@ class Poller:
     def wake(self) -> None:
         """Wakes the poller.
 
-        Called for a job; and when the client has disconnected, when the broker drains, or when the
-        worker's directive becomes `drain` or `stop`.
+        Called for a job; and when the broker drains, or when the worker's directive becomes `drain`
+        or `stop`.
         """
         self.is_woken = True
         self._end_sleep()
@@ -154,11 +158,11 @@ class Poller:
         return True
 
     async def wait(self, seconds: float) -> Sequence[ClaimedRow]:
-        """Sleeps until the poller is woken or the time is over.
+        """Sleeps until the poller is woken, its client has disconnected, or the time is over.
 
         Returns the jobs that a sync match has delivered to it in the meantime.
         """
-        if not self.is_woken:
+        if not self.is_woken and not self._disconnected.done():
             await self._fall_asleep(seconds)
         reservation, self._reservation = self._reservation, None
         if reservation is None:
@@ -173,12 +177,14 @@ class Poller:
         loop = asyncio.get_running_loop()
         self._sleep = loop.create_future()
         timer = loop.call_later(seconds, self._end_sleep)
+        self._disconnected.add_done_callback(self._end_sleep)
         try:
             await self._sleep
         finally:
             timer.cancel()
+            self._disconnected.remove_done_callback(self._end_sleep)
             self._sleep = None
 
-    def _end_sleep(self) -> None:
+    def _end_sleep(self, _: object = None) -> None:
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)

@@ -78,7 +78,8 @@ class HardenedConnection(asyncio.Protocol):
         self._incoming: Exchange | None = None  # the request whose body is being read
         self._active: Exchange | None = None  # the request whose handler is running
         self._pipeline: list[Exchange] = []  # requests that wait for the active one
-        self._discards_input = self._is_read_paused = False
+        self._discards_input = False
+        self.is_read_paused = False
         self._pending_error: Problem | None = None  # sent after the responses to the requests before it
         self._unsent_bytes = 0  # when the send timeout began
         self._writable: asyncio.Future[None] | None = None  # pending while the client reads too slowly
@@ -130,7 +131,7 @@ class HardenedConnection(asyncio.Protocol):
         if len(self._pipeline) >= MAX_PIPELINED:
             return BadRequest(f"more than {MAX_PIPELINED} pipelined requests wait for a response")
         exchange = Exchange(self, self._limits, scope, keep_alive=keep_alive, body_bytes=body_bytes, expect=expect)
-        scope["state"] = {**self._app_state, "client": exchange.client, "exchange": exchange}
+        scope["state"] = {**self._app_state, "exchange": exchange}
         self._incoming = exchange
         if exchange.is_early:
             self._start_or_queue(exchange)
@@ -224,17 +225,14 @@ class HardenedConnection(asyncio.Protocol):
 
     # Reading and writing, as a request uses it
 
-    def is_read_paused(self) -> bool:
-        return self._is_read_paused
-
     def pause_reading(self) -> None:
-        if not self._is_read_paused:
-            self._is_read_paused = True
+        if not self.is_read_paused:
+            self.is_read_paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._is_read_paused:
-            self._is_read_paused = False
+        if self.is_read_paused:
+            self.is_read_paused = False
             self.transport.resume_reading()
 
     def send(self, status: int, headers: Iterable[Header], body: bytes) -> None:
@@ -282,7 +280,7 @@ class HardenedConnection(asyncio.Protocol):
     def on_body_timeout(self) -> None:
         """Rejects the request, unless its body makes progress or the broker itself delays it."""
         assert self._incoming is not None
-        if self._incoming.has_progressed(self._limits.min_progress_bytes) or self._is_read_paused:
+        if self._incoming.has_progressed(self._limits.min_progress_bytes) or self.is_read_paused:
             self._set_timeout(self._limits.body_timeouts)
         else:
             self._reject(RequestTimeout(f"body not received within {self._limits.body_seconds} s"))

@@ -1,4 +1,4 @@
-"""One request and its response.
+"""One request, its response, and the client that sent it.
 
 The connection adds the body of the request as it arrives, and the handler waits for it. The
 response is sent in one write, because each write wakes the client: with two writes it reads half a
@@ -14,11 +14,37 @@ from fastapi import Request
 from starlette.types import Scope
 
 from app.errors import BadRequest, Problem
-from app.server.client import Client
 from app.server.limits import SMALL_BODY, UNCOUNTED_BYTES, ConnectionLimits, Header
 
 if TYPE_CHECKING:
     from app.server.connection import HardenedConnection
+
+
+class Client:
+    """The client of one request.
+
+    A handler is never cancelled when its client disconnects. It observes `disconnected` instead, a
+    future that is done as soon as the connection has noticed.
+    """
+
+    def __init__(self, connection: "HardenedConnection | None" = None) -> None:
+        """Without a connection: the client is in this process."""
+        self._connection = connection
+        self.disconnected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the client has disconnected, or could disconnect unnoticed.
+
+        A client can pipeline so much input that the connection stops reading. Then the connection
+        notices no disconnect, and a job delivered to this client could be lost.
+        """
+        return self.disconnected.done() or (self._connection is not None and self._connection.is_read_paused)
+
+    def disconnect(self) -> None:
+        """Marks the client as disconnected. The connection calls this."""
+        if not self.disconnected.done():
+            self.disconnected.set_result(None)
 
 
 class Exchange:
@@ -43,7 +69,7 @@ class Exchange:
         self._connection = connection
         self._limits = limits
         self._scope = scope
-        self.client = Client(connection.is_read_paused)
+        self.client = Client(connection)
         self.keep_alive = keep_alive
         self.is_early = expect or body_bytes is None or body_bytes > SMALL_BODY
         self.is_complete = False  # the request
@@ -175,3 +201,7 @@ class Router(Protocol):
 def get_exchange(request: Request) -> Exchange:
     exchange: Exchange = request.scope["state"]["exchange"]
     return exchange
+
+
+def get_client(request: Request) -> Client:
+    return get_exchange(request).client

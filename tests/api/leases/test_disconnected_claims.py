@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.broker import Broker
-from app.server.client import Client
+from app.server.exchange import Client
 from tests.api.concurrency.test_cost import CLAIM_PARAMS
 from tests.api.leases.conftest import ClaimStatements
 from tests.api_client import Api, Json
@@ -137,15 +137,19 @@ def test_settlements_of_a_claim_are_kept_though_its_client_disconnected(
     assert quiet.job(held["id"])["state"] == "completed"
 
 
+async def disconnected_client() -> Client:
+    client = Client()
+    client.disconnect()
+    return client
+
+
 @pytest.mark.parametrize("config", [{}, {"max_running": 5}], ids=["unlimited", "limited"])
 def test_claim_that_shares_no_statement_takes_no_job_for_a_disconnected_client(
     broker_services: Broker, api: Api, loop: Loop, config: Json
 ) -> None:
     api.configure(**config)
     job = api.enqueue()
-    client = Client()
-    client.disconnect()
-    params = CLAIM_PARAMS._replace(job_types=["test"], client=client)
+    params = CLAIM_PARAMS._replace(job_types=["test"], client=loop.run(disconnected_client()))
     queues = loop.run(broker_services.claims.queues([api.queue]))
     assert loop.run(broker_services.claims.claim(queues, 1, params, wait=True)).rows == []
     assert api.job(job["id"])["deliveries"] == 0

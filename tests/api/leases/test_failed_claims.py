@@ -15,7 +15,7 @@ from app.events import JobsMoved
 from app.http.authorization import FULL_ACCESS
 from app.leases.schemas import ClaimJobs
 from app.locks import store as locks
-from app.server.client import Client
+from app.server.exchange import Client
 from tests.api.leases.test_settle import item
 from tests.api_client import Api, Json
 from tests.broker import RunningBroker
@@ -36,9 +36,9 @@ def test_claim_that_was_rolled_back_is_neither_counted_nor_published(
     published: list[JobsMoved] = []
     broker_services.events.subscribe_moved(["running"], published.append)
 
-    def claim() -> list[str]:
+    async def claim() -> list[str]:
         request = ClaimJobs(queues=[api.queue])
-        answer = loop.run(broker_services.long_poll.claim(request, "k", Client(), FULL_ACCESS))
+        answer = await broker_services.long_poll.claim(request, "k", Client(), FULL_ACCESS)
         return [str(claimed.id) for claimed in answer.jobs]
 
     def counts() -> tuple[int, int, int]:
@@ -48,9 +48,9 @@ def test_claim_that_was_rolled_back_is_neither_counted_nor_published(
     with monkeypatch.context() as broken:
         broken.setattr(locks, "write_key_response", fail)
         with pytest.raises(DatabaseUnavailable):
-            claim()
+            loop.run(claim())
     assert (api.job(job["id"])["state"], counts()) == ("ready", (0, 0, 0))
-    assert (claim(), counts()) == ([job["id"]], (1, 1, 1))
+    assert (loop.run(claim()), counts()) == ([job["id"]], (1, 1, 1))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 Both results are plain values, which the state machine compares.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -14,7 +13,7 @@ from app.errors import NotFound, WrongState
 from app.http.authorization import FULL_ACCESS
 from app.http.schema_types import UNSET, value_or
 from app.leases.schemas import ClaimJobs, Heartbeat, HeldLease, Outcome, SentError, Settlement
-from app.server.client import Client
+from app.server.exchange import Client
 from tests.concurrency.model.brokers import Broker
 from tests.concurrency.model.lease_model import DEFAULT_LEASE, LeaseModel, SettleResult
 
@@ -79,9 +78,6 @@ class DisconnectingClient(Client):
     def is_disconnected(self) -> bool:
         self._checks_left -= 1
         return self._checks_left < 0
-
-    def on_disconnect(self, _handler: Callable[[], None]) -> None:
-        pass
 
 
 @dataclass(frozen=True)

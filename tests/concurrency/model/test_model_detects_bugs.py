@@ -16,7 +16,7 @@ from app.leases import store
 from app.leases.caller_claims import CallerClaims
 from app.leases.long_poll import LongPoll
 from app.locks import store as keys
-from app.server.client import Client
+from app.server.exchange import Client
 from tests.concurrency.model.brokers import BrokerPair
 from tests.concurrency.model.state_machine import LeaseStateMachine
 
