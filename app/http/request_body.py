@@ -91,9 +91,9 @@ def _body(
         settings: Settings = request.app.state.settings
         _reject_content_encoding(request.scope)
         exchange = get_exchange(request)
-        if not await exchange.receive(getattr(settings, limit)):
+        pieces, size = await exchange.receive(getattr(settings, limit)), exchange.received_bytes
+        if pieces is None:
             raise _too_large(limit, settings)
-        pieces, size = exchange.take_body(), exchange.received_bytes
         if size > LARGE_BODY_BYTES:
             return await decode_large(pieces, size, settings)
         if size:

@@ -24,9 +24,10 @@ async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
             await exchange.wait_for_disconnect()
             return {"type": "http.disconnect"}
         is_received = True
-        if not await exchange.receive(SMALL_BODY):
+        body = await exchange.receive(SMALL_BODY)
+        if body is None:
             raise PayloadTooLarge(f"the body has more than {SMALL_BODY} bytes", SMALL_BODY)
-        return {"type": "http.request", "body": b"".join(exchange.take_body())}
+        return {"type": "http.request", "body": b"".join(body)}
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -77,12 +77,12 @@ class HardenedConnection(asyncio.Protocol):
         self._timeout: TimeoutQueue | None = None  # the queue of this connection; None while responding
         self._incoming: Exchange | None = None  # the request whose body is being read
         self._active: Exchange | None = None  # the request whose handler is running
-        self._pipeline: list[Exchange] = []  # requests that wait for the active one
+        self._pipeline: list[tuple[Scope, Exchange]] = []  # requests that wait for the active one
         self._discards_input = False
         self.is_read_paused = False
         self._pending_error: Problem | None = None  # sent after the responses to the requests before it
         self._unsent_bytes = 0  # when the send timeout began
-        self._writable: asyncio.Future[None] | None = None  # pending while the client reads too slowly
+        self.writable: asyncio.Future[None] | None = None  # pending while the client reads too slowly
 
     # The connection
 
@@ -101,7 +101,7 @@ class HardenedConnection(asyncio.Protocol):
         """Notifies the active request, and releases what the others have buffered."""
         self._connections.discard(self)
         self._set_timeout(None)
-        for exchange in (self._active, self._incoming, *self._pipeline):
+        for exchange in (self._active, self._incoming, *(queued for _, queued in self._pipeline)):
             if exchange is not None:
                 exchange.disconnect()
         self._incoming, self._pipeline = None, []
@@ -118,24 +118,27 @@ class HardenedConnection(asyncio.Protocol):
             self._set_timeout(self._current_timeout())
 
     def shutdown(self) -> None:
-        newest = self._incoming or (self._pipeline[-1] if self._pipeline else self._active)
-        if newest is None or self._timeout is self._limits.lingering_timeouts:
+        """Closes the connection, now or after the response to its newest request."""
+        newest = self._incoming or (self._pipeline[-1][1] if self._pipeline else self._active)
+        if self._parser.has_small_request:
+            self._parser.close_after_response()
+        elif newest is None or self._timeout is self._limits.lingering_timeouts:
             self.transport.close()
         else:
             newest.close_after_response()
 
     # Requests, as the parser reads them
 
-    def on_head(self, scope: Scope, *, keep_alive: bool, body_bytes: int | None, expect: bool) -> Problem | None:
-        """Creates the exchange of the request. A returned error rejects the request."""
-        if len(self._pipeline) >= MAX_PIPELINED:
-            return BadRequest(f"more than {MAX_PIPELINED} pipelined requests wait for a response")
-        exchange = Exchange(self, self._limits, scope, keep_alive=keep_alive, body_bytes=body_bytes, expect=expect)
-        scope["state"] = {**self._app_state, "exchange": exchange}
-        self._incoming = exchange
-        if exchange.is_early:
-            self._start_or_queue(exchange)
-        return None
+    def on_request(self, scope: Scope, body: bytes, *, keep_alive: bool) -> Problem | None:
+        """Starts a small request, which is complete. A returned error rejects the request."""
+        return self._start_or_queue(scope, Exchange(self, self._limits, keep_alive=keep_alive, body=body))
+
+    def on_head(self, scope: Scope, *, keep_alive: bool, declared_bytes: int, awaits_continue: bool) -> Problem | None:
+        """Starts any other request before its body arrives. A returned error rejects the request."""
+        self._incoming = Exchange(
+            self, self._limits, keep_alive=keep_alive, declared_bytes=declared_bytes, awaits_continue=awaits_continue
+        )
+        return self._start_or_queue(scope, self._incoming)
 
     def on_body(self, data: bytes) -> Problem | None:
         assert self._incoming is not None
@@ -145,28 +148,30 @@ class HardenedConnection(asyncio.Protocol):
         assert self._incoming is not None
         exchange, self._incoming = self._incoming, None
         exchange.complete()
-        if not exchange.is_early:
-            self._start_or_queue(exchange)
 
-    def _start_or_queue(self, exchange: Exchange) -> None:
+    def _start_or_queue(self, scope: Scope, exchange: Exchange) -> Problem | None:
         """Starts the request, or queues it if another one is active.
 
         The connection notices disconnects only while it reads. Therefore it reads pipelined
         requests, as long as they are small.
         """
+        scope["state"] = {**self._app_state, "exchange": exchange}
         if self._active is None:
-            self._start(exchange)
-            return
-        self._pipeline.append(exchange)
-        if sum(queued.received_bytes for queued in self._pipeline) > SMALL_BODY:
+            self._start(scope, exchange)
+            return None
+        if len(self._pipeline) >= MAX_PIPELINED:
+            return BadRequest(f"more than {MAX_PIPELINED} pipelined requests wait for a response")
+        self._pipeline.append((scope, exchange))
+        if sum(queued.received_bytes for _, queued in self._pipeline) > SMALL_BODY:
             self.pause_reading()
+        return None
 
     # Responses
 
-    def _start(self, exchange: Exchange) -> None:
+    def _start(self, scope: Scope, exchange: Exchange) -> None:
         """Starts the handler in a context of its own: it inherits nothing from another request."""
         self._active = exchange
-        task = self._loop.create_task(self._router.handle(exchange.take_scope(), exchange), context=Context())
+        task = self._loop.create_task(self._router.handle(scope, exchange), context=Context())
         self._state.tasks.add(task)
         task.add_done_callback(partial(self._on_handled, exchange))
 
@@ -174,7 +179,7 @@ class HardenedConnection(asyncio.Protocol):
         self._state.tasks.discard(task)
         self._active = None
         exchange.release()
-        if not exchange.is_answered and not exchange.is_disconnected:  # handlers answer every error: this is a bug
+        if not exchange.is_answered and not exchange.client.disconnected.done():  # a bug: handlers answer every error
             log.error("request not answered", exc_info=None if task.cancelled() else task.exception())
             self._send_error(Problem("the error was logged"))
         if self.transport.is_closing() or self._timeout is self._limits.lingering_timeouts:
@@ -184,7 +189,7 @@ class HardenedConnection(asyncio.Protocol):
             return
         self.resume_reading()
         if self._pipeline:
-            self._start(self._pipeline.pop(0))
+            self._start(*self._pipeline.pop(0))
         elif self._pending_error is not None:
             self._send_error(self._pending_error)
         elif self._parser.part is None:
@@ -196,12 +201,13 @@ class HardenedConnection(asyncio.Protocol):
         """Sends exactly one response per request, in order: never inside another, never twice."""
         self._discards_input = True
         self._set_timeout(None)
+        self._parser.discard_body()
         rejected, self._incoming = self._incoming, None
         if rejected is not None:
             if rejected.is_answered:
                 return  # `_on_handled` closes the connection
             rejected.disconnect()
-        self._pipeline = [exchange for exchange in self._pipeline if exchange is not rejected]
+        self._pipeline = [queued for queued in self._pipeline if queued[1] is not rejected]
         if self._active is None or self._active is rejected:
             self._send_error(error)
         else:
@@ -242,20 +248,15 @@ class HardenedConnection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(data)
 
-    async def drain(self) -> None:
-        """Waits while the client reads slower than the broker writes."""
-        if self._writable is not None:
-            await self._writable
-
     def pause_writing(self) -> None:
         """Starts the send timeout. The transport calls this when its buffer is full."""
-        self._writable = self._writable or self._loop.create_future()
+        self.writable = self.writable or self._loop.create_future()
         self._unsent_bytes = self.transport.get_write_buffer_size()
         self._limits.send_timeouts.join(self, self._loop.time())
 
     def resume_writing(self) -> None:
         self._limits.send_timeouts.leave(self)
-        writable, self._writable = self._writable, None
+        writable, self.writable = self.writable, None
         if writable is not None and not writable.done():
             writable.set_result(None)
 
@@ -279,8 +280,8 @@ class HardenedConnection(asyncio.Protocol):
 
     def on_body_timeout(self) -> None:
         """Rejects the request, unless its body makes progress or the broker itself delays it."""
-        assert self._incoming is not None
-        if self._incoming.has_progressed(self._limits.min_progress_bytes) or self.is_read_paused:
+        awaits_continue = self._incoming is not None and self._incoming.awaits_continue
+        if awaits_continue or self.is_read_paused or self._parser.has_progressed(self._limits.min_progress_bytes):
             self._set_timeout(self._limits.body_timeouts)
         else:
             self._reject(RequestTimeout(f"body not received within {self._limits.body_seconds} s"))

@@ -12,7 +12,7 @@ import httptools
 from starlette.types import Scope
 
 from app.errors import BadRequest, HeadersTooLarge, Problem, UrlTooLong
-from app.server.limits import MAX_TINY_CHUNKS, ConnectionLimits, Header
+from app.server.limits import MAX_TINY_CHUNKS, SMALL_BODY, UNCOUNTED_BYTES, ConnectionLimits, Header
 
 if TYPE_CHECKING:
     from app.server.connection import HardenedConnection
@@ -45,6 +45,11 @@ class RequestParser:
         self._url = b""
         self._headers: list[Header] = []
         self._header_bytes = self._body_bytes = self._body_chunks = 0
+        self._bytes_at_last_check = 0
+        self._small_request: Scope | None = None  # while its body is being read
+        self._small_body: list[bytes] = []
+        self._counted_bytes = 0  # of the small body
+        self._keep_alive = False
         self._restart()
 
     def _restart(self) -> None:
@@ -55,7 +60,29 @@ class RequestParser:
 
     def close(self) -> None:
         """Drops httptools' parser. It refers to this object: that would be left to the collector."""
+        self.discard_body()
         del self._parser
+
+    @property
+    def has_small_request(self) -> bool:
+        """Whether it is reading the body of a small request, which it has not handed over yet."""
+        return self._small_request is not None
+
+    def close_after_response(self) -> None:
+        """Makes the small request the last one of the connection."""
+        self._keep_alive = False
+
+    def discard_body(self) -> None:
+        """Drops the small request, and stops counting its body as buffered."""
+        self._small_request, self._small_body = None, []
+        if self._counted_bytes:
+            self._limits.uncount_buffered(self._counted_bytes)
+            self._counted_bytes = 0
+
+    def has_progressed(self, min_bytes: float) -> bool:
+        """Whether the body has grown by so many bytes since the last call."""
+        added, self._bytes_at_last_check = self._body_bytes - self._bytes_at_last_check, self._body_bytes
+        return added >= min_bytes
 
     def feed(self, data: bytes) -> Problem | None:
         """Parses the bytes. Returns an error if the rest of the input cannot be parsed."""
@@ -112,12 +139,16 @@ class RequestParser:
         scope = self._scope(version)
         self._headers = []  # trailers must not be added to the headers of the request
         self.part, self.has_moved = "body", True
-        self._bytes_read = self._body_bytes = self._body_chunks = 0
+        self._bytes_read = self._body_bytes = self._body_chunks = self._bytes_at_last_check = 0
+        keep_alive = version != "1.0" and self._parser.should_keep_alive()
+        is_chunked = b"transfer-encoding" in headers
+        declared_bytes = 0 if is_chunked else int(headers.get(b"content-length", 0))
+        awaits_continue = b"expect" in headers and headers[b"expect"].lower() == b"100-continue"
+        if declared_bytes <= SMALL_BODY and not is_chunked and not awaits_continue:
+            self._small_request, self._keep_alive = scope, keep_alive
+            return
         error = self._connection.on_head(
-            scope,
-            keep_alive=version != "1.0" and self._parser.should_keep_alive(),
-            body_bytes=None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0)),
-            expect=b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
+            scope, keep_alive=keep_alive, declared_bytes=declared_bytes, awaits_continue=awaits_continue
         )
         if error is not None:
             self._stop(error)
@@ -127,16 +158,32 @@ class RequestParser:
         self._body_chunks += 1
         if self._body_chunks > MAX_TINY_CHUNKS and self._body_bytes < 16 * self._body_chunks:
             self._stop(BadRequest("too many chunks of less than 16 bytes"))
-        error = self._connection.on_body(data)
+        if self._small_request is None:
+            error = self._connection.on_body(data)
+        else:
+            self._small_body.append(data)
+            error = self._count_body() if self._body_bytes > UNCOUNTED_BYTES else None
         if error is not None:
             self._stop(error)
+
+    def _count_body(self) -> Problem | None:
+        """Counts the small body as buffered. Returns an error if too many bytes are."""
+        added, self._counted_bytes = self._body_bytes - self._counted_bytes, self._body_bytes
+        return self._limits.count_buffered(added)
 
     def on_message_complete(self) -> None:
         if self.part != "body":
             return  # `_ignore_upgrade` is about to parse this head again
         self.part, self.has_moved = None, True
         self._bytes_read = 0
-        self._connection.on_complete()
+        if self._small_request is None:
+            self._connection.on_complete()
+            return
+        scope, body = self._small_request, b"".join(self._small_body)
+        self.discard_body()
+        error = self._connection.on_request(scope, body, keep_alive=self._keep_alive)
+        if error is not None:
+            self._stop(error)
 
     def _stop(self, error: Problem) -> NoReturn:
         """Rejects the request from a callback.

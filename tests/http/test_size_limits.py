@@ -7,7 +7,8 @@ docs/reliability/faults.md#a24.
 import pytest
 
 from tests.api_client import Api
-from tests.broker import RunningBroker
+from tests.broker import RunningBroker, threaded_broker
+from tests.conftest import TEST_SETTINGS
 from tests.http.conftest import Connect, connections
 from tests.http.raw_connection import GET, RawConnection, chunk, chunked, post
 from tests.table import table
@@ -140,6 +141,33 @@ def test_incomplete_bodies_share_the_buffer_limit(low_limit_broker: RunningBroke
         assert first.response().status == 200
         small.send(large)
         assert small.response().status == 200
+
+
+def test_incomplete_small_bodies_are_buffered_until_they_are_complete_or_rejected_or_their_client_has_left(
+    dsn: str,
+) -> None:
+    """The limit is 100 kB. A small body is received before its request starts."""
+    limits = {"max_held_bytes": 1, "max_batch_bytes": 100_000, "header_seconds": 60.0, "body_seconds": 60.0}
+    small = post("/jobs/cancel", b'{"ids": []}' + b" " * 60_000)
+    with (
+        threaded_broker(TEST_SETTINGS.model_copy(update=limits), dsn) as broker,
+        connections(broker.base) as connect,
+    ):
+        completed, rejected, abandoned, last = (connect() for _ in range(4))
+        completed.send(small[:-1])
+        wait_until_read(broker)
+        rejected.send(small[:-1])
+        assert rejected.error_response().status == 503
+        completed.send(small[-1:])
+        assert completed.response().status == 200
+        abandoned.send(small[:-1])
+        wait_until_read(broker)
+        abandoned.close()
+        wait_until_read(broker)
+        last.send(small[:-1])
+        wait_until_read(broker)
+        last.send(small[-1:])
+        assert last.response().status == 200
 
 
 def wait_until_read(broker: RunningBroker) -> None:

@@ -78,19 +78,20 @@ def drip_forever(sock: socket.socket) -> None:
 
 
 @pytest.mark.slow
-def test_slow_body_that_makes_progress_is_accepted(
-    short_timeout_broker: RunningBroker, connect_short_timeout: Connect, eventually: Eventually
-) -> None:
+@pytest.mark.parametrize("size", [50_000, 100_000], ids=["small", "large"])
+def test_slow_body_that_makes_progress_is_accepted(connect_short_timeout: Connect, size: int) -> None:
     """It takes many times `body_seconds`, and is faster than the minimum rate."""
     connection = connect_short_timeout()
-    connection.send(b"POST /jobs/cancel HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n" + b'{"ids": []}')
+    connection.send(b"POST /jobs/cancel HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % size + b'{"ids": []}')
+    sent = 11
     timeouts = 0
     while timeouts < 3:
         other = connect_short_timeout()
         other.send(INCOMPLETE["half a body"])
         connection.send(b" " * 8000)
+        sent += 8000
         timeouts += other.error_response().status == 408  # a complete timeout has passed
-    connection.send(b" " * (100000 - 11 - timeouts * 8000))
+    connection.send(b" " * (size - sent))
     assert connection.response().status == 200
 
 
