@@ -26,10 +26,8 @@ MAX_TRACE_BYTES = 512
 
 def get_header(scope: Scope, name: bytes) -> str | None:
     """The first header of that name. The name is in lower case, like all names in a scope."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return str(value, "latin-1")
-    return None
+    value = scope["headers_by_name"].get(name)
+    return None if value is None else str(value, "latin-1")
 
 
 def trace_context(request: Request) -> dict[str, str]:

@@ -132,11 +132,11 @@ class RequestParser:
             self._stop(HeadersTooLarge(f"more than {self._max_headers} headers"))
 
     def on_headers_complete(self) -> None:
-        version, headers = self._parser.get_http_version(), dict(self._headers)
+        version, headers = self._parser.get_http_version(), dict(reversed(self._headers))
         self._check_head(version, headers)
         if self._parser.should_upgrade():
             return  # `_ignore_upgrade` parses the head again
-        scope = self._scope(version)
+        scope = self._scope(version, headers)
         self._headers = []  # trailers must not be added to the headers of the request
         self.part, self.has_moved = "body", True
         self._bytes_read = self._body_bytes = self._body_chunks = self._bytes_at_last_check = 0
@@ -248,8 +248,8 @@ class RequestParser:
             return UrlTooLong(f"the URL has more than {self._limits.max_url_bytes} bytes")
         return HeadersTooLarge(f"the request line and headers have more than {self._limits.max_header_bytes} bytes")
 
-    def _scope(self, version: str) -> Scope:
-        """The ASGI scope of the request."""
+    def _scope(self, version: str, headers: Mapping[bytes, bytes]) -> Scope:
+        """The ASGI scope of the request. `headers` has the first value of each name, for `get_header`."""
         target, query = self._url, b""
         if target[:1] != b"/" or b"?" in target:
             url = httptools.parse_url(target)
@@ -262,6 +262,7 @@ class RequestParser:
             "raw_path": target,
             "query_string": query,
             "headers": self._headers,
+            "headers_by_name": headers,
             "type": "http",
             "asgi": _ASGI,
         }

@@ -17,6 +17,11 @@ def test_request_id_of_the_client_is_returned(http: httpx.Client) -> None:
     assert http.get("/livez", headers={"X-Request-Id": "abc-123"}).headers["x-request-id"] == "abc-123"
 
 
+def test_first_of_several_request_ids_is_returned(http: httpx.Client) -> None:
+    headers = [("X-Request-Id", "first"), ("X-Request-Id", "second")]
+    assert http.get("/livez", headers=headers).headers["x-request-id"] == "first"
+
+
 def test_request_without_an_id_gets_a_unique_one(http: httpx.Client) -> None:
     ids = {http.get(path).headers["x-request-id"] for path in ("/livez", "/livez", "/no/such/path")}
     assert len(ids) == 3
