@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
 
 from app import RELEASE
 from app.api_keys import routes as api_key_routes
@@ -27,9 +26,8 @@ from app.enqueue import routes as enqueue_routes
 from app.errors import DatabaseUnavailable, Problem
 from app.explain import routes as explain_routes
 from app.http import docs, health, openapi, problems
-from app.http.fast_routes import FastRoute, FastRouter
+from app.http.dispatch import Dispatcher, FastRoute
 from app.http.health import Health
-from app.http.middleware import RequestMiddleware
 from app.http.problems import Methods
 from app.job_types import routes as job_type_routes
 from app.jobs import purge_routes
@@ -67,25 +65,10 @@ job under a lease and proves it with the lease token. If an effect must not happ
 `HEAD` works wherever `GET` does. Each query parameter may be sent only once."""
 
 
-class BrokerApp(FastAPI):
-    """FastAPI with the broker's request middleware outside the framework's own middleware stack.
-
-    The fast routes bypass that stack, and the request middleware must cover them too."""
-
-    request_middleware: RequestMiddleware
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = self
-        await self.request_middleware(scope, receive, send)
-
-    async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await super().__call__(scope, receive, send)
-
-
 def create_app(settings: Settings, dsn: str) -> FastAPI:
     """Builds the application. It connects to the database only when its lifespan starts."""
     broker = build_broker(settings, dsn)
-    app = BrokerApp(
+    app = FastAPI(
         title="Longshore",
         version=RELEASE,
         description=DESCRIPTION,
@@ -95,16 +78,11 @@ def create_app(settings: Settings, dsn: str) -> FastAPI:
         generate_unique_id_function=_operation_id,
         redirect_slashes=False,
     )
-    app.state.settings = settings
-    app.state.drain = broker.drain
     app.state.broker = broker
-    app.state.authenticator = broker.authenticator
-    app.state.check_path = broker.path_access.check
     app.state.health = Health(settings, broker.infra.metrics, _checks(broker))
+    app.state.dispatcher = Dispatcher(app, broker.infra.metrics, _fast_routes())
     problems.install(app)
     openapi.install(app)
-    app.request_middleware = RequestMiddleware(app.framework, broker.infra.metrics)
-    app.state.router = FastRouter(app, app.request_middleware, _fast_routes())
     for package in (*PACKAGES, health, docs):
         app.include_router(package.router)
     app.state.methods = _methods(

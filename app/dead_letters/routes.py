@@ -19,8 +19,7 @@ from app.dead_letters.schemas import (
 )
 from app.dead_letters.service import DeadLetterService
 from app.errors import MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
-from app.http.authentication import AccessDep
-from app.http.dependencies import service
+from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import PageParams
 from app.http.request_body import NoBody, body, json_response

@@ -17,9 +17,7 @@ from app.errors import (
     QueueLimit,
     ValidationFailed,
 )
-from app.http.authentication import AccessDep
-from app.http.dependencies import service
-from app.http.fast_routes import fast_route
+from app.http.dispatch import AccessDep, fast_route, service
 from app.http.headers import IdempotencyKey, request_id, trace_context
 from app.http.operation import ENQUEUE, operation
 from app.http.request_body import body, json_response

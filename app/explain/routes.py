@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from app.errors import NotFound
 from app.explain.reasons import JobExplainer
 from app.explain.schemas import Explanation
-from app.http.dependencies import service
+from app.http.dispatch import service
 from app.http.operation import READ, operation
 from app.http.request_body import json_response
 

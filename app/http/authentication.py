@@ -1,13 +1,13 @@
 """Authenticates the caller of a request and checks its access, before the body is read."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from fastapi import Depends, Request
 
 from app.errors import Forbidden, ForeignOrigin
 from app.http.authorization import ANONYMOUS, Access, Caller, Scope
-from app.http.dependencies import resolver
+from app.http.headers import get_header
 from app.settings import is_loopback
 
 
@@ -17,8 +17,10 @@ class Authenticator(Protocol):
         ...
 
 
-# Raises if the key may not access the job or the queue that the path names.
-PathCheck = Callable[[Access, str, Mapping[str, str]], Awaitable[None]]
+class PathAccess(Protocol):
+    async def check(self, access: Access, path: str, path_params: Mapping[str, str]) -> None:
+        """Raises if the key may not access the job or the queue that the path names."""
+        ...
 
 
 def require_scopes(scopes: frozenset[Scope], *, all_queues: bool) -> Any:
@@ -29,27 +31,22 @@ def require_scopes(scopes: frozenset[Scope], *, all_queues: bool) -> Any:
     """
 
     async def check_access(request: Request) -> None:
-        state = request.app.state
-        headers = dict(request.scope["headers"])
-        caller: Caller = await state.authenticator.authenticate(_authorization(headers))
+        broker, headers = request.app.state.broker, request.scope["headers_by_name"]
+        authenticator: Authenticator = broker.authenticator
+        caller = await authenticator.authenticate(get_header(request.scope, b"authorization"))
         if caller is ANONYMOUS and _is_browser(headers):
-            _reject_foreign_origin(headers, state.settings.host)
+            _reject_foreign_origin(headers, broker.infra.settings.host)
         access = caller.access(scopes)
         if access is None:
             raise Forbidden(f"this API key lacks the scope {' or '.join(sorted(scopes))}")
         if not access.all_queues:
             if all_queues:
                 raise Forbidden("this call requires an API key with access to all queues")
-            await state.check_path(access, request.scope["path"], request.path_params)
+            path_access: PathAccess = broker.path_access
+            await path_access.check(access, request.scope["path"], request.path_params)
         request.scope["state"]["access"] = access
 
     return Depends(check_access)
-
-
-def _authorization(headers: Mapping[bytes, bytes]) -> str | None:
-    """The Authorization header. There is at most one: the request parser rejects several."""
-    key = headers.get(b"authorization")
-    return None if key is None else str(key, "latin-1")
 
 
 def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> None:
@@ -82,11 +79,3 @@ def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
 def _host_name(host: str) -> str:
     """The host without its port and brackets."""
     return host.strip("[]") if host.endswith("]") or ":" not in host else host.rpartition(":")[0].strip("[]")
-
-
-def _get_access(request: Request) -> Access:
-    access: Access = request.scope["state"]["access"]
-    return access
-
-
-AccessDep = Annotated[Access, resolver(_get_access)]

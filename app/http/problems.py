@@ -114,7 +114,7 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 
 
 async def _on_internal_error(request: Request, _error: Exception) -> Response:
-    """Renders the error. The framework raises it again, and `RequestMiddleware` logs it."""
+    """Renders the error. The framework raises it again, and `Dispatcher` logs it."""
     return render(errors.Problem("the error was logged with this request id"), request_id(request.scope))
 
 

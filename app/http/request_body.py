@@ -88,7 +88,7 @@ def _body(
         return await asyncio.to_thread(lambda: decode_checked(b"".join(pieces), settings))
 
     async def read(request: Request) -> T:
-        settings: Settings = request.app.state.settings
+        settings: Settings = request.app.state.broker.infra.settings
         _reject_content_encoding(request.scope)
         exchange = get_exchange(request)
         pieces, size = await exchange.receive(getattr(settings, limit)), exchange.received_bytes

@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import MalformedJson, NotFound, ValidationFailed
-from app.http.authentication import AccessDep
-from app.http.dependencies import service
+from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, operation
 from app.http.request_body import body, json_response
 from app.http.schema_types import NameParameter

@@ -13,8 +13,7 @@ from app.errors import (
     ValidationFailed,
     WrongState,
 )
-from app.http.authentication import AccessDep
-from app.http.dependencies import service
+from app.http.dispatch import AccessDep, service
 from app.http.operation import ENQUEUE_OR_MANAGE, MANAGE, READ, operation
 from app.http.pagination import Page, PageParams
 from app.http.request_body import NoBody, body, json_response

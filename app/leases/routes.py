@@ -6,9 +6,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 
 from app.errors import BatchTooLarge, LeaseLost, MalformedJson, NotFound, PayloadTooLarge, ValidationFailed
-from app.http.authentication import AccessDep
-from app.http.dependencies import service
-from app.http.fast_routes import fast_route
+from app.http.dispatch import AccessDep, fast_route, service
 from app.http.headers import IdempotencyKey
 from app.http.large_response import encode_list, list_response
 from app.http.operation import WORK, operation

@@ -6,8 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import DuplicateJob, MalformedJson, NotFound, PayloadTooLarge, QueueFull, QueueLimit, ValidationFailed
-from app.http.authentication import AccessDep
-from app.http.dependencies import service
+from app.http.dispatch import AccessDep, service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import Page
 from app.http.read_only import EditedBody

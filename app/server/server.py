@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
         self._limits = ConnectionLimits(
             settings, app.state.broker.infra.metrics, _raise_file_limit(settings.max_connections)
         )
-        super().__init__(_config(app, settings, connection_class(self._limits, app.state.router)))
+        super().__init__(_config(app, settings, connection_class(self._limits, app.state.dispatcher)))
         self._app = app
         self._on_listening = on_listening
         self._on_stopped = on_stopped
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
         self._lifecycle.draining(reason)
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        self._app.state.drain()
+        self._app.state.broker.drain()
 
 
 def connection_class(limits: ConnectionLimits, router: Router) -> type[HardenedConnection]:

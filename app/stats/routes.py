@@ -5,8 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
-from app.http.authentication import AccessDep
-from app.http.dependencies import service
+from app.http.dispatch import AccessDep, service
 from app.http.operation import READ, operation
 from app.http.request_body import json_response
 from app.http.schema_types import NameParameter

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from app.errors import NotFound
-from app.http.dependencies import service
+from app.http.dispatch import service
 from app.http.operation import MANAGE, READ, operation
 from app.http.pagination import Page
 from app.http.request_body import NoBody, json_response

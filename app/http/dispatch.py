@@ -1,0 +1,274 @@
+"""Dispatches a request to the function of its route, sends the response and records how it ended.
+
+    connection -> Dispatcher -> FastRoute -> function          operations that are called for every job
+    connection -> Dispatcher -> ASGI -> framework -> function  all others
+
+A fast route bypasses ASGI, the framework's routing, its middleware and its dependency solver. Its
+function, parameters, errors and OpenAPI entry are like those of any other route. A request with a
+query string takes the framework's path to the same function.
+
+On both paths one synchronous function resolves each parameter of the function. A service is a
+parameter too: `Annotated[EnqueueService, service("enqueuer")]`.
+"""
+
+import asyncio
+import inspect
+import logging
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar, get_args
+
+from fastapi import APIRouter, FastAPI, Request, Response, params
+from fastapi.params import Depends
+from fastapi.routing import APIRoute
+from prometheus_client import Histogram
+from pydantic import TypeAdapter, ValidationError
+from starlette.types import Message, Receive, Scope, Send
+
+from app.errors import DatabaseUnavailable, Problem
+from app.http.authorization import Access
+from app.http.headers import get_header
+from app.http.large_response import LargeJsonResponse
+from app.http.parameter_errors import validation_failed
+from app.http.problems import render
+from app.http.request_body import BodyReader
+from app.log import log
+from app.metrics import Metrics
+from app.server.asgi import call_asgi
+from app.server.exchange import Exchange
+
+F = TypeVar("F", bound=Callable[..., Any])
+Resolve = Callable[[Request], Any]
+
+_JOBS_PREFIX, _JOB_PREFIX = "/jobs/", "/jobs/{job_id}/"
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # a browser must not guess that user data is HTML
+_SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
+
+
+# Parameters of a function
+
+
+@dataclass(frozen=True)
+class Resolver(Depends):
+    """A parameter. Fast routes call `resolve`; the framework awaits `dependency`, which calls it.
+
+    `dependency` is a coroutine function, because the framework runs plain functions in a thread.
+    """
+
+    resolve: Resolve = field(kw_only=True)
+
+
+def resolver(resolve: Resolve) -> Resolver:
+    async def dependency(request: Request) -> Any:
+        return resolve(request)
+
+    return Resolver(dependency, resolve=resolve)
+
+
+def service(name: str) -> Any:
+    """A parameter: the service that has this name in `app.broker.Broker`."""
+    return resolver(lambda request: getattr(request.app.state.broker, name))
+
+
+def _get_access(request: Request) -> Access:
+    access: Access = request.scope["state"]["access"]
+    return access
+
+
+AccessDep = Annotated[Access, resolver(_get_access)]  # stored by `require_scopes`
+
+
+class FastRoute(APIRoute):
+    """A route whose function has simple parameters only.
+
+    A parameter may be the request, a `Resolver`, one header, or an id in the path; one of them is
+    the body. Any other parameter fails when the module is imported.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        self._call: Callable[..., Awaitable[Response]] = endpoint
+        resolvers = [_resolver_for(parameter, path) for parameter in inspect.signature(endpoint).parameters.values()]
+        (position,) = [index for index, parameter in enumerate(resolvers) if isinstance(parameter, BodyReader)]
+        self._read_body: Callable[[Request], Awaitable[Any]] = resolvers[position].dependency  # type: ignore[assignment]
+        self._before_body = [parameter.resolve for parameter in resolvers[:position] if isinstance(parameter, Resolver)]
+        self._after_body = [parameter.resolve for parameter in resolvers[position:] if isinstance(parameter, Resolver)]
+        super().__init__(path, endpoint, **options)
+        # From `operation`: require_scopes, and reject_unknown_parameters, which needs a query.
+        checks = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
+        self._check_access, self._check_query = checks
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.handle_request
+
+    async def handle_request(self, request: Request) -> Response:
+        """Checks the head first: a large body may not have arrived yet."""
+        await self._check_access(request)
+        if request.scope["query_string"]:
+            await self._check_query(request)
+        arguments = [resolve(request) for resolve in self._before_body]
+        body = await self._read_body(request)
+        return await self._call(*arguments, body, *[resolve(request) for resolve in self._after_body])
+
+
+def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]:
+    """Like `router.post`, for an operation that is called for every job."""
+
+    def register(function: F) -> F:
+        router.add_api_route(path, function, methods=["POST"], route_class_override=FastRoute, **options)
+        return function
+
+    return register
+
+
+class Dispatcher:
+    """Gives each request an id: the client's, if it is a safe one. Calls its route, and responds."""
+
+    def __init__(self, app: FastAPI, metrics: Metrics, routes: Iterable[FastRoute]) -> None:
+        self._app = app
+        self._metrics = metrics
+        by_path = {route.path: route for route in routes}
+        self._by_path = {path: route for path, route in by_path.items() if "{" not in path}
+        self._by_verb = {
+            path.removeprefix(_JOB_PREFIX): route for path, route in by_path.items() if path.startswith(_JOB_PREFIX)
+        }
+        self._verbose = log.is_enabled_for(logging.DEBUG)
+        # By route and status class. Finding a histogram by its labels takes longer than observing a
+        # value.
+        self._timers: dict[tuple[str, int], Histogram] = {}
+
+    def handle(self, scope: Scope, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        """Handles a request by its fast route; by the framework if it has none or has a query."""
+        route = self._find_route(scope)
+        if route is None:
+            return call_asgi(self._call_framework, scope, exchange)
+        return self._call_route(route, scope, exchange)
+
+    def _find_route(self, scope: Scope) -> FastRoute | None:
+        """Finds the fast route of a request by its path, and stores the parameters of the path."""
+        if scope["method"] != "POST" or scope["query_string"]:
+            return None
+        path: str = scope["path"]
+        route, path_params = self._by_path.get(path), {}
+        if route is None and path.startswith(_JOBS_PREFIX):
+            job_id, _, verb = path.removeprefix(_JOBS_PREFIX).partition("/")
+            route, path_params = self._by_verb.get(verb) if job_id else None, {"job_id": job_id}
+        if route is not None:
+            scope["path_params"] = path_params
+        return route
+
+    async def _call_route(self, route: FastRoute, scope: Scope, exchange: Exchange) -> None:
+        started = time.perf_counter()
+        scope["app"] = self._app
+        id = _assign_id(scope)
+        try:
+            response = await route.handle_request(Request(scope))
+        except (Exception, asyncio.CancelledError) as error:
+            response = _error_response(error, id)
+        headers = [*response.raw_headers, (b"x-request-id", id.encode()), _NO_SNIFFING]
+        await exchange.respond(response.status_code, headers, bytes(response.body))
+        if isinstance(response, LargeJsonResponse) and exchange.is_answered:
+            async for piece in response.pieces():
+                await exchange.send_more(piece)
+        self._record(scope, id, route.name, response.status_code, started)
+
+    async def _call_framework(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI app around the framework, outside the framework's own middleware.
+
+        It is plain ASGI, because a handler wrapped by BaseHTTPMiddleware is not notified that its
+        client has disconnected.
+        """
+        started = time.perf_counter()
+        id = _assign_id(scope)
+        routed_scope = _route_head_as_get(scope)
+        status = 0  # until the response has started
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] += (b"x-request-id", id.encode()), _NO_SNIFFING
+            await send(message)
+
+        try:
+            await self._app(routed_scope, receive, send_with_id)
+        except (Exception, asyncio.CancelledError) as error:
+            response = _error_response(error, id)
+            if status == 0:
+                await response(scope, receive, send_with_id)
+        finally:
+            self._record(scope, id, getattr(routed_scope.get("route"), "name", "unknown"), status, started)
+
+    def _record(self, scope: Scope, id: str, route: str, status: int, started: float) -> None:
+        """Observes the duration. Logs server errors, and at log level DEBUG every request."""
+        seconds = time.perf_counter() - started
+        timer = self._timers.get((route, status // 100))
+        if timer is None:
+            timer = self._timers[route, status // 100] = self._metrics.requests.labels(route, f"{status // 100}xx")
+        timer.observe(seconds)
+        if status >= 500 or self._verbose:
+            level = logging.WARNING if status >= 500 else logging.DEBUG
+            fields = {"method": scope["method"], "path": scope["path"], "status": status}
+            log.log(level, "request answered", request_id=id, **fields, ms=round(seconds * 1000, 1))
+
+
+def _assign_id(scope: Scope) -> str:
+    """Stores the id of the request in its scope: the client's, or a random one."""
+    sent = get_header(scope, b"x-request-id")
+    id = sent if sent is not None and _SAFE_ID.fullmatch(sent) else f"{random.getrandbits(128):032x}"
+    scope["state"]["request_id"] = id
+    return id
+
+
+def _error_response(error: BaseException, id: str) -> Response:
+    if isinstance(error, Problem):
+        return render(error, id)
+    if isinstance(error, asyncio.CancelledError):  # the server stops and no longer waits for requests
+        return render(DatabaseUnavailable("the broker stopped before the request was done", "unknown"), id)
+    log.error("request failed", request_id=id, exc_info=error)
+    return render(Problem("the error was logged with this request id"), id)
+
+
+def _route_head_as_get(scope: Scope) -> Scope:
+    """Routes HEAD to the handler of GET.
+
+    The server omits the body, because its own scope still says HEAD.
+    """
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+
+
+def _resolver_for(parameter: inspect.Parameter, path: str) -> Resolver | BodyReader:
+    name, kind = parameter.name, parameter.annotation
+    assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD, f"fast routes pass parameters by position: {name}"
+    if kind is Request:
+        return resolver(lambda request: request)
+    for annotation in get_args(kind)[1:]:
+        if isinstance(annotation, Resolver | BodyReader):
+            return annotation
+        if isinstance(annotation, params.Header):
+            return resolver(_from_header(name.replace("_", "-"), TypeAdapter(kind)))
+    assert f"{{{name}}}" in path, f"parameter of a fast route not supported: {name}"
+    return resolver(_from_path(name, TypeAdapter(kind)))
+
+
+def _from_header(name: str, kind: TypeAdapter[Any]) -> Resolve:
+    key = name.encode()
+
+    def resolve(request: Request) -> object:
+        value = get_header(request.scope, key)
+        return None if value is None else _validate(kind, value, "header", name)
+
+    return resolve
+
+
+def _from_path(name: str, kind: TypeAdapter[Any]) -> Resolve:
+    return lambda request: _validate(kind, request.scope["path_params"][name], "path", name)
+
+
+def _validate(kind: TypeAdapter[Any], value: str, *location: str) -> object:
+    try:
+        return kind.validate_python(value)
+    except ValidationError as error:
+        raise validation_failed([{**found, "loc": location} for found in error.errors()]) from None
