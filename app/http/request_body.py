@@ -76,7 +76,7 @@ def _body(
         return strict_json.MAX_VALUES * (settings.max_batch_jobs if limit == "max_batch_bytes" else 2)
 
     def decode_checked(data: bytes, settings: Settings) -> T:
-        strict_json.check(strict_json.decode_utf8(data), max_values=max_values(settings), allow_nul=allow_nul)
+        strict_json.check(data, max_values=max_values(settings), allow_nul=allow_nul)
         return decode(data)
 
     async def decode_large(pieces: Sequence[bytes], size: int, settings: Settings) -> T:

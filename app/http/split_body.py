@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from app.errors import Problem
-from app.http.strict_json import MAX_DEPTH, decode_utf8
+from app.http.strict_json import MAX_DEPTH
 from app.slices import in_slices
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class SplitBodyDecoder(Generic[T]):
         self._outside = msgspec.json.Decoder(kind)
         self._items = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
 
-    async def decode(self, pieces: Sequence[bytes], check: Callable[[str], None]) -> T | None:
+    async def decode(self, pieces: Sequence[bytes], check: Callable[[bytes], None]) -> T | None:
         """None if the body is unusual or invalid. Then the caller decodes it as a whole."""
         splitter = Splitter(pieces, self._head)
         items: list[Any] = []
@@ -50,22 +50,22 @@ class SplitBodyDecoder(Generic[T]):
                 items += self._items.decode(b"[%b]" % chunk)
             if splitter.outside is None:
                 return None
-            check(decode_utf8(splitter.outside))
+            check(splitter.outside)
             body = self._outside.decode(splitter.outside)
         except (Problem, msgspec.DecodeError):
             return None
         return msgspec.structs.replace(body, **{self._name: items})  # type: ignore[type-var]
 
 
-async def _check_chunk(chunk: bytes, check: Callable[[str], None]) -> None:
+async def _check_chunk(chunk: bytes, check: Callable[[bytes], None]) -> None:
     """Checks a chunk as a list that is nested as deep as it is in the body.
 
     Checks a single large item in a thread: it may take 20 ms.
     """
     if len(chunk) > 4 * CHUNK_BYTES:
-        await asyncio.to_thread(lambda: check(decode_utf8(b"[[%b]]" % chunk)))
+        await asyncio.to_thread(lambda: check(b"[[%b]]" % chunk))
     else:
-        check(decode_utf8(b"[[%b]]" % chunk))
+        check(b"[[%b]]" % chunk)
 
 
 class Splitter:

@@ -41,27 +41,30 @@ class _Rejected(ValueError):
     """The text is valid JSON, but not strict JSON."""
 
 
-def decode_utf8(body: bytes) -> str:
-    """Decodes UTF-8. Raises 400 for a byte order mark or NUL, which RFC 8259 does not allow."""
+def check(data: bytes, *, max_values: int = MAX_VALUES, allow_nul: bool = False) -> None:
+    """Raises 400 for bytes that are not JSON, and 422 with a pointer for JSON that is not strict."""
+    decoded = _decode_utf8(data)
     try:
-        decoded = body.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedJson(f"the body is not UTF-8 (byte {error.start})") from error
-    if decoded.startswith("\ufeff") or "\x00" in decoded:
-        raise MalformedJson("the body contains a byte order mark or a NUL byte")
-    return decoded
-
-
-def check(decoded: str, *, max_values: int = MAX_VALUES, allow_nul: bool = False) -> None:
-    """Raises 400 for text that is not JSON, and 422 with a pointer for JSON that is not strict."""
-    try:
-        _scan(decoded, max_values, allow_nul)
+        _check_value_count(decoded, max_values)
+        if not _is_plain(data):
+            _scan_fully(decoded, allow_nul)
     except _Rejected as rejection:
         raise ValidationFailed(
             str(rejection), faults=[Fault(_locate(decoded, allow_nul), "unsafe_json", str(rejection))]
         ) from None
     except json.JSONDecodeError as error:
         raise MalformedJson(f"{error.msg} (line {error.lineno}, column {error.colno})") from None
+
+
+def _decode_utf8(data: bytes) -> str:
+    """Decodes UTF-8. Raises 400 for a byte order mark or NUL, which RFC 8259 does not allow."""
+    try:
+        decoded = data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedJson(f"the body is not UTF-8 (byte {error.start})") from error
+    if decoded.startswith("\ufeff") or "\x00" in decoded:
+        raise MalformedJson("the body contains a byte order mark or a NUL byte")
+    return decoded
 
 
 def check_value_count(raw: bytes, pointer: str) -> None:
@@ -83,22 +86,15 @@ def check_no_nul(decoded: str | None, pointer: str) -> None:
         raise ValidationFailed.at(pointer, "\\u0000 is not supported: Postgres cannot store it", "unsafe_json")
 
 
-def _scan(decoded: str, max_values: int, allow_nul: bool) -> None:
-    _check_value_count(decoded, max_values)
-    if not _is_plain(decoded):
-        _scan_fully(decoded, allow_nul)
-
-
-def _is_plain(decoded: str) -> bool:
+def _is_plain(data: bytes) -> bool:
     """Whether the text is exactly what an encoder would write for its value.
 
     Then no key is duplicate, because one of the two would be lost, and no number is unusual,
     because it would be written differently. This takes a sixth of the time of a full scan: 2.3 µs
     instead of 14 for a job of 200 bytes in a batch.
     """
-    data = decoded.encode()
     has_nul = b"\\" in data and b"\\u0000" in data  # finding one byte is ten times faster than six
-    if has_nul or decoded.count(",") > _MAX_PLAIN_VALUES or _LONG_NUMBER in data.translate(_DIGITS_TO_ZEROS):
+    if has_nul or data.count(b",") > _MAX_PLAIN_VALUES or _LONG_NUMBER in data.translate(_DIGITS_TO_ZEROS):
         return False
     try:
         value = msgspec.json.decode(data)  # rejects lone surrogates, NaN, and numbers that are too large

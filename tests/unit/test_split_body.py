@@ -51,7 +51,7 @@ def test_chunks_accept_nothing_that_the_whole_check_rejects(items: str, tail: st
     text = f'{{"jobs":[{items}]{tail}}}'
     jobs = decode(text, chunk_bytes)
     if jobs is not None:
-        check(text)
+        check(text.encode())
         assert json.loads(text)["jobs"] == jobs
 
 
@@ -64,7 +64,7 @@ def test_malformed_list_is_not_decoded_in_chunks(items: str, chunk_bytes: int) -
     text = f'{{"jobs":[{items}]}}'
     assert decode(text, chunk_bytes) is None
     with pytest.raises((MalformedJson, ValidationFailed)):
-        check(text)
+        check(text.encode())
 
 
 @pytest.mark.parametrize("depth", [strict_json.MAX_DEPTH - 2, strict_json.MAX_DEPTH - 1])

@@ -108,7 +108,7 @@ def assert_rejected_over_http(api: Api, body: str, field: str) -> None:
 def http_accepts(text: str) -> bool:
     """Whether HTTP accepts the payload."""
     try:
-        strict_json.check(text)
+        strict_json.check(text.encode())
     except (MalformedJson, ValidationFailed):
         return False
     return True
