@@ -64,15 +64,15 @@ class Access:
     patterns: frozenset[str]
     max_leases: int | None = None
     is_inactive: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    all_queues: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "all_queues", "*" in self.patterns)
 
     def check_key_active(self) -> None:
         """For a call that has waited: its key may have been revoked or expired since."""
         if self.is_inactive():
             raise Unauthenticated("the API key was revoked or has expired while the call waited")
-
-    @property
-    def all_queues(self) -> bool:
-        return "*" in self.patterns
 
     def allows(self, queue: str) -> bool:
         return self.all_queues or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)  # cached
