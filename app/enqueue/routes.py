@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
+from starlette.types import Scope
 
 from app.enqueue.schemas import BatchAnswer, JobBatch, JobCreate, RawBatch
 from app.enqueue.service import EnqueueService
@@ -18,13 +19,15 @@ from app.errors import (
     ValidationFailed,
 )
 from app.http.dispatch import AccessDep, fast_route, service
-from app.http.headers import IdempotencyKey, request_id, trace_context
+from app.http.headers import IdempotencyKey, request_id
 from app.http.operation import ENQUEUE, operation
 from app.http.request_body import body, json_response
 from app.http.schema_types import value_or
 from app.jobs.schemas import Job
 
 router = APIRouter(tags=["jobs"])
+
+MAX_TRACE_BYTES = 512
 
 _PROBLEMS = (
     MalformedJson,
@@ -67,7 +70,7 @@ async def enqueue_job(
     If the response is lost, retry with the same `Idempotency-Key`: you get the job of the first
     call, as it is now.
     """
-    stored, duplicate = await enqueuer.enqueue(job, trace_context(request), idempotency_key, access)
+    stored, duplicate = await enqueuer.enqueue(job, _trace_context(request.scope), idempotency_key, access)
     location = {"Location": f"/jobs/{stored.id}"}
     return (
         json_response(stored, headers={**location, "Job-Duplicate": "true"})
@@ -102,6 +105,22 @@ async def enqueue_jobs(
     the result of each invalid job has its problem.
     """
     result = await enqueuer.enqueue_batch(
-        batch, trace_context(request), idempotency_key, request_id(request.scope), access
+        batch, _trace_context(request.scope), idempotency_key, request_id(request.scope), access
     )
     return json_response(result, status=201 if value_or(batch.atomic, True) else 207)
+
+
+def _trace_context(scope: Scope) -> dict[str, str]:
+    """The W3C trace context, which is stored with the job and delivered with it.
+
+    More than one `traceparent`, or one of more than 512 bytes, is invalid: it and `tracestate` are
+    ignored. Several `tracestate` headers are joined.
+    """
+    if b"traceparent" not in scope["headers_by_name"]:
+        return {}
+    parents = [value for name, value in scope["headers"] if name == b"traceparent"]
+    state = b",".join(value for name, value in scope["headers"] if name == b"tracestate")
+    if len(parents) > 1 or len(parents[0]) > MAX_TRACE_BYTES:
+        return {}
+    trace = {"traceparent": str(parents[0], "latin-1")}
+    return {**trace, "tracestate": str(state, "latin-1")} if 0 < len(state) <= MAX_TRACE_BYTES else trace

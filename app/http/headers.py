@@ -21,32 +21,11 @@ IdempotencyKey = Annotated[
     ),
 ]
 
-MAX_TRACE_BYTES = 512
-
 
 def get_header(scope: Scope, name: bytes) -> str | None:
     """The first header of that name. The name is in lower case, like all names in a scope."""
     value = scope["headers_by_name"].get(name)
     return None if value is None else str(value, "latin-1")
-
-
-def trace_context(request: Request) -> dict[str, str]:
-    """The W3C trace context, which is stored with the job and delivered with it.
-
-    Several `traceparent` headers, or one of more than 512 bytes, are no valid trace context. It is
-    ignored then, with its `tracestate`. Several `tracestate` headers are one list.
-    """
-    parents: list[bytes] = []
-    states: list[bytes] = []
-    for name, value in request.scope["headers"]:
-        if name == b"traceparent":
-            parents.append(value)
-        elif name == b"tracestate":
-            states.append(value)
-    if len(parents) != 1 or len(parents[0]) > MAX_TRACE_BYTES:
-        return {}
-    trace, state = {"traceparent": str(parents[0], "latin-1")}, b",".join(states)
-    return {**trace, "tracestate": str(state, "latin-1")} if 0 < len(state) <= MAX_TRACE_BYTES else trace
 
 
 async def reject_unknown_parameters(request: Request) -> None:
