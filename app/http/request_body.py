@@ -4,32 +4,43 @@ Any content type is accepted.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from operator import attrgetter
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from fastapi import Request, Response
 from fastapi.params import Depends
-from starlette.types import Scope
+from msgspec import UNSET, Raw, inspect
 
-from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, UnsupportedMediaType
+from app.errors import BatchTooLarge, Fault, MalformedJson, PayloadTooLarge, UnsupportedMediaType, ValidationFailed
 from app.http import strict_json
-from app.http.body_decoder import BodyDecoder
-from app.http.headers import get_header
+from app.http.body_errors import BodyErrors, TooManyValues, format_pointer
+from app.http.instants import is_in_range
 from app.http.read_only import EditedBody
 from app.http.schema_types import EmptyObject
 from app.http.split_body import SplitBodyDecoder
-from app.server.exchange import get_exchange
+from app.server.exchange import Exchange
 from app.settings import Settings
 
 T = TypeVar("T")
+Path = tuple[str, ...]
+
 # Larger bodies are checked chunk by chunk or in a thread. To check 3 MB of small values took more
 # than a second, during which no other request was served; to check 64 kB takes at most 4 ms.
 LARGE_BODY_BYTES = 64 * 1024
 Limit = Literal["max_body_bytes", "max_batch_bytes"]
 
 encode = msgspec.json.Encoder(decimal_format="number").encode
+
+_PATH = re.compile(r" - at `(.*)`$", re.DOTALL)
+_STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
+
+
+# Parameters
 
 
 class BodyReader(Depends):
@@ -66,7 +77,7 @@ def edited_body(
 
 def _body(
     decode: Callable[[bytes], T],
-    empty: T | None,
+    default: T | None,
     limit: Limit,
     *,
     allow_nul: bool,
@@ -89,18 +100,20 @@ def _body(
 
     async def read(request: Request) -> T:
         settings: Settings = request.app.state.broker.infra.settings
-        _reject_content_encoding(request.scope)
-        exchange = get_exchange(request)
-        pieces, size = await exchange.receive(getattr(settings, limit)), exchange.received_bytes
+        encoding: bytes = request.scope["headers_by_name"].get(b"content-encoding", b"")
+        if encoding.strip().lower() not in (b"identity", b""):
+            raise UnsupportedMediaType("Content-Encoding is not supported: send the body as plain JSON")
+        exchange: Exchange = request.scope["state"]["exchange"]
+        pieces = await exchange.receive(getattr(settings, limit))
         if pieces is None:
             raise _too_large(limit, settings)
-        if size > LARGE_BODY_BYTES:
-            return await decode_large(pieces, size, settings)
-        if size:
+        if exchange.received_bytes > LARGE_BODY_BYTES:
+            return await decode_large(pieces, exchange.received_bytes, settings)
+        if pieces:
             return decode_checked(b"".join(pieces), settings)
-        if empty is None:
+        if default is None:
             raise MalformedJson("the body is empty: this call needs a JSON object")
-        return empty
+        return default
 
     return BodyReader(read)
 
@@ -112,16 +125,105 @@ def _default_of(kind: type[T]) -> T | None:
         return None
 
 
-def _reject_content_encoding(scope: Scope) -> None:
-    encoding = get_header(scope, b"content-encoding")
-    if encoding is not None and encoding.strip().lower() not in ("identity", ""):
-        raise UnsupportedMediaType("Content-Encoding is not supported: send the body as plain JSON")
-
-
 def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLarge:
     limit: int = getattr(settings, name)
     kind = BatchTooLarge if name == "max_batch_bytes" else PayloadTooLarge
     return kind(f"the body has more than {limit} bytes", limit)
+
+
+# Decoding
+
+
+class BodyDecoder(Generic[T]):
+    def __init__(self, kind: type[T], *, null_hint: str = "") -> None:
+        """`null_hint` is added to the error for a null."""
+        self._null_hint = null_hint
+        self._decoder = msgspec.json.Decoder(kind)
+        self._kind = inspect.type_info(kind)
+        self._instants = list(_instants(self._kind))
+        first = list(dict.fromkeys(path[0] for path in self._instants))
+        # Most bodies have no instants. This check takes 0.2 µs; following each path takes 1 µs.
+        self._get_holders = attrgetter(*first) if first else None
+        self._no_holders = (UNSET,) * len(first) if len(first) > 1 else UNSET
+
+    def decode(self, data: bytes | Raw, pointer: str = "", *, suggest: bool = True) -> T:
+        """Decodes a body, or a part of it to which `pointer` points.
+
+        `suggest`: names the nearest field for an unknown one, which takes 0.1 ms.
+        """
+        try:
+            body = self._decoder.decode(data)
+        except msgspec.ValidationError as error:
+            errors = BodyErrors(suggest=suggest, null_hint=self._null_hint)
+            return self._read_again(errors, data, pointer, str(error))[0]
+        except msgspec.DecodeError as error:
+            raise MalformedJson(str(error)) from None
+        if (
+            self._get_holders is not None
+            and self._get_holders(body) != self._no_holders
+            and not self._is_in_range(body)
+        ):
+            return self._read_again(BodyErrors(), data, pointer, "")[0]
+        return body
+
+    def decode_with(self, others: Container[str], data: bytes) -> tuple[T, dict[str, Raw]]:
+        """Returns members whose names are in `others` separately, instead of rejecting them."""
+        try:
+            return self._read_again(BodyErrors(others), data, "", "")
+        except msgspec.DecodeError as error:
+            raise MalformedJson(str(error)) from None
+
+    def _read_again(
+        self, errors: BodyErrors, data: bytes | Raw, pointer: str, message: str
+    ) -> tuple[T, dict[str, Raw]]:
+        """Decodes with `body_errors`: finds all errors, and accepts integral floats as integers."""
+        try:
+            body = self._decoder.decode(msgspec.json.encode(errors.walk(self._kind, data, pointer)))
+        except (TooManyValues, msgspec.ValidationError):
+            raise ValidationFailed.of(errors.faults or [_fault(message, pointer)], errors.count) from None
+        if errors.count:
+            raise ValidationFailed.of(errors.faults, errors.count)
+        return body, errors.others
+
+    def _is_in_range(self, body: object) -> bool:
+        """Whether all instants of the body are in the accepted range.
+
+        msgspec has no constraint for that.
+        """
+        for path in self._instants:
+            value = body
+            for name in path:
+                value = getattr(value, name, UNSET)
+            if isinstance(value, datetime) and not is_in_range(value):
+                return False
+        return True
+
+
+def _instants(kind: inspect.Type, path: Path = ()) -> Iterator[Path]:
+    """The paths of the model's instants.
+
+    Lists are not searched, because no model has instants in them.
+    """
+    if isinstance(kind, inspect.Metadata):
+        yield from _instants(kind.type, path)
+    elif isinstance(kind, inspect.DateTimeType):
+        yield path
+    elif isinstance(kind, inspect.StructType):
+        for field in kind.fields:
+            yield from _instants(field.type, (*path, field.name))
+
+
+def _fault(message: str, base: str) -> Fault:
+    """The fault at msgspec's own path, for values that the walk did not reach.
+
+    An example of a message: "Expected `int`, got `str` - at `$.jobs[3].queue`".
+    """
+    path = _PATH.search(message)
+    pointer = base + "".join(f"/{name or index}" for name, index in _STEP.findall(path[1] if path else ""))
+    return Fault(pointer, "invalid", f"{format_pointer(pointer)} is invalid")
+
+
+# Responses
 
 
 class JsonResponse(Response):
@@ -149,7 +251,7 @@ def json_response(value: object, *, status: int = 200, headers: Mapping[str, str
     return JsonResponse(encode(value) + b"\n", status, (headers or {}).items())
 
 
-def check_user_data(raw: msgspec.Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
+def check_user_data(raw: Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
     """Checks payload, result or checkpoint, whose limits are lower than that of the body."""
     if isinstance(raw, msgspec.UnsetType):
         return

@@ -185,10 +185,6 @@ class Router(Protocol):
         ...
 
 
-def get_exchange(request: Request) -> Exchange:
-    exchange: Exchange = request.scope["state"]["exchange"]
-    return exchange
-
-
 def get_client(request: Request) -> Client:
-    return get_exchange(request).client
+    exchange: Exchange = request.scope["state"]["exchange"]
+    return exchange.client
