@@ -52,12 +52,12 @@ class CachedKey:
     """A key in the cache of this process. Keys with the same name share their quotas."""
 
     def __init__(
-        self, row: KeyRow, max_leases: int | None, bucket: TokenBucket | None, has_ended: Callable[[], bool]
+        self, row: KeyRow, max_leases: int | None, bucket: TokenBucket | None, has_key_ended: Callable[[], bool]
     ) -> None:
         self.id = row.id
         self.mac = row.mac
         self.expires_at = row.expires_at
-        self.caller: Caller = make_caller(row.name, row.scopes, max_leases, has_ended)
+        self.caller: Caller = make_caller(row.name, row.scopes, max_leases, has_key_ended)
         self.bucket = bucket
 
 
@@ -93,7 +93,7 @@ class ApiKeyAuthenticator:
             buckets = self._buckets(newest.values())
             self._live = {
                 row.id: CachedKey(
-                    row, newest[row.name].max_leases, buckets.get(row.name), partial(self._has_ended, row.id)
+                    row, newest[row.name].max_leases, buckets.get(row.name), partial(self._has_key_ended, row.id)
                 )
                 for row in live
             }
@@ -153,7 +153,7 @@ class ApiKeyAuthenticator:
         cached = (self._live or {}).get(key.id)
         if not self._matches(key, cached.mac if cached else None) or cached is None:
             return None
-        return None if self._has_ended(cached.id) else cached
+        return None if self._has_key_ended(cached.id) else cached
 
     def _matches(self, key: key_format.ParsedKey, mac: bytes | None) -> bool:
         return hmac.compare_digest(key.mac(self._pepper), mac or _NO_MAC)
@@ -171,7 +171,7 @@ class ApiKeyAuthenticator:
             return "the API key has expired: ask an administrator for a new one"
         return "send a valid API key: `Authorization: Bearer lsk_…`"
 
-    def _has_ended(self, key_id: str) -> bool:
+    def _has_key_ended(self, key_id: str) -> bool:
         cached = (self._live or {}).get(key_id)
         return cached is None or (cached.expires_at is not None and cached.expires_at <= self._infra.now())
 

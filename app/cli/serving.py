@@ -103,11 +103,11 @@ def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
     from app.log import log
     from app.server.listener import base_url
 
-    address, facts = base_url(listener), dict[str, Any](schema=None)
+    address, fields = base_url(listener), dict[str, Any](schema=None)
     try:
-        yield facts.update
+        yield fields.update
     except SystemExit:  # raised by the signal handler; a start that fails logs `broker not started` instead
-        log.info("shutdown complete", release=RELEASE, address=address, **facts)
+        log.info("shutdown complete", release=RELEASE, address=address, **fields)
         raise
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from fastapi import Depends, Request
 
 from app.errors import Forbidden, ForeignOrigin
-from app.http.authorization import ANONYMOUS, Access, Caller, Scope
+from app.http.authorization import ANONYMOUS, Access, Caller, KeyScope
 from app.http.headers import get_header
 from app.settings import is_loopback
 
@@ -23,7 +23,7 @@ class PathAccess(Protocol):
         ...
 
 
-def require_scopes(scopes: frozenset[Scope], *, all_queues: bool) -> Any:
+def require_scopes(scopes: frozenset[KeyScope], *, all_queues: bool) -> Any:
     """A route dependency: the caller needs one of the scopes, and access to what the path names.
 
     It runs before the body is parsed, and before a large body has arrived: the bytes of an
@@ -36,7 +36,7 @@ def require_scopes(scopes: frozenset[Scope], *, all_queues: bool) -> Any:
         caller = await authenticator.authenticate(get_header(request.scope, b"authorization"))
         if caller is ANONYMOUS and _is_browser(headers):
             _reject_foreign_origin(headers, broker.infra.settings.host)
-        access = caller.access(scopes)
+        access = caller.access_for(scopes)
         if access is None:
             raise Forbidden(f"this API key lacks the scope {' or '.join(sorted(scopes))}")
         if not access.all_queues:

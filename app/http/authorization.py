@@ -10,7 +10,7 @@ from typing import NamedTuple
 from app.errors import Forbidden, Unauthenticated
 
 
-class Scope(StrEnum):
+class KeyScope(StrEnum):
     ENQUEUE = "enqueue"
     WORK = "work"
     READ = "read"
@@ -29,24 +29,24 @@ class Grant(NamedTuple):
     `*` matches any characters; the default is `*`.
     """
 
-    scope: Scope
+    scope: KeyScope
     pattern: str
 
     @classmethod
     def parse(cls, text: str) -> "Grant":
         scope, _, pattern = text.partition(":")
-        return cls(Scope(scope), pattern or "*")
+        return cls(KeyScope(scope), pattern or "*")
 
 
 def expand_scopes(text: str) -> list[str]:
     """Replaces `admin` by the four scopes: `admin:email.*` is all of them, for these queues."""
     name, colon, pattern = text.partition(":")
-    return [f"{scope}{colon}{pattern}" for scope in Scope] if name == ADMIN else [text]
+    return [f"{scope}{colon}{pattern}" for scope in KeyScope] if name == ADMIN else [text]
 
 
 def is_admin(scopes: Iterable[str]) -> bool:
     """Whether a key with these scopes manages all queues, and may therefore create other keys."""
-    return Grant(Scope.MANAGE, "*") in [Grant.parse(scope) for text in scopes for scope in expand_scopes(text)]
+    return Grant(KeyScope.MANAGE, "*") in [Grant.parse(scope) for text in scopes for scope in expand_scopes(text)]
 
 
 def _never() -> bool:
@@ -57,13 +57,13 @@ def _never() -> bool:
 class Access:
     """The queues that one request may access, by the scope of its route.
 
-    `is_inactive` tells whether the key has been revoked or has expired.
+    `has_key_ended` tells whether the key has been revoked or has expired.
     """
 
     caller: str
     patterns: frozenset[str]
     max_leases: int | None = None
-    is_inactive: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    has_key_ended: Callable[[], bool] = field(default=_never, repr=False, compare=False)
     all_queues: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Access:
 
     def check_key_active(self) -> None:
         """For a call that has waited: its key may have been revoked or expired since."""
-        if self.is_inactive():
+        if self.has_key_ended():
             raise Unauthenticated("the API key was revoked or has expired while the call waited")
 
     def allows(self, queue: str) -> bool:
@@ -118,25 +118,25 @@ class Caller:
     name: str
     grants: frozenset[Grant]
     max_leases: int | None = None
-    is_inactive: Callable[[], bool] = field(default=_never, repr=False, compare=False)
-    _access_by_scopes: dict[frozenset[Scope], Access | None] = field(default_factory=dict, repr=False, compare=False)
+    has_key_ended: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    _access_by_scopes: dict[frozenset[KeyScope], Access | None] = field(default_factory=dict, repr=False, compare=False)
 
-    def access(self, scopes: frozenset[Scope]) -> Access | None:
+    def access_for(self, scopes: frozenset[KeyScope]) -> Access | None:
         """The access that any of these scopes gives; None if the caller has none of them."""
         if scopes not in self._access_by_scopes:
             self._access_by_scopes[scopes] = self._access(scopes)
         return self._access_by_scopes[scopes]
 
-    def _access(self, scopes: Collection[Scope]) -> Access | None:
+    def _access(self, scopes: Collection[KeyScope]) -> Access | None:
         patterns = frozenset(grant.pattern for grant in self.grants if grant.scope in scopes)
-        return Access(self.name, patterns, self.max_leases, self.is_inactive) if patterns else None
+        return Access(self.name, patterns, self.max_leases, self.has_key_ended) if patterns else None
 
 
 def make_caller(
-    name: str, scopes: Iterable[str], max_leases: int | None = None, is_inactive: Callable[[], bool] = _never
+    name: str, scopes: Iterable[str], max_leases: int | None = None, has_key_ended: Callable[[], bool] = _never
 ) -> Caller:
-    return Caller(name, frozenset(map(Grant.parse, scopes)), max_leases, is_inactive)
+    return Caller(name, frozenset(map(Grant.parse, scopes)), max_leases, has_key_ended)
 
 
-ANONYMOUS = make_caller("", Scope)  # any caller of a broker that has no API keys
+ANONYMOUS = make_caller("", KeyScope)  # any caller of a broker that has no API keys
 FULL_ACCESS = Access("", frozenset("*"))  # for operations of the broker itself

@@ -11,7 +11,7 @@ from fastapi import Depends
 
 from app import errors
 from app.http.authentication import require_scopes
-from app.http.authorization import Scope
+from app.http.authorization import KeyScope
 from app.http.headers import reject_unknown_parameters
 from app.http.problems import Problem
 
@@ -24,12 +24,12 @@ NO_KEY: dict[str, list[str]] = {}  # accepted by a broker without API keys
 
 
 # Scopes of a route. A key needs one of them.
-PUBLIC: Sequence[Scope] = ()  # health checks and documentation need no key
-ENQUEUE = (Scope.ENQUEUE,)
-WORK = (Scope.WORK,)
-READ = (Scope.READ,)
-MANAGE = (Scope.MANAGE,)
-ENQUEUE_OR_MANAGE = (Scope.ENQUEUE, Scope.MANAGE)
+PUBLIC: Sequence[KeyScope] = ()  # health checks and documentation need no key
+ENQUEUE = (KeyScope.ENQUEUE,)
+WORK = (KeyScope.WORK,)
+READ = (KeyScope.READ,)
+MANAGE = (KeyScope.MANAGE,)
+ENQUEUE_OR_MANAGE = (KeyScope.ENQUEUE, KeyScope.MANAGE)
 
 # Problems that any route with a key, and any route with a body, may return.
 KEY_PROBLEMS = (errors.Unauthenticated, errors.Forbidden, errors.ForeignOrigin, errors.RateLimited)
@@ -39,7 +39,7 @@ _BODY_PROBLEMS = (errors.MalformedJson, errors.PayloadTooLarge)
 def operation(
     response: type,
     *raised: type[errors.Problem],
-    scopes: Sequence[Scope],
+    scopes: Sequence[KeyScope],
     all_queues: bool = False,
     body: type | None = None,
     status: int = 200,
@@ -76,7 +76,7 @@ def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
     return responses | DEFAULT_RESPONSE
 
 
-def require_key(scopes: Sequence[Scope], *, all_queues: bool = False, **extra: Any) -> dict[str, Any]:
+def require_key(scopes: Sequence[KeyScope], *, all_queues: bool = False, **extra: Any) -> dict[str, Any]:
     """Arguments for a route that checks these scopes, and says so in the OpenAPI document."""
     security = [*({SECURITY: [scope.value]} for scope in scopes), *([NO_KEY] if scopes else [])]
     checks = [require_scopes(frozenset(scopes), all_queues=all_queues)] if scopes else []

@@ -143,8 +143,8 @@ class BodyDecoder(Generic[T]):
         self._instants = list(_instants(self._kind))
         first = list(dict.fromkeys(path[0] for path in self._instants))
         # Most bodies have no instants. This check takes 0.2 µs; following each path takes 1 µs.
-        self._get_holders = attrgetter(*first) if first else None
-        self._no_holders = (UNSET,) * len(first) if len(first) > 1 else UNSET
+        self._get_instant_fields = attrgetter(*first) if first else None
+        self._all_unset = (UNSET,) * len(first) if len(first) > 1 else UNSET
 
     def decode(self, data: bytes | Raw, pointer: str = "", *, suggest: bool = True) -> T:
         """Decodes a body, or a part of it to which `pointer` points.
@@ -159,8 +159,8 @@ class BodyDecoder(Generic[T]):
         except msgspec.DecodeError as error:
             raise MalformedJson(str(error)) from None
         if (
-            self._get_holders is not None
-            and self._get_holders(body) != self._no_holders
+            self._get_instant_fields is not None
+            and self._get_instant_fields(body) != self._all_unset
             and not self._is_in_range(body)
         ):
             return self._read_again(BodyErrors(), data, pointer, "")[0]

@@ -209,7 +209,7 @@ class LongPoll:
         Requeues them if its API key has expired or was revoked while it waited.
         """
         self._claims.record_claimed(rows)
-        if context.access.is_inactive():
+        if context.access.has_key_ended():
             await self._return_undelivered(rows)
         context.access.check_key_active()
         return await self._return_if_disconnected(rows, None, client)

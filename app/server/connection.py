@@ -81,7 +81,7 @@ class HardenedConnection(asyncio.Protocol):
         self._discards_input = False
         self.is_read_paused = False
         self._pending_error: Problem | None = None  # sent after the responses to the requests before it
-        self._unsent_bytes = 0  # when the send timeout began
+        self._unsent_at_timeout_start = 0  # bytes
         self.writable: asyncio.Future[None] | None = None  # pending while the client reads too slowly
 
     # The connection
@@ -114,7 +114,7 @@ class HardenedConnection(asyncio.Protocol):
         error = self._parser.feed(data)
         if error is not None:
             self._reject(error)
-        elif self._parser.has_moved:
+        elif self._parser.part_changed:
             self._set_timeout(self._current_timeout())
 
     def shutdown(self) -> None:
@@ -133,10 +133,10 @@ class HardenedConnection(asyncio.Protocol):
         """Starts a small request, which is complete. A returned error rejects the request."""
         return self._start_or_queue(scope, Exchange(self, self._limits, keep_alive=keep_alive, body=body))
 
-    def on_head(self, scope: Scope, *, keep_alive: bool, declared_bytes: int, awaits_continue: bool) -> Problem | None:
+    def on_head(self, scope: Scope, *, keep_alive: bool, declared_bytes: int, expects_continue: bool) -> Problem | None:
         """Starts any other request before its body arrives. A returned error rejects the request."""
         self._incoming = Exchange(
-            self, self._limits, keep_alive=keep_alive, declared_bytes=declared_bytes, awaits_continue=awaits_continue
+            self, self._limits, keep_alive=keep_alive, declared_bytes=declared_bytes, expects_continue=expects_continue
         )
         return self._start_or_queue(scope, self._incoming)
 
@@ -251,7 +251,7 @@ class HardenedConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Starts the send timeout. The transport calls this when its buffer is full."""
         self.writable = self.writable or self._loop.create_future()
-        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._unsent_at_timeout_start = self.transport.get_write_buffer_size()
         self._limits.send_timeouts.join(self, self._loop.time())
 
     def resume_writing(self) -> None:
@@ -280,8 +280,8 @@ class HardenedConnection(asyncio.Protocol):
 
     def on_body_timeout(self) -> None:
         """Rejects the request, unless its body makes progress or the broker itself delays it."""
-        awaits_continue = self._incoming is not None and self._incoming.awaits_continue
-        if awaits_continue or self.is_read_paused or self._parser.has_progressed(self._limits.min_progress_bytes):
+        expects_continue = self._incoming is not None and self._incoming.expects_continue
+        if expects_continue or self.is_read_paused or self._parser.has_progressed(self._limits.min_progress_bytes):
             self._set_timeout(self._limits.body_timeouts)
         else:
             self._reject(RequestTimeout(f"body not received within {self._limits.body_seconds} s"))
@@ -291,7 +291,7 @@ class HardenedConnection(asyncio.Protocol):
 
         A response that the client does not read would stay in memory forever, even after a close.
         """
-        if self._unsent_bytes - self.transport.get_write_buffer_size() >= self._limits.min_progress_bytes:
+        if self._unsent_at_timeout_start - self.transport.get_write_buffer_size() >= self._limits.min_progress_bytes:
             self.pause_writing()  # the timeout starts again
         else:
             self.transport.abort()

@@ -64,7 +64,7 @@ class Exchange:
         keep_alive: bool,
         body: bytes | None = None,
         declared_bytes: int = 0,
-        awaits_continue: bool = False,
+        expects_continue: bool = False,
     ) -> None:
         """`body`: the complete body of a small request; None if the request starts before its body.
 
@@ -74,7 +74,7 @@ class Exchange:
         self._limits = limits
         self.client = Client(connection)
         self.keep_alive = keep_alive
-        self.awaits_continue = awaits_continue
+        self.expects_continue = expects_continue
         self.is_complete = body is not None  # the request
         self.is_answered = False
         self._declared_bytes = declared_bytes
@@ -110,8 +110,8 @@ class Exchange:
             await self._wait()
 
     async def _wait(self) -> None:
-        if self.awaits_continue:
-            self.awaits_continue = False
+        if self.expects_continue:
+            self.expects_continue = False
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._connection.resume_reading()
         self._waiter = asyncio.get_running_loop().create_future()

@@ -32,7 +32,7 @@ class RequestParser:
     """The parser of one connection.
 
     `part` is what it reads: the head of a request, its body, or None between two requests.
-    `has_moved`: the bytes that were fed last began or ended a part.
+    `part_changed`: the bytes that were fed last began or ended a part.
     """
 
     def __init__(self, connection: "HardenedConnection", limits: ConnectionLimits) -> None:
@@ -40,7 +40,7 @@ class RequestParser:
         self._limits = limits
         self._max_headers = limits.max_headers
         self.part: Literal["head", "body"] | None = None
-        self.has_moved = False
+        self.part_changed = False
         self._error: Problem | None = None  # set by a callback, which can only stop the parser
         self._url = b""
         self._headers: list[Header] = []
@@ -86,7 +86,7 @@ class RequestParser:
 
     def feed(self, data: bytes) -> Problem | None:
         """Parses the bytes. Returns an error if the rest of the input cannot be parsed."""
-        self.has_moved = False
+        self.part_changed = False
         self._bytes_read += len(data)
         try:
             self._parser.feed_data(data)
@@ -120,7 +120,7 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         self._url, self._headers, self._header_bytes = b"", [], 0
-        self.part, self.has_moved = "head", True
+        self.part, self.part_changed = "head", True
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -138,17 +138,17 @@ class RequestParser:
             return  # `_ignore_upgrade` parses the head again
         scope = self._scope(version, headers)
         self._headers = []  # trailers must not be added to the headers of the request
-        self.part, self.has_moved = "body", True
+        self.part, self.part_changed = "body", True
         self._bytes_read = self._body_bytes = self._body_chunks = self._bytes_at_last_check = 0
         keep_alive = version != "1.0" and self._parser.should_keep_alive()
         is_chunked = b"transfer-encoding" in headers
         declared_bytes = 0 if is_chunked else int(headers.get(b"content-length", 0))
-        awaits_continue = b"expect" in headers and headers[b"expect"].lower() == b"100-continue"
-        if declared_bytes <= SMALL_BODY and not is_chunked and not awaits_continue:
+        expects_continue = b"expect" in headers and headers[b"expect"].lower() == b"100-continue"
+        if declared_bytes <= SMALL_BODY and not is_chunked and not expects_continue:
             self._small_request, self._keep_alive = scope, keep_alive
             return
         error = self._connection.on_head(
-            scope, keep_alive=keep_alive, declared_bytes=declared_bytes, awaits_continue=awaits_continue
+            scope, keep_alive=keep_alive, declared_bytes=declared_bytes, expects_continue=expects_continue
         )
         if error is not None:
             self._stop(error)
@@ -174,7 +174,7 @@ class RequestParser:
     def on_message_complete(self) -> None:
         if self.part != "body":
             return  # `_ignore_upgrade` is about to parse this head again
-        self.part, self.has_moved = None, True
+        self.part, self.part_changed = None, True
         self._bytes_read = 0
         if self._small_request is None:
             self._connection.on_complete()

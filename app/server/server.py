@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, app: FastAPI, settings: Settings, on_listening: Listening, on_stopped: Stopped = lambda _facts: None
+        self, app: FastAPI, settings: Settings, on_listening: Listening, on_stopped: Stopped = lambda _fields: None
     ) -> None:
         self._limits = ConnectionLimits(
             settings, app.state.broker.infra.metrics, _raise_file_limit(settings.max_connections)

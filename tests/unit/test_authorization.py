@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.http.authorization import ANONYMOUS, Access, Grant, Scope, make_caller
+from app.http.authorization import ANONYMOUS, Access, Grant, KeyScope, make_caller
 from tests.database import TestDatabase
 
 # A broker of other tests runs in this process and uses `random` too; hypothesis would blame these
@@ -74,32 +74,32 @@ def test_pattern_with_many_stars_needs_no_backtracking_in_postgres(database: Tes
     assert database.value("SELECT $1 ~ $2", "a" * 120, access_to("*a" * 59 + "*b").regex) is False
 
 
-@given(st.sampled_from(Scope), patterns)
-def test_scope_is_parsed_into_scope_and_pattern(scope: Scope, pattern: str) -> None:
+@given(st.sampled_from(KeyScope), patterns)
+def test_scope_is_parsed_into_scope_and_pattern(scope: KeyScope, pattern: str) -> None:
     assert Grant.parse(f"{scope}:{pattern}") == Grant(scope, pattern)
     assert Grant.parse(scope) == Grant(scope, "*")
 
 
 def test_access_of_a_scope_covers_only_the_queues_of_that_scope() -> None:
     caller = make_caller("caller", ["work:mail", "read:*.eu", "read:reports"])
-    work, read = caller.access(frozenset({Scope.WORK})), caller.access(frozenset({Scope.READ}))
+    work, read = caller.access_for(frozenset({KeyScope.WORK})), caller.access_for(frozenset({KeyScope.READ}))
     assert work is not None
     assert read is not None
     assert [work.allows(name) for name in ("mail", "reports", "a.eu")] == [True, False, False]
     assert [read.allows(name) for name in ("mail", "reports", "a.eu")] == [False, True, True]
-    assert caller.access(frozenset({Scope.MANAGE})) is None
+    assert caller.access_for(frozenset({KeyScope.MANAGE})) is None
 
 
 def test_either_of_two_named_scopes_is_sufficient() -> None:
     caller = make_caller("caller", ["enqueue:mail", "manage:reports"])
-    either = caller.access(frozenset({Scope.ENQUEUE, Scope.MANAGE}))
+    either = caller.access_for(frozenset({KeyScope.ENQUEUE, KeyScope.MANAGE}))
     assert either is not None
     assert [either.allows(name) for name in ("mail", "reports", "other")] == [True, True, False]
 
 
 def test_only_a_single_star_means_all_queues() -> None:
     assert [access_to(pattern).all_queues for pattern in ("*", "**", "a*")] == [True, False, False]
-    assert all(ANONYMOUS.access(frozenset({scope})) == Access("", frozenset("*")) for scope in Scope)
+    assert all(ANONYMOUS.access_for(frozenset({scope})) == Access("", frozenset("*")) for scope in KeyScope)
 
 
 def test_patterns_become_one_postgres_regex() -> None:
