@@ -1,4 +1,7 @@
-"""Calls the ASGI app, for requests that have no fast route."""
+"""Calls an ASGI app with a request, and sends the response through its exchange.
+
+This is the path of requests without a fast route.
+"""
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -8,16 +11,19 @@ from app.server.limits import SMALL_BODY
 
 
 async def call_asgi(app: ASGIApp, scope: Scope, exchange: Exchange) -> None:
-    """A response is sent in one write, unless its head has the length and its body comes in pieces."""
+    """Calls the app. Sends its response in one write, when it is complete.
+
+    If the head declares the length, it sends each piece of the body as it comes.
+    """
     start: Message = {}
     pieces: list[bytes] = []
     is_received = False
 
     async def receive() -> Message:
-        """Receives the whole body, at most SMALL_BODY bytes; after that, waits for the disconnect.
+        """Returns the whole body, at most SMALL_BODY bytes. Called again, waits for the disconnect.
 
-        The broker's routes do not call it: `app.http.request_body` reads their bodies, with limits
-        of its own.
+        The broker's routes do not call this: `app.http.request_body` reads their bodies, with other
+        limits.
         """
         nonlocal is_received
         if is_received:

@@ -3,7 +3,7 @@
 States of a connection, and the timeout in each:
 
     reading head    header timeout
-    reading body    body timeout; a body that makes enough progress gets another
+    reading body    body timeout; starts again if the body has grown enough
     responding      none: the client waits for the broker
     keep-alive      keep-alive timeout
     lingering       lingering timeout; the response is sent, input is read and discarded
@@ -14,9 +14,9 @@ Transitions:
     opened       -> reading head   within the limit of connections
     opened       -> lingering      over the limit: 503
     opened       -> closed         over the limit by more than a tenth: reset
-    reading head -> reading body   head complete; a request with a large body or Expect starts now
+    reading head -> reading body   head complete; a request that is not small starts now
     reading head -> lingering      malformed or too large: 400, 414, 431; header timeout: 408
-    reading body -> responding     body complete; any other request starts now
+    reading body -> responding     body complete; a small request starts now
     reading body -> lingering      malformed: 400; body timeout: 408; too many buffered bytes: 503;
                                    or an early response was sent before the body was complete
     responding   -> reading head   pipelining: the next request arrives before the response is sent
@@ -27,12 +27,14 @@ Transitions:
     lingering    -> closed         the client closes; lingering timeout; or the broker drains
     any          -> closed         the client closes; or it is a slow reader: send timeout
 
+A small request declares a body of at most 64 KiB, or none, and does not expect `100 Continue`.
+
 With pipelining a connection reads one request while it responds to another. Then the timeout of the
-request that it reads applies. Responses are sent in the order of the requests. If a request is
+request that is being read applies. Responses are sent in the order of the requests. If a request is
 rejected, its error response is sent after the responses to earlier requests.
 
 A client that closes its sending side has disconnected (docs/reliability/faults.md#a19). The broker
-may still do what it requested, but sends no response, and its parked poll is released.
+may still do what the client requested, but sends no response, and releases its parked poll.
 """
 
 import asyncio
@@ -53,7 +55,7 @@ from app.server.request_parser import RequestParser
 
 
 class HardenedConnection(asyncio.Protocol):
-    """One connection. `server` says what uvicorn requires of it."""
+    """One client connection. app/server/server.py lists what uvicorn requires of it."""
 
     transport: asyncio.Transport
 
@@ -74,17 +76,14 @@ class HardenedConnection(asyncio.Protocol):
         self._connections = cast(set[object], server_state.connections)
         self._app_state = app_state
         self._parser = RequestParser(self, limits)
-        self._timeout: TimeoutQueue | None = None  # the queue of this connection; None while responding
-        self._incoming: Exchange | None = None  # the request whose body is being read
+        self._timeout: TimeoutQueue | None = None  # this connection is in it; None while responding
+        self._incoming: Exchange | None = None  # the request that has started before its body
         self._active: Exchange | None = None  # the request whose handler is running
         self._pipeline: list[tuple[Scope, Exchange]] = []  # requests that wait for the active one
-        self._discards_input = False
-        self.is_read_paused = False
-        self._pending_error: Problem | None = None  # sent after the responses to the requests before it
+        self._discards_input = self.is_read_paused = False
+        self._pending_error: Problem | None = None  # sent when all earlier requests are answered
         self._unsent_at_timeout_start = 0  # bytes
         self.writable: asyncio.Future[None] | None = None  # pending while the client reads too slowly
-
-    # The connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -98,7 +97,7 @@ class HardenedConnection(asyncio.Protocol):
             self._set_timeout(self._limits.header_timeouts)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notifies the active request, and releases what the others have buffered."""
+        """Notifies the handlers, and releases the buffered bodies."""
         self._connections.discard(self)
         self._set_timeout(None)
         for exchange in (self._active, self._incoming, *(queued for _, queued in self._pipeline)):
@@ -130,11 +129,11 @@ class HardenedConnection(asyncio.Protocol):
     # Requests, as the parser reads them
 
     def on_request(self, scope: Scope, body: bytes, *, keep_alive: bool) -> Problem | None:
-        """Starts a small request, which is complete. A returned error rejects the request."""
+        """Starts a request that is complete. Returns an error if the request is to be rejected."""
         return self._start_or_queue(scope, Exchange(self, self._limits, keep_alive=keep_alive, body=body))
 
     def on_head(self, scope: Scope, *, keep_alive: bool, declared_bytes: int, expects_continue: bool) -> Problem | None:
-        """Starts any other request before its body arrives. A returned error rejects the request."""
+        """Starts a request before its body. Returns an error if the request is to be rejected."""
         self._incoming = Exchange(
             self, self._limits, keep_alive=keep_alive, declared_bytes=declared_bytes, expects_continue=expects_continue
         )
@@ -152,8 +151,8 @@ class HardenedConnection(asyncio.Protocol):
     def _start_or_queue(self, scope: Scope, exchange: Exchange) -> Problem | None:
         """Starts the request, or queues it if another one is active.
 
-        The connection notices disconnects only while it reads. Therefore it reads pipelined
-        requests, as long as they are small.
+        The connection notices a disconnect only while it reads. So it reads on while a request is
+        active, up to SMALL_BODY bytes of queued bodies.
         """
         scope["state"] = {**self._app_state, "exchange": exchange}
         if self._active is None:
@@ -169,7 +168,7 @@ class HardenedConnection(asyncio.Protocol):
     # Responses
 
     def _start(self, scope: Scope, exchange: Exchange) -> None:
-        """Starts the handler in a context of its own: it inherits nothing from another request."""
+        """Starts the handler in an empty context: it inherits nothing from another request."""
         self._active = exchange
         task = self._loop.create_task(self._router.handle(scope, exchange), context=Context())
         self._state.tasks.add(task)
@@ -179,9 +178,9 @@ class HardenedConnection(asyncio.Protocol):
         self._state.tasks.discard(task)
         self._active = None
         exchange.release()
-        if not exchange.is_answered and not exchange.client.disconnected.done():  # a bug: handlers answer every error
+        if not exchange.is_answered and not exchange.client.disconnected.done():
             log.error("request not answered", exc_info=None if task.cancelled() else task.exception())
-            self._send_error(Problem("the error was logged"))
+            self._send_error(Problem("the error was logged"))  # a bug: handlers answer every error
         if self.transport.is_closing() or self._timeout is self._limits.lingering_timeouts:
             return
         if not exchange.keep_alive:
@@ -198,7 +197,10 @@ class HardenedConnection(asyncio.Protocol):
     # Rejected requests
 
     def _reject(self, error: Problem) -> None:
-        """Sends exactly one response per request, in order: never inside another, never twice."""
+        """Rejects the request being read, and discards further input.
+
+        Sends the error now, or after the responses to earlier requests; none if it is answered.
+        """
         self._discards_input = True
         self._set_timeout(None)
         self._parser.discard_body()
@@ -218,7 +220,7 @@ class HardenedConnection(asyncio.Protocol):
         self._lingering_close()
 
     def _lingering_close(self) -> None:
-        """Closes the sending side, then reads and discards input until the client closes.
+        """Closes the sending side. Then reads and discards input until the client closes.
 
         Closing a socket with unread input sends RST, and a client that is still sending would lose
         our response.
@@ -270,7 +272,7 @@ class HardenedConnection(asyncio.Protocol):
             queue.join(self, self._loop.time())
 
     def _current_timeout(self) -> TimeoutQueue | None:
-        """The timeout of the part that the parser reads, or else that of the response."""
+        """The timeout of the part being read. Between requests keep-alive, none while responding."""
         if self._parser.part is not None:
             return self._limits.header_timeouts if self._parser.part == "head" else self._limits.body_timeouts
         return None if self._active is not None else self._limits.keep_alive_timeouts
@@ -279,15 +281,16 @@ class HardenedConnection(asyncio.Protocol):
         self._reject(RequestTimeout(f"request line and headers not received within {self._limits.header_seconds} s"))
 
     def on_body_timeout(self) -> None:
-        """Rejects the request, unless its body makes progress or the broker itself delays it."""
+        """Rejects the request, unless its body has grown enough or the broker itself delays it."""
+        has_progressed = self._parser.has_progressed(self._limits.min_progress_bytes)
         expects_continue = self._incoming is not None and self._incoming.expects_continue
-        if expects_continue or self.is_read_paused or self._parser.has_progressed(self._limits.min_progress_bytes):
+        if has_progressed or expects_continue or self.is_read_paused:
             self._set_timeout(self._limits.body_timeouts)
         else:
             self._reject(RequestTimeout(f"body not received within {self._limits.body_seconds} s"))
 
     def on_send_timeout(self) -> None:
-        """Resets the connection of a slow reader, unless it makes progress.
+        """Resets the connection, unless the client has read enough since the timeout began.
 
         A response that the client does not read would stay in memory forever, even after a close.
         """

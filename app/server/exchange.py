@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 class Client:
     """The client of one request.
 
-    A handler is never cancelled when its client disconnects. It observes `disconnected` instead, a
-    future that is done as soon as the connection has noticed.
+    A handler is not cancelled when its client disconnects. It observes the future `disconnected`,
+    which is done as soon as the connection notices the disconnect.
     """
 
     def __init__(self, connection: "HardenedConnection | None" = None) -> None:
-        """Without a connection: the client is in this process."""
+        """`connection` is None for a caller in this process, which never disconnects."""
         self._connection = connection
         self.disconnected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def is_disconnected(self) -> bool:
-        """Whether the client has disconnected, or could disconnect unnoticed.
+        """Whether the client has disconnected, or could have disconnected unnoticed.
 
         A client can pipeline so much input that the connection stops reading. Then the connection
-        notices no disconnect, and a job delivered to this client could be lost.
+        notices no disconnect, and a job that is delivered to this client could be lost.
         """
         return self.disconnected.done() or (self._connection is not None and self._connection.is_read_paused)
 
@@ -50,10 +50,10 @@ class Client:
 class Exchange:
     """One request and its response.
 
-    A small request starts when its body is complete. Any other starts before, because its body is
-    large or chunked, or the client awaits `100 Continue`. Before its handler calls `receive`, the
-    caller may not be authenticated yet: until then the connection reads no more than `SMALL_BODY`
-    bytes ahead.
+    A small request starts when its body is complete. Any other starts before its body: that is large
+    or chunked, or the client waits for `100 Continue` before it sends the body. Until the handler
+    calls `receive`, the caller may not be authenticated, so the connection reads at most
+    `SMALL_BODY` bytes ahead.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Exchange:
         declared_bytes: int = 0,
         expects_continue: bool = False,
     ) -> None:
-        """`body`: the complete body of a small request; None if the request starts before its body.
+        """`body` is that of a small request; None if the request starts before its body.
 
-        `declared_bytes`: the Content-Length, 0 for a chunked body.
+        `declared_bytes` is the Content-Length, 0 for a chunked body.
         """
         self._connection = connection
         self._limits = limits
@@ -87,11 +87,11 @@ class Exchange:
     # For the handler
 
     async def receive(self, max_bytes: int) -> list[bytes] | None:
-        """Waits for the body and returns its pieces. None as soon as it has more than `max_bytes`.
+        """Waits for the body, and returns it. Returns None as soon as it has more than `max_bytes`.
 
-        An endless body then costs no more memory than the largest allowed one. In pieces: to join
-        8 MB takes 4 ms, during which no other request is served. The pieces are dropped here, so
-        that the body is in memory only once.
+        So an endless body costs no more memory than the largest allowed one. The body is returned in
+        pieces, because to join 8 MB takes 4 ms, during which no other request is served. The
+        exchange keeps none of them, so that the body is in memory only once.
         """
         self._max_bytes = max_bytes
         if max(self._declared_bytes, self.received_bytes) > max_bytes:
@@ -120,7 +120,8 @@ class Exchange:
     async def respond(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         """Sends the response, unless the client has disconnected.
 
-        If the request is not complete, the connection cannot be used for another one.
+        If the request is not complete, the response closes the connection: it cannot be used for
+        another request.
         """
         if self._connection.writable is not None:
             await self._connection.writable
@@ -132,7 +133,7 @@ class Exchange:
         self.is_answered = True
 
     async def send_more(self, body: bytes) -> None:
-        """Sends another piece of a response whose head has the length of all pieces."""
+        """Sends another piece of a response whose head declares the length of all pieces."""
         if self._connection.writable is not None:
             await self._connection.writable
         self._connection.write(body)
@@ -140,7 +141,7 @@ class Exchange:
     # For the connection
 
     def add(self, data: bytes) -> Problem | None:
-        """Adds to the body. Returns an error if too many bytes are buffered in this process."""
+        """Adds bytes to the body. Returns an error if this process has buffered too many."""
         self._body.append(data)
         self.received_bytes += len(data)
         if self.received_bytes > self._max_bytes:
@@ -159,7 +160,7 @@ class Exchange:
         self.keep_alive = False
 
     def disconnect(self) -> None:
-        """Notifies the handler that the client has disconnected. Its response is discarded."""
+        """Notifies the handler that the client has disconnected. The response will be discarded."""
         if self.is_answered:
             return
         if not self.is_complete:

@@ -13,10 +13,7 @@ QUERY_SECONDS = 1  # a database that hangs must delay neither the start nor the 
 
 
 class LifecycleLog:
-    """Writes the lines.
-
-    Each has release, schema revision and address, so that one line identifies the broker.
-    """
+    """Writes the lines. Each has release, schema revision and address, to identify the broker."""
 
     def __init__(self, release: str, broker: Any, state: ServerState) -> None:
         self._broker = broker
@@ -33,17 +30,17 @@ class LifecycleLog:
         self._log.info("broker draining", reason=reason, parked_polls=self._broker.pollers.connected, **self._open())
 
     def stopped(self, leases: int | None) -> dict[str, Any]:
-        """`leases` counts the leases of all brokers on the database.
+        """Logs what is still running, and returns it for the line `shutdown complete`.
 
-        Workers keep their leases when a broker stops, and settle them with any broker. Returns the
-        schema and what is still running, for the line `shutdown complete`.
+        `leases` counts the leases of all brokers on the database: workers keep their leases when a
+        broker stops, and settle them with any broker.
         """
         running = {"leases": leases, **self._open()}
         self._log.info("broker stopped", **running)
         return {"schema": self._revision, **running}
 
     async def count_leases(self) -> int | None:
-        """None if the database does not answer."""
+        """Counts the leases on the database. Returns None if the database does not answer."""
         with suppress(Exception):
             async with asyncio.timeout(QUERY_SECONDS):
                 leases: int = await self._broker.stats.count_leases()
@@ -51,10 +48,10 @@ class LifecycleLog:
         return None
 
     async def _schema(self) -> str | None:
-        """The schema revision; `none` if there is no schema yet.
+        """Reads the schema revision; the text `none` if there is no schema yet.
 
-        None if the database does not answer. The query is skipped if the database has not answered
-        since start-up.
+        Returns None if the database does not answer. If it has not answered since the broker
+        started, skips the query.
         """
         if not self._broker.infra.clock.is_known:
             return None
@@ -64,5 +61,5 @@ class LifecycleLog:
         return None
 
     def _open(self) -> dict[str, int]:
-        """Open requests, which include parked polls, and open connections."""
+        """Counts open requests, which include parked polls, and open connections."""
         return {"requests": len(self._state.tasks), "connections": len(self._state.connections)}

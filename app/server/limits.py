@@ -1,7 +1,7 @@
 """Limits and timeouts that all connections of a process share, and the bytes of error responses.
 
 There is no timer per request. Connections with the same timeout are in one `TimeoutQueue`, and one
-timer checks the heads of all queues every 0.1 s.
+timer checks the first connections of all queues every 0.1 s.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ Header = tuple[bytes, bytes]
 
 # Bodies up to this size are received before the request starts.
 SMALL_BODY = 64 * KIB
-# Pipelined requests that may wait for a response. 256 kB can hold 8,000, and each of them costs 5
-# kB.
+# Pipelined requests that may wait for a response. A client can send 8,000 requests in 256 kB; each
+# costs 5 kB of memory.
 MAX_PIPELINED = 100
-# Chunks of less than 16 bytes each. 256 kB of such chunks would block the event loop for 40 ms.
+# Chunks that a body may have if their average is less than 16 bytes. 256 kB of such chunks would
+# block the event loop for 40 ms.
 MAX_TINY_CHUNKS = 4096
-# Bytes of an incomplete body, whose caller is not authenticated yet, that do not count as buffered:
-# 20,000 such bodies are 80 MB.
+# The first 4 KiB of an incomplete small body do not count as buffered, because its caller is not
+# authenticated yet. In 20,000 connections that is 80 MB.
 UNCOUNTED_BYTES = 4 * KIB
 TICK_SECONDS = 0.1
 
@@ -39,7 +40,9 @@ _join_header = b": ".join
 
 
 def render_head(status: int, headers: Sequence[Header]) -> bytes:
-    """Status line and headers. A line break in a header is an error: it would begin another one."""
+    """Encodes status line and headers. Raises for a line break in a header: it would begin another
+    header.
+    """
     head = _STATUS_LINES[status] + b"\r\n".join(map(_join_header, headers)) + b"\r\n\r\n"
     if head.count(b"\n") != len(headers) + 2:
         raise RuntimeError("line break in a response header")
@@ -47,10 +50,10 @@ def render_head(status: int, headers: Sequence[Header]) -> bytes:
 
 
 class TimeoutQueue:
-    """Connections with the same timeout, in the order in which they are due.
+    """Connections that wait for a timeout of the same length, in the order in which they time out.
 
-    The timeout is the same for all, so the first to join is the first to be due. A check stops at
-    the first connection that is not due yet.
+    The length is the same for all, so the first to join is the first to time out. A check stops at
+    the first connection whose time is not up.
     """
 
     def __init__(self, seconds: float, on_timeout: Callable[["HardenedConnection"], None]) -> None:
@@ -59,10 +62,10 @@ class TimeoutQueue:
         self._due: dict[HardenedConnection, float] = {}
 
     def join(self, connection: "HardenedConnection", now: float) -> None:
-        """Appends the connection.
+        """Appends the connection: its timeout begins now.
 
-        A connection that is already in the queue must leave first: assigning to an existing key of
-        a dict keeps its old position.
+        A connection that is already in the queue must leave first, because assigning to an existing
+        key of a dict keeps its old position.
         """
         self._due[connection] = now + self._seconds
 
@@ -73,7 +76,7 @@ class TimeoutQueue:
         return len(self._due)
 
     def run_once(self, now: float) -> None:
-        """Removes the connections that are due and runs their callbacks."""
+        """Removes the connections whose time is up, and runs the callback for each."""
         late = []
         for connection, due in self._due.items():
             if due > now:
@@ -85,12 +88,11 @@ class TimeoutQueue:
 
 
 class ConnectionLimits:
-    """Limits, buffered bytes and timeout queues of one process."""
+    """The limits and timeout queues of one process, and its count of buffered bytes."""
 
     def __init__(self, settings: Settings, metrics: Metrics, max_connections: int) -> None:
-        """`max_connections` connections are served. A tenth more may be in a lingering close.
-
-        Any further connection is reset.
+        """`max_connections` connections are served. A tenth more may be in a lingering close, for
+        example after a 503. Any further connection is reset.
         """
         self._metrics = metrics
         self.max_connections = max_connections
@@ -110,10 +112,7 @@ class ConnectionLimits:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, count_connections: Callable[[], int]) -> None:
-        """Starts the timer.
-
-        Its lateness is the lag of the event loop, which it observes as a metric.
-        """
+        """Starts the timer. Its lateness is the lag of the event loop, which is a metric."""
         loop = asyncio.get_running_loop()
 
         def tick(due: float) -> None:
@@ -140,7 +139,7 @@ class ConnectionLimits:
             self._timer.cancel()
 
     def count_buffered(self, size: int) -> Problem | None:
-        """Counts bytes of a request body. Returns an error if there are too many in this process."""
+        """Counts bytes of a request body. Returns an error if this process has buffered too many."""
         self._buffered_bytes += size
         if self._buffered_bytes <= self._max_buffered_bytes:
             return None
@@ -150,7 +149,7 @@ class ConnectionLimits:
         self._buffered_bytes -= size
 
     def error_response(self, problem: Problem) -> tuple[int, list[Header], bytes]:
-        """Status, headers and body of a response after which the connection is closed."""
+        """Renders an error that closes the connection: status, headers and body. Counts and logs it."""
         request_id = uuid4().hex
         self._metrics.refused.labels(problem.code).inc()
         log.debug("request rejected", request_id=request_id, code=problem.code, detail=problem.detail)

@@ -4,10 +4,10 @@ import socket
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Binds the address before anything else is set up, and does not listen yet.
+    """Binds the address, without listening. Call this before anything else is set up.
 
-    A port in use then costs no initdb and leaves nothing behind. Clients that connect during the
-    set-up are refused at once, as if the broker were not running.
+    So a port in use is found before an initdb, which would leave a data folder behind. Clients that
+    connect during the set-up are refused immediately, as if the broker were not running.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -22,7 +22,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(listener: socket.socket) -> None:
-    """Listens. Fails if another process bound the same address and was first to listen."""
+    """Begins to listen. Fails if another process has bound the same address and listened first."""
     host, port = listener.getsockname()[:2]
     try:
         listener.listen()

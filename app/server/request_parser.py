@@ -1,6 +1,7 @@
-"""Parses the requests of one connection, each in one way only (docs/reliability/rules.md#r16).
+"""Parses the requests of one connection.
 
-httptools rejects most ambiguous requests. This module rejects the others, and those over a limit.
+A request that two servers could read in two ways is rejected (docs/reliability/rules.md#r16).
+httptools rejects most of these. This module rejects the others, and requests over a limit.
 """
 
 import re
@@ -20,19 +21,22 @@ if TYPE_CHECKING:
 _INVALID_IN_HOST = frozenset(b" \t,/@?#\\")
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
-# Of two lines a proxy may use the first, and the broker the second.
+# Headers that may not be repeated: a proxy could use the first, and the broker the second.
 _SINGLE_VALUED = {b"host": "Host", b"authorization": "Authorization", b"idempotency-key": "Idempotency-Key"}
 
 
 class StopParsing(Exception):
-    """Raised by a parser callback that rejects the request. The reason is in `_error`."""
+    """Raised by a callback of httptools to reject the request. The reason is in `_error`."""
 
 
 class RequestParser:
-    """The parser of one connection.
+    """Parses the input of one connection, and calls the connection for each request:
 
-    `part` is what it reads: the head of a request, its body, or None between two requests.
-    `part_changed`: the bytes that were fed last began or ended a part.
+    - `on_request` for a small request (connection.py), when it is complete
+    - `on_head`, `on_body` and `on_complete` for any other, as its parts arrive
+
+    `part` is what is being read: the head of a request, its body, or None between two requests.
+    `part_changed`: the last call of `feed` began or ended a part.
     """
 
     def __init__(self, connection: "HardenedConnection", limits: ConnectionLimits) -> None:
@@ -41,39 +45,42 @@ class RequestParser:
         self._max_headers = limits.max_headers
         self.part: Literal["head", "body"] | None = None
         self.part_changed = False
-        self._error: Problem | None = None  # set by a callback, which can only stop the parser
+        self._error: Problem | None = None  # why a callback has stopped the parser
         self._url = b""
         self._headers: list[Header] = []
         self._header_bytes = self._body_bytes = self._body_chunks = 0
         self._bytes_at_last_check = 0
-        self._small_request: Scope | None = None  # while its body is being read
+        self._small_request: Scope | None = None  # the small request whose body is being read
         self._small_body: list[bytes] = []
-        self._counted_bytes = 0  # of the small body
-        self._keep_alive = False
+        self._counted_bytes = 0  # bytes of the small body that count as buffered
+        self._keep_alive = False  # after the small request
         self._restart()
 
     def _restart(self) -> None:
-        """The leniency: what follows a request with `Connection: close` is no error."""
+        """Creates httptools' parser. It ignores input after a request with `Connection: close`."""
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._bytes_read = 0  # in this part, at least
+        self._bytes_read = 0  # of this part; may include the end of the previous one
 
     def close(self) -> None:
-        """Drops httptools' parser. It refers to this object: that would be left to the collector."""
+        """Drops httptools' parser, which refers back to this object.
+
+        Otherwise only the garbage collector would free both.
+        """
         self.discard_body()
         del self._parser
 
     @property
     def has_small_request(self) -> bool:
-        """Whether it is reading the body of a small request, which it has not handed over yet."""
+        """Whether the body of a small request is being read."""
         return self._small_request is not None
 
     def close_after_response(self) -> None:
-        """Makes the small request the last one of the connection."""
+        """Makes the small request the last one of its connection."""
         self._keep_alive = False
 
     def discard_body(self) -> None:
-        """Drops the small request, and stops counting its body as buffered."""
+        """Drops the small request and its body, which then no longer counts as buffered."""
         self._small_request, self._small_body = None, []
         if self._counted_bytes:
             self._limits.uncount_buffered(self._counted_bytes)
@@ -85,7 +92,7 @@ class RequestParser:
         return added >= min_bytes
 
     def feed(self, data: bytes) -> Problem | None:
-        """Parses the bytes. Returns an error if the rest of the input cannot be parsed."""
+        """Parses input. Returns an error if the request is rejected: the rest cannot be parsed then."""
         self.part_changed = False
         self._bytes_read += len(data)
         try:
@@ -97,10 +104,10 @@ class RequestParser:
         return self._check_bytes_read() if self._bytes_read > self._limits.max_header_bytes else None
 
     def _ignore_upgrade(self, remaining: bytes) -> Problem | None:
-        """Parses the head again without its Upgrade header.
+        """Parses the head again without its Upgrade header, and then the remaining bytes.
 
-        The parser takes the bytes after such a head for the other protocol, and the body would be
-        lost. Java's HttpClient offers h2c with every first request.
+        httptools takes the bytes after a head with this header for another protocol, and the body
+        would be lost. Java's HttpClient offers h2c with every first request.
         """
         version = self._parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version)]
@@ -109,7 +116,7 @@ class RequestParser:
         return self.feed(b"\r\n".join([*lines, b"", b""]) + remaining)
 
     def _check_bytes_read(self) -> Problem | None:
-        """Rejects a head that does not end, and chunk extensions or trailers that do not end."""
+        """Rejects a head, chunk extensions or trailers that are too long or do not end."""
         if self.part == "head":
             return self._too_large()
         if self.part == "body" and self._bytes_read > 2 * self._body_bytes + self._limits.max_header_bytes:
@@ -135,7 +142,7 @@ class RequestParser:
         version, headers = self._parser.get_http_version(), dict(reversed(self._headers))
         self._check_head(version, headers)
         if self._parser.should_upgrade():
-            return  # `_ignore_upgrade` parses the head again
+            return  # `_ignore_upgrade` will parse the head again
         scope = self._scope(version, headers)
         self._headers = []  # trailers must not be added to the headers of the request
         self.part, self.part_changed = "body", True
@@ -167,13 +174,15 @@ class RequestParser:
             self._stop(error)
 
     def _count_body(self) -> Problem | None:
-        """Counts the small body as buffered. Returns an error if too many bytes are."""
+        """Counts the small body as buffered. Returns an error if this process has buffered too many
+        bytes.
+        """
         added, self._counted_bytes = self._body_bytes - self._counted_bytes, self._body_bytes
         return self._limits.count_buffered(added)
 
     def on_message_complete(self) -> None:
         if self.part != "body":
-            return  # `_ignore_upgrade` is about to parse this head again
+            return  # `_ignore_upgrade` will parse the head again
         self.part, self.part_changed = None, True
         self._bytes_read = 0
         if self._small_request is None:
@@ -188,9 +197,9 @@ class RequestParser:
     def _stop(self, error: Problem) -> NoReturn:
         """Rejects the request from a callback.
 
-        httptools raises an error of its own, so the problem is kept in `_error`. It is not raised
-        itself, because its traceback would keep the received bytes until the connection is closed:
-        half a MiB for each of a hundred rejected uploads.
+        httptools turns the exception of a callback into an error of its own, so `_error` keeps the
+        problem. The problem itself is not raised, because its traceback would keep the received
+        bytes until the connection is closed: half a MiB for each of a hundred rejected uploads.
         """
         self._error = error
         raise StopParsing
@@ -200,8 +209,8 @@ class RequestParser:
     def _check_head(self, version: str, headers: Mapping[bytes, bytes]) -> None:
         """Makes the checks that httptools does not make.
 
-        CONNECT is rejected here, because httptools treats it as an upgrade with any target and any
-        headers: parsing the head again without its Upgrade header would not help.
+        CONNECT is rejected here, because httptools treats it as an upgrade, whatever its target and
+        headers are. To parse the head again without its Upgrade header would not help.
         """
         url_bytes = len(self._url)
         if url_bytes > self._limits.max_url_bytes or url_bytes + self._header_bytes > self._limits.max_header_bytes:
@@ -229,7 +238,7 @@ class RequestParser:
                 self._stop(BadRequest(f"expected one {title} header, got {names.count(name)}"))
 
     def _check_host(self, version: str, headers: Mapping[bytes, bytes]) -> None:
-        """The target must be a path, or an absolute URL on the host of the Host header.
+        """Checks the Host header and the target: a path, or an absolute URL on that host.
 
         `GET http://host/path` is meant for proxies. For the same host it has the same meaning here.
         HTTP/1.0 needs no Host header, because old health checks send none.
@@ -243,13 +252,13 @@ class RequestParser:
             self._stop(BadRequest("the request target must be a path"))
 
     def _too_large(self) -> Problem:
-        """The error for a head that is too large: 414 if its URL alone is, otherwise 431."""
+        """The error for a head that is too large: 414 if its URL alone is too long, else 431."""
         if len(self._url) > self._limits.max_url_bytes:
             return UrlTooLong(f"the URL has more than {self._limits.max_url_bytes} bytes")
         return HeadersTooLarge(f"the request line and headers have more than {self._limits.max_header_bytes} bytes")
 
     def _scope(self, version: str, headers: Mapping[bytes, bytes]) -> Scope:
-        """The ASGI scope of the request. `headers` has the first value of each name, for `get_header`."""
+        """Builds the ASGI scope. `headers` is for `get_header`: the first value of each name."""
         target, query = self._url, b""
         if target[:1] != b"/" or b"?" in target:
             url = httptools.parse_url(target)
@@ -271,6 +280,6 @@ class RequestParser:
 def _decode(path: str) -> str:
     """Percent-decodes the path, except slashes.
 
-    An encoded slash stays encoded, because it is part of a name and must not lead to another route.
+    An encoded slash stays encoded: it is part of a name, and must not lead to another route.
     """
     return unquote(_ENCODED_SLASH.sub("%252F", path))

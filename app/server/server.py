@@ -1,16 +1,16 @@
 """uvicorn with hardened connections and a graceful drain.
 
-On SIGTERM the broker answers parked polls first (docs/reliability/rules.md#r15). Starting, draining
-and stopping write one log line each.
+On SIGTERM the broker answers parked polls first (docs/reliability/rules.md#r15). It logs one line
+when it starts, one when it drains and one when it stops.
 
-uvicorn loads the configuration, handles signals and starts the server. It creates a connection with
-the keywords `config`, `server_state`, `app_state` and `_loop`, and relies on three things:
+uvicorn loads the configuration, handles signals and starts the server. It creates each connection
+with the keywords `config`, `server_state`, `app_state` and `_loop`, and requires three things:
 
 - an open connection is in `server_state.connections`
-- the task of a request that runs is in `server_state.tasks`
+- the task of a running request is in `server_state.tasks`
 - `shutdown()` closes a connection, now or after the response to its newest request
 
-A server that stops waits until both sets are empty. Every second uvicorn renews
+When the server stops, it waits until both sets are empty. Every second uvicorn renews
 `server_state.default_headers`, the Date header. `tests/http/test_uvicorn_contract.py` fails if
 uvicorn changes any of this.
 """
@@ -41,9 +41,9 @@ RESERVED_FILES = 300  # file descriptors for database connections, logs and libr
 
 
 class Server(uvicorn.Server):
-    """Wakes parked polls before uvicorn starts to wait for requests.
+    """uvicorn's server, which answers parked polls before uvicorn waits for running requests.
 
-    `timeout_graceful_shutdown` alone would reset every parked poll.
+    uvicorn's `timeout_graceful_shutdown` alone would reset every parked poll.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _drain(self, reason: str) -> None:
-        """Every response from now on has `Connection: close`."""
+        """Answers parked polls. Closes each connection, now or after its newest response."""
         self._lifecycle.draining(reason)
         for connection in list(self.server_state.connections):
             connection.shutdown()
@@ -85,9 +85,7 @@ class Server(uvicorn.Server):
 
 
 def connection_class(limits: ConnectionLimits, router: Router) -> type[HardenedConnection]:
-    """Returns the class from which uvicorn creates connections, with the limits and the router that
-    they share.
-    """
+    """Returns the class from which uvicorn creates connections: they share limits and router."""
 
     class ServerConnection(HardenedConnection):
         def __init__(self, **arguments: Any) -> None:
@@ -112,11 +110,10 @@ def _config(app: FastAPI, settings: Settings, http: type[HardenedConnection]) ->
 
 
 def _raise_file_limit(max_connections: int) -> int:
-    """Raises the limit of open files for `max_connections`.
+    """Raises the limit of open files for `max_connections`. Returns how many connections it allows.
 
-    Returns the number that the limit allows.
-
-    With no file descriptor left, the broker could not connect to its database either.
+    Fewer connections are better than no file descriptor left: the broker could not connect to its
+    database either.
     """
     if sys.platform == "win32":
         return max_connections
@@ -133,10 +130,10 @@ def _raise_file_limit(max_connections: int) -> int:
 def tune_gc() -> None:
     """Tunes the garbage collector for a server.
 
-    Objects that exist when serving begins are frozen, so that no collection visits them again. A
-    request creates hundreds of objects, few of them in cycles: with Python's default threshold of
-    700 the collector took 8 % of the time. With 50,000 large batches took a few per cent less time,
-    but a hundred large uploads left 66 MiB behind instead of 50.
+    Freezes the objects that exist now, so that no collection visits them again. A request creates
+    hundreds of objects, few of them in cycles: with Python's default threshold of 700 the collector
+    took 8 % of the time. With a threshold of 50,000 instead of 5,000, large batches took a few per
+    cent less time, but a hundred large uploads left 66 MiB behind instead of 50.
     """
     gc.collect()
     gc.freeze()
@@ -146,8 +143,8 @@ def tune_gc() -> None:
 def _shorten_switch_interval() -> None:
     """Makes a thread that checks a large body yield to the event loop after 1 ms.
 
-    With Python's default of 5 ms the event loop waited that long whenever it polled its sockets,
-    and a call that takes 0.5 ms alone took 15 ms.
+    With Python's default, the event loop waited 5 ms for the thread each time it polled its sockets.
+    A request that otherwise takes 0.5 ms took 15 ms.
     """
     sys.setswitchinterval(0.001)
 
@@ -155,7 +152,7 @@ def _shorten_switch_interval() -> None:
 def serve(
     app: FastAPI, settings: Settings, listener: socket.socket, *, on_listening: Listening, on_stopped: Stopped
 ) -> None:
-    """Serves until SIGTERM or SIGINT. A second SIGINT does not wait for running requests.
+    """Serves until SIGTERM or SIGINT. After a second SIGINT, does not wait for running requests.
 
     The caller binds the listener, because uvicorn would exit the process if the port is in use.
     """
