@@ -13,21 +13,22 @@ from app.settings import is_loopback
 
 class Authenticator(Protocol):
     async def authenticate(self, authorization: str | None) -> Caller:
-        """Raises Unauthenticated without a valid key, and RateLimited for a key over its quota."""
+        """Returns the caller. Raises Unauthenticated without a valid key, RateLimited over its quota."""
         ...
 
 
 class PathAccess(Protocol):
     async def check(self, access: Access, path: str, path_params: Mapping[str, str]) -> None:
-        """Raises if the key may not access the job or the queue that the path names."""
+        """Raises if the caller may not access the job or the queue that the path names."""
         ...
 
 
 def require_scopes(scopes: frozenset[KeyScope], *, all_queues: bool) -> Any:
-    """A route dependency: the caller needs one of the scopes, and access to what the path names.
+    """Returns a dependency of a route, which authenticates the caller and checks its access.
 
-    It runs before the body is parsed, and before a large body has arrived: the bytes of an
-    unauthenticated caller are not worth the work. `all_queues`: the key needs access to all queues.
+    The key needs one of the scopes, access to what the path names, and if `all_queues`, access to
+    all queues. The check runs before the body is read, and before a large body has arrived: the
+    broker does no work on the body of an unauthenticated caller.
     """
 
     async def check_access(request: Request) -> None:
@@ -50,10 +51,10 @@ def require_scopes(scopes: frozenset[KeyScope], *, all_queues: bool) -> Any:
 
 
 def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> None:
-    """Rejects calls of browser pages that another site has served.
+    """Rejects requests that a browser sends for a page of another site.
 
-    On a broker without API keys such a page, open in a browser on this machine, could call in the
-    name of its user. It could also use its own host name, if that resolves to the broker.
+    Without API keys, a page of another site that is open on this machine could call the broker for
+    its user. The page could also use its own host name, if that resolves to the broker.
     """
     origin, host = headers.get(b"origin"), headers.get(b"host", b"")
     if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") or origin not in (
@@ -69,13 +70,14 @@ def _reject_foreign_origin(headers: Mapping[bytes, bytes], bind_host: str) -> No
 
 
 def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
-    """Detects a browser by headers that a page cannot remove.
+    """Whether a browser sent the request, by headers that a page cannot remove.
 
-    Other programs on this machine may use any host name for the broker.
+    Only a browser's requests are checked: other programs on this machine may use any host name for
+    the broker.
     """
     return b"origin" in headers or b"sec-fetch-site" in headers or b"mozilla" in headers.get(b"user-agent", b"").lower()
 
 
 def _host_name(host: str) -> str:
-    """The host without its port and brackets."""
+    """Removes the port from a Host header, and the brackets of an IPv6 address."""
     return host.strip("[]") if host.endswith("]") or ":" not in host else host.rpartition(":")[0].strip("[]")

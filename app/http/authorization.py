@@ -1,4 +1,4 @@
-"""Callers and their access: scopes limited to queue patterns (`work:email.*`). Knows no HTTP."""
+"""Callers and what they may access: scopes, limited to queue patterns (`work:email.*`). No HTTP."""
 
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -17,16 +17,16 @@ class KeyScope(StrEnum):
     MANAGE = "manage"
 
 
-ADMIN = "admin"  # in the request that creates a key: all four scopes
+ADMIN = "admin"  # short for all four scopes, in the request that creates a key
 # No queue is named `.` or `..`.
 SCOPE_PATTERN = r"^(enqueue|work|read|manage|admin)(:(\.{0,2}[A-Za-z0-9_:*-]|\.{3})[A-Za-z0-9._:*-]{0,119})?$"
 SCOPE_RULE = "enqueue, work, read, manage or admin, alone or with a pattern of queue names such as work:email.*"
 
 
 class Grant(NamedTuple):
-    """One scope for the queues that match a pattern.
+    """One scope of a key, for the queues that match a pattern.
 
-    `*` matches any characters; the default is `*`.
+    `*` matches any characters. A scope without a pattern has the pattern `*`.
     """
 
     scope: KeyScope
@@ -45,7 +45,7 @@ def expand_scopes(text: str) -> list[str]:
 
 
 def is_admin(scopes: Iterable[str]) -> bool:
-    """Whether a key with these scopes manages all queues, and may therefore create other keys."""
+    """Whether a key with these scopes may manage all queues, and therefore create other keys."""
     return Grant(KeyScope.MANAGE, "*") in [Grant.parse(scope) for text in scopes for scope in expand_scopes(text)]
 
 
@@ -55,9 +55,9 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The queues that one request may access, by the scope of its route.
+    """What one request may access: the queues for which its key has a scope of the route.
 
-    `has_key_ended` tells whether the key has been revoked or has expired.
+    `has_key_ended` returns whether the key has been revoked or has expired.
     """
 
     caller: str
@@ -70,12 +70,14 @@ class Access:
         object.__setattr__(self, "all_queues", "*" in self.patterns)
 
     def check_key_active(self) -> None:
-        """For a call that has waited: its key may have been revoked or expired since."""
+        """Raises Unauthenticated if the key was revoked or has expired. A call that has waited checks
+        this.
+        """
         if self.has_key_ended():
             raise Unauthenticated("the API key was revoked or has expired while the call waited")
 
     def allows(self, queue: str) -> bool:
-        return self.all_queues or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)  # cached
+        return self.all_queues or any(_regex(pattern).fullmatch(queue) for pattern in self.patterns)
 
     def check(self, queue: str, pointer: str) -> None:
         if not self.allows(queue):
@@ -83,7 +85,7 @@ class Access:
 
     @property
     def regex(self) -> str | None:
-        """A regular expression for SQL that matches accessible queues. None: all queues."""
+        """A regular expression for SQL that matches the accessible queues; None for all queues."""
         return (
             None
             if self.all_queues
@@ -92,9 +94,9 @@ class Access:
 
 
 def _escape(pattern: str) -> str:
-    """Escapes dots.
+    """Escapes the dots of a pattern.
 
-    Of the characters in a pattern only dots and stars are special in a regular expression, both in
+    Of the characters in a pattern, only dots and stars are special in regular expressions, both in
     Python and in Postgres.
     """
     return pattern.replace(".", r"\.")
@@ -102,7 +104,7 @@ def _escape(pattern: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _regex(pattern: str) -> "re.Pattern[str]":
-    """Compiles a pattern without backtracking: each star but the last is a lazy atomic group.
+    """Compiles a pattern. Each star but the last is a lazy atomic group, which does not backtrack.
 
     With `.*` for each star, `*a*a*a*a*a*a*b` took 7 s to find that it does not match 60 times `a`.
     """
@@ -113,7 +115,10 @@ def _regex(pattern: str) -> "re.Pattern[str]":
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The holder of a key. Keys with the same name are one caller, so that a key can be rotated."""
+    """A caller with the scopes of its key.
+
+    Keys with the same name are one caller, so that a key can be rotated.
+    """
 
     name: str
     grants: frozenset[Grant]
@@ -122,7 +127,7 @@ class Caller:
     _access_by_scopes: dict[frozenset[KeyScope], Access | None] = field(default_factory=dict, repr=False, compare=False)
 
     def access_for(self, scopes: frozenset[KeyScope]) -> Access | None:
-        """The access that any of these scopes gives; None if the caller has none of them."""
+        """Returns the access that any of these scopes gives; None if the caller has none of them."""
         if scopes not in self._access_by_scopes:
             self._access_by_scopes[scopes] = self._access(scopes)
         return self._access_by_scopes[scopes]

@@ -1,8 +1,8 @@
-"""Finds all errors of a body that msgspec has rejected, by reading it again member by member.
+"""Finds all errors in a body that msgspec has rejected, by reading it again member by member.
 
 msgspec stops at the first error, words it for Python programmers, and rejects 60.0 as an integer,
-which JSON Schema accepts. This walk finds every error, words it for callers, and writes integral
-floats as integers. It runs only for bodies that failed, and visits a bounded number of values. Free
+which JSON Schema accepts. This walk finds every error, words it for callers, and replaces integral
+floats by integers. It runs only for rejected bodies, and visits a bounded number of values. Free
 JSON (`Raw`) is passed on as the bytes that were sent.
 """
 
@@ -21,7 +21,7 @@ from app.http import instants
 
 T = TypeVar("T")
 
-MAX_VALUES = 20_000  # about 40 ms
+MAX_VALUES = 20_000  # that the walk visits in one body, which takes about 40 ms
 MAX_SHOWN = 100  # characters of an unknown name that an error repeats
 
 _members = msgspec.json.Decoder(dict[str, Raw])
@@ -39,14 +39,18 @@ _NAMES: dict[type, str] = {
 
 
 class TooManyValues(Exception):
-    """The body has more values than the walk may visit."""
+    """Raised when the walk has visited MAX_VALUES values."""
 
 
 class BodyErrors:
-    """The errors of one body: how many there are, and the first few of them."""
+    """Walks through one body, counts its errors and keeps the first MAX_FAULTS of them."""
 
     def __init__(self, others: Container[str] = (), *, suggest: bool = True, null_hint: str = "") -> None:
-        """`others` are names of members that do not belong to the model and are no error."""
+        """`others`: names of members that are no error although the model has no such field.
+
+        `suggest`: name the most similar field for an unknown one. `null_hint`: is added to the error
+        for a null.
+        """
         self.count = 0
         self.faults: list[Fault] = []
         self.others: dict[str, Raw] = {}
@@ -56,9 +60,9 @@ class BodyErrors:
         self._values_left = MAX_VALUES
 
     def walk(self, kind: inspect.Type, raw: bytes | Raw, pointer: str) -> Any:
-        """Returns the value to decode instead of the sent one.
+        """Checks a value against its type. Returns what msgspec decodes instead, if no error is found.
 
-        It is meaningless once there is an error.
+        Use the result only if `count` is 0 at the end of the walk.
         """
         self._values_left -= 1
         if self._values_left < 0:
@@ -158,7 +162,7 @@ def format_pointer(pointer: str) -> str:
 
 
 def unknown_field_detail(name: str, known: Iterable[str]) -> str:
-    """The error for an unknown field, with the most similar known name."""
+    """Words the error for an unknown field, with the most similar known name."""
     near = get_close_matches(name, list(known), n=1) if len(name) <= MAX_SHOWN else []
     return f"unknown field {name[:MAX_SHOWN]}" + (f"; did you mean {near[0]}?" if near else "")
 
@@ -171,7 +175,7 @@ def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str | None]:
 
 
 def _violation(kind: inspect.Type, value: object) -> str | None:
-    """How the value violates the type, as the predicate of a sentence; None if it does not."""
+    """Says how the value violates the type: the predicate of a sentence. None if it does not."""
     match kind:
         case inspect.IntType():
             return (
@@ -201,7 +205,9 @@ def _violation(kind: inspect.Type, value: object) -> str | None:
 
 
 def _describe(value: object) -> str:
-    """The value of a float, as in "must be an integer, not 60.5"; the name of any other type."""
+    """Describes a wrong value: a float by its value ("must be an integer, not 60.5"), any other by
+    the name of its type.
+    """
     return repr(value) if type(value) is float else _NAMES[type(value)]
 
 

@@ -69,7 +69,7 @@ def resolver(resolve: Resolve) -> Resolver:
 
 
 def service(name: str) -> Any:
-    """A parameter: the service that has this name in `app.broker.Broker`."""
+    """A parameter: the service with this name in `app.broker.Broker`."""
     return resolver(lambda request: getattr(request.app.state.broker, name))
 
 
@@ -78,14 +78,14 @@ def _get_access(request: Request) -> Access:
     return access
 
 
-AccessDep = Annotated[Access, resolver(_get_access)]  # stored by `require_scopes`
+AccessDep = Annotated[Access, resolver(_get_access)]  # `require_scopes` has stored it
 
 
 class FastRoute(APIRoute):
-    """A route whose function has simple parameters only.
+    """A route that the dispatcher calls itself. Its function has simple parameters only.
 
-    A parameter may be the request, a `Resolver`, one header, or an id in the path; one of them is
-    the body. Any other parameter fails when the module is imported.
+    One parameter is the body. Each other is the request, a `Resolver`, a header, or an id in the
+    path. A function with any other parameter fails when its module is imported.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -96,7 +96,7 @@ class FastRoute(APIRoute):
         self._before_body = [parameter.resolve for parameter in resolvers[:position] if isinstance(parameter, Resolver)]
         self._after_body = [parameter.resolve for parameter in resolvers[position:] if isinstance(parameter, Resolver)]
         super().__init__(path, endpoint, **options)
-        # From `operation`: require_scopes, and reject_unknown_parameters, which needs a query.
+        # `operation` has added require_scopes and reject_unknown_parameters.
         checks = [depends.dependency for depends in self.dependencies if depends.dependency is not None]
         self._check_access, self._check_query = checks
 
@@ -104,7 +104,7 @@ class FastRoute(APIRoute):
         return self.handle_request
 
     async def handle_request(self, request: Request) -> Response:
-        """Checks the head first: a large body may not have arrived yet."""
+        """Calls the function. Checks the head before it reads the body, which may not have arrived."""
         await self._check_access(request)
         if request.scope["query_string"]:
             await self._check_query(request)
@@ -114,7 +114,7 @@ class FastRoute(APIRoute):
 
 
 def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]:
-    """Like `router.post`, for an operation that is called for every job."""
+    """Registers a fast route. Like `router.post`, for operations that are called for every job."""
 
     def register(function: F) -> F:
         router.add_api_route(path, function, methods=["POST"], route_class_override=FastRoute, **options)
@@ -124,7 +124,7 @@ def fast_route(router: APIRouter, path: str, **options: Any) -> Callable[[F], F]
 
 
 class Dispatcher:
-    """Gives each request an id: the client's, if it is a safe one. Calls its route, and responds."""
+    """Gives each request an id, calls its route, sends the response and records how it ended."""
 
     def __init__(self, app: FastAPI, metrics: Metrics, routes: Iterable[FastRoute]) -> None:
         self._app = app
@@ -147,7 +147,7 @@ class Dispatcher:
         return self._call_route(route, scope, exchange)
 
     def _find_route(self, scope: Scope) -> FastRoute | None:
-        """Finds the fast route of a request by its path, and stores the parameters of the path."""
+        """Finds the fast route of a request, and stores the parameters of its path in the scope."""
         if scope["method"] != "POST" or scope["query_string"]:
             return None
         path: str = scope["path"]
@@ -175,10 +175,10 @@ class Dispatcher:
         self._record(scope, id, route.name, response.status_code, started)
 
     async def _call_framework(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An ASGI app around the framework, outside the framework's own middleware.
+        """Calls the framework, and adds what `_call_route` adds to a fast route.
 
-        It is plain ASGI, because a handler wrapped by BaseHTTPMiddleware is not notified that its
-        client has disconnected.
+        This is plain ASGI around the framework and all its middleware. A handler that is wrapped by
+        BaseHTTPMiddleware would not be notified that its client has disconnected.
         """
         started = time.perf_counter()
         id = _assign_id(scope)
@@ -215,7 +215,7 @@ class Dispatcher:
 
 
 def _assign_id(scope: Scope) -> str:
-    """Stores the id of the request in its scope: the client's, or a random one."""
+    """Stores a request id in the scope: the client's if it is safe to log, or else a random one."""
     sent = get_header(scope, b"x-request-id")
     id = sent if sent is not None and _SAFE_ID.fullmatch(sent) else f"{random.getrandbits(128):032x}"
     scope["state"]["request_id"] = id
@@ -232,9 +232,9 @@ def _error_response(error: BaseException, id: str) -> Response:
 
 
 def _route_head_as_get(scope: Scope) -> Scope:
-    """Routes HEAD to the handler of GET.
+    """Makes the framework route HEAD to the handler of GET.
 
-    The server omits the body, because its own scope still says HEAD.
+    The server omits the body of the response, because its own scope still says HEAD.
     """
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 

@@ -12,14 +12,14 @@ router = APIRouter(include_in_schema=False)
 
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
-# Scripts load from this server only and none is inline. A script injected by a payload or a name
-# does not run.
+# Allows scripts of this server only, and none inline: a script that a payload or a name injects does
+# not run.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 # This Swagger UI supports OpenAPI 3.0 only. The 3.1 features of our document do not change how it
-# is shown, so the page relabels its copy.
+# is shown, so the page labels its copy as 3.0.3.
 START = """fetch("/openapi.json")
   .then((response) => response.json())
   .then((document) =>
@@ -52,10 +52,10 @@ PAGE = """<!DOCTYPE html>
 
 @cache
 def _content(asset: str) -> bytes:
-    """Reads an asset.
+    """Reads an asset from its package.
 
-    Not a FileResponse, because that accepts Range headers, and rejects invalid ones with an error
-    format of its own.
+    The routes do not use a FileResponse, because that accepts Range headers, and rejects invalid
+    ones with an error format of its own.
     """
     import swagger_ui_bundle  # type: ignore[import-untyped]
 

@@ -1,4 +1,4 @@
-"""Reads the parts of a request other than its body: headers, request id, parameter names."""
+"""Reads headers, and rejects unknown or repeated query parameters."""
 
 from collections import Counter
 from typing import Annotated
@@ -23,16 +23,16 @@ IdempotencyKey = Annotated[
 
 
 def get_header(scope: Scope, name: bytes) -> str | None:
-    """The first header of that name. The name is in lower case, like all names in a scope."""
+    """Returns the first header of this name, which is in lower case, like all names in a scope."""
     value = scope["headers_by_name"].get(name)
     return None if value is None else str(value, "latin-1")
 
 
 async def reject_unknown_parameters(request: Request) -> None:
-    """Rejects query parameters on routes that have none, and repeated parameters on all routes.
+    """Rejects query parameters on a route that has none, and repeated parameters on any route.
 
-    `POST /jobs/cancel?dry_run=true` must not cancel. Routes with parameters reject unknown ones by
-    their model. Health checks and documentation accept any parameter.
+    `POST /jobs/cancel?dry_run=true` must not cancel. A route with parameters rejects unknown ones by
+    its model. Health checks and documentation do not call this, and accept any parameter.
     """
     if not request.scope["query_string"]:
         return
@@ -46,7 +46,7 @@ async def reject_unknown_parameters(request: Request) -> None:
 
 
 def _reject_repeated(names: list[str]) -> None:
-    """No parameter has several values: of `state=ready&state=scheduled` one would be lost."""
+    """Rejects repeated parameters: of `state=ready&state=scheduled` one value would be lost."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         detail = "this parameter takes one value; send it once"

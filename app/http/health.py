@@ -64,7 +64,7 @@ class Limits(ResponseModel):
 
 
 class Health:
-    """The checks of /readyz, by name. Each returns a detail, or raises a Problem."""
+    """Runs the health checks of /readyz. A check returns a detail, or raises a Problem."""
 
     def __init__(self, settings: Settings, metrics: Metrics, checks: dict[str, HealthCheck]) -> None:
         self.settings = settings
@@ -75,7 +75,7 @@ class Health:
     async def readiness(self) -> Readiness:
         """Runs all checks. Concurrent calls share one run.
 
-        The route is public, and many calls must not cost the database more than one.
+        The route is public, so many calls must not cost the database more than one call does.
         """
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_checks(), name="readiness")

@@ -1,8 +1,8 @@
 """The range of instants that the broker accepts, in bodies, queries and cursors.
 
 Both ends are at least a day inside Python's calendar, so that an instant can be written in any time
-zone. The ends of the calendar are a trap: asyncpg stores 0001-01-01T00:00:00Z, the zero time of Go,
-as `-infinity`, and reads that back as a datetime without a time zone.
+zone. The first instant of Python's calendar, 0001-01-01T00:00:00Z, is the zero time of Go. asyncpg
+stores it as `-infinity`, and reads that back as a datetime without a time zone.
 """
 
 import re
@@ -20,7 +20,9 @@ RANGE = "from 1970-01-01T00:00:00Z to 9999-12-30T23:59:59.999999Z"
 
 
 def parse(text: str) -> datetime:
-    """Parses RFC 3339 with a time zone, in the accepted range, as bodies do. Raises ValueError."""
+    """Parses an instant (RFC 3339, with a time zone) as in a body. Raises ValueError if it is invalid
+    or out of range.
+    """
     try:
         instant: datetime = msgspec.convert(text, Annotated[datetime, msgspec.Meta(tz=True)])
     except msgspec.ValidationError:
@@ -31,5 +33,5 @@ def parse(text: str) -> datetime:
 
 
 def is_in_range(instant: datetime) -> bool:
-    """Compares in UTC, whatever the offset of the instant is."""
+    """Whether the broker accepts the instant. Compares in UTC, whatever its offset is."""
     return FIRST <= instant <= LAST

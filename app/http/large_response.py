@@ -1,4 +1,4 @@
-"""JSON responses of several megabytes, sent piece by piece.
+"""JSON lists as responses. One of more than 64 KiB is sent piece by piece.
 
 To copy 8 MB takes 4 ms, during which no other request is served. To join the items of a page, to
 add the brackets around them and to put the head before them would be three copies.
@@ -17,7 +17,7 @@ PIECE_BYTES = 64 * 1024
 
 
 class JsonList(NamedTuple):
-    """A JSON text with a list: the text before its items, the encoded items, and the text after."""
+    """A JSON text in three parts: what is before the items of a list, the items, and what is after."""
 
     before: bytes
     items: Sequence[bytes]
@@ -42,7 +42,7 @@ def list_response(text: JsonList, headers: Iterable[tuple[str, str]] = ()) -> Js
 
 
 async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
-    """Encodes a model whose first member is a list of this name, the items in slices."""
+    """Encodes a model whose first member is the list `name`. Serves other requests meanwhile."""
     items = await map_in_slices(encode, getattr(model, name))
     before = b'{"%b":[' % name.encode()
     others = encode(msgspec.structs.replace(model, **{name: []}))
@@ -51,7 +51,7 @@ async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
 
 
 class LargeJsonResponse(JsonResponse):
-    """Sends its pieces one by one. The server waits while the client reads slower than it writes."""
+    """Is sent in pieces. The server waits while the client reads more slowly than it writes."""
 
     def __init__(self, text: JsonList, headers: Iterable[tuple[str, str]]) -> None:
         super().__init__(b"", 200, headers, length=text.size())

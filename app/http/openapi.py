@@ -58,7 +58,7 @@ def _descendants(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
 
 
 def _complete(operation: dict[str, Any]) -> None:
-    """Removes FastAPI's 422, which we do not return, and adds the examples."""
+    """Removes FastAPI's 422, which the broker does not return, and adds the examples."""
     operation["responses"] = {
         code: response
         for code, response in operation["responses"].items()
@@ -73,10 +73,10 @@ def _complete(operation: dict[str, Any]) -> None:
 
 @cache
 def examples(operation_id: str) -> list[dict[str, Any]]:
-    """The example calls of an operation.
+    """Reads the example calls of an operation.
 
-    `<operation_id>.json` is the usual call. `<operation_id>.207.json` is one that succeeds with
-    another status.
+    `<operation_id>.json` is the usual call. A file such as `<operation_id>.207.json` is a call that
+    succeeds with another status.
     """
     others = sorted(EXAMPLES.glob(f"{operation_id}.*.json"))
     return [json.loads(path.read_text()) for path in (EXAMPLES / f"{operation_id}.json", *others) if path.exists()]
@@ -85,8 +85,8 @@ def examples(operation_id: str) -> list[dict[str, Any]]:
 def _clean(value: Any) -> Any:
     """Cleans the document for client generators.
 
-    Removes nulls, defaults, titles and the indentation of docstrings, adds the size of numbers, and
-    writes the end of a pattern as in ECMAScript.
+    Removes nulls, defaults, titles and the indentation of docstrings, adds the format of numbers
+    (int32, double), and writes the end of a pattern as in ECMAScript.
     """
     if isinstance(value, list):
         return [_clean(item) for item in value]
@@ -118,7 +118,7 @@ def _is_removed(name: str, item: Any) -> bool:
 
 
 def install(app: FastAPI) -> None:
-    """Makes the app serve this document instead of FastAPI's."""
+    """Makes the app serve `document` instead of FastAPI's own."""
 
     @cache
     def openapi() -> dict[str, Any]:

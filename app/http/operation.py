@@ -1,6 +1,6 @@
 """Describes an operation: its models, its errors, its scopes.
 
-The OpenAPI document is made from this.
+`app.http.openapi` builds the OpenAPI document from this.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from app.http.authorization import KeyScope
 from app.http.headers import reject_unknown_parameters
 from app.http.problems import Problem
 
-# FastAPI does not know msgspec: routes refer to models by name, and `app.http.openapi` adds their
-# schemas.
+# The models of all operations, by name. FastAPI does not know msgspec: a route refers to a model by
+# its name, and `app.http.openapi` adds the schema.
 MODELS: dict[str, type] = {"Problem": Problem}
 
 SECURITY = "api_key"
 NO_KEY: dict[str, list[str]] = {}  # accepted by a broker without API keys
 
 
-# Scopes of a route. A key needs one of them.
+# The scopes of a route. A key needs one of them.
 PUBLIC: Sequence[KeyScope] = ()  # health checks and documentation need no key
 ENQUEUE = (KeyScope.ENQUEUE,)
 WORK = (KeyScope.WORK,)
@@ -45,11 +45,11 @@ def operation(
     status: int = 200,
     other_responses: dict[int, tuple[str, type]] | None = None,
 ) -> dict[str, Any]:
-    """Arguments for `@router.post(...)`.
+    """Returns the arguments for `@router.post(...)`.
 
-    Every route may also return any other problem, which is the `default` response. `scopes` has no
-    default, so that no route is public by mistake. `all_queues`: the key needs access to every
-    queue.
+    `raised` are the problems that the document lists. Every route may also return any other, which
+    is the `default` response. `scopes` has no default, so that no route is public by mistake.
+    `all_queues`: the key needs access to all queues.
     """
     responses: dict[int | str, dict[str, Any]] = {
         status: {"description": _first_sentence(response), "content": _json(response)},
@@ -68,7 +68,7 @@ def operation(
 
 
 def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI responses of a route that raises these problems, by status."""
+    """Returns the OpenAPI responses, by status, of a route that raises these problems."""
     responses: dict[int | str, dict[str, Any]] = {}
     for error in dict.fromkeys(raised):
         response = responses.setdefault(error.status, {"description": "", "content": _problem(error)})
@@ -77,7 +77,10 @@ def problems(*raised: type[errors.Problem]) -> dict[int | str, dict[str, Any]]:
 
 
 def require_key(scopes: Sequence[KeyScope], *, all_queues: bool = False, **extra: Any) -> dict[str, Any]:
-    """Arguments for a route that checks these scopes, and says so in the OpenAPI document."""
+    """Returns the arguments for a route that requires a key with one of these scopes.
+
+    They include what the OpenAPI document says about it. Without scopes the route is public.
+    """
     security = [*({SECURITY: [scope.value]} for scope in scopes), *([NO_KEY] if scopes else [])]
     checks = [require_scopes(frozenset(scopes), all_queues=all_queues)] if scopes else []
     return {"dependencies": checks, "openapi_extra": {**extra, "security": security}}

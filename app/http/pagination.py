@@ -1,4 +1,4 @@
-"""Pages of lists: `limit` and an opaque `cursor`. There are no totals; statistics have counts."""
+"""Pages of lists: `limit` and an opaque `cursor`. A page has no total; statistics have counts."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ _cursor = msgspec.json.Decoder(dict[str, str])
 
 
 class PageParams(BaseModel):
-    """The two parameters of every list. An unknown parameter is an error."""
+    """The two query parameters of every list. An unknown parameter is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,7 +34,10 @@ class PageParams(BaseModel):
     cursor: str | None = Field(None, max_length=1000, description="`next_cursor` of the previous page.")
 
     def after(self, name: str) -> str:
-        """The value with which the previous page ended; empty on the first page."""
+        """Returns a value of the last item of the previous page, from the cursor.
+
+        Empty on the first page.
+        """
         if self.cursor is None:
             return ""
         try:
@@ -72,9 +75,9 @@ async def encode_page(
 ) -> EncodedPage[T]:
     """Encodes the first items that fit into `max_bytes` of JSON, at least one and at most `limit`.
 
-    Callers query one row more than the limit. There is a next page if there are more rows than
-    encoded items; it begins after the last encoded item. `total` is the number of rows, by default
-    the length of `rows`.
+    Callers query one row more than the limit: there is a next page if there are more rows than
+    encoded items. It begins after the last encoded item. `total` is the number of rows that the
+    query found, if `rows` has only some of them; by default the length of `rows`.
     """
     items: list[T] = []
     encoded: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Words pydantic's errors in paths, query strings and headers like the errors in bodies."""
+"""Words pydantic's errors about paths, query strings and headers like the errors in bodies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ _PATTERNS = {
 
 
 def validation_failed(errors: Sequence[Mapping[str, Any]], known: Iterable[str] = ()) -> ValidationFailed:
-    """`known` are the names of the call's parameters."""
+    """Builds one problem from pydantic's errors. `known` are the parameters of the operation."""
     return ValidationFailed.of([_fault(error, list(known)) for error in errors])
 
 

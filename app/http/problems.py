@@ -1,4 +1,4 @@
-"""Renders errors as application/problem+json (RFC 9457). No other module does."""
+"""Renders errors as application/problem+json (RFC 9457). Only this module does."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -16,7 +16,7 @@ from app.http.headers import request_id
 from app.http.parameter_errors import validation_failed
 from app.http.schema_types import UNSET, Int32, ResponseModel, UnsetType
 
-Methods = Mapping[str, Collection[str]]  # by path template
+Methods = Mapping[str, Collection[str]]  # the methods of each path template
 
 
 class FieldProblem(ResponseModel):
@@ -53,7 +53,7 @@ class Problem(ResponseModel):
 
 
 def to_response_model(problem: errors.Problem, instance: str) -> Problem:
-    """The error as a response model, for use inside another response too."""
+    """Converts an error to its response model, which can also be part of another response."""
     return Problem(
         type=f"/problems/{problem.code}",
         title=problem.title,
@@ -90,9 +90,9 @@ def install(app: FastAPI) -> None:
 
 
 class _RejectNul:
-    """Rejects NUL characters in query parameters.
+    """Middleware that rejects NUL characters in query parameters.
 
-    Postgres cannot store them, so no filter could match. Bodies are checked as JSON.
+    Postgres cannot store them, so no filter could match. In bodies the JSON check rejects them.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -119,9 +119,9 @@ async def _on_internal_error(request: Request, _error: Exception) -> Response:
 
 
 async def _on_invalid_parameter(request: Request, error: Exception) -> Response:
-    """Renders errors that FastAPI finds in path and query parameters.
+    """Renders the errors that FastAPI finds in path and query parameters.
 
-    `GET /jobs/batch` is no invalid job id: the path exists for POST, so it is a wrong method.
+    `GET /jobs/batch` has no invalid job id but a wrong method: the path exists for POST.
     """
     assert isinstance(error, RequestValidationError)
     details = error.errors()
@@ -131,7 +131,7 @@ async def _on_invalid_parameter(request: Request, error: Exception) -> Response:
 
 
 def _known_parameters(request: Request) -> list[str]:
-    """The names of the route's query parameters."""
+    """Returns the names of the route's query parameters."""
     route = request.scope.get("route")
     fields = route.dependant.query_params if isinstance(route, APIRoute) else []
     models = [field.field_info.annotation for field in fields]
@@ -139,7 +139,7 @@ def _known_parameters(request: Request) -> list[str]:
 
 
 async def _on_routing_error(request: Request, error: Exception) -> Response:
-    """Renders the router's errors: no such path, or not with this method."""
+    """Renders the errors of the framework's router: unknown path, or wrong method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         return _wrong_method(request)
@@ -152,7 +152,7 @@ def _wrong_method(request: Request) -> Response:
 
 
 def _allowed_methods(request: Request) -> str:
-    """All methods of the path. The router reports only those of the first route that matches."""
+    """Lists all methods of the path. The framework reports those of the first matching route only."""
     methods: Methods = request.app.state.methods
     path = request.scope["path"]
     matching = [path] if path in methods else [template for template in methods if _matches(template, path)]

@@ -1,12 +1,12 @@
 """Read-only members in the body of a PUT, for callers that GET, edit and PUT.
 
 A member is read-only if the response model has it and the request model has not. The broker ignores
-an unchanged one, and rejects a changed one, because the caller may expect an effect.
+an unchanged member, and rejects a changed one, because the caller may expect an effect.
 
-- Advancing members change on their own: a second later a schedule may have another next run. An
-  earlier value is what an earlier GET returned, so only a later value is a change.
-- Pause-dependent members are not compared if the resource was paused or resumed after the caller
-  read it.
+- An advancing member changes without a call: a second later a schedule may have another next run.
+  An earlier value can be that of an earlier GET, so only a later value is a change.
+- A pause-dependent member is not compared if the resource was paused or resumed after the caller's
+  GET.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -33,9 +33,9 @@ class EditedBody(Generic[T]):
         self._pause_dependent = pause_dependent
 
     async def check(self, name: str, get: Callable[[], Awaitable[Struct]]) -> None:
-        """Rejects changed read-only members. `get` returns the current state.
+        """Rejects changed read-only members. `get` returns the current state of the resource.
 
-        If `get` raises NotFound, only the name is compared: the caller restores a deleted resource.
+        If `get` raises NotFound, compares only the name: the caller restores a deleted resource.
         """
         if not self._read_only:
             return
@@ -50,7 +50,7 @@ class EditedBody(Generic[T]):
         )
 
     def _has_pause_changed(self, current: dict[str, Any]) -> bool:
-        """Whether `paused` has changed since the caller's GET, or another pause has begun."""
+        """Whether the resource was paused or resumed since the caller's GET, or the caller does so."""
         if getattr(self.body, "paused", UNSET) not in (UNSET, current.get("paused")):
             return True
         if "paused_at" not in self._read_only:
@@ -73,7 +73,7 @@ def _is_earlier(sent: Any, current: Any) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """Parses instants, so that they compare by time and not by notation."""
+    """Parses instants in the value, so that they compare by time and not by notation."""
     if isinstance(value, list):
         return [_comparable(item) for item in value]
     try:

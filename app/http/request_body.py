@@ -1,6 +1,6 @@
-"""Request bodies, limited, checked and decoded into models; and JSON responses.
+"""Reads request bodies: limits, checks and decodes them into models. And builds JSON responses.
 
-Any content type is accepted.
+A request may have any content type.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Path = tuple[str, ...]
 
 # Larger bodies are checked chunk by chunk or in a thread. To check 3 MB of small values took more
-# than a second, during which no other request was served; to check 64 kB takes at most 4 ms.
+# than a second, during which no other request was served. To check 64 kB takes at most 4 ms.
 LARGE_BODY_BYTES = 64 * 1024
 Limit = Literal["max_body_bytes", "max_batch_bytes"]
 
@@ -44,11 +44,16 @@ _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
 
 
 class BodyReader(Depends):
-    """A dependency: the body. The only one that waits: for the bytes, and while it decodes many."""
+    """A parameter: the body. The only parameter that waits: for the bytes and, if there are many, for
+    their decoding.
+    """
 
 
 def body(kind: type[T], *, limit: Limit = "max_body_bytes", allow_nul: bool = False, null_hint: str = "") -> Any:
-    """A dependency: the body as `kind`. An empty body is `{}` if `kind` has no required field."""
+    """A parameter: the body, decoded as `kind`. An empty body is `{}` if no field is required.
+
+    `allow_nul`: the body may contain `\\u0000`, and the caller checks the parts that may not.
+    """
     decode = BodyDecoder(kind, null_hint=null_hint).decode
     split_decoder = SplitBodyDecoder(kind) if limit == "max_batch_bytes" else None
     return _body(decode, _default_of(kind), limit, allow_nul=allow_nul, split_decoder=split_decoder)
@@ -61,10 +66,10 @@ def edited_body(
     advancing: Collection[str] = (),
     pause_dependent: Collection[str] = (),
 ) -> Any:
-    """A dependency: the body of a PUT as `EditedBody`, which may have all members that GET returns.
+    """A parameter: the body of a PUT, which may have all members that GET returns (`EditedBody`).
 
-    `read_only` explains the two kinds of read-only members. An empty body is an error and not `{}`,
-    because that would unset everything.
+    The module `read_only` explains the two kinds of read-only members. An empty body is an error and
+    not `{}`, because that would unset everything.
     """
     decoder = BodyDecoder(kind)
     read_only = set(response.__struct_fields__) - set(kind.__struct_fields__)
@@ -135,6 +140,8 @@ def _too_large(name: Limit, settings: Settings) -> PayloadTooLarge | BatchTooLar
 
 
 class BodyDecoder(Generic[T]):
+    """Decodes bodies of one model: a valid body by msgspec, any other with `body_errors`."""
+
     def __init__(self, kind: type[T], *, null_hint: str = "") -> None:
         """`null_hint` is added to the error for a null."""
         self._null_hint = null_hint
@@ -142,14 +149,15 @@ class BodyDecoder(Generic[T]):
         self._kind = inspect.type_info(kind)
         self._instants = list(_instants(self._kind))
         first = list(dict.fromkeys(path[0] for path in self._instants))
-        # Most bodies have no instants. This check takes 0.2 µs; following each path takes 1 µs.
+        # Most bodies have no instants. To check that their fields are unset takes 0.2 µs; to follow
+        # each path takes 1 µs.
         self._get_instant_fields = attrgetter(*first) if first else None
         self._all_unset = (UNSET,) * len(first) if len(first) > 1 else UNSET
 
     def decode(self, data: bytes | Raw, pointer: str = "", *, suggest: bool = True) -> T:
         """Decodes a body, or a part of it to which `pointer` points.
 
-        `suggest`: names the nearest field for an unknown one, which takes 0.1 ms.
+        `suggest`: the error for an unknown field names the most similar one, which takes 0.1 ms.
         """
         try:
             body = self._decoder.decode(data)
@@ -167,7 +175,9 @@ class BodyDecoder(Generic[T]):
         return body
 
     def decode_with(self, others: Container[str], data: bytes) -> tuple[T, dict[str, Raw]]:
-        """Returns members whose names are in `others` separately, instead of rejecting them."""
+        """Decodes a body. Returns its members named in `others` separately, instead of rejecting
+        them as unknown.
+        """
         try:
             return self._read_again(BodyErrors(others), data, "", "")
         except msgspec.DecodeError as error:
@@ -176,7 +186,7 @@ class BodyDecoder(Generic[T]):
     def _read_again(
         self, errors: BodyErrors, data: bytes | Raw, pointer: str, message: str
     ) -> tuple[T, dict[str, Raw]]:
-        """Decodes with `body_errors`: finds all errors, and accepts integral floats as integers."""
+        """Decodes with `body_errors`: reports all errors, and accepts integral floats as integers."""
         try:
             body = self._decoder.decode(msgspec.json.encode(errors.walk(self._kind, data, pointer)))
         except (TooManyValues, msgspec.ValidationError):
@@ -186,9 +196,9 @@ class BodyDecoder(Generic[T]):
         return body, errors.others
 
     def _is_in_range(self, body: object) -> bool:
-        """Whether all instants of the body are in the accepted range.
+        """Whether all instants in the body are in the accepted range.
 
-        msgspec has no constraint for that.
+        msgspec has no constraint for the range of an instant.
         """
         for path in self._instants:
             value = body
@@ -200,9 +210,9 @@ class BodyDecoder(Generic[T]):
 
 
 def _instants(kind: inspect.Type, path: Path = ()) -> Iterator[Path]:
-    """The paths of the model's instants.
+    """Finds the paths of the instants in a model.
 
-    Lists are not searched, because no model has instants in them.
+    Does not search lists, because no model has instants in them.
     """
     if isinstance(kind, inspect.Metadata):
         yield from _instants(kind.type, path)
@@ -214,7 +224,7 @@ def _instants(kind: inspect.Type, path: Path = ()) -> Iterator[Path]:
 
 
 def _fault(message: str, base: str) -> Fault:
-    """The fault at msgspec's own path, for values that the walk did not reach.
+    """Converts msgspec's message to a fault, for a value that the walk has not reached.
 
     An example of a message: "Expected `int`, got `str` - at `$.jobs[3].queue`".
     """
@@ -229,7 +239,7 @@ def _fault(message: str, base: str) -> Fault:
 class JsonResponse(Response):
     """A JSON response.
 
-    Its headers are known in advance, so they are built faster than by Starlette.
+    Builds its headers faster than Starlette does, because their names are known.
     """
 
     def __init__(self, body: bytes, status: int, headers: Iterable[tuple[str, str]], length: int | None = None) -> None:
@@ -244,15 +254,14 @@ class JsonResponse(Response):
 
 
 def json_response(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Encodes a value.
-
-    The trailing newline puts the shell's prompt after curl on a line of its own.
+    """Encodes a value as a response. Ends it with a newline, so that the prompt of a shell after curl
+    is on a line of its own.
     """
     return JsonResponse(encode(value) + b"\n", status, (headers or {}).items())
 
 
 def check_user_data(raw: Raw | msgspec.UnsetType, limit: int, pointer: str) -> None:
-    """Checks payload, result or checkpoint, whose limits are lower than that of the body."""
+    """Checks the size of a payload, result or checkpoint, whose limits are lower than the body's."""
     if isinstance(raw, msgspec.UnsetType):
         return
     data = bytes(raw)

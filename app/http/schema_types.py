@@ -27,8 +27,8 @@ NAME_RULE = f"1 to {NAME_LENGTH} of the characters A-Z a-z 0-9 . _ : - and neith
 class _Model(StructMeta):
     """Makes models frozen and keyword-only, and hides them from the garbage collector.
 
-    With msgspec alone every subclass would have to say so again. Requests and responses have no
-    reference cycles, so they need no collection.
+    With msgspec alone, every subclass would have to repeat these options. Requests and responses
+    have no reference cycles, so they need no garbage collection.
     """
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
@@ -48,18 +48,21 @@ class RequestModel(Struct, metaclass=_Model, forbid_unknown_fields=True):
 def not_both(first: str, second: str) -> dict[str, Any]:
     """A constraint for `json_schema`: at most one of two fields.
 
-    It is not oneOf, because client generators turn that into a union.
+    It does not use oneOf, because client generators turn that into a union.
     """
     return {"not": {"required": [first, second]}}
 
 
 def exactly_one(first: str, second: str) -> dict[str, Any]:
-    """A constraint for `json_schema`: one of two fields."""
+    """A constraint for `json_schema`: exactly one of two fields."""
     return {"if": {"required": [first]}, "then": {"not": {"required": [second]}}, "else": {"required": [second]}}
 
 
 def required_by_value(field: str, required: dict[str, str]) -> dict[str, Any]:
-    """A constraint for `json_schema`: values of a field, each with another field that it requires."""
+    """A constraint for `json_schema`: some values of `field` require another field.
+
+    `required` maps each of these values to the field that it requires.
+    """
     schema: dict[str, Any] = {}
     for value, name in reversed(required.items()):
         condition = {"properties": {field: {"const": value}}}
@@ -89,11 +92,12 @@ DryRun = Annotated[bool, Meta(description="True if this was a dry run, in which 
 
 
 def integer(*, ge: int, le: int | None = None, description: str | None = None) -> Any:
-    """The bounds of an integer field, and its size for client generators."""
+    """A constraint for an integer field: its bounds, and the format int32 for client generators."""
     return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "int32"})
 
 
 def number(*, ge: float, le: float | None = None, description: str | None = None) -> Any:
+    """A constraint for a number field: its bounds, and the format double for client generators."""
     return Meta(ge=ge, le=le, description=description, extra_json_schema={"format": "double"})
 
 
@@ -102,22 +106,22 @@ NameParameter = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_lengt
 
 
 def value_or(value: T | UnsetType, default: D) -> T | D:
-    """The value that was sent, or the default."""
+    """Returns the value if it was sent, otherwise the default."""
     return default if isinstance(value, UnsetType) else value
 
 
 def unset_if_none(value: Any) -> Any:
-    """SQL NULL becomes an absent member."""
+    """Converts SQL NULL to an absent member of a response."""
     return UNSET if value is None else value
 
 
 def raw_or_unset(text: str | None) -> Raw | UnsetType:
-    """JSON text from the database, unchanged."""
+    """Passes JSON text from the database on unchanged; SQL NULL becomes an absent member."""
     return UNSET if text is None else Raw(text.encode())
 
 
 def raw_to_text(raw: Raw | UnsetType) -> str | None:
-    """The JSON text that was sent, for the database."""
+    """Returns the JSON text that was sent, for the database; None if it was not sent."""
     return None if isinstance(raw, UnsetType) else bytes(raw).decode()
 
 

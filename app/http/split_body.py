@@ -1,8 +1,8 @@
-"""Large bodies, whose list of jobs, settlements or leases is checked and decoded chunk by chunk.
+"""Checks and decodes large bodies, whose list of jobs, settlements or leases is split into chunks.
 
-The event loop serves other requests between two chunks. Decoding 8 MB in one call takes up to
-30 ms, during which no other request is served, not even if a thread calls the decoder: it keeps the
-GIL. The pieces of the body are never joined, because that takes 4 ms.
+The event loop serves other requests between two chunks. To decode 8 MB in one call takes up to
+30 ms, during which no other request is served. A thread would not help, because the decoder keeps
+the GIL. The pieces in which the body arrived are never joined, because that takes 4 ms.
 
 Only the check decides what is valid. If the object around the list is valid, and each chunk is a
 valid list, then so is the body, wherever it was cut.
@@ -23,7 +23,7 @@ from app.slices import in_slices
 T = TypeVar("T")
 
 CHUNK_BYTES = 16 * 1024
-MAX_ITEM_BYTES = 1024 * 1024  # all parts of the largest valid item are smaller together
+MAX_ITEM_BYTES = 1024 * 1024  # more than the largest valid item has
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _END_BEFORE_OBJECT = re.compile(rb"\}(?=,\s*+\{)")
@@ -41,7 +41,9 @@ class SplitBodyDecoder(Generic[T]):
         self._items = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
 
     async def decode(self, pieces: Sequence[bytes], check: Callable[[bytes], None]) -> T | None:
-        """None if the body is unusual or invalid. Then the caller decodes it as a whole."""
+        """Decodes the body chunk by chunk. Returns None if it is invalid or cannot be split; the
+        caller then decodes it as a whole.
+        """
         splitter = Splitter(pieces, self._head)
         items: list[Any] = []
         try:
@@ -58,9 +60,9 @@ class SplitBodyDecoder(Generic[T]):
 
 
 async def _check_chunk(chunk: bytes, check: Callable[[bytes], None]) -> None:
-    """Checks a chunk as a list that is nested as deep as it is in the body.
+    """Checks a chunk as a list that is nested as deeply as it is in the body.
 
-    Checks a single large item in a thread: it may take 20 ms.
+    A chunk of one large item is checked in a thread, because that may take 20 ms.
     """
     if len(chunk) > 4 * CHUNK_BYTES:
         await asyncio.to_thread(lambda: check(b"[[%b]]" % chunk))
@@ -69,10 +71,10 @@ async def _check_chunk(chunk: bytes, check: Callable[[bytes], None]) -> None:
 
 
 class Splitter:
-    """Takes a list out of a body.
+    """Splits the list of a body into chunks.
 
-    `outside` is the body with the list emptied. It is None until all chunks are taken, and if the
-    body is not valid, or unusual: members before the list are long, or an item is too large.
+    `outside` is the body with an empty list. It is None until all chunks were taken, and if the body
+    cannot be split: it is invalid, an item is too large, or the members before the list are long.
     """
 
     def __init__(self, pieces: Sequence[bytes], head: re.Pattern[bytes]) -> None:
@@ -83,12 +85,12 @@ class Splitter:
         self._window = b""
 
     def chunks(self) -> Iterator[bytes]:
-        """The items of the list: several in each chunk, separated by commas."""
+        """Yields the items of the list: several in each chunk, separated by commas."""
         self._extend(4 * CHUNK_BYTES)
         head = self._head.match(self._window, 0, CHUNK_BYTES)
         before = self._take(head.end()) if head else b""
         while head and (end := self._end_of_chunk()):
-            yield self._take(end).strip(_WHITESPACE)  # as an encoder writes a list
+            yield self._take(end).strip(_WHITESPACE)  # as encoders write it, which is checked fast
             if self._window.startswith(b"]"):
                 self.outside = b"".join([before, self._window, *self._pieces])
                 return
@@ -99,7 +101,7 @@ class Splitter:
         return taken
 
     def _extend(self, size: int) -> bool:
-        """Adds pieces to the window until it has this size. False if there are none."""
+        """Adds pieces to the window until it has this size. Returns False if no piece is left."""
         pieces, length = [self._window], len(self._window)
         while length < size and (piece := next(self._pieces, None)) is not None:
             pieces.append(piece)
@@ -109,7 +111,7 @@ class Splitter:
         return len(pieces) > 1
 
     def _end_of_chunk(self) -> int | None:
-        """Where an item of the list ends, about CHUNK_BYTES after the start of the window."""
+        """Finds an item that ends about CHUNK_BYTES after the start of the window."""
         self._extend(4 * CHUNK_BYTES)
         end = _guess_end(self._window) or _find_end(self._window)
         while end is None and self._extend(min(4 * len(self._window), MAX_ITEM_BYTES)):
@@ -118,10 +120,10 @@ class Splitter:
 
 
 def _guess_end(window: bytes) -> int | None:
-    """Where an object ends and another begins.
+    """Guesses where an item ends: at a `}` that is followed by `,{`.
 
-    The bytes before it are a list if these two are items, and not, for example, parts of a payload.
-    This takes a fifth of the time of `_find_end`.
+    That can also be inside an item, for example in its payload. So the bytes before must decode as a
+    list; returns None if they do not. Takes a fifth of the time of `_find_end`.
     """
     guess = _END_BEFORE_OBJECT.search(window, CHUNK_BYTES, 4 * CHUNK_BYTES)
     if guess is None:
@@ -134,7 +136,7 @@ def _guess_end(window: bytes) -> int | None:
 
 
 def _find_end(window: bytes) -> int | None:
-    """Matches item by item. None if an item is not complete."""
+    """Finds where an item ends, by matching item by item. Returns None if one is not complete."""
     position = 0
     while item := _item.match(window, position, position + MAX_ITEM_BYTES):
         position = item.end()
@@ -148,7 +150,7 @@ def _find_end(window: bytes) -> int | None:
 
 
 def _list_field(kind: type) -> tuple[str, type]:
-    """The name of the list, and the type of its items."""
+    """Returns the name of the model's list, and the type of its items."""
     for field in inspect.type_info(kind).fields:  # type: ignore[attr-defined]
         kinds = field.type.types if isinstance(field.type, inspect.UnionType) else [field.type]
         for found in kinds:
@@ -160,7 +162,10 @@ def _list_field(kind: type) -> tuple[str, type]:
 
 
 def _item_pattern(depth: int) -> bytes:
-    """Matches text up to the next comma or closing bracket that is not inside a string or brackets."""
+    """A pattern for one item: all text up to a comma or closing bracket outside strings and brackets.
+
+    `depth`: how deeply brackets in the item may be nested.
+    """
     inside = b""
     for _ in range(depth):
         inside = rb'(?:[^"\[\]{}]++|%b|[\[{]%b[\]}])*+' % (_STRING, inside)
@@ -171,7 +176,7 @@ _item = re.compile(_item_pattern(MAX_DEPTH), re.DOTALL)
 
 
 def _head_before(name: str) -> re.Pattern[bytes]:
-    """Matches the start of an object up to the items of its list `name`."""
+    """A pattern for the start of an object, up to the first item of its list `name`."""
     quoted = b'"%b"' % name.encode()
     member = rb"\s*+(?!%b)%b\s*+:%b," % (quoted, _STRING, _item_pattern(1))
     return re.compile(rb"\s*+\{(?:%b)*+\s*+%b\s*+:\s*+\[" % (member, quoted), re.DOTALL)

@@ -1,6 +1,6 @@
 """Strict JSON: rejects JSON that Postgres, a worker or a browser could read differently.
 
-It only checks the text and returns no value. A payload is stored as the text that was sent.
+The checks return no value, because a payload is stored as the text that was sent.
 """
 
 import json
@@ -19,7 +19,7 @@ MAX_VALUES = 10_000  # per payload; a batch may have that many for each of its j
 MAX_DIGITS = 64
 MAX_SHOWN = 100  # characters of a key in an error
 
-# Values. Decoding and encoding that many takes about 15 ms, during which no other thread runs.
+# To decode and encode this many values takes about 15 ms, during which no other thread runs.
 _MAX_PLAIN_VALUES = 50_000
 _DIGITS_TO_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * MAX_DIGITS
@@ -68,7 +68,7 @@ def _decode_utf8(data: bytes) -> str:
 
 
 def check_value_count(raw: bytes, pointer: str) -> None:
-    """Checks the number of values in one payload. `check` limits only the batch as a whole."""
+    """Checks the number of values in one payload: `check` limits only that of the whole batch."""
     if len(raw) < MAX_VALUES:
         return
     try:
@@ -78,9 +78,10 @@ def check_value_count(raw: bytes, pointer: str) -> None:
 
 
 def check_no_nul(decoded: str | None, pointer: str) -> None:
-    """Checks user data in a body that was checked with `allow_nul`.
+    """Rejects NUL in user data of a body that was checked with `allow_nul`.
 
-    Other texts of such a body may contain NUL: it is removed from a worker's error message.
+    Other texts of such a body may contain NUL, such as a worker's error message: there it is
+    removed.
     """
     if decoded is not None and "\\u0000" in decoded and _NUL.search(decoded):
         raise ValidationFailed.at(pointer, "\\u0000 is not supported: Postgres cannot store it", "unsafe_json")
@@ -89,9 +90,9 @@ def check_no_nul(decoded: str | None, pointer: str) -> None:
 def _is_plain(data: bytes) -> bool:
     """Whether the text is exactly what an encoder would write for its value.
 
-    Then no key is duplicate, because one of the two would be lost, and no number is unusual,
-    because it would be written differently. This takes a sixth of the time of a full scan: 2.3 µs
-    instead of 14 for a job of 200 bytes in a batch.
+    Such a text has no duplicate key (encoding would drop one) and no unusual number (encoding would
+    change it). This takes a sixth of the time of a full scan: 2.3 µs instead of 14 for a job of 200
+    bytes in a batch.
     """
     has_nul = b"\\" in data and b"\\u0000" in data  # finding one byte is ten times faster than six
     if has_nul or data.count(b",") > _MAX_PLAIN_VALUES or _LONG_NUMBER in data.translate(_DIGITS_TO_ZEROS):
@@ -104,7 +105,9 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _encodings(value: object, data: bytes) -> Iterator[bytes]:
-    """The text as encoders write it: compact, like Python, like Python with escaped non-ASCII."""
+    """Yields what encoders write: compact; with Python's spaces; with Python's spaces and non-ASCII
+    escaped.
+    """
     compact = msgspec.json.encode(value)
     yield compact
     yield msgspec.json.format(compact, indent=0)
@@ -115,7 +118,7 @@ def _encodings(value: object, data: bytes) -> Iterator[bytes]:
 def _is_shallow(value: object, data: bytes) -> bool:
     """Whether the nesting is at most MAX_DEPTH.
 
-    A pass over all bytes is expensive, so this makes one. Counting a byte would cost half as much.
+    Makes only one pass over the bytes. Counting one byte value would add half its cost.
     """
     structure = data.translate(_BRACES_TO_BRACKETS, _NOT_STRUCTURAL).replace(b'""', b"")
     if len(structure) <= MAX_DEPTH:
@@ -136,7 +139,7 @@ def _is_shallow(value: object, data: bytes) -> bool:
 
 
 def _are_brackets_shallow(brackets: bytes) -> bool:
-    """Removes the innermost pairs until none is left.
+    """Whether the brackets are nested at most MAX_DEPTH deep. Removes the innermost pairs repeatedly.
 
     This takes a third of the time that visiting the values takes.
     """
@@ -161,7 +164,7 @@ def _scan_fully(decoded: str, allow_nul: bool) -> None:
 
 
 def _check_value_count(decoded: str, max_values: int) -> None:
-    """Counts brackets and commas.
+    """Rejects more than `max_values` values. Counts brackets and commas, which is an upper bound.
 
     Removes strings, for an exact count, only if the bound is too high.
     """
@@ -172,9 +175,9 @@ def _check_value_count(decoded: str, max_values: int) -> None:
 
 
 def _outside_strings(decoded: str) -> str:
-    """The text without its strings: every other piece between two quotes that are not escaped.
+    """Removes the strings: keeps every other piece between two quotes that are not escaped.
 
-    Works window by window, because one call for the whole of 8 MB would block other threads, and so
+    Works window by window, because one call for all of 8 MB would block other threads, and with them
     the event loop.
     """
     pieces: list[str] = []
@@ -187,7 +190,7 @@ def _outside_strings(decoded: str) -> str:
 
 
 def _windows(decoded: str) -> Iterator[str]:
-    """Pieces of the text. None ends inside an escape sequence of two characters."""
+    """Yields pieces of the text. No piece ends inside an escape sequence of two characters."""
     start = 0
     while start < len(decoded):
         window = decoded[start : start + _WINDOW]
@@ -198,7 +201,7 @@ def _windows(decoded: str) -> Iterator[str]:
 
 
 def _count_values(structure: str) -> int:
-    """An upper bound, because strings may contain these characters too."""
+    """Returns an upper bound: strings may contain these characters too."""
     return structure.count("[") + structure.count("{") + structure.count(",")
 
 
@@ -244,10 +247,7 @@ def _reject_constant(name: str) -> None:
 
 
 def _locate(decoded: str, allow_nul: bool) -> str:
-    """The pointer to the first rejected value.
-
-    Parses the text again, but only for requests that fail anyway.
-    """
+    """Finds the pointer to the first rejected value. Parses a rejected text again for this."""
     try:
         tree = json.loads(
             decoded,
@@ -264,7 +264,7 @@ def _locate(decoded: str, allow_nul: bool) -> str:
 
 
 def _or_placeholder(check: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Wraps a parser hook: it returns a placeholder for a rejected value instead of raising."""
+    """Wraps a parser hook, so that it returns a placeholder for a rejected value and does not raise."""
 
     def parse(value: Any) -> object:
         try:
@@ -276,7 +276,7 @@ def _or_placeholder(check: Callable[[Any], object]) -> Callable[[Any], object]:
 
 
 def _steps(value: object, invalid_text: re.Pattern[str], depth: int) -> list[str] | None:
-    """The steps from the value to the first rejected one in it; None if there is none."""
+    """Finds the steps from the value to the first rejected value in it; None if there is none."""
     if value is _REJECTED_VALUE or (isinstance(value, str) and invalid_text.search(value)):
         return []
     if isinstance(value, dict | list) and depth > MAX_DEPTH:
