@@ -2,9 +2,10 @@
 
 A broker's life, as `_lifespan` runs it:
 
-- open the connection pool -> database reachable: start the background services
-- open the connection pool -> database unreachable: serve, wait for it, then start the services
-- SIGTERM -> stop the services, finish running statements, write statistics, close the pool
+- start, database reachable: open the connection pool, start the background services
+- start, database unreachable: open the connection pool, serve, wait for the database, then start
+  the background services
+- SIGTERM: stop the background services, finish running statements, write statistics, close the pool
 """
 
 import asyncio
@@ -66,7 +67,7 @@ job under a lease and proves it with the lease token. If an effect must not happ
 
 
 def create_app(settings: Settings, dsn: str) -> FastAPI:
-    """Builds the application. It connects to the database only when its lifespan starts."""
+    """Builds the application, which connects to the database when its lifespan starts."""
     broker = build_broker(settings, dsn)
     app = FastAPI(
         title="Longshore",
@@ -136,9 +137,9 @@ async def _clock_failure(broker: Broker) -> DatabaseUnavailable | None:
 
 
 async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
-    """Starts the services once the database is reachable, because a broker may start before it.
+    """Waits for the database, because a broker may start before it, and then starts the services.
 
-    The services decide by the database's clock alone, so they cannot start without it."""
+    The services decide by the database's clock alone, so they cannot start without the database."""
     while await _clock_failure(broker) is not None:  # noqa: ASYNC110 (a database sets no event)
         await asyncio.sleep(0.25)
     log.info("database reached")
@@ -146,9 +147,9 @@ async def _start_when_reachable(broker: Broker, runner: ServiceRunner) -> None:
 
 
 async def _start(broker: Broker, runner: ServiceRunner) -> None:
-    """Starts the background services on any schema, because it may be migrated later.
+    """Starts the background services even if the schema is outdated.
 
-    Until then a log line reports the missing migration."""
+    It may be migrated later. Logs the missing migration once."""
     broker.start(runner)
     try:
         problem = schema_problem(await migrations.current_revision(broker.infra.db))
@@ -164,7 +165,7 @@ def _checks(broker: Broker) -> dict[str, health.HealthCheck]:
         return "answers"
 
     async def schema() -> str:
-        """Accepts a newer schema: migrations run before the release that needs them."""
+        """Checks the schema, which may be newer: migrations run before the release that needs them."""
         revision = await migrations.current_revision(broker.infra.db)
         if (problem := schema_problem(revision)) is not None:
             raise Problem(problem)

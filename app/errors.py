@@ -30,8 +30,8 @@ class Fault(NamedTuple):
 
 
 class Problem(Exception):
-    """An error response: a status, a code for programs, a sentence for people, and typed
-    members."""
+    """An error response: a status, a code for programs, a sentence for people, and for some codes
+    further members."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
@@ -54,9 +54,9 @@ class Problem(Exception):
         self.members = members
 
     def set_faults(self, faults: Sequence[Fault], count: int = 0) -> None:
-        """Sets the listed faults.
+        """Sets the faults that the response lists.
 
-        `count` is the total number if `faults` lists only the first ones."""
+        `count` is the total number if `faults` has only the first of them."""
         self.faults = faults
         self.fault_count = max(count, len(faults))
 
@@ -74,21 +74,21 @@ class ValidationFailed(Problem):
 
     @classmethod
     def of(cls, faults: Sequence[Fault], count: int = 0) -> "ValidationFailed":
-        """Builds one problem for all errors of a body.
+        """Builds one problem for all errors of a request.
 
-        `faults` may list only the first of `count`."""
+        `count` is the total number if `faults` has only the first of them."""
         count = max(count, len(faults))
         detail = faults[0].detail if count == 1 else f"{error_count(count)}; the first: {faults[0].detail}"
         return cls(detail, faults=faults, fault_count=count)
 
 
 def error_count(count: int) -> str:
-    """Describes the number of errors, and the number listed if the response does not list all."""
+    """Words the number of errors, and the number listed if the response does not list all."""
     return f"{count} errors, {MAX_FAULTS} listed" if count > MAX_FAULTS else f"{count} errors"
 
 
 def raise_for_faults(faults: Iterable[Fault | None], unlisted: int = 0) -> None:
-    """Raises ValidationFailed if there is any fault, so that one response reports several checks.
+    """Raises one ValidationFailed for all faults of several checks; returns if there is none.
 
     `unlisted` is the number of faults that are counted but not in `faults`."""
     listed = [fault for fault in faults if fault is not None]
@@ -116,7 +116,7 @@ class Forbidden(Problem):
 class ForeignOrigin(Problem):
     """A browser page of another origin calls a broker that has no API keys.
 
-    It is not Forbidden, because no key lacks a scope."""
+    This is not Forbidden, because no key lacks a scope."""
 
     status, code, title = 403, "foreign_origin", "Cross-origin requests require API keys"
 
@@ -211,7 +211,7 @@ class DatabaseUnavailable(Problem):
         self.outcome = outcome
 
 
-# Errors that `app.server` sends before a complete request exists.
+# Errors that `app.server` sends before it has read a complete request.
 
 
 class BadRequest(Problem):
@@ -231,7 +231,7 @@ class HeadersTooLarge(Problem):
 
 
 class Overloaded(Problem):
-    """The broker refuses the request without reading it, so a retry is always safe."""
+    """The broker rejects the request without handling it, so a retry is always safe."""
 
     status, code, title = 503, "overloaded", "The server is overloaded"
 

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object per line on stderr. Events are facts in the past tense."""
+"""Structured logs: one JSON object per line on stderr. An event says what has happened."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from structlog.typing import EventDict
 
 
 def configure(level: str) -> None:
-    """Configures structlog and the standard library's logging; each command calls it first.
+    """Configures structlog and the standard library's logging. Call it before anything is logged.
 
     JSON escapes control characters, so that no name or header can forge a line."""
     structlog.configure(
@@ -31,9 +31,9 @@ def configure(level: str) -> None:
 
 
 def capture_everything_else() -> None:
-    """Writes warnings and uncaught exceptions as log lines too.
+    """Writes warnings and uncaught exceptions as log lines, too.
 
-    The stderr of `serve` may feed a log pipeline that expects JSON on every line."""
+    A log pipeline that reads the stderr of `serve` may expect JSON on every line."""
     logging.captureWarnings(True)
     sys.excepthook = _log_crash
     threading.excepthook = lambda args: log.error("thread crashed", exc_info=args.exc_value)
@@ -52,9 +52,9 @@ class _Forward(logging.Handler):
 
 
 def _describe_error(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Adds type, message and traceback of an exception, without the DETAIL that Postgres appends.
+    """Adds type, message and traceback of an exception to its log line.
 
-    DETAIL contains the row, with payload and lease token."""
+    Removes the DETAIL that Postgres appends: it contains the row, with payload and lease token."""
     exc_info = event.pop("exc_info", None)
     error = exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1] if exc_info is True else exc_info
     if isinstance(error, BaseException):

@@ -1,6 +1,7 @@
 """Prometheus metrics of one broker process.
 
-Each application has a registry of its own, so that two applications in one process do not mix."""
+Each application has a registry of its own, so that two applications in one process (tests) do not
+share metrics."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -16,7 +17,7 @@ class Metrics:
             ["operation", "status"],
             registry=self.registry,
         )
-        # The four layers that keep a claimed job from being lost, in the order in which they act.
+        # One for each of the four layers that keep claimed jobs from being lost (long_poll.py).
         self.parked_left = self._counter(
             "claims_parked_left", "Clients that disconnected from a parked poll before it claimed a job."
         )

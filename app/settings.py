@@ -1,4 +1,4 @@
-"""All settings of the broker: immutable, documented, built once by a command and passed on.
+"""All settings of the broker, immutable and documented. A command builds them once.
 
 No other module reads the environment."""
 
@@ -45,7 +45,7 @@ def misspelt_variables() -> list[str]:
 class Settings(BaseSettings):
     """All settings. Each field is read from `LONGSHORE_<NAME>`.
 
-    The descriptions are the settings table of the documentation; a test compares the two."""
+    docs/reference/settings.md is generated from the descriptions."""
 
     model_config = SettingsConfigDict(
         env_prefix="LONGSHORE_", frozen=True, extra="forbid", populate_by_name=True, env_ignore_empty=True

@@ -1,12 +1,12 @@
--- API keys. There are few; every process caches them and authenticates from its cache.
--- Every write bumps the configuration version `api_keys` in the same transaction.
+-- API keys. There are few: every process caches all of them and authenticates from its cache.
+-- A transaction that creates or revokes a key also bumps the config version `api_keys`.
 -- A revoked key keeps its row: a broker that ever had a key never accepts anonymous callers again.
 
 -- fragment: key_columns
 -- The columns of KeyRow.
 --
--- Earlier releases accepted 9999-12-31T23:59:59.999999Z. Postgres stores it as `infinity`, which
--- asyncpg returns as a datetime without a time zone. Such a key does not expire.
+-- Earlier releases accepted an expiry at 9999-12-31T23:59:59.999999Z. Postgres stores it as
+-- `infinity`, which asyncpg returns as a datetime without a time zone. Such a key does not expire.
 id, name, mac, scopes, requests_per_second, max_leases, created_at,
     nullif(expires_at, 'infinity') AS expires_at, last_used_at, revoked_at
 

@@ -1,6 +1,6 @@
-"""Authenticates API keys from a cache in this process.
+"""Authenticates callers with the API keys in a cache of this process.
 
-A request reads the database only if the cache may be older than 250 ms.
+A request reads the database only if the cache may be older than 250 ms, or its key is unknown.
 """
 
 import asyncio
@@ -21,13 +21,14 @@ from app.settings import is_loopback
 
 RELOAD_INTERVAL_SECONDS = 0.05
 RELOAD_TIMEOUT_SECONDS = 1.0  # if the database does not answer
-# Compared for an unknown id, so that it takes as long to reject as a wrong secret.
+# Compared if the id is unknown: rejecting it takes as long as rejecting a wrong secret.
 _NO_MAC = bytes(32)
 
 
 class TokenBucket:
-    """Token bucket of a key: refills at the key's rate and holds one second's worth, at least one
-    call.
+    """The token bucket of a caller, which refills at the rate of its quota.
+
+    It holds the calls of one second, at least one.
     """
 
     def __init__(self, per_second: float) -> None:
@@ -37,6 +38,7 @@ class TokenBucket:
         self._filled_at = time.monotonic()
 
     def take_token(self) -> None:
+        """Takes a token for one call. Raises RateLimited if there is none."""
         now = time.monotonic()
         self._tokens = min(self._capacity, self._tokens + (now - self._filled_at) * self.per_second)
         self._filled_at = now
@@ -49,7 +51,7 @@ class TokenBucket:
 
 
 class CachedKey:
-    """A key in the cache of this process. Keys with the same name share their quotas."""
+    """A key in the cache of this process. Keys with the same name share one bucket."""
 
     def __init__(
         self, row: KeyRow, max_leases: int | None, bucket: TokenBucket | None, has_key_ended: Callable[[], bool]
@@ -64,8 +66,8 @@ class CachedKey:
 class ApiKeyAuthenticator:
     """Authenticates every request with the cached keys.
 
-    Revoking a key bumps the version of `api_keys`. Every process reloads its cache within 250 ms,
-    unless the database does not answer.
+    Each change of a key bumps the config version `api_keys`. Every process then reloads its cache
+    within 250 ms, unless the database does not answer.
     """
 
     def __init__(self, *, infra: Infrastructure) -> None:
@@ -73,18 +75,19 @@ class ApiKeyAuthenticator:
         self._pepper = key_format.pepper(infra.settings.key_pepper)
         self._allows_anonymous = is_loopback(infra.settings.host) or infra.settings.allow_anonymous
         self._live: dict[str, CachedKey] | None = None  # None until the first load
-        # MACs of revoked keys by id: only a caller with the right secret learns that its key was
-        # revoked.
+        # MACs of revoked keys, by id. They are kept because only a caller with the right secret may
+        # learn that its key was revoked.
         self._revoked: dict[str, bytes] = {}
         self._has_any_key = True
         self._used: dict[str, datetime] = {}
         self._reloaded_at = 0.0
         self._reload_lock = asyncio.Lock()
-        # Otherwise a slow read could overwrite the result of a newer one.
+        # Without this lock, a slow read could overwrite the result of a newer one.
         self._refresh_lock = asyncio.Lock()
         infra.config_versions.subscribe("api_keys", self.refresh)
 
     async def refresh(self) -> None:
+        """Reads all keys into the cache."""
         async with self._refresh_lock:
             rows = await store.all_keys(self._infra.db)
             live = [row for row in rows if row.revoked_at is None]
@@ -101,24 +104,28 @@ class ApiKeyAuthenticator:
             self._has_any_key = bool(rows)
 
     def _buckets(self, rows: Iterable[KeyRow]) -> dict[str, TokenBucket]:
-        """A bucket whose rate is unchanged is kept: reloading the keys refills no bucket."""
+        """Returns the token buckets of the callers with a rate, by name.
+
+        Keeps a bucket whose rate is unchanged, so that reloading the keys does not refill it.
+        """
         rates = {row.name: row.requests_per_second for row in rows if row.requests_per_second is not None}
         keys = (self._live or {}).values()
         old_buckets = {cached.caller.name: cached.bucket for cached in keys if cached.bucket is not None}
         return {name: _reuse(old_buckets.get(name), rate) or TokenBucket(rate) for name, rate in rates.items()}
 
     async def authenticate(self, authorization: str | None) -> Caller:
-        """Returns the caller, or raises Unauthenticated or RateLimited.
+        """Returns the caller of a request, or raises Unauthenticated or RateLimited.
 
-        While the database does not answer, the cached keys apply, so that an operator can still see
-        what is wrong.
+        While the database does not answer, the cached keys stay valid, so that an operator can still
+        see what is wrong.
         """
         if not self._infra.config_versions.is_fresh():
             with suppress(DatabaseUnavailable, TimeoutError):
                 async with asyncio.timeout(RELOAD_TIMEOUT_SECONDS):
                     await self._infra.config_versions.ensure_fresh()
         if self._live is None:
-            # The schema has no api_keys table yet. Answer 503: clients treat 401 as permanent.
+            # The keys were never read, for example because there was no schema. If they still cannot
+            # be read, this raises 503: clients treat 401 as permanent.
             await self.refresh()
         if not self._has_any_key and self._allows_anonymous:
             return ANONYMOUS
@@ -134,8 +141,9 @@ class ApiKeyAuthenticator:
         return cached.caller
 
     async def _reload(self) -> None:
-        """Reloads the keys, at most once per interval: a caller with many wrong keys must not load
-        the database.
+        """Reloads the keys, at most once per interval.
+
+        A caller with many wrong keys must not cause a query each time.
         """
         async with self._reload_lock:
             if time.monotonic() - self._reloaded_at >= RELOAD_INTERVAL_SECONDS:
@@ -143,9 +151,9 @@ class ApiKeyAuthenticator:
                 await self._infra.config_versions.check_now()
 
     def _check(self, authorization: str | None) -> CachedKey | None:
-        """Finds the key by its public id.
+        """Returns the cached key if the header has its id and secret, and it has not ended.
 
-        The secret is compared in constant time, even if the id is unknown.
+        Compares the secret in constant time, even if the id is unknown.
         """
         key = _parse_header(authorization)
         if key is None:
@@ -159,9 +167,9 @@ class ApiKeyAuthenticator:
         return hmac.compare_digest(key.mac(self._pepper), mac or _NO_MAC)
 
     def _rejection_detail(self, authorization: str | None) -> str:
-        """Why the key is rejected.
+        """Says why the key is rejected.
 
-        Only a caller with the right secret learns that its key was revoked or expired.
+        Only a caller with the right secret learns that its key was revoked or has expired.
         """
         key = _parse_header(authorization)
         cached = (self._live or {}).get(key.id) if key else None
@@ -172,13 +180,14 @@ class ApiKeyAuthenticator:
         return "send a valid API key: `Authorization: Bearer lsk_…`"
 
     def _has_key_ended(self, key_id: str) -> bool:
+        """Whether the key was revoked or has expired. Parked calls check this again."""
         cached = (self._live or {}).get(key_id)
         return cached is None or (cached.expires_at is not None and cached.expires_at <= self._infra.now())
 
     async def write_last_used(self) -> None:
-        """Writes `last_used_at` of the keys used since the last run.
+        """Writes `last_used_at` of the keys that were used since the last run.
 
-        A maintenance service calls it periodically.
+        A background service calls this periodically.
         """
         used, self._used = self._used, {}
         if not used:

@@ -25,15 +25,15 @@ class ApiKeyService:
 
     @retry_after_deadlock
     async def create(self, request: ApiKeyCreate) -> ApiKeyCreated:
-        """Creates a key of any scope, even as the first one.
+        """Creates a key with any scopes, even as the first one.
 
-        If no administrator key is live afterwards, only the command line can create more: the log
-        warns.
+        Logs a warning if no administrator key is live afterwards: only the command line can create
+        further keys then.
         """
         now, key = self._infra.now(), key_format.generate()
         self._check_expiry(request, now)
         async with self._infra.db.transaction() as transaction:
-            # The row lock of the version serializes concurrent creations.
+            # Locks the row of the version, which serializes concurrent creations.
             await self._infra.config_versions.bump(transaction, "api_keys")
             if await store.live_keys(transaction, request.name, now) >= MAX_LIVE_KEYS_PER_NAME:
                 raise TooManyKeys(f"{request.name} has {MAX_LIVE_KEYS_PER_NAME} live keys: revoke one first")
@@ -77,9 +77,9 @@ class ApiKeyService:
 
     @retry_after_deadlock
     async def revoke(self, key_id: str) -> ApiKey:
-        """Revokes a key. This broker rejects it when this returns, other brokers within 250 ms.
+        """Revokes a key. This broker rejects it when the call returns, other brokers within 250 ms.
 
-        The log warns if it was the last administrator key.
+        Logs a warning if it was the last administrator key.
         """
         async with self._infra.db.transaction() as transaction:
             await self._infra.config_versions.bump(transaction, "api_keys")
@@ -101,7 +101,7 @@ class ApiKeyService:
             )
 
     async def has_admin(self) -> bool:
-        """Whether any live key is an administrator key."""
+        """Whether any administrator key is live, which means neither revoked nor expired."""
         now = self._infra.now()
         return any(is_admin(row.scopes) and row.is_live(now) for row in await store.all_keys(self._infra.db))
 

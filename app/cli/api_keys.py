@@ -1,6 +1,6 @@
-"""`longshore keys create | list | revoke`.
+"""The commands `longshore keys create | list | revoke`.
 
-The commands write to the database directly, so that the first key can be created."""
+They write to the database directly, so that the first key can be created without another key."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -19,9 +19,9 @@ cli = typer.Typer(help="API keys: create the first one here, others here or with
 
 
 async def warn_without_admin(broker: "Broker") -> None:
-    """Warns if no active key has the admin scope.
+    """Warns if there is no administrator key.
 
-    A warning is enough, because the command line can create an administrator's key at any time."""
+    A warning is enough, because the command line can create an administrator key at any time."""
     if not await broker.api_keys.has_admin():
         command = command_line("keys", "create", "--name", "admin", "--admin")
         print(f"longshore: warning: no active key has the admin scope; create one with `{command}`", file=sys.stderr)

@@ -1,6 +1,6 @@
 """The commands: serve, migrate, keys, backup, restored, openapi, sql, config.
 
-Each command imports the heavy libraries that it needs, so that the others start fast."""
+Heavy libraries are imported inside the commands that need them, so that the others start fast."""
 
 import shlex
 import signal
@@ -149,7 +149,7 @@ def openapi() -> None:
     from app.http.openapi import document
     from app.settings import Settings
 
-    # The default settings, not the settings of this machine: the document is a file in the
+    # Uses the default settings and not those of this machine, because the document is a file in the
     # repository.
     settings = Settings.model_construct()
     print(json.dumps(document(create_app(settings, "postgresql://")), indent=2, ensure_ascii=False))
@@ -174,9 +174,9 @@ def config() -> None:
 
 
 def restore_commands(backup: Path) -> list[str]:
-    """Returns the commands of docs/operations/backup.md.
+    """Returns the commands that restore a backup, as in docs/operations/backup.md.
 
-    They restore a copy, so that the backup can be restored again."""
+    They restore a copy of it, so that the backup can be restored again."""
     copy = f"{backup}.restored"
     setting = f"LONGSHORE_DATA_DIR={shlex.quote(copy)}"
     return [
@@ -187,7 +187,7 @@ def restore_commands(backup: Path) -> list[str]:
 
 @contextmanager
 def report_interruption(target: Path) -> Iterator[None]:
-    """Ends a backup with one line on Ctrl-C and SIGTERM."""
+    """Makes an interrupted backup (Ctrl-C, SIGTERM) exit with one line that says what is left."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -200,8 +200,8 @@ def report_interruption(target: Path) -> Iterator[None]:
 
 
 def direct_dsn(settings: "Settings", dsn: str) -> str:
-    """Returns a DSN that bypasses a connection pooler, because migrations hold a session-level
-    lock."""
+    """Returns a DSN for migrations. It bypasses a connection pooler, because migrations hold a
+    session-level lock."""
     return settings.listen_url.get_secret_value() if settings.listen_url else dsn
 
 

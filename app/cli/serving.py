@@ -1,4 +1,4 @@
-"""What `serve` does around the server: checks before it, a banner, log lines, signals."""
+"""The parts of `serve` around the server: checks before it, banner, log lines, signals."""
 
 import signal
 import sys
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
     """Exits if there are no API keys and the address is reachable from other machines.
 
-    If the database is unreachable now, each request checks for keys again; until then all requests
-    are rejected."""
+    Does not exit if the database is unreachable: the broker rejects all requests until it has read
+    the keys."""
     from app.settings import is_loopback
 
     if is_loopback(settings.host) or settings.allow_anonymous:
@@ -36,7 +36,7 @@ def require_keys_or_loopback(settings: "Settings", dsn: str) -> None:
 
 
 def has_api_keys(dsn: str) -> bool | None:
-    """Returns whether any API key exists; None if the database or its schema does not exist yet."""
+    """Returns whether any API key exists; None if the database or its table cannot be read."""
     import asyncio
 
     from app.db.primary import UNREACHABLE, PrimaryConnector
@@ -97,7 +97,7 @@ Try:
 def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
     """Writes the last log line of a broker, after everything has ended, including Postgres.
 
-    Yields a function that adds fields to that line. A broker that stops before it serves adds none.
+    Yields a function that adds fields to this line. A broker that stops before it serves adds none.
     """
     from app import RELEASE
     from app.log import log
@@ -112,10 +112,9 @@ def log_shutdown(listener: "socket") -> Iterator["Stopped"]:
 
 
 def exit_on_signals() -> None:
-    """Turns SIGTERM and SIGINT into SystemExit.
+    """Makes SIGTERM and SIGINT raise SystemExit, which unwinds the context managers.
 
-    uvicorn raises the signal again after its shutdown. SystemExit unwinds the context managers, so
-    that the embedded Postgres is stopped too."""
+    uvicorn sends the signal again after its shutdown. So the embedded Postgres is stopped, too."""
 
     def exit_process(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(0)

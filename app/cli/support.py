@@ -1,4 +1,4 @@
-"""Shared parts of the commands: load settings, find the database, exit with a readable error."""
+"""What the commands share: load settings, find the database, exit with a readable error."""
 
 import shlex
 import shutil
@@ -66,8 +66,8 @@ def check_hosts(settings: "Settings") -> None:
 
 
 def explain_setting(error: Mapping[str, Any]) -> str:
-    """Describes an invalid setting. It shows values of numbers and choices only: URLs and the
-    pepper are secret."""
+    """Describes an invalid setting. Shows the value only of numbers and choices, because URLs and
+    the pepper are secret."""
     context = {name: int(bound) if str(bound).endswith(".0") else bound for name, bound in error.get("ctx", {}).items()}
     for kind, text in WRONG_VALUES.items():
         if error["type"].startswith(kind):
@@ -98,7 +98,7 @@ def display(value: object) -> str:
 
 
 def redact(secret: str) -> str:
-    """Returns a DSN without its password; any other secret is replaced completely.
+    """Replaces the password in a DSN. Replaces any other secret completely.
 
     The password may be in the user part of the URL or in its parameters."""
     from sqlalchemy.engine import make_url
@@ -116,8 +116,8 @@ def redact(secret: str) -> str:
 def database(settings: "Settings", *, shared: bool = False, existing: bool = False) -> Iterator[str]:
     """Yields the DSN of the database. The embedded Postgres runs while the context is open.
 
-    - `shared`: the command may use the Postgres of a running broker.
-    - `existing`: exit if there is no database, because the folder's name may be mistyped."""
+    - `shared`: the command may use the embedded Postgres of a running broker.
+    - `existing`: exits if there is no database, because the folder's name may be mistyped."""
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
@@ -144,7 +144,7 @@ def run_with_broker(
 ) -> None:
     """Runs a command with the services of a broker, but without an HTTP server.
 
-    If `shared`, the command may run while brokers use the same database."""
+    `shared` and `existing` are those of `database`."""
     import asyncio
 
     from app import log
@@ -191,7 +191,7 @@ def upgrade(dsn: str) -> "UpgradeResult":
 
 
 def validate(kind: type[T], fields: dict[str, object]) -> T:
-    """Decodes the fields as the API does; exits with the API's error texts if they are invalid."""
+    """Decodes fields into a model as the API does. Exits with the API's error texts if invalid."""
     import msgspec
 
     from app.errors import ValidationFailed
@@ -208,7 +208,7 @@ def validate(kind: type[T], fields: dict[str, object]) -> T:
 def command_line(*arguments: str) -> str:
     """Returns a command line of this program for the operator's shell.
 
-    It names this interpreter, because `python` may be another one in that shell."""
+    It contains the path of this interpreter if `python` is another one in that shell."""
     python, folder = Path(sys.executable), Path.cwd()
     on_path = shutil.which("python") == str(python)
     interpreter = "python" if on_path else str(python.relative_to(folder) if python.is_relative_to(folder) else python)
@@ -221,9 +221,9 @@ def embedded_folder(settings: "Settings") -> Path:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Exits with one line for errors that an operator can fix, and with a traceback for bugs.
+    """Exits with one line for an error that an operator can fix, and with a traceback for a bug.
 
-    Operators can fix a missing database, a data folder of another broker, or a port in use."""
+    Operators can fix a missing database, a data folder that another broker uses, or a port in use."""
     from app.db.embedded.server import EmbeddedError
 
     try:
@@ -237,10 +237,10 @@ def exit_on_error() -> Iterator[None]:
 
 
 def is_database_error(error: Exception) -> bool:
-    """Returns whether the operator can fix the error; False for a wrong statement.
+    """Returns whether a database error is one that the operator can fix, and not a wrong statement.
 
-    True for: no connection, no access, no such database, no disk space or memory, a lock timeout,
-    a DATABASE_URL that is not a valid DSN."""
+    The operator can fix: no connection, no access, no such database, no disk space or memory, a lock
+    timeout, a DATABASE_URL that is not a valid DSN."""
     from asyncpg.exceptions import ClientConfigurationError
     from sqlalchemy.exc import ArgumentError
 

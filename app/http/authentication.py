@@ -13,7 +13,7 @@ from app.settings import is_loopback
 
 class Authenticator(Protocol):
     async def authenticate(self, authorization: str | None) -> Caller:
-        """Returns the caller. Raises Unauthenticated without a valid key, RateLimited over its quota."""
+        """Returns the caller. Raises Unauthenticated without a valid key, RateLimited over quota."""
         ...
 
 

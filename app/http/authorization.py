@@ -70,9 +70,7 @@ class Access:
         object.__setattr__(self, "all_queues", "*" in self.patterns)
 
     def check_key_active(self) -> None:
-        """Raises Unauthenticated if the key was revoked or has expired. A call that has waited checks
-        this.
-        """
+        """Raises Unauthenticated if the key was revoked or has expired while the call waited."""
         if self.has_key_ended():
             raise Unauthenticated("the API key was revoked or has expired while the call waited")
 

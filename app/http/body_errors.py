@@ -48,8 +48,8 @@ class BodyErrors:
     def __init__(self, others: Container[str] = (), *, suggest: bool = True, null_hint: str = "") -> None:
         """`others`: names of members that are no error although the model has no such field.
 
-        `suggest`: name the most similar field for an unknown one. `null_hint`: is added to the error
-        for a null.
+        `suggest`: the error for an unknown field names the most similar one. `null_hint` is added to
+        the error for a null.
         """
         self.count = 0
         self.faults: list[Fault] = []
@@ -60,7 +60,7 @@ class BodyErrors:
         self._values_left = MAX_VALUES
 
     def walk(self, kind: inspect.Type, raw: bytes | Raw, pointer: str) -> Any:
-        """Checks a value against its type. Returns what msgspec decodes instead, if no error is found.
+        """Checks a value against its type. Returns a value for msgspec to decode instead.
 
         Use the result only if `count` is 0 at the end of the walk.
         """
@@ -205,8 +205,9 @@ def _violation(kind: inspect.Type, value: object) -> str | None:
 
 
 def _describe(value: object) -> str:
-    """Describes a wrong value: a float by its value ("must be an integer, not 60.5"), any other by
-    the name of its type.
+    """Describes a wrong value by its type.
+
+    A float is described by its value, as in "must be an integer, not 60.5".
     """
     return repr(value) if type(value) is float else _NAMES[type(value)]
 

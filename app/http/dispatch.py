@@ -1,7 +1,7 @@
 """Dispatches a request to the function of its route, sends the response and records how it ended.
 
-    connection -> Dispatcher -> FastRoute -> function          operations that are called for every job
-    connection -> Dispatcher -> ASGI -> framework -> function  all others
+    connection -> Dispatcher -> FastRoute -> function           operations called for every job
+    connection -> Dispatcher -> ASGI -> framework -> function   all others
 
 A fast route bypasses ASGI, the framework's routing, its middleware and its dependency solver. Its
 function, parameters, errors and OpenAPI entry are like those of any other route. A request with a

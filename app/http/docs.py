@@ -12,8 +12,8 @@ router = APIRouter(include_in_schema=False)
 
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
-# Allows scripts of this server only, and none inline: a script that a payload or a name injects does
-# not run.
+# Allows only scripts of this server, and none inline: a script that a payload or a name injects
+# does not run.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

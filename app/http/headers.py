@@ -31,8 +31,8 @@ def get_header(scope: Scope, name: bytes) -> str | None:
 async def reject_unknown_parameters(request: Request) -> None:
     """Rejects query parameters on a route that has none, and repeated parameters on any route.
 
-    `POST /jobs/cancel?dry_run=true` must not cancel. A route with parameters rejects unknown ones by
-    its model. Health checks and documentation do not call this, and accept any parameter.
+    `POST /jobs/cancel?dry_run=true` must not cancel. The model of a route with parameters rejects
+    unknown ones. Health checks and documentation do not call this, and accept any parameter.
     """
     if not request.scope["query_string"]:
         return

@@ -20,8 +20,9 @@ RANGE = "from 1970-01-01T00:00:00Z to 9999-12-30T23:59:59.999999Z"
 
 
 def parse(text: str) -> datetime:
-    """Parses an instant (RFC 3339, with a time zone) as in a body. Raises ValueError if it is invalid
-    or out of range.
+    """Parses an instant in RFC 3339 with a time zone, as bodies do.
+
+    Raises ValueError if the text is invalid or the instant is out of the accepted range.
     """
     try:
         instant: datetime = msgspec.convert(text, Annotated[datetime, msgspec.Meta(tz=True)])

@@ -44,8 +44,9 @@ _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]")
 
 
 class BodyReader(Depends):
-    """A parameter: the body. The only parameter that waits: for the bytes and, if there are many, for
-    their decoding.
+    """A parameter: the body.
+
+    The only parameter that waits: for the bytes and, if there are many, for their decoding.
     """
 
 
@@ -175,8 +176,9 @@ class BodyDecoder(Generic[T]):
         return body
 
     def decode_with(self, others: Container[str], data: bytes) -> tuple[T, dict[str, Raw]]:
-        """Decodes a body. Returns its members named in `others` separately, instead of rejecting
-        them as unknown.
+        """Decodes a body. Returns separately its members that are named in `others`.
+
+        Without this, they would be rejected as unknown.
         """
         try:
             return self._read_again(BodyErrors(others), data, "", "")
@@ -254,8 +256,9 @@ class JsonResponse(Response):
 
 
 def json_response(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Encodes a value as a response. Ends it with a newline, so that the prompt of a shell after curl
-    is on a line of its own.
+    """Encodes a value as a response.
+
+    The body ends with a newline, so that the prompt of a shell after curl is on a line of its own.
     """
     return JsonResponse(encode(value) + b"\n", status, (headers or {}).items())
 

@@ -41,8 +41,9 @@ class SplitBodyDecoder(Generic[T]):
         self._items = msgspec.json.Decoder(list[item])  # type: ignore[valid-type]
 
     async def decode(self, pieces: Sequence[bytes], check: Callable[[bytes], None]) -> T | None:
-        """Decodes the body chunk by chunk. Returns None if it is invalid or cannot be split; the
-        caller then decodes it as a whole.
+        """Decodes the body chunk by chunk. Returns None if it is invalid or cannot be split.
+
+        The caller then decodes it as a whole.
         """
         splitter = Splitter(pieces, self._head)
         items: list[Any] = []
@@ -162,7 +163,7 @@ def _list_field(kind: type) -> tuple[str, type]:
 
 
 def _item_pattern(depth: int) -> bytes:
-    """A pattern for one item: all text up to a comma or closing bracket outside strings and brackets.
+    """A pattern for one item: the text up to a comma or closing bracket that is not inside it.
 
     `depth`: how deeply brackets in the item may be nested.
     """

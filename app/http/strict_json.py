@@ -105,8 +105,9 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _encodings(value: object, data: bytes) -> Iterator[bytes]:
-    """Yields what encoders write: compact; with Python's spaces; with Python's spaces and non-ASCII
-    escaped.
+    """Yields what encoders write.
+
+    Compact; with Python's spaces; with Python's spaces and non-ASCII escaped.
     """
     compact = msgspec.json.encode(value)
     yield compact
@@ -139,7 +140,7 @@ def _is_shallow(value: object, data: bytes) -> bool:
 
 
 def _are_brackets_shallow(brackets: bytes) -> bool:
-    """Whether the brackets are nested at most MAX_DEPTH deep. Removes the innermost pairs repeatedly.
+    """Whether the nesting is at most MAX_DEPTH. Removes the innermost pairs that many times.
 
     This takes a third of the time that visiting the values takes.
     """
@@ -264,7 +265,7 @@ def _locate(decoded: str, allow_nul: bool) -> str:
 
 
 def _or_placeholder(check: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Wraps a parser hook, so that it returns a placeholder for a rejected value and does not raise."""
+    """Wraps a hook of the parser: it returns a placeholder for a rejected value and does not raise."""
 
     def parse(value: Any) -> object:
         try:

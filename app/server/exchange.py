@@ -50,10 +50,10 @@ class Client:
 class Exchange:
     """One request and its response.
 
-    A small request starts when its body is complete. Any other starts before its body: that is large
-    or chunked, or the client waits for `100 Continue` before it sends the body. Until the handler
-    calls `receive`, the caller may not be authenticated, so the connection reads at most
-    `SMALL_BODY` bytes ahead.
+    A small request starts when its body is complete. Any other starts before its body, which is
+    large or chunked, or which the client sends only after `100 Continue`. Until the handler calls
+    `receive`, the caller may not be authenticated, so the connection reads at most `SMALL_BODY`
+    bytes ahead.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Exchange:
     async def receive(self, max_bytes: int) -> list[bytes] | None:
         """Waits for the body, and returns it. Returns None as soon as it has more than `max_bytes`.
 
-        So an endless body costs no more memory than the largest allowed one. The body is returned in
+        So an endless body costs no more memory than the largest allowed one. It returns the body in
         pieces, because to join 8 MB takes 4 ms, during which no other request is served. The
         exchange keeps none of them, so that the body is in memory only once.
         """

@@ -40,8 +40,9 @@ _join_header = b": ".join
 
 
 def render_head(status: int, headers: Sequence[Header]) -> bytes:
-    """Encodes status line and headers. Raises for a line break in a header: it would begin another
-    header.
+    """Encodes status line and headers.
+
+    Raises RuntimeError for a line break in a header, which would begin another header.
     """
     head = _STATUS_LINES[status] + b"\r\n".join(map(_join_header, headers)) + b"\r\n\r\n"
     if head.count(b"\n") != len(headers) + 2:
@@ -91,8 +92,9 @@ class ConnectionLimits:
     """The limits and timeout queues of one process, and its count of buffered bytes."""
 
     def __init__(self, settings: Settings, metrics: Metrics, max_connections: int) -> None:
-        """`max_connections` connections are served. A tenth more may be in a lingering close, for
-        example after a 503. Any further connection is reset.
+        """`max_connections` connections are served. A tenth more may be in a lingering close.
+
+        These have got 503, for example. Any further connection is reset.
         """
         self._metrics = metrics
         self.max_connections = max_connections
@@ -149,7 +151,10 @@ class ConnectionLimits:
         self._buffered_bytes -= size
 
     def error_response(self, problem: Problem) -> tuple[int, list[Header], bytes]:
-        """Renders an error that closes the connection: status, headers and body. Counts and logs it."""
+        """Renders an error that closes the connection, and counts it.
+
+        Returns status, headers and body.
+        """
         request_id = uuid4().hex
         self._metrics.refused.labels(problem.code).inc()
         log.debug("request rejected", request_id=request_id, code=problem.code, detail=problem.detail)

@@ -92,7 +92,7 @@ class RequestParser:
         return added >= min_bytes
 
     def feed(self, data: bytes) -> Problem | None:
-        """Parses input. Returns an error if the request is rejected: the rest cannot be parsed then."""
+        """Parses input. Returns an error if a request is rejected: then feed no further input."""
         self.part_changed = False
         self._bytes_read += len(data)
         try:
@@ -174,9 +174,7 @@ class RequestParser:
             self._stop(error)
 
     def _count_body(self) -> Problem | None:
-        """Counts the small body as buffered. Returns an error if this process has buffered too many
-        bytes.
-        """
+        """Counts the small body as buffered. Returns an error if this process buffers too much."""
         added, self._counted_bytes = self._body_bytes - self._counted_bytes, self._body_bytes
         return self._limits.count_buffered(added)
 

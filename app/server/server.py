@@ -143,7 +143,7 @@ def tune_gc() -> None:
 def _shorten_switch_interval() -> None:
     """Makes a thread that checks a large body yield to the event loop after 1 ms.
 
-    With Python's default, the event loop waited 5 ms for the thread each time it polled its sockets.
+    With Python's default, the event loop waited 5 ms for the thread whenever it polled its sockets.
     A request that otherwise takes 0.5 ms took 15 ms.
     """
     sys.setswitchinterval(0.001)
