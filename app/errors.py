@@ -83,7 +83,7 @@ class ValidationFailed(Problem):
 
 
 def error_count(count: int) -> str:
-    """Words the number of errors, and the number listed if the response does not list all."""
+    """Formats the number of errors, and the number listed if the response does not list all."""
     return f"{count} errors, {MAX_FAULTS} listed" if count > MAX_FAULTS else f"{count} errors"
 
 

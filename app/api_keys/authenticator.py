@@ -51,7 +51,7 @@ class TokenBucket:
 
 
 class CachedKey:
-    """A key in the cache of this process. Keys with the same name share one bucket."""
+    """A key in the cache of this process. Keys with the same name share their quotas."""
 
     def __init__(
         self, row: KeyRow, max_leases: int | None, bucket: TokenBucket | None, has_key_ended: Callable[[], bool]
@@ -151,7 +151,7 @@ class ApiKeyAuthenticator:
                 await self._infra.config_versions.check_now()
 
     def _check(self, authorization: str | None) -> CachedKey | None:
-        """Returns the cached key if the header has its id and secret, and it has not ended.
+        """Returns the cached key if the header has its id and secret, and the key has not ended.
 
         Compares the secret in constant time, even if the id is unknown.
         """

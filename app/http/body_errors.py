@@ -162,7 +162,7 @@ def format_pointer(pointer: str) -> str:
 
 
 def unknown_field_detail(name: str, known: Iterable[str]) -> str:
-    """Words the error for an unknown field, with the most similar known name."""
+    """Formats the error for an unknown field, with the most similar known name."""
     near = get_close_matches(name, list(known), n=1) if len(name) <= MAX_SHOWN else []
     return f"unknown field {name[:MAX_SHOWN]}" + (f"; did you mean {near[0]}?" if near else "")
 
@@ -243,7 +243,7 @@ def _fits(value: float, low: float | None, high: float | None) -> bool:
 
 
 def _span(low: float | None, high: float | None, unit: str = "") -> str:
-    """Words a range such as "1 to 5 items". `unit` is a noun in the singular."""
+    """Formats a range such as "1 to 5 items". `unit` is a noun in the singular."""
     last = low if high is None else high
     noun = f" {unit}{'' if last == 1 else 's'}" if unit else ""
     if low is None or high is None:

@@ -81,6 +81,9 @@ def _get_access(request: Request) -> Access:
 AccessDep = Annotated[Access, resolver(_get_access)]  # `require_scopes` has stored it
 
 
+# Routes
+
+
 class FastRoute(APIRoute):
     """A route that the dispatcher calls itself. Its function has simple parameters only.
 

@@ -51,7 +51,10 @@ async def encode_list(model: msgspec.Struct, name: str) -> JsonList:
 
 
 class LargeJsonResponse(JsonResponse):
-    """Is sent in pieces. The server waits while the client reads more slowly than it writes."""
+    """A JSON response that is sent in pieces.
+
+    The server waits while the client reads more slowly than it writes.
+    """
 
     def __init__(self, text: JsonList, headers: Iterable[tuple[str, str]]) -> None:
         super().__init__(b"", 200, headers, length=text.size())

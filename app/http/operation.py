@@ -20,7 +20,7 @@ from app.http.problems import Problem
 MODELS: dict[str, type] = {"Problem": Problem}
 
 SECURITY = "api_key"
-NO_KEY: dict[str, list[str]] = {}  # accepted by a broker without API keys
+NO_KEY: dict[str, list[str]] = {}  # the security requirement of a broker without API keys
 
 
 # The scopes of a route. A key needs one of them.

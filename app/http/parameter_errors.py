@@ -1,4 +1,4 @@
-"""Words pydantic's errors about paths, query strings and headers like the errors in bodies."""
+"""Converts pydantic's errors about paths, queries and headers to faults, worded as for bodies."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -105,7 +105,7 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _encodings(value: object, data: bytes) -> Iterator[bytes]:
-    """Yields what encoders write.
+    """Yields what encoders write for the value.
 
     Compact; with Python's spaces; with Python's spaces and non-ASCII escaped.
     """
@@ -202,7 +202,7 @@ def _windows(decoded: str) -> Iterator[str]:
 
 
 def _count_values(structure: str) -> int:
-    """Returns an upper bound: strings may contain these characters too."""
+    """Counts values. This is an upper bound, because strings may contain these characters too."""
     return structure.count("[") + structure.count("{") + structure.count(",")
 
 
@@ -248,7 +248,7 @@ def _reject_constant(name: str) -> None:
 
 
 def _locate(decoded: str, allow_nul: bool) -> str:
-    """Finds the pointer to the first rejected value. Parses a rejected text again for this."""
+    """Finds the pointer to the first rejected value, by parsing the rejected text again."""
     try:
         tree = json.loads(
             decoded,

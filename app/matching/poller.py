@@ -63,7 +63,7 @@ class Poller:
         *,
         disconnected: "asyncio.Future[None]",
     ) -> None:
-        """`disconnected` is done when the client has disconnected: then the poller waits no longer."""
+        """`disconnected` is done when the client has disconnected: the poller then stops waiting."""
         self.queues = queues
         self.job_types = job_types
         self.worker_id = worker_id

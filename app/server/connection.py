@@ -199,7 +199,7 @@ class HardenedConnection(asyncio.Protocol):
     def _reject(self, error: Problem) -> None:
         """Rejects the request being read, and discards further input.
 
-        Sends the error now, or after the responses to earlier requests; none if it is answered.
+        Sends the error now or after earlier responses. An answered request gets no second response.
         """
         self._discards_input = True
         self._set_timeout(None)
@@ -272,7 +272,7 @@ class HardenedConnection(asyncio.Protocol):
             queue.join(self, self._loop.time())
 
     def _current_timeout(self) -> TimeoutQueue | None:
-        """The timeout of the part being read. Between requests keep-alive, none while responding."""
+        """The timeout of the part being read; between requests none if responding, else keep-alive."""
         if self._parser.part is not None:
             return self._limits.header_timeouts if self._parser.part == "head" else self._limits.body_timeouts
         return None if self._active is not None else self._limits.keep_alive_timeouts

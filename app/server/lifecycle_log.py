@@ -13,7 +13,10 @@ QUERY_SECONDS = 1  # a database that hangs must delay neither the start nor the 
 
 
 class LifecycleLog:
-    """Writes the lines. Each has release, schema revision and address, to identify the broker."""
+    """Writes one log line when a broker starts, drains and stops.
+
+    Each has release, schema revision and address, so that one line identifies the broker.
+    """
 
     def __init__(self, release: str, broker: Any, state: ServerState) -> None:
         self._broker = broker

@@ -92,9 +92,9 @@ class ConnectionLimits:
     """The limits and timeout queues of one process, and its count of buffered bytes."""
 
     def __init__(self, settings: Settings, metrics: Metrics, max_connections: int) -> None:
-        """`max_connections` connections are served. A tenth more may be in a lingering close.
+        """`max_connections` connections are served, and a tenth more may be in a lingering close.
 
-        These have got 503, for example. Any further connection is reset.
+        Any further connection is reset.
         """
         self._metrics = metrics
         self.max_connections = max_connections
