@@ -116,7 +116,7 @@ class Forbidden(Problem):
 class ForeignOrigin(Problem):
     """A browser page of another origin calls a broker that has no API keys.
 
-    This is not Forbidden, because no key lacks a scope."""
+    This is not `forbidden`, because no key lacks a scope."""
 
     status, code, title = 403, "foreign_origin", "Cross-origin requests require API keys"
 
