@@ -4,6 +4,7 @@ Kept in memory and written to the database every second. With it `explain` can t
 polls for a job. The history of each API key is bounded: a worker may poll for any name it likes.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from app.db.infrastructure import Infrastructure
@@ -22,6 +23,7 @@ class PollHistory:
         self._queues = queues
         self._unwritten: set[PolledType] = set()
         self._listed = ListedIds[PolledType](infra.settings.max_polled_types_per_key)
+        self._write_lock = asyncio.Lock()
 
     def record(self, queues: Sequence[str], job_types: Sequence[str] | None, key_name: str) -> None:
         """Records a poll. Skips queues that do not exist, and entries beyond MAX_ENTRIES or beyond
@@ -38,11 +40,16 @@ class PollHistory:
                     self._infra.metrics.polls_not_recorded.inc()
 
     async def write(self) -> None:
-        polls, self._unwritten = self._unwritten, set()
-        if not polls:
-            return
-        try:
-            await store.record_polls(self._infra.db, sorted(polls), self._infra.now(), self._listed.max_rows)
-        except Exception:
-            self._unwritten |= polls
-            raise
+        """Writes the polls that were recorded before the call.
+
+        Waits for a running write: it may have taken them, and the caller is about to read them.
+        """
+        async with self._write_lock:
+            polls, self._unwritten = self._unwritten, set()
+            if not polls:
+                return
+            try:
+                await store.record_polls(self._infra.db, sorted(polls), self._infra.now(), self._listed.max_rows)
+            except Exception:
+                self._unwritten |= polls
+                raise

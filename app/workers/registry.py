@@ -25,6 +25,7 @@ class WorkerRegistry:
         self._seen: set[str] = set()
         self._listed = ListedIds[str](infra.settings.max_workers_per_key)
         self._directives: dict[str, str] = {}
+        self._write_lock = asyncio.Lock()
         self._read_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
 
     def record_seen(self, worker_id: str | None, key_name: str) -> None:
@@ -74,11 +75,16 @@ class WorkerRegistry:
         )
 
     async def _write_seen(self) -> None:
-        seen, self._seen = self._seen, set()
-        if not seen:
-            return
-        try:
-            await store.record_workers(self._infra.db, sorted(seen), self._infra.now(), self._listed.max_rows)
-        except Exception:
-            self._seen |= seen
-            raise
+        """Writes the workers that were seen before the call.
+
+        Waits for a running write: it may have taken them, and the caller is about to read them.
+        """
+        async with self._write_lock:
+            seen, self._seen = self._seen, set()
+            if not seen:
+                return
+            try:
+                await store.record_workers(self._infra.db, sorted(seen), self._infra.now(), self._listed.max_rows)
+            except Exception:
+                self._seen |= seen
+                raise

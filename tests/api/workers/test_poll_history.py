@@ -1,5 +1,7 @@
 """The poll history: which queues and job types were polled lately, for `explain`."""
 
+import asyncio
+
 from app.broker import Broker
 from app.workers import store
 from app.workers.store import PolledType
@@ -27,6 +29,27 @@ def test_polled_types_beyond_the_limit_of_a_key_are_served_but_not_recorded(db: 
         api.claim(job_types=["a", "f"])
         assert recorded_types(api, job, db) == ["a", "b", "c"]
         assert db.value("SELECT max(last_polled_at) > now() - interval '1 minute' FROM poll_history")
+
+
+def test_write_of_the_poll_history_waits_for_a_running_write(
+    broker_services: Broker, api: Api, db: TestDatabase, loop: Loop
+) -> None:
+    """The background service may have taken the polls that `explain` is about to read."""
+    finished: list[str] = []
+
+    async def write(caller: str) -> None:
+        await broker_services.poll_history.write()
+        finished.append(caller)
+
+    async def write_twice() -> None:
+        await broker_services.infra.config_versions.ensure_fresh()
+        broker_services.poll_history.record([api.queue], ["a"], "")
+        await asyncio.gather(write("background service"), write("explain"))
+
+    api.enqueue()
+    loop.run(write_twice())
+    assert finished == ["background service", "explain"]
+    assert db.value("SELECT job_type FROM poll_history") == "a"
 
 
 def test_several_brokers_together_do_not_exceed_the_rows_of_the_poll_history(

@@ -1,5 +1,6 @@
 """GET /workers, and POST /workers/{id}/drain | stop | resume."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -180,6 +181,25 @@ def test_worker_ids_beyond_the_limit_of_a_key_are_served_but_not_listed(db: Test
         api.post(f"/workers/{queue}-4/drain", status=404)
         api.post(f"/workers/{queue}-0/drain")
         assert api.get("/limits")["max_workers_per_key"] == 3
+
+
+def test_write_of_seen_workers_waits_for_a_running_write(
+    broker_services: Broker, db: TestDatabase, loop: Loop, w1: str
+) -> None:
+    """The background service may have taken the worker that a caller is about to list or drain."""
+    finished: list[str] = []
+
+    async def write(caller: str) -> None:
+        await broker_services.workers._write_seen()
+        finished.append(caller)
+
+    async def write_twice() -> None:
+        broker_services.workers.record_seen(w1, "")
+        await asyncio.gather(write("background service"), write("GET /workers"))
+
+    loop.run(write_twice())
+    assert finished == ["background service", "GET /workers"]
+    assert db.value("SELECT id FROM workers") == w1
 
 
 def test_several_brokers_together_do_not_exceed_the_rows_of_workers(
