@@ -140,7 +140,7 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
     queue_service = QueueService(infra=infra)
     reader = JobReader(infra=infra, queues=queues, events=events)
     workers = WorkerRegistry(infra=infra, events=events)
-    poll_history = PollHistory(infra=infra, queues=queues)
+    poll_history = PollHistory(infra=infra)
     group_scheduler = GroupScheduler(infra=infra, queues=queues, events=events)
     rule_changes = RuleChanges(infra=infra, queues=queues, events=events, group_scheduler=group_scheduler)
     pollers = PollerRegistry(events=events, queues=queues, metrics=infra.metrics)

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from hashlib import md5
 from typing import NamedTuple
 from uuid import UUID
@@ -46,7 +47,9 @@ class ClaimContext(NamedTuple):
 
     @property
     def digest(self) -> UUID:
-        return digest("claim", self.key or "", *filter(None, [self.access.caller]))
+        if self.access.caller:
+            return digest("claim", self.key or "", self.access.caller)
+        return digest("claim", self.key or "")
 
 
 class _NothingClaimed(Exception):
@@ -70,25 +73,21 @@ class CallerClaims:
         A caller with a quota counts its leases and claims under its caller lock, so two calls at
         the same time cannot both take the last lease of the quota.
         """
-        if context.key is not None:
-            result = await claim_unlocked_lanes_first(
-                queues, lambda wait: self._claim_with_key(queues, limit, params, context, wait=wait)
-            )
-            return result._replace(rows=await self._visible_rows(result.rows, context.access))
-        if context.access.max_leases is not None:
+        if context.key is None:
             return await claim_unlocked_lanes_first(
-                queues, lambda wait: self._claim_within_quota(queues, limit, params, context, wait=wait)
+                queues, partial(self._claim_within_quota, queues, limit, params, context)
             )
-        return await claim_unlocked_lanes_first(
-            queues, lambda wait: self._claims.claim(queues, limit, params, wait=wait)
-        )
+        result = await claim_unlocked_lanes_first(queues, partial(self._claim_with_key, queues, limit, params, context))
+        return result._replace(rows=await self._visible_rows(result.rows, context.access))
 
     async def _claim_within_quota(
-        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
+        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait_for_lock: bool
     ) -> ClaimResult:
         async def claim(transaction: Transaction) -> ClaimResult:
             allowed = await self._apply_quota(transaction, limit, context)
-            return await self._claims.claim_in_transaction(transaction, queues, allowed, params, wait=wait)
+            return await self._claims.claim_in_transaction(
+                transaction, queues, allowed, params, wait_for_lock=wait_for_lock
+            )
 
         return await self._commit_claim(claim)
 
@@ -125,7 +124,7 @@ class CallerClaims:
         return min(limit, context.access.max_leases - count)
 
     async def _claim_with_key(
-        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait: bool
+        self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait_for_lock: bool
     ) -> ClaimResult:
         """Layer 3 against lost claims (long_poll.py): the same key gets the same leases.
 
@@ -143,7 +142,9 @@ class CallerClaims:
             if replayed is not None:
                 return ClaimResult(replayed, replayed=True)
             allowed = await self._apply_quota(transaction, limit, context)
-            result = await self._claims.claim_in_transaction(transaction, queues, allowed, params, wait=wait)
+            result = await self._claims.claim_in_transaction(
+                transaction, queues, allowed, params, wait_for_lock=wait_for_lock
+            )
             if result.rows:
                 receipt = ClaimReceipt(secret=params.secret, ids=[row.id for row in result.rows])
                 await locks.write_key_response(transaction, lane, key, msgspec.json.encode(receipt).decode())

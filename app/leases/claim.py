@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from app.concurrency.queue_limits import QueueLimits
@@ -39,16 +40,17 @@ class ClaimResult(NamedTuple):
 
 
 async def claim_unlocked_lanes_first(
-    queues: Sequence[Queue], claim: Callable[[bool], Awaitable[ClaimResult]]
+    queues: Sequence[Queue], claim: Callable[..., Awaitable[ClaimResult]]
 ) -> ClaimResult:
-    """Calls `claim(wait)` once or twice.
+    """Calls `claim(wait_for_lock=...)` once or twice.
 
     The first call skips lanes whose lock is not free, so that one limited queue does not hold up
     the others. The second call waits for the locks. It runs only if the first claimed nothing and
-    skipped a lane.
+    skipped a lane. If there is only one lane, the first call waits at once.
     """
-    first = await claim(sum(queue.lanes for queue in queues) <= 1)
-    return await claim(True) if first.skipped and not first.rows else first
+    only_one_lane = sum(queue.lanes for queue in queues) <= 1
+    first = await claim(wait_for_lock=only_one_lane)
+    return await claim(wait_for_lock=True) if first.skipped and not first.rows else first
 
 
 class ClaimService:
@@ -71,22 +73,16 @@ class ClaimService:
         self._batcher = ClaimBatcher(infra=infra, low_water_marks=low_water_marks)
         self._wake_timers: dict[int, asyncio.TimerHandle] = {}
 
-    async def queues(self, names: Sequence[str]) -> list[Queue]:
-        """The queues that are not paused, with their current configuration."""
-        await self._infra.config_versions.ensure_fresh()
-        return [queue for queue in await self._queues.find_all(names) if not queue.paused]
-
-    async def claim(self, queues: Sequence[Queue], limit: int, params: ClaimParams, *, wait: bool) -> ClaimResult:
-        """Claims up to `limit` jobs. Each lane is committed on its own.
-
-        Without `wait`, lanes whose lock is not free are skipped.
-        """
-        result = await self._claim_lanes(None, queues, limit, params, set(), wait=wait)
+    async def claim(self, queues: Sequence[Queue], limit: int, params: ClaimParams) -> ClaimResult:
+        """Claims up to `limit` jobs. Each lane is committed on its own."""
+        result = await claim_unlocked_lanes_first(
+            queues, partial(self._claim_lanes, None, queues, limit, params, frozenset())
+        )
         self.record_claimed(result.rows)
         return result
 
     async def claim_in_transaction(
-        self, transaction: Transaction, queues: Sequence[Queue], limit: int, params: ClaimParams, *, wait: bool
+        self, transaction: Transaction, queues: Sequence[Queue], limit: int, params: ClaimParams, *, wait_for_lock: bool
     ) -> ClaimResult:
         """Claims up to `limit` jobs on the connection of the caller's transaction.
 
@@ -95,13 +91,13 @@ class ClaimService:
         """
         if limit <= 0:  # the quota is used up
             return ClaimResult([], self._infra.now() + QUOTA_RETRY_DELAY)
-        skipped = await self._lock_lanes(transaction, queues, wait=wait)
-        return await self._claim_lanes(transaction, queues, limit, params, skipped, wait=wait)
+        skipped = await self._lock_lanes(transaction, queues, wait_for_lock=wait_for_lock)
+        return await self._claim_lanes(transaction, queues, limit, params, skipped, wait_for_lock=wait_for_lock)
 
-    async def _lock_lanes(self, transaction: Transaction, queues: Sequence[Queue], *, wait: bool) -> set[int]:
+    async def _lock_lanes(self, transaction: Transaction, queues: Sequence[Queue], *, wait_for_lock: bool) -> set[int]:
         """Locks the lanes of limited queues. Returns the lanes whose lock was not free."""
         lanes = sorted(lane for queue in queues if queue.is_limited for lane in queue.all_lanes)
-        return {lane for lane in lanes if not await locks.lock_lane(transaction, lane, wait=wait)}
+        return {lane for lane in lanes if not await locks.lock_lane(transaction, lane, wait=wait_for_lock)}
 
     async def _claim_lanes(
         self,
@@ -109,36 +105,40 @@ class ClaimService:
         queues: Sequence[Queue],
         limit: int,
         params: ClaimParams,
-        skipped: set[int],
+        locked_by_others: Set[int],
         *,
-        wait: bool,
+        wait_for_lock: bool,
     ) -> ClaimResult:
         """Claims lane by lane, until there are enough jobs or the client has disconnected."""
         rows: list[ClaimedRow] = []
         retry_times: list[datetime] = []
+        is_skipped = bool(locked_by_others)
         for queue, lane in self._lanes(queues):
-            if lane in skipped:
+            if lane in locked_by_others:
                 continue
-            if params.is_disconnected:
+            if params.client is not None and params.client.is_disconnected:
                 break
             try:
-                result = await self._claim_lane(transaction, queue, lane, limit - len(rows), params, wait=wait)
+                result = await self._claim_lane(
+                    transaction, queue, lane, limit - len(rows), params, wait_for_lock=wait_for_lock
+                )
             except DatabaseUnavailable:
                 if not rows or transaction is not None:
                     raise
                 break  # the jobs claimed so far are leased and must reach the worker
             rows += result.rows
-            skipped |= {lane} if result.skipped else set()
-            retry_times += [result.retry_at] if result.retry_at else []
+            is_skipped = is_skipped or result.skipped
+            if result.retry_at is not None:
+                retry_times.append(result.retry_at)
             if len(rows) >= limit:
                 break
             params = params._replace(
                 max_bytes=params.max_bytes - sum(row.size for row in result.rows), allow_one_oversized=not rows
             )
         lanes = sum(queue.lanes for queue in queues)
-        # `retry_at` only if every lane has one: the other lanes may get a job at any moment.
+        # `retry_at` only if every lane has one: a lane without one may get a job at any moment.
         retry_at = min(retry_times) if retry_times and len(retry_times) == lanes else None
-        return ClaimResult(rows, retry_at, skipped=bool(skipped))
+        return ClaimResult(rows, retry_at, skipped=is_skipped)
 
     def _lanes(self, queues: Sequence[Queue]) -> list[tuple[Queue, int]]:
         """The lanes of each queue, starting at a random one so that none is always last."""
@@ -149,29 +149,39 @@ class ClaimService:
         return lanes
 
     async def _claim_lane(
-        self, transaction: Transaction | None, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait: bool
+        self,
+        transaction: Transaction | None,
+        queue: Queue,
+        lane: int,
+        limit: int,
+        params: ClaimParams,
+        *,
+        wait_for_lock: bool,
     ) -> ClaimResult:
         if not queue.is_limited:
             return await self._claim_unlimited(transaction, queue, lane, limit, params)
         if transaction is not None:
-            return await self._claim_limited(transaction, queue, lane, limit, params, wait=wait)
-        return await self._claim_and_commit(queue, lane, limit, params, wait=wait)
+            return await self._claim_limited(transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock)
+        return await self._claim_and_commit(queue, lane, limit, params, wait_for_lock=wait_for_lock)
 
     @retry_after_deadlock
     async def _claim_and_commit(
-        self, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait: bool
+        self, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait_for_lock: bool
     ) -> ClaimResult:
         async with self._infra.db.transaction() as transaction:
-            return await self._claim_limited(transaction, queue, lane, limit, params, wait=wait)
+            return await self._claim_limited(transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock)
 
     async def _claim_unlimited(
         self, transaction: Transaction | None, queue: Queue, lane: int, limit: int, params: ClaimParams
     ) -> ClaimResult:
-        policy = LanePolicy(self._queues.held_groups(lane), fair=queue.fair)
+        held_groups = self._queues.held_groups(lane)
+        policy = LanePolicy(held_groups, fair=queue.fair)
         if transaction is not None:
             rows = await self._low_water_marks.claim(transaction, lane, limit, params, policy, self._infra.now())
             return ClaimResult(rows)
-        if policy.has_no_rules and params.is_batchable:
+        # Claims that differ only in limit, worker, lease length and client may share a statement.
+        may_share = params.job_types is None and params.quota_owner is None and params.allow_one_oversized
+        if held_groups is None and may_share:
             return ClaimResult(await self._batcher.add(lane, ClaimCall(limit, params)))
         async with self._infra.db.autocommit() as connection:
             rows = await self._low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
@@ -184,9 +194,9 @@ class ClaimService:
         await self._batcher.finish()
 
     async def _claim_limited(
-        self, db: Executor, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait: bool
+        self, db: Executor, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait_for_lock: bool
     ) -> ClaimResult:
-        allowance = await self._limits.acquire(db, queue, lane, limit, wait=wait)
+        allowance = await self._limits.acquire(db, queue, lane, limit, wait=wait_for_lock)
         if allowance is None:
             return ClaimResult([], skipped=True)
         rows: list[ClaimedRow] = []

@@ -40,7 +40,7 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
 
         Claims nothing for clients that disconnected while their call was queued.
         """
-        connected = [call for call in calls if not call.params.is_disconnected]
+        connected = [call for call in calls if call.params.client is None or not call.params.client.is_disconnected]
         if not connected:
             return [[] for _ in calls]
         slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]

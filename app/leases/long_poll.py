@@ -24,14 +24,14 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from app.db.infrastructure import Infrastructure
 from app.errors import DatabaseUnavailable, Fault, raise_for_faults
 from app.events import EventBus, LeasesAbandoned
 from app.http.authorization import Access
-from app.http.schema_types import UNSET, value_or
+from app.http.schema_types import UNSET
 from app.jobs.rows import ClaimedRow
 from app.jobs.validation import lease_fault
 from app.leases.caller_claims import CallerClaims, ClaimContext
@@ -47,7 +47,7 @@ from app.matching.poller import Poller, WakeUp
 from app.matching.pollers import PollerRegistry
 from app.queues.cache import QueueCache
 from app.server.exchange import Client
-from app.slices import map_in_slices
+from app.slices import in_slices
 from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
 
@@ -56,6 +56,7 @@ BUSY_MS = 1000  # poll_after_ms of a refused claim
 # immediately, forever.
 IDLE_MS = 500
 JITTER = 0.1  # so that pollers that arrive together do not all end together
+_DEFAULT_QUEUES = ("default",)
 
 
 class LongPoll:
@@ -85,134 +86,130 @@ class LongPoll:
         self._caller_claims = caller_claims
 
     async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
-        self._check(request, access)
-        worker_id = value_or(request.worker_id, None)
-        self._workers.record_seen(worker_id, access.caller)
-        settled = (
-            await self._settlements.settle(request.settle, access, "/settle") if request.settle is not UNSET else []
-        )
-        requested_wait = self._wait_seconds(request)
-        wait = 0.0 if settled else requested_wait
+        """Settles the settlements of the request, then claims, or waits for a job and claims."""
+        queue_names = _DEFAULT_QUEUES if request.queues is UNSET else request.queues
+        limit = 1 if request.max_jobs is UNSET else request.max_jobs
+        self._check(request, queue_names, limit, access)
+        can_match = key is None and access.max_leases is None
+        poller = _poller(request, queue_names, limit, client, can_match=can_match)
+        self._workers.record_seen(poller.worker_id, access.caller)
+        settled = [] if request.settle is UNSET else await self._settlements.settle(request.settle, access, "/settle")
+        wait_seconds = 0.0 if request.wait_seconds is UNSET else self._choose_wait(request.wait_seconds)
+        until = time.monotonic() + (0.0 if settled else wait_seconds)
         context = ClaimContext(key, access, raise_on_quota=not settled)
-        poller = _poller(request, context, client)
         self._pollers.add(poller)
         try:
-            rows, retry_at, *_ = await self._poll(request, poller, wait, context, client)
-            poll_after_ms = (
-                0 if rows else self._poll_after_ms(worker_id, retry_at, idle_ms=0 if requested_wait else IDLE_MS)
-            )
+            result = await self._claim_or_wait(poller, limit, until, context, client)
+            names = {lane: self._queues.name(lane) for lane in {row.lane for row in result.rows}}
+            if result.rows:
+                self._consume_wake_ups(poller, result.rows, names, limit)
+            rows = await self._return_if_disconnected(result.rows, key, client)
+            poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, idle_ms=0 if wait_seconds else IDLE_MS)
         finally:
             self._pollers.remove(poller)
-        has_parents = value_or(request.parent_results, False)
-        parents = await self._parents_or_undo(rows, key, has_settled=bool(settled)) if has_parents else None
-        queue_names = {lane: self._queues.name(lane) for lane in {row.lane for row in rows}}
+        with_parents = request.parent_results is True
+        parents = await self._parents_or_undo(rows, key, has_settled=bool(settled)) if with_parents else None
         return ClaimAnswer(
-            jobs=await map_in_slices(lambda row: to_response(row, queue_names[row.lane], parents), rows),
+            jobs=[to_response(row, names[row.lane], parents) async for row in in_slices(rows)],
             settled=settled,
-            directive=self._workers.directive(worker_id),
+            directive=self._workers.directive(poller.worker_id),
             poll_after_ms=poll_after_ms,
             server_time=self._infra.now(),
         )
 
-    def _check(self, request: ClaimJobs, access: Access) -> None:
+    def _check(self, request: ClaimJobs, queue_names: Sequence[str], limit: int, access: Access) -> None:
         settings = self._infra.settings
-        for index, name in enumerate(_queue_names(request)):
+        for index, name in enumerate(queue_names):
             access.check(name, f"/queues/{index}")
-        is_too_many = value_or(request.max_jobs, 1) > settings.max_claim_jobs
-        too_many = (
-            Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}")
-            if is_too_many
-            else None
-        )
-        raise_for_faults([too_many, lease_fault(request.lease_seconds, settings, "/lease_seconds")])
+        faults: list[Fault | None] = []
+        if limit > settings.max_claim_jobs:
+            faults.append(Fault("/max_jobs", "invalid", f"max_jobs must be at most {settings.max_claim_jobs}"))
+        if request.lease_seconds is not UNSET:
+            faults.append(lease_fault(request.lease_seconds, settings, "/lease_seconds"))
+        if faults:
+            raise_for_faults(faults)
 
-    def _wait_seconds(self, request: ClaimJobs) -> float:
-        wait = min(value_or(request.wait_seconds, 0.0), self._infra.settings.max_wait_seconds)
-        return wait * (1 - random.uniform(0, JITTER))
+    def _choose_wait(self, requested_seconds: float) -> float:
+        return min(requested_seconds, self._infra.settings.max_wait_seconds) * (1 - random.uniform(0, JITTER))
 
-    def _poll_after_ms(self, worker_id: str | None, retry_at: datetime | None, *, idle_ms: int) -> int:
+    def _poll_after_ms(self, poller: Poller, result: ClaimResult, *, idle_ms: int) -> int:
         """How long the worker should wait before its next claim.
 
         No longer than the longest wait, because a worker that does not poll gets no directive.
         """
-        if not self._is_serving(worker_id):
+        if not self._is_serving(poller.worker_id):
             return BUSY_MS
-        if retry_at is None:
+        if result.retry_at is None:
             return idle_ms
-        milliseconds = math.ceil((retry_at - self._infra.now()) / timedelta(milliseconds=1))
+        milliseconds = math.ceil((result.retry_at - self._infra.now()) / timedelta(milliseconds=1))
         return min(max(1, milliseconds), self._infra.settings.max_wait_seconds * 1000)
 
     def _is_serving(self, worker_id: str | None) -> bool:
         is_full = self._pollers.connected > self._infra.settings.max_parked_polls
         return not self._pollers.draining and not is_full and self._workers.directive(worker_id) == "run"
 
-    async def _poll(
-        self, request: ClaimJobs, poller: Poller, wait: float, context: ClaimContext, client: Client
+    async def _claim_or_wait(
+        self, poller: Poller, limit: int, until: float, context: ClaimContext, client: Client
     ) -> ClaimResult:
         """Claims, waits and claims again until there are jobs, the wait is over or it is refused.
 
         Layer 1: runs SQL only if there may be a job and the client is connected.
         """
-        until = time.monotonic() + wait
-        retry_at: datetime | None = None
+        result = ClaimResult([])
         while self._is_serving(poller.worker_id):
             poller.begin_claim()
-            rows, retry_at = await self._try_claim(request, poller, context, client)
-            if rows is not None:
-                self._consume_wake_ups(poller, rows, value_or(request.max_jobs, 1))
-                return ClaimResult(await self._return_if_disconnected(rows, context.key, client))
-            poller.nothing_found()
+            result = await self._claim_once(poller, limit, context, client)
+            if result.rows or result.replayed:
+                return result
             remaining = until - time.monotonic()
-            if remaining <= 0:
-                break
             matched = await poller.wait(remaining)
             if matched:
-                return ClaimResult(await self._accept_match([*matched], context, client))
+                return ClaimResult(await self._accept_match([*matched], context.access))
+            if remaining <= 0:
+                break
             if client.is_disconnected:
                 self._infra.metrics.parked_left.inc()
                 break
-            await self._infra.config_versions.ensure_fresh()
-            context.access.check_key_active()
         if context.key is not None and not self._is_serving(poller.worker_id):
             return ClaimResult(await self._caller_claims.replay(context))
-        return ClaimResult([], retry_at)
+        return result
 
-    async def _try_claim(
-        self, request: ClaimJobs, poller: Poller, context: ClaimContext, client: Client
-    ) -> tuple[list[ClaimedRow] | None, datetime | None]:
-        """Claims once. Returns the jobs, and when a rate limit or quota may allow a job again.
-
-        An empty list: a repeated claim whose leases have all ended. None: no job yet, wait.
-        """
+    async def _claim_once(self, poller: Poller, limit: int, context: ClaimContext, client: Client) -> ClaimResult:
+        """Claims from the queues that exist and are not paused, by their current configuration."""
+        await self._infra.config_versions.ensure_fresh()
+        context.access.check_key_active()
+        queues = await self._queues.find_all(poller.queues)
+        job_types = None if poller.job_types is None else sorted(poller.job_types)
+        self._poll_history.record([queue.name for queue in queues], job_types, context.access.caller)
+        claimable = [queue for queue in queues if not queue.paused]
         params = ClaimParams(
             worker_id=poller.worker_id,
             secret=secrets.token_hex(16),
-            lease_seconds=value_or(request.lease_seconds, None),
+            lease_seconds=poller.lease_seconds,
             default_lease_seconds=self._infra.settings.default_lease_seconds,
             max_bytes=self._infra.settings.max_batch_bytes,
             allow_one_oversized=True,
-            job_types=value_or(request.job_types, None),
-            quota_owner=context.access.caller if context.access.max_leases is not None else None,
+            job_types=job_types,
             client=client,
+            quota_owner=None if context.access.max_leases is None else context.access.caller,
         )
-        limit = value_or(request.max_jobs, 1)
-        self._poll_history.record(poller.queues, params.job_types, context.access.caller)
-        queues = await self._claims.queues(poller.queues)
-        result = await self._caller_claims.claim(queues, limit, params, context)
+        if context.key is None and context.access.max_leases is None:
+            result = await self._claims.claim(claimable, limit, params)
+        else:
+            result = await self._caller_claims.claim(claimable, limit, params, context)
         # A paused or missing queue may get jobs earlier than retry_at.
-        retry_at = result.retry_at if len(queues) == len(poller.queues) else None
-        return result.rows if result.rows or result.replayed else None, retry_at
+        return result if len(claimable) == len(poller.queues) else result._replace(retry_at=None)
 
-    async def _accept_match(self, rows: list[ClaimedRow], context: ClaimContext, client: Client) -> list[ClaimedRow]:
+    async def _accept_match(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
         """Delivers the jobs that a sync match has leased to this poller.
 
         Requeues them if its API key has expired or was revoked while it waited.
         """
         self._claims.record_claimed(rows)
-        if context.access.has_key_ended():
+        if access.has_key_ended():
             await self._return_undelivered(rows)
-        context.access.check_key_active()
-        return await self._return_if_disconnected(rows, None, client)
+        access.check_key_active()
+        return rows
 
     async def _return_if_disconnected(
         self, rows: list[ClaimedRow], key: str | None, client: Client
@@ -231,7 +228,9 @@ class LongPoll:
         await self._lease_ender.end([LeaseEnd(row.id, row.lease_token, "return") for row in rows])
         self._infra.metrics.undone.inc(len(rows))
 
-    def _consume_wake_ups(self, poller: Poller, rows: Sequence[ClaimedRow], limit: int) -> None:
+    def _consume_wake_ups(
+        self, poller: Poller, rows: Sequence[ClaimedRow], names: Mapping[int, str], limit: int
+    ) -> None:
         """Reports to the poller which wake-ups its claim has used.
 
         After a full batch or response, jobs may be left, so wake-ups without a type are kept.
@@ -239,9 +238,7 @@ class LongPoll:
         max_bytes = self._infra.settings.max_batch_bytes
         claimed_all = len(rows) < limit and not self._claims.may_be_truncated(rows, limit, max_bytes)
         claimed_types = {(row.lane, row.job_type) for row in rows}
-        poller.consume(
-            {WakeUp(self._queues.name(lane), job_type) for lane, job_type in claimed_types}, claimed_all=claimed_all
-        )
+        poller.consume({WakeUp(names[lane], job_type) for lane, job_type in claimed_types}, claimed_all=claimed_all)
 
     async def _parents_or_undo(
         self, rows: Sequence[ClaimedRow], key: str | None, *, has_settled: bool
@@ -268,20 +265,16 @@ class LongPoll:
             raise
 
 
-def _queue_names(request: ClaimJobs) -> list[str]:
-    """The requested queues. A name may be in the list twice."""
-    return value_or(request.queues, ["default"])
+def _poller(request: ClaimJobs, queue_names: Sequence[str], limit: int, client: Client, *, can_match: bool) -> Poller:
+    """Makes the poller of a request. A queue may be listed twice in the request.
 
-
-def _poller(request: ClaimJobs, context: ClaimContext, client: Client) -> Poller:
-    """A sync match can lease jobs to it only if the claim needs no key and no quota."""
-    job_types = value_or(request.job_types, None)
-    can_match = context.key is None and context.access.max_leases is None
+    A sync match can lease jobs to the poller only if the claim has no key and no quota.
+    """
     return Poller(
-        list(dict.fromkeys(_queue_names(request))),
-        frozenset(job_types) if job_types is not None else None,
-        value_or(request.worker_id, None),
-        value_or(request.lease_seconds, None),
-        match_capacity=value_or(request.max_jobs, 1) if can_match else 0,
+        list(dict.fromkeys(queue_names)),
+        None if request.job_types is UNSET else frozenset(request.job_types),
+        None if request.worker_id is UNSET else request.worker_id,
+        None if request.lease_seconds is UNSET else request.lease_seconds,
+        match_capacity=limit if can_match else 0,
         disconnected=client.disconnected,
     )

@@ -36,16 +36,6 @@ class ClaimParams(NamedTuple):
     poll_slices: Sequence[PollSlice] = ()
     client: Client | None = None
 
-    @property
-    def is_batchable(self) -> bool:
-        """Whether the claim may share a statement with other claims."""
-        return self.job_types is None and self.quota_owner is None and self.allow_one_oversized
-
-    @property
-    def is_disconnected(self) -> bool:
-        """Whether the client that sent the claim has disconnected."""
-        return self.client is not None and self.client.is_disconnected
-
 
 class ScanRange(NamedTuple):
     """A part of a lane.
@@ -77,11 +67,6 @@ class LanePolicy(NamedTuple):
     fair: bool = False
     uses_slot: bool | None = None
     scan_ranges: Sequence[ScanRange] = FULL_RANGE
-
-    @property
-    def has_no_rules(self) -> bool:
-        """Whether any job of the lane may be claimed, in the order of age."""
-        return self == LanePolicy()
 
 
 class HeartbeatParams(NamedTuple):

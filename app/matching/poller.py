@@ -8,7 +8,7 @@ and uses no CPU. The states of a `Poller`:
     woken      has been woken and claims next
     reserved   jobs are being stored as leased to it, so it takes no others
 
-    claiming -> asleep     wait: the claim has found nothing
+    claiming -> asleep     wait: the claim has found nothing, and there is time left
     claiming -> woken      notify, wake: kept, so `wait` returns immediately
     asleep   -> woken      notify, wake, its client has disconnected, or its time is up
     asleep   -> reserved   reserve (app/enqueue/insert_batcher.py)
@@ -116,12 +116,6 @@ class Poller:
         self._wake_ups_in_claim |= self._new_wake_ups
         self._new_wake_ups = set()
 
-    def nothing_found(self) -> None:
-        """Drops the wake-ups of the claim that has found no job: other pollers claimed those jobs
-        first.
-        """
-        self._wake_ups_in_claim = set()
-
     def consume(self, wake_ups: set[WakeUp], *, claimed_all: bool) -> None:
         """Drops the wake-ups of the jobs that the claim has returned.
 
@@ -160,9 +154,11 @@ class Poller:
     async def wait(self, seconds: float) -> Sequence[ClaimedRow]:
         """Sleeps until the poller is woken, its client has disconnected, or the time is over.
 
-        Returns the jobs that a sync match has delivered to it in the meantime.
+        Returns the jobs that a sync match has delivered to it in the meantime. Drops the wake-ups
+        of the claim, which has found no job: other pollers claimed those jobs first.
         """
-        if not self.is_woken and not self._disconnected.done():
+        self._wake_ups_in_claim = set()
+        if seconds > 0 and not self.is_woken and not self._disconnected.done():
             await self._fall_asleep(seconds)
         reservation, self._reservation = self._reservation, None
         if reservation is None:

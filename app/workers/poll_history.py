@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Sequence
 
 from app.db.infrastructure import Infrastructure
-from app.queues.cache import QueueCache
 from app.workers import store
 from app.workers.listed_ids import ListedIds
 from app.workers.store import PolledType
@@ -18,18 +17,18 @@ MAX_ENTRIES = 10_000  # per write
 
 
 class PollHistory:
-    def __init__(self, *, infra: Infrastructure, queues: QueueCache) -> None:
+    def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
-        self._queues = queues
         self._unwritten: set[PolledType] = set()
         self._listed = ListedIds[PolledType](infra.settings.max_polled_types_per_key)
         self._write_lock = asyncio.Lock()
 
     def record(self, queues: Sequence[str], job_types: Sequence[str] | None, key_name: str) -> None:
-        """Records a poll. Skips queues that do not exist, and entries beyond MAX_ENTRIES or beyond
-        the limit of the key.
+        """Records that a poll accepts jobs of these types, or of all, from these queues.
+
+        Skips entries beyond MAX_ENTRIES, and beyond the limit of the key.
         """
-        for queue in self._queues.cached(queues):
+        for queue in queues:
             for job_type in job_types or (ANY_TYPE,):
                 poll = PolledType(queue, job_type)
                 if poll in self._unwritten or len(self._unwritten) >= MAX_ENTRIES:

@@ -150,7 +150,7 @@ def test_claim_that_shares_no_statement_takes_no_job_for_a_disconnected_client(
     api.configure(**config)
     job = api.enqueue()
     params = CLAIM_PARAMS._replace(job_types=["test"], client=loop.run(disconnected_client()))
-    queues = loop.run(broker_services.claims.queues([api.queue]))
-    assert loop.run(broker_services.claims.claim(queues, 1, params, wait=True)).rows == []
+    queues = loop.run(broker_services.queues.find_all([api.queue]))
+    assert loop.run(broker_services.claims.claim(queues, 1, params)).rows == []
     assert api.job(job["id"])["deliveries"] == 0
-    assert len(loop.run(broker_services.claims.claim(queues, 1, params._replace(client=None), wait=True)).rows) == 1
+    assert len(loop.run(broker_services.claims.claim(queues, 1, params._replace(client=None))).rows) == 1
