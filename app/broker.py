@@ -43,6 +43,7 @@ from app.leases.claim import ClaimService
 from app.leases.duration_histogram import DurationHistogram
 from app.leases.heartbeat import HeartbeatService
 from app.leases.lease_ender import LeaseEnder
+from app.leases.limited_claims import LimitedClaims
 from app.leases.long_poll import LongPoll
 from app.leases.low_water_marks import LowWaterMarks
 from app.leases.settle import SettlementService
@@ -158,11 +159,14 @@ def build_broker(settings: Settings, dsn: str) -> Broker:
     lease_ender = LeaseEnder(infra=infra, queues=queues, events=events, group_scheduler=group_scheduler)
     settlements = SettlementService(infra=infra, queues=queues, lease_ender=lease_ender, durations=durations)
     marks = LowWaterMarks(db=infra.db, events=events)
+    limited_claims = LimitedClaims(
+        infra=infra, queues=queues, events=events, limits=QueueLimits(infra=infra), low_water_marks=marks
+    )
     claims = ClaimService(
         infra=infra,
         queues=queues,
         events=events,
-        limits=QueueLimits(infra=infra),
+        limited_claims=limited_claims,
         low_water_marks=marks,
         durations=durations,
     )

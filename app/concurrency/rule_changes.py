@@ -90,9 +90,8 @@ class RuleChanges(PeriodicService):
         leases = await store.leases_of_queues(self._infra.db, sorted(by_id)) if by_id else []
         for lane, ids in group_by_lane(leases, lambda job_id: job_id).items():
             queue = by_id[queue_id_of(lane)]
-            uses_slot = True if queue.max_running is not None else None
             limits_groups = queue.max_running_per_group is not None
-            await store.assign_slots(self._infra.db, lane, ids, uses_slot=uses_slot, limits_groups=limits_groups)
+            await store.assign_slots(self._infra.db, lane, ids, uses_slot=queue.uses_slot, limits_groups=limits_groups)
         for queue in by_id.values():
             await self._revoke_surplus(queue)
 

@@ -18,8 +18,8 @@ from app.http.authorization import Access
 from app.http.schema_types import RequestModel
 from app.jobs.rows import ClaimedRow
 from app.leases import store
-from app.leases.claim import ClaimResult, ClaimService, claim_unlocked_lanes_first
-from app.leases.rows import ClaimParams
+from app.leases.claim import ClaimService, claim_unlocked_lanes_first
+from app.leases.rows import ClaimParams, ClaimResult
 from app.locks import store as locks
 from app.queues.cache import Queue, QueueCache
 

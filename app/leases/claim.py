@@ -1,42 +1,30 @@
 """Claims ready jobs, queue by queue in order of preference, within the limits of each queue."""
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence, Set
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from app.concurrency.queue_limits import QueueLimits
+from app.db.batcher import Batcher
 from app.db.infrastructure import Infrastructure
-from app.db.pool import Executor, Transaction, retry_after_deadlock
+from app.db.pool import Transaction
 from app.errors import DatabaseUnavailable
-from app.events import EventBus, QueueReady
+from app.events import EventBus
 from app.jobs.rows import ClaimedRow
-from app.leases.claim_batcher import ClaimBatcher, ClaimCall
+from app.jobs.validation import MAX_METADATA_BYTES
+from app.leases import store
 from app.leases.duration_histogram import DurationHistogram
+from app.leases.limited_claims import LimitedClaims
 from app.leases.low_water_marks import LowWaterMarks
-from app.leases.rows import ClaimParams, LanePolicy
-from app.locks import store as locks
+from app.leases.rows import ClaimParams, ClaimResult, LanePolicy, PollSlice
 from app.queues.cache import Queue, QueueCache
+from app.settings import Settings
 
 QUOTA_RETRY_DELAY = timedelta(seconds=1)
-
-
-class ClaimResult(NamedTuple):
-    """The result of a claim.
-
-    retry_at   when a rate limit or the caller's quota may allow a job again; None if a job may come
-               at any moment
-    skipped    whether a lane was skipped because its lock was not free
-    replayed   whether this is a repeated claim; then `rows` has its leases that have not ended,
-               possibly none
-    """
-
-    rows: list[ClaimedRow]
-    retry_at: datetime | None = None
-    skipped: bool = False
-    replayed: bool = False
+# Of one job: 32 tags of 120 characters and texts of 1,200, each character escaped in six bytes.
+MAX_TAGS_AND_PROGRESS_BYTES = 32 * 1024
 
 
 async def claim_unlocked_lanes_first(
@@ -60,18 +48,17 @@ class ClaimService:
         infra: Infrastructure,
         queues: QueueCache,
         events: EventBus,
-        limits: QueueLimits,
+        limited_claims: LimitedClaims,
         low_water_marks: LowWaterMarks,
         durations: DurationHistogram,
     ) -> None:
         self._infra = infra
         self._queues = queues
         self._events = events
-        self._limits = limits
+        self._limited_claims = limited_claims
         self._low_water_marks = low_water_marks
         self._durations = durations
         self._batcher = ClaimBatcher(infra=infra, low_water_marks=low_water_marks)
-        self._wake_timers: dict[int, asyncio.TimerHandle] = {}
 
     async def claim(self, queues: Sequence[Queue], limit: int, params: ClaimParams) -> ClaimResult:
         """Claims up to `limit` jobs. Each lane is committed on its own."""
@@ -91,13 +78,8 @@ class ClaimService:
         """
         if limit <= 0:  # the quota is used up
             return ClaimResult([], self._infra.now() + QUOTA_RETRY_DELAY)
-        skipped = await self._lock_lanes(transaction, queues, wait_for_lock=wait_for_lock)
+        skipped = await self._limited_claims.lock_lanes(transaction, queues, wait_for_lock=wait_for_lock)
         return await self._claim_lanes(transaction, queues, limit, params, skipped, wait_for_lock=wait_for_lock)
-
-    async def _lock_lanes(self, transaction: Transaction, queues: Sequence[Queue], *, wait_for_lock: bool) -> set[int]:
-        """Locks the lanes of limited queues. Returns the lanes whose lock was not free."""
-        lanes = sorted(lane for queue in queues if queue.is_limited for lane in queue.all_lanes)
-        return {lane for lane in lanes if not await locks.lock_lane(transaction, lane, wait=wait_for_lock)}
 
     async def _claim_lanes(
         self,
@@ -158,79 +140,31 @@ class ClaimService:
         *,
         wait_for_lock: bool,
     ) -> ClaimResult:
-        if not queue.is_limited:
-            return await self._claim_unlimited(transaction, queue, lane, limit, params)
-        if transaction is not None:
-            return await self._claim_limited(transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock)
-        return await self._claim_and_commit(queue, lane, limit, params, wait_for_lock=wait_for_lock)
-
-    @retry_after_deadlock
-    async def _claim_and_commit(
-        self, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait_for_lock: bool
-    ) -> ClaimResult:
-        async with self._infra.db.transaction() as transaction:
-            return await self._claim_limited(transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock)
+        if queue.is_limited:
+            return await self._limited_claims.claim(
+                transaction, queue, lane, limit, params, wait_for_lock=wait_for_lock
+            )
+        return ClaimResult(await self._claim_unlimited(transaction, queue, lane, limit, params))
 
     async def _claim_unlimited(
         self, transaction: Transaction | None, queue: Queue, lane: int, limit: int, params: ClaimParams
-    ) -> ClaimResult:
+    ) -> list[ClaimedRow]:
         held_groups = self._queues.held_groups(lane)
         policy = LanePolicy(held_groups, fair=queue.fair)
         if transaction is not None:
-            rows = await self._low_water_marks.claim(transaction, lane, limit, params, policy, self._infra.now())
-            return ClaimResult(rows)
+            return await self._low_water_marks.claim(transaction, lane, limit, params, policy, self._infra.now())
         # Claims that differ only in limit, worker, lease length and client may share a statement.
         may_share = params.job_types is None and params.quota_owner is None and params.allow_one_oversized
         if held_groups is None and may_share:
-            return ClaimResult(await self._batcher.add(lane, ClaimCall(limit, params)))
+            return await self._batcher.add(lane, ClaimCall(limit, params))
         async with self._infra.db.autocommit() as connection:
-            rows = await self._low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
-            return ClaimResult(rows)
+            return await self._low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
 
     def may_be_truncated(self, rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
         return self._batcher.may_be_truncated(rows, limit, max_bytes)
 
     async def finish(self) -> None:
         await self._batcher.finish()
-
-    async def _claim_limited(
-        self, db: Executor, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait_for_lock: bool
-    ) -> ClaimResult:
-        allowance = await self._limits.acquire(db, queue, lane, limit, wait=wait_for_lock)
-        if allowance is None:
-            return ClaimResult([], skipped=True)
-        rows: list[ClaimedRow] = []
-        if allowance.limit > 0:
-            policy = LanePolicy(
-                self._queues.held_groups(lane),
-                fair=queue.fair,
-                uses_slot=True if queue.max_running is not None else None,
-            )
-            rows = await self._low_water_marks.claim(db, lane, allowance.limit, params, policy, allowance.now)
-            await self._limits.record(db, queue, lane, len(rows), allowance.now)
-        if allowance.retry_at is not None and len(rows) == allowance.limit < limit:
-            # A waiting poller, or the next to arrive, then gets the jobs that the rate allows.
-            self._wake_at(queue.id, allowance.retry_at)
-        return ClaimResult(rows, allowance.retry_at if allowance.limit == 0 else None)
-
-    def _wake_at(self, queue_id: int, instant: datetime) -> None:
-        """Wakes a poller of the queue at this time.
-
-        There is one timer per queue and process, however many pollers have claimed; an earlier time
-        replaces a later one.
-        """
-        loop = asyncio.get_running_loop()
-        when = loop.time() + max(0.0, (instant - self._infra.now()) / timedelta(seconds=1))
-        current = self._wake_timers.get(queue_id)
-        if current is not None and current.when() <= when:
-            return
-        if current is not None:
-            current.cancel()
-        self._wake_timers[queue_id] = loop.call_at(when, self._wake, queue_id)
-
-    def _wake(self, queue_id: int) -> None:
-        self._wake_timers.pop(queue_id, None)
-        self._events.publish(QueueReady(queue_id))
 
     def record_claimed(self, rows: Sequence[ClaimedRow]) -> None:
         """Counts claimed jobs and their wait times, and publishes them."""
@@ -240,3 +174,60 @@ class ClaimService:
             waits = [row.waited_seconds for row in claimed if row.waited_seconds is not None]
             self._durations.record(lane, "wait", waits)
             self._events.publish_moved(lane, claimed)
+
+
+class ClaimCall(NamedTuple):
+    """One of the calls that may share a statement."""
+
+    limit: int
+    params: ClaimParams
+
+
+class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
+    def __init__(self, *, infra: Infrastructure, low_water_marks: LowWaterMarks) -> None:
+        super().__init__("claim", infra.settings.acquire_timeout_seconds)
+        self._infra = infra
+        self._low_water_marks = low_water_marks
+        self._max_job_bytes = _max_job_bytes(infra.settings)
+
+    def weight(self, item: ClaimCall) -> int:
+        return item.limit
+
+    async def run_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
+        """First come, first served.
+
+        Claims nothing for clients that disconnected while their call was queued.
+        """
+        connected = [call for call in calls if call.params.client is None or not call.params.client.is_disconnected]
+        if not connected:
+            return [[] for _ in calls]
+        slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]
+        params = connected[0].params._replace(poll_slices=slices)
+        async with self._infra.db.autocommit() as connection:
+            rows = await self._low_water_marks.claim(
+                connection, lane, sum(call.limit for call in connected), params, LanePolicy(), self._infra.now()
+            )
+        claimed: dict[int, list[ClaimedRow]] = {id(call): [] for call in calls}
+        for row in rows:
+            claimed[id(connected[row.slice_number - 1])].append(row)
+        unserved = [call for call in connected if not claimed[id(call)]]
+        if unserved and any(
+            self.may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
+        ):
+            # A failure here must not fail the other calls: their jobs are leased already.
+            with suppress(DatabaseUnavailable):
+                claimed |= zip(map(id, unserved), await self.run_batch(lane, unserved), strict=True)
+        return list(claimed.values())
+
+    def may_be_truncated(self, rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
+        """Whether jobs may have been left behind because the next did not fit into the response.
+
+        The first job of a response always fits.
+        """
+        return 0 < len(rows) < limit and sum(row.size for row in rows) + self._max_job_bytes > max_bytes
+
+
+def _max_job_bytes(settings: Settings) -> int:
+    """The most that one job takes in a response, as the claim statement measures it."""
+    payload_and_checkpoint = 2 * settings.max_payload_bytes
+    return store.ENVELOPE_BYTES + payload_and_checkpoint + MAX_METADATA_BYTES + MAX_TAGS_AND_PROGRESS_BYTES

@@ -35,11 +35,11 @@ from app.http.schema_types import UNSET
 from app.jobs.rows import ClaimedRow
 from app.jobs.validation import lease_fault
 from app.leases.caller_claims import CallerClaims, ClaimContext
-from app.leases.claim import ClaimResult, ClaimService
+from app.leases.claim import ClaimService
 from app.leases.lease_ender import LeaseEnder
 from app.leases.parent_results import ParentResults, read_parent_results
 from app.leases.retry_decision import LeaseEnd
-from app.leases.rows import ClaimParams
+from app.leases.rows import ClaimParams, ClaimResult
 from app.leases.schemas import ClaimAnswer, ClaimJobs
 from app.leases.settle import SettlementService
 from app.leases.to_response import to_response

@@ -1,4 +1,4 @@
-"""What the statements about leases take and return, row by row."""
+"""What claims and the statements about leases take and return, row by row."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,6 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.db.lanes import FIRST_ID, LAST_ID
+from app.jobs.rows import ClaimedRow
 from app.server.exchange import Client
 
 HIGHEST_PRIORITY, LOWEST_PRIORITY = 32767, -32768
@@ -37,6 +38,22 @@ class ClaimParams(NamedTuple):
     client: Client | None = None
 
 
+class ClaimResult(NamedTuple):
+    """The result of a claim.
+
+    retry_at   when a rate limit or the caller's quota may allow a job again; None if a job may come
+               at any moment
+    skipped    whether a lane was skipped because its lock was not free
+    replayed   whether this is a repeated claim; then `rows` has its leases that have not ended,
+               possibly none
+    """
+
+    rows: list[ClaimedRow]
+    retry_at: datetime | None = None
+    skipped: bool = False
+    replayed: bool = False
+
+
 class ScanRange(NamedTuple):
     """A part of a lane.
 
@@ -58,8 +75,7 @@ class LanePolicy(NamedTuple):
 
     held_groups   groups whose jobs need an admission (see `is_held` in fragments.sql)
     fair          whether jobs are claimed in the order of their admissions
-    uses_slot     True if leases count against max_running; None and not False otherwise, because NULL
-                  takes no space in the row
+    uses_slot     whether leases count against max_running, as in `Queue.uses_slot`
     scan_ranges   where to read, in this order
     """
 

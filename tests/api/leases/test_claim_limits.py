@@ -9,7 +9,7 @@ import pytest
 from app.broker import Broker
 from app.db.lanes import lane_of
 from app.leases import store
-from app.leases.claim_batcher import ClaimCall
+from app.leases.claim import ClaimCall
 from app.leases.rows import LanePolicy, PollSlice
 from app.leases.store import ENVELOPE_BYTES
 from tests.api.concurrency.test_cost import CLAIM_PARAMS
