@@ -88,7 +88,7 @@ class PolicyBench:
         return ids
 
     async def claim(self, queue: str, n: int) -> list[ClaimedJob]:
-        response = await self._long_poll.claim(
+        response = await self._long_poll.poll(
             ClaimJobs(queues=[queue], max_jobs=n, worker_id="worker-1"), None, Client(), FULL_ACCESS
         )
         assert len(response.jobs) == n, f"{len(response.jobs)} jobs, not {n}"

@@ -65,7 +65,7 @@ class CallerClaims:
         self._queues = queues
         self._claims = claims
 
-    async def claim(
+    async def claim_for_caller(
         self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext
     ) -> ClaimResult:
         """Claims, or replays the claim that was made with the same Idempotency-Key.
@@ -94,7 +94,7 @@ class CallerClaims:
     async def _commit_claim(self, claim: Callable[[Transaction], Awaitable[ClaimResult]]) -> ClaimResult:
         """Runs the claim in a transaction. Counts and publishes its jobs after the commit."""
         result = await self._run_in_transaction(claim)
-        if result.replayed:
+        if result.repeated:
             self._infra.metrics.replayed.inc(len(result.rows))
         else:
             self._claims.record_claimed(result.rows)
@@ -106,7 +106,7 @@ class CallerClaims:
         with suppress(_NothingClaimed):
             async with self._infra.db.transaction() as transaction:
                 result = await claim(transaction)
-                if not result.rows and not result.replayed:
+                if not result.rows and not result.repeated:
                     raise _NothingClaimed
         return result
 
@@ -138,9 +138,9 @@ class CallerClaims:
 
         async def claim(transaction: Transaction) -> ClaimResult:
             stored = await locks.lock_claim_key(transaction, lane, key, expires_at)
-            replayed = await self._replay_receipt(transaction, _receipt.decode(stored)) if stored else None
+            replayed = await self._leases_of_receipt(transaction, _receipt.decode(stored)) if stored else None
             if replayed is not None:
-                return ClaimResult(replayed, replayed=True)
+                return ClaimResult(replayed, repeated=True)
             allowed = await self._apply_quota(transaction, limit, context)
             result = await self._claims.claim_in_transaction(
                 transaction, queues, allowed, params, wait_for_lock=wait_for_lock
@@ -152,7 +152,7 @@ class CallerClaims:
 
         return await self._commit_claim(claim)
 
-    async def replay(self, context: ClaimContext) -> list[ClaimedRow]:
+    async def repeat(self, context: ClaimContext) -> list[ClaimedRow]:
         """Replays a claim made with an Idempotency-Key when the claim itself is refused.
 
         The broker drains or is full, or the worker has a directive. Nothing new is claimed, but the
@@ -160,11 +160,11 @@ class CallerClaims:
         """
         key = context.digest
         stored = await locks.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)
-        rows = await self._replay_receipt(self._infra.db, _receipt.decode(stored)) if stored else None
+        rows = await self._leases_of_receipt(self._infra.db, _receipt.decode(stored)) if stored else None
         self._infra.metrics.replayed.inc(len(rows or []))
         return await self._visible_rows(rows or [], context.access)
 
-    async def _replay_receipt(self, db: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
+    async def _leases_of_receipt(self, db: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
         """The leases of an earlier claim that are still live, in the same order.
 
         An empty list: none is live, and some were settled. None: all have expired, claim again.

@@ -152,13 +152,17 @@ class ClaimService:
         held_groups = self._queues.held_groups(lane)
         policy = LanePolicy(held_groups, fair=queue.fair)
         if transaction is not None:
-            return await self._low_water_marks.claim(transaction, lane, limit, params, policy, self._infra.now())
+            return await self._low_water_marks.claim_with_marks(
+                transaction, lane, limit, params, policy, self._infra.now()
+            )
         # Claims that differ only in limit, worker, lease length and client may share a statement.
         may_share = params.job_types is None and params.quota_owner is None and params.allow_one_oversized
         if held_groups is None and may_share:
             return await self._batcher.add(lane, ClaimCall(limit, params))
         async with self._infra.db.autocommit() as connection:
-            return await self._low_water_marks.claim(connection, lane, limit, params, policy, self._infra.now())
+            return await self._low_water_marks.claim_with_marks(
+                connection, lane, limit, params, policy, self._infra.now()
+            )
 
     def may_be_truncated(self, rows: Sequence[ClaimedRow], limit: int, max_bytes: int) -> bool:
         return self._batcher.may_be_truncated(rows, limit, max_bytes)
@@ -204,7 +208,7 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
         slices = [PollSlice(limit, params.worker_id, params.lease_seconds) for limit, params in connected]
         params = connected[0].params._replace(poll_slices=slices)
         async with self._infra.db.autocommit() as connection:
-            rows = await self._low_water_marks.claim(
+            rows = await self._low_water_marks.claim_with_marks(
                 connection, lane, sum(call.limit for call in connected), params, LanePolicy(), self._infra.now()
             )
         claimed: dict[int, list[ClaimedRow]] = {id(call): [] for call in calls}

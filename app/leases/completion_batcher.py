@@ -16,7 +16,7 @@ from app.leases.rows import SettledRow
 from app.leases.schemas import Settlement
 from app.queues.cache import QueueCache
 
-_NO_TOKEN = UUID(int=0)  # a token that no lease has
+_NEVER_ISSUED_TOKEN = UUID(int=0)  # a token that no lease has
 
 
 class CompletionBatcher(Batcher[int, Sequence[Settlement], dict[int, SettledRow]]):
@@ -101,4 +101,4 @@ def parse_token(text: str) -> UUID:
     try:
         return pgproto.UUID(text)
     except ValueError:
-        return _NO_TOKEN
+        return _NEVER_ISSUED_TOKEN

@@ -74,7 +74,9 @@ class LimitedClaims:
         rows: list[ClaimedRow] = []
         if allowance.limit > 0:
             policy = LanePolicy(self._queues.held_groups(lane), fair=queue.fair, uses_slot=queue.uses_slot)
-            rows = await self._low_water_marks.claim(transaction, lane, allowance.limit, params, policy, allowance.now)
+            rows = await self._low_water_marks.claim_with_marks(
+                transaction, lane, allowance.limit, params, policy, allowance.now
+            )
             await self._limits.record(transaction, queue, lane, len(rows), allowance.now)
         if allowance.retry_at is not None and len(rows) == allowance.limit < limit:
             # A waiting poller, or the next to arrive, then gets the jobs that the rate allows.

@@ -85,7 +85,7 @@ class LongPoll:
         self._claims = claims
         self._caller_claims = caller_claims
 
-    async def claim(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
+    async def poll(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
         """Settles the settlements of the request, then claims, or waits for a job and claims."""
         queue_names = _DEFAULT_QUEUES if request.queues is UNSET else request.queues
         limit = 1 if request.max_jobs is UNSET else request.max_jobs
@@ -103,12 +103,12 @@ class LongPoll:
             names = {lane: self._queues.name(lane) for lane in {row.lane for row in result.rows}}
             if result.rows:
                 self._consume_wake_ups(poller, result.rows, names, limit)
-            rows = await self._return_if_disconnected(result.rows, key, client)
+            rows = await self._requeue_if_disconnected(result.rows, key, client)
             poll_after_ms = 0 if rows else self._poll_after_ms(poller, result, idle_ms=0 if wait_seconds else IDLE_MS)
         finally:
             self._pollers.remove(poller)
         with_parents = request.parent_results is True
-        parents = await self._parents_or_undo(rows, key, has_settled=bool(settled)) if with_parents else None
+        parents = await self._parents_or_return(rows, key, has_settled=bool(settled)) if with_parents else None
         return ClaimAnswer(
             jobs=[to_response(row, names[row.lane], parents) async for row in in_slices(rows)],
             settled=settled,
@@ -137,14 +137,14 @@ class LongPoll:
 
         No longer than the longest wait, because a worker that does not poll gets no directive.
         """
-        if not self._is_serving(poller.worker_id):
+        if not self._may_claim(poller.worker_id):
             return BUSY_MS
         if result.retry_at is None:
             return idle_ms
         milliseconds = math.ceil((result.retry_at - self._infra.now()) / timedelta(milliseconds=1))
         return min(max(1, milliseconds), self._infra.settings.max_wait_seconds * 1000)
 
-    def _is_serving(self, worker_id: str | None) -> bool:
+    def _may_claim(self, worker_id: str | None) -> bool:
         is_full = self._pollers.connected > self._infra.settings.max_parked_polls
         return not self._pollers.draining and not is_full and self._workers.directive(worker_id) == "run"
 
@@ -156,10 +156,10 @@ class LongPoll:
         Layer 1: runs SQL only if there may be a job and the client is connected.
         """
         result = ClaimResult([])
-        while self._is_serving(poller.worker_id):
+        while self._may_claim(poller.worker_id):
             poller.begin_claim()
             result = await self._claim_once(poller, limit, context, client)
-            if result.rows or result.replayed:
+            if result.rows or result.repeated:
                 return result
             remaining = until - time.monotonic()
             matched = await poller.wait(remaining)
@@ -170,8 +170,8 @@ class LongPoll:
             if client.is_disconnected:
                 self._infra.metrics.parked_left.inc()
                 break
-        if context.key is not None and not self._is_serving(poller.worker_id):
-            return ClaimResult(await self._caller_claims.replay(context))
+        if context.key is not None and not self._may_claim(poller.worker_id):
+            return ClaimResult(await self._caller_claims.repeat(context))
         return result
 
     async def _claim_once(self, poller: Poller, limit: int, context: ClaimContext, client: Client) -> ClaimResult:
@@ -196,7 +196,7 @@ class LongPoll:
         if context.key is None and context.access.max_leases is None:
             result = await self._claims.claim(claimable, limit, params)
         else:
-            result = await self._caller_claims.claim(claimable, limit, params, context)
+            result = await self._caller_claims.claim_for_caller(claimable, limit, params, context)
         # A paused or missing queue may get jobs earlier than retry_at.
         return result if len(claimable) == len(poller.queues) else result._replace(retry_at=None)
 
@@ -207,11 +207,11 @@ class LongPoll:
         """
         self._claims.record_claimed(rows)
         if access.has_key_ended():
-            await self._return_undelivered(rows)
+            await self._requeue_undelivered(rows)
         access.check_key_active()
         return rows
 
-    async def _return_if_disconnected(
+    async def _requeue_if_disconnected(
         self, rows: list[ClaimedRow], key: str | None, client: Client
     ) -> list[ClaimedRow]:
         """Layer 2: requeues the jobs at no cost if the client has disconnected.
@@ -221,10 +221,10 @@ class LongPoll:
         """
         if not client.is_disconnected or key is not None or not rows:
             return rows
-        await self._return_undelivered(rows)
+        await self._requeue_undelivered(rows)
         return []
 
-    async def _return_undelivered(self, rows: Sequence[ClaimedRow]) -> None:
+    async def _requeue_undelivered(self, rows: Sequence[ClaimedRow]) -> None:
         await self._lease_ender.end([LeaseEnd(row.id, row.lease_token, "return") for row in rows])
         self._infra.metrics.undone.inc(len(rows))
 
@@ -240,7 +240,7 @@ class LongPoll:
         claimed_types = {(row.lane, row.job_type) for row in rows}
         poller.consume({WakeUp(names[lane], job_type) for lane, job_type in claimed_types}, claimed_all=claimed_all)
 
-    async def _parents_or_undo(
+    async def _parents_or_return(
         self, rows: Sequence[ClaimedRow], key: str | None, *, has_settled: bool
     ) -> ParentResults:
         """The results of the parents. If they cannot be read, the claim is undone.
@@ -253,13 +253,13 @@ class LongPoll:
         except DatabaseUnavailable as error:
             if key is not None:
                 raise
-            await self._undo_claim(rows)
+            await self._return_claim(rows)
             raise DatabaseUnavailable(error.detail, "unknown" if has_settled else "not_done") from error
 
-    async def _undo_claim(self, rows: Sequence[ClaimedRow]) -> None:
+    async def _return_claim(self, rows: Sequence[ClaimedRow]) -> None:
         """Requeues the jobs, now or as soon as the database can be reached."""
         try:
-            await self._return_undelivered(rows)
+            await self._requeue_undelivered(rows)
         except DatabaseUnavailable:
             self._events.publish(LeasesAbandoned(rows))
             raise

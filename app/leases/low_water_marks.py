@@ -151,7 +151,7 @@ class LowWaterMarks(PeriodicService):
         self._pause_until = 0.0
         events.subscribe_moved(["ready"], self._on_ready)
 
-    async def claim(
+    async def claim_with_marks(
         self, db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy, now: datetime
     ) -> list[ClaimedRow]:
         """Claims with the marks of the lane.

@@ -20,7 +20,7 @@ from app.leases.schemas import (
     Fail,
     Heartbeat,
     HeartbeatAnswer,
-    LeaseBeat,
+    LeaseHeartbeat,
     LeaseStatus,
     Outcome,
     Release,
@@ -54,7 +54,7 @@ async def claim_jobs(
     leases of the first call that are still live, with the same tokens. A claim that carries
     settlements never waits.
     """
-    result = await long_poll.claim(claim, idempotency_key, get_client(request), access)
+    result = await long_poll.poll(claim, idempotency_key, get_client(request), access)
     if len(result.jobs) <= 1:
         return json_response(result, headers=_NO_STORE)
     return list_response(await encode_list(result, "jobs"), _NO_STORE.items())
@@ -91,11 +91,11 @@ async def settle_jobs(
 @fast_route(
     router,
     "/jobs/{job_id}/heartbeat",
-    **operation(LeaseStatus, NotFound, LeaseLost, *_INVALID_BODY, body=LeaseBeat, scopes=WORK),
+    **operation(LeaseStatus, NotFound, LeaseLost, *_INVALID_BODY, body=LeaseHeartbeat, scopes=WORK),
 )
 async def heartbeat_job(
     job_id: UUID,
-    heartbeat: Annotated[LeaseBeat, body(LeaseBeat)],
+    heartbeat: Annotated[LeaseHeartbeat, body(LeaseHeartbeat)],
     heartbeats: Annotated[HeartbeatService, service("heartbeats")],
 ) -> Response:
     """Extends one lease and stores its progress and checkpoint."""

@@ -44,14 +44,14 @@ class ClaimResult(NamedTuple):
     retry_at   when a rate limit or the caller's quota may allow a job again; None if a job may come
                at any moment
     skipped    whether a lane was skipped because its lock was not free
-    replayed   whether this is a repeated claim; then `rows` has its leases that have not ended,
+    repeated   whether this is a repeated claim; then `rows` has its leases that have not ended,
                possibly none
     """
 
     rows: list[ClaimedRow]
     retry_at: datetime | None = None
     skipped: bool = False
-    replayed: bool = False
+    repeated: bool = False
 
 
 class ScanRange(NamedTuple):

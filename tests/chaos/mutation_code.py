@@ -71,18 +71,18 @@ def unordered_locks() -> None:
 
 
 def rotate_token() -> None:
-    original = CallerClaims._replay_receipt
+    original = CallerClaims._leases_of_receipt
     rotate = "UPDATE jobs SET lease_token = gen_random_uuid() WHERE lane = $1 AND id = $2 RETURNING lease_token"
 
     async def replayed(self: CallerClaims, db: Executor, receipt: Any) -> list[ClaimedRow] | None:
         rows = await original(self, db, receipt)
         return rows and [row._replace(lease_token=await db.value(rotate, row.lane, row.id)) for row in rows]
 
-    CallerClaims._replay_receipt = replayed  # type: ignore[method-assign]
+    CallerClaims._leases_of_receipt = replayed  # type: ignore[method-assign]
 
 
 def return_despite_key() -> None:
-    original = LongPoll._return_if_disconnected
+    original = LongPoll._requeue_if_disconnected
 
     async def delivered(self: LongPoll, rows: list[ClaimedRow], key: str | None, client: Any) -> list[ClaimedRow]:
         if rows and key is not None:
@@ -95,7 +95,7 @@ def return_despite_key() -> None:
         await asyncio.sleep(2 * SLOW)
         await original(self, rows, None, client)
 
-    LongPoll._return_if_disconnected = delivered  # type: ignore[method-assign]
+    LongPoll._requeue_if_disconnected = delivered  # type: ignore[method-assign]
 
 
 def swallow_errors() -> None:

@@ -38,7 +38,7 @@ def test_claim_that_was_rolled_back_is_neither_counted_nor_published(
 
     async def claim() -> list[str]:
         request = ClaimJobs(queues=[api.queue])
-        answer = await broker_services.long_poll.claim(request, "k", Client(), FULL_ACCESS)
+        answer = await broker_services.long_poll.poll(request, "k", Client(), FULL_ACCESS)
         return [str(claimed.id) for claimed in answer.jobs]
 
     def counts() -> tuple[int, int, int]:
@@ -71,7 +71,7 @@ def claim_without_parent_results(api: Api, patch: pytest.MonkeyPatch, *, key: st
         return problem
 
 
-def test_claim_is_undone_if_the_results_of_parents_cannot_be_read(
+def test_claim_is_returned_if_the_results_of_parents_cannot_be_read(
     api: Api, child: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = metric_value(api.http, "claims_undone_total")
@@ -83,7 +83,7 @@ def test_claim_is_undone_if_the_results_of_parents_cannot_be_read(
     assert (claimed["attempt"], claimed["parent_results"][0]["result"]) == (1, "of the parent")
 
 
-def test_undone_claim_that_has_settled_jobs_reports_an_unknown_outcome(
+def test_returned_claim_that_has_settled_jobs_reports_an_unknown_outcome(
     api: Api, child: Json, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = api.enqueue(priority=1)
@@ -95,7 +95,7 @@ def test_undone_claim_that_has_settled_jobs_reports_an_unknown_outcome(
     assert [api.job(job["id"])["state"] for job in (held, child)] == ["completed", "ready"]
 
 
-def test_claim_with_a_key_is_not_undone_but_repeated(api: Api, child: Json, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_with_a_key_is_not_returned_but_repeated(api: Api, child: Json, monkeypatch: pytest.MonkeyPatch) -> None:
     assert claim_without_parent_results(api, monkeypatch, key="k")["outcome"] == "unknown"
     assert api.job(child["id"])["state"] == "running"
     again = api.claim_one(key="k", parent_results=True)
@@ -103,12 +103,12 @@ def test_claim_with_a_key_is_not_undone_but_repeated(api: Api, child: Json, monk
     assert again["parent_results"][0]["result"] == "of the parent"
 
 
-def test_claim_that_cannot_be_undone_now_is_undone_later(
+def test_claim_that_cannot_be_returned_now_is_returned_later(
     api: Api, broker: RunningBroker, child: Json, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert broker.broker_services is not None
     with monkeypatch.context() as broken:
-        broken.setattr(broker.broker_services.long_poll, "_return_undelivered", fail)
+        broken.setattr(broker.broker_services.long_poll, "_requeue_undelivered", fail)
         assert claim_without_parent_results(api, monkeypatch)["outcome"] == "unknown"
     job = eventually(lambda: (job := api.job(child["id"]))["state"] == "ready" and job)
     assert (job["attempt"], job["crashes"]) == (0, 0)

@@ -51,7 +51,7 @@ class Process:
         )  # so that marks are always used
 
     def claim(self, limit: int, *, lane: int = LANE, db: Executor | None = None) -> list[int]:
-        rows = self.low_water_marks.claim(
+        rows = self.low_water_marks.claim_with_marks(
             db or self._broker_services.infra.db,
             lane,
             limit,
@@ -114,7 +114,7 @@ def test_claim_of_some_job_types_does_not_read_dead_index_entries_after_a_scan(
         make_dead_index_entries(db)
         add(db, range(DEAD + 1, DEAD + 101))
         loop.run(
-            process.low_water_marks.claim(
+            process.low_water_marks.claim_with_marks(
                 broker_services.infra.db, LANE, 10, one_type, LanePolicy(), broker_services.infra.now()
             )
         )
@@ -163,7 +163,7 @@ def test_job_that_did_not_fit_into_a_shared_claim_goes_first_afterwards(
     add(db, range(1, 8))
     full = CLAIM_PARAMS._replace(poll_slices=[PollSlice(3, None, None)] * 2, max_bytes=2 * ENVELOPE_BYTES + 100)
     rows = loop.run(
-        process.low_water_marks.claim(
+        process.low_water_marks.claim_with_marks(
             broker_services.infra.db, LANE, 6, full, LanePolicy(), broker_services.infra.now()
         )
     )

@@ -98,7 +98,7 @@ class Claim:
     async def call(self, broker: Broker) -> object:
         client = DisconnectingClient(checks=1) if self.disconnects else Client()
         request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, lease_seconds=self.seconds, worker_id=self.worker)
-        response = await broker.long_poll.claim(
+        response = await broker.long_poll.poll(
             request, f"{self.queue} {self.key}" if self.key else None, client, FULL_ACCESS
         )
         return [
@@ -128,7 +128,7 @@ class ClaimAndDisconnect:
     async def call(self, broker: Broker) -> object:
         client = DisconnectingClient(checks=2)
         request = ClaimJobs(queues=[self.queue], max_jobs=self.limit, worker_id=self.worker)
-        return (await broker.long_poll.claim(request, None, client, FULL_ACCESS)).jobs
+        return (await broker.long_poll.poll(request, None, client, FULL_ACCESS)).jobs
 
     def expected(self, model: LeaseModel, actual: object) -> object:
         for job in model.claim(self.limit, DEFAULT_LEASE, self.worker, None):

@@ -38,7 +38,7 @@ def repeated_claim_claims_again(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> None:
         return None
 
-    patch.setattr(CallerClaims, "_replay_receipt", nothing)
+    patch.setattr(CallerClaims, "_leases_of_receipt", nothing)
 
 
 def returns_claims_with_a_key(patch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def returns_claims_with_a_key(patch: pytest.MonkeyPatch) -> None:
 
     The job is returned because the client disconnected, and replayed by the key.
     """
-    original = LongPoll._return_if_disconnected
+    original = LongPoll._requeue_if_disconnected
 
     async def return_always(
         self: LongPoll, rows: list[ClaimedRow], _key: str | None, client: Client
@@ -54,7 +54,7 @@ def returns_claims_with_a_key(patch: pytest.MonkeyPatch) -> None:
         await original(self, rows, None, client)
         return rows
 
-    patch.setattr(LongPoll, "_return_if_disconnected", return_always)
+    patch.setattr(LongPoll, "_requeue_if_disconnected", return_always)
 
 
 # The row of the key is read but not locked.
