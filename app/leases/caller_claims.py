@@ -1,4 +1,4 @@
-"""Claims as one caller makes them: within its quota of leases, and repeatable by Idempotency-Key."""
+"""Claims of callers with a quota of leases, and claims that an Idempotency-Key makes repeatable."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -25,7 +25,10 @@ from app.queues.cache import Queue, QueueCache
 
 
 class ClaimReceipt(RequestModel):
-    """What a claim with an Idempotency-Key has claimed: enough to return the same leases again."""
+    """The claim secret and the jobs of a claim with an Idempotency-Key, stored with the key.
+
+    It is enough to return the same leases again.
+    """
 
     secret: str
     ids: list[UUID]
@@ -47,16 +50,14 @@ class ClaimContext(NamedTuple):
 
     @property
     def digest(self) -> UUID:
+        """Under which the key is stored. Two callers may use the same key."""
         if self.access.caller:
             return digest("claim", self.key or "", self.access.caller)
         return digest("claim", self.key or "")
 
 
 class _NothingClaimed(Exception):
-    """Raised inside a claim's transaction to roll it back.
-
-    The claim found no job, and an idle poll writes nothing.
-    """
+    """Rolls back the transaction of a claim that found no job: an idle poll must write nothing."""
 
 
 class CallerClaims:
@@ -68,7 +69,7 @@ class CallerClaims:
     async def claim_for_caller(
         self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext
     ) -> ClaimResult:
-        """Claims, or replays the claim that was made with the same Idempotency-Key.
+        """Claims, or returns the leases of the first claim with the same Idempotency-Key.
 
         A caller with a quota counts its leases and claims under its caller lock, so two calls at
         the same time cannot both take the last lease of the quota.
@@ -126,9 +127,10 @@ class CallerClaims:
     async def _claim_with_key(
         self, queues: Sequence[Queue], limit: int, params: ClaimParams, context: ClaimContext, *, wait_for_lock: bool
     ) -> ClaimResult:
-        """Layer 3 against lost claims (long_poll.py): the same key gets the same leases.
+        """Claims, or returns the leases of the first claim with the same key.
 
-        The row of the key stays locked until the commit, so replays run one after the other. All
+        This is the third of the four layers listed in long_poll.py. The row of the key stays locked
+        until the commit, so calls with one key run one after the other. All
         statements use one connection: if a call needed a second connection, calls that hold all
         connections could wait for each other. A claim without jobs does not store its key.
         """
@@ -138,9 +140,9 @@ class CallerClaims:
 
         async def claim(transaction: Transaction) -> ClaimResult:
             stored = await locks.lock_claim_key(transaction, lane, key, expires_at)
-            replayed = await self._leases_of_receipt(transaction, _receipt.decode(stored)) if stored else None
-            if replayed is not None:
-                return ClaimResult(replayed, repeated=True)
+            rows = await self._leases_of_receipt(transaction, _receipt.decode(stored)) if stored else None
+            if rows is not None:
+                return ClaimResult(rows, repeated=True)
             allowed = await self._apply_quota(transaction, limit, context)
             result = await self._claims.claim_in_transaction(
                 transaction, queues, allowed, params, wait_for_lock=wait_for_lock
@@ -153,10 +155,10 @@ class CallerClaims:
         return await self._commit_claim(claim)
 
     async def repeat(self, context: ClaimContext) -> list[ClaimedRow]:
-        """Replays a claim made with an Idempotency-Key when the claim itself is refused.
+        """Returns the leases of the first claim with the same key, and claims nothing new.
 
-        The broker drains or is full, or the worker has a directive. Nothing new is claimed, but the
-        worker may be retrying because the first response was lost.
+        The broker drains or is full, or the worker's directive is `drain` or `stop`. The worker may
+        repeat the call because the first response was lost.
         """
         key = context.digest
         stored = await locks.stored_response(self._infra.db, lane_of_key(key, KEY_LANES), key)
@@ -165,9 +167,10 @@ class CallerClaims:
         return await self._visible_rows(rows or [], context.access)
 
     async def _leases_of_receipt(self, db: Executor, receipt: ClaimReceipt) -> list[ClaimedRow] | None:
-        """The leases of an earlier claim that are still live, in the same order.
+        """Returns the leases of the first claim that are still live, in the order of that claim.
 
-        An empty list: none is live, and some were settled. None: all have expired, claim again.
+        An empty list if none is live but some were settled. None if all have expired: the caller
+        claims again.
         """
         live: dict[UUID, ClaimedRow] = {}
         has_settled = False
@@ -181,15 +184,15 @@ class CallerClaims:
         return [live[job_id] for job_id in receipt.ids if job_id in live] if live or has_settled else None
 
     async def _visible_rows(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
-        """The rows that this API key may see.
+        """Leaves out rows of queues that this API key cannot access.
 
-        The first call may have gone to another process, or used another key of the same caller that
-        can access more queues.
+        The first call may have used another key of the same caller, which can access more queues.
+        It may also have gone to another process, so the queues are loaded first.
         """
         await self._queues.load({row.lane for row in rows})
         return [row for row in rows if access.allows(self._queues.name(row.lane))]
 
 
 def _token(secret: str, job_id: UUID) -> UUID:
-    """The lease token as the claim statement computes it."""
+    """Computes the lease token of a job, as `lease_picked` in claims.sql does."""
     return UUID(md5(f"{secret}{job_id}".encode(), usedforsecurity=False).hexdigest())

@@ -23,18 +23,20 @@ from app.queues.cache import Queue, QueueCache
 from app.settings import Settings
 
 QUOTA_RETRY_DELAY = timedelta(seconds=1)
-# Of one job: 32 tags of 120 characters and texts of 1,200, each character escaped in six bytes.
+# Upper bound of one job: 32 tags of 120 characters and progress texts of 1,200, each character
+# escaped as six bytes.
 MAX_TAGS_AND_PROGRESS_BYTES = 32 * 1024
 
 
 async def claim_unlocked_lanes_first(
     queues: Sequence[Queue], claim: Callable[..., Awaitable[ClaimResult]]
 ) -> ClaimResult:
-    """Calls `claim(wait_for_lock=...)` once or twice.
+    """Claims from lanes whose lock is free. Only if they have no job, waits for the other locks.
 
-    The first call skips lanes whose lock is not free, so that one limited queue does not hold up
-    the others. The second call waits for the locks. It runs only if the first claimed nothing and
-    skipped a lane. If there is only one lane, the first call waits at once.
+    Calls `claim(wait_for_lock=...)` once or twice. The first call skips lanes whose lock is not
+    free, so that one limited queue does not hold up the others. The second call waits for the
+    locks. It runs only if the first claimed nothing and skipped a lane. With a single lane there
+    is no other to hold up, and the first call waits.
     """
     only_one_lane = sum(queue.lanes for queue in queues) <= 1
     first = await claim(wait_for_lock=only_one_lane)
@@ -73,8 +75,8 @@ class ClaimService:
     ) -> ClaimResult:
         """Claims up to `limit` jobs on the connection of the caller's transaction.
 
-        All lane locks are taken first, in the order of lanes. The caller calls `record_claimed`
-        after its commit, because until then no job is claimed.
+        Takes all lane locks first, in the order of lanes. The caller calls `record_claimed` after
+        its commit, because until then no job is claimed.
         """
         if limit <= 0:  # the quota is used up
             return ClaimResult([], self._infra.now() + QUOTA_RETRY_DELAY)
@@ -123,7 +125,7 @@ class ClaimService:
         return ClaimResult(rows, retry_at, skipped=is_skipped)
 
     def _lanes(self, queues: Sequence[Queue]) -> list[tuple[Queue, int]]:
-        """The lanes of each queue, starting at a random one so that none is always last."""
+        """Returns the lanes of each queue, from a random one on, so that none is always last."""
         lanes: list[tuple[Queue, int]] = []
         for queue in queues:
             first = random.randrange(queue.lanes) if queue.lanes > 1 else 0
@@ -188,6 +190,8 @@ class ClaimCall(NamedTuple):
 
 
 class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
+    """Claims for concurrent callers in one statement for each lane."""
+
     def __init__(self, *, infra: Infrastructure, low_water_marks: LowWaterMarks) -> None:
         super().__init__("claim", infra.settings.acquire_timeout_seconds)
         self._infra = infra
@@ -198,7 +202,7 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
         return item.limit
 
     async def run_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
-        """First come, first served.
+        """Claims for all calls: the first call gets the first jobs.
 
         Claims nothing for clients that disconnected while their call was queued.
         """
@@ -218,7 +222,8 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
         if unserved and any(
             self.may_be_truncated(claimed[id(call)], call.limit, call.params.max_bytes) for call in connected
         ):
-            # A failure here must not fail the other calls: their jobs are leased already.
+            # A full response has left jobs behind: they are for the calls that got none. A failure
+            # here must not fail the other calls, because their jobs are leased already.
             with suppress(DatabaseUnavailable):
                 claimed |= zip(map(id, unserved), await self.run_batch(lane, unserved), strict=True)
         return list(claimed.values())

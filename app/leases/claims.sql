@@ -21,6 +21,7 @@ WHERE lane = :lane AND state = 'ready' AND priority <= scan_range.highest AND pr
     AND (:held_groups::text[] IS NULL OR admission IS NOT NULL OR NOT {{is_held}})
 
 -- fragment: lease_picked
+-- Leases the jobs of `picked` that fit into the response of their poller.
 assigned AS (
     SELECT id, size, position, width_bucket(position, :slice_starts::bigint[]) + 1 AS slice_number
     FROM picked
@@ -95,10 +96,10 @@ checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadli
 --    `timestamptz + interval` there.
 --  * The UPDATE finds its rows by an id array. With only a join to `picked`, the generic plan would
 --    scan the whole table.
---  * In groups that need admission (:held_groups) only admitted jobs are claimed. Others may be
---    here for a moment, inserted by a process that did not know the limit yet.
---  * :uses_slot marks leases that count against max_running, :quota_owner is the caller whose quota
---    of leases they count against.
+--  * In groups that need admission (:held_groups) only admitted jobs are claimed. Other jobs may be
+--    ready for a moment, inserted by a process that did not know the limit yet.
+--  * :uses_slot marks leases that count against max_running. :quota_owner is the caller with a quota
+--    of leases, if these count against one.
 --  * Scan ranges are read one after the other, only until there are enough jobs; see
 --    leases/low_water_marks.py. The bounds come from `unnest` and not from parameters, so the
 --    planner cannot see their values. Custom and generic plan then have the same row estimate, and
@@ -138,8 +139,8 @@ WITH picked AS MATERIALIZED (
 {{lease_picked}};
 
 -- name: first_ready
--- The first ready job of each of these priorities. Reads past all dead index entries, so that
--- claims need not.
+-- For low-water marks: the first ready job of each of these priorities. Reads past all dead index
+-- entries, so that claims need not.
 SELECT input.priority, candidate.id
 FROM unnest(:priorities::smallint[]) AS input (priority)
 CROSS JOIN LATERAL (
@@ -158,7 +159,7 @@ WHERE quota_owner = :quota_owner AND lease_expires_at IS NOT NULL;
 
 -- name: leases_with_secret
 -- row: ClaimedRow
--- For a repeated claim: the leases of its first call that are still live. Heartbeats may have
+-- For a repeated claim: the leases of the first call that are still live. Heartbeats may have
 -- extended them, so lease_seconds is their length until now.
 SELECT lane, id, job_type, payload, attempt, max_attempts, deliveries, lease_token,
     date_part('epoch', started_at - to_timestamp(0)) AS started_epoch,

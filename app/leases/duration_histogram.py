@@ -1,8 +1,8 @@
 """Histogram of wait and run times, kept in memory.
 
-The stats service writes the counts every second. A killed process loses at most that second of
-samples. That is acceptable: percentiles are estimates, and counts, which are kept in SQL, are
-exact.
+The stats service writes the histogram every second. A killed process loses at most the samples of
+that second. That is acceptable: percentiles are estimates, and the numbers of jobs, which are kept
+in SQL, are exact.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ from typing import Literal
 Kind = Literal["wait", "run"]
 
 # Upper bounds in milliseconds: about 25 % apart from 7 ms on, whole milliseconds below. No
-# percentile is off by more than that. The last bucket takes everything longer.
+# percentile is off by more than one bucket. The last bucket takes everything longer.
 BUCKET_BOUNDS = tuple(sorted({round(1.25**step) for step in range(94)}))
 
 
@@ -23,7 +23,10 @@ class DurationHistogram:
         self._counts: Counter[tuple[int, Kind, int]] = Counter()
 
     def record(self, lane: int, kind: Kind, seconds: Iterable[float]) -> None:
-        """Groups equal durations, because the jobs of a batch often have the same one in a row."""
+        """Counts each duration in its bucket.
+
+        Counts equal ones in a row together, because the jobs of a batch often have the same duration.
+        """
         for duration, equal in groupby(seconds):
             self._counts[lane, kind, min(bisect_left(BUCKET_BOUNDS, duration * 1000), len(BUCKET_BOUNDS) - 1)] += sum(
                 1 for _ in equal

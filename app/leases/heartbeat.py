@@ -29,11 +29,13 @@ from app.workers.registry import WorkerRegistry
 
 LeaseId = tuple[UUID, UUID]  # job and token, because a worker may list a job with a stale token too
 
-# The response of a claim may still be on its way: younger leases do not count as unreported.
+# Leases younger than this do not count as unreported: the response of their claim may still be on
+# its way.
 RECONCILE_AFTER = timedelta(seconds=2)
 HEARTBEATS_PER_LEASE = 3  # so that one lost heartbeat does not cost the lease
 # A lease ends at the deadline of its run, however often it is extended. Without a minimum, its
-# worker would send heartbeats ever faster until then, and without a pause in the second after it.
+# worker would send heartbeats ever faster until then, and without any pause in the second after the
+# deadline (DEADLINE_GRACE).
 MIN_HEARTBEAT_MS = 100
 
 
@@ -113,10 +115,10 @@ class HeartbeatService:
     async def _reconcile(
         self, worker_id: str, leases: Sequence[HeldLease], received_at: datetime, access: Access
     ) -> list[UUID]:
-        """Layer 4 against lost claims (long_poll.py): requeues jobs that the worker does not list.
+        """Requeues jobs whose leases the worker does not list in two heartbeats in a row.
 
-        A lease that is missing from this heartbeat and the one before means that the response of
-        the claim never arrived.
+        This is the last of the four layers listed in long_poll.py: the response of the claim has
+        never arrived.
         """
         unreported = await self._unreported_leases(worker_id, leases, received_at, access)
         await self._mark_unreported([row for row in unreported if row["unreported_since"] is None], received_at)
@@ -133,7 +135,7 @@ class HeartbeatService:
     async def _unreported_leases(
         self, worker_id: str, leases: Sequence[HeldLease], received_at: datetime, access: Access
     ) -> list[Record]:
-        """The leases of the worker that its heartbeat does not list.
+        """Returns the leases of the worker that its heartbeat does not list.
 
         A worker's id is no secret, so leases in queues that the caller cannot access are left out.
         """

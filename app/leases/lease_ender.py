@@ -1,7 +1,7 @@
 """Ends leases other than by completion, for a worker's settlement or for the broker.
 
     running -> scheduled | ready   fail with attempts left, snooze; by the broker: timeout
-    running -> ready               release; by the broker: return, reconcile, expire
+    running -> ready | pending     release; by the broker: return, reconcile, expire
     running -> dead                no attempt, crash or delivery left; see retry_decision.py
     running -> cancelled           any end, if a cancellation was requested
 
@@ -29,11 +29,13 @@ from app.locks import store as locks
 from app.queues.cache import QueueCache
 from app.slices import by_size, in_slices
 
-LEASE_BYTES = 1024  # so that a batch has at most 256 leases, which take 2 ms to decide and to write
+# The size of a lease end without its texts: so a batch has at most 256 leases, which take 2 ms to
+# decide and to write.
+LEASE_BYTES = 1024
 _MAX_TRIES = 3  # a cancellation or heartbeat between decision and update makes the decision invalid
 
-# After the deadline of a run. A worker that sends a heartbeat within it learns that it should
-# stop, and may still settle.
+# How long a lease is kept after the deadline of its run. A worker that sends a heartbeat in this
+# time learns that it should stop, and may still settle.
 DEADLINE_GRACE = timedelta(seconds=1)
 
 
@@ -80,7 +82,7 @@ class LeaseEnder:
         return rows
 
     def publish_ended(self, lane: int, rows: Sequence[SettledRow]) -> None:
-        """Completions end leases, too: `SettlementService` publishes them here."""
+        """Publishes ended leases. Also called for completions."""
         self._events.publish_moved(lane, rows)
         if rows and self._queues.counts_leases(lane):
             self._events.publish(JobsClaimable(lane, len(rows)))
@@ -88,8 +90,8 @@ class LeaseEnder:
     async def _end(self, db: Executor, lane: int, lease_ends: Sequence[LeaseEnd]) -> list[SettledRow]:
         """Ends leases in batches, so that no statement blocks the event loop.
 
-        In the order of the ids: it is the lock order of the caller's transaction, and the low-water
-        marks need it.
+        The batches are in the order of the job ids: this is the lock order of the caller's
+        transaction, and the low-water marks need it.
         """
         ended: list[SettledRow] = []
         for batch in by_size(sorted(lease_ends, key=attrgetter("job_id.int")), _size, MAX_STATEMENT_BYTES):
@@ -144,14 +146,14 @@ class LeaseEnder:
 
 
 def _size(lease_end: LeaseEnd) -> int:
-    """The size of its row in a statement: the texts of the worker, and the other columns."""
+    """The size of a lease end in a statement: the texts of the worker, and the other columns."""
     error = lease_end.error
     texts = () if error is None else (error.message, value_or(error.stack, ""), value_or(error.details, b""))
     return LEASE_BYTES + len(lease_end.checkpoint or "") + sum(map(len, texts))
 
 
 def _due_end(row: LeaseRow, lease_end: LeaseEnd, now: datetime) -> LeaseEnd | None:
-    """How the lease ends now, or None if it stays.
+    """Decides how the lease ends now: as requested, by timeout, or not at all (None).
 
     A lease that expires at the deadline of its run ends by timeout, after the grace period.
     """
@@ -168,10 +170,10 @@ def _due_end(row: LeaseRow, lease_end: LeaseEnd, now: datetime) -> LeaseEnd | No
 
 
 def _cooldowns(lease_ends: Sequence[LeaseEnd], ended: dict[UUID, SettledRow], now: datetime) -> dict[str, datetime]:
-    """Returns the end of each group's cool-down.
+    """Returns until when each group cools down: until the retry of the job that failed.
 
-    That is the retry of the failed job; for a dead job, `retry_after_seconds` from now. With
-    several failures, the latest.
+    If that job is dead, until `retry_after_seconds` from now. If several jobs of a group failed,
+    until the latest of these times.
     """
     cooldowns: dict[str, datetime] = {}
     for lease_end in lease_ends:

@@ -2,8 +2,8 @@
 -- move_to_dead_letters, finish_cancelled). The way into it is in claims.sql.
 --
 -- The fence is (id, lease_token). Every delivery replaces the token, so a stale holder matches no
--- row. settled_as says that this token has been used. Expiry clears lease_expires_at and keeps the
--- token, so a late settlement still finds its job, and a late heartbeat does not.
+-- row. settled_as says that the token has been used. An expiry ends the run and clears
+-- lease_expires_at, but keeps the token: a late settlement finds its job, a late heartbeat does not.
 --
 -- Lock order, written here for all packages:
 --
@@ -11,11 +11,9 @@
 --   2. lane_locks, by number: caller locks and queue locks (negative), then lane locks
 --   3. jobs of one lane, by id; then jobs of the next lane
 --
--- Arrays are sent sorted by id.
---
--- Rows are always found by (lane, id = ANY). Joined by id alone, the planner may read the whole
--- lane instead, if its statistics are from a time when the lane was short (requeue of 1000 jobs:
--- 750 ms, this way 27).
+-- Arrays are sent sorted by id. Rows are always found by (lane, id = ANY). Joined by id alone, the
+-- planner may read the whole lane instead, if its statistics are from a time when the lane was
+-- short (requeue of 1000 jobs: 750 ms, this way 27).
 --
 -- Leased rows are found by state = 'running' and not by lease_expires_at IS NOT NULL: no index
 -- answers the former, so the planner stays on the primary key whatever the statistics say.
@@ -23,8 +21,8 @@
 -- purpose.
 
 -- fragment: lock_as_decided
--- The rest of a WHERE: matches only leases that still are as they were at the decision. They have
--- the same state, and for expire, timeout and reconcile no heartbeat came in between.
+-- The rest of a WHERE: matches only leases that are unchanged since the decision. The state is the
+-- same, and for expire, timeout and reconcile no heartbeat came in between.
 jobs.lane = :lane AND jobs.id = ANY(:id::uuid[]) AND jobs.settled_as IS NULL AND jobs.state = input.previous_state
     AND (input.expected_expiry IS NULL OR jobs.lease_expires_at = input.expected_expiry)
     AND (input.unreported_since IS NULL OR jobs.unreported_since = input.unreported_since)
@@ -33,7 +31,7 @@ FOR UPDATE OF jobs
 
 -- fragment: attempts_and_record
 -- The attempt records with the new one at the end. A late failure replaces the record of its own
--- run (replaces_record). The oldest goes if there are too many.
+-- run (replaces_record). The oldest record is dropped if there are too many.
 (attempts[1:coalesce(cardinality(attempts), 0) - replaces_record::int] || attempt_record)[
     greatest(1, coalesce(cardinality(attempts), 0) - replaces_record::int + 2 - :max_attempt_records):
 ]
@@ -44,12 +42,12 @@ FOR UPDATE OF jobs
 -count(*) FILTER (WHERE previous_state = 'running')
 
 -- fragment: new_records
--- What is added to the counter `failed`. A run whose lease expired is counted already.
+-- What is added to the counter `failed`. A run whose record is replaced has been counted already.
 count(attempt_record) FILTER (WHERE NOT replaces_record)
 
 -- name: heartbeat
 -- row: HeartbeatRow
--- running -> running (later).
+-- running -> running (lease extended).
 --
 -- The token is the fence: a stale holder matches no row, nor does a holder whose lease has expired.
 -- Only an explicit length may shorten the lease, because its claim may have requested a longer one
@@ -80,9 +78,8 @@ RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
 -- row: SettledRow
 -- running -> completed.
 --
--- Also ready, pending or scheduled -> completed: a late settlement is accepted if the job has not
--- been delivered again, so that finished work is not thrown away. The job is scheduled if it has
--- been postponed since.
+-- Also ready, pending or (if postponed) scheduled -> completed: a late settlement is accepted if the
+-- job has not been delivered again, so that finished work is not thrown away.
 --
 -- A row of `deleted` is copied twice and read four times. So it has only the columns that are
 -- needed, and the columns that are only for finished_jobs come last: 14.4 µs of CPU a job in
@@ -122,10 +119,8 @@ FROM deleted;
 -- row: LeaseRow
 -- The input of `retry_decision.decide`. While token and state are unchanged, a lease can change
 -- only in lease_expires_at, cancel_requested_at and unreported_since. A state change is caught by
--- `jobs.state = input.previous_state`. PATCH can also change a job that waits, but only a late
--- settlement finds such a job here.
---
--- The last attempt record says whether an expiry has counted the run of a late settlement already.
+-- `jobs.state = input.previous_state`. PATCH can change a waiting job, but only a late settlement
+-- reads one here. Its last attempt record says whether an expiry or a timeout has counted the run.
 SELECT jobs.id, jobs.lease_token, jobs.state, jobs.attempt, jobs.max_attempts, jobs.crashes, jobs.deliveries,
     jobs.run_at, jobs.started_at, jobs.lease_expires_at, jobs.deadline_at, jobs.cancel_requested_at,
     jobs.unreported_since, jobs.worker_id, jobs.retry,
@@ -139,8 +134,8 @@ WHERE jobs.lane = :lane AND jobs.id = ANY(:ids::uuid[]) AND jobs.settled_as IS N
 -- running -> ready | pending | scheduled.
 --
 -- Every way out of a lease after which the job runs again. Workers: fail, snooze, release. Broker:
--- return (undelivered), reconcile (no longer listed by its worker), expire. A late settlement comes
--- from ready, pending or scheduled, as in `complete`.
+-- return (undelivered), reconcile (no longer listed by its worker), expire, timeout. A late
+-- settlement comes from ready, pending or scheduled, as in `complete`.
 --
 --  * Skips a job whose cancellation was requested after the decision; the lease ender then decides
 --    again.
@@ -258,7 +253,8 @@ FROM deleted;
 -- row: SettledRow
 -- running -> cancelled.
 --
--- A cancellation was requested, and the lease has ended with any outcome but completion.
+-- A cancellation was requested, and the lease has ended with any outcome but completion. The run
+-- leaves a record with any of them, so `attempt_record` is never NULL.
 WITH locked AS (
     SELECT jobs.id, input.settled_as, input.crashes, input.checkpoint, input.attempt_record, input.replaces_record,
         input.previous_state
@@ -314,8 +310,8 @@ FROM dead_letters
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 
 -- name: wait_for_replication
--- Writes only a message to the write-ahead log. Its commit waits for the standby like any other.
--- A settlement that is found may have been committed on the primary alone, because its own wait was
+-- Writes only a message to the write-ahead log. Its commit waits for the standby like any other. A
+-- settlement that is found may be committed on the primary alone, because its own wait was
 -- cancelled. If it were reported as settled without this wait, a failover would lose an
 -- acknowledged settlement.
 SELECT pg_logical_emit_message(true, 'longshore', 'settled');
@@ -336,9 +332,8 @@ FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = :worker_id AND started_at <= :claimed_before;
 
 -- name: mark_unreported
--- running -> running (not listed).
---
--- The first of two heartbeats in a row that do not list the lease.
+-- running -> running (marked unreported). Runs for the first of two heartbeats in a row that do not
+-- list the lease.
 UPDATE jobs
 SET unreported_since = :now
 FROM unnest(:ids::uuid[], :tokens::uuid[]) AS input (id, token)

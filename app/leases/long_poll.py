@@ -1,14 +1,16 @@
 """Long poll: claims, waits until a job may be there, and claims again.
 
-    arrived  -> refused    the broker drains or is full, or the worker has a directive
+    arrived  -> refused    the broker drains or is full, or the worker's directive is `drain` or
+                           `stop`
     arrived  -> claiming
     claiming -> answered   the claim has found jobs
-    claiming -> answered   it has found nothing, and the wait is over
-    claiming -> waiting    it has found nothing
-    waiting  -> claiming   woken, see matching/pollers.py
+    claiming -> answered   the claim has found nothing, and the wait is over
+    claiming -> waiting    the claim has found nothing
+    claiming -> rejected   the API key was revoked or has expired
+    waiting  -> claiming   woken (see matching/pollers.py), or the wait is over: claims a last time
     waiting  -> answered   a sync match has delivered jobs
     waiting  -> dropped    the client has disconnected
-    waiting  -> refused    as above
+    waiting  -> refused    for the same reasons as on arrival
 
 A refused claim with an Idempotency-Key still gets the leases of its first call.
 
@@ -55,7 +57,7 @@ BUSY_MS = 1000  # poll_after_ms of a refused claim
 # poll_after_ms of an empty claim that did not wait. With 0 the worker would claim again
 # immediately, forever.
 IDLE_MS = 500
-JITTER = 0.1  # so that pollers that arrive together do not all end together
+JITTER = 0.1  # waits are up to this part shorter, so that pollers do not all leave together
 _DEFAULT_QUEUES = ("default",)
 
 
@@ -86,7 +88,10 @@ class LongPoll:
         self._caller_claims = caller_claims
 
     async def poll(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
-        """Settles the settlements of the request, then claims, or waits for a job and claims."""
+        """Settles what the request settles, then claims jobs: now, or when there are any.
+
+        A claim that has settled jobs does not wait.
+        """
         queue_names = _DEFAULT_QUEUES if request.queues is UNSET else request.queues
         limit = 1 if request.max_jobs is UNSET else request.max_jobs
         self._check(request, queue_names, limit, access)
@@ -108,7 +113,7 @@ class LongPoll:
         finally:
             self._pollers.remove(poller)
         with_parents = request.parent_results is True
-        parents = await self._parents_or_return(rows, key, has_settled=bool(settled)) if with_parents else None
+        parents = await self._parents_or_requeue(rows, key, has_settled=bool(settled)) if with_parents else None
         return ClaimAnswer(
             jobs=[to_response(row, names[row.lane], parents) async for row in in_slices(rows)],
             settled=settled,
@@ -133,9 +138,9 @@ class LongPoll:
         return min(requested_seconds, self._infra.settings.max_wait_seconds) * (1 - random.uniform(0, JITTER))
 
     def _poll_after_ms(self, poller: Poller, result: ClaimResult, *, idle_ms: int) -> int:
-        """How long the worker should wait before its next claim.
+        """Returns how long the worker should wait before its next claim.
 
-        No longer than the longest wait, because a worker that does not poll gets no directive.
+        At most `max_wait_seconds`, because a worker learns of a directive only when it polls.
         """
         if not self._may_claim(poller.worker_id):
             return BUSY_MS
@@ -145,13 +150,14 @@ class LongPoll:
         return min(max(1, milliseconds), self._infra.settings.max_wait_seconds * 1000)
 
     def _may_claim(self, worker_id: str | None) -> bool:
+        """Whether a claim is not refused."""
         is_full = self._pollers.connected > self._infra.settings.max_parked_polls
         return not self._pollers.draining and not is_full and self._workers.directive(worker_id) == "run"
 
     async def _claim_or_wait(
         self, poller: Poller, limit: int, until: float, context: ClaimContext, client: Client
     ) -> ClaimResult:
-        """Claims, waits and claims again until there are jobs, the wait is over or it is refused.
+        """Claims, waits and claims again, until there are jobs, time is up or a claim is refused.
 
         Layer 1: runs SQL only if there may be a job and the client is connected.
         """
@@ -175,7 +181,10 @@ class LongPoll:
         return result
 
     async def _claim_once(self, poller: Poller, limit: int, context: ClaimContext, client: Client) -> ClaimResult:
-        """Claims from the queues that exist and are not paused, by their current configuration."""
+        """Claims from the requested queues that exist and are not paused.
+
+        Checks first whether the configuration or the API key has changed during the wait.
+        """
         await self._infra.config_versions.ensure_fresh()
         context.access.check_key_active()
         queues = await self._queues.find_all(poller.queues)
@@ -201,9 +210,9 @@ class LongPoll:
         return result if len(claimable) == len(poller.queues) else result._replace(retry_at=None)
 
     async def _accept_match(self, rows: list[ClaimedRow], access: Access) -> list[ClaimedRow]:
-        """Delivers the jobs that a sync match has leased to this poller.
+        """Delivers the jobs that a sync match has leased to the poller.
 
-        Requeues them if its API key has expired or was revoked while it waited.
+        If its API key was revoked or has expired during the wait, requeues the jobs and raises.
         """
         self._claims.record_claimed(rows)
         if access.has_key_ended():
@@ -216,8 +225,8 @@ class LongPoll:
     ) -> list[ClaimedRow]:
         """Layer 2: requeues the jobs at no cost if the client has disconnected.
 
-        Never with an Idempotency-Key: the worker will repeat the call. If the jobs were requeued as
-        well, two workers could hold the same job.
+        Returns the jobs that the client gets. Requeues none of a claim with an Idempotency-Key: the
+        worker will repeat the call, and two workers could hold the same job.
         """
         if not client.is_disconnected or key is not None or not rows:
             return rows
@@ -233,17 +242,18 @@ class LongPoll:
     ) -> None:
         """Reports to the poller which wake-ups its claim has used.
 
-        After a full batch or response, jobs may be left, so wake-ups without a type are kept.
+        If the claim has as many jobs as requested, or as many as fit into the response, more may be
+        ready. Wake-ups without a type are kept then.
         """
         max_bytes = self._infra.settings.max_batch_bytes
         claimed_all = len(rows) < limit and not self._claims.may_be_truncated(rows, limit, max_bytes)
         claimed_types = {(row.lane, row.job_type) for row in rows}
         poller.consume({WakeUp(names[lane], job_type) for lane, job_type in claimed_types}, claimed_all=claimed_all)
 
-    async def _parents_or_return(
+    async def _parents_or_requeue(
         self, rows: Sequence[ClaimedRow], key: str | None, *, has_settled: bool
     ) -> ParentResults:
-        """The results of the parents. If they cannot be read, the claim is undone.
+        """Reads the results of the parents. Requeues the jobs if these cannot be read.
 
         The worker gets an error then, and no token: without this, the jobs would stay leased until
         their leases expire. A claim with an Idempotency-Key is kept, because the worker repeats it.
@@ -253,10 +263,10 @@ class LongPoll:
         except DatabaseUnavailable as error:
             if key is not None:
                 raise
-            await self._return_claim(rows)
+            await self._requeue_now_or_later(rows)
             raise DatabaseUnavailable(error.detail, "unknown" if has_settled else "not_done") from error
 
-    async def _return_claim(self, rows: Sequence[ClaimedRow]) -> None:
+    async def _requeue_now_or_later(self, rows: Sequence[ClaimedRow]) -> None:
         """Requeues the jobs, now or as soon as the database can be reached."""
         try:
             await self._requeue_undelivered(rows)
@@ -266,9 +276,10 @@ class LongPoll:
 
 
 def _poller(request: ClaimJobs, queue_names: Sequence[str], limit: int, client: Client, *, can_match: bool) -> Poller:
-    """Makes the poller of a request. A queue may be listed twice in the request.
+    """Makes the poller of a request. `queue_names` may contain a name twice.
 
-    A sync match can lease jobs to the poller only if the claim has no key and no quota.
+    `can_match`: whether a sync match may lease jobs to it: only if the claim has no key and no
+    quota.
     """
     return Poller(
         list(dict.fromkeys(queue_names)),

@@ -7,20 +7,22 @@ was left.
 
     unused -> used     the periodic scan found that the first job is expensive to reach
     used   -> unused   the periodic scan found that it is cheap again
-    mark raised        by a claim of all job types, to its last job; by the scan, to the first job
-    mark lowered       when this process makes an older job ready; by the scan, to the first job
+    mark raised        by a claim of all job types, to its last job
+    mark lowered       when this process makes an older job ready, to right before that job
+    mark set           by the scan, to right before the first ready job
 
 A mark is a hint and may be too high:
 
     * another process requeues a job, or commits an older one late;
-    * a claim that had locked rows is rolled back.
+    * a claim skipped rows that another claim had locked and raised the mark past them, and then
+      the other claim was rolled back.
 
-No job is lost by that, for three reasons:
+No job is lost because of that, for three reasons:
 
     * a claim that finds fewer jobs than requested has read below the marks too, in the same
       statement;
     * while newer jobs fill all claims, `run_once` scans;
-    * what this process makes ready lowers the marks immediately.
+    * jobs that this process makes ready lower the marks immediately.
 """
 
 import time
@@ -49,7 +51,7 @@ from app.periodic_service import PeriodicService
 
 SCAN_SECONDS = 0.25
 EXPENSIVE_BUFFERS = 200  # without dead entries a scan takes about five buffers for each priority
-PAUSE_FACTOR = 50  # times the duration of the scans: 2 % of the time of one connection
+PAUSE_FACTOR = 50  # a pause is 50 times as long as its scans: 2 % of the time of one connection
 MAX_PAUSE_SECONDS = 5.0  # an older job waits behind newer ones for no longer than this
 MAX_LANES = 10_000
 # Each marked priority is one more scan range, and so is each gap between two of them. Other
@@ -60,7 +62,8 @@ MAX_PRIORITIES = 8
 class RunningRead:
     """A claim or a periodic scan that is reading the lane.
 
-    It may not see jobs that become ready now, so `lower` caps the id to which it may move a mark.
+    It may not see jobs that become ready now, so `lower` caps the id up to which it may raise a
+    mark.
     """
 
     def __init__(self) -> None:
@@ -76,8 +79,9 @@ class LaneMarks:
     def __init__(self, *, in_use: bool = False) -> None:
         self._marks: dict[int, UUID] = {}
         self._reads: set[RunningRead] = set()
-        self._in_use = in_use  # if not, claims are in exact order, whatever other processes do
-        self.needs_scan = False  # whether claims were filled from above the marks alone
+        self._in_use = in_use  # if not, claims read the whole lane, in exact order
+        # Whether a claim was filled from above the marks, so that the part below is unread.
+        self.needs_scan = False
 
     @contextmanager
     def track_read(self) -> Iterator[RunningRead]:
@@ -89,7 +93,7 @@ class LaneMarks:
             self._reads.discard(read)
 
     def scan_ranges(self) -> Sequence[ScanRange]:
-        """The whole lane: first in its order above the marks, then the part below them."""
+        """Splits the whole lane: first the part above the marks, in order, then the part below."""
         if not self._in_use:
             return FULL_RANGE
         marks = sorted(self._marks.items(), reverse=True)
@@ -109,10 +113,10 @@ class LaneMarks:
         for read in self._reads:
             read.lower(to)
 
-    def advance(self, read: RunningRead, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
-        """Moves the marks to the last claimed row of each priority. `rows` are in claim order.
+    def raise_to_last(self, read: RunningRead, rows: Sequence[ClaimedRow], *, all_types: bool) -> None:
+        """Raises the mark of each priority to its last claimed row. `rows` are in claim order.
 
-        A claim filtered by job type skips other jobs, so it cannot move a mark; only a scan can.
+        A claim of some job types skips other jobs: it only registers the priority, for the scan.
         """
         for row in {row.priority: row for row in rows}.values():
             reached = min(row.id, read.upper_bound) if all_types else FIRST_ID
@@ -121,19 +125,22 @@ class LaneMarks:
             del self._marks[min(self._marks)]
 
     def record_claim(self, *, is_filled: bool) -> None:
-        """A claim that was filled has not read below the marks, so a scan must."""
+        """Requests a scan after a claim that was filled: it has not read below the marks."""
         self.needs_scan |= is_filled
 
     async def rescan(self, db: Executor, lane: int, expensive_buffers: int) -> None:
-        """Moves the marks to right before the first ready jobs, if these are expensive to reach."""
+        """Sets the marks to right before the first ready jobs, if these are expensive to reach.
+
+        Otherwise claims use no marks.
+        """
         self.needs_scan = False  # first, because a claim may be filled while the scan is running
         try:
-            await self._move_to_first_ready(db, lane, expensive_buffers)
+            await self._set_to_first_ready(db, lane, expensive_buffers)
         except BaseException:
             self.needs_scan = True
             raise
 
-    async def _move_to_first_ready(self, db: Executor, lane: int, expensive_buffers: int) -> None:
+    async def _set_to_first_ready(self, db: Executor, lane: int, expensive_buffers: int) -> None:
         self._in_use = await _buffers_to_first_ready(db, lane, list(self._marks)) > expensive_buffers
         if not self._in_use:
             return
@@ -154,9 +161,9 @@ class LowWaterMarks(PeriodicService):
     async def claim_with_marks(
         self, db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy, now: datetime
     ) -> list[ClaimedRow]:
-        """Claims with the marks of the lane.
+        """Claims from where the marks of the lane say.
 
-        Lanes with admission have none: few jobs are ready there, and marks would hide them.
+        Lanes with admission have no marks: few jobs are ready there, and marks would skip them.
         """
         if policy.held_groups is not None or policy.fair:
             return await store.claim(db, lane, limit, params, policy, now)
@@ -164,7 +171,7 @@ class LowWaterMarks(PeriodicService):
         with marks.track_read() as read:
             rows = await store.claim(db, lane, limit, params, policy._replace(scan_ranges=marks.scan_ranges()), now)
             contiguous = rows if len(rows) >= limit else _contiguous(rows, params)
-            marks.advance(read, contiguous, all_types=params.job_types is None)
+            marks.raise_to_last(read, contiguous, all_types=params.job_types is None)
             marks.record_claim(is_filled=len(rows) >= limit or len(contiguous) < len(rows))
         return rows
 
@@ -179,19 +186,19 @@ class LowWaterMarks(PeriodicService):
         return marks
 
     def _on_ready(self, event: JobsMoved) -> None:
-        """The jobs are in the order of their ids."""
+        """Lowers the marks to right before the first job. The jobs are in order of their ids."""
         if event.lane in self._lanes:
             self._lanes[event.lane].lower(_id_before(event.jobs[0].id))
 
     async def run_once(self) -> None:
-        """Scans off the path of claims, and pauses for longer when scans take long."""
+        """Scans the lanes that need it, off the path of claims. Long scans have long pauses."""
         if time.monotonic() < self._pause_until:
             return
         spent = sum([await self._scan(lane, marks) for lane, marks in list(self._lanes.items()) if marks.needs_scan])
         self._pause_until = time.monotonic() + min(PAUSE_FACTOR * spent, MAX_PAUSE_SECONDS)
 
     async def _scan(self, lane: int, marks: LaneMarks) -> float:
-        """Returns the duration, without the wait for a connection."""
+        """Scans one lane. Returns the duration, without the wait for a connection."""
         async with self._db.autocommit() as connection:
             began = time.monotonic()
             await marks.rescan(connection, lane, self._expensive_buffers)
@@ -199,7 +206,7 @@ class LowWaterMarks(PeriodicService):
 
 
 async def _buffers_to_first_ready(db: Executor, lane: int, priorities: Sequence[int]) -> int:
-    """How many buffers Postgres reads to find the first ready jobs.
+    """Counts the buffers that Postgres reads to find the first ready jobs.
 
     Buffers and not milliseconds, because everything is slow on a busy machine.
     """
@@ -210,7 +217,7 @@ async def _buffers_to_first_ready(db: Executor, lane: int, priorities: Sequence[
 
 
 def _contiguous(rows: Sequence[ClaimedRow], params: ClaimParams) -> Sequence[ClaimedRow]:
-    """The rows up to the first job that was left behind.
+    """Returns the rows up to the first job that the claim has left behind.
 
     When pollers share a claim, a poller whose response is full leaves jobs behind, and the next
     poller gets later ones.

@@ -1,7 +1,7 @@
 """The results of parents, for claims that request them: states first, then the results that fit.
 
 A result is repeated for every child of its parent, so a claim of few jobs could have a response of
-gigabytes. Results have the same limit as the jobs of a response.
+gigabytes. The results of a response have the same size limit as its jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,10 @@ async def read_parent_results(infra: Infrastructure, rows: Sequence[ClaimedRow])
 def choose_results(
     rows: Sequence[ClaimedRow], sizes: Mapping[UUID, ParentSize], max_bytes: int
 ) -> dict[UUID, set[UUID]]:
-    """By claimed job: the parents whose results fit into the response. The first jobs come first."""
+    """Returns, by claimed job, the parents whose results fit into the response.
+
+    The first jobs get their results first.
+    """
     chosen: dict[UUID, set[UUID]] = {row.id: set() for row in rows}
     for row in rows:
         for parent in row.depends_on or ():

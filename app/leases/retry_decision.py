@@ -54,10 +54,11 @@ class LeaseEnd:
 
 
 def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime, jitter: float) -> RetryDecision:
-    """`jitter` is a random number from -1 to 1."""
+    """Decides the job's next state. `jitter` is a random number from -1 to 1."""
     costs_attempt = lease_end.outcome in ("fail", "expire", "timeout")
     is_late, is_recorded = row.state != "running", _is_recorded(row)
-    if is_late and costs_attempt and not is_recorded:  # a return or a reconcile has refunded the attempt
+    if is_late and costs_attempt and not is_recorded:
+        # A return or a reconcile has refunded the attempt: count it again.
         row = row._replace(attempt=row.attempt + 1)
     reason = _reason(row, lease_end, settings)
     next_state = _next_state(reason)
@@ -90,17 +91,17 @@ def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime
 
 
 def _is_recorded(row: LeaseRow) -> bool:
-    """Whether the run of a late settlement has its attempt record: an expiry or a timeout ended it.
+    """Whether a run that is settled late has left its attempt record: it expired or timed out.
 
-    A return or a reconcile leaves none, because it refunds the attempt.
+    A return or a reconcile leaves no record, because it refunds the attempt.
     """
     return row.last_attempt_record is not None and _attempt.decode(row.last_attempt_record).started_at == row.started_at
 
 
 def _settled_as(outcome: LeaseOutcome, *, is_immediate: bool) -> str | None:
-    """What the token was used for, so that a repeated settlement gets the same response.
+    """Returns what the token was used for, so that a repeated settlement gets the same response.
 
-    Only a worker's settlement consumes the token.
+    None if the broker ends the lease: only a worker's settlement uses the token up.
     """
     if outcome not in ("fail", "snooze", "release"):
         return None
@@ -108,7 +109,7 @@ def _settled_as(outcome: LeaseOutcome, *, is_immediate: bool) -> str | None:
 
 
 def _reason(row: LeaseRow, lease_end: LeaseEnd, settings: Settings) -> str | None:
-    """The state_reason of the next state; None for ready, which needs no reason."""
+    """Returns the state_reason of the next state; None for ready, which needs no reason."""
     if row.cancel_requested_at is not None:
         return "cancelled_by_user"
     if lease_end.outcome == "fail" and not lease_end.retryable:
@@ -141,7 +142,7 @@ def _delay(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, jitter: float
 
 
 def backoff(attempt: int, base: float, factor: float, limit: float) -> float:
-    """The delay after the given attempt.
+    """Returns the delay after this attempt, without jitter.
 
     Multiplies step by step, so that no exponent can overflow.
     """
@@ -166,7 +167,7 @@ def _attempt_record(row: LeaseRow, lease_end: LeaseEnd, now: datetime, *, cancel
 
 
 def stored_error(sent: SentError) -> JobError:
-    """A worker's error as it is stored: texts cut, and without NUL, which Postgres cannot store."""
+    """Prepares a worker's error for storage: cuts texts and removes NUL, which Postgres rejects."""
     return JobError(
         message=_clean(sent.message),
         error_type=UNSET if sent.error_type is UNSET else _clean(sent.error_type)[:200],
@@ -182,7 +183,7 @@ def _clean(text: str) -> str:
 
 
 def fingerprint(error: JobError) -> str:
-    """Groups failures: equal if the errors differ only in numbers, ids and quoted strings."""
+    """Returns the fingerprint of an error. It contains no numbers, ids and quoted strings."""
     message = error.message[:500]
     for pattern, mask in ((_QUOTED, "?"), (_UUID, "#"), (_HEX, "#"), (_NUMBER, "#")):
         message = pattern.sub(mask, message)
@@ -190,4 +191,6 @@ def fingerprint(error: JobError) -> str:
 
 
 TIMED_OUT = JobError(message="the run took longer than its timeout_seconds", error_type="timeout")
-EXPIRED = JobError(message="the lease expired: no heartbeat, no settlement", error_type="lease_expired")
+EXPIRED = JobError(
+    message="the lease expired: neither a heartbeat nor a settlement arrived in time", error_type="lease_expired"
+)

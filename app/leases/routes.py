@@ -70,8 +70,8 @@ async def heartbeat_leases(
 ) -> Response:
     """Extends many leases and reports which are lost or should be cancelled.
 
-    A lost lease never fails the call. With `holds_all: true` the list is complete: a lease of this
-    worker that two heartbeats in a row do not list goes back to ready.
+    A lost lease never fails the call. With `holds_all: true` the list is complete: a job of this
+    worker whose lease two heartbeats in a row do not list is requeued.
     """
     return json_response(await heartbeats.extend(heartbeat, access))
 

@@ -23,7 +23,7 @@ class PollSlice(NamedTuple):
 class ClaimParams(NamedTuple):
     """What a claim requests from each lane, and for which worker.
 
-    With `poll_slices` it stands for several claims with otherwise equal parameters.
+    With `poll_slices` one statement serves several claims with otherwise equal parameters.
     """
 
     worker_id: str | None
@@ -44,8 +44,8 @@ class ClaimResult(NamedTuple):
     retry_at   when a rate limit or the caller's quota may allow a job again; None if a job may come
                at any moment
     skipped    whether a lane was skipped because its lock was not free
-    repeated   whether this is a repeated claim; then `rows` has its leases that have not ended,
-               possibly none
+    repeated   whether an earlier claim had the same Idempotency-Key; `rows` has the leases of that
+               claim that have not ended, possibly none
     """
 
     rows: list[ClaimedRow]
@@ -55,10 +55,9 @@ class ClaimResult(NamedTuple):
 
 
 class ScanRange(NamedTuple):
-    """A part of a lane.
+    """A part of a lane: the priorities from `highest` down to `lowest`.
 
-    The priorities from `highest` down to `lowest`, and in each of them the ids greater than `after`
-    and up to `until`.
+    Of each priority, it contains the ids greater than `after` and up to `until`.
     """
 
     highest: int
@@ -94,14 +93,15 @@ class HeartbeatParams(NamedTuple):
 
 
 class RetryDecision(NamedTuple):
-    """What the job becomes, and what it was at the time of the decision.
+    """What a job becomes when its lease ends, and what it was when that was decided.
 
-    The statement matches only a job that still is as it was.
+    The statement changes only a job that has not changed since.
 
-    previous_state    its state then
-    expected_expiry   its lease_expires_at then, if a heartbeat makes the decision invalid
-    attempt_record    the record of this run, if it is counted as an attempt
-    replaces_record   whether that takes the place of the last record, which is about the same run
+    previous_state    state at the decision
+    expected_expiry   lease_expires_at at the decision, if a heartbeat makes the decision invalid
+    unreported_since  the same for a reconcile, which a heartbeat makes invalid, too
+    attempt_record    the record of this run, if it leaves one
+    replaces_record   whether `attempt_record` replaces the last record, which is of the same run
     """
 
     id: UUID
@@ -123,7 +123,7 @@ class RetryDecision(NamedTuple):
 
 
 class LeaseRow(NamedTuple):
-    """A lease that can be ended. `last_attempt_record` is read only if the job does not run."""
+    """A lease that can be ended. `last_attempt_record` is read only if the job is not running."""
 
     id: UUID
     lease_token: UUID
@@ -144,9 +144,9 @@ class LeaseRow(NamedTuple):
 
 
 class SettledRow(NamedTuple):
-    """A job whose lease has ended: the columns of `MovedJobRow`, and two more.
+    """A job whose lease has ended: the columns of `MovedJobRow`, `attempt` and `run_seconds`.
 
-    `run_seconds`: how long the run took, if the job was completed.
+    `run_seconds` is the duration of the run if the job was completed.
     """
 
     id: UUID

@@ -211,8 +211,8 @@ class ClaimAnswer(ResponseModel):
     """The claimed jobs, possibly none.
 
     `directive`: run, drain (claim no more jobs) or stop. Wait `poll_after_ms` before the next
-    claim: it is 0 with jobs and after a wait, and above 0 if there was no job and the claim had no
-    `wait_seconds`.
+    claim. It is 0 with jobs. Without jobs it is above 0 if the claim had no `wait_seconds`, if a
+    limit allows no job until then, or if the broker refused the claim.
     """
 
     jobs: list[ClaimedJob]
@@ -240,7 +240,8 @@ class HeldLease(LeaseHeartbeat, kw_only=True):
 class Heartbeat(RequestModel):
     """A heartbeat for the leases of a worker.
 
-    `holds_all`: the list is complete, so jobs whose leases are missing from it are requeued.
+    `holds_all`: the list is complete. A job whose lease is missing from two such heartbeats in a
+    row is requeued.
     """
 
     worker_id: Name

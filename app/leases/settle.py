@@ -3,8 +3,8 @@
     running -> completed   complete
     running -> ...         fail, snooze, release: see lease_ender.py
 
-A late settlement, after the lease has expired, is accepted from ready and scheduled too, unless the
-job has been delivered again in the meantime.
+A late settlement, after the lease has expired, is accepted while the job waits again, until it is
+delivered again.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class SettlementService:
 
     @uses_reserved_connections
     async def settle(self, items: Sequence[Settlement], access: Access, pointer: str = "/items") -> list[SettleResult]:
-        """Returns one result per item, in their order.
+        """Settles the items. Returns one result per item, in their order.
 
         If a job appears twice, the first item settles it; the second reports the outcome.
         """
@@ -97,7 +97,7 @@ class SettlementService:
         return await map_in_slices(result_of, items)
 
     async def _end_leases(self, lane: int, items: Sequence[Settlement]) -> dict[int, SettledRow]:
-        """Settles the items with another outcome than complete."""
+        """Settles items whose outcome is not complete."""
         single_ends = await map_in_slices(_lease_end, [item for item in items if not _is_group_failure(item)])
         group_failures = await map_in_slices(_lease_end, [item for item in items if _is_group_failure(item)])
         rows = await self._lease_ender.end_lane(lane, single_ends)
@@ -110,7 +110,7 @@ class SettlementService:
     async def _find_records(
         self, lane: int, items: Sequence[Settlement], settled: Container[int]
     ) -> dict[UUID, SettlementRecord]:
-        """The settlement records of the jobs that were not settled."""
+        """Reads the settlement records of jobs that these items have not settled."""
         ids = sorted(item.job_id for item in items if item.job_id.int not in settled)
         return await store.settlement_records(self._infra.db, lane, ids, self._infra.retention_now())
 

@@ -38,7 +38,7 @@ async def count_leases_of_caller(db: Executor, caller: str) -> int:
 async def claim(
     db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy, now: datetime
 ) -> list[ClaimedRow]:
-    """Claims jobs and returns them in their order.
+    """Claims jobs and returns them in claim order.
 
     Poll slices, if there are any, replace `limit`. The first slice gets the first jobs.
     """
@@ -113,7 +113,10 @@ async def complete(
     keep_until: datetime,
     archive: bool,
 ) -> list[SettledRow]:
-    """Takes columns and not rows: a NamedTuple takes 0.2 µs, 1 % of a completion in a batch."""
+    """Completes jobs. Returns a row for each that was completed.
+
+    Takes columns and not rows: a NamedTuple takes 0.2 µs, 1 % of a completion in a batch.
+    """
     rows = await db.rows(
         *SQL.complete(
             lane=lane,
@@ -181,7 +184,7 @@ async def finish_cancelled(
 
 
 def _columns_for(query: Query, decisions: Sequence[RetryDecision]) -> dict[str, Sequence[object] | None]:
-    """The columns that the statement takes: each of the three statements needs only some."""
+    """Returns the columns that the statement takes: each of the three needs only some."""
     columns = to_named_columns(decisions)
     return {name: column for name, column in columns.items() if name in query.parameters}
 

@@ -15,7 +15,10 @@ _progress = msgspec.json.Decoder(Progress)
 
 
 def to_response(row: ClaimedRow, queue: str, parents: ParentResults | None) -> ClaimedJob:
-    """Makes no call for absent fields, because most are absent: 1.7 µs a job instead of 2.8."""
+    """The response of a claimed job.
+
+    Makes no call for absent fields, because most are absent: 1.7 µs a job instead of 2.8.
+    """
     return ClaimedJob(
         id=row.id,
         queue=queue,
@@ -55,7 +58,7 @@ def settle_result(row: SettledRow) -> SettleResult:
 
 
 def repeated_settle_result(record: SettlementRecord) -> SettleResult:
-    """The same result as the first time.
+    """The result of the first settlement, for a call that repeats it.
 
     A job that is ready by now was scheduled when it was settled, unless settled_as has the suffix
     IMMEDIATE.

@@ -1,6 +1,7 @@
 """Checks of settlements and heartbeats that a schema cannot make.
 
-`pointer` is the JSON pointer of a settlement in the request: empty, or `/items/3`.
+`pointer` is a JSON pointer into the request: to one settlement (empty, or `/items/3`), or to a list
+of settlements (`/items` or `/settle`).
 """
 
 from collections.abc import Iterator, Sequence
