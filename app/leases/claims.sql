@@ -98,8 +98,8 @@ checkpoint, progress, group_key, tags, metadata, traceparent, tracestate, deadli
 --    scan the whole table.
 --  * In groups that need admission (:held_groups) only admitted jobs are claimed. Other jobs may be
 --    ready for a moment, inserted by a process that did not know the limit yet.
---  * :uses_slot marks leases that count against max_running. :quota_owner is the caller with a quota
---    of leases, if these count against one.
+--  * :uses_slot marks leases that count against max_running. :quota_owner is the caller against
+--    whose quota they count, if any.
 --  * Scan ranges are read one after the other, only until there are enough jobs; see
 --    leases/low_water_marks.py. The bounds come from `unnest` and not from parameters, so the
 --    planner cannot see their values. Custom and generic plan then have the same row estimate, and

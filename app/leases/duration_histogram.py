@@ -25,7 +25,7 @@ class DurationHistogram:
     def record(self, lane: int, kind: Kind, seconds: Iterable[float]) -> None:
         """Counts each duration in its bucket.
 
-        Counts equal ones in a row together, because the jobs of a batch often have the same duration.
+        Equal ones in a row are counted together: the jobs of a batch often have the same duration.
         """
         for duration, equal in groupby(seconds):
             self._counts[lane, kind, min(bisect_left(BUCKET_BOUNDS, duration * 1000), len(BUCKET_BOUNDS) - 1)] += sum(

@@ -2,8 +2,9 @@
 -- move_to_dead_letters, finish_cancelled). The way into it is in claims.sql.
 --
 -- The fence is (id, lease_token). Every delivery replaces the token, so a stale holder matches no
--- row. settled_as says that the token has been used. An expiry ends the run and clears
--- lease_expires_at, but keeps the token: a late settlement finds its job, a late heartbeat does not.
+-- row. settled_as says that the token has been used. An expiry ends the run, clears
+-- lease_expires_at and keeps the token. So a late settlement still finds its job, and a late
+-- heartbeat does not.
 --
 -- Lock order, written here for all packages:
 --
@@ -78,8 +79,8 @@ RETURNING jobs.id, jobs.lease_token, jobs.lease_expires_at,
 -- row: SettledRow
 -- running -> completed.
 --
--- Also ready, pending or (if postponed) scheduled -> completed: a late settlement is accepted if the
--- job has not been delivered again, so that finished work is not thrown away.
+-- Also ready, pending or (if postponed) scheduled -> completed: a late settlement is accepted if
+-- the job has not been delivered again, so that finished work is not thrown away.
 --
 -- A row of `deleted` is copied twice and read four times. So it has only the columns that are
 -- needed, and the columns that are only for finished_jobs come last: 14.4 µs of CPU a job in
@@ -332,8 +333,7 @@ FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = :worker_id AND started_at <= :claimed_before;
 
 -- name: mark_unreported
--- running -> running (marked unreported). Runs for the first of two heartbeats in a row that do not
--- list the lease.
+-- running -> running (marked unreported), by the first of two heartbeats that do not list the lease.
 UPDATE jobs
 SET unreported_since = :now
 FROM unnest(:ids::uuid[], :tokens::uuid[]) AS input (id, token)
