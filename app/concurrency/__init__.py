@@ -5,13 +5,13 @@
 - `group_scheduler`  `max_running_per_group`, `fair` and cool-downs: which pending jobs of a group
                      are admitted next.
 - `lane_admissions`  the statements of the scheduler's transaction under the lane lock.
-- `fairness`         the pure decisions of the scheduler: what is done with a group, its circuit
-                     breaker, passes of a fair queue.
+- `fairness`         the pure decisions of the scheduler: how many jobs of a group are admitted,
+                     when its circuit breaker closes, and the passes of a fair queue.
 - `rule_changes`     applies a changed rule to the jobs that already wait or run.
 - `store`            runs concurrency.sql.
 
-A limited queue is checked when jobs are claimed, a limited group before its jobs become claimable:
-a claim that had to skip the jobs of full groups would read a whole backlog to find one job. Such
-jobs are therefore inserted as pending (shown to callers as `ready`) and admitted off the request
-path. Queues without limits run none of this.
+The limits of a queue are checked when jobs are claimed, the limits of a group before its jobs
+become claimable: a claim that had to skip the jobs of full groups would read a whole backlog to
+find one job. Jobs of limited groups are therefore inserted as pending (shown to callers as `ready`)
+and admitted off the request path. Queues without limits run none of this.
 """

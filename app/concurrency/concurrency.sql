@@ -4,14 +4,15 @@
 -- it has ended or is postponed:
 --
 --   NULL   not admitted
---   0      running beyond a limit that was lowered (`revoke_surplus`); not kept when the lease ends
+--   0      running beyond a limit that was lowered (`revoke_above_limit`); not kept when the lease
+--          ends
 --   1      admitted
 --   n      in a fair queue: admitted in pass n
 --
 -- In a strict group (max_running_per_group = 1) a postponed job keeps its admission.
 --
 -- Admissions are made, revoked and counted under the lane lock, so that no two brokers decide at
--- once. Lock order: see leases.sql.
+-- once. Lock order, and why rows are found by `id = ANY` besides a join: see leases.sql.
 
 -- name: count_slots
 -- Counts the leases that use a concurrency slot (max_running).
@@ -45,14 +46,13 @@ WHERE NOT EXISTS (SELECT FROM updated);
 
 -- name: group_usage
 -- row: GroupUsageRow
--- Per group: how many jobs are admitted, how many of them no worker has claimed yet, and the job
--- that can become the half-open probe: the oldest admitted job that is ready; in a :strict group it
--- may be running.
+-- Per group: how many jobs are admitted, how many of them no worker has claimed yet, and the oldest
+-- of them that is ready; in a :strict group it may be running.
 SELECT coalesce(group_key, '') AS group_key,
     count(*) AS admitted,
     count(*) FILTER (WHERE state = 'ready') AS ready,
     (array_agg(id ORDER BY id) FILTER (WHERE state = 'ready' OR (:strict AND state = 'running')))[1]
-        AS probe_candidate
+        AS oldest_admitted
 FROM jobs
 WHERE lane = :lane AND admission IS NOT NULL AND coalesce(group_key, '') = ANY(:groups::text[])
 GROUP BY coalesce(group_key, '');
@@ -74,8 +74,8 @@ LIMIT :limit;
 
 -- name: last_passes
 -- row: PassRow
--- For a fair queue, per group and priority: the last pass of the group, and the pass that is being
--- served.
+-- For a fair queue, per group and priority: the last pass of the group, and the current pass, which
+-- is being served.
 SELECT input.group_key, input.priority,
     (
         SELECT max(admission)
@@ -94,7 +94,9 @@ FROM unnest(:group_key::text[], :priority::smallint[]) AS input (group_key, prio
 
 -- name: admit
 -- row: MovedJobRow
--- pending -> ready (admitted)
+-- pending -> ready
+--
+-- Admits jobs.
 WITH locked AS MATERIALIZED (
     SELECT id, state
     FROM jobs
@@ -113,9 +115,10 @@ RETURNING {{jobs_moved_job}};
 -- name: revoke_admissions
 -- ready -> pending
 --
--- The group cools down, or a strict group has an older pending job (`revoke_for_older_jobs`).
--- Running jobs continue. The rows are found first and locked second: in one step the planner may
--- scan the whole lane by its primary key, because that returns the ids in order.
+-- Revokes the admissions of a group: it cools down, or it is strict and has an older pending job
+-- (`revoke_for_older_jobs`). Running jobs continue. The rows are found first and locked second: in
+-- one step the planner may scan the whole lane by its primary key, because that returns the ids in
+-- order.
 WITH admitted AS MATERIALIZED (
     SELECT id
     FROM jobs
@@ -132,12 +135,15 @@ UPDATE jobs
 SET state = 'pending', admission = NULL
 WHERE lane = :lane AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'ready'));
 
--- name: hold_back_head
+-- name: hold_back_first_ready
 -- ready -> pending
 --
--- Jobs of :held_groups at the head of the lane. Claims skip them anyway. As pending jobs they are
--- not in the index of ready jobs, so they cost claims nothing, and they can be admitted. Reads only
--- the first :limit ready jobs, where claims start.
+-- Holds back the jobs of :held_groups that are among the first :limit ready jobs of the lane, where
+-- claims start. Claims skip them anyway. As pending jobs they are not in the index of ready jobs,
+-- so they cost claims nothing, and they can be admitted.
+--
+-- A job that was admitted in the meantime stays ready. Two states are listed, because for
+-- state = 'ready' the planner would look the ids up in jobs_ready and read the whole index.
 WITH scanned AS MATERIALIZED (
     SELECT id, group_key, admission
     FROM jobs
@@ -146,7 +152,7 @@ WITH scanned AS MATERIALIZED (
     LIMIT :limit
 )
 UPDATE jobs
-SET state = CASE WHEN admission IS NULL THEN 'pending' ELSE state END
+SET state = 'pending'
 WHERE lane = :lane
     AND id = ANY(ARRAY(
         SELECT id
@@ -154,6 +160,7 @@ WHERE lane = :lane
         WHERE admission IS NULL AND {{row_is_held}}
         ORDER BY id
     ))
+    AND admission IS NULL
     AND state IN ('ready', 'pending');
 
 -- name: apply_rules_to_page
@@ -172,7 +179,7 @@ WITH scanned AS MATERIALIZED (
 ),
 moved AS (
     UPDATE jobs
-    SET state = CASE WHEN admission IS NULL AND {{is_held}} THEN 'pending' ELSE 'ready' END
+    SET state = {{due_state}}
     WHERE lane = :lane
         AND state IN ('ready', 'pending')
         AND id = ANY(ARRAY(
@@ -188,8 +195,8 @@ SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last,
     (SELECT count(*) FROM moved WHERE state = 'ready') AS ready;
 
 -- name: leases_of_queues
--- Reads the index of all leases and filters by queue, because reading whole lanes may take long.
--- 256 is LANES_PER_QUEUE.
+-- The leases of these queues. Reads the index of all leases and filters by queue, because reading
+-- whole lanes may take long. 256 is LANES_PER_QUEUE.
 SELECT id
 FROM jobs
 WHERE lease_expires_at IS NOT NULL AND lane / 256 = ANY(:queue_ids::int[]);
@@ -197,7 +204,7 @@ WHERE lease_expires_at IS NOT NULL AND lane / 256 = ANY(:queue_ids::int[]);
 -- name: assign_slots
 -- running -> running (with a concurrency slot or an admission)
 --
--- Makes leases count against the limits of now. The leases were claimed before a limit existed, or
+-- Makes leases count against the current limits. The leases were claimed before a limit existed, or
 -- while there was one that no longer exists.
 WITH locked AS MATERIALIZED (
     SELECT id, state
@@ -213,12 +220,12 @@ WHERE lane = :lane
     AND id = ANY(ARRAY(SELECT id FROM locked WHERE state = 'running'))
     AND (uses_slot IS DISTINCT FROM :uses_slot OR (:limits_groups AND group_key IS NOT NULL AND admission IS NULL));
 
--- name: revoke_surplus
+-- name: revoke_above_limit
 -- ready -> pending, running -> running (loses its admission when it ends)
 --
--- More jobs may be admitted than a new :max_running_per_group allows. Running jobs go on and are
--- counted, with admission number 0 from now on. Jobs that have not started become pending again. In
--- a group that is not strict, a postponed job does not keep its admission.
+-- Revokes admissions, if more jobs are admitted than a new :max_running_per_group allows. Running
+-- jobs go on and are counted, with admission number 0 from now on. Jobs that have not started
+-- become pending again. In a group that is not strict, a postponed job does not keep its admission.
 WITH ranked AS MATERIALIZED (
     SELECT id, state, row_number() OVER (PARTITION BY group_key ORDER BY state = 'running' DESC, id) AS rank
     FROM jobs
@@ -243,8 +250,8 @@ FROM locked
 WHERE jobs.lane = :lane AND jobs.id = ANY(ARRAY(SELECT id FROM locked)) AND jobs.id = locked.id;
 
 -- name: lanes_with_pending
--- Loose index scan: hops from one lane to the next in jobs_pending. One index probe if no job is
--- pending.
+-- The lanes with pending jobs. Loose index scan: hops from one lane to the next in jobs_pending.
+-- One index probe if no job is pending.
 WITH RECURSIVE visited AS (
     (SELECT lane FROM jobs WHERE state = 'pending' ORDER BY lane LIMIT 1)
     UNION ALL
@@ -257,7 +264,7 @@ FROM visited
 WHERE lane IS NOT NULL;
 
 -- name: pending_groups
--- Groups with pending jobs, in order, from :start on. Loose index scan: hops from group to
+-- The groups with pending jobs, in order, from :start on. Loose index scan: hops from group to
 -- group in jobs_pending.
 WITH RECURSIVE visited AS (
     (
@@ -284,7 +291,7 @@ FROM visited;
 
 -- name: all_cooldowns
 -- row: CooldownRow
--- Every broker caches them: few groups cool down at a time.
+-- All cool-downs. Every broker caches them: few groups cool down at a time.
 SELECT lane, group_key, until, probe_job_id
 FROM group_cooldowns
 ORDER BY lane, group_key;
@@ -297,7 +304,8 @@ FROM group_cooldowns
 WHERE lane = :lane AND group_key = ANY(:groups::text[]);
 
 -- name: start_cooldown
--- A cool-down that is prolonged needs a new half-open probe.
+-- Starts or prolongs a cool-down. Another failure during a cool-down clears the probe: a new one is
+-- chosen when it ends.
 INSERT INTO group_cooldowns (lane, group_key, until)
 VALUES (:lane, :group, :until)
 ON CONFLICT (lane, group_key) DO UPDATE

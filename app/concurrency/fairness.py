@@ -1,4 +1,4 @@
-"""Pure decisions of the group scheduler: what is done with a group, and passes of a fair queue."""
+"""Pure decisions of the group scheduler: admissions, cool-downs, and passes of a fair queue."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,10 +13,10 @@ MAX_READY_PER_GROUP = 1000  # also without max_running_per_group
 class GroupDecision(NamedTuple):
     """What the scheduler does with one group.
 
-    - `admissions`: how many pending jobs are admitted.
-    - `ends_cooldown`: the cool-down is over; its row is deleted.
-    - `first_is_probe`: the first job that is admitted becomes the half-open probe.
-    - `probe`: a job that is admitted already and becomes the half-open probe.
+    - `admissions`: how many pending jobs it admits.
+    - `ends_cooldown`: whether it deletes the row of the cool-down, which is over.
+    - `first_is_probe`: whether the first job that it admits becomes the half-open probe.
+    - `probe`: the job that becomes the half-open probe, if it is admitted already.
     """
 
     admissions: int
@@ -34,7 +34,10 @@ def decide_group(
     *,
     fair: bool = False,
 ) -> GroupDecision:
-    """Decides about one group. Its circuit breaker is drawn in group_scheduler.py."""
+    """Decides how many pending jobs of a group are admitted, and what becomes of its cool-down.
+
+    The circuit breaker is drawn in group_scheduler.py.
+    """
     free = _free_admissions(limit, usage, fair=fair)
     if cooldown is None:
         return GroupDecision(free)
@@ -48,11 +51,11 @@ def decide_group(
 
 
 def _free_admissions(limit: int | None, usage: GroupUsageRow | None, *, fair: bool) -> int:
-    """Returns how many more jobs the group may have admitted.
+    """Returns how many more jobs of the group may be admitted.
 
     In a fair queue up to MAX_READY_PER_GROUP jobs of a group are ready, so that no claim returns
-    fewer jobs than it could. More are not: a cool-down has to revoke every admission that no worker
-    has claimed.
+    fewer jobs than it could. No more are ready, because a cool-down has to revoke every admission
+    that no worker has claimed.
     """
     ready, admitted = (usage.ready, usage.admitted) if usage else (0, 0)
     below_limit = MAX_READY_PER_GROUP if limit is None else limit - admitted
@@ -61,13 +64,13 @@ def _free_admissions(limit: int | None, usage: GroupUsageRow | None, *, fair: bo
 
 
 def _start_probe(free: int, usage: GroupUsageRow | None) -> GroupDecision:
-    """Chooses the half-open probe.
+    """Chooses the half-open probe: the oldest admitted job, or else the oldest pending job.
 
-    In a strict group the job that failed has kept its admission while it waits for its retry. That
-    job is the probe, and a worker may have started it already.
+    In a strict group the job that failed has kept its admission while it waits for its retry. It is
+    the probe once it is ready, and a worker may have started it already.
     """
-    if usage is not None and usage.probe_candidate is not None:
-        return GroupDecision(0, probe=usage.probe_candidate)
+    if usage is not None and usage.oldest_admitted is not None:
+        return GroupDecision(0, probe=usage.oldest_admitted)
     return GroupDecision(min(1, free), first_is_probe=True)
 
 
@@ -80,9 +83,9 @@ def assign_passes(
     that joins begins with the pass that is being served. Passes are counted per priority, because
     priority comes first.
 
-    `last_passes`: the pass of the job of each group that last started or ended. A limited group may
-    have no admitted row left to read it from. If no job of a priority is ready, the latest of these
-    passes is the current one for all groups, so that none of them begins far behind another.
+    `last_passes` has, for each group, the pass of its job that last started or ended. A limited
+    group may have no admitted row left to read it from. If no job of a priority is ready, the
+    current pass is the highest of `last_passes`, so that no group begins far behind another.
     """
     latest = max((last_passes.get(row.group_key, 0) for row in passes), default=0)
     last = {
@@ -99,7 +102,8 @@ def assign_passes(
 def _last_pass(row: PassRow, remembered: int, current_pass: int) -> int:
     """Returns the last pass of a group at a priority.
 
-    `remembered` can come from another priority, where passes are far higher. It is therefore capped
-    at the current pass. So a job joins the current pass, or the one after it.
+    `remembered` is the pass of the job of the group that last started or ended. It can come from
+    another priority, where passes are far higher, and is therefore capped at the current pass. So
+    the next job of the group joins the current pass, or the one after it.
     """
     return max(row.last or 0, current_pass - 1, min(remembered, current_pass))

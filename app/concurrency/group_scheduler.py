@@ -1,9 +1,9 @@
 """Decides which pending jobs of a group are admitted next.
 
-A job whose group is limited, fair or cooling down is stored as pending. After each commit that adds
-a job to a group or removes one, the scheduler is woken. It then decides, off the request path and
-under the lane lock, which jobs become claimable. A broker that dies between the commit and the
-decision is covered by a periodic scan of all groups with pending jobs.
+A job whose group is limited, fair or cooling down is stored as pending. Each commit that adds a job
+to a group or removes one wakes the scheduler. It then decides, off the request path and under the
+lane lock, which jobs become claimable. If a broker dies between the commit and the decision, a
+periodic scan of all groups with pending jobs finds the group.
 
 A job of such a group:
 
@@ -14,7 +14,8 @@ A job of such a group:
 
 A group, by its limit (`max_running_per_group`; 1 makes it strict):
 
-    idle -> admitting    a job arrives, or an admitted one ends: up to the free capacity is admitted
+    idle -> admitting    a job arrives, or an admitted one ends: as many jobs are admitted as the
+                         limit leaves room for
     admitting -> full    as many jobs are admitted as the limit allows: the others stay pending
     full -> admitting    an admitted job ends, or the limit is raised
     admitting -> idle    no job is pending
@@ -31,15 +32,15 @@ Its circuit breaker (a row in `group_cooldowns`: `until`, `probe_job_id`):
                             the job that failed is, as it has kept its admission
     open -> closed          `until` passes and no job is left to be the probe
     half-open -> half-open  the probe is pending again: the next probe is chosen
-    half-open -> open       the probe fails with scope `group`
+    half-open -> open       any job of the group fails with scope `group`
     half-open -> closed     the probe has finished, or it failed with scope `job`: the others go on
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 
 from app.concurrency import store
@@ -69,6 +70,8 @@ class GroupScheduler(PeriodicService):
         self._scan_positions: dict[int, str] = {}
         self._scanned_at = 0.0
         self._cooldowns: list[CooldownRow] = []
+        self._cooldowns_checked_at = datetime.min.replace(tzinfo=UTC)
+        self._timer: asyncio.TimerHandle | None = None
         self._refresh_lock = asyncio.Lock()  # keeps a slow read from overwriting a newer one
         events.subscribe_moved(["pending", "scheduled", *FINISHED], self._on_waiting_or_finished)
         events.subscribe_moved(["ready"], self._on_ready)
@@ -83,37 +86,48 @@ class GroupScheduler(PeriodicService):
             self.check_groups(event.lane, {job.group_key for job in event.jobs})
 
     def _on_ready(self, event: JobsMoved) -> None:
-        """The half-open probe may be ready again, after a failure that concerns only the job."""
+        """Checks the cooling groups of these jobs: one of the jobs can be the half-open probe now.
+
+        In a strict group it is the job that failed, which becomes ready at its retry. A job that is
+        the probe already changes nothing.
+        """
         cooling_groups = self._queues.cooling_groups.get(event.lane)
         if cooling_groups:
             self.check_groups(event.lane, {job.group_key for job in event.jobs} & {*cooling_groups})
 
     def _on_claimed(self, event: JobsMoved) -> None:
-        """In a fair queue a claim frees an admission. In a group with a limit only the end of a job
-        does.
+        """Checks the groups of a fair queue in which a claim makes room for another ready job.
+
+        At most MAX_READY_PER_GROUP jobs of a group are ready. In a group with a limit only the end
+        of a job makes room.
         """
         queue = self._queues.by_lane(event.lane)
         if queue.fair:
             self._record_passes(event.lane, event.jobs)
             is_limited = queue.max_running_per_group is not None
-            self.check_groups(event.lane, {job.group_key for job in event.jobs if not (is_limited and job.group_key)})
+            self.check_groups(event.lane, {job.group_key for job in event.jobs if not is_limited or not job.group_key})
 
     def _on_purged(self, event: JobsPurged) -> None:
         self.rescan(event.lane)
 
     def check_groups(self, lane: int, groups: Iterable[str | None]) -> None:
-        """Jobs have joined or left these groups, so other jobs may be admitted."""
+        """Lets the scheduler decide about these groups: jobs have joined or left them."""
         queue = self._queues.by_lane(lane)
         changed = {group or "" for group in groups if self._queues.needs_admission(queue, lane, group)}
         if changed:
-            self._changed_groups.setdefault(lane, set()).update(changed)
+            self._mark_changed(lane, changed)
             self.wake()
 
-    def _record_passes(self, lane: int, jobs: Iterable[MovedJob]) -> None:
-        """Remembers the passes of jobs that have just started or ended.
+    def _mark_changed(self, lane: int, groups: Collection[str]) -> None:
+        """Lets `run_once` check these groups, if there are any."""
+        if groups:
+            self._changed_groups.setdefault(lane, set()).update(groups)
 
-        An entry is kept until the next job of the group is admitted: once the job is gone, no row
-        says in which pass it was.
+    def _record_passes(self, lane: int, jobs: Iterable[MovedJob]) -> None:
+        """Remembers, by group, the pass of its job that has just started or ended.
+
+        It is kept until the next job of the group is admitted: once the job is gone, no row says in
+        which pass it was.
         """
         if self._queues.by_lane(lane).fair:
             remembered = self._last_passes.setdefault(lane, {})
@@ -138,7 +152,7 @@ class GroupScheduler(PeriodicService):
                 cooling_groups.setdefault(cooldown.lane, []).append(cooldown.group_key)
             await self._queues.load(cooling_groups)
             self._queues.set_cooling_groups(cooling_groups)
-            self._set_timers()
+            self._set_timer()
         self.wake()
 
     async def run_once(self) -> None:
@@ -154,33 +168,30 @@ class GroupScheduler(PeriodicService):
             await for_each(changed.items(), lambda item: self._admit_lane(*item))
 
     async def _admit_lane(self, lane: int, groups: set[str]) -> None:
-        """Admits jobs of these groups.
-
-        After a failure the groups are checked again at the next scan interval.
-        """
+        """Admits jobs of these groups. After a failure, checks them again a scan interval later."""
         try:
-            for first in range(0, len(groups), GROUPS_PER_TRANSACTION):
-                await self.admit(lane, sorted(groups)[first : first + GROUPS_PER_TRANSACTION])
+            in_order = sorted(groups)
+            for first in range(0, len(in_order), GROUPS_PER_TRANSACTION):
+                await self.admit(lane, in_order[first : first + GROUPS_PER_TRANSACTION])
         except Exception:
             asyncio.get_running_loop().call_later(self._infra.settings.sweep_seconds, self.check_groups, lane, groups)
             raise
 
     async def _scan(self) -> None:
-        """Finds groups with free capacity and pending jobs.
+        """Finds groups with pending jobs and room for more admissions, and ended cool-downs.
 
-        These are groups of jobs enqueued by SQL, and of brokers that died before they could decide.
+        No event reported these groups: their jobs were enqueued by SQL, or the broker died before
+        the decision.
         """
         for cooldown in self._cooldowns:
             if cooldown.until <= self._infra.now():
-                self._changed_groups.setdefault(cooldown.lane, set()).add(cooldown.group_key)
+                self._mark_changed(cooldown.lane, [cooldown.group_key])
         for lane in await store.lanes_with_pending(self._infra.db):
             await self._queues.load([lane])
             position = self._scan_positions.get(lane, "")
             groups = await store.pending_groups(self._infra.db, lane, position, GROUPS_PER_SCAN)
             self._scan_positions[lane] = groups[-1] if len(groups) == GROUPS_PER_SCAN else ""
-            with_capacity = await self._groups_with_capacity(lane, groups)
-            if with_capacity:
-                self._changed_groups.setdefault(lane, set()).update(with_capacity)
+            self._mark_changed(lane, await self._groups_with_capacity(lane, groups))
 
     async def _groups_with_capacity(self, lane: int, groups: Sequence[str]) -> list[str]:
         """Returns the groups that can have another job admitted.
@@ -197,9 +208,9 @@ class GroupScheduler(PeriodicService):
 
     @retry_after_deadlock
     async def admit(self, lane: int, groups: Sequence[str]) -> None:
-        """Admits as many jobs as the groups have capacity for.
+        """Admits as many jobs as the limits of these groups leave room for.
 
-        The rules are read under the lane lock, so they are those in effect at that moment; see
+        Reads the rules under the lane lock, so they are those in effect at that moment; see
         rule_changes.py.
         """
         await self._queues.load([lane])
@@ -231,25 +242,25 @@ class GroupScheduler(PeriodicService):
         return pending, await admissions.update_cooldowns(decisions, pending)
 
     def _forget_passes(self, lane: int, used: Mapping[str, int]) -> None:
-        """Forgets the passes that were used, unless another job of the group has moved since."""
+        """Forgets passes of groups whose next jobs have been admitted.
+
+        Keeps the pass of a group in which another job has started or ended since.
+        """
         remembered = self._last_passes.get(lane, {})
         for group, number in used.items():
             if remembered.get(group) == number:
                 del remembered[group]
 
-    def _continue_later(self, queue: Queue, lane: int, groups: Iterable[str], pending: Sequence[PendingRow]) -> None:
+    def _continue_later(self, queue: Queue, lane: int, groups: Collection[str], pending: Sequence[PendingRow]) -> None:
         """Checks the groups again after a full batch, or if a group had more jobs than it may get.
 
         A fair queue needs this only after a full batch: its next claim triggers the check.
         """
         counts = Counter(row.group_key for row in pending)
-        unfinished = (
-            set(groups)
-            if len(pending) >= ADMISSION_BATCH
-            else {group for group, count in counts.items() if count >= MAX_READY_PER_GROUP and not queue.fair}
-        )
-        if unfinished:
-            self._changed_groups.setdefault(lane, set()).update(unfinished)
+        if len(pending) >= ADMISSION_BATCH:
+            self._mark_changed(lane, groups)
+        elif not queue.fair:
+            self._mark_changed(lane, [group for group, count in counts.items() if count >= MAX_READY_PER_GROUP])
 
     async def start_cooldowns(self, transaction: Executor, lane: int, cooldowns: Mapping[str, datetime]) -> None:
         """Opens the circuit breakers of groups whose worker reported a failure with scope `group`.
@@ -262,15 +273,20 @@ class GroupScheduler(PeriodicService):
             await store.revoke_admissions(transaction, lane, group)
         await self._infra.config_versions.bump(transaction, "cooldowns")
 
-    def _set_timers(self) -> None:
-        """Wakes the scheduler when a cool-down ends.
+    def _set_timer(self) -> None:
+        """Sets the timer to the next end of a cool-down, in place of an earlier timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        ends = [cooldown.until for cooldown in self._cooldowns if cooldown.until > self._cooldowns_checked_at]
+        if ends:
+            seconds = max(0.0, (min(ends) - self._infra.now()).total_seconds())
+            self._timer = asyncio.get_running_loop().call_later(seconds + 0.001, self._check_ended_cooldowns)
 
-        A cool-down that ends later than two scan intervals from now gets no timer; the scan finds
-        it.
-        """
+    def _check_ended_cooldowns(self) -> None:
+        """Checks the groups whose cool-down has ended since the last call."""
+        since, self._cooldowns_checked_at = self._cooldowns_checked_at, self._infra.now()
         for cooldown in self._cooldowns:
-            seconds = (cooldown.until - self._infra.now()).total_seconds()
-            if 0 < seconds < self._infra.settings.sweep_seconds * 2:
-                asyncio.get_running_loop().call_later(
-                    seconds + 0.001, self.check_groups, cooldown.lane, [cooldown.group_key]
-                )
+            if since < cooldown.until <= self._cooldowns_checked_at:
+                self.check_groups(cooldown.lane, [cooldown.group_key])
+        self._set_timer()

@@ -16,7 +16,7 @@ from app.events import MovedJobRow
 from app.queues.cache import Queue
 
 ADMISSION_BATCH = 2000  # jobs admitted in one transaction: bounds how long the lane lock is held
-HEAD_LIMIT = 10_000  # ready jobs at the head of a lane that are searched for jobs to hold back
+HOLD_BACK_LIMIT = 10_000  # the first ready jobs of a lane, which are searched for jobs to hold back
 
 
 class LaneAdmissions:
@@ -26,15 +26,15 @@ class LaneAdmissions:
         self._lane = lane
 
     async def revoke_for_older_jobs(self, groups: Sequence[str]) -> None:
-        """Lets an older pending job of a strict group go before a younger, unstarted one.
+        """Revokes the admission of an unstarted job of a strict group if an older job is pending.
 
-        The older job was replayed, or its parents took long.
+        So the older job goes first. It was replayed, or its parents took long.
         """
         usage = await store.group_usage(self._transaction, self._lane, groups, strict=True)
         unstarted = {
-            group: row.probe_candidate
+            group: row.oldest_admitted
             for group, row in usage.items()
-            if group and row.admitted == row.ready == 1 and row.probe_candidate is not None
+            if group and row.admitted == row.ready == 1 and row.oldest_admitted is not None
         }
         if not unstarted:
             return
@@ -64,17 +64,17 @@ class LaneAdmissions:
         }
 
     async def hold_back_before_probes(self, decisions: Mapping[str, GroupDecision]) -> None:
-        """Makes ready jobs of a cooling group pending, in a queue without limits per group.
+        """Makes ready jobs of groups that get a half-open probe pending.
 
-        Jobs that were ready when the cool-down began may still be ready. They would all start with
-        the probe.
+        Needed in a queue without limits per group. Jobs that were ready when the cool-down began
+        may still be ready, and would all start with the probe.
         """
         probed = [group for group, decision in decisions.items() if decision.first_is_probe]
         if probed:
-            await store.hold_back_head(self._transaction, self._lane, probed, HEAD_LIMIT)
+            await store.hold_back_first_ready(self._transaction, self._lane, probed, HOLD_BACK_LIMIT)
 
     async def next_pending(self, decisions: Mapping[str, GroupDecision]) -> list[PendingRow]:
-        """Reads the pending jobs to admit. Groups that need a probe come first.
+        """Reads the pending jobs to admit. Groups that need a half-open probe come first.
 
         If the batch ended before such a group, its cool-down would end without a probe.
         """
@@ -88,13 +88,14 @@ class LaneAdmissions:
     async def update_cooldowns(
         self, decisions: Mapping[str, GroupDecision], pending: Sequence[PendingRow]
     ) -> list[str]:
-        """Stores the probes that were chosen and clears the cool-downs that are over.
+        """Stores the half-open probes that were chosen, and deletes the cool-downs that are over.
 
-        A cool-down after which no job is left to be the probe is over, too. Returns the groups
-        whose cool-downs were cleared.
+        A cool-down is also over if no job is left to be the probe. Returns the groups whose
+        cool-downs were deleted.
         """
-        # In reverse order, so that the smallest id of each group is the one that stays in the dict.
-        first_ids = {row.group_key: row.id for row in sorted(pending, reverse=True)}
+        first_ids: dict[str, UUID] = {}
+        for row in sorted(pending):
+            first_ids.setdefault(row.group_key, row.id)
         ended = []
         for group, decision in decisions.items():
             probe = decision.probe or (first_ids.get(group) if decision.first_is_probe else None)
@@ -120,8 +121,8 @@ class LaneAdmissions:
 
 
 def _probe_state(cooldown: CooldownRow | None, states: Mapping[UUID, str]) -> str | None:
-    """Returns the state of the half-open probe.
+    """Returns the state of the half-open probe of a cool-down.
 
-    None if there is no probe, or if it has left the table of live jobs.
+    None if there is no probe, or if the probe has left the table of live jobs.
     """
     return states.get(cooldown.probe_job_id) if cooldown is not None and cooldown.probe_job_id is not None else None

@@ -12,8 +12,8 @@ from app.db.pool import Executor
 from app.locks import store as locks
 from app.queues.cache import Queue
 
-# The window is divided into 1000 slices. A slice is one row of rate_limit_usage, so a claim sums
-# at most about 1000 rows.
+# The window of a rate limit is divided into 1000 slices. A slice is one row of rate_limit_usage, so
+# a claim sums at most about 1000 rows.
 SLICES_PER_WINDOW = 1000
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -21,7 +21,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 class Allowance(NamedTuple):
     """How many jobs a claim may deliver at `now`.
 
-    `retry_at`: when the rate limit allows more jobs after these.
+    `retry_at` is when the rate limit allows more jobs after these; None without a rate limit.
     """
 
     limit: int
@@ -34,9 +34,10 @@ class QueueLimits:
         self._infra = infra
 
     async def acquire(self, db: Executor, queue: Queue, lane: int, limit: int, *, wait: bool) -> Allowance | None:
-        """Runs in the claim's transaction.
+        """Locks the lane and returns how many jobs the claim may deliver.
 
-        Without `wait`, returns None if another transaction holds the lane lock.
+        Runs in the claim's transaction. Without `wait`, returns None if another transaction holds
+        the lane lock.
         """
         if not await locks.lock_lane(db, lane, wait=wait):
             return None
@@ -47,13 +48,15 @@ class QueueLimits:
         return await self.remaining_rate(db, queue, lane, limit)
 
     async def remaining_rate(self, db: Executor, queue: Queue, lane: int, limit: int) -> Allowance:
-        """Returns what the rate limit allows: a sliding window.
+        """Returns how many jobs the rate limit, a sliding window, still allows.
 
         No window of `per_seconds`, wherever it begins, contains more than `rate.limit` jobs.
 
         - `now` is never before the last recorded usage: each broker estimates the database's clock,
           with an error of a few milliseconds.
         - A slice counts until its last instant has left the window.
+        - `retry_at` is one ms after the first slice leaves the window, because a slice exactly at
+          the start of the window still counts (`at >= :since`).
         """
         assert queue.rate is not None
         now, window = self._infra.now(), timedelta(seconds=queue.rate.per_seconds) * (1 + 1 / SLICES_PER_WINDOW)

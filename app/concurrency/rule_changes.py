@@ -1,6 +1,6 @@
-"""Applies a changed rule of a queue to the jobs that are already there.
+"""Applies a changed rule of a queue to the jobs that are in the queue already.
 
-    running -> running   counts against the new limit (concurrency slot, admission)
+    running -> running   the lease counts against the new limit (concurrency slot, admission)
     ready -> pending     the job's group is limited now
     pending -> ready     the job's group is not limited any more
 
@@ -11,12 +11,13 @@ be pending.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from typing import NamedTuple
 from uuid import UUID
 
 from app.concurrency import store
 from app.concurrency.group_scheduler import GroupScheduler
-from app.concurrency.lane_admissions import HEAD_LIMIT
+from app.concurrency.lane_admissions import HOLD_BACK_LIMIT
 from app.db.infrastructure import Infrastructure
 from app.db.lanes import FIRST_ID, group_by_lane, queue_id_of
 from app.db.pool import for_each, retry_after_deadlock
@@ -27,11 +28,25 @@ from app.periodic_service import PeriodicService
 from app.queues.cache import Queue, QueueCache
 from app.slices import in_slices
 
-PAGE_SIZE = 2000  # jobs per statement
-# A claim that was decided by the old rules may wait that long for a connection before it writes.
+PAGE_SIZE = 2000  # jobs of a lane that one statement processes
+# A claim that read the old rules may wait this long for a connection before it writes.
 ASSIGN_AGAIN_AFTER_SECONDS = (1.0, 10.0)
 COOLING_CHECK_SECONDS, MISPLACED_CHECK_SECONDS = 1.0, 10.0
-_NO_RULES = (None, False, False)
+
+
+class Rules(NamedTuple):
+    """The rules of a queue on which the states and counts of its jobs depend."""
+
+    max_running_per_group: int | None = None
+    fair: bool = False
+    uses_slots: bool = False
+
+    @classmethod
+    def of(cls, queue: Queue) -> "Rules":
+        return cls(queue.max_running_per_group, queue.fair, queue.max_running is not None)
+
+
+_NO_RULES = Rules()
 
 
 class RuleChanges(PeriodicService):
@@ -43,8 +58,8 @@ class RuleChanges(PeriodicService):
         self._queues = queues
         self._events = events
         self._group_scheduler = group_scheduler
-        self._applied: dict[int, tuple[int | None, bool, bool]] = {}
-        self._without_slots: set[int] = set()
+        self._applied_rules: dict[int, Rules] = {}
+        self._queues_without_slots: set[int] = set()
         self._page_starts: dict[int, UUID] = {}
         self._rule_versions: Counter[int] = Counter()
         self._cooling_checked_at = self._misplaced_checked_at = 0.0
@@ -53,36 +68,36 @@ class RuleChanges(PeriodicService):
         infra.config_versions.subscribe("policies", self.apply_changes)
 
     async def apply_changes(self) -> None:
-        """Finds queues whose rules have changed, and makes their running jobs count.
+        """Finds queues with changed rules, and counts their running jobs against the new limits.
 
-        That comes first, so that the first claim under a new limit sees the running jobs. If a row
-        is locked, `run_once` does it later, and no request waits for the lock.
+        The count comes first, so that the first claim under a new limit sees the running jobs. If a
+        row is locked, `run_once` counts them later, and no request waits for the lock.
         """
         async with self._apply_lock:
             changed = {
                 queue.id: queue
                 async for queue in in_slices(self._queues.all_including_deleted())
-                if _rules_of(queue) != self._applied.get(queue.id, _NO_RULES)
+                if Rules.of(queue) != self._applied_rules.get(queue.id, _NO_RULES)
             }
             try:
                 await self._assign_slots(changed.values())
             except DatabaseUnavailable:
-                self._without_slots |= changed.keys()
+                self._queues_without_slots |= changed.keys()
             for queue in changed.values():
                 self._start_applying(queue)
         self.wake()
 
     def _start_applying(self, queue: Queue) -> None:
-        self._applied[queue.id] = _rules_of(queue)
+        self._applied_rules[queue.id] = Rules.of(queue)
         self._page_starts |= dict.fromkeys(queue.all_lanes, FIRST_ID)
         self._rule_versions.update(queue.all_lanes)
-        self._events.publish(QueueReady(queue.id))
+        self._events.publish(QueueReady(queue.id))  # a raised limit may let pollers claim
         for seconds in ASSIGN_AGAIN_AFTER_SECONDS:
             asyncio.get_running_loop().call_later(seconds, self._assign_slots_again, queue.id)
 
     def _assign_slots_again(self, queue_id: int) -> None:
-        """For leases that were being written, by the old rules, while the rules changed."""
-        self._without_slots.add(queue_id)
+        """Lets `run_once` count leases that were written by the old rules while these changed."""
+        self._queues_without_slots.add(queue_id)
         self.wake()
 
     async def _assign_slots(self, queues: Iterable[Queue]) -> None:
@@ -93,44 +108,51 @@ class RuleChanges(PeriodicService):
             limits_groups = queue.max_running_per_group is not None
             await store.assign_slots(self._infra.db, lane, ids, uses_slot=queue.uses_slot, limits_groups=limits_groups)
         for queue in by_id.values():
-            await self._revoke_surplus(queue)
+            await self._revoke_above_limit(queue)
 
-    async def _revoke_surplus(self, queue: Queue) -> None:
+    async def _revoke_above_limit(self, queue: Queue) -> None:
         if queue.max_running_per_group is not None:
             for lane in queue.all_lanes:
-                await self._revoke_surplus_of_lane(lane, queue.max_running_per_group)
+                await self._revoke_above_limit_of_lane(lane, queue.max_running_per_group)
 
     @retry_after_deadlock
-    async def _revoke_surplus_of_lane(self, lane: int, limit: int) -> None:
-        """Runs under the lane lock, so every admission under the old rules is already visible."""
+    async def _revoke_above_limit_of_lane(self, lane: int, limit: int) -> None:
+        """Revokes the admissions above the new limit.
+
+        Runs under the lane lock, so every admission under the old rules is already visible.
+        """
         async with self._infra.db.transaction() as transaction:
             await locks.lock_lane(transaction, lane)
-            await store.revoke_surplus(transaction, lane, limit)
+            await store.revoke_above_limit(transaction, lane, limit)
 
     async def run_once(self) -> None:
-        """Processes one page of each lane, so that a queue with millions of jobs delays no other.
+        """Processes a page of each lane, so that a queue with millions of jobs delays no other.
 
-        A queue with a locked row delays no other either.
+        If a row of one queue is locked, the other queues are still processed.
         """
-        await for_each((self._assign_missing_slots, self._check_pages, self._hold_back_misplaced), lambda step: step())
+        steps = (self._assign_missing_slots, self._apply_rules, self._hold_back_cooling, self._hold_back_all)
+        await for_each(steps, lambda step: step())
         if self._page_starts:
             self.wake()
 
     async def _assign_missing_slots(self) -> None:
-        if not self._without_slots:
+        if not self._queues_without_slots:
             return
-        queues = [queue for queue in self._queues.all_including_deleted() if queue.id in self._without_slots]
+        queues = [queue for queue in self._queues.all_including_deleted() if queue.id in self._queues_without_slots]
         await for_each(queues, self._assign_slots_of_queue)
 
     async def _assign_slots_of_queue(self, queue: Queue) -> None:
         await self._assign_slots([queue])
-        self._without_slots.discard(queue.id)
+        self._queues_without_slots.discard(queue.id)
 
-    async def _check_pages(self) -> None:
-        await for_each(list(self._page_starts), self._check_page)
+    async def _apply_rules(self) -> None:
+        await for_each(list(self._page_starts), self._apply_rules_to_page)
 
-    async def _check_page(self, lane: int) -> None:
-        """Makes ready jobs of held groups pending, and pending jobs of other groups ready."""
+    async def _apply_rules_to_page(self, lane: int) -> None:
+        """Makes ready jobs of held groups pending, and pending jobs of other groups ready.
+
+        After the last page, the group scheduler checks all groups of the lane.
+        """
         after, version = self._page_starts[lane], self._rule_versions[lane]
         page = await store.apply_rules_to_page(self._infra.db, lane, after, self._queues.held_groups(lane), PAGE_SIZE)
         if page.ready:
@@ -143,29 +165,30 @@ class RuleChanges(PeriodicService):
             del self._page_starts[lane]
             self._group_scheduler.rescan(lane)
 
-    async def _hold_back_misplaced(self) -> None:
-        """Makes misplaced jobs pending: those inserted as ready although their group is held.
+    async def _hold_back_cooling(self) -> None:
+        """Makes ready jobs of cooling groups pending, every second. Claims skip them anyway.
 
-        - Jobs of cooling groups. Claims skip them; they are checked every second.
-        - Jobs enqueued by SQL (longshore_enqueue) in a transaction that was open while the rules
-          changed. It may stay open for as long as the caller likes; all lanes are checked every 10
-          s.
+        The time is set only if there was something to check, so a cool-down that begins now is
+        checked at once.
+        """
+        lanes = self._queues.cooling_groups
+        now = time.monotonic()
+        if lanes and now - self._cooling_checked_at >= COOLING_CHECK_SECONDS:
+            self._cooling_checked_at = now
+            await for_each(lanes, self._hold_back)
+
+    async def _hold_back_all(self) -> None:
+        """Makes ready jobs of held groups pending in all lanes, every 10 s.
+
+        They were enqueued by SQL (longshore_enqueue) in a transaction that was open while the rules
+        changed. It may stay open for as long as its caller likes.
         """
         now = time.monotonic()
-        is_cooling_check_due = now - self._cooling_checked_at >= COOLING_CHECK_SECONDS
-        lanes: Collection[int] = self._queues.cooling_groups if is_cooling_check_due else ()
         if now - self._misplaced_checked_at >= MISPLACED_CHECK_SECONDS:
             self._misplaced_checked_at = now
-            lanes = await self._queues.lanes()
-        if lanes:  # while no group cools down nothing is checked, so the next cool-down is not delayed
-            self._cooling_checked_at = now
-        await for_each(lanes, self._hold_back_misplaced_of_lane)
+            await for_each(await self._queues.lanes(), self._hold_back)
 
-    async def _hold_back_misplaced_of_lane(self, lane: int) -> None:
+    async def _hold_back(self, lane: int) -> None:
         held_groups = self._queues.held_groups(lane)
         if held_groups is not None:
-            await store.hold_back_head(self._infra.db, lane, held_groups, HEAD_LIMIT)
-
-
-def _rules_of(queue: Queue) -> tuple[int | None, bool, bool]:
-    return queue.max_running_per_group, queue.fair, queue.max_running is not None
+            await store.hold_back_first_ready(self._infra.db, lane, held_groups, HOLD_BACK_LIMIT)

@@ -13,7 +13,7 @@ SQL = load_queries(__file__)
 
 
 class UsageRow(NamedTuple):
-    """Rate-limit usage of a lane: how many jobs, and the first and the last slice."""
+    """Rate-limit usage of a lane: how many jobs, and when the first and the last slice began."""
 
     used: int
     first_at: datetime | None
@@ -21,19 +21,21 @@ class UsageRow(NamedTuple):
 
 
 class GroupUsageRow(NamedTuple):
-    """`admitted`: admitted jobs of a group. `ready`: those that no worker has claimed.
+    """The admissions of one group.
 
-    `probe_candidate`: the oldest admitted job that is ready; in a strict group it may be running.
+    admitted          how many jobs are admitted
+    ready             how many of them no worker has claimed
+    oldest_admitted   the oldest of them that is ready; in a strict group it may be running
     """
 
     group_key: str
     admitted: int
     ready: int
-    probe_candidate: UUID | None
+    oldest_admitted: UUID | None
 
 
 class PendingParams(NamedTuple):
-    """`max_jobs`: how many pending jobs of the group are read."""
+    """A group whose pending jobs are read, at most `max_jobs` of them."""
 
     group_key: str
     max_jobs: int
@@ -51,7 +53,7 @@ class PassParams(NamedTuple):
 
 
 class PassRow(NamedTuple):
-    """`last`: the last pass of the group. `current`: the pass that is being served."""
+    """The last pass of a group at a priority, and the current pass, which is being served."""
 
     group_key: str
     priority: int
@@ -60,16 +62,17 @@ class PassRow(NamedTuple):
 
 
 class AdmitParams(NamedTuple):
-    """`admission`: the number that the job gets, in a fair queue its pass."""
+    """A job to admit, and the number that it gets as `admission`: in a fair queue its pass."""
 
     id: UUID
     admission: int
 
 
 class CheckedPage(NamedTuple):
-    """`last`: the last job of the page, None after the end.
+    """A page of jobs to which changed rules were applied.
 
-    `ready`: how many jobs became ready.
+    last    its last job; None if the page is empty
+    ready   how many of its jobs became ready
     """
 
     last: UUID | None
@@ -77,7 +80,7 @@ class CheckedPage(NamedTuple):
 
 
 class CooldownRow(NamedTuple):
-    """`probe_job_id`: the half-open probe, None until one is chosen."""
+    """A cool-down of a group. `probe_job_id` is its half-open probe, None until one is chosen."""
 
     lane: int
     group_key: str
@@ -106,7 +109,7 @@ async def group_usage(db: Executor, lane: int, groups: Sequence[str], *, strict:
 
 
 async def next_pending(db: Executor, lane: int, params: Sequence[PendingParams], limit: int) -> list[PendingRow]:
-    """`limit` bounds the rows of all groups together."""
+    """Reads the oldest pending jobs of these groups, at most `limit` of all groups together."""
     rows = await db.rows(*SQL.next_pending(lane=lane, **to_named_columns(params), limit=limit))
     return [PendingRow(*row) for row in rows]
 
@@ -124,8 +127,8 @@ async def revoke_admissions(db: Executor, lane: int, group: str) -> None:
     await db.rows(*SQL.revoke_admissions(lane=lane, group=group))
 
 
-async def hold_back_head(db: Executor, lane: int, held_groups: Sequence[str], limit: int) -> None:
-    await db.rows(*SQL.hold_back_head(lane=lane, held_groups=held_groups, limit=limit))
+async def hold_back_first_ready(db: Executor, lane: int, held_groups: Sequence[str], limit: int) -> None:
+    await db.rows(*SQL.hold_back_first_ready(lane=lane, held_groups=held_groups, limit=limit))
 
 
 async def apply_rules_to_page(
@@ -146,8 +149,8 @@ async def assign_slots(
     await db.rows(*SQL.assign_slots(lane=lane, ids=ids, uses_slot=uses_slot, limits_groups=limits_groups))
 
 
-async def revoke_surplus(db: Executor, lane: int, max_running_per_group: int) -> None:
-    await db.rows(*SQL.revoke_surplus(lane=lane, max_running_per_group=max_running_per_group))
+async def revoke_above_limit(db: Executor, lane: int, max_running_per_group: int) -> None:
+    await db.rows(*SQL.revoke_above_limit(lane=lane, max_running_per_group=max_running_per_group))
 
 
 async def lanes_with_pending(db: Executor) -> list[int]:

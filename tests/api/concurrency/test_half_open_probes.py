@@ -9,7 +9,7 @@ from tests.api.concurrency.cooling_group import HOUR, CoolingGroup, count_cooldo
 from tests.api_client import Api, Json, parse_time
 from tests.broker import threaded_broker
 from tests.conftest import TEST_SETTINGS, wait_until
-from tests.database import TestDatabase
+from tests.database import Loop, TestDatabase, create_database
 from tests.polls import Background, parked_polls
 
 pytestmark = pytest.mark.slow
@@ -149,6 +149,18 @@ def test_end_of_a_cooldown_wakes_a_waiting_poll(isolated_api: Api, background: B
     wait_until(lambda: parked_polls(isolated_api.http) == 2)
     isolated_api.complete(probe)
     assert sorted(job["id"] for poll in others for job in poll.result(20)["jobs"]) == sorted(set(jobs) - {probe["id"]})
+
+
+def test_each_cooldown_ends_on_time_without_a_scan(postgres: str, loop: Loop, queue: str) -> None:
+    dsn = create_database(postgres, loop, "cooldowns without scans")
+    settings = TEST_SETTINGS.model_copy(update={"sweep_seconds": HOUR})
+    with threaded_broker(settings, dsn) as broker:
+        api = Api(broker.http, queue)
+        groups = ["a", "b", "c"]
+        _, second_jobs = [[api.enqueue(group=group)["id"] for group in groups] for _ in range(2)]
+        for seconds, job in enumerate(api.claim(max_jobs=3)["jobs"], 1):
+            api.fail(job, scope="group", retryable=False, retry_after_seconds=seconds)
+        assert [api.claim_one(wait_seconds=20)["id"] for _ in groups] == second_jobs
 
 
 # Several brokers

@@ -77,7 +77,7 @@ def test_locked_job_does_not_keep_jobs_of_other_queues_from_being_held_back(post
     loop.run(broker_services.queues.refresh())
     locked = "SELECT FROM jobs WHERE job_type = 'first' FOR UPDATE"
     with db.uncommitted(locked), pytest.raises(DatabaseUnavailable):
-        loop.run(broker_services.rule_changes._hold_back_misplaced())
+        loop.run(broker_services.rule_changes._hold_back_all())
     states = {row["job_type"]: row["state"] for row in db.rows("SELECT job_type, state FROM jobs")}
     loop.run(broker_services.infra.db.close())
     db.close()
