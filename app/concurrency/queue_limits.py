@@ -33,13 +33,15 @@ class QueueLimits:
     def __init__(self, *, infra: Infrastructure) -> None:
         self._infra = infra
 
-    async def acquire(self, db: Executor, queue: Queue, lane: int, limit: int, *, wait: bool) -> Allowance | None:
+    async def acquire(
+        self, db: Executor, queue: Queue, lane: int, limit: int, *, wait_for_lock: bool
+    ) -> Allowance | None:
         """Locks the lane and returns how many jobs the claim may deliver.
 
-        Runs in the claim's transaction. Without `wait`, returns None if another transaction holds
+        Runs in the claim's transaction. Without `wait_for_lock`, returns None if another transaction holds
         the lane lock.
         """
-        if not await locks.lock_lane(db, lane, wait=wait):
+        if not await locks.lock_lane(db, lane, wait=wait_for_lock):
             return None
         if queue.max_running is not None:
             limit = min(limit, queue.max_running - await store.count_slots(db, lane))

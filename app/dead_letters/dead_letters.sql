@@ -1,4 +1,5 @@
--- Dead letters: replayed, purged, and deleted by retention. Lists and groups are in listing.py.
+-- Dead letters: replayed, purged, and deleted by retention. Lists and groups are in listing.py. Why
+-- rows are found by `id = ANY` besides a join: see leases.sql.
 
 -- fragment: removed_job
 -- The columns of RemovedRow.
@@ -10,6 +11,7 @@ payload, timeout_seconds
 attempts, job_type, group_key, lease_seconds, retry, checkpoint, tags, metadata, traceparent, tracestate, replayed_from
 
 -- fragment: deleted_counted
+-- Subtracts the `deleted` rows from the counter `dead`.
 counted AS (
     INSERT INTO stat_deltas (lane, dead)
     SELECT :lane, -count(*)
@@ -20,10 +22,14 @@ counted AS (
 -- name: replay
 -- row: MovedJobRow
 -- dead -> ready | pending | scheduled
--- The job keeps its id and its history; its attempts start again at 0.
--- Of two concurrent replays, one finds no row.
--- Where :payload is NULL the payload is unchanged. :priority and :max_attempts override those of
--- every job, unless they are NULL.
+--
+-- The job keeps its id and its attempt records (`attempts`); the counter `attempt` starts again at
+-- 0. Of two concurrent replays, one finds no row.
+--
+--  * Where :payload is NULL the payload is unchanged. :priority and :max_attempts override those of
+--    every job, unless they are NULL.
+--  * has_dependents is NULL and not false without dependents, because NULL takes no space in the
+--    row.
 WITH deleted AS (
     DELETE FROM dead_letters
     USING unnest(:id::uuid[], :state::text[], :run_at::timestamptz[], :payload::text[])
@@ -60,6 +66,7 @@ SELECT {{moved_job}}
 FROM replayed;
 
 -- name: payloads
+-- The payloads of dead letters, to be merged with a patch.
 SELECT id, payload
 FROM dead_letters
 WHERE lane = :lane AND id = ANY(:ids::uuid[]);
@@ -67,6 +74,7 @@ WHERE lane = :lane AND id = ANY(:ids::uuid[]);
 -- name: remove
 -- row: RemovedRow
 -- dead -> (a new job in another queue)
+--
 -- The caller inserts that job in the same transaction.
 WITH deleted AS (
     DELETE FROM dead_letters
@@ -89,7 +97,7 @@ SELECT id
 FROM deleted;
 
 -- name: expired_dead_letters
--- For retention: reads a bounded range at the start of dead_letters_dead_at.
+-- For retention. Reads the first rows of the index dead_letters_dead_at.
 SELECT id
 FROM dead_letters
 WHERE dead_at < :before

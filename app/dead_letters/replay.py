@@ -1,7 +1,8 @@
 """Replays dead letters, in their own queue or into another.
 
     dead -> ready | pending | scheduled   in its own queue: the job keeps its id
-    dead -> removed                       into another queue: a new job has its id as `replayed_from`
+    dead -> (a new job)                   into another queue: the new job has the id of the old one
+                                          as `replayed_from`
 
 Both delete the dead letter in the transaction that stores the job. Of two concurrent replays, one
 finds no dead letter.
@@ -28,13 +29,14 @@ from app.queues.cache import MissingQueue, Queue, QueueCache
 from app.queues.creator import QueueCreator
 from app.slices import by_size, in_slices
 
-REPLAY_BATCH_SIZE = 100  # dead letters per statement: with payloads these may be 25 MB
+REPLAY_BATCH_SIZE = 100  # dead letters per statement: with their payloads, a batch may take 25 MB
 
 
 class ReplayTime(NamedTuple):
-    """When a replayed job can start.
+    """When a replayed job can start, and its state until then.
 
-    A job without a delay is ready, even if the clock is set back by a millisecond in the meantime.
+    A job without a delay is stored as ready and not as scheduled for now, because a clock that is
+    set back by a millisecond would make it wait.
     """
 
     run_at: datetime
@@ -53,8 +55,9 @@ class DeadLetterReplayer:
         self._events = events
 
     async def replay(self, ids: Sequence[UUID], overrides: ReplayOverrides, *, spread_seconds: int) -> list[UUID]:
-        """Returns the ids of the live jobs. Those that kept their id are in the order of `ids`, and
-        so of their run_at.
+        """Replays dead letters and returns the ids of the live jobs.
+
+        In their own queue these are in the order of `ids`, which is the order of run_at.
         """
         now = self._infra.now()
         step = spread_seconds / len(ids) if ids else 0
@@ -73,13 +76,13 @@ class DeadLetterReplayer:
         self, lane: int, ids: Sequence[UUID], replay_times: dict[UUID, ReplayTime], overrides: ReplayOverrides
     ) -> list[UUID]:
         payloads = await self._merged_payloads(lane, ids, overrides.payload_merge)
-        letters = [
+        params = [
             ReplayParams(job_id, replay_times[job_id].state, replay_times[job_id].run_at, payloads.get(job_id))
             for job_id in ids
         ]
         await self._queues.load([lane])
         replayed: list[UUID] = []
-        for batch in by_size(letters, _payload_bytes, bulk_insert.MAX_STATEMENT_BYTES):
+        for batch in by_size(params, _payload_bytes, bulk_insert.MAX_STATEMENT_BYTES):
             rows = await store.replay(
                 self._infra.db,
                 lane,
@@ -95,10 +98,10 @@ class DeadLetterReplayer:
     async def _merged_payloads(
         self, lane: int, ids: Sequence[UUID], patch: dict[str, Raw] | UnsetType
     ) -> dict[UUID, str]:
-        """The payloads with the patch applied.
+        """Returns the payloads with the patch applied, by job id; none without a patch.
 
-        Merged here and not in SQL, so that unpatched values keep their original text. Reading them
-        before the replay is safe, because the payload of a dead letter does not change.
+        Merges here and not in SQL, so that unpatched values keep their original text. Reading the
+        payloads before the replay is safe, because the payload of a dead letter does not change.
         """
         if isinstance(patch, UnsetType):
             return {}
@@ -113,9 +116,7 @@ class DeadLetterReplayer:
     async def _replay_into_queue(
         self, lane: int, ids: Sequence[UUID], replay_times: dict[UUID, ReplayTime], overrides: ReplayOverrides
     ) -> list[UUID]:
-        """Replays into another queue: deletes the dead letter and inserts a new job in one
-        transaction.
-        """
+        """Deletes the dead letters and inserts new jobs in another queue, in one transaction."""
         name = value_or(overrides.queue, "default")
         try:
             return await self._move_to_queue(self._queues.require(name), lane, ids, replay_times, overrides)
@@ -134,10 +135,8 @@ class DeadLetterReplayer:
         overrides: ReplayOverrides,
     ) -> list[UUID]:
         async with self._infra.db.transaction() as transaction:
-            letters = await store.remove(transaction, lane, ids)
-            new_jobs = [
-                self._new_job(letter, queue, replay_times[letter.id], overrides) async for letter in in_slices(letters)
-            ]
+            removed = await store.remove(transaction, lane, ids)
+            new_jobs = [self._new_job(row, queue, replay_times[row.id], overrides) async for row in in_slices(removed)]
             await self._creator.store(transaction, [queue] if new_jobs else [])
             for new_lane, rows in group_by_lane(new_jobs, lambda row: row.id).items():
                 await bulk_insert.enqueue_all(transaction, new_lane, rows)
@@ -147,31 +146,31 @@ class DeadLetterReplayer:
             self._events.publish_moved(new_lane, rows)
         return [row.id for row in new_jobs]
 
-    def _new_job(self, letter: RemovedRow, queue: Queue, replay_time: ReplayTime, overrides: ReplayOverrides) -> NewJob:
+    def _new_job(self, row: RemovedRow, queue: Queue, replay_time: ReplayTime, overrides: ReplayOverrides) -> NewJob:
         patch = value_or(overrides.payload_merge, None)
-        lane = queue.choose_lane(letter.group_key)
+        lane = queue.choose_lane(row.group_key)
         return NewJob(
             id=self._infra.job_ids.generate(lane, self._infra.now()),
             state="pending"
-            if replay_time.state == "ready" and self._queues.needs_admission(queue, lane, letter.group_key)
+            if replay_time.state == "ready" and self._queues.needs_admission(queue, lane, row.group_key)
             else replay_time.state,
             reason=None,
             run_at=replay_time.run_at,
-            priority=value_or(overrides.priority, letter.priority),
-            max_attempts=value_or(overrides.max_attempts, letter.max_attempts),
-            job_type=letter.job_type,
-            group_key=letter.group_key,
-            lease_seconds=letter.lease_seconds,
-            retry=letter.retry,
-            tags=letter.tags,
-            metadata=letter.metadata,
-            traceparent=letter.traceparent,
-            tracestate=letter.tracestate,
-            replayed_from=letter.id,
-            payload=letter.payload if patch is None else self._merge_payload(letter.payload, patch),
-            timeout_seconds=letter.timeout_seconds,
+            priority=value_or(overrides.priority, row.priority),
+            max_attempts=value_or(overrides.max_attempts, row.max_attempts),
+            job_type=row.job_type,
+            group_key=row.group_key,
+            lease_seconds=row.lease_seconds,
+            retry=row.retry,
+            tags=row.tags,
+            metadata=row.metadata,
+            traceparent=row.traceparent,
+            tracestate=row.tracestate,
+            replayed_from=row.id,
+            payload=row.payload if patch is None else self._merge_payload(row.payload, patch),
+            timeout_seconds=row.timeout_seconds,
         )
 
 
-def _payload_bytes(letter: ReplayParams) -> int:
-    return len(letter.payload or "")
+def _payload_bytes(params: ReplayParams) -> int:
+    return len(params.payload or "")

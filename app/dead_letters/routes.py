@@ -69,7 +69,7 @@ class GroupQuery(DeadLetterFilterQuery, PageParams):
             return list(dict.fromkeys(GroupField(name) for name in self.by.split(",")))
         except ValueError:
             raise ValidationFailed.at(
-                "/query/by", "by must be a comma-separated list of queue, job_type, fingerprint"
+                "/query/by", "`by` must be a comma-separated list of queue, job_type, fingerprint"
             ) from None
 
 
@@ -89,11 +89,12 @@ async def list_dead_letters(
 async def group_dead_letters(
     dead_letters: DeadLetterServiceDep, query: Annotated[GroupQuery, Query()], access: AccessDep
 ) -> Response:
-    """Groups dead letters by queue, job type and error fingerprint: which errors occur, how often,
+    """Counts dead letters by queue, job type and error fingerprint: which errors occur, how often,
     and since when.
 
-    The largest groups come first. Later pages count only the jobs that died before the first page
-    was read, so no group is left out; a group that shrinks between two pages may be listed again.
+    These groups are not the `group` of a job. The largest come first. Later pages count only the
+    jobs that became dead before the first page was read, so no group is left out; a group that
+    shrinks between two pages may be listed again.
     """
     return (await dead_letters.groups(query.fields(), query.filter(), query, access)).response()
 
@@ -132,7 +133,8 @@ async def get_dead_letter(job_id: UUID, dead_letters: DeadLetterServiceDep) -> R
 
 @router.post("/dead-letters/{job_id}/replay", **operation(Job, NotFound, scopes=MANAGE))
 async def replay_dead_letter(job_id: UUID, dead_letters: DeadLetterServiceDep, _: NoBody) -> Response:
-    """Replays one dead letter: the job keeps its id and its history, and its attempts start again
-    at 0.
+    """Replays one dead letter: the job keeps its id and its attempt records.
+
+    The counter `attempt` starts again at 0.
     """
     return json_response(await dead_letters.replay_one(job_id))

@@ -35,9 +35,9 @@ class GroupField(StrEnum):
 
 
 class DeadLetter(Job, kw_only=True):
-    """A dead job, the time of its death, and the fingerprint of its last error.
+    """A dead job, when it became dead, and the fingerprint of its last error.
 
-    Errors that differ only in numbers and names share a fingerprint.
+    Errors that differ only in numbers, ids and quoted strings share a fingerprint.
     """
 
     dead_at: Instant
@@ -52,7 +52,7 @@ class DeadLetterList(ResponseModel):
 
 
 class DeadLetterGroup(ResponseModel, kw_only=True):
-    """Dead letters with the same values of the grouping fields.
+    """Dead letters with the same values of the fields `by`. This is not the `group` of a job.
 
     `sample` is the id of one of them.
     """
@@ -88,7 +88,7 @@ class DeadLetterFilter(RequestModel):
 class ReplayOverrides(RequestModel):
     """Values that replace those of the replayed jobs.
 
-    `queue` creates new jobs with `replayed_from`.
+    With `queue`, new jobs are created in that queue, with the old ids as `replayed_from`.
     """
 
     queue: Name | UnsetType = UNSET
@@ -118,8 +118,9 @@ class ReplayDeadLetters(RequestModel):
 
 
 class ReplayAnswer(ResponseModel):
-    """How many dead letters matched, how many were replayed, how many remain, and some of their
-    ids.
+    """How many dead letters matched, how many were replayed, and how many remain.
+
+    `sample` has some ids: of the replayed jobs, or with `dry_run` of the matching ones.
     """
 
     matched: Int32

@@ -53,11 +53,9 @@ class DeadLetterService:
     async def page(
         self, filters: DeadLetterFilter, page: PageParams, access: Access, *, payload: bool
     ) -> EncodedPage[DeadLetter]:
-        queues, max_bytes = (
-            await self._accessible_queue_ids(filters, access, "/query"),
-            self._infra.settings.max_list_bytes,
-        )
-        letters, total = await listing.list_dead_letters(
+        queues = await self._accessible_queue_ids(filters, access, "/query")
+        max_bytes = self._infra.settings.max_list_bytes
+        rows, total = await listing.list_dead_letters(
             self._infra.reads,
             filters,
             queues,
@@ -66,26 +64,27 @@ class DeadLetterService:
             max_bytes=max_bytes,
             payload=payload,
         )
-        await self._queues.load({letter.job.lane for letter in letters})
+        await self._queues.load({row.job.lane for row in rows})
         return await encode_page(
-            letters,
-            lambda letter: _to_response(letter, self._queues.name(letter.job.lane)),
-            lambda letter: {"at": letter.dead_at.isoformat(), "id": str(letter.id)},
+            rows,
+            lambda row: _to_response(row, self._queues.name(row.job.lane)),
+            lambda dead_letter: {"at": dead_letter.dead_at.isoformat(), "id": str(dead_letter.id)},
             limit=page.limit,
             max_bytes=max_bytes,
             total=total,
         )
 
     async def get(self, job_id: UUID) -> DeadLetter:
-        letters = await listing.get_dead_letter(self._infra.db, lane_of(job_id), job_id)
-        if not letters:
+        row = await listing.get_dead_letter(self._infra.db, lane_of(job_id), job_id)
+        if row is None:
             raise NotFound(f"no dead letter {job_id}")
-        return _to_response(letters[0], await self._queues.name_of(letters[0].job.lane))
+        return _to_response(row, await self._queues.name_of(row.job.lane))
 
     async def groups(
         self, by: Sequence[GroupField], filters: DeadLetterFilter, page: PageParams, access: Access
     ) -> EncodedPage[DeadLetterGroup]:
-        queues, after = await self._accessible_queue_ids(filters, access, "/query"), _after_group(page)
+        queues = await self._accessible_queue_ids(filters, access, "/query")
+        after = _after_group(page)
         rows = await listing.group(self._infra.reads, by, filters, queues, after=after, limit=page.limit + 1)
         await self._queues.load({row["queue"] * LANES_PER_QUEUE for row in rows if "queue" in row})
         latest: datetime = after.latest if after else rows[0]["latest"] if rows else instants.FIRST
@@ -138,9 +137,9 @@ class DeadLetterService:
         purged = 0
         while ids:
             purged += await self.remove(ids)
-            ids = (
-                [] if request.ids is not UNSET else await self._next_batch(value_or(request.filter, _NO_FILTER), access)
-            )
+            if request.ids is not UNSET:
+                break
+            ids = await self._next_batch(value_or(request.filter, _NO_FILTER), access)
         log.info("dead letters purged", count=purged, caller=access.caller)
         return PurgeAnswer(matched=matched, purged=purged)
 
@@ -150,8 +149,9 @@ class DeadLetterService:
         return sum([await store.purge(self._infra.db, lane, batch) async for lane, batch in batches])
 
     async def _accessible_queue_ids(self, filters: DeadLetterFilter, access: Access, pointer: str) -> list[int] | None:
-        """The ids of the requested queue, or of all queues that the caller may access; None for
-        every queue.
+        """Returns the id of the requested queue, or of all queues that the caller may access.
+
+        None stands for every queue.
         """
         if filters.queue is not UNSET:
             access.check(filters.queue, f"{pointer}/queue")
@@ -165,7 +165,7 @@ class DeadLetterService:
     async def _match(
         self, request: ReplayDeadLetters | PurgeDeadLetters, limit: int, access: Access
     ) -> tuple[int, list[UUID]]:
-        """The number of matching dead letters, and at most `limit` of their ids."""
+        """Returns the number of dead letters that the request selects, and up to `limit` ids."""
         filters = bulk_filter(request.ids, request.filter, request.all, _NO_FILTER)
         if filters is None:
             ids = await self._dead_ids(value_or(request.ids, []), access)
@@ -180,8 +180,9 @@ class DeadLetterService:
         )
 
     async def _dead_ids(self, ids: Sequence[UUID], access: Access) -> list[UUID]:
-        """The ids of dead letters that the caller may access, without duplicates, in the order of
-        the request.
+        """Returns the ids of dead letters that the caller may access, out of the requested ids.
+
+        Keeps their order, and removes duplicates.
         """
         visible_ids = await self._queues.visible_to(ids, access)
         visible = [job_id for job_id in dict.fromkeys(ids) if job_id in visible_ids]
@@ -192,14 +193,17 @@ class DeadLetterService:
         return [job_id for job_id in visible if job_id in dead]
 
 
-def _to_response(letter: DeadLetterRow, queue: str) -> DeadLetter:
+def _to_response(row: DeadLetterRow, queue: str) -> DeadLetter:
     return DeadLetter(
-        **msgspec.structs.asdict(letter.job.to_response(queue)), dead_at=letter.dead_at, fingerprint=letter.fingerprint
+        **msgspec.structs.asdict(row.job.to_response(queue)), dead_at=row.dead_at, fingerprint=row.fingerprint
     )
 
 
 def _after(page: PageParams) -> tuple[datetime, UUID] | None:
-    """The end of the previous page. Ids order dead letters that died at the same instant."""
+    """The position where the previous page ended.
+
+    The id orders dead letters with the same `dead_at`.
+    """
     if page.cursor is None:
         return None
     try:

@@ -29,7 +29,7 @@ class RemovedRow(NamedTuple):
 
 
 class ReplayParams(NamedTuple):
-    """A dead letter to replay. `payload`: the new one, None if it is unchanged."""
+    """A dead letter to replay. `payload` is the new payload, None if it is unchanged."""
 
     id: UUID
     state: str
@@ -40,14 +40,14 @@ class ReplayParams(NamedTuple):
 async def replay(
     db: Executor,
     lane: int,
-    letters: Sequence[ReplayParams],
+    params: Sequence[ReplayParams],
     *,
     priority: int | None,
     max_attempts: int | None,
     held_groups: Sequence[str] | None,
 ) -> list[MovedJobRow]:
-    """Replays dead letters, given in the order of their ids."""
-    columns = to_named_columns(letters)
+    """Replays dead letters, given in the order of their ids. Returns the live jobs."""
+    columns = to_named_columns(params)
     rows = await db.rows(
         *SQL.replay(lane=lane, **columns, priority=priority, max_attempts=max_attempts, held_groups=held_groups)
     )

@@ -333,7 +333,7 @@ FROM jobs
 WHERE lease_expires_at IS NOT NULL AND worker_id = :worker_id AND started_at <= :claimed_before;
 
 -- name: mark_unreported
--- running -> running (marked unreported), by the first of two heartbeats that do not list the lease.
+-- running -> running (marked unreported), by the first of two heartbeats without the lease.
 UPDATE jobs
 SET unreported_since = :now
 FROM unnest(:ids::uuid[], :tokens::uuid[]) AS input (id, token)

@@ -68,7 +68,7 @@ class LimitedClaims:
     async def _claim(
         self, transaction: Transaction, queue: Queue, lane: int, limit: int, params: ClaimParams, *, wait_for_lock: bool
     ) -> ClaimResult:
-        allowance = await self._limits.acquire(transaction, queue, lane, limit, wait=wait_for_lock)
+        allowance = await self._limits.acquire(transaction, queue, lane, limit, wait_for_lock=wait_for_lock)
         if allowance is None:
             return ClaimResult([], skipped=True)
         rows: list[ClaimedRow] = []

@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 FORGET_SECONDS = 24 * 60 * 60
-# The rows of a table, in limits of one key. Every broker counts on its own, and from zero after a
-# restart; this bound holds for all of them together.
+# A table has at most this many times the limit of one key as rows. Every broker counts on its own,
+# and from zero after a restart; this bound holds for all of them together.
 LIMITS_PER_TABLE = 10
 
 
@@ -29,7 +29,10 @@ class ListedIds(Generic[T]):
         return self._limit * LIMITS_PER_TABLE
 
     def try_add(self, listed_id: T, key_name: str) -> bool:
-        """Returns whether the id is listed. Keys with the same name share the limit."""
+        """Lists the id, unless the limit of the key is reached. Returns whether it is listed.
+
+        Keys with the same name share the limit.
+        """
         ids, now = self._by_key.setdefault(key_name, {}), self._clock()
         is_listed = ids.pop(listed_id, None) is not None
         while ids and now - next(iter(ids.values())) > FORGET_SECONDS:

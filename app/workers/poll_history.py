@@ -24,9 +24,9 @@ class PollHistory:
         self._write_lock = asyncio.Lock()
 
     def record(self, queues: Sequence[str], job_types: Sequence[str] | None, key_name: str) -> None:
-        """Records that a poll accepts jobs of these types, or of all, from these queues.
+        """Records that a poll accepts jobs of these types, or of all types, from these queues.
 
-        Skips entries beyond MAX_ENTRIES, and beyond the limit of the key.
+        Skips entries beyond MAX_ENTRIES or beyond the limit of the key.
         """
         for queue in queues:
             for job_type in job_types or (ANY_TYPE,):

@@ -40,9 +40,9 @@ class WorkerRegistry:
         return self._directives.get(worker_id or "", "run")
 
     async def sync(self) -> None:
-        """Writes the workers that were seen and reads the directives that other brokers have set.
+        """Writes the workers that were seen, and reads the directives that other brokers have set.
 
-        Publishes the workers whose directive has changed.
+        Publishes the workers that have got or lost a directive.
         """
         await self._write_seen()
         async with self._read_lock:

@@ -52,9 +52,9 @@ async def get_worker(db: Executor, worker_id: str) -> WorkerRow | None:
 
 
 async def delete_workers(db: Executor, seen_before: datetime, directed_seen_before: datetime) -> int:
-    """Workers with a directive are kept until `directed_seen_before`.
+    """Deletes workers that were last seen before `seen_before`. Returns how many there were.
 
-    Returns how many were deleted.
+    Workers with a directive are kept if they were seen since `directed_seen_before`.
     """
     statement = SQL.delete_workers(seen_before=seen_before, directed_seen_before=directed_seen_before)
     return len(await db.rows(*statement))

@@ -2,8 +2,8 @@
 -- that were seen since; never on the path of a claim.
 
 -- name: record_workers
--- Adds workers only if the table has at most :max_rows rows with all of them. Known workers are
--- updated in any case. The rows are counted only if there is a new worker.
+-- Adds workers only if the table then has at most :max_rows rows. Known workers are updated in any
+-- case. The rows are counted only if there is a new worker.
 INSERT INTO workers (id, last_seen_at)
 SELECT seen.id, :now
 FROM unnest(:ids::text[]) AS seen (id)
@@ -48,14 +48,14 @@ FROM workers
 WHERE workers.id = :id;
 
 -- name: delete_workers
--- Workers not seen since :seen_before. Those with a directive are kept until
--- :directed_seen_before, because they may come back.
+-- Deletes workers that were not seen since :seen_before. Those with a directive are kept if they
+-- were seen since :directed_seen_before, because they may come back.
 DELETE FROM workers
 WHERE last_seen_at < :seen_before AND (directive = 'run' OR last_seen_at < :directed_seen_before)
 RETURNING id;
 
 -- name: record_polls
--- Adds rows only if the table has at most :max_rows rows with all of them, like record_workers.
+-- Adds rows only if the table then has at most :max_rows rows, like record_workers.
 INSERT INTO poll_history (queue, job_type, last_polled_at)
 SELECT input.queue, input.job_type, :now
 FROM unnest(:queues::text[], :job_types::text[]) AS input (queue, job_type)
