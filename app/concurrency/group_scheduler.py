@@ -232,7 +232,10 @@ class GroupScheduler(PeriodicService):
     async def _choose_jobs(
         self, admissions: LaneAdmissions, queue: Queue, groups: Sequence[str]
     ) -> tuple[list[PendingRow], list[str]]:
-        """Returns the jobs to admit, and the groups whose cool-downs have ended."""
+        """Chooses the jobs to admit, stores half-open probes, and deletes cool-downs that are over.
+
+        Returns the jobs, and the groups whose cool-downs were deleted.
+        """
         if queue.max_running_per_group == 1:
             await admissions.revoke_for_older_jobs(groups)
         decisions = await admissions.decide_groups(groups, self._infra.now())

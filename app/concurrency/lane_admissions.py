@@ -64,9 +64,9 @@ class LaneAdmissions:
         }
 
     async def hold_back_before_probes(self, decisions: Mapping[str, GroupDecision]) -> None:
-        """Makes ready jobs of groups that get a half-open probe pending.
+        """Makes the ready jobs of a group pending before its half-open probe is admitted.
 
-        Needed in a queue without limits per group. Jobs that were ready when the cool-down began
+        Needed in a queue without limits per group: jobs that were ready when the cool-down began
         may still be ready, and would all start with the probe.
         """
         probed = [group for group, decision in decisions.items() if decision.first_is_probe]

@@ -38,8 +38,8 @@ class QueueLimits:
     ) -> Allowance | None:
         """Locks the lane and returns how many jobs the claim may deliver.
 
-        Runs in the claim's transaction. Without `wait_for_lock`, returns None if another transaction holds
-        the lane lock.
+        Runs in the claim's transaction. Without `wait_for_lock`, returns None if another
+        transaction holds the lane lock.
         """
         if not await locks.lock_lane(db, lane, wait=wait_for_lock):
             return None

@@ -33,7 +33,7 @@ _INVALID_BODY = (MalformedJson, ValidationFailed)
 
 
 class DeadLetterFilterQuery(BaseModel):
-    """The filters of lists and groups."""
+    """The filters of lists and groups of dead letters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -50,7 +50,7 @@ class ClaimContext(NamedTuple):
 
     @property
     def digest(self) -> UUID:
-        """Under which the key is stored. Two callers may use the same key."""
+        """The hash under which the key is stored. Two callers may use the same key."""
         if self.access.caller:
             return digest("claim", self.key or "", self.access.caller)
         return digest("claim", self.key or "")
@@ -130,9 +130,9 @@ class CallerClaims:
         """Claims, or returns the leases of the first claim with the same key.
 
         This is the third of the four layers listed in long_poll.py. The row of the key stays locked
-        until the commit, so calls with one key run one after the other. All
-        statements use one connection: if a call needed a second connection, calls that hold all
-        connections could wait for each other. A claim without jobs does not store its key.
+        until the commit, so calls with one key run one after the other. All statements use one
+        connection: if a call needed a second connection, calls that hold all connections could wait
+        for each other. A claim without jobs does not store its key.
         """
         key = context.digest
         lane = lane_of_key(key, KEY_LANES)

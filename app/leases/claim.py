@@ -31,7 +31,7 @@ MAX_TAGS_AND_PROGRESS_BYTES = 32 * 1024
 async def claim_unlocked_lanes_first(
     queues: Sequence[Queue], claim: Callable[..., Awaitable[ClaimResult]]
 ) -> ClaimResult:
-    """Claims from lanes whose lock is free. Only if they have no job, waits for the other locks.
+    """Claims from the lanes whose lock is free. If these have no job, waits for the other locks.
 
     Calls `claim(wait_for_lock=...)` once or twice. The first call skips lanes whose lock is not
     free, so that one limited queue does not hold up the others. The second call waits for the
@@ -183,7 +183,7 @@ class ClaimService:
 
 
 class ClaimCall(NamedTuple):
-    """One of the calls that may share a statement."""
+    """A claim that may share a statement with others."""
 
     limit: int
     params: ClaimParams

@@ -57,7 +57,7 @@ BUSY_MS = 1000  # poll_after_ms of a refused claim
 # poll_after_ms of an empty claim that did not wait. With 0 the worker would claim again
 # immediately, forever.
 IDLE_MS = 500
-JITTER = 0.1  # waits are up to this part shorter, so that pollers do not all leave together
+JITTER = 0.1  # a wait is up to 10 % shorter, so that polls that begin together do not end together
 _DEFAULT_QUEUES = ("default",)
 
 
@@ -88,7 +88,7 @@ class LongPoll:
         self._caller_claims = caller_claims
 
     async def poll(self, request: ClaimJobs, key: str | None, client: Client, access: Access) -> ClaimAnswer:
-        """Settles what the request settles, then claims jobs: now, or when there are any.
+        """Settles what the request settles, then claims jobs: at once, or when some are ready.
 
         A claim that has settled jobs does not wait.
         """
@@ -150,7 +150,7 @@ class LongPoll:
         return min(max(1, milliseconds), self._infra.settings.max_wait_seconds * 1000)
 
     def _may_claim(self, worker_id: str | None) -> bool:
-        """Whether a claim is not refused."""
+        """Whether the broker is neither draining nor full, and the worker's directive is `run`."""
         is_full = self._pollers.connected > self._infra.settings.max_parked_polls
         return not self._pollers.draining and not is_full and self._workers.directive(worker_id) == "run"
 
@@ -159,7 +159,8 @@ class LongPoll:
     ) -> ClaimResult:
         """Claims, waits and claims again, until there are jobs, time is up or a claim is refused.
 
-        Layer 1: runs SQL only if there may be a job and the client is connected.
+        This is the first of the four layers: SQL runs only if there may be a job and the client is
+        connected.
         """
         result = ClaimResult([])
         while self._may_claim(poller.worker_id):
@@ -223,10 +224,10 @@ class LongPoll:
     async def _requeue_if_disconnected(
         self, rows: list[ClaimedRow], key: str | None, client: Client
     ) -> list[ClaimedRow]:
-        """Layer 2: requeues the jobs at no cost if the client has disconnected.
+        """Requeues the jobs at no cost if the client has disconnected. Returns those it gets.
 
-        Returns the jobs that the client gets. Requeues none of a claim with an Idempotency-Key: the
-        worker will repeat the call, and two workers could hold the same job.
+        This is the second of the four layers. Jobs of a claim with an Idempotency-Key are kept: the
+        worker will repeat the call. If they were requeued as well, two workers could hold one job.
         """
         if not client.is_disconnected or key is not None or not rows:
             return rows
@@ -278,8 +279,8 @@ class LongPoll:
 def _poller(request: ClaimJobs, queue_names: Sequence[str], limit: int, client: Client, *, can_match: bool) -> Poller:
     """Makes the poller of a request. `queue_names` may contain a name twice.
 
-    `can_match`: whether a sync match may lease jobs to it: only if the claim has no key and no
-    quota.
+    `can_match` says whether a sync match may lease jobs to the poller. It is false for a claim with
+    a key or a quota.
     """
     return Poller(
         list(dict.fromkeys(queue_names)),

@@ -74,7 +74,7 @@ class RunningRead:
 
 
 class LaneMarks:
-    """The marks of one lane, by priority: the id up to which no ready job was left."""
+    """The marks of one lane: per priority, the id up to which no ready job was left."""
 
     def __init__(self, *, in_use: bool = False) -> None:
         self._marks: dict[int, UUID] = {}
@@ -93,7 +93,7 @@ class LaneMarks:
             self._reads.discard(read)
 
     def scan_ranges(self) -> Sequence[ScanRange]:
-        """Splits the whole lane: first the part above the marks, in order, then the part below."""
+        """Returns what a claim reads: the lane above the marks, in order, then the part below."""
         if not self._in_use:
             return FULL_RANGE
         marks = sorted(self._marks.items(), reverse=True)
@@ -125,7 +125,7 @@ class LaneMarks:
             del self._marks[min(self._marks)]
 
     def record_claim(self, *, is_filled: bool) -> None:
-        """Requests a scan after a claim that was filled: it has not read below the marks."""
+        """Requests a scan if the claim was filled: it has not read below the marks then."""
         self.needs_scan |= is_filled
 
     async def rescan(self, db: Executor, lane: int, expensive_buffers: int) -> None:
@@ -161,7 +161,7 @@ class LowWaterMarks(PeriodicService):
     async def claim_with_marks(
         self, db: Executor, lane: int, limit: int, params: ClaimParams, policy: LanePolicy, now: datetime
     ) -> list[ClaimedRow]:
-        """Claims from where the marks of the lane say.
+        """Claims jobs, and reads the lane from its marks on.
 
         Lanes with admission have no marks: few jobs are ready there, and marks would skip them.
         """
@@ -186,12 +186,12 @@ class LowWaterMarks(PeriodicService):
         return marks
 
     def _on_ready(self, event: JobsMoved) -> None:
-        """Lowers the marks to right before the first job. The jobs are in order of their ids."""
+        """Lowers the marks to right before the first of these jobs, which are in order of id."""
         if event.lane in self._lanes:
             self._lanes[event.lane].lower(_id_before(event.jobs[0].id))
 
     async def run_once(self) -> None:
-        """Scans the lanes that need it, off the path of claims. Long scans have long pauses."""
+        """Scans the lanes that need it, off the path of claims. Pauses longer after long scans."""
         if time.monotonic() < self._pause_until:
             return
         spent = sum([await self._scan(lane, marks) for lane, marks in list(self._lanes.items()) if marks.needs_scan])

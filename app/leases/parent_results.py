@@ -43,7 +43,7 @@ def choose_results(
 ) -> dict[UUID, set[UUID]]:
     """Returns, by claimed job, the parents whose results fit into the response.
 
-    The first jobs get their results first.
+    If not all fit, the first jobs get theirs.
     """
     chosen: dict[UUID, set[UUID]] = {row.id: set() for row in rows}
     for row in rows:

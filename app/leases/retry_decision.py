@@ -91,7 +91,7 @@ def decide(row: LeaseRow, lease_end: LeaseEnd, settings: Settings, now: datetime
 
 
 def _is_recorded(row: LeaseRow) -> bool:
-    """Whether a run that is settled late has left its attempt record: it expired or timed out.
+    """Whether the last attempt record is of this run: an expiry or a timeout has written it.
 
     A return or a reconcile leaves no record, because it refunds the attempt.
     """
@@ -183,7 +183,10 @@ def _clean(text: str) -> str:
 
 
 def fingerprint(error: JobError) -> str:
-    """Returns the fingerprint of an error. It contains no numbers, ids and quoted strings."""
+    """Returns the fingerprint of an error, by which failures are grouped.
+
+    It is equal for errors that differ only in numbers, ids and quoted strings.
+    """
     message = error.message[:500]
     for pattern, mask in ((_QUOTED, "?"), (_UUID, "#"), (_HEX, "#"), (_NUMBER, "#")):
         message = pattern.sub(mask, message)

@@ -95,7 +95,7 @@ class HeartbeatParams(NamedTuple):
 class RetryDecision(NamedTuple):
     """What a job becomes when its lease ends, and what it was when that was decided.
 
-    The statement changes only a job that has not changed since.
+    The statement that applies it changes only a job that has not changed since.
 
     previous_state    state at the decision
     expected_expiry   lease_expires_at at the decision, if a heartbeat makes the decision invalid

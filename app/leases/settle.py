@@ -80,7 +80,7 @@ class SettlementService:
         return result
 
     async def _settle_lane(self, lane: int, items: Sequence[Settlement]) -> list[SettleResult]:
-        """Settles items of one lane, no two about the same job."""
+        """Settles items of one lane, which are about different jobs."""
         completions = [item for item in items if item.outcome is Outcome.COMPLETE]
         settled: dict[int, SettledRow] = {}
         for batch in by_size(completions, _result_bytes, MAX_STATEMENT_BYTES):
