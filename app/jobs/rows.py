@@ -82,7 +82,7 @@ class ClaimedRow(NamedTuple):
     lease_token: UUID
     started_epoch: float  # when the lease began, in seconds since 1970
     lease_seconds: float  # length of the lease, unless a heartbeat extends it
-    waited_seconds: float | None  # since run_at; None after a crash and in a replayed claim
+    waited_seconds: float | None  # since run_at; None after a crash and in a repeated claim
     priority: int
     checkpoint: str | None
     progress: str | None
