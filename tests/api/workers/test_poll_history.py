@@ -16,51 +16,51 @@ def recorded_types(api: Api, job: Json, db: TestDatabase) -> list[str]:
     return [row["job_type"] for row in db.rows("SELECT job_type FROM poll_history ORDER BY job_type")]
 
 
-def test_polled_types_beyond_the_limit_of_a_key_are_served_but_not_recorded(db: TestDatabase, queue: str) -> None:
-    with threaded_broker(TEST_SETTINGS.model_copy(update={"max_polled_types_per_key": 3}), db.dsn) as broker:
+def test_polled_types_beyond_the_limit_of_a_key_are_served_but_not_recorded(
+    isolated_db: TestDatabase, queue: str
+) -> None:
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"max_polled_types_per_key": 3}), isolated_db.dsn) as broker:
         api = Api(broker.http, queue)
         job = api.enqueue(job_type="d")
         for job_types in (["a", "b"], ["c", "d"], ["a", "e"]):
             claimed = api.claim(job_types=job_types)["jobs"]
             assert [found["id"] for found in claimed] == ([job["id"]] if "d" in job_types else [])
-        assert recorded_types(api, job, db) == ["a", "b", "c"]
+        assert recorded_types(api, job, isolated_db) == ["a", "b", "c"]
         assert "longshore_polls_not_recorded_total 2.0" in api.http.get("/metrics").text
-        db.execute("UPDATE poll_history SET last_polled_at = last_polled_at - interval '1 hour'")
+        isolated_db.execute("UPDATE poll_history SET last_polled_at = last_polled_at - interval '1 hour'")
         api.claim(job_types=["a", "f"])
-        assert recorded_types(api, job, db) == ["a", "b", "c"]
-        assert db.value("SELECT max(last_polled_at) > now() - interval '1 minute' FROM poll_history")
+        assert recorded_types(api, job, isolated_db) == ["a", "b", "c"]
+        assert isolated_db.value("SELECT max(last_polled_at) > now() - interval '1 minute' FROM poll_history")
 
 
 def test_write_of_the_poll_history_waits_for_a_running_write(
-    broker_services: Broker, api: Api, db: TestDatabase, loop: Loop
+    isolated_services: Broker, isolated_db: TestDatabase, loop: Loop
 ) -> None:
     """The background service may have taken the polls that `explain` is about to read."""
     finished: list[str] = []
 
     async def write(caller: str) -> None:
-        await broker_services.poll_history.write()
+        await isolated_services.poll_history.write()
         finished.append(caller)
 
     async def write_twice() -> None:
-        await broker_services.infra.config_versions.ensure_fresh()
-        broker_services.poll_history.record([api.queue], ["a"], "")
+        isolated_services.poll_history.record(["q"], ["a"], "")
         await asyncio.gather(write("background service"), write("explain"))
 
-    api.enqueue()
     loop.run(write_twice())
     assert finished == ["background service", "explain"]
-    assert db.value("SELECT job_type FROM poll_history") == "a"
+    assert isolated_db.value("SELECT job_type FROM poll_history") == "a"
 
 
 def test_several_brokers_together_do_not_exceed_the_rows_of_the_poll_history(
-    broker_services: Broker, db: TestDatabase, loop: Loop
+    isolated_services: Broker, isolated_db: TestDatabase, loop: Loop
 ) -> None:
     """A broker that has restarted does not know what it recorded before."""
-    infra = broker_services.infra
+    infra = isolated_services.infra
     for number in range(4):
         polls = [PolledType("q", "known"), PolledType("q", f"new-{number}")]
         loop.run(store.record_polls(infra.db, polls, infra.now(), 4))
-    assert db.value("SELECT count(*) FROM poll_history") == 3
-    assert db.value("SELECT last_polled_at FROM poll_history WHERE job_type = 'known'") > db.value(
+    assert isolated_db.value("SELECT count(*) FROM poll_history") == 3
+    assert isolated_db.value("SELECT last_polled_at FROM poll_history WHERE job_type = 'known'") > isolated_db.value(
         "SELECT last_polled_at FROM poll_history WHERE job_type = 'new-1'"
     )

@@ -166,8 +166,8 @@ def test_directive_for_an_unknown_worker_is_rejected(api: Api, verb: str) -> Non
     assert api.post(f"/workers/a b/{verb}", status=422)["errors"][0]["pointer"] == "/path/worker_id"
 
 
-def test_worker_ids_beyond_the_limit_of_a_key_are_served_but_not_listed(db: TestDatabase, queue: str) -> None:
-    with threaded_broker(TEST_SETTINGS.model_copy(update={"max_workers_per_key": 3}), db.dsn) as broker:
+def test_worker_ids_beyond_the_limit_of_a_key_are_served_but_not_listed(isolated_db: TestDatabase, queue: str) -> None:
+    with threaded_broker(TEST_SETTINGS.model_copy(update={"max_workers_per_key": 3}), isolated_db.dsn) as broker:
         api = Api(broker.http, queue)
         api.enqueue_many(6)
         held = [api.claim_one(worker_id=f"{queue}-{number}") for number in range(5)]
@@ -184,32 +184,32 @@ def test_worker_ids_beyond_the_limit_of_a_key_are_served_but_not_listed(db: Test
 
 
 def test_write_of_seen_workers_waits_for_a_running_write(
-    broker_services: Broker, db: TestDatabase, loop: Loop, w1: str
+    isolated_services: Broker, isolated_db: TestDatabase, loop: Loop, w1: str
 ) -> None:
     """The background service may have taken the worker that a caller is about to list or drain."""
     finished: list[str] = []
 
     async def write(caller: str) -> None:
-        await broker_services.workers._write_seen()
+        await isolated_services.workers._write_seen()
         finished.append(caller)
 
     async def write_twice() -> None:
-        broker_services.workers.record_seen(w1, "")
+        isolated_services.workers.record_seen(w1, "")
         await asyncio.gather(write("background service"), write("GET /workers"))
 
     loop.run(write_twice())
     assert finished == ["background service", "GET /workers"]
-    assert db.value("SELECT id FROM workers") == w1
+    assert isolated_db.value("SELECT id FROM workers") == w1
 
 
 def test_several_brokers_together_do_not_exceed_the_rows_of_workers(
-    broker_services: Broker, db: TestDatabase, loop: Loop, w1: str
+    isolated_services: Broker, isolated_db: TestDatabase, loop: Loop, w1: str
 ) -> None:
     """A broker that has restarted does not know which workers it listed before."""
-    infra = broker_services.infra
+    infra = isolated_services.infra
     for number in range(4):
         loop.run(store.record_workers(infra.db, [w1, f"{w1}-{number}"], infra.now(), 4))
-    assert db.value("SELECT count(*) FROM workers") == 3
-    assert db.value("SELECT last_seen_at FROM workers WHERE id = $1", w1) > db.value(
+    assert isolated_db.value("SELECT count(*) FROM workers") == 3
+    assert isolated_db.value("SELECT last_seen_at FROM workers WHERE id = $1", w1) > isolated_db.value(
         "SELECT last_seen_at FROM workers WHERE id = $1", f"{w1}-1"
     )
