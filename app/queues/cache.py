@@ -59,8 +59,8 @@ class Queue:
         self.all_lanes = lanes_of(row.id, row.lanes)
         # Whether claims of this queue must acquire an allowance from `QueueLimits`.
         self.is_limited = self.max_running is not None or self.rate is not None
-        # Whether leases use a concurrency slot. None and not False if they do not, because NULL takes
-        # no space in the row of a job.
+        # Whether leases use a concurrency slot. None and not False if they do not, because NULL
+        # takes no space in the row of a job.
         self.uses_slot = True if self.max_running is not None else None
         # Whether jobs need an admission by the group scheduler (app/concurrency) before they can be
         # claimed.
