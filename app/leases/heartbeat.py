@@ -21,7 +21,7 @@ from app.leases.completion_batcher import parse_token
 from app.leases.lease_ender import LeaseEnder
 from app.leases.retry_decision import LeaseEnd
 from app.leases.rows import HeartbeatParams, HeartbeatRow
-from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseHeartbeat, LeaseStatus
+from app.leases.schemas import Heartbeat, HeartbeatAnswer, HeldLease, LeaseBeat, LeaseStatus
 from app.leases.validation import check_count
 from app.queues.cache import QueueCache
 from app.slices import by_size, map_in_slices
@@ -70,7 +70,7 @@ class HeartbeatService:
         )
 
     @uses_reserved_connections
-    async def extend_one(self, job_id: UUID, heartbeat: LeaseHeartbeat) -> LeaseStatus:
+    async def extend_one(self, job_id: UUID, heartbeat: LeaseBeat) -> LeaseStatus:
         lease = HeldLease(
             job_id=job_id,
             lease_token=heartbeat.lease_token,
@@ -96,7 +96,7 @@ class HeartbeatService:
             await map_in_slices(lambda item: self._check_fields(item[1], f"/leases/{item[0]}"), enumerate(leases))
         )
 
-    def _check_fields(self, heartbeat: LeaseHeartbeat, pointer: str = "") -> Fault | None:
+    def _check_fields(self, heartbeat: LeaseBeat, pointer: str = "") -> Fault | None:
         """Returns the fault of the lease length, if any. Raises for an invalid checkpoint."""
         check_user_data(heartbeat.checkpoint, self._infra.settings.max_payload_bytes, f"{pointer}/checkpoint")
         return lease_fault(heartbeat.lease_seconds, self._infra.settings, f"{pointer}/lease_seconds")

@@ -20,7 +20,7 @@ from app.leases.schemas import (
     Fail,
     Heartbeat,
     HeartbeatAnswer,
-    LeaseHeartbeat,
+    LeaseBeat,
     LeaseStatus,
     Outcome,
     Release,
@@ -91,11 +91,11 @@ async def settle_jobs(
 @fast_route(
     router,
     "/jobs/{job_id}/heartbeat",
-    **operation(LeaseStatus, NotFound, LeaseLost, *_INVALID_BODY, body=LeaseHeartbeat, scopes=WORK),
+    **operation(LeaseStatus, NotFound, LeaseLost, *_INVALID_BODY, body=LeaseBeat, scopes=WORK),
 )
 async def heartbeat_job(
     job_id: UUID,
-    heartbeat: Annotated[LeaseHeartbeat, body(LeaseHeartbeat)],
+    heartbeat: Annotated[LeaseBeat, body(LeaseBeat)],
     heartbeats: Annotated[HeartbeatService, service("heartbeats")],
 ) -> Response:
     """Extends one lease and stores its progress and checkpoint."""

@@ -222,7 +222,7 @@ class ClaimAnswer(ResponseModel):
     server_time: Instant
 
 
-class LeaseHeartbeat(RequestModel):
+class LeaseBeat(RequestModel):
     """A heartbeat for one lease."""
 
     lease_token: Token
@@ -231,7 +231,7 @@ class LeaseHeartbeat(RequestModel):
     checkpoint: Annotated[Raw, Meta(description="Any JSON; returned by the next claim of the job.")] | UnsetType = UNSET
 
 
-class HeldLease(LeaseHeartbeat, kw_only=True):
+class HeldLease(LeaseBeat, kw_only=True):
     """A heartbeat for one lease of many."""
 
     job_id: UUID

@@ -107,7 +107,7 @@ def named_schemas(document: Json) -> Iterator[tuple[str, Schema]]:
     for methods in document["paths"].values():
         for operation in methods.values():
             yield from ((parameter["name"], parameter["schema"]) for parameter in operation.get("parameters", []))
-    for component in ("Settlement", "HeldLease", "LeaseHeartbeat", "Complete", "Fail", "Snooze", "Release"):
+    for component in ("Settlement", "HeldLease", "LeaseBeat", "Complete", "Fail", "Snooze", "Release"):
         yield from document["components"]["schemas"][component]["properties"].items()
 
 
