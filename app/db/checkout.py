@@ -1,14 +1,17 @@
-"""A connection in use: how a caller acquires it, and what becomes of it afterwards.
+"""The connections of one process: how a caller acquires one, and what becomes of it afterwards.
 
     idle   -> in use      at once
     in use -> idle        the `with` block ends, with or without an error of the server
     in use -> terminated  the caller is cancelled, or the server turns out to be read-only
 
-A caller that finds no idle connection waits for one, or opens one.
+A caller that finds no idle connection waits for one, or opens one. Acquiring an idle connection and
+releasing it need no task, no timer and no round trip. asyncpg's own pool takes 100 µs for the same.
 """
 
 import asyncio
 import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
@@ -16,7 +19,6 @@ from typing import Self
 import asyncpg
 
 from app.db import schema_state
-from app.db.connections import ConnectionPool
 from app.db.primary import Connection
 from app.db.watchdog import Watchdog
 from app.db.write_outcome import NotReplicated, SchemaMismatch, raise_if_unavailable
@@ -26,8 +28,119 @@ from app.metrics import Metrics
 uses_reserved: ContextVar[bool] = ContextVar("uses_reserved", default=False)
 
 
-class Checkouts:
-    """All connections in use, and what a checkout needs to acquire one more."""
+class Semaphore:
+    """Admits at most `limit` holders at a time, first come, first served.
+
+    A release passes the slot on to the first waiter. So `free` is 0 while a caller waits, and one
+    comparison says whether `take` is allowed. `asyncio.Semaphore` has no `take`, and its `locked`
+    searches the waiters, which takes 0.4 µs.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.free = limit
+        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+
+    def take(self) -> None:
+        """Acquires a slot. Allowed only while `free` is above 0."""
+        self.free -= 1
+
+    async def acquire(self) -> None:
+        if self.free:
+            self.take()
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        try:
+            await waiter
+        except BaseException:
+            self._waiters.pop(waiter, None)
+            if not waiter.cancelled():  # the slot was passed on before the task was cancelled
+                self.release()
+            raise
+
+    def release(self) -> None:
+        while self._waiters:
+            waiter, _ = self._waiters.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.free += 1
+
+
+class ConnectionPool:
+    """Keeps at most `limit` connections, opened on demand. `reserved` of them can be acquired only
+    with `reserved=True`."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], limit: int, reserved: int) -> None:
+        self._connect = connect
+        self._limit = limit
+        self._all = Semaphore(limit)
+        self._unreserved = Semaphore(max(1, limit - reserved))
+        self._idle: list[Connection] = []
+        self._is_closed = False
+
+    def try_acquire(self, *, reserved: bool) -> "Connection | None":
+        """Acquires an idle connection. Returns None if the caller has to wait for a release or for
+        a new connection."""
+        if not self._all.free or not (reserved or self._unreserved.free):
+            return None
+        connection = self._pop_idle()
+        if connection is not None:
+            self._all.take()
+            if not reserved:
+                self._unreserved.take()
+        return connection
+
+    async def acquire(self, *, reserved: bool) -> Connection:
+        if not reserved:
+            await self._unreserved.acquire()
+        try:
+            return await self._pop_or_connect()
+        except BaseException:
+            if not reserved:
+                self._unreserved.release()
+            raise
+
+    async def _pop_or_connect(self) -> Connection:
+        await self._all.acquire()
+        try:
+            if self._is_closed:
+                raise asyncpg.InterfaceError("the connections have been closed")
+            return self._pop_idle() or await self._connect()
+        except BaseException:
+            self._all.release()
+            raise
+
+    def _pop_idle(self) -> "Connection | None":
+        """Removes the idle connection that was released last, and returns it. Skips connections
+        that were closed in use, or by the server while they were idle."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    def release(self, connection: Connection, *, reserved: bool) -> None:
+        self._idle.append(connection)
+        self._all.release()
+        if not reserved:
+            self._unreserved.release()
+
+    async def close(self) -> None:
+        """Waits until every connection has been released, then closes them."""
+        self._is_closed = True
+        for _ in range(self._limit):
+            await self._all.acquire()
+        idle, self._idle = self._idle, []
+        for _ in range(self._limit):
+            self._all.release()
+        for connection in idle:
+            await connection.close()
+
+
+class CheckoutRegistry:
+    """All checkouts of one process, by their connections. A checkout acquires its connection through
+    this registry."""
 
     def __init__(self, *, pool: ConnectionPool, watchdog: Watchdog, metrics: Metrics, acquire_seconds: float) -> None:
         self.pool = pool
@@ -37,9 +150,11 @@ class Checkouts:
         self._acquire_seconds = acquire_seconds
 
     async def wait_for_connection(self, *, reserved: bool) -> Connection:
-        """Fails at once if the server is silent. This check is not needed for an idle connection:
-        the watchdog terminates every connection of a silent server, so an idle one was opened
-        afterwards, by a server that answered."""
+        """Waits for a connection, at most `acquire_seconds`. Fails at once if the server is silent.
+
+        An idle connection needs no such check. The watchdog terminates every connection of a silent
+        server, so an idle one was opened afterwards, by a server that answered.
+        """
         try:
             self._watchdog.raise_if_silent()
             async with asyncio.timeout(self._acquire_seconds):
@@ -49,6 +164,7 @@ class Checkouts:
             raise
 
     def count_longer_than(self, seconds: float) -> int:
+        """Counts the checkouts that began more than `seconds` ago."""
         limit = time.monotonic() - seconds
         return sum(checkout.began < limit for checkout in self.in_use.values())
 
@@ -59,30 +175,30 @@ class Checkouts:
 
 
 class Checkout:
-    """Has a `connection` in its `with` block.
+    """Acquires `connection` for its `with` block.
 
-    If the caller is cancelled, the connection is terminated: the driver would send a cancel
-    request, which also ends a commit's wait for its standby, and a commit that is only on the
-    primary would become visible to everyone.
+    A cancelled caller's connection is terminated. The driver's cancel request would also end a
+    commit's wait for its standby. That commit, on the primary only, would become visible.
     """
 
-    __slots__ = ("_checkouts", "_is_unreplicated", "_reserved", "began", "connection")
+    __slots__ = ("_is_unreplicated", "_registry", "_reserved", "began", "connection")
+    # Both are set inside the `with` block.
     connection: Connection
     began: float
 
-    def __init__(self, checkouts: Checkouts) -> None:
-        self._checkouts = checkouts
+    def __init__(self, registry: CheckoutRegistry) -> None:
+        self._registry = registry
         self._reserved = uses_reserved.get()
         self._is_unreplicated = False
 
     async def __aenter__(self) -> Self:
-        checkouts, reserved = self._checkouts, self._reserved
-        connection = checkouts.pool.try_acquire(reserved=reserved)
+        registry, reserved = self._registry, self._reserved
+        connection = registry.pool.try_acquire(reserved=reserved)
         if connection is None:
-            connection = await checkouts.wait_for_connection(reserved=reserved)
+            connection = await registry.wait_for_connection(reserved=reserved)
         self.began = time.monotonic()
         self.connection = connection
-        checkouts.in_use[connection] = self
+        registry.in_use[connection] = self
         return self
 
     async def __aexit__(
@@ -96,21 +212,21 @@ class Checkout:
                     NotReplicated("the wait for the standby was cancelled: the commit is on the primary only")
                 )
         finally:
-            del self._checkouts.in_use[self.connection]
-            self._checkouts.pool.release(self.connection, reserved=self._reserved)
+            del self._registry.in_use[self.connection]
+            self._registry.pool.release(self.connection, reserved=self._reserved)
 
     async def _fail(self, error: BaseException) -> None:
-        """Raises what the caller gets instead of the error. Returns if that is the error itself."""
+        """Raises the error that the caller gets. Returns if that is the original error."""
         if _ends_connection(error):
             self.connection.terminate()
         if isinstance(error, schema_state.MISMATCHES):
             error = await self._explain(error)
         if isinstance(error, Exception):
-            raise_if_unavailable(self._checkouts.metrics, error, "unknown")
+            raise_if_unavailable(self._registry.metrics, error, "unknown")
 
     async def _explain(self, error: asyncpg.PostgresError) -> Exception:
-        """A SchemaMismatch that names the revision needed; the error itself if the schema is not
-        its cause."""
+        """Returns a SchemaMismatch that says what is wrong with the schema, or the error itself if
+        the schema is not its cause."""
         try:
             explanation = await schema_state.explain(self.connection, error)
         except asyncio.CancelledError:
@@ -123,14 +239,16 @@ class Checkout:
         return mismatch
 
     def on_log_message(self, message: asyncpg.PostgresLogMessage) -> None:
-        """Postgres reports a commit whose wait for the standby was cancelled as successful, with a
-        warning (docs/reliability/rules.md#r8). Compares the name of the server's function, because
-        its texts are translated."""
+        """Detects a commit whose wait for the standby was cancelled: Postgres reports it as
+        successful, with a warning (docs/reliability/rules.md#r8). Compares the name of the server's
+        function, because the texts of warnings are translated."""
         if message.server_source_function == "SyncRepWaitForLSN":
             self._is_unreplicated = True
 
 
 def _ends_connection(error: BaseException) -> bool:
+    """Whether no caller may use the connection again: its caller was cancelled, or its server has
+    become read-only."""
     if not isinstance(error, Exception):
         return True
     read_only = asyncpg.ReadOnlySQLTransactionError

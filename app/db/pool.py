@@ -14,8 +14,7 @@ import asyncpg
 from asyncpg import Record
 
 from app.db import session_settings
-from app.db.checkout import Checkout, Checkouts, uses_reserved
-from app.db.connections import ConnectionPool
+from app.db.checkout import Checkout, CheckoutRegistry, ConnectionPool, uses_reserved
 from app.db.failure_causes import describe
 from app.db.primary import Connection, PrimaryConnector, ServerRefused
 from app.db.watchdog import Watchdog
@@ -107,7 +106,7 @@ class Database:
         self._watchdog = Watchdog(self._connector, settings.silent_seconds)
         self._watchdog_task: asyncio.Task[None]
         self._pool = ConnectionPool(self._connect, settings.pool_size, settings.connections_reserved)
-        self._checkouts = Checkouts(
+        self._checkouts = CheckoutRegistry(
             pool=self._pool,
             watchdog=self._watchdog,
             metrics=metrics,

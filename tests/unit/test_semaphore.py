@@ -1,8 +1,8 @@
-"""The semaphore of the connection pool: who gets a slot, and that no slot is lost."""
+"""The semaphore of the connection pool: which caller gets a slot, and that no slot is lost."""
 
 import asyncio
 
-from app.db.semaphore import Semaphore
+from app.db.checkout import Semaphore
 
 
 async def wait_for_slots(semaphore: Semaphore, count: int) -> "list[asyncio.Task[None]]":

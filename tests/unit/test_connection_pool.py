@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from app.db.connections import ConnectionPool
+from app.db.checkout import ConnectionPool
 
 
 class FakeConnection:
