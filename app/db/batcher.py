@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 MAX_CALLS = 128  # calls in one statement: as many as a process serves at once
 # Rows in one statement. With 1000, all callers arrive and leave together, and the database and the
-# server wait for each other in turns.
+# broker wait for each other in turns.
 MAX_WEIGHT = 400
 
 
@@ -35,15 +35,15 @@ class _Call(Generic[T, R]):
 
 
 class Batcher(Generic[K, T, R]):
-    """Runs one shared statement at a time for each key (a lane). With two at a time the statements
+    """Runs one shared statement at a time for each key, a lane. With two at a time the statements
     were smaller, and single enqueues cost the database a quarter more.
 
-    A subclass has `run_batch` and `weight`. A call of `max_weight` rows or more waits for no other
-    call and runs a statement of its own.
-
-    A call returns after the commit. A bad row fails only its own call: if the database rejects a
-    shared statement, each call is retried alone. Calls that have waited `max_wait_seconds` for a
-    statement that does not finish fail with `not_done`.
+    - A subclass implements `run_batch`, the statement.
+    - A call of `max_weight` rows or more waits for no other call and runs a statement of its own.
+    - A bad row fails only its own call: if the database rejects a shared statement, each call is
+      retried alone.
+    - Calls that have waited `max_wait_seconds` for the end of the running statement fail with
+      `not_done`.
     """
 
     def __init__(self, name: str, max_wait_seconds: float, max_weight: int = MAX_WEIGHT) -> None:
@@ -61,13 +61,9 @@ class Batcher(Generic[K, T, R]):
         """Runs one statement, and returns one result for each item, in the same order."""
         raise NotImplementedError
 
-    def weight(self, item: T, /) -> int:
-        """The number of rows of an item."""
-        raise NotImplementedError
-
-    async def add(self, key: K, item: T) -> R:
-        """Returns the result of the item, after the commit of the statement that it was part of."""
-        weight = self.weight(item)
+    async def add(self, key: K, item: T, weight: int) -> R:
+        """Adds an item of `weight` rows to the next statement. Returns its result after the
+        commit."""
         if weight >= self._max_weight:
             (result,) = await self.run_batch(key, [item])
             return result
@@ -78,20 +74,21 @@ class Batcher(Generic[K, T, R]):
         except DatabaseUnavailable as error:
             if error.outcome == "unknown":
                 mark_written()
-            # A new exception: this caller may have written earlier, and an exception belongs to one
-            # task.
+            # A new exception, because all callers of the batch share `error`, and this caller may
+            # have written earlier.
             raise DatabaseUnavailable(error.detail, "unknown" if has_written() else "not_done") from error
         mark_written()
         return result
 
     async def finish(self) -> None:
-        """Waits until every call has its result."""
+        """Waits until every call has its result, for the shutdown."""
         while tasks := [*self._tasks.values(), *self._retries]:
             await asyncio.wait(tasks)
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
-        """Cached, because each call of get_running_loop() makes a system call (getpid)."""
+        """The running event loop. Cached, because each call of get_running_loop() makes a system
+        call (getpid)."""
         return asyncio.get_running_loop()
 
     def _append(self, key: K, call: _Call[T, R]) -> None:
@@ -101,16 +98,21 @@ class Batcher(Generic[K, T, R]):
             self._tasks[key] = self._create_task(self._serve(key))
             return
         waiting.append(call)
-        if len(waiting) == 1:  # the others are part of the running statement
+        if len(waiting) == 1:  # the first to wait; earlier calls are in the running statement
             self._start_timer(key)
 
     def _create_task(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-        """Creates a task with an empty context: what this caller has written does not concern the
-        calls that share its statement. The task starts at the next iteration of the event loop, so
-        the batch includes every call that was read from the sockets in the same iteration."""
+        """Creates a task with an empty context, because the calls of a batch belong to several
+        requests: what one of them has written does not concern the others.
+
+        The task starts at the next iteration of the event loop, so the batch includes every call
+        that was read from the sockets in the same iteration.
+        """
         return self._loop.create_task(work, name=self._name, context=Context())
 
     async def _serve(self, key: K) -> None:
+        """Runs batches until no call of this key waits. Calls that wait when the task is cancelled
+        fail."""
         waiting = self._waiting[key]
         try:
             while waiting:
@@ -119,6 +121,8 @@ class Batcher(Generic[K, T, R]):
                     self._start_timer(key)
                 await self._run(key, batch)
                 self._stop_timer(key)
+                if waiting:
+                    reset_written()  # the further batch belongs to other requests
         finally:
             self._stop_timer(key)
             del self._waiting[key], self._tasks[key]
@@ -126,8 +130,8 @@ class Batcher(Generic[K, T, R]):
                 _fail(waiting, DatabaseUnavailable("the broker is stopping", "not_done"))
 
     def _take_batch(self, waiting: deque[_Call[T, R]]) -> list[_Call[T, R]]:
-        """Removes the calls of the next statement: one, or as many as MAX_CALLS and `max_weight`
-        allow."""
+        """Removes the calls of the next statement from the waiting ones: as many as MAX_CALLS and
+        `max_weight` allow, and at least one."""
         batch = [waiting.popleft()]
         weight = batch[0].weight
         while waiting and len(batch) < MAX_CALLS and (weight := weight + waiting[0].weight) <= self._max_weight:
@@ -143,14 +147,14 @@ class Batcher(Generic[K, T, R]):
             timer.cancel()
 
     def _time_out(self, key: K) -> None:
-        """Fails every waiting call. The next call to wait starts another timer."""
+        """Fails every call that waits for the running statement. The next call to wait starts
+        another timer."""
         del self._timers[key]
         waiting = self._waiting[key]
         _fail(waiting, DatabaseUnavailable("the previous statement on this lane is still running", "not_done"))
         waiting.clear()
 
     async def _run(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
-        reset_written()
         try:
             results = await self.run_batch(key, [call.item for call in batch])
         except Exception as error:
@@ -164,7 +168,8 @@ class Batcher(Generic[K, T, R]):
                     call.result.set_result(result)
 
     def _retry_each(self, key: K, batch: Sequence[_Call[T, R]]) -> None:
-        """In parallel: the others do not wait for the call that may wait for a lock again."""
+        """Retries each call alone. Runs them in parallel, so that the others do not wait for the
+        call that may wait for a lock again."""
         for call in batch:
             task = self._create_task(self._run(key, [call]))
             self._retries.add(task)
@@ -172,8 +177,8 @@ class Batcher(Generic[K, T, R]):
 
 
 def _may_concern_one_row(error: Exception) -> bool:
-    """Whether the server reported that it did nothing, and the cause may be one row that is invalid
-    or locked. An unavailable server is not such a cause."""
+    """Whether to retry the calls one by one: the server rejected the statement, and one invalid or
+    locked row may be the cause."""
     return isinstance(error, asyncpg.PostgresError) or isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 

@@ -59,9 +59,6 @@ class InsertBatcher(Batcher[int, Sequence[NewJob], None]):
         self._pollers = pollers
         self._events = events
 
-    def weight(self, item: Sequence[NewJob]) -> int:
-        return len(item)
-
     async def run_batch(self, lane: int, calls: Sequence[Sequence[NewJob]]) -> Sequence[None]:
         rows = sorted(chain.from_iterable(calls), key=id_of_row) if len(calls) > 1 else calls[0]
         matches: Sequence[_Match] = ()

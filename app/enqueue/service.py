@@ -79,7 +79,7 @@ class EnqueueService:
         is_unconstrained = key is None and job.unique is UNSET and job.depends_on is UNSET
         if is_unconstrained and queue is not None and queue.max_waiting is None:
             draft = self._parser.draft(job, job_type, queue, now, trace)
-            await self._insert_batcher.add(draft.lane, [draft.row])
+            await self._insert_batcher.add(draft.lane, [draft.row], weight=1)
             return to_response(job, draft.row, queue.name), False
         return await self._enqueue_constrained(job, job_type, trace, key, access)
 
@@ -250,7 +250,7 @@ class EnqueueService:
         lanes, rows = {draft.lane for draft in drafts}, [draft.row for draft in drafts]
         if len(lanes) != 1 or not bulk_insert.fit_into_statement(rows):
             return False
-        await self._insert_batcher.add(lanes.pop(), rows)
+        await self._insert_batcher.add(lanes.pop(), rows, weight=len(rows))
         return True
 
     async def _current_job(self, job_id: UUID) -> Job:

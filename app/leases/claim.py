@@ -160,7 +160,7 @@ class ClaimService:
         # Claims that differ only in limit, worker, lease length and client may share a statement.
         may_share = params.job_types is None and params.quota_owner is None and params.allow_one_oversized
         if held_groups is None and may_share:
-            return await self._batcher.add(lane, ClaimCall(limit, params))
+            return await self._batcher.add(lane, ClaimCall(limit, params), weight=limit)
         async with self._infra.db.autocommit() as connection:
             return await self._low_water_marks.claim_with_marks(
                 connection, lane, limit, params, policy, self._infra.now()
@@ -197,9 +197,6 @@ class ClaimBatcher(Batcher[int, ClaimCall, list[ClaimedRow]]):
         self._infra = infra
         self._low_water_marks = low_water_marks
         self._max_job_bytes = _max_job_bytes(infra.settings)
-
-    def weight(self, item: ClaimCall) -> int:
-        return item.limit
 
     async def run_batch(self, lane: int, calls: Sequence[ClaimCall]) -> Sequence[list[ClaimedRow]]:
         """Claims for all calls: the first call gets the first jobs.

@@ -29,9 +29,6 @@ class CompletionBatcher(Batcher[int, Sequence[Settlement], dict[int, SettledRow]
         self._lease_ender = lease_ender
         self._durations = durations
 
-    def weight(self, item: Sequence[Settlement]) -> int:
-        return len(item)
-
     @uses_reserved_connections
     async def run_batch(self, lane: int, calls: Sequence[Sequence[Settlement]]) -> Sequence[dict[int, SettledRow]]:
         """Completes the jobs of all calls. Returns the settled rows of each, by `job_id.int`.

@@ -84,7 +84,7 @@ class SettlementService:
         completions = [item for item in items if item.outcome is Outcome.COMPLETE]
         settled: dict[int, SettledRow] = {}
         for batch in by_size(completions, _result_bytes, MAX_STATEMENT_BYTES):
-            settled |= await self._completions.add(lane, batch)
+            settled |= await self._completions.add(lane, batch, weight=len(batch))
         self._counters[Outcome.COMPLETE].inc(len(settled))
         if len(completions) < len(items):
             settled |= await self._end_leases(lane, [item for item in items if item.outcome is not Outcome.COMPLETE])

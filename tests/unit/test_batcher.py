@@ -24,11 +24,7 @@ class FakeBatcher(Batcher[str, int, int]):
         self.proceed = asyncio.Event()
         self.proceed.set()
         self.failure: Exception | None = None
-        self.weights: dict[int, int] = {}
         self.had_written: list[bool] = []
-
-    def weight(self, number: int) -> int:
-        return self.weights.get(number, 1)
 
     async def run_batch(self, lane: str, numbers: Sequence[int]) -> list[int]:
         self.had_written.append(has_written())
@@ -38,12 +34,13 @@ class FakeBatcher(Batcher[str, int, int]):
             raise self.failure
         if any(number < 0 for number in numbers):
             raise asyncpg.DataError("a bad row")
+        mark_written()
         return [10 * number for number in numbers]
 
 
-async def add_calls(batcher: FakeBatcher, *numbers: int, lane: str = "a") -> "list[asyncio.Task[int]]":
+async def add_calls(batcher: FakeBatcher, *numbers: int, lane: str = "a", weight: int = 1) -> "list[asyncio.Task[int]]":
     """Adds calls. When this returns, all of them are waiting or part of a running statement."""
-    tasks = [asyncio.create_task(batcher.add(lane, number)) for number in numbers]
+    tasks = [asyncio.create_task(batcher.add(lane, number, weight)) for number in numbers]
     for _ in range(5):
         await asyncio.sleep(0)
     return tasks
@@ -65,8 +62,8 @@ def test_calls_during_a_statement_share_the_next_one() -> None:
 def test_simultaneous_calls_share_a_statement_and_a_single_call_has_its_own() -> None:
     async def scenario() -> None:
         batcher = FakeBatcher()
-        assert await asyncio.gather(*(batcher.add("a", number) for number in range(3))) == [0, 10, 20]
-        assert await batcher.add("a", 7) == 70
+        assert await asyncio.gather(*(batcher.add("a", number, 1) for number in range(3))) == [0, 10, 20]
+        assert await batcher.add("a", 7, 1) == 70
         assert batcher.batches == [("a", [0, 1, 2]), ("a", [7])]
 
     asyncio.run(scenario())
@@ -87,7 +84,7 @@ def test_lanes_do_not_wait_for_each_other() -> None:
 def test_many_calls_are_split_into_batches_of_max_calls() -> None:
     async def scenario() -> None:
         batcher = FakeBatcher()
-        await asyncio.gather(*(batcher.add("a", number) for number in range(2 * MAX_CALLS + 1)))
+        await asyncio.gather(*(batcher.add("a", number, 1) for number in range(2 * MAX_CALLS + 1)))
         assert [len(numbers) for _, numbers in batcher.batches] == [MAX_CALLS, MAX_CALLS, 1]
 
     asyncio.run(scenario())
@@ -96,8 +93,8 @@ def test_many_calls_are_split_into_batches_of_max_calls() -> None:
 def test_batch_weight_is_limited() -> None:
     async def scenario() -> None:
         batcher = FakeBatcher()
-        batcher.weights = {1: MAX_WEIGHT - 1, 2: 2, 3: MAX_WEIGHT // 2, 4: MAX_WEIGHT // 2 - 1, 5: 2}
-        await asyncio.gather(*(batcher.add("a", number) for number in range(1, 6)))
+        weights = {1: MAX_WEIGHT - 1, 2: 2, 3: MAX_WEIGHT // 2, 4: MAX_WEIGHT // 2 - 1, 5: 2}
+        await asyncio.gather(*(batcher.add("a", number, weight) for number, weight in weights.items()))
         assert [numbers for _, numbers in batcher.batches] == [[1], [2, 3], [4, 5]]
 
     asyncio.run(scenario())
@@ -106,9 +103,8 @@ def test_batch_weight_is_limited() -> None:
 def test_call_of_maximum_weight_runs_at_once() -> None:
     async def scenario() -> None:
         batcher = FakeBatcher()
-        batcher.weights = {2: MAX_WEIGHT}
         batcher.proceed.clear()
-        tasks = await add_calls(batcher, 1) + await add_calls(batcher, 2)
+        tasks = await add_calls(batcher, 1) + await add_calls(batcher, 2, weight=MAX_WEIGHT)
         assert batcher.batches == [("a", [1]), ("a", [2])]
         batcher.proceed.set()
         assert await asyncio.gather(*tasks) == [10, 20]
@@ -119,9 +115,9 @@ def test_call_of_maximum_weight_runs_at_once() -> None:
 def test_bad_row_fails_only_its_own_call() -> None:
     async def scenario() -> None:
         batcher = FakeBatcher()
-        results = await asyncio.gather(*(batcher.add("a", number) for number in (1, -1, 2)), return_exceptions=True)
+        results = await asyncio.gather(*(batcher.add("a", number, 1) for number in (1, -1, 2)), return_exceptions=True)
         assert [results[0], type(results[1]), results[2]] == [10, asyncpg.DataError, 20]
-        assert await batcher.add("a", 3) == 30
+        assert await batcher.add("a", 3, 1) == 30
 
     asyncio.run(scenario())
 
@@ -133,11 +129,11 @@ def test_call_behind_a_hanging_statement_times_out_as_not_done() -> None:
         (first,) = await add_calls(batcher, 1)
         for number in (2, 3):
             with pytest.raises(DatabaseUnavailable) as raised:
-                await batcher.add("a", number)
+                await batcher.add("a", number, 1)
             assert raised.value.outcome == "not_done"
         batcher.proceed.set()
         assert await first == 10
-        assert await batcher.add("a", 4) == 40
+        assert await batcher.add("a", 4, 1) == 40
         assert batcher.batches == [("a", [1]), ("a", [4])]
 
     asyncio.run(scenario())
@@ -180,7 +176,7 @@ def test_all_calls_of_a_failed_statement_get_its_outcome(outcome: Outcome, later
     async def scenario() -> None:
         batcher = FakeBatcher()
         batcher.failure = DatabaseUnavailable("gone", outcome)
-        results = await asyncio.gather(*(batcher.add("a", number) for number in range(3)), return_exceptions=True)
+        results = await asyncio.gather(*(batcher.add("a", number, 1) for number in range(3)), return_exceptions=True)
         assert [getattr(result, "outcome", None) for result in results] == [outcome] * 3
         assert (
             await asyncio.gather(*(_has_written_after_failure(batcher) for _ in range(2))) == [later == "unknown"] * 2
@@ -192,7 +188,7 @@ def test_all_calls_of_a_failed_statement_get_its_outcome(outcome: Outcome, later
 async def _has_written_after_failure(batcher: FakeBatcher) -> bool:
     reset_written()
     with pytest.raises(DatabaseUnavailable):
-        await batcher.add("a", 1)
+        await batcher.add("a", 1, 1)
     return has_written()
 
 
@@ -200,7 +196,20 @@ def test_earlier_writes_of_the_first_caller_are_not_attributed_to_the_batch() ->
     async def scenario() -> None:
         batcher = FakeBatcher()
         mark_written()
-        await batcher.add("a", 1)
+        await batcher.add("a", 1, 1)
         assert batcher.had_written == [False]
+
+    asyncio.run(scenario())
+
+
+def test_writes_of_a_batch_are_not_attributed_to_the_next_one() -> None:
+    async def scenario() -> None:
+        batcher = FakeBatcher()
+        batcher.proceed.clear()
+        tasks = await add_calls(batcher, 1) + await add_calls(batcher, 2)
+        batcher.proceed.set()
+        await asyncio.gather(*tasks)
+        assert batcher.batches == [("a", [1]), ("a", [2])]
+        assert batcher.had_written == [False, False]
 
     asyncio.run(scenario())
