@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.db.pool import Executor
-from app.db.queries import load_queries, to_named_columns
+from app.db.queries import load_queries
 from app.events import MovedJobRow
 
 SQL = load_queries(__file__)
@@ -110,16 +110,16 @@ async def group_usage(db: Executor, lane: int, groups: Sequence[str], *, strict:
 
 async def next_pending(db: Executor, lane: int, params: Sequence[PendingParams], limit: int) -> list[PendingRow]:
     """Reads the oldest pending jobs of these groups, at most `limit` of all groups together."""
-    rows = await db.rows(*SQL.next_pending(lane=lane, **to_named_columns(params), limit=limit))
+    rows = await db.rows(*SQL.next_pending.bind(params, lane=lane, limit=limit))
     return [PendingRow(*row) for row in rows]
 
 
 async def last_passes(db: Executor, lane: int, params: Sequence[PassParams]) -> list[PassRow]:
-    return [PassRow(*row) for row in await db.rows(*SQL.last_passes(lane=lane, **to_named_columns(params)))]
+    return [PassRow(*row) for row in await db.rows(*SQL.last_passes.bind(params, lane=lane))]
 
 
 async def admit(db: Executor, lane: int, admissions: Sequence[AdmitParams]) -> list[MovedJobRow]:
-    rows = await db.rows(*SQL.admit(lane=lane, **to_named_columns(admissions)))
+    rows = await db.rows(*SQL.admit.bind(admissions, lane=lane))
     return sorted(MovedJobRow(*row) for row in rows)
 
 

@@ -41,11 +41,19 @@ class Query:
     row: str | None
 
     def __call__(self, **values: object) -> tuple[Any, ...]:
-        """The statement and its arguments in order, for `db.rows(*SQL.x(lane=1))`."""
-        return self.bind(values)
+        """Returns the statement and its arguments in order, for `db.rows(*SQL.x(lane=1))`."""
+        return self._bind(values)
 
-    def bind(self, values: Mapping[str, object]) -> tuple[Any, ...]:
-        """The same for a dict. `**` would copy it, which takes 2 µs for 30 parameters."""
+    def bind(self, rows: Sequence[Any], **values: object) -> tuple[Any, ...]:
+        """Like a call, for a statement that also takes the columns of rows; see `to_columns`."""
+        return self._bind(to_columns(rows) | values)
+
+    def bind_columns(self, columns: Mapping[str, object], **values: object) -> tuple[Any, ...]:
+        """Like a call, with some of the values as a dict: `**` would copy it argument by argument,
+        which takes 2 µs for 30 parameters."""
+        return self._bind({**columns, **values})
+
+    def _bind(self, values: Mapping[str, object]) -> tuple[Any, ...]:
         if len(values) != len(self.parameters):
             raise TypeError(f"{self.name} takes {', '.join(self.parameters)}; got {', '.join(values)}")
         return self.sql, *map(values.__getitem__, self.parameters)
@@ -64,19 +72,15 @@ def compile_statement(name: str, body: str, fragments: Mapping[str, str]) -> Que
 
 
 class Queries:
-    """The statements of files, as attributes: `SQL.enqueue` is the statement `enqueue`."""
+    """The statements of files, as attributes: `SQL.enqueue` is the statement `enqueue`, and
+    `vars(SQL)` has all of them by name."""
 
     def __init__(self, *paths: Path) -> None:
         for path in paths:
-            self.all.update(_load(path))
-
-    @property
-    def all(self) -> dict[str, Query]:
-        """The statements by name. A test that replaces an entry replaces the attribute."""
-        return vars(self)
+            vars(self).update(_load(path))
 
     def __getattr__(self, name: str) -> Query:
-        """Called only for a name that is no statement."""
+        """Raises: Python calls this only for a name that is no attribute, hence no statement."""
         raise AttributeError(f"no statement is named {name}")
 
 
@@ -116,19 +120,18 @@ def load_queries(module_file: str) -> Queries:
 def find_query(name: str) -> Query | None:
     """Finds a statement in the .sql files of all packages."""
     files = sorted(SHARED_FRAGMENTS.parent.glob("*/*.sql"))
-    return next((query for file in files for query in Queries(file).all.values() if query.name == name), None)
+    return next((statements[name] for statements in map(_load, files) if name in statements), None)
 
 
-def to_columns(rows: Sequence[Sequence[object]]) -> list[Sequence[object] | None]:
-    """Transposes rows, at least one, to the column arrays that `unnest` takes. A column of NULLs is
-    sent as NULL: `unnest` fills shorter arrays with NULLs, and the driver needs 0.3 µs for each
-    element. Most of the 24 columns of a new job are NULL."""
-    return [
-        None if column[0] is None and column.count(None) == len(column) else column
-        for column in zip(*rows, strict=True)
-    ]
+def to_columns(rows: Sequence[Any]) -> dict[str, Sequence[object] | None]:
+    """Transposes NamedTuples, at least one, to the column arrays that `unnest` takes, by the names
+    of their fields.
 
-
-def to_named_columns(rows: Sequence[Any]) -> dict[str, Sequence[object] | None]:
-    """The columns of NamedTuples, at least one, by the names of their fields; see `to_columns`."""
-    return dict(zip(rows[0]._fields, to_columns(rows), strict=True))
+    A column of NULLs is sent as NULL: `unnest` fills shorter arrays with NULLs, and the driver needs
+    0.3 µs for each element. Most of the 29 columns of a new job are NULL.
+    """
+    columns = zip(*rows, strict=True)
+    return {
+        name: None if column[0] is None and column.count(None) == len(column) else column
+        for name, column in zip(rows[0]._fields, columns, strict=True)
+    }

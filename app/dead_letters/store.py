@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.db.pool import Executor
-from app.db.queries import load_queries, to_named_columns
+from app.db.queries import load_queries
 from app.events import MovedJobRow
 
 SQL = load_queries(__file__)
@@ -47,9 +47,8 @@ async def replay(
     held_groups: Sequence[str] | None,
 ) -> list[MovedJobRow]:
     """Replays dead letters, given in the order of their ids. Returns the live jobs."""
-    columns = to_named_columns(params)
     rows = await db.rows(
-        *SQL.replay(lane=lane, **columns, priority=priority, max_attempts=max_attempts, held_groups=held_groups)
+        *SQL.replay.bind(params, lane=lane, priority=priority, max_attempts=max_attempts, held_groups=held_groups)
     )
     return sorted(MovedJobRow(*row) for row in rows)
 

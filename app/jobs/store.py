@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from asyncpg import Record
 
 from app.db.lanes import lane_of
 from app.db.pool import Database, Executor
-from app.db.queries import load_queries, to_named_columns
+from app.db.queries import load_queries, to_columns
 from app.events import MovedJobRow
 from app.jobs.rows import JobChanges, JobRow, NewJob
 
@@ -19,11 +18,10 @@ _COLLAPSIBLE_COLUMNS = ("state", "run_at", "priority", "max_attempts", "job_type
 
 
 async def enqueue(db: Executor, lane: int, jobs: Sequence[NewJob]) -> None:
-    values: dict[str, Any] = to_named_columns(jobs)
+    columns = to_columns(jobs)
     for name in _COLLAPSIBLE_COLUMNS:
-        values[name] = _collapse(values[name])
-    values["lane"] = lane
-    await db.rows(*SQL.enqueue.bind(values))
+        columns[name] = _collapse(columns[name])
+    await db.rows(*SQL.enqueue.bind_columns(columns, lane=lane))
 
 
 def _collapse(column: Sequence[object] | None) -> Sequence[object] | None:

@@ -9,7 +9,7 @@ from asyncpg import LockNotAvailableError, Record
 
 from app.db.lanes import caller_lock_id
 from app.db.pool import Executor
-from app.db.queries import load_queries, to_named_columns
+from app.db.queries import load_queries
 from app.errors import IdempotencyKeyInUse
 
 SQL = load_queries(__file__)
@@ -102,7 +102,7 @@ async def lock_unique_keys(db: Executor, lane: int, digests: Sequence[UUID], exp
 
 
 async def assign_unique_keys(db: Executor, lane: int, keys: Sequence[UniqueKeyParams]) -> None:
-    await db.rows(*SQL.assign_unique_keys(lane=lane, **to_named_columns(keys)))
+    await db.rows(*SQL.assign_unique_keys.bind(keys, lane=lane))
 
 
 async def expired_keys(db: Executor, now: datetime, limit: int) -> list[ExpiredKey]:

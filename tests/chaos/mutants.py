@@ -36,9 +36,9 @@ class Mutant:
 
 def rewrite(statements: Queries, name: str, old: str, new: str) -> Bug:
     def apply_bug() -> None:
-        text = statements.all[name].text
+        text = vars(statements)[name].text
         assert old in text, f"{name} does not contain {old}"
-        statements.all[name] = compile_statement(name, text.replace(old, new), {})
+        vars(statements)[name] = compile_statement(name, text.replace(old, new), {})
 
     return apply_bug
 

@@ -64,7 +64,7 @@ class Statement:
 def all_statements() -> list[Statement]:
     files = sorted((ROOT / "app").glob("*/*.sql"))
     assert files, "no SQL files found"
-    return [Statement(file.parent.name, query) for file in files for query in Queries(file).all.values()]
+    return [Statement(file.parent.name, query) for file in files for query in vars(Queries(file)).values()]
 
 
 ALL_STATEMENTS = all_statements()

@@ -25,9 +25,9 @@ Bug = Callable[[pytest.MonkeyPatch], None]
 
 def rewrite(queries: Queries, name: str, old: str, new: str) -> Bug:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        text = queries.all[name].text
+        text = vars(queries)[name].text
         assert old in text, "the statement does not contain the text to replace"
-        patch.setitem(queries.all, name, compile_statement(name, text.replace(old, new), {}))
+        patch.setitem(vars(queries), name, compile_statement(name, text.replace(old, new), {}))
 
     return apply
 
