@@ -1,34 +1,41 @@
-"""Decides from a server's settings whether it keeps what it has acknowledged. Pure.
+"""Decides from a server's settings whether it keeps the writes that it acknowledges. No I/O.
 
 `server_checks` reads the settings. See docs/reliability/rules.md#r19.
 """
 
 from collections.abc import Iterator, Mapping
 
-Facts = Mapping[str, str | int | None]
+# The columns that `durability_failures` needs, for a SELECT.
+DURABILITY_COLUMNS = """
+    current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
+    current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('synchronous_standby_names') AS standby_names
+"""
+
+ServerRow = Mapping[str, str | int | None]  # the settings of a server, and counts of its connections
 
 
-def durability_failures(facts: Facts) -> Iterator[str]:
-    """Settings with which an acknowledged job can be lost. With `LONGSHORE_REQUIRE_DURABLE` the
-    broker refuses such a server."""
-    if facts["fsync"] != "on":
+def durability_failures(server: ServerRow) -> Iterator[str]:
+    """Yields the settings with which an acknowledged job can be lost. With
+    `LONGSHORE_REQUIRE_DURABLE` the broker does not use such a server."""
+    if server["fsync"] != "on":
         yield "fsync is off: a power cut loses jobs"
-    if facts["full_page_writes"] != "on":
+    if server["full_page_writes"] != "on":
         yield "full_page_writes is off: a power cut can tear pages"
-    if facts["synchronous_commit"] == "off":
+    if server["synchronous_commit"] == "off":
         yield "synchronous_commit is off: a crash loses the last jobs"
-    if facts["synchronous_commit"] == "local" and facts["standby_names"]:
+    if server["synchronous_commit"] == "local" and server["standby_names"]:
         yield "synchronous_commit is local: a failover loses the last jobs"
 
 
-def durability_warnings(facts: Facts, connections: int) -> Iterator[str]:
-    """Settings that lose nothing but that an operator should know about. `connections` is the
-    number that one broker process may open."""
-    if facts["data_checksums"] != "on":
+def durability_warnings(server: ServerRow, connections: int) -> Iterator[str]:
+    """Yields what loses no job, but what an operator should know about. `connections` is the number
+    that one broker process may open."""
+    if server["data_checksums"] != "on":
         yield "data_checksums is off: a broken disk goes unnoticed"
-    if facts["standby_names"] and facts["standbys"] == 0:
+    if server["standby_names"] and server["standbys"] == 0:
         yield "no synchronous standby is connected: writes wait for one"
-    brokers, limit = facts["brokers"], facts["connection_limit"]
+    brokers, limit = server["brokers"], server["connection_limit"]
     assert isinstance(brokers, int)
     assert isinstance(limit, int)
     if brokers * connections > limit:

@@ -16,7 +16,7 @@ from asyncpg import Record
 from app.db import session_settings
 from app.db.checkout import Checkout, CheckoutRegistry, ConnectionPool, uses_reserved
 from app.db.failure_causes import describe
-from app.db.primary import Connection, PrimaryConnector, ServerRefused
+from app.db.primary import Connection, PrimaryConnector, UnusableServer
 from app.db.watchdog import Watchdog
 from app.db.write_outcome import mark_written
 from app.errors import DatabaseUnavailable
@@ -143,7 +143,7 @@ class Database:
     def explain_to_operator(self, problem: DatabaseUnavailable) -> str:
         """The detail of the problem with host and port, which only operators may see."""
         error = problem.__cause__
-        if isinstance(error, ServerRefused):  # by the watchdog, or because of the server's reply
+        if isinstance(error, UnusableServer):  # by the watchdog, or because of the server's reply
             error = None if isinstance(error.__cause__, TimeoutError) else error.__cause__
         return describe(error, self.dsn) if isinstance(error, OSError | asyncpg.PostgresError) else problem.detail
 

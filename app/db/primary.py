@@ -1,15 +1,15 @@
 """Connects to the primary: the one server that accepts writes and that no other server has
 replaced.
 
-    standby                              refused: it accepts no writes
-    timeline below the highest seen      refused: a superseded primary, and what it accepts is lost
-    timeline above the highest seen      accepted: a promotion; connections to older timelines are terminated
-    otherwise                            accepted
+    standby                              unusable: it accepts no writes
+    timeline below the highest seen      unusable: a superseded primary, and what it accepts is lost
+    timeline above the highest seen      used: a promotion; connections to older timelines are terminated
+    otherwise                            used
 
 The process remembers the highest WAL timeline that it has seen of each cluster. A server below it
-was replaced and does not know it yet. A refused server costs the call a 503 `not_done`; if the DSN
-names several hosts, the best of them is used instead. A process that has just started knows no
-timeline, so it asks all hosts first. See docs/reliability/rules.md#r10.
+was replaced and does not know it yet. A call that finds an unusable server fails with a 503
+`not_done`; if the DSN names several hosts, the best of them is used instead. A process that has
+just started knows no timeline, so it connects to all hosts first. See docs/reliability/rules.md#r10.
 """
 
 import asyncio
@@ -23,37 +23,33 @@ from asyncpg import Record
 
 from app.db import tls
 from app.db.dsn import Host, hosts
-from app.db.durability import durability_failures
+from app.db.durability import DURABILITY_COLUMNS, durability_failures
 
 Connection: TypeAlias = "asyncpg.Connection[Record]"
 
-# For one host of several: a dead one must use up neither the time of a call nor that of a watchdog
-# probe.
+# Limit for one of several hosts, so that a dead host uses up neither the time of a call nor that of
+# a watchdog probe.
 HOST_SECONDS = 1.5
 
 # Any role may call these functions, on Postgres 15 to 18. The name of the current WAL file begins
 # with the timeline in hexadecimal digits. pg_control_checkpoint() returns the timeline, too, but
 # only from the first checkpoint after a promotion on.
-_IDENTIFY = """
-SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
-       current_setting('synchronous_commit') AS synchronous_commit,
-       current_setting('synchronous_standby_names') AS standby_names,
+_IDENTIFY = f"""
+SELECT {DURABILITY_COLUMNS},
        pg_is_in_recovery() AS in_recovery,
        (SELECT system_identifier FROM pg_control_system()) AS cluster,
        CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END AS timeline
-"""
-_IDENTIFY_WITHOUT_WAL = """
-SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
-       current_setting('synchronous_commit') AS synchronous_commit,
-       current_setting('synchronous_standby_names') AS standby_names,
+"""  # noqa: S608 - it contains only a constant
+_IDENTIFY_WITHOUT_WAL = f"""
+SELECT {DURABILITY_COLUMNS},
        pg_is_in_recovery() AS in_recovery, 0::bigint AS cluster, '0' AS timeline
 """
 _WAL_HIDDEN = (asyncpg.InsufficientPrivilegeError, asyncpg.FeatureNotSupportedError, asyncpg.UndefinedFunctionError)
 UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
-class ServerRefused(ConnectionError):
-    """The broker could connect to the server but must not use it. Nothing was sent."""
+class UnusableServer(ConnectionError):
+    """The server is no primary, is not durable, or does not answer. Nothing was sent to it."""
 
 
 class ServerIdentity(NamedTuple):
@@ -64,7 +60,7 @@ class ServerIdentity(NamedTuple):
 
 
 class PrimaryConnector:
-    """Opens connections. Every one has been checked to lead to the primary."""
+    """Opens connections, and checks that each leads to the primary."""
 
     def __init__(self, dsn: str, *, durable: bool = False, host_seconds: float = HOST_SECONDS) -> None:
         self.dsn = dsn
@@ -77,9 +73,9 @@ class PrimaryConnector:
         self._open: WeakKeyDictionary[Connection, ServerIdentity] = WeakKeyDictionary()
         self._tls: dict[str, Any] = tls.options(dsn)
 
-    async def connect(self, _dsn: str | None = None, **options: Any) -> Connection:
-        """Tries the host of the last connection first. If that fails, uses the host with the
-        highest timeline."""
+    async def connect(self, **options: Any) -> Connection:
+        """Connects to the host of the last connection. If that fails, connects to all hosts and uses
+        the one with the highest timeline."""
         if not self._hosts:
             return (await self._connect(None, options))[0]
         if (last_host := self._last_host) is not None:
@@ -87,28 +83,29 @@ class PrimaryConnector:
                 return (await self._connect(last_host, options))[0]
             except UNREACHABLE:
                 self._last_host = None
-            except BaseException:  # the caller's timeout has expired: the next call asks all hosts
+            except BaseException:  # the caller's timeout has expired: the next call tries all hosts
                 self._last_host = None
                 raise
         return await self._connect_to_best(options)
 
     async def probe_other_hosts(self) -> None:
-        """Learns of a promotion from the other hosts, because the host in use may not know of it.
-        A promotion terminates the connections to the host in use."""
+        """Connects to the other hosts, because the host in use may not know that another one was
+        promoted. A promotion terminates the connections to the host in use."""
         for host in self._hosts:
             if host != self._last_host:
                 with suppress(*UNREACHABLE):
                     (await self._connect(host, {}))[0].terminate()
 
     def terminate(self, *, below: ServerIdentity | None = None) -> None:
-        """Terminates all connections, or those to an older timeline. The outcome of their
-        statements is unknown. Terminates instead of cancelling, because a cancel request would also
-        end a commit's wait for its standby, and the commit would be visible on this server only."""
+        """Terminates all connections, or only those to a timeline below one. The outcome of their
+        statements is `unknown`. No cancel request is sent: it would also end a commit's wait for
+        its standby, and that commit, on this server only, would become visible."""
         for connection, identity in list(self._open.items()):
             if below is None or (identity.cluster == below.cluster and identity.timeline < below.timeline):
                 connection.terminate()
 
     async def _connect_to_best(self, options: dict[str, Any]) -> Connection:
+        """Connects to all hosts at once, and keeps the connection to the highest timeline."""
         attempts = [asyncio.create_task(self._connect(host, options)) for host in self._hosts]
         try:
             await asyncio.wait(attempts)
@@ -125,6 +122,7 @@ class PrimaryConnector:
         return best.result()[0]
 
     async def _connect(self, host: Host | None, options: dict[str, Any]) -> tuple[Connection, ServerIdentity]:
+        """Connects to one of several hosts, or (None) as the DSN says, and checks the server."""
         address: dict[str, Any] = host._asdict() | {"timeout": self._host_seconds} if host else {}
         connection: Connection = await asyncpg.connect(self.dsn, **(options | address | self._tls))
         try:
@@ -136,15 +134,17 @@ class PrimaryConnector:
             raise
         return connection, identity
 
-    def _check(self, facts: Record) -> ServerIdentity:
-        if facts["in_recovery"]:
-            raise ServerRefused("the server is a standby: it accepts no writes")
-        if self._durable and (failures := list(durability_failures(dict(facts)))):
-            raise ServerRefused(f"the server is not durable: {'; '.join(failures)}")
-        identity = ServerIdentity(facts["cluster"], int(facts["timeline"], 16))
+    def _check(self, server: Record) -> ServerIdentity:
+        """Raises UnusableServer if the broker must not use the server. Otherwise terminates the
+        connections to lower timelines of its cluster."""
+        if server["in_recovery"]:
+            raise UnusableServer("the server is a standby: it accepts no writes")
+        if self._durable and (failures := list(durability_failures(dict(server)))):
+            raise UnusableServer(f"the server is not durable: {'; '.join(failures)}")
+        identity = ServerIdentity(server["cluster"], int(server["timeline"], 16))
         highest = self._highest_timelines.get(identity.cluster, 0)
         if identity.timeline < highest:
-            raise ServerRefused(
+            raise UnusableServer(
                 f"the server is a superseded primary: its timeline is {identity.timeline}, "
                 f"another server has reached {highest}"
             )
@@ -154,22 +154,24 @@ class PrimaryConnector:
 
 
 async def _identify(connection: Connection) -> Record:
-    """Falls back to a query without the timeline: if a provider hides its WAL, standby and primary
-    can still be distinguished."""
+    """Reads the role, the timeline and the durability settings of a server. If a provider hides its
+    WAL, the timeline is 0, and standby and primary can still be distinguished."""
     try:
-        facts = await connection.fetchrow(_IDENTIFY)
+        server = await connection.fetchrow(_IDENTIFY)
     except _WAL_HIDDEN:
-        facts = await connection.fetchrow(_IDENTIFY_WITHOUT_WAL)
-    assert facts is not None, "a SELECT without FROM has a row"
-    return facts
+        server = await connection.fetchrow(_IDENTIFY_WITHOUT_WAL)
+    assert server is not None, "a SELECT without FROM has a row"
+    return server
 
 
 def _best_explanation(errors: Sequence[BaseException]) -> BaseException:
-    """A refusal of one host says more than the absence of another."""
-    return next((error for error in errors if isinstance(error, ServerRefused)), errors[0])
+    """Chooses the error to report for all hosts. That a server is unusable says more than that
+    another host could not be reached."""
+    return next((error for error in errors if isinstance(error, UnusableServer)), errors[0])
 
 
 def _discard(attempts: Sequence["asyncio.Task[tuple[Connection, ServerIdentity]]"]) -> None:
+    """Cancels running attempts, and terminates the connections of the others."""
     for attempt in attempts:
         if not attempt.done():
             attempt.cancel()

@@ -2,7 +2,7 @@
 /metrics."""
 
 from app.db import session_settings
-from app.db.durability import Facts, durability_failures, durability_warnings
+from app.db.durability import DURABILITY_COLUMNS, ServerRow, durability_failures, durability_warnings
 from app.db.pool import LONG_SECONDS, Database
 from app.log import log
 from app.metrics import Metrics
@@ -14,10 +14,8 @@ OTHER_CONNECTIONS = 2  # of a process, besides its pool: those of the watchdog a
 
 # `standbys` is NULL if the role may not see them (pg_monitor may). The age of snapshots is measured
 # in transactions, because such a role cannot see their times either.
-_FACTS = """
-SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
-       current_setting('synchronous_commit') AS synchronous_commit,
-       current_setting('synchronous_standby_names') AS standby_names,
+_READ_SERVER = f"""
+SELECT {DURABILITY_COLUMNS},
        (SELECT array_agg(current_setting(name) ORDER BY position)
         FROM unnest($1::text[]) WITH ORDINALITY AS needed (name, position)) AS session,
        current_setting('data_checksums') AS data_checksums,
@@ -33,46 +31,46 @@ SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS
               UNION ALL SELECT xmin FROM pg_replication_slots
               UNION ALL SELECT catalog_xmin FROM pg_replication_slots
               UNION ALL SELECT transaction FROM pg_prepared_xacts) AS held (xmin)) AS snapshot_age
-"""
+"""  # noqa: S608 - it contains only a constant
 
 
 class ServerChecks(PeriodicService):
-    """Keeps the findings of the last run."""
+    """Checks the server's settings and the age of its data. Keeps the results of the last run."""
 
     def __init__(self, db: Database, settings: Settings, metrics: Metrics) -> None:
         super().__init__()
         self._db = db
         self._settings = settings
         self._metrics = metrics
-        self._findings: list[str] | None = None
+        self._reasons: list[str] | None = None
 
     async def run_once(self) -> None:
-        row = await self._db.row(_FACTS, list(session_settings.NEEDED))
+        row = await self._db.row(_READ_SERVER, list(session_settings.NEEDED))
         assert row is not None, "a SELECT without FROM has a row"
-        facts: Facts = dict(row)
         self._metrics.frozen_age.set(row["frozen_age"])
         self._metrics.multixact_age.set(row["multixact_age"])
         self._metrics.snapshot_age.set(row["snapshot_age"])
-        failures = list(durability_failures(facts))
-        connections = self._settings.pool_size + OTHER_CONNECTIONS
-        self._record(
-            [*failures, *durability_warnings(facts, connections), *session_settings.missing_settings(row["session"])]
-        )
+        server: ServerRow = dict(row)
+        failures = list(durability_failures(server))
+        warnings = durability_warnings(server, self._settings.pool_size + OTHER_CONNECTIONS)
+        self._record([*failures, *warnings, *session_settings.missing_settings(row["session"])])
         if failures and self._settings.require_durable:
-            # The server changed after they were opened; new connections are refused.
+            # The open connections were opened before the server changed. PrimaryConnector opens no
+            # new ones to such a server.
             self._db.terminate()
 
-    def _record(self, findings: list[str]) -> None:
-        if findings and findings != self._findings:
-            log.warning("database degraded", findings=findings)
-        self._findings = findings
+    def _record(self, reasons: list[str]) -> None:
+        """Stores why the server is degraded, if it is. Logs new reasons."""
+        if reasons and reasons != self._reasons:
+            log.warning("database degraded", reasons=reasons)
+        self._reasons = reasons
 
     async def to_response(self) -> str:
-        """The text of /readyz. A degraded server does not make the broker unready, because an
-        operator may have chosen it."""
-        if self._findings is None:
+        """Returns the text for /readyz. A degraded server does not make the broker unready, because
+        an operator may have chosen it."""
+        if self._reasons is None:
             await self.run_once()
-        findings = list(self._findings or ())
+        reasons = list(self._reasons or ())
         if long_statements := self._db.long_statements():
-            findings.append(f"{long_statements} statements have been running for more than {LONG_SECONDS:g} seconds")
-        return f"degraded: {'; '.join(findings)}" if findings else "acknowledged writes are on disk"
+            reasons.append(f"{long_statements} statements have been running for more than {LONG_SECONDS:g} seconds")
+        return f"degraded: {'; '.join(reasons)}" if reasons else "the settings keep acknowledged writes"

@@ -4,7 +4,7 @@ is gone.
     answering -> silent      two probes in a row got no reply, for `silent_seconds`: all connections are
                              terminated, and the outcome of their statements is `unknown`
     silent    -> silent      calls fail with `not_done` at once
-    silent    -> answering   a probe got a reply, even a refusal
+    silent    -> answering   a probe got a reply, even an error
 
 No statement has a timeout: one that waits for a standby, on a server that answers probes, keeps
 waiting. See docs/reliability/rules.md#r9.
@@ -16,39 +16,40 @@ import time
 import asyncpg
 
 from app.db.failure_causes import describe
-from app.db.primary import Connection, PrimaryConnector, ServerRefused
+from app.db.primary import UNREACHABLE, Connection, PrimaryConnector, UnusableServer
 from app.log import log
 
-# Probes without a reply, in a row; one may be this process's fault, if it was stopped in the
-# meantime.
-MAX_MISSES = 2
-# A timeout that fires so much later than it should is this process's fault: excused, once.
+# Probes without a reply, in a row, of a silent server. A single one proves nothing: this process
+# may have been stopped in the meantime.
+MAX_UNANSWERED = 2
+# A timeout that fires this many times later than it should was delayed by this process; it is
+# ignored once.
 LATE_FACTOR = 1.25
 OTHER_HOSTS_SECONDS = 3.0
 
 
 class Watchdog:
-    """Runs beside the pool of one process."""
+    """Watches the server on which the pool of one process runs its statements."""
 
     def __init__(self, connector: PrimaryConnector, silent_seconds: float) -> None:
         self._connector = connector
         self._silent_seconds = silent_seconds
-        self._probe_seconds = silent_seconds / MAX_MISSES
+        self._probe_seconds = silent_seconds / MAX_UNANSWERED
         self._connection: Connection | None = None
-        self._misses = 0
-        self._is_excused = False
+        self._unanswered = 0
+        self._has_ignored_late_timeout = False
         self._answered_at = time.monotonic()
         self._is_silent = False
         self._failure: Exception | None = None
 
     def raise_if_silent(self) -> None:
-        """Keeps calls from waiting for a server that does not answer or that refuses
-        connections."""
+        """Raises UnusableServer if the server is silent, so that no call waits for it."""
         if self._is_silent:
-            raise ServerRefused(_explain(self._failure)) from self._failure
+            raise UnusableServer(_explain(self._failure)) from self._failure
 
     async def run(self) -> None:
-        """Runs both loops concurrently: another host that hangs must not delay the next probe."""
+        """Probes the server and the other hosts, forever. Does so concurrently, because another
+        host that hangs must not delay the next probe of the server."""
         try:
             await asyncio.gather(self._probe_server(), self._probe_other_hosts())
         finally:
@@ -72,24 +73,20 @@ class Watchdog:
                 log.exception("probing the other database hosts failed")
 
     async def run_once(self) -> None:
+        """Probes the server once, and records whether it replied."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._probe_seconds):
                 await self._probe()
-        except (
-            OSError,
-            TimeoutError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        ) as error:
+        except UNREACHABLE as error:
             self._disconnect()
+            is_late = time.monotonic() - began > self._probe_seconds * LATE_FACTOR
             if _is_reply(error):
                 self._on_reply()
-            elif time.monotonic() - began > self._probe_seconds * LATE_FACTOR and not self._is_excused:
-                self._is_excused = True
+            elif is_late and not self._has_ignored_late_timeout:
+                self._has_ignored_late_timeout = True
             else:
-                self._on_miss(error)
+                self._on_unanswered(error)
         else:
             self._on_reply()
 
@@ -103,17 +100,24 @@ class Watchdog:
     def _on_reply(self) -> None:
         if self._is_silent:
             log.info("database answers again")
-        self._misses, self._is_excused, self._answered_at, self._is_silent = 0, False, time.monotonic(), False
+        self._unanswered, self._has_ignored_late_timeout = 0, False
+        self._answered_at, self._is_silent = time.monotonic(), False
 
-    def _on_miss(self, error: Exception) -> None:
-        self._misses += 1
-        if self._misses < MAX_MISSES or time.monotonic() - self._answered_at < self._silent_seconds:
+    def _on_unanswered(self, error: Exception) -> None:
+        self._unanswered += 1
+        if self._unanswered < MAX_UNANSWERED or time.monotonic() - self._answered_at < self._silent_seconds:
             return
         if not self._is_silent:
-            event = "database silent" if isinstance(error, TimeoutError) else "database unreachable"
-            log.warning(f"{event}, connections terminated", detail=describe(error, self._connector.dsn))
+            self._log_silent(error)
         self._is_silent, self._failure = True, error
         self._connector.terminate()
+
+    def _log_silent(self, error: Exception) -> None:
+        detail = describe(error, self._connector.dsn)
+        if isinstance(error, TimeoutError):
+            log.warning("database silent, connections terminated", detail=detail)
+        else:
+            log.warning("database unreachable, connections terminated", detail=detail)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -126,8 +130,8 @@ def _explain(failure: Exception | None) -> str:
 
 
 def _is_reply(error: Exception) -> bool:
-    """Whether the error came from the server. A server that refuses (full, starting, a standby) is
-    alive, and a call gets the refusal from the server itself."""
+    """Whether the error came from the server. A server that rejects connections (it is full, or
+    starting) or is unusable (a standby) is alive, and calls get its own error."""
     if isinstance(error, asyncpg.PostgresConnectionError):
         return False
-    return isinstance(error, asyncpg.PostgresError | ServerRefused)
+    return isinstance(error, asyncpg.PostgresError | UnusableServer)

@@ -1,7 +1,7 @@
 """Whether a failed database call may have written: `not_done` or `unknown`.
 
     the call failed before anything was sent             not_done
-    the server reported that it refused the statement    not_done
+    the server reported that it rejected the statement   not_done
     the connection or the session ended in the meantime  unknown
     an earlier statement of the request has written      unknown
 
@@ -15,32 +15,36 @@ from functools import cache
 import asyncpg
 
 from app.db.failure_causes import describe
-from app.db.primary import ServerRefused
+from app.db.primary import UnusableServer
 from app.errors import DatabaseUnavailable, Outcome
 from app.metrics import Metrics
 
-# The server has ended the session, perhaps during a commit (57P01 during a wait for a standby).
-_SESSION_ENDED = ("57P01", "57P02", "57P05")
-# The server refused the statement before it changed anything: it is starting up, has no free
-# connection or lock, its disk or memory is full or failing, or it is read-only.
-_REFUSED = (
-    "57P03",
-    "53",
-    "58",
-    "55P03",
-    "57014",
-    "25006",
-    "25P03",
-    "40001",
-    "40P01",
-    "3D000",
-    "28",
-    "42P01",
-    "42703",
-    "42501",
+# SQLSTATEs with which the server ends the session, perhaps during a commit.
+_SESSION_ENDED = (
+    "57P01",  # an administrator ended the session or the server, even during a wait for a standby
+    "57P02",  # another process of the server crashed
+    "57P05",  # the session was idle for too long
+)
+# SQLSTATEs, and classes of them, with which the server reports that it changed nothing.
+_REJECTED = (
+    "57P03",  # the server is starting up or shutting down
+    "53",  # no free connection, or disk or memory is full
+    "58",  # a system error, for example of the disk
+    "55P03",  # a lock did not become free in time
+    "57014",  # the statement was cancelled
+    "25006",  # the server is read-only
+    "25P03",  # the transaction was idle for too long
+    "40001",  # a serialization failure
+    "40P01",  # a deadlock
+    "3D000",  # the database does not exist
+    "28",  # the server rejects the role or its password
+    "42P01",  # a table does not exist
+    "42703",  # a column does not exist
+    "42501",  # the role lacks a privilege
 )
 
-# The server reported nothing. PostgresConnectionError is the driver's (08003: the connection broke).
+# Errors with which the server reported nothing. PostgresConnectionError is the driver's (08003: the
+# connection broke).
 _UNREPORTED = (
     OSError,
     TimeoutError,
@@ -50,13 +54,13 @@ _UNREPORTED = (
 )
 
 _WRITE = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b")
-# Whether this request may have written anything (each request is a task of its own). From then on
-# no failure may claim that nothing was done.
+# Whether this request may have written anything. Each request is a task of its own. After that, a
+# failed call of this request is `unknown`, never `not_done`.
 _written: ContextVar[bool] = ContextVar("written", default=False)
 
 
 class SchemaMismatch(Exception):
-    """A statement does not match the schema, or the role lacks a privilege. Postgres changed
+    """A statement does not match the schema, or the role lacks a privilege. The statement changed
     nothing."""
 
 
@@ -65,7 +69,7 @@ class NotReplicated(ConnectionError):
 
 
 def reset_written() -> None:
-    """For a task that serves several requests: called before each."""
+    """Forgets earlier writes. A task that serves several requests calls it before each."""
     _written.set(False)
 
 
@@ -74,21 +78,24 @@ def has_written() -> bool:
 
 
 def mark_written(sql: str | None = None) -> None:
-    """Records that a transaction (None), or this statement, has ended."""
+    """Records that this request has written: in a transaction (None), or by this statement if it
+    writes."""
     if sql is None or _writes(sql):
         _written.set(True)
 
 
 def raise_if_unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> None:
-    """Raises DatabaseUnavailable with `outcome`, unless the server reported that nothing was done:
-    then with `not_done`. Pass `not_done` before anything was sent, `unknown` afterwards. Returns if
-    the database is available, and the caller gets the error itself."""
+    """Raises DatabaseUnavailable if the error means that. Its outcome is `not_done` if the server
+    reported that it did nothing, otherwise `outcome`: pass `not_done` before anything was sent,
+    `unknown` afterwards. After an earlier write of the request it is always `unknown`."""
     reported = _outcome(error, outcome)
     if reported is not None:
         raise _unavailable(metrics, error, reported) from error
 
 
 def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
+    """The outcome that the error means: `unreported` if the server reported nothing. None if the
+    database is available, and the cause is the statement or the caller."""
     if isinstance(error, _UNREPORTED):
         return unreported
     if isinstance(error, SchemaMismatch):
@@ -96,24 +103,24 @@ def _outcome(error: Exception, unreported: Outcome) -> Outcome | None:
     if not isinstance(error, asyncpg.PostgresError):
         return None
     state = error.sqlstate or ""
-    # PANIC: if the disk of the WAL is full or fails, the whole server stops. A commit of that
+    # If the disk of the WAL is full or fails, the whole server stops with a PANIC. A commit of that
     # moment may be on the disk or not.
     if state in _SESSION_ENDED or error.severity_en == "PANIC":
         return unreported
-    return "not_done" if state.startswith(_REFUSED) else None
+    return "not_done" if state.startswith(_REJECTED) else None
 
 
 def _unavailable(metrics: Metrics, error: Exception, outcome: Outcome) -> DatabaseUnavailable:
     known: Outcome = "unknown" if has_written() else outcome
     if known == "unknown":
-        _written.set(True)  # later failures of this request are uncertain, too
+        _written.set(True)  # later failures of this request are `unknown`, too
     metrics.database_errors.labels(known).inc()
     return DatabaseUnavailable(_detail(error), known)
 
 
 def _detail(error: Exception) -> str:
-    """The `detail` of the 503. Names no host or address, because any caller may see it."""
-    if isinstance(error, ServerRefused | NotReplicated | SchemaMismatch):
+    """The `detail` of the 503. It names no host and no address, because any caller may see it."""
+    if isinstance(error, UnusableServer | NotReplicated | SchemaMismatch):
         return str(error)
     return describe(error)
 

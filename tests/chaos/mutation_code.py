@@ -179,11 +179,11 @@ def disable_synchronous_commit() -> None:
     """Sets it in every session, because a session that runs NOTIFY flushes earlier commits."""
     original = PrimaryConnector.connect
 
-    async def connect(self: PrimaryConnector, dsn: str | None = None, **options: Any) -> Connection:
+    async def connect(self: PrimaryConnector, **options: Any) -> Connection:
         settings = options.pop("server_settings", {}) | {"synchronous_commit": "off"}
-        return await original(self, dsn, server_settings=settings, **options)
+        return await original(self, server_settings=settings, **options)
 
-    PrimaryConnector.connect = connect  # type: ignore[assignment, method-assign]
+    PrimaryConnector.connect = connect  # type: ignore[method-assign]
 
 
 def no_retries() -> None:

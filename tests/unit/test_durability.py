@@ -4,11 +4,11 @@ warning."""
 import re
 
 from app.db import session_settings
-from app.db.durability import Facts, durability_failures, durability_warnings
+from app.db.durability import ServerRow, durability_failures, durability_warnings
 from app.db.migrations import ROOT
 from tests.table import table
 
-GOOD: Facts = {
+GOOD: ServerRow = {
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
@@ -33,7 +33,7 @@ def test_postgres_defaults_are_durable() -> None:
         ({"synchronous_commit": "local", "standby_names": "b"}, "synchronous_commit is local"),
     ],
 )
-def test_setting_that_can_lose_jobs_is_a_failure(change: Facts, prefix: str) -> None:
+def test_setting_that_can_lose_jobs_is_a_failure(change: ServerRow, prefix: str) -> None:
     (text,) = durability_failures({**GOOD, **change})
     assert text.startswith(prefix)
 
@@ -51,7 +51,7 @@ def test_without_standby_every_other_synchronous_commit_level_is_durable(level: 
         ({"brokers": 9}, "9 broker processes may open 12 connections each, the server accepts 97"),
     ],
 )
-def test_risky_setting_is_a_warning(change: Facts, prefix: str) -> None:
+def test_risky_setting_is_a_warning(change: ServerRow, prefix: str) -> None:
     (text,) = durability_warnings({**GOOD, **change}, 12)
     assert text.startswith(prefix)
 

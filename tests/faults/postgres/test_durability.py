@@ -36,7 +36,7 @@ def broker_on(server: Server, **settings: object) -> Iterator[Api]:
 
 def test_durable_server_is_reported_as_durable(start: StartServer) -> None:
     with broker_on(start(**DURABLE), require_durable=True) as api:
-        assert durability_detail(api) == "acknowledged writes are on disk"
+        assert durability_detail(api) == "the settings keep acknowledged writes"
         api.enqueue()
 
 

@@ -110,7 +110,7 @@ def test_brokers_behind_a_transaction_pooler_do_all_work_once(
         done = background.together(*[partial(work, api, f"{n}") for n, api in enumerate((here, there) * 4)])
         assert sorted(job for jobs in done for job in jobs) == sorted(ids)
         assert here.counts() == {"completed": 121}
-        assert "acknowledged writes are on disk" in readiness(here)
+        assert "the settings keep acknowledged writes" in readiness(here)
         assert metric_value(here.http, "notify_failures_total") == 0
 
 
