@@ -119,7 +119,8 @@ class ApiKeyAuthenticator:
         While the database does not answer, the cached keys stay valid, so that an operator can still
         see what is wrong.
         """
-        if not self._infra.config_versions.is_fresh():
+        self._infra.config_versions.record_use()
+        if not self._infra.config_versions.is_fresh:
             with suppress(DatabaseUnavailable, TimeoutError):
                 async with asyncio.timeout(RELOAD_TIMEOUT_SECONDS):
                     await self._infra.config_versions.ensure_fresh()

@@ -1,7 +1,7 @@
 """Version numbers of the configuration that every process caches.
 
-A change increments a number. Processes compare the numbers several times a second while callers use
-the configuration, and a change is also announced to them at once.
+A change increments a number. Every process compares the numbers several times a second while
+callers use the configuration. A NOTIFY makes it do so at once after a change.
 
     policies   queues, job types and schedules, as operators configure them
     cooldowns  groups that are cooling down; they change more often and are quick to read
@@ -16,15 +16,15 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Literal, get_args
 
-from app.db.notifier import CONFIG_TOPIC, Notifier
+from app.db.notifier import Notifier
 from app.db.pool import Database, Executor, uses_reserved_connections
 from app.events import ConfigNotified, EventBus
 from app.periodic_service import PeriodicService
 
 CHECK_SECONDS = 0.15
 IDLE_CHECK_SECONDS = 2.0
-# After the last call. A call after that finds stale versions and runs the check itself, which costs
-# it one more round trip.
+# The periodic check continues this long after the last use. A later caller finds stale versions and
+# runs the check itself: one more round trip.
 AWAKE_SECONDS = 5.0
 # The API promises that a change is in effect in every process within this time.
 FRESH_SECONDS = 0.25
@@ -34,8 +34,8 @@ VersionHandler = Callable[[], Awaitable[None]]
 
 
 class ConfigVersions(PeriodicService):
-    """Handlers that subscribe to a name are called after a change, in the order in which they
-    subscribed. The process that made the change calls its own handlers, too."""
+    """Checks the numbers, and calls the handlers of those that have changed, in the order in which
+    they subscribed. The process that made the change calls its own handlers, too."""
 
     def __init__(self, *, db: Database, notifier: Notifier, events: EventBus) -> None:
         super().__init__()
@@ -52,12 +52,14 @@ class ConfigVersions(PeriodicService):
         self._handlers[name].append(handler)
 
     async def run_once(self) -> None:
-        """Keeps the configuration fresh, so that successive callers need no check of their own."""
+        """Runs a check if callers used the configuration lately, so that the next ones need no check
+        of their own. Otherwise runs one every IDLE_CHECK_SECONDS."""
         now = time.monotonic()
         if now - self._used_at <= AWAKE_SECONDS or now - self._checked_at >= IDLE_CHECK_SECONDS:
             await self.check_now()
 
     async def check_now(self) -> None:
+        """Runs a check. Waits first if another one is running."""
         async with self._check_lock:
             await self._check()
 
@@ -65,17 +67,21 @@ class ConfigVersions(PeriodicService):
         self._checked_at = 0.0
         self.wake()
 
+    @property
     def is_fresh(self) -> bool:
-        """Whether the configuration is at most FRESH_SECONDS old. Also records that a caller uses
-        it."""
-        self._used_at = now = time.monotonic()
-        return now - self._checked_at <= FRESH_SECONDS
+        """Whether the configuration is at most FRESH_SECONDS old."""
+        return time.monotonic() - self._checked_at <= FRESH_SECONDS
+
+    def record_use(self) -> None:
+        """Keeps the periodic check running for AWAKE_SECONDS."""
+        self._used_at = time.monotonic()
 
     async def ensure_fresh(self) -> None:
         """Guarantees that the configuration is at most 250 ms old. If it is older, runs a check;
         concurrent callers share one. A caller that joined a slow check may need a second one."""
+        self.record_use()
         for _ in range(2):
-            if self.is_fresh():
+            if self.is_fresh:
                 return
             if self._shared_check is None or self._shared_check.done():
                 self._shared_check = asyncio.ensure_future(self.check_now())
@@ -84,8 +90,8 @@ class ConfigVersions(PeriodicService):
 
     @uses_reserved_connections
     async def _check(self) -> None:
-        """Uses the reserved connections, because a worker that settles a job needs a valid API
-        key."""
+        """Reads the numbers, and calls the handlers of those that have changed. May use the reserved
+        connections, because a worker that settles a job needs a valid API key."""
         began = time.monotonic()
         for row in await self._db.rows("SELECT name, number FROM config_versions ORDER BY name"):
             name, number = row["name"], row["number"]
@@ -96,18 +102,18 @@ class ConfigVersions(PeriodicService):
         self._checked_at = began
 
     async def bump(self, db: Executor, name: Name) -> None:
-        """Increments the number in the transaction of the change. The row lock serializes
-        changes."""
+        """Increments a number, in the transaction of the change. The row lock serializes changes."""
         await db.rows("UPDATE config_versions SET number = number + 1 WHERE name = $1", name)
 
     async def announce(self) -> None:
-        """Runs after the commit: the change is in effect here on return, and elsewhere soon."""
+        """Call after the commit. On return the change is in effect here, elsewhere within
+        FRESH_SECONDS."""
         await self.check_now()
-        self._notifier.announce(CONFIG_TOPIC)
+        self._notifier.announce_config()
 
 
 def _retrieve_exception(check: "asyncio.Future[None]") -> None:
-    """Every caller may have been cancelled: asyncio would log an exception that was never
-    retrieved."""
+    """Retrieves the exception of a check. Every caller may have been cancelled, and asyncio would
+    then log an exception that was never retrieved."""
     if not check.cancelled():
         check.exception()

@@ -1,10 +1,10 @@
-"""Wake-ups between processes: one connection that sends coalesced NOTIFYs and LISTENs.
+"""Wake-ups between processes: one connection that listens, and sends coalesced NOTIFYs.
 
-No job depends on them: a lost wake-up costs the time until the next poll.
+No job depends on a wake-up: a lost one costs the time until the next poll.
 
-    connecting -> listening    LISTEN is set up; QueueReady(None) is published, because
+    connecting -> listening    LISTEN succeeded; QueueReady(None) is published, because
                                notifications sent while there was no connection are lost
-    listening  -> listening    sends the pending topics or, after 2 s without any, proves the connection alive
+    listening  -> listening    sends the pending notifications or, after 2 s without any, a keepalive
     listening  -> connecting   a statement failed or timed out; the next try follows after 1 s
 """
 
@@ -19,27 +19,28 @@ from app.log import log
 from app.metrics import Metrics
 
 CHANNEL = "longshore"
-CONFIG_TOPIC = 0  # no queue has this id
+CONFIG_ID = 0  # stands for the configuration, in place of a queue id: no queue has it
 # NOTIFY takes a cluster-wide lock, so it never runs inside an enqueue. A process with few
-# announcements sends each at once; while they keep coming the pauses grow, up to a rate of a
-# hundred a second.
+# notifications sends each at once. While more keep coming, the pauses grow, down to a rate of a
+# hundred NOTIFYs a second.
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.001, 0.01
-# A black-holed connection never reports that it is dead, so it must answer a statement regularly.
-PROOF_SECONDS = 2.0
-MAX_TOPICS = 200  # a NOTIFY payload holds 8000 bytes; topics are short numbers
+# Interval and timeout. A black-holed connection never reports that it is dead, so it must answer a
+# statement regularly.
+KEEPALIVE_SECONDS = 2.0
+MAX_IDS = 200  # in one NOTIFY: its payload holds 8000 bytes, and ids are short numbers
 
 # A wake-up may be lost in a crash, so its commit need not be flushed: with the cluster-wide lock
 # held, no transaction should wait for a disk. SET LOCAL, because behind a pooler the session is
-# shared. One text is one round trip; it needs no escaping, because it holds only hex digits and
-# spaces.
+# shared. One text is one round trip. It needs no escaping, because its payload contains only hex
+# digits and spaces.
 _NOTIFY = f"SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '%s'"
 
 
 class Notifier:
-    """Notifies other processes of queues with claimable jobs, and publishes their notifications as
-    events.
+    """Notifies the other processes of queues with claimable jobs and of a changed configuration, and
+    publishes their notifications as events.
 
-    Topics are queue ids, or CONFIG_TOPIC for a changed configuration.
+    A notification is a list of queue ids. CONFIG_ID in it says that the configuration has changed.
     """
 
     def __init__(self, *, dsn: str, metrics: Metrics, events: EventBus, enabled: bool) -> None:
@@ -56,12 +57,16 @@ class Notifier:
         events.subscribe(JobsClaimable, self._announce_lane)
 
     def _announce_lane(self, event: JobsMoved | JobsClaimable) -> None:
-        self.announce(queue_id_of(event.lane))
+        self._announce(queue_id_of(event.lane))
 
-    def announce(self, topic: int) -> None:
-        """Notifies the other processes soon. The caller wakes its own process directly."""
+    def announce_config(self) -> None:
+        """Notifies the other processes soon that the configuration has changed. The caller updates
+        its own process directly."""
+        self._announce(CONFIG_ID)
+
+    def _announce(self, queue_id: int) -> None:
         if self._enabled:
-            self._pending.add(topic)
+            self._pending.add(queue_id)
             self._has_pending.set()
 
     async def run(self) -> None:
@@ -70,7 +75,8 @@ class Notifier:
         while self._enabled:
             try:
                 await self._run_connected()
-            # Any error: without this task, other processes are noticed by polling only.
+            # Any error: without this task, this process would find other processes' jobs only by
+            # polling.
             except Exception as error:
                 self._metrics.notify_failures.inc()
                 self._log_lost(error)
@@ -79,57 +85,60 @@ class Notifier:
     def _log_lost(self, error: Exception) -> None:
         """Logs one line per loss, however many attempts to connect fail after it."""
         if not self._is_lost:
-            log.warning("wake-up connection lost", detail=describe(error, self._connector.dsn))
+            log.warning("LISTEN/NOTIFY connection lost", detail=describe(error, self._connector.dsn))
         self._is_lost = True
 
     def _log_restored(self) -> None:
         if self._is_lost:
-            log.info("wake-up connection restored")
+            log.info("LISTEN/NOTIFY connection restored")
         self._is_lost = False
 
     async def _run_connected(self) -> None:
         connection = await self._connector.connect(
-            timeout=PROOF_SECONDS, statement_cache_size=0, server_settings={"application_name": "longshore-wakeups"}
+            timeout=KEEPALIVE_SECONDS, statement_cache_size=0, server_settings={"application_name": "longshore-wakeups"}
         )
         try:
-            async with asyncio.timeout(PROOF_SECONDS):
+            async with asyncio.timeout(KEEPALIVE_SECONDS):
                 await connection.add_listener(CHANNEL, self._on_notification)
             self._log_restored()
             self._publish(None)  # notifications sent while there was no connection are lost
             while True:
-                await self._send_or_prove(connection)
+                await self._send(connection)
         finally:
             connection.terminate()
 
-    async def _send_or_prove(self, connection: Connection) -> None:
+    async def _send(self, connection: Connection) -> None:
+        """Waits for pending notifications and sends them in one NOTIFY, then pauses. Sends a
+        keepalive if there are none for KEEPALIVE_SECONDS."""
         try:
             # Not wait_for: until Python 3.12 it loses a cancellation that arrives with the event.
-            async with asyncio.timeout(PROOF_SECONDS):
+            async with asyncio.timeout(KEEPALIVE_SECONDS):
                 await self._has_pending.wait()
         except TimeoutError:
-            await connection.execute("SELECT 1", timeout=PROOF_SECONDS)
+            await connection.execute("SELECT 1", timeout=KEEPALIVE_SECONDS)
             return
-        topics = self._pop_pending()
-        await connection.execute(_NOTIFY % " ".join([self._sender, *topics]), timeout=PROOF_SECONDS)
+        ids = self._pop_pending()
+        await connection.execute(_NOTIFY % " ".join([self._sender, *ids]), timeout=KEEPALIVE_SECONDS)
         await asyncio.sleep(self._pause)
         self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS) if self._has_pending.is_set() else MIN_PAUSE_SECONDS
 
     def _pop_pending(self) -> list[str]:
-        topics = [str(self._pending.pop()) for _ in range(min(MAX_TOPICS, len(self._pending)))]
+        ids = [str(self._pending.pop()) for _ in range(min(MAX_IDS, len(self._pending)))]
         if not self._pending:
             self._has_pending.clear()
-        return topics
+        return ids
 
     def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        sender, *topics = str(payload).split()
+        sender, *ids = str(payload).split()
         if sender == self._sender:
             return
-        for topic in topics:
-            self._publish(int(topic) if topic.isdigit() else None)
+        for queue_id in ids:
+            self._publish(int(queue_id) if queue_id.isdigit() else None)
 
-    def _publish(self, topic: int | None) -> None:
-        """None: topics may have been lost."""
-        if topic is None or topic == CONFIG_TOPIC:
+    def _publish(self, queue_id: int | None) -> None:
+        """Publishes a notification as an event. None stands for all notifications, because some may
+        have been lost."""
+        if queue_id is None or queue_id == CONFIG_ID:
             self._events.publish(ConfigNotified())
-        if topic != CONFIG_TOPIC:
-            self._events.publish(QueueReady(topic))
+        if queue_id != CONFIG_ID:
+            self._events.publish(QueueReady(queue_id))

@@ -87,7 +87,7 @@ def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(pid))
         wait_until(lambda: httpx.get(f"{base}/readyz", timeout=60).status_code == 200, seconds=60)
-        lines = lines_until(process, "wake-up connection restored")
+        lines = lines_until(process, "LISTEN/NOTIFY connection restored")
         poll = threading.Thread(
             target=httpx.post, args=[f"{base}/claim"], kwargs={"json": {"wait_seconds": 30}, "timeout": 60}
         )
@@ -96,8 +96,8 @@ def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path)
         lines += stop(process, signal.SIGTERM, folder)
         poll.join()
     steps = [line for line in lines if line["event"] in ("broker draining", "broker stopped", "shutdown complete")]
-    losses = ("embedded postgres ended, starting it again", "wake-up connection lost")
-    returns = ("embedded postgres is back", "wake-up connection restored")
+    losses = ("embedded postgres ended, starting it again", "LISTEN/NOTIFY connection lost")
+    returns = ("embedded postgres is back", "LISTEN/NOTIFY connection restored")
     assert Counter(line["event"] for line in lines if line["event"] in losses + returns) == Counter(losses + returns)
     assert [line["event"] for line in steps] == ["broker draining", "broker stopped", "shutdown complete"]
     assert {(line["release"], line["address"]) for line in [first, *steps]} == {(RELEASE, base)}

@@ -40,7 +40,7 @@ def test_periodic_check_runs_after_an_announced_change_without_callers(
         await broker_services.infra.config_versions.ensure_fresh()
         broker_services.events.publish(ConfigNotified())
         await broker_services.infra.config_versions.run_once()
-        return broker_services.infra.config_versions.is_fresh()
+        return broker_services.infra.config_versions.is_fresh
 
     assert loop.run(is_fresh_after_a_change())
 

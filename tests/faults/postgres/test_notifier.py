@@ -1,5 +1,5 @@
-"""The wake-up connection fails silently, or NOTIFY itself fails: no job depends on wake-ups. See
-docs/reliability/rules.md#r13 and #r14, docs/reliability/faults.md#c27 and #c28."""
+"""The LISTEN/NOTIFY connection fails silently, or NOTIFY itself fails: no job depends on wake-ups.
+See docs/reliability/rules.md#r13 and #r14, docs/reliability/faults.md#c27 and #c28."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
