@@ -21,7 +21,7 @@ from app.db.infrastructure import Infrastructure
 from app.db.lanes import JobIdGenerator
 from app.db.notifier import Notifier
 from app.db.pool import Database
-from app.db.search_connections import SearchConnections
+from app.db.read_connections import ReadConnections
 from app.db.server_checks import ServerChecks
 from app.dead_letters.replay import DeadLetterReplayer
 from app.dead_letters.service import DeadLetterService
@@ -268,7 +268,7 @@ def _build_infrastructure(settings: Settings, dsn: str, events: EventBus) -> Inf
         settings=settings,
         metrics=metrics,
         db=db,
-        reads=SearchConnections(db, settings),
+        read_connections=ReadConnections(db, settings),
         server_checks=ServerChecks(db, settings, metrics),
         clock=clock,
         now=clock.now,

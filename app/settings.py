@@ -223,7 +223,7 @@ class Settings(BaseSettings):
         return self.pool_size // 5 if self.pool_reserved is None else self.pool_reserved
 
     @property
-    def connections_for_reads(self) -> int:
+    def read_connections(self) -> int:
         ordinary = max(1, self.pool_size - self.connections_reserved)
         return max(1, ordinary // 2) if self.pool_reads is None else self.pool_reads
 

@@ -68,7 +68,7 @@ class ApiKeyService:
 
     async def page(self, page: PageParams) -> EncodedPage[ApiKey]:
         return await encode_page(
-            await store.list_keys(self._infra.reads, _after(page), page.limit + 1),
+            await store.list_keys(self._infra.read_connections, _after(page), page.limit + 1),
             KeyRow.to_response,
             lambda key: {"at": key.created_at.isoformat(), "id": key.id},
             limit=page.limit,

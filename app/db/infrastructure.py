@@ -1,5 +1,4 @@
-"""What every service needs besides other services: settings, metrics, the database and its
-clock."""
+"""The dependencies that every service shares: settings, metrics, the database and its clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from app.db.config_versions import ConfigVersions
 from app.db.lanes import JobIdGenerator
 from app.db.notifier import Notifier
 from app.db.pool import Database
-from app.db.search_connections import SearchConnections
+from app.db.read_connections import ReadConnections
 from app.db.server_checks import ServerChecks
 from app.metrics import Metrics
 from app.settings import Settings
@@ -23,12 +22,11 @@ class Infrastructure:
     settings: Settings
     metrics: Metrics
     db: Database
-    reads: SearchConnections
+    read_connections: ReadConnections
     server_checks: ServerChecks
     clock: DatabaseClock
     now: Callable[[], datetime]  # of the clock
-    # The time by which retention decides that a row is old. If the database's clock jumps ahead, this
-    # time follows only a day later.
+    # The time of `clock.retention`: if the database's clock jumps ahead, it follows only a day later.
     retention_now: Callable[[], datetime]
     job_ids: JobIdGenerator
     notifier: Notifier

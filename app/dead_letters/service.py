@@ -56,7 +56,7 @@ class DeadLetterService:
         queues = await self._accessible_queue_ids(filters, access, "/query")
         max_bytes = self._infra.settings.max_list_bytes
         rows, total = await listing.list_dead_letters(
-            self._infra.reads,
+            self._infra.read_connections,
             filters,
             queues,
             after=_after(page),
@@ -85,7 +85,7 @@ class DeadLetterService:
     ) -> EncodedPage[DeadLetterGroup]:
         queues = await self._accessible_queue_ids(filters, access, "/query")
         after = _after_group(page)
-        rows = await listing.group(self._infra.reads, by, filters, queues, after=after, limit=page.limit + 1)
+        rows = await listing.group(self._infra.read_connections, by, filters, queues, after=after, limit=page.limit + 1)
         await self._queues.load({row["queue"] * LANES_PER_QUEUE for row in rows if "queue" in row})
         latest: datetime = after.latest if after else rows[0]["latest"] if rows else instants.FIRST
         return await encode_page(
@@ -171,12 +171,15 @@ class DeadLetterService:
             ids = await self._dead_ids(value_or(request.ids, []), access)
             return len(ids), ids[:limit]
         queues = await self._accessible_queue_ids(filters, access, "/filter")
-        reads = self._infra.reads
+        reads = self._infra.read_connections
         return await listing.count(reads, filters, queues), await listing.matching_ids(reads, filters, queues, limit)
 
     async def _next_batch(self, filters: DeadLetterFilter, access: Access) -> list[UUID]:
         return await listing.matching_ids(
-            self._infra.reads, filters, await self._accessible_queue_ids(filters, access, "/filter"), PURGE_BATCH_SIZE
+            self._infra.read_connections,
+            filters,
+            await self._accessible_queue_ids(filters, access, "/filter"),
+            PURGE_BATCH_SIZE,
         )
 
     async def _dead_ids(self, ids: Sequence[UUID], access: Access) -> list[UUID]:

@@ -53,7 +53,7 @@ class JobExplainer:
 
     async def _reasons_or_claimable(self, row: JobRow) -> AsyncIterator[Reason]:
         queue = self._queues.by_lane(row.lane)
-        facts = await store.waiting_facts(self._infra.reads, row.id)
+        facts = await store.waiting_facts(self._infra.read_connections, row.id)
         reasons = [reason async for reason in self._reasons(row, queue, facts)] if facts is not None else []
         for reason in reasons or [Reason(code="claimable", detail="the next worker that polls for it gets it")]:
             yield reason
@@ -82,7 +82,7 @@ class JobExplainer:
                 yield reason
             async for reason in self._reasons_of_queue(row, queue, facts):
                 yield reason
-        last_polled = await workers.last_polled(self._infra.reads, queue.name, row.job_type)
+        last_polled = await workers.last_polled(self._infra.read_connections, queue.name, row.job_type)
         if self._pollers.has_poller_for(queue.name, row.job_type):
             return
         if last_polled is None or last_polled < self._infra.now() - POLLED_WITHIN:
@@ -92,15 +92,15 @@ class JobExplainer:
 
     async def _reasons_of_group(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         group = row.group_key or ""
-        cooldown = (await concurrency.cooldowns_of(self._infra.reads, row.lane, [group])).get(group)
+        cooldown = (await concurrency.cooldowns_of(self._infra.read_connections, row.lane, [group])).get(group)
         if cooldown is not None and facts.admission is None:
             detail = f"group {group} is cooling down until {_format_time(cooldown.until)}; then one job is tried first"
             probe = UNSET if cooldown.probe_job_id is None else [cooldown.probe_job_id]
             yield Reason(code="group_at_rest", detail=detail, until=cooldown.until, group=group, job_ids=probe)
         if row.state != "pending" or cooldown is not None:
             return
-        ahead = await store.ahead_in_group(self._infra.reads, row.id, group)
-        admitted = await store.admitted_of_group(self._infra.reads, row.lane, group)
+        ahead = await store.ahead_in_group(self._infra.read_connections, row.id, group)
+        admitted = await store.admitted_of_group(self._infra.read_connections, row.lane, group)
         if row.id in admitted:
             return  # it has been admitted since its row was read
         limit = queue.max_running_per_group
@@ -116,12 +116,12 @@ class JobExplainer:
 
     async def _reasons_of_queue(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> AsyncIterator[Reason]:
         if queue.max_running is not None:
-            running = await concurrency.count_slots(self._infra.reads, row.lane)
+            running = await concurrency.count_slots(self._infra.read_connections, row.lane)
             if running >= queue.max_running:
                 detail = f"{_count(running, 'job')} of {queue.name} running, the limit is {queue.max_running}"
                 yield Reason(code="queue_at_limit", detail=detail, running=running, limit=queue.max_running)
         if queue.rate is not None:
-            allowance = await self._limits.remaining_rate(self._infra.reads, queue, row.lane, 1)
+            allowance = await self._limits.remaining_rate(self._infra.read_connections, queue, row.lane, 1)
             if allowance.limit == 0 and allowance.retry_at is not None:
                 detail = f"the rate limit of {queue.name} allows the next job at {_format_time(allowance.retry_at)}"
                 yield Reason(code="rate_limited", detail=detail, until=allowance.retry_at, limit=queue.rate.limit)
@@ -133,8 +133,8 @@ class JobExplainer:
 
     async def _count_ahead(self, row: JobRow, queue: Queue, facts: WaitingFacts) -> int:
         if queue.fair and facts.admission is not None:
-            return await store.ahead_admitted(self._infra.reads, row.id, facts.priority, facts.admission)
-        return await store.ahead_in_queue(self._infra.reads, row.id, facts.priority)
+            return await store.ahead_admitted(self._infra.read_connections, row.id, facts.priority, facts.admission)
+        return await store.ahead_in_queue(self._infra.read_connections, row.id, facts.priority)
 
 
 def _reason_of_state(row: JobRow) -> Reason:

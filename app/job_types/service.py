@@ -22,7 +22,9 @@ class JobTypeService:
 
     async def page(self, page: PageParams) -> EncodedPage[JobType]:
         max_bytes = self._infra.settings.max_list_bytes
-        rows, total = await store.list_job_types(self._infra.reads, page.after("name"), page.limit + 1, max_bytes)
+        rows, total = await store.list_job_types(
+            self._infra.read_connections, page.after("name"), page.limit + 1, max_bytes
+        )
         return await encode_page(
             rows,
             JobTypeRow.to_response,

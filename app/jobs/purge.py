@@ -49,7 +49,7 @@ class QueuePurger:
         ]
         if value_or(request.dry_run, True):
             return QueuePurged(
-                matched=await store.count_purgeable(self._infra.reads, lanes, states), purged=0, dry_run=True
+                matched=await store.count_purgeable(self._infra.read_connections, lanes, states), purged=0, dry_run=True
             )
         matched = purged = 0
         async for ids in self._batches(lanes, states):

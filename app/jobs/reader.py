@@ -97,7 +97,7 @@ class JobReader:
     ) -> EncodedPage[Job]:
         lanes, max_bytes = await self.lanes(job_filter, access), self._infra.settings.max_list_bytes
         rows, total = await list_jobs(
-            self._infra.reads,
+            self._infra.read_connections,
             lanes,
             job_filter,
             retention_now=self._infra.retention_now(),

@@ -115,7 +115,7 @@ class JobUpdater:
         if value_or(job_filter.state, None) in FINISHED:
             raise ValidationFailed.at("/filter/state", "finished jobs cannot be cancelled")
         lanes = await self._reader.lanes(job_filter, access, "/filter")
-        return await matching_ids(self._infra.reads, lanes, job_filter, limit)
+        return await matching_ids(self._infra.read_connections, lanes, job_filter, limit)
 
     async def _live(self, ids: Iterable[UUID]) -> list[UUID]:
         """Returns those ids whose jobs wait or run, each once and in the order of the request."""

@@ -36,7 +36,7 @@ class QueueService:
         self._infra = infra
 
     async def page(self, page: PageParams, access: Access) -> EncodedPage[Queue]:
-        rows = await store.list_queues(self._infra.reads, page.after("name"), page.limit + 1, access.regex)
+        rows = await store.list_queues(self._infra.read_connections, page.after("name"), page.limit + 1, access.regex)
         return await encode_page(
             rows,
             QueueRow.to_response,

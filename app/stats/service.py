@@ -93,7 +93,7 @@ class StatsService:
     async def _stats(
         self, lanes: Sequence[int], name: str | UnsetType, waiting_polls: int, limits: HealthLimits
     ) -> Stats:
-        reads, now = self._infra.reads, self._infra.now()
+        reads, now = self._infra.read_connections, self._infra.now()
         counts = StateCounts(**(await store.counts(reads, lanes))._asdict())
         oldest = [
             run_at

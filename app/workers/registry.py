@@ -65,7 +65,7 @@ class WorkerRegistry:
 
     async def page(self, page: PageParams) -> EncodedPage[Worker]:
         await self._write_seen()
-        rows = await store.list_workers(self._infra.reads, page.after("id"), page.limit + 1)
+        rows = await store.list_workers(self._infra.read_connections, page.after("id"), page.limit + 1)
         return await encode_page(
             rows,
             WorkerRow.to_response,

@@ -1,4 +1,4 @@
-"""Connections for reads that may scan many rows: lists, searches, groups, statistics.
+"""Runs reads that may scan many rows: lists, searches, groups, statistics.
 
 These reads use a limited share of the connections and have a time limit, so that eight searches of
 a large table leave connections for enqueues and claims. The time limit is set per transaction (`SET
@@ -18,7 +18,7 @@ from app.errors import DatabaseUnavailable
 from app.settings import Settings
 
 
-class SearchConnections:
+class ReadConnections:
     """Runs each statement in a read-only transaction of its own."""
 
     def __init__(self, db: Database, settings: Settings) -> None:
@@ -27,13 +27,12 @@ class SearchConnections:
         self._timeout_seconds = settings.read_timeout_seconds
         self._begin = f"BEGIN READ ONLY; SET LOCAL statement_timeout = {max(1, round(self._timeout_seconds * 1000))}"
         self._has_pooler = not settings.statement_cache
-        self._slots = asyncio.Semaphore(settings.connections_for_reads)
+        self._slots = asyncio.Semaphore(settings.read_connections)
 
     async def rows(self, sql: str, *args: object) -> list[Record]:
-        """Reads many rows in parts, because the driver decodes a part in one go.
-
-        Not through a pooler: another client of it may use the name of the cursor's statement.
-        """
+        """Reads the rows in parts: the driver decodes a part in one go, and the event loop serves
+        other requests between the parts. Behind a pooler it reads them at once, because another
+        client may use the name of the cursor's statement."""
         async with self._transaction() as transaction:
             return await (transaction.rows if self._has_pooler else transaction.rows_in_parts)(sql, *args)
 
@@ -47,6 +46,8 @@ class SearchConnections:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Transaction]:
+        """Runs a read-only transaction. Waits, at most `acquire_timeout_seconds`, until fewer of
+        them than the limit are running."""
         await self._wait_for_slot()
         try:
             async with self._db.read_only_transaction(self._begin) as transaction:
@@ -63,7 +64,7 @@ class SearchConnections:
             async with asyncio.timeout(self._wait_seconds):
                 await self._slots.acquire()
         except TimeoutError:
-            detail = "too many searches are running: try again later, or narrow the filters of the slow ones"
+            detail = "too many lists and searches are running: retry later, or narrow the filters"
             raise DatabaseUnavailable(detail, "not_done") from None
 
     def _too_slow(self) -> str:
