@@ -22,9 +22,12 @@ def check_target(target: Path, data_dir: Path) -> None:
 
 
 def back_up(dsn: str, source: Path, target: Path) -> None:
-    """Copies into `<target>.partial` and renames that at the end, so a folder with the target's
-    name is always a complete backup. Uses pg_basebackup, because it includes roles, which pg_dump
-    leaves out, and flushes its files to disk."""
+    """Makes a backup of the server at `dsn`, whose folder is `source`.
+
+    Copies into `<target>.partial` and renames that at the end, so a folder with the target's name
+    is always a complete backup. Uses pg_basebackup, because it includes roles, which pg_dump leaves
+    out, and flushes its files to disk.
+    """
     partial = target.with_name(f"{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     copy = partial / "postgres"
@@ -46,7 +49,8 @@ def _run(program: str, *arguments: str) -> None:
 
 
 def _copy_owner(source: Path, copy: Path) -> None:
-    """If root runs the command, Postgres runs as another user, which must own the copy."""
+    """Gives the copy the owner of the source. If root runs the command, Postgres runs as another
+    user, which must own the copy."""
     owner = source.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
         return

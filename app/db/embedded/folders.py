@@ -1,4 +1,4 @@
-"""Folders of an embedded Postgres: removed and flushed reliably."""
+"""Removes and flushes folders of an embedded Postgres."""
 
 import os
 import shutil
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def remove_folder(folder: Path) -> None:
-    """Retries, because the initdb of a killed owner may still write there for a moment. The next
-    start removes the rest."""
+    """Removes a folder. Retries for two seconds, because the initdb of a killed broker may still write
+    there for a moment. If that fails, the next start removes the rest."""
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -17,6 +17,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
+    """Flushes the entries of a folder to disk, so that a rename in it survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

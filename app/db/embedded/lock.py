@@ -1,5 +1,5 @@
-"""The lock on the folder of an embedded Postgres: a file lock, held until the owner exits. The file
-names the owner."""
+"""Locks the folder of an embedded Postgres with a file lock. The process that holds it, the owner,
+writes its pid and command into the file."""
 
 import fcntl
 import json
@@ -18,12 +18,15 @@ class EmbeddedError(Exception):
 
 
 class FolderInUse(EmbeddedError):
-    """Another running process uses the folder. The message names it."""
+    """Another running process uses the folder. The message names that process."""
 
 
 class FolderLock:
-    """The kernel releases the lock when the process dies, so it is never stale. The file stays,
-    because deleting a locked file would be a race."""
+    """Locks a folder, or raises FolderInUse.
+
+    The kernel releases the lock when the process dies, so it is never stale. The file stays,
+    because deleting a locked file would be a race.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._file = _open(folder / "owner")
@@ -31,19 +34,19 @@ class FolderLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderInUse(_describe(folder, self._read_and_close())) from None
-        runtime = _read(self._file).get("runtime")
-        self.leftover_runtime = Path(runtime) if runtime else None
-        self._runtime_lock: int | None = None
-        self._write_owner(runtime)
+        temp_folder = _read(self._file).get("temp_folder")
+        self.leftover_temp_folder = Path(temp_folder) if temp_folder else None
+        self._temp_folder_lock: int | None = None
+        self._write_owner(temp_folder)
 
-    def record_runtime(self, runtime: Path) -> None:
-        """Records the runtime folder, so that the next owner removes it if this process cannot.
-        Locks it, so that systemd's cleaning of /tmp leaves it alone."""
-        self._write_owner(str(runtime))
-        self._runtime_lock = os.open(runtime, os.O_RDONLY)
-        fcntl.flock(self._runtime_lock, fcntl.LOCK_SH)
+    def record_temp_folder(self, temp_folder: Path) -> None:
+        """Records the temporary folder of the server, so that the next owner removes it if this
+        process cannot. Locks it, so that systemd does not remove it from /tmp."""
+        self._write_owner(str(temp_folder))
+        self._temp_folder_lock = os.open(temp_folder, os.O_RDONLY)
+        fcntl.flock(self._temp_folder_lock, fcntl.LOCK_SH)
 
-    def _write_owner(self, runtime: str | None) -> None:
+    def _write_owner(self, temp_folder: str | None) -> None:
         owner = {
             "pid": os.getpid(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -51,12 +54,12 @@ class FolderLock:
         }
         self._file.seek(0)
         self._file.truncate()
-        self._file.write(json.dumps(owner | ({"runtime": runtime} if runtime else {})))
+        self._file.write(json.dumps(owner | ({"temp_folder": temp_folder} if temp_folder else {})))
         self._file.flush()
 
     def release(self) -> None:
-        if self._runtime_lock is not None:
-            os.close(self._runtime_lock)
+        if self._temp_folder_lock is not None:
+            os.close(self._temp_folder_lock)
         self._file.truncate(0)
         self._file.close()
 
@@ -76,7 +79,7 @@ def _open(path: Path) -> IO[str]:
 
 def _read(file: IO[str]) -> dict[str, str]:
     file.seek(0)
-    # The owner may not have written it yet, or a crash truncated it.
+    # The owner may not have written the file yet, or a crash truncated it.
     with suppress(ValueError, AttributeError):
         return {str(key): str(value) for key, value in json.loads(file.read()).items()}
     return {}

@@ -1,5 +1,5 @@
-"""The processes of an embedded Postgres: which user runs them, how they stop, and that they never
-outlive the broker."""
+"""Starts and stops the processes of an embedded Postgres, as an unprivileged user. None of them
+outlives the broker."""
 
 import ctypes
 import os
@@ -16,8 +16,9 @@ from typing import IO
 
 from app.db.embedded.lock import EmbeddedError
 
-STOP_SECONDS = 60.0  # for a fast shutdown; then an immediate one
-_LIBC = ctypes.CDLL(None)  # loaded at import: between fork and exec only calls are safe
+STOP_SECONDS = 60.0  # for a fast shutdown, and for an immediate one
+# Loaded at import, because between fork and exec a library may be called but not loaded.
+_LIBC = ctypes.CDLL(None)
 
 
 def spawn(
@@ -28,8 +29,8 @@ def spawn(
     user: pwd.struct_passwd | None,
     environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Starts a command as the user. It has a session of its own, because Ctrl-C is for the broker,
-    which stops Postgres last; and it ends with the broker."""
+    """Starts a command as `user`. The process ends with the broker. It has a session of its own,
+    because Ctrl-C is for the broker, which stops Postgres last."""
     return subprocess.Popen(
         command,
         cwd=cwd,
@@ -46,8 +47,9 @@ def spawn(
 
 
 def die_with_parent(parent: int) -> None:
-    """Runs in the child, after the change of user, which would undo it. The check of the parent
-    closes the race with a parent that has already died."""
+    """Makes the kernel stop this process when its parent dies. Runs in the child, after the change of
+    user, which would undo the setting. The check closes the race with a parent that has already
+    died."""
     set_parent_death_signal = 1
     _LIBC.prctl(set_parent_death_signal, signal.SIGINT)
     if os.getppid() != parent:
@@ -55,8 +57,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def require_passwd_entry() -> None:
-    """Raises if the current uid has no passwd entry: initdb looks up the name of its user and fails
-    without one. Called before anything is created."""
+    """Raises if the current uid has no passwd entry: initdb looks up the name of its user, and fails
+    without one. Call it before anything is created."""
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -67,20 +69,21 @@ def require_passwd_entry() -> None:
 
 
 def unprivileged_user(*folders: Path) -> pwd.struct_passwd | None:
-    """The user that runs Postgres if this process is root: the owner of the first folder that is
-    not root's, or `nobody`. None if this process is not root."""
+    """Returns the user that runs Postgres if this process is root: the owner of the first of these
+    folders that is not root's, or `nobody`. Returns None if this process is not root."""
     if os.geteuid() != 0:
         return None
     for folder in filter(Path.exists, folders):
         owner = folder.stat().st_uid
-        with suppress(KeyError):  # initdb needs a user with a name
+        with suppress(KeyError):  # a uid without a name, which initdb needs
             if owner != 0:
                 return pwd.getpwuid(owner)
     return pwd.getpwnam("nobody")
 
 
 def stop_process(pid: int, *, has_ended: Callable[[], bool]) -> None:
-    """Requests a fast shutdown, then an immediate one."""
+    """Requests a fast shutdown and, after STOP_SECONDS, an immediate one. Returns when the server
+    has stopped."""
     for shutdown in (signal.SIGINT, signal.SIGQUIT):
         deadline = time.monotonic() + STOP_SECONDS
         with suppress(ProcessLookupError):

@@ -1,6 +1,6 @@
-"""An embedded Postgres: a child process on a Unix socket that never outlives the broker.
+"""Runs an embedded Postgres: a child process on a Unix socket that never outlives the broker.
 
-The folder holds `owner` (the lock), `postgres.log` and `data/` (the cluster). Nothing in it ever
+The folder contains `owner` (the lock), `postgres.log` and `data/` (the cluster). Nothing in it ever
 needs cleaning by hand.
 """
 
@@ -37,10 +37,10 @@ WORKING_DIRECTORY = "/proc/self/cwd"
 
 
 class EmbeddedPostgres:
-    """Call `start` in a thread that lives as long as the server: for Linux the end of that thread
-    is the death of the parent.
+    """A Postgres in one folder. Call `start` in a thread that lives as long as the server: for Linux
+    the end of that thread is the death of the parent.
 
-    Postgres refuses to run as root. If the broker is root, Postgres runs as the owner of the folder
+    Postgres does not run as root. If the broker is root, Postgres runs as the owner of the folder
     or, if that is root, too, as `nobody`. Only files that this class creates change their owner.
     """
 
@@ -50,7 +50,7 @@ class EmbeddedPostgres:
         self.log = self.folder / "postgres.log"
         self._options = OPTIONS | dict(options)
         self._lock: FolderLock | None = None
-        self._runtime: Path | None = None
+        self._temp_folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopping = threading.Event()
         self._user: pwd.struct_passwd | None = None
@@ -64,8 +64,8 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> str:
-        """Blocks until the server accepts connections, however long recovery takes. Returns its
-        DSN."""
+        """Locks the folder and starts the server. Blocks until it accepts connections, however long
+        recovery takes. Returns its DSN."""
         if not self.data.exists():
             require_passwd_entry()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -77,11 +77,11 @@ class EmbeddedPostgres:
             raise
 
     def exists(self) -> bool:
-        """Whether the folder holds a cluster, running or not."""
+        """Whether the folder contains a cluster, running or not."""
         return self.data.exists()
 
     def running_dsn(self) -> str | None:
-        """The DSN of a server that another process runs on this folder; None if there is none."""
+        """Returns the DSN of a server that another process runs in this folder, or None."""
         with suppress(OSError, IndexError, ValueError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             if self._serves_folder(int(lines[0])):
@@ -96,21 +96,21 @@ class EmbeddedPostgres:
         while self._process is not None and not self._is_stopping.is_set():
             self._process.wait()
             if not self._is_stopping.wait(RESTART_SECONDS):
-                log.warning("embedded postgres ended, starting it again", status=self._process.returncode)
-                # Processes of the old server may still be exiting: try again.
+                log.warning("embedded postgres exited, restarting", status=self._process.returncode)
+                # Processes of the old server may still be exiting: then the loop tries again.
                 with suppress(EmbeddedError):
                     self._await_ready(*self._launch(*self._binaries))
-                    log.info("embedded postgres is back")
+                    log.info("embedded postgres restarted")
 
     def stop(self) -> None:
-        """Fast shutdown: ends sessions, writes a checkpoint, and releases the folder."""
+        """Stops the server, which ends its sessions and writes a checkpoint. Unlocks the folder."""
         self._is_stopping.set()
         if self._process is not None:
             stop_process(self._process.pid, has_ended=lambda: self._process is None or self._process.poll() is not None)
             self._process = None
-        if self._runtime is not None:
-            shutil.rmtree(self._runtime, ignore_errors=True)
-            self._runtime = None
+        if self._temp_folder is not None:
+            shutil.rmtree(self._temp_folder, ignore_errors=True)
+            self._temp_folder = None
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -118,11 +118,11 @@ class EmbeddedPostgres:
     def _start(self, lock: FolderLock) -> str:
         self._user = unprivileged_user(self.data, self.folder)
         self._stop_orphan()
-        self._remove_leftovers(lock.leftover_runtime)
+        self._remove_leftovers(lock.leftover_temp_folder)
         installed = find_binaries()
         version = version_of(installed)
-        self._runtime, binaries = self._prepare_runtime(installed)
-        lock.record_runtime(self._runtime)
+        self._temp_folder, binaries = self._prepare_temp_folder(installed)
+        lock.record_temp_folder(self._temp_folder)
         if not self.data.exists():
             self._create_cluster(binaries, version)
         self._check_cluster(version)
@@ -133,8 +133,8 @@ class EmbeddedPostgres:
     # Leftovers of an earlier owner
 
     def _stop_orphan(self) -> None:
-        """Stops the Postgres of a killed broker, which still runs if the kernel does not end
-        children with their parent."""
+        """Stops the server of a killed broker. It still runs if the kernel cannot stop children with
+        their parent."""
         pid = self._recorded_pid()
         if pid is not None and self._serves_folder(pid):
             stop_process(pid, has_ended=lambda: not self._serves_folder(pid))
@@ -145,68 +145,69 @@ class EmbeddedPostgres:
         return None
 
     def _serves_folder(self, pid: int) -> bool:
-        """Whether that process serves this folder: after a reboot any process may have the pid."""
+        """Whether a process is a server on this folder: after a reboot any process may have the
+        pid."""
         if sys.platform == "linux":
             with suppress(OSError):
                 return os.path.samefile(f"/proc/{pid}/cwd", self.data)
             return False
-        else:  # noqa: RET505 - mypy skips the other platform's branch, not what follows it
+        else:  # noqa: RET505 - mypy skips the branch of the other platform, but not what follows it
             command = subprocess.run(
                 ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
             ).stdout
             return "postgres" in command and str(self.data) in command
 
-    def _remove_leftovers(self, runtime: Path | None) -> None:
+    def _remove_leftovers(self, temp_folder: Path | None) -> None:
         for incomplete in self.folder.glob("data.new-*"):
             remove_folder(incomplete)
-        if runtime is not None and runtime.name.startswith("longshore-"):
-            remove_folder(runtime)
+        if temp_folder is not None and temp_folder.name.startswith("longshore-"):
+            remove_folder(temp_folder)
 
     # The folder of the socket, and binaries that the unprivileged user can reach
 
     @property
     def _sockets(self) -> Path:
-        return (self._runtime or self.folder) / "s"
+        return (self._temp_folder or self.folder) / "s"
 
-    def _prepare_runtime(self, installed: Path) -> tuple[Path, Path]:
+    def _prepare_temp_folder(self, installed: Path) -> tuple[Path, Path]:
         """Creates a folder with a short path for the socket. Copies the binaries into it if the
-        user cannot reach them, for example in root's home."""
+        user cannot reach them, for example in root's home. Returns the folder and the binaries."""
         needs_copy = not self._user_can("-x", installed / "postgres")
         for base in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):  # noqa: S108 - mkdtemp creates a private folder in it
             if len(os.fsencode(base)) > MAX_BASE_BYTES or not self._user_can("-x", Path(base)):
                 continue
-            runtime = self._create_runtime(base)
-            binaries = copy_readable_by_all(installed, runtime) if needs_copy else installed
+            temp_folder = self._create_temp_folder(base)
+            binaries = copy_readable_by_all(installed, temp_folder) if needs_copy else installed
             if self._user_can("-x", binaries / "postgres"):
-                return runtime, binaries
-            shutil.rmtree(runtime)  # no program runs from a noexec mount
+                return temp_folder, binaries
+            shutil.rmtree(temp_folder)  # no program runs from a noexec mount
         raise EmbeddedError(
             f"{self._user_name} may not run {installed}: "
             "install Postgres where all users can reach it, or set DATABASE_URL"
         )
 
-    def _create_runtime(self, base: str) -> Path:
-        runtime = Path(tempfile.mkdtemp(prefix="longshore-", dir=base))
+    def _create_temp_folder(self, base: str) -> Path:
+        temp_folder = Path(tempfile.mkdtemp(prefix="longshore-", dir=base))
         if self._user is not None:
-            runtime.chmod(0o711)
-        (runtime / "s").mkdir(mode=0o700)
-        self._chown(runtime / "s")
-        return runtime
+            temp_folder.chmod(0o711)
+        (temp_folder / "s").mkdir(mode=0o700)
+        self._chown(temp_folder / "s")
+        return temp_folder
 
     def _chown(self, folder: Path) -> None:
         if self._user is not None:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
 
     def _user_can(self, test: str, path: Path) -> bool:
-        """Asks the kernel as that user, which covers the mode bits of all parents, groups, ACLs and
-        mount options."""
+        """Whether `test` succeeds as the user. The kernel considers the mode bits of all parents,
+        groups, ACLs and mount options."""
         return self._run(["test", test, str(path)], Path("/")).returncode == 0
 
     # The cluster and its server
 
     def _create_cluster(self, binaries: Path, version: int) -> None:
-        """Creates the cluster in a new folder and renames it when it is complete: a kill in between
-        leaves nothing incomplete at the final path."""
+        """Creates the cluster in a new folder, and renames it when it is complete. If the broker is
+        killed before, nothing incomplete is at the final path."""
         new = Path(tempfile.mkdtemp(prefix="data.new-", dir=self.folder))
         self._chown(new)
         builtin = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if version >= 17 else []
@@ -235,11 +236,11 @@ class EmbeddedPostgres:
             )
 
     def _reachable_path(self, folder: Path, version: int) -> str:
-        """The folder's path. Below a folder that the user cannot enter (root's home), the working
-        directory that root opened for it."""
+        """Returns a path by which the user can open the folder. If the user cannot enter a parent
+        folder (root's home), that is `/proc/self/cwd`, which root has opened for it."""
         if self._user_can("-x", folder):
             return str(folder)
-        # Older ones return to the working directory by its path.
+        # Older versions of Postgres return to the working directory by its path.
         if sys.platform == "linux" and version >= 16:
             return WORKING_DIRECTORY
         raise EmbeddedError(
@@ -288,7 +289,7 @@ class EmbeddedPostgres:
     def _spawn(self, command: list[str], cwd: Path, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
         # Postgres takes a stale pid file for a running server if another process has that pid,
         # unless the pid is that of its grandparent. The lock is held and the pid was checked, so
-        # claim that it is. The server's check of shared memory still applies.
+        # the broker passes it as the grandparent's pid. The server still checks the shared memory.
         grandparent = {"PG_GRANDPARENT_PID": str(self._recorded_pid() or os.getpid())}
         return spawn(command, cwd, output, user=self._user, environment=ENVIRONMENT | grandparent)
 

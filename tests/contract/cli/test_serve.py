@@ -96,8 +96,8 @@ def test_log_from_start_to_shutdown_is_json_with_one_line_per_step(folder: Path)
         lines += stop(process, signal.SIGTERM, folder)
         poll.join()
     steps = [line for line in lines if line["event"] in ("broker draining", "broker stopped", "shutdown complete")]
-    losses = ("embedded postgres ended, starting it again", "LISTEN/NOTIFY connection lost")
-    returns = ("embedded postgres is back", "LISTEN/NOTIFY connection restored")
+    losses = ("embedded postgres exited, restarting", "LISTEN/NOTIFY connection lost")
+    returns = ("embedded postgres restarted", "LISTEN/NOTIFY connection restored")
     assert Counter(line["event"] for line in lines if line["event"] in losses + returns) == Counter(losses + returns)
     assert [line["event"] for line in steps] == ["broker draining", "broker stopped", "shutdown complete"]
     assert {(line["release"], line["address"]) for line in [first, *steps]} == {(RELEASE, base)}

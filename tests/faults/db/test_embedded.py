@@ -112,7 +112,7 @@ def test_embedded_server_has_checksums_utf8_and_no_tcp_port(cluster: Path) -> No
     assert settings == ["on", "UTF8", ""]
 
 
-def test_stopping_leaves_no_process_and_no_runtime_folder(cluster: Path) -> None:
+def test_stopping_leaves_no_process_and_no_temporary_folder(cluster: Path) -> None:
     server = start(cluster)
     dsn = server.start()
     pid, sockets = postmaster_pid(cluster), Path(dsn.partition("host=")[2].partition("&")[0])
