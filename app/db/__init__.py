@@ -1,1 +1,4 @@
-"""Postgres: connections, transactions, statements, clocks and migrations. Knows no job."""
+"""Postgres: connections, transactions, statements, clocks and migrations.
+
+Contains no rules about jobs.
+"""

@@ -1,8 +1,8 @@
 """The database's clock as seen from this process: an offset to the monotonic clock, refreshed every
 second.
 
-All times of the product come from here or from `now()` in SQL. The broker's own wall clock may be
-off by hours.
+All times that the broker uses come from here or from `now()` in SQL. The broker's own wall clock
+may be off by hours.
 """
 
 import math
@@ -17,14 +17,17 @@ from app.errors import DatabaseUnavailable
 
 @lru_cache(maxsize=1000)
 def datetime_from_epoch(seconds: float) -> datetime:
-    """`seconds` since 1970, exact to the microsecond: a double resolves a quarter of one. Cached,
-    because the jobs of a batch share their times."""
+    """Converts seconds since 1970, exact to the microsecond: a double resolves a quarter of a
+    microsecond. Cached, because the jobs of a batch share their times."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 class DatabaseClock:
-    """Estimates the database's time from samples. Retention uses `retention`, and unique keys end
-    by `unique_windows`: neither follows a jump ahead at once."""
+    """Estimates the database's time from samples.
+
+    Two further clocks do not follow a jump ahead at once: retention uses `retention`, and the ends
+    of unique keys are computed with `unique_windows`.
+    """
 
     def __init__(self) -> None:
         self.retention = RetentionClock()
@@ -37,22 +40,22 @@ class DatabaseClock:
         return self._offset is not None
 
     def now(self) -> datetime:
-        """Raises before the first sample. The broker's own clock is no substitute: it could end
-        every lease."""
+        """Returns the database's time. Raises before the first sample: the broker's own clock is no
+        substitute, because it could end every lease."""
         if self._offset is None:
             raise DatabaseUnavailable("the database's clock has not been read yet", "not_done")
         return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     async def refresh(self, db: Database) -> None:
-        """Takes a sample. The server read its clock between the request and the response, which
+        """Takes a sample. The server reads its clock between the request and the response, which
         bounds the offset from both sides.
 
         The bounds are the intersection of all samples so far: a slow round trip does not move the
         clock, and quick ones make it more accurate. If the database's clock was set, the sample
         does not intersect, and its bounds replace the old ones.
 
-        The connection is acquired first. One second of waiting for a busy pool, inside the measured
-        round trip, would move a new broker's clock by half a second.
+        The connection is acquired before the measurement. One second of waiting for a busy pool,
+        inside the measured round trip, would move a new broker's clock by half a second.
         """
         async with db.autocommit() as connection:
             before = time.monotonic()

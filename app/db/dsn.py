@@ -1,4 +1,4 @@
-"""Parses a DSN: which servers it names, and whether their certificates must be verified. Pure."""
+"""Parses a DSN: which servers it names, and whether their certificates must be verified. No I/O."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -10,6 +10,10 @@ PORT = 5432
 
 Options: TypeAlias = Mapping[str, str]
 
+_INVALID_URL = (
+    "not a valid URL: percent-encode special characters in the password; an IPv6 address must be the only host"
+)
+
 
 class Host(NamedTuple):
     """A server: a name, an address, or the folder of its Unix socket."""
@@ -19,8 +23,8 @@ class Host(NamedTuple):
 
 
 def hosts(dsn: str) -> list[Host]:
-    """The hosts of the DSN, in its order. Empty if it names none: then the driver tries its
-    defaults on this machine."""
+    """Returns the hosts of the DSN, in its order. The list is empty if it names none: then the
+    driver tries its defaults on this machine."""
     parts, options = _split(dsn)
     host_list = _host_list(parts)
     if host_list:
@@ -31,28 +35,28 @@ def hosts(dsn: str) -> list[Host]:
 
 
 def requires_tls(dsn: str) -> bool:
-    """Whether the DSN has no `sslmode` although at least one host is on another machine."""
+    """Whether the broker enforces TLS: the DSN has no `sslmode`, and at least one host is on another
+    machine."""
     return "sslmode" not in _split(dsn)[1] and not all(
         (host.host.startswith("/") or is_loopback(host.host)) for host in hosts(dsn)
     )
 
 
 def options(dsn: str) -> Options:
-    """The query parameters of the URL."""
+    """Returns the query parameters of the URL."""
     return _split(dsn)[1]
 
 
 def _split(dsn: str) -> tuple[SplitResult, Options]:
-    """Newer Pythons reject brackets in a list of hosts, older ones read the list as one host. This
-    rejects it with any Python."""
+    """Splits the URL. Rejects brackets in a list of hosts, which newer Pythons also do and older
+    ones read as one host."""
     try:
         parts = urlsplit(dsn)
-        if "," in (host_list := _host_list(parts)) and "[" in host_list:
-            raise ValueError
     except ValueError:  # its text may repeat the password
-        raise ValueError(
-            "not a valid URL: escape special characters in the password, and name IPv6 hosts alone"
-        ) from None
+        raise ValueError(_INVALID_URL) from None
+    host_list = _host_list(parts)
+    if "," in host_list and "[" in host_list:
+        raise ValueError(_INVALID_URL)
     return parts, dict(parse_qsl(parts.query))
 
 
@@ -71,8 +75,8 @@ def _parse_host(spec: str, default_port: int) -> Host:
 
 
 def _parse_port(text: str) -> int:
-    """The error does not repeat the text: if a password has an unescaped slash, the text is a part
-    of the password."""
+    """Parses the port. The error does not repeat the text: if a password has an unescaped slash,
+    the text is a part of the password."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise ValueError("the port must be a number from 1 to 65535")
     return int(text)

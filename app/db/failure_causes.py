@@ -1,4 +1,4 @@
-"""Describes why a database call failed, for callers and for operators. Pure.
+"""Describes why a database call failed, for callers and for operators. No I/O.
 
 The 503 of a caller names no host, nor does `/readyz`, which needs no key. For the log the DSN is
 passed as well: the text then includes host and port, never the password.
@@ -15,9 +15,10 @@ import asyncpg
 from app.db.dsn import Host, hosts
 
 _UNKNOWN_HOST = "unknown host name"
+_BROKEN_CONNECTION = "the connection to the database broke"
 
 # The first match counts, so subclasses come before their base classes.
-_CAUSES: tuple[tuple[type[Exception], str], ...] = (
+_CAUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (
         ssl.SSLCertVerificationError,
         "the certificate of the database server cannot be verified: check the host and sslrootcert in DATABASE_URL",
@@ -36,19 +37,17 @@ _CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (asyncpg.QueryCanceledError, "the statement was cancelled in the database"),
     (asyncpg.ReadOnlySQLTransactionError, "the database accepts no writes"),
     (asyncpg.DeadlockDetectedError, "the database ended a deadlock with another transaction"),
-    (asyncpg.SerializationError, "the database could not order this transaction and another"),
+    (asyncpg.SerializationError, "the transaction conflicted with another (serialization failure)"),
     (asyncpg.OperatorInterventionError, "the database ended the connection"),
-    (asyncpg.PostgresConnectionError, "the connection to the database broke"),
-    (asyncpg.InterfaceError, "the connection to the database broke"),
-    (asyncpg.InternalClientError, "the connection to the database broke"),
+    ((asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError), _BROKEN_CONNECTION),
 )
 _BROKEN = (errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED)
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def describe(error: BaseException, dsn: str | None = None) -> str:
-    """The cause as text; with a DSN, followed by the addresses of its hosts."""
-    known = next((text for kind, text in _CAUSES if isinstance(error, kind)), None)
+    """Returns the cause as text; with a DSN, followed by the addresses of its hosts."""
+    known = next((text for kinds, text in _CAUSES if isinstance(error, kinds)), None)
     cause = known or (_describe_os_error(error) if isinstance(error, OSError) else _describe_server_error(error))
     if cause == _UNKNOWN_HOST:
         return f"{cause} {_host_names(dsn)}" if dsn else "the host name of the database is unknown"
@@ -56,6 +55,7 @@ def describe(error: BaseException, dsn: str | None = None) -> str:
 
 
 def addresses(dsn: str) -> str:
+    """Returns the hosts of the DSN with their ports, separated by commas."""
     return ", ".join(map(_address, hosts(dsn)))
 
 
@@ -70,14 +70,14 @@ def _address(host: Host) -> str:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """If a host has several addresses, asyncio raises one error that has the errno only in its
-    text."""
+    """Describes an error by its errno. If a host has several addresses, asyncio raises one error
+    that has the errno only in its text."""
     match = _ERRNO.search(str(error))
     number = error.errno or (int(match[1]) if match else None)
     if number == errno.ECONNREFUSED:
         return "the database refuses connections"
     if number is None or number in _BROKEN:
-        return "the connection to the database broke"
+        return _BROKEN_CONNECTION
     return f"the database cannot be reached: {os.strerror(number)}"
 
 

@@ -1,7 +1,10 @@
 """Lanes, and job ids that contain them.
 
 A lane is a shard of a queue, and the shard key of every table of jobs: `queue_id * 256 + n`. A
-job's id contains its lane.
+job's id is a UUIDv7 that contains its lane:
+
+    bits    48            4        12       2        24    38
+    field   milliseconds  version  counter  variant  lane  random
 """
 
 import secrets
@@ -24,6 +27,7 @@ LANES_PER_QUEUE = 256
 KEY_LANES = 256  # lanes 0..255 belong to no queue: queue ids start at 1
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=(1 << 128) - 1)  # every job id is between them
 
+# Of a job id; see above.
 _LANE_BITS = 24
 _RANDOM_BITS = 38
 _LANE_MASK = (1 << _LANE_BITS) - 1
@@ -50,61 +54,65 @@ def lanes_of(queue_id: int, lanes: int) -> range:
 
 
 def queue_lock_id(queue_id: int) -> int:
-    """The queue lock protects `max_waiting`. It is separate from the lane locks, so that counting
-    does not block claims and admissions."""
+    """Returns the number of the queue lock in `lane_locks`. The queue lock protects `max_waiting`.
+    It is separate from the lane locks, so that counting does not block claims and admissions."""
     return -queue_id
 
 
 def caller_lock_id(name: str) -> int:
-    """The lock for counting a caller's leases; its numbers follow those of the queue locks. Callers
-    whose names collide wait for each other."""
+    """Returns the number of the caller lock in `lane_locks`, below those of all queue locks. The
+    caller lock protects counting a caller's leases. Callers whose names have the same number wait
+    for each other."""
     return -(1 << 20) - digest("caller", name).int % (1 << 20)
 
 
 def created_at(job_id: UUID) -> datetime:
-    """The id contains the time at which it was generated, by the database's clock: when the job was
-    created. No row needs to store that time again."""
+    """Extracts the time at which a job was created, by the database's clock, from its id. No row
+    needs to store that time again."""
     return _instant(job_id.int >> 80)
 
 
 @lru_cache(maxsize=10_000)
 def _instant(milliseconds: int) -> datetime:
-    """Cached, because the jobs of a batch are created within one or two milliseconds."""
+    """Converts milliseconds since 1970. Cached, because the jobs of a batch are created within one
+    or two milliseconds."""
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def first_id_at(instant: datetime) -> UUID:
-    """The smallest id of that millisecond: a bound with which time filters can use the index on
-    ids."""
+    """Returns the lower bound of the ids of a millisecond, with which time filters can use the index
+    on ids."""
     return UUID(int=max(0, _milliseconds(instant)) << 80)
 
 
 def digest(*parts: str) -> UUID:
-    """A 128-bit hash of the parts. The separator cannot occur in a part, so ("a", "bc") and ("ab",
+    """Hashes the parts to 128 bits. The separator cannot occur in a part, so ("a", "bc") and ("ab",
     "c") differ."""
     return UUID(bytes=blake2b("\x1f".join(parts).encode(), digest_size=16).digest())
 
 
 def shared_digest(*parts: str) -> UUID:
-    """Like `digest`, for hashes that SQL must compute as well (longshore_enqueue): Postgres has
+    """Like `digest`, for hashes that SQL must compute as well (longshore_enqueue_v1): Postgres has
     sha256 and no blake2b."""
     return UUID(bytes=sha256("\x1f".join(parts).encode()).digest()[:16])
 
 
 def lane_of_group(group: str, lanes: int) -> int:
-    """Which of n lanes a group belongs to. Uses the first four bytes, with which SQL can
-    compute."""
+    """Returns the lane that a group belongs to, from 0 to `lanes` - 1. Uses the first four bytes of
+    the hash, because SQL can compute with a number of that size."""
     return (shared_digest(group).int >> 96) % lanes
 
 
 def lane_of_key(key: UUID, lanes: int) -> int:
-    """Which of n lanes a key belongs to: the same in every process and every release."""
+    """Returns the lane that a key belongs to, from 0 to `lanes` - 1: the same in every process and
+    every release."""
     return key.int % lanes
 
 
 def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, list[T]]:
-    """Groups items by lane: lanes in ascending order, ids in ascending order within a lane, which
-    is the lock order. Sorts by integers, because they compare ten times faster than UUIDs."""
+    """Groups items by the lanes of their job ids. Lanes are in ascending order, and so are the ids
+    within a lane: the lock order. Sorts by integers, because they compare ten times faster than
+    UUIDs."""
     lanes: dict[int, list[T]] = {}
     for number, item in sorted([(job_id(item).int, item) for item in items], key=_first):
         lanes.setdefault((number >> _RANDOM_BITS) & _LANE_MASK, []).append(item)
@@ -112,8 +120,9 @@ def group_by_lane(items: Iterable[T], job_id: Callable[[T], UUID]) -> dict[int, 
 
 
 async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple[int, list[UUID]]]:
-    """Groups thousands of ids by lane, in slices. Yields at most `size` ids of one lane at a time,
-    in ascending order, which is the lock order of one statement."""
+    """Groups thousands of ids by lane, and lets the event loop serve other requests meanwhile.
+    Yields at most `size` ids of one lane at a time, in ascending order, which is the lock order of
+    one statement."""
     lanes: dict[int, list[UUID]] = {}
     async for job_id in in_slices(ids):
         lanes.setdefault(lane_of(job_id), []).append(job_id)
@@ -123,8 +132,7 @@ async def batches_by_lane(ids: Iterable[UUID], size: int) -> AsyncIterator[tuple
 
 
 class JobIdGenerator:
-    """Generates UUIDv7s: the millisecond, a 12-bit counter (so that ids rise within a process), the
-    lane, 38 random bits."""
+    """Generates job ids. Their counter makes them ascend within a process."""
 
     def __init__(self) -> None:
         self._tick = 0
@@ -135,7 +143,7 @@ class JobIdGenerator:
         return _job_id(self._tick, lane, next(self._rng))
 
     def generate_many(self, lanes: Sequence[int], now: datetime) -> Iterator[UUID]:
-        """One id for each lane, in this order."""
+        """Generates one id for each lane, in the order of the lanes."""
         first = max(_milliseconds(now) << 12, self._tick + 1)
         self._tick = first + len(lanes) - 1
         return (_job_id(tick, lane, next(self._rng)) for tick, lane in enumerate(lanes, first))
@@ -149,8 +157,9 @@ def _rng() -> Iterator[int]:
 
 
 def _job_id(tick: int, lane: int, random_bits: int) -> UUID:
-    """Returns asyncpg's subclass of UUID, which is created, compared and sent in a fifth of the
-    time."""
+    """Builds an id from 60 bits of milliseconds and counter, the lane, and 64 random bits, of which
+    it uses 38. Returns asyncpg's subclass of UUID, which is created, compared and sent in a fifth
+    of the time."""
     upper = (tick >> 12) << 16 | 0x7 << 12 | tick & 0xFFF
     return pgproto.UUID(_halves(upper, 0b10 << 62 | lane << _RANDOM_BITS | random_bits >> 64 - _RANDOM_BITS))
 

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATOR_LOCK = 0x6C6F6E67  # "long"
 LOCK_TIMEOUT = "200ms"
-# Each gives up after LOCK_TIMEOUT, so that no claim waits longer than that for a migration.
+# Each try gives up after LOCK_TIMEOUT, so that no claim waits longer than that for a migration.
 TRIES = 50
 
 
 def config(dsn: str) -> Config:
+    """Returns Alembic's configuration, with the DSN for `alembic/env.py`."""
     alembic_config = Config(ROOT / "alembic.ini")
     alembic_config.attributes["dsn"] = dsn
     return alembic_config
@@ -41,15 +42,15 @@ class UnknownRevision(Exception):
 
 
 class UpgradeResult(NamedTuple):
-    """Revisions before and after the upgrade. `before` is None if the database had no schema."""
+    """The revisions before and after an upgrade. `before` is None if the database had no schema."""
 
     before: str | None
     after: str
 
 
 def upgrade(dsn: str) -> UpgradeResult:
-    """Migrates to the newest revision. `alembic/env.py` acquires the migration lock and then stores
-    the revision that it found in the attributes of the config."""
+    """Migrates to the newest revision of this release. `alembic/env.py` acquires the migration lock,
+    and then stores the revision that it found in the attributes of the configuration."""
     alembic_config = config(dsn)
     try:
         _with_retries(lambda: command.upgrade(alembic_config, "head"))
@@ -58,7 +59,8 @@ def upgrade(dsn: str) -> UpgradeResult:
         if found is None or found in older_than_head() | {head()}:
             raise
         raise UnknownRevision(
-            f"the schema is at {found}, which this release does not know: it needs {head()}; run a newer release"
+            f"the schema is at {found}, which this release does not know: this release needs {head()}; "
+            "run a newer release"
         ) from error
     return UpgradeResult(alembic_config.attributes["revision"], head())
 
@@ -69,13 +71,14 @@ def downgrade(dsn: str, revision: str) -> None:
 
 @cache
 def head() -> str:
+    """Returns the newest revision of this release."""
     revision = ScriptDirectory.from_config(config("")).get_current_head()
     assert revision is not None, "there is at least one revision"
     return revision
 
 
 async def current_revision(db: "Executor") -> str | None:
-    """The revision of the schema; None if there is no schema."""
+    """Reads the revision of the schema. Returns None if there is no schema."""
     migrated = await db.value("SELECT to_regclass('alembic_version') IS NOT NULL")
     revision: str | None = await db.value("SELECT version_num FROM alembic_version") if migrated else None
     return revision
@@ -83,32 +86,34 @@ async def current_revision(db: "Executor") -> str | None:
 
 @cache
 def older_than_head() -> frozenset[str | None]:
-    """The revisions with which this release cannot work. None stands for a database without a
-    schema."""
+    """Returns the revisions that this release must upgrade before it can work. None stands for a
+    database without a schema."""
     return frozenset(
         {None, *(script.revision for script in ScriptDirectory.from_config(config("")).walk_revisions())} - {head()}
     )
 
 
 def _with_retries(run: Callable[[], None]) -> None:
+    """Runs a migration, again and again while it cannot acquire a lock."""
     for left in reversed(range(TRIES)):
         try:
             run()
             return
-        except (
-            DBAPIError,
-            LockNotAvailableError,
-        ) as error:  # `run_files` raises the second, because it bypasses SQLAlchemy
+        # `run_files` raises LockNotAvailableError, because it bypasses SQLAlchemy.
+        except (DBAPIError, LockNotAvailableError) as error:
             if "LockNotAvailable" not in repr(error) or not left:
                 raise
             time.sleep(0.2)
 
 
 def run_files(revision_file: str, direction: str) -> None:
-    """Runs `0001_x.up.sql` beside `0001_x.py`; of a long revision one file per topic, in the order
-    of their names: `0001_x.1_tables.up.sql`, `0001_x.2_functions.up.sql`. Uses the driver's
-    `execute`: SQLAlchemy's cursor prepares its text, and a prepared statement cannot contain several
-    statements."""
+    """Runs the SQL of a revision: `0001_x.up.sql` beside `0001_x.py`. A long revision has several
+    files, which run in the order of their names: `0001_x.1_tables.up.sql`,
+    `0001_x.2_functions.up.sql`.
+
+    Uses the driver's `execute`: SQLAlchemy's cursor prepares its text, and a prepared statement
+    cannot contain several statements.
+    """
     bind = op.get_bind()
     bind.execute(text("SELECT 1"))  # begins the transaction, which the driver's call would not
     adapted: Any = bind.connection.dbapi_connection
@@ -118,13 +123,17 @@ def run_files(revision_file: str, direction: str) -> None:
 
 def run_files_in_autocommit(revision_file: str, direction: str) -> None:
     """Like `run_files`, but runs the statements one by one, for CREATE INDEX CONCURRENTLY, which
-    cannot run in a transaction. Splits at every semicolon, so neither a statement nor a comment of
-    such a file may contain one. The file drops every index first (DROP INDEX CONCURRENTLY IF
-    EXISTS): an interrupted CREATE INDEX CONCURRENTLY leaves an invalid index behind."""
+    cannot run in a transaction.
+
+    - The script is split at every semicolon, so neither a statement nor a comment of such a file
+      may contain one.
+    - The file must drop every index first (DROP INDEX CONCURRENTLY IF EXISTS): an interrupted
+      CREATE INDEX CONCURRENTLY leaves an invalid index behind.
+    """
     script = "".join(_scripts(revision_file, direction))
     with op.get_context().autocommit_block():
         # CREATE INDEX CONCURRENTLY waits for older transactions. That blocks only other migrations,
-        # and giving up would throw away the whole build.
+        # and a timeout would discard the whole build.
         op.get_bind().exec_driver_sql("SET lock_timeout = 0")
         for statement in filter(str.strip, script.split(";")):
             op.get_bind().exec_driver_sql(statement)
@@ -139,12 +148,13 @@ def _scripts(revision_file: str, direction: str) -> list[str]:
 
 
 def include_object(item: SchemaItem, name: str | None, kind: str, _reflected: bool, _other: SchemaItem | None) -> bool:
-    """Excludes partitions: they are created and dropped over time, and are no part of the model."""
+    """Excludes partitions from Alembic's comparison: they are created and dropped over time, and
+    are no part of the models."""
     return not (kind == "table" and (name or "").startswith("finished_jobs_"))
 
 
 def engine(dsn: str) -> AsyncEngine:
-    """SQLAlchemy on connections of PrimaryConnector, which refuses standbys and superseded
-    primaries. SQLAlchemy itself spells some options of a DSN differently and supports no list of
+    """Creates an engine on connections of PrimaryConnector, which uses no standby and no superseded
+    primary. SQLAlchemy itself spells some options of a DSN differently and supports no list of
     hosts."""
     return create_async_engine("postgresql+asyncpg://", async_creator=PrimaryConnector(dsn).connect, poolclass=NullPool)

@@ -1,7 +1,7 @@
 """Runs SQL text on pooled asyncpg connections, in autocommit or in a transaction.
 
-Some connections are reserved for calls that end a lease or keep it alive. `write_outcome` says what
-a failed call means for its caller.
+Some connections are reserved for calls that end a lease or keep it alive. `write_outcome` decides
+whether a failed call may have written.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ ROWS_PER_PART = 100  # the driver takes 1.5 ms to decode a hundred jobs
 # No statement of the broker takes that long unless it waits for a standby or a disk.
 LONG_SECONDS = 5.0
 
-# Postgres rolls back the whole transaction.
+# With these errors Postgres has rolled back the whole transaction.
 ROLLED_BACK = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class Executor(Protocol):
-    """What a store function runs its statements on: the database, where each statement commits on
-    its own, or a transaction, where all of them commit together."""
+    """An object that runs SQL for store functions: the database, where each statement commits on its
+    own, or a transaction, where all of them commit together."""
 
     async def rows(self, sql: str, *args: object) -> list[Record]: ...
 
@@ -64,7 +64,8 @@ class Transaction:
         return await self._connection.fetchval(sql, *args)
 
     async def rows_in_parts(self, sql: str, *args: object) -> list[Record]:
-        """Reads the rows with a cursor. The event loop serves other requests after each part."""
+        """Reads the rows with a cursor, a part at a time. The event loop serves other requests after
+        each part."""
         return [row async for row in self._connection.cursor(sql, *args, prefetch=ROWS_PER_PART)]
 
 
@@ -93,8 +94,8 @@ class AutocommitConnection(Checkout):
 
 
 class Database:
-    """The pool of one process. `value`, `row` and `rows` run one statement in autocommit;
-    `transaction` makes several statements atomic."""
+    """The database as one process uses it. `value`, `row` and `rows` run one statement in
+    autocommit; `transaction` makes several statements atomic."""
 
     def __init__(self, dsn: str, settings: Settings, metrics: Metrics) -> None:
         self.dsn = dsn
@@ -115,13 +116,13 @@ class Database:
         metrics.long_statements.set_function(self.long_statements)
 
     async def open(self) -> None:
-        """Starts the watchdog and opens no connection: a broker may start before its database, and
+        """Starts the watchdog. Opens no connection, because a broker may start before its database;
         /readyz reports that."""
         self._watchdog_task = asyncio.create_task(self._watchdog.run(), name="database watchdog")
 
     async def close(self) -> None:
-        """Waits for running statements, but not forever: a hung connection must not keep the
-        process alive."""
+        """Closes all connections. Waits CLOSE_SECONDS for running statements, and then terminates
+        them: a hung connection must not keep the process alive."""
         self._watchdog_task.cancel()
         await asyncio.gather(self._watchdog_task, return_exceptions=True)
         try:
@@ -141,9 +142,9 @@ class Database:
         return connection
 
     def explain_to_operator(self, problem: DatabaseUnavailable) -> str:
-        """The detail of the problem with host and port, which only operators may see."""
+        """Returns the detail of the problem with host and port, which only operators may see."""
         error = problem.__cause__
-        if isinstance(error, UnusableServer):  # by the watchdog, or because of the server's reply
+        if isinstance(error, UnusableServer):  # raised by the watchdog, or because of the server's reply
             error = None if isinstance(error.__cause__, TimeoutError) else error.__cause__
         return describe(error, self.dsn) if isinstance(error, OSError | asyncpg.PostgresError) else problem.detail
 
@@ -152,22 +153,23 @@ class Database:
         self._connector.terminate()
 
     def long_statements(self) -> int:
-        """The number of statements that have been running, or waiting for a standby, for more than
-        LONG_SECONDS: an operator should look at them."""
+        """Counts the statements that have been running, or waiting for a standby, for more than
+        LONG_SECONDS. An operator should look at them."""
         return self._checkouts.count_longer_than(LONG_SECONDS)
 
     def checkout(self) -> Checkout:
-        """Acquires a connection of the driver."""
+        """Returns a checkout. Inside its `with` block it has a connection of the driver."""
         return Checkout(self._checkouts)
 
     def autocommit(self) -> AutocommitConnection:
-        """Acquires a connection first, for statements that take the current time as an argument. If
-        the pool is busy, a time read before the wait is old, and a lease would be short, or
-        expired, before its job is delivered."""
+        """Returns a connection for single statements. Read the time inside its `with` block. A time
+        read before a wait for a busy pool is old: a lease could be short, or expired at delivery."""
         return AutocommitConnection(self._checkouts)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
+        """Runs a transaction. It commits at the end of the `with` block, or rolls back after an
+        error in it."""
         async with self.checkout() as checkout:
             connection = checkout.connection
             await connection.execute("BEGIN")
@@ -207,8 +209,8 @@ class Database:
 
 
 def uses_reserved_connections(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[None, None, T]]:
-    """Decorates calls that end a lease or keep it alive: they may use the reserved connections,
-    which claims and enqueues cannot use up."""
+    """Lets a call use the reserved connections, which claims and enqueues cannot use up. Decorates
+    calls that end a lease or keep it alive."""
 
     @wraps(call)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -238,8 +240,9 @@ def retry_after_deadlock(call: Callable[P, Awaitable[T]]) -> Callable[P, Corouti
 
 
 async def for_each(items: Iterable[S], action: Callable[[S], Awaitable[T]]) -> list[T]:
-    """Runs the action for every item, even if it fails for one, for example because another
-    transaction has locked its row. The last failure is raised when all others are done."""
+    """Runs the action for every item, one after the other, and returns the results. Continues if
+    the database is unavailable for one of them, for example because another transaction has locked
+    its row, and raises the last such failure at the end."""
     results: list[T] = []
     failure: DatabaseUnavailable | None = None
     async for item in in_slices(list(items)):

@@ -1,5 +1,5 @@
-"""Named statements: the .sql file of a package holds the text; a function of the same name in its
-`store.py` runs it. A package with many statements has several files.
+"""Loads named statements. The .sql file of a package holds their text, and functions in its
+`store.py` run them. A package with many statements has several files.
 
     -- name: x        starts a statement; the comment below it says which transition it makes
     -- row: Row       the type of its rows; a test compares its columns with the fields of the type
@@ -28,10 +28,8 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")  # :name, but not the second 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One statement.
-
-    `text` names its parameters; `sql` has $1, $2, … instead, as Postgres requires.
-    """
+    """One statement. `text` contains the names of its parameters; `sql` has $1, $2, … instead, as
+    Postgres requires."""
 
     name: str
     text: str
@@ -60,6 +58,7 @@ class Query:
 
 
 def compile_statement(name: str, body: str, fragments: Mapping[str, str]) -> Query:
+    """Expands the fragments of a statement, and numbers its parameters."""
     numbers: dict[str, int] = {}
 
     def number(found: re.Match[str]) -> str:

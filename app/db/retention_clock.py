@@ -1,13 +1,13 @@
 """The clock of retention: it follows a jump ahead of the database's clock only after a day.
 
-A deletion cannot be undone, so a clock that is 91 days ahead for a minute must not make any row
-old. After a jump this clock is the monotonic clock plus the smallest offset of any sample of the
-last day.
+A deletion cannot be undone, so no row may be deleted as too old because the clock is 91 days ahead
+for a minute. After a jump this clock is the monotonic clock plus the smallest offset of any sample
+of the last day.
 
     sample                        what this clock does
     ------                        --------------------
-    steady, or ahead by less      shows the database's time: a unique key for ten seconds must not last
-    than five minutes             a minute
+    steady, or ahead by less      shows the database's time, because with a lag a unique key for ten
+    than five minutes             seconds could last a minute
     jump ahead                    keeps its pace, and follows when the last sample from before the jump
                                   is a day old
     jump back                     follows at once: no row becomes older by it
@@ -16,7 +16,7 @@ last day.
 
 The first sample is the broker's own wall clock, so a broker that starts during a jump is safe, too.
 If the wall clock is the wrong one, retention is delayed by a day. Unique keys with `for_seconds`
-use such a clock without that sample: a key that lasts too long rejects work.
+use such a clock without the wall-clock sample, because a key that lasts too long rejects work.
 """
 
 import time
@@ -25,35 +25,38 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-# Seconds; as long as an Idempotency-Key lives by default: no jump shortens it.
+# Seconds; the default retention of Idempotency-Keys, so that no jump shortens it.
 JUMP_ACCEPTED_AFTER = 24 * 60 * 60.0
 TOLERANCE = 60.0  # seconds; a sample that is ahead of the previous one by less counts as equal
 JUMP = 300.0  # seconds; a smaller lag may be drift: 500 ppm are 43 s a day, on top of TOLERANCE
 
 
 def _since_boot() -> float:
-    """Seconds since boot, including suspended time: a laptop that resumes must not look like a
-    clock that jumped."""
+    """Returns the seconds since boot, including suspended time. Otherwise a laptop that resumes
+    would look like a clock that jumped."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class _Sample(NamedTuple):
-    """`offset` is the difference between a clock and the monotonic clock, last observed at
-    `observed_at`."""
+    """The difference between a clock and the monotonic clock. `observed_at`, of the monotonic clock,
+    is when it was last observed."""
 
     observed_at: float
     offset: float
 
 
 class RetentionClock:
-    """Without `wall` the first sample is the database's: a wrong clock of the broker's machine has
-    no effect."""
+    """Follows the observed instants of the database's clock, except for jumps ahead.
+
+    The first sample is that of `wall`. With None it is the database's, and a wrong clock of the
+    broker's machine has no effect.
+    """
 
     def __init__(
         self, wall: Callable[[], float] | None = time.time, monotonic: Callable[[], float] = _since_boot
     ) -> None:
         self._monotonic = monotonic
-        # Offsets rise from left to right: a new sample removes earlier ones with a larger offset.
+        # Offsets ascend from left to right: a new sample removes earlier ones with a larger offset.
         self._samples: deque[_Sample] = deque()
         self._latest = 0.0
         if wall is not None:
@@ -72,10 +75,11 @@ class RetentionClock:
             self._samples.popleft()
 
     def now(self) -> datetime:
+        """Returns the time that this clock shows."""
         return datetime.fromtimestamp(self._monotonic() + self._latest - self.lag(), UTC)
 
     def lag(self) -> float:
-        """Seconds by which the last sample is ahead of this clock; 0 if they are fewer than
+        """Returns by how many seconds the last sample is ahead of this clock; 0 if by less than
         JUMP."""
         lag = self._latest - self._samples[0].offset
         return lag if lag >= JUMP else 0.0

@@ -1,12 +1,12 @@
-"""Explains a schema that this release cannot use: its revision, the one needed, the command to
-run."""
+"""Explains why this release cannot use a schema: its revision, the revision needed, and the command
+to run."""
 
 import asyncpg
 
 from app.db.migrations import head, older_than_head
 from app.db.primary import UNREACHABLE, Connection
 
-# What Postgres reports if a statement does not match the schema, or if the role lacks a privilege.
+# Errors of Postgres if a statement does not match the schema, or if the role lacks a privilege.
 MISMATCHES = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedColumnError,
@@ -17,8 +17,8 @@ MISMATCHES = (
 
 
 def schema_problem(revision: str | None) -> str | None:
-    """Why this release cannot work with the revision; None if it can. A newer revision is fine,
-    because migrations run before the release is deployed."""
+    """Says why this release cannot work with a revision; returns None if it can. A newer revision
+    is fine, because migrations run before the release is deployed."""
     if revision not in older_than_head():
         return None
     state = f"the schema is at {revision}" if revision else "the database has no schema yet"
@@ -26,13 +26,13 @@ def schema_problem(revision: str | None) -> str | None:
 
 
 async def explain(connection: Connection, error: asyncpg.PostgresError) -> str | None:
-    """The detail for the caller of a statement that failed with one of MISMATCHES; None if the
+    """Says, for the caller, why a statement failed with one of MISMATCHES. Returns None if the
     schema is not the cause."""
     message = error.args[0] if error.args else type(error).__name__
     try:
         role, revision = await connection.fetchval("SELECT current_user"), await _revision(connection)
     except UNREACHABLE:
-        return f"the database refuses the statement: {message}"
+        return f"the database rejects the statement: {message}"
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return (
             f"the database role {role} may not use the schema ({message}): "
@@ -49,7 +49,8 @@ async def explain(connection: Connection, error: asyncpg.PostgresError) -> str |
 
 
 async def _revision(connection: Connection) -> str | None:
-    """The revision of the schema; None if there is no schema, or none that the role can see."""
+    """Reads the revision of the schema. Returns None if there is no schema, or none that the role
+    can see."""
     try:
         revision: str | None = await connection.fetchval("SELECT version_num FROM alembic_version")
     except MISMATCHES:

@@ -1,7 +1,8 @@
-"""Queries that SQLAlchemy builds and asyncpg runs: reads whose WHERE clause depends on the request.
+"""Compiles queries that SQLAlchemy builds and asyncpg runs: reads whose WHERE clause depends on the
+request.
 
-Building and compiling a query takes up to 12 ms. So each shape of a query, that is its tables and
-the columns that it filters by, is compiled once. The values are bind parameters.
+Building and compiling a query takes up to 12 ms. So a query is compiled once for each combination of
+tables and columns that it filters by. The values are bind parameters.
 """
 
 import asyncio
@@ -13,18 +14,19 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import asyncpg as dialect
 from sqlalchemy.sql import ClauseElement
 
-MAX_SHAPES = 1000
+MAX_COMPILED = 1000  # queries kept for each decorated function
 
 
 class CompiledQuery(NamedTuple):
-    """The text, the names of its parameters in their order, and the values of some of them."""
+    """The text of a query, the names of its parameters in their order, and the values of those that
+    SQLAlchemy has set."""
 
     text: str
     names: Sequence[str]
     constants: Mapping[str, object]
 
     def with_values(self, values: Mapping[str, object]) -> tuple[Any, ...]:
-        """The text and its arguments, for `db.rows(*query.with_values(values))`."""
+        """Returns the text and its arguments, for `db.rows(*query.with_values(values))`."""
         return self.text, *self.arguments(values)
 
     def arguments(self, values: Mapping[str, object]) -> list[object]:
@@ -32,27 +34,28 @@ class CompiledQuery(NamedTuple):
 
 
 def compiled_once(build: Callable[..., ClauseElement]) -> Callable[..., Awaitable[CompiledQuery]]:
-    """Decorates a function that builds a query. Its arguments are the shape of the query.
+    """Decorates a function that builds a query. Keeps the compiled query for each combination of the
+    function's arguments.
 
-    Compiles a new shape in a thread, so that the event loop can serve other requests.
+    Compiles in a thread, so that the event loop can serve other requests.
     """
     compiled: dict[Hashable, CompiledQuery] = {}
 
     @wraps(build)
-    async def get_compiled(*shape: Hashable) -> CompiledQuery:
-        query = compiled.get(shape)
+    async def get_compiled(*arguments: Hashable) -> CompiledQuery:
+        query = compiled.get(arguments)
         if query is None:
-            query = await asyncio.to_thread(lambda: _compile(build(*shape)))
-            if len(compiled) >= MAX_SHAPES:
+            query = await asyncio.to_thread(lambda: _compile(build(*arguments)))
+            if len(compiled) >= MAX_COMPILED:
                 compiled.clear()
-            compiled[shape] = query
+            compiled[arguments] = query
         return query
 
     return get_compiled
 
 
 def parameter(name: str, kind: Any) -> sa.BindParameter[Any]:
-    """A value that the query gets when it runs."""
+    """Creates a parameter, whose value is passed when the query runs."""
     return sa.bindparam(name, type_=kind, required=False)
 
 

@@ -1,7 +1,8 @@
-"""TLS options of database connections, from the DSN.
+"""Translates the TLS options of a DSN for database connections.
 
 Certificates are verified against the authority that `sslrootcert` names, or against the system's
-authorities. The driver alone would look for a file in the home directory, which most services lack.
+authorities. The driver alone would look for a file in the home directory, but service accounts often
+have no home directory.
 """
 
 import ssl
@@ -20,7 +21,8 @@ class TlsError(OSError):
 
 
 def options(dsn: str) -> dict[str, Any]:
-    """Arguments for `asyncpg.connect`. Empty if the driver handles the DSN correctly on its own."""
+    """Returns arguments for `asyncpg.connect`, none if the driver handles the DSN correctly on its
+    own. Raises TlsError if an option cannot be used."""
     dsn_options = dsn_parser.options(dsn)
     if dsn_options.get("sslmode", "disable") not in _MODES:
         raise TlsError(f"sslmode is {dsn_options['sslmode']}, and must be one of {', '.join(_MODES)}")
@@ -59,5 +61,5 @@ def _load_file(name: str, path: str, load: Callable[[str], None]) -> None:
     try:
         load(path)
     except OSError as error:
-        reason = "it holds no usable certificate or key" if isinstance(error, ssl.SSLError) else error.strerror
+        reason = "it contains no usable certificate or key" if isinstance(error, ssl.SSLError) else error.strerror
         raise TlsError(f"the file {path}, which {name} in the database URL names, cannot be used: {reason}") from error

@@ -64,7 +64,7 @@ def test_missing_session_setting_is_named() -> None:
     values = list(session_settings.NEEDED.values())
     assert list(session_settings.missing_settings(values)) == []
     (text,) = session_settings.missing_settings(["on", *values[1:]])
-    assert text.endswith("should be set to: enable_seqscan=off")
+    assert text.endswith("set them with ALTER ROLE: enable_seqscan=off")
 
 
 def test_documented_role_settings_equal_the_session_settings() -> None:

@@ -74,7 +74,7 @@ def test_invalid_setting_prints_its_error_text() -> None:
         ("DATABASE_URL", "postgresql://u@/x?host=db&port=abc"): "the port must be a number from 1 to 65535",
         ("DATABASE_URL", "postgresql://u:hunter2/3@db/x"): "the port must be a number from 1 to 65535",
         ("LONGSHORE_LISTEN_URL", "postgresql://u:hunter2@a,[::1]/x"): (
-            "not a valid URL: escape special characters in the password, and name IPv6 hosts alone"
+            "not a valid URL: percent-encode special characters in the password; an IPv6 address must be the only host"
         ),
     }
     results = {(name, value): invoke("config", **{name: value}) for name, value in cases}

@@ -134,7 +134,7 @@ def test_pooled_sessions_stay_unchanged_and_missing_role_settings_are_reported(
         api = Api(broker.http, "q")
         api.enqueue_many(10)
         assert len(api.claim(max_jobs=10)["jobs"]) == 10
-        assert "the database role should be set to: enable_seqscan=off" in readiness(api)
+        assert "set them with ALTER ROLE: enable_seqscan=off" in readiness(api)
         # The driver itself may leave jit off when it looks up a type. A role that is
         # set as docs/operations/postgres.md says has it off anyway.
         names = sorted(session_settings.NEEDED.keys() - {"jit"})
