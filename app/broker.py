@@ -1,8 +1,8 @@
-"""Every service of one broker process: built by keyword, started, drained and stopped.
+"""Builds the services of one broker process, starts, drains and finishes them.
 
-This is the only module that knows all packages. Services are built in the order of their layers, so
-that each finds its dependencies above it. `_background_services` lists which services run in every
-broker and which only in the leader.
+Only this module imports the services of all packages. They are built in the order of their layers,
+so that each finds its dependencies above it. `background` in `build_broker` lists which services run
+in every broker and which only in the leader.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ from app.stats.service import StatsService
 from app.workers.poll_history import PollHistory
 from app.workers.registry import WorkerRegistry
 
-FINISH_SECONDS = 5  # for statements that still run after the last connection has closed
+FINISH_SECONDS = 5  # for statements that are still running after the last client connection has closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +117,13 @@ class Broker:
         runner.start_task("notifier", self.infra.notifier.run)
 
     def drain(self) -> None:
-        """Answers parked polls and result waiters now. From here on /readyz fails."""
+        """Answers the requests that wait for jobs or for a result. After that, /readyz fails."""
         self.pollers.drain()
         self.reader.drain()
 
     async def finish(self) -> None:
-        """Stores the requests already accepted, returns abandoned leases and writes statistics."""
+        """Waits until the accepted requests are stored, returns abandoned leases and writes
+        statistics. What fails or takes longer than FINISH_SECONDS is left undone."""
         with suppress(Exception):
             async with asyncio.timeout(FINISH_SECONDS):
                 await asyncio.gather(self.enqueuer.finish(), self.claims.finish(), self.settlements.finish())
@@ -132,6 +133,7 @@ class Broker:
 
 
 def build_broker(settings: Settings, dsn: str) -> Broker:
+    """Builds all services. Starts nothing and opens no connection."""
     events = EventBus()
     infra = _build_infrastructure(settings, dsn, events)
     durations = DurationHistogram()

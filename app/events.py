@@ -1,4 +1,4 @@
-"""In-process events: what happened, published after the commit that made it true.
+"""In-process events. An event says what happened, and is published after the commit.
 
     event            published by                           subscribers
     JobsMoved        every transition of jobs               `grep -rn "subscribe_moved("` lists them
@@ -27,10 +27,10 @@ FINISHED = ("completed", "dead", "cancelled")
 
 
 class MovedJob(Protocol):
-    """A job that has reached a new state.
+    """A job that has reached a new state. A new job counts, too: it has reached its first state.
 
-    has_dependents   other jobs depend on it
-    admission        of the group scheduler; of an ended lease the admission that has ended with it
+    has_dependents   whether other jobs depend on it
+    admission        its admission; if its lease has ended, the admission that ended with the lease
     """
 
     @property
@@ -56,7 +56,7 @@ class MovedJob(Protocol):
 
 
 class MovedJobRow(NamedTuple):
-    """What a statement that moves jobs returns.
+    """A row that a statement returns for each job that it moved to a new state.
 
     A statement whose caller needs more returns these columns first, then the others.
     """
@@ -71,7 +71,7 @@ class MovedJobRow(NamedTuple):
 
 
 class JobsMoved(NamedTuple):
-    """Jobs of one lane have reached one state."""
+    """Jobs of one lane have reached one state. New jobs count, too."""
 
     lane: int
     state: str
@@ -80,10 +80,8 @@ class JobsMoved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobsClaimable:
-    """Jobs of this lane, of any type, may have become claimable.
-
-    Leases that count against `max_running` have ended, or a rule has changed.
-    """
+    """At most `count` jobs of this lane, of any type, may have become claimable, because leases that
+    count against `max_running` have ended, or a rule has changed."""
 
     lane: int
     count: int
@@ -93,7 +91,7 @@ class JobsClaimable:
 class QueueReady:
     """Jobs of this queue, of any type, may be claimable.
 
-    None: notifications may have been lost, check every queue.
+    If `queue_id` is None, notifications may have been lost: subscribers check every queue.
     """
 
     queue_id: int | None
@@ -119,10 +117,8 @@ class WorkerDirected:
 
 
 class AbandonedLease(Protocol):
-    """A lease that may be stored although no worker has received it.
-
-    `lease_seconds`: its length.
-    """
+    """A lease that may be stored although no worker has received it. `lease_seconds` is its
+    length."""
 
     @property
     def id(self) -> UUID: ...
@@ -161,7 +157,8 @@ class EventBus:
             handler(event)
 
     def publish_moved(self, lane: int, jobs: Sequence[MovedJob]) -> None:
-        """Publishes one JobsMoved for each state that jobs of this lane have reached."""
+        """Publishes one JobsMoved for each state that these jobs of one lane have reached. New jobs
+        count, too."""
         by_state: dict[str, list[MovedJob]] = {}
         for job in jobs:
             by_state.setdefault(job.state, []).append(job)

@@ -27,33 +27,35 @@ FOR UPDATE
 id, state, job_type, group_key, run_at, has_dependents, admission
 
 -- fragment: jobs_moved_job
--- The same, where `jobs` is joined.
+-- Like moved_job, for a statement that joins `jobs` to another table.
 jobs.id, jobs.state, jobs.job_type, jobs.group_key, jobs.run_at, jobs.has_dependents, jobs.admission
 
 -- fragment: row_is_held
--- The same as is_held, where the row is one of a CTE and not of `jobs`.
+-- Like is_held, for a row of a CTE instead of one of `jobs`.
 (coalesce(group_key, '') = ANY(:held_groups::text[]) OR (group_key IS NOT NULL AND '*' = ANY(:held_groups::text[])))
 
 -- fragment: ready_and_scheduled_counts
--- The columns ready and scheduled of a row of stat_deltas. A pending job counts as ready.
+-- The values of the columns ready and scheduled of a row of stat_deltas. A pending job counts as
+-- ready.
 count(*) FILTER (WHERE state IN ('ready', 'pending')), count(*) FILTER (WHERE state = 'scheduled')
 
 -- fragment: copied_columns
--- The columns of `jobs` that a job takes along unchanged to finished_jobs and to dead_letters.
+-- The columns that are copied unchanged from `jobs` to finished_jobs and to dead_letters.
 lane, id, deliveries, run_at, started_at, priority, max_attempts, replay_count, lease_token, worker_id, job_type,
 group_key, progress, tags, metadata, traceparent, tracestate, replayed_from, payload, unique_key, schedule, depends_on
 
 -- fragment: finished_columns
--- The columns of finished_jobs, but for the columns that only some statements set.
+-- The columns of finished_jobs, except those that only some statements set.
 {{copied_columns}}, attempt, crashes, attempts, checkpoint, cancel_requested_at, settled_as, finished_at, keep_until,
 archive, state
 
 -- fragment: dead_letter_columns
--- The columns of dead_letters, but for the columns that only some statements set.
+-- The columns of dead_letters, except those that only some statements set.
 {{copied_columns}}, lease_seconds, retry, timeout_seconds, attempt, crashes, attempts, checkpoint, settled_as, dead_at,
 reason, fingerprint
 
 -- fragment: recorded_cancelled_parents
+-- A CTE that records the cancelled jobs with dependents, for the dependency resolver.
 recorded_parents AS (
     INSERT INTO finished_parents (lane, id, state)
     SELECT lane, id, 'cancelled'
@@ -61,6 +63,7 @@ recorded_parents AS (
 )
 
 -- fragment: recorded_dead_parents
+-- A CTE that records the dead jobs with dependents, for the dependency resolver.
 recorded_parents AS (
     INSERT INTO finished_parents (lane, id, state)
     SELECT lane, id, 'dead'
@@ -68,8 +71,8 @@ recorded_parents AS (
 )
 
 -- fragment: from_deleted_parents
--- The parents are the deleted jobs that others depend on. A dead job that is replayed finishes a
--- second time.
+-- The rest of an INSERT into finished_parents, after its SELECT list. The parents are the rows of
+-- the CTE `deleted` on which other jobs depend. A dead letter that is replayed finishes a second time.
 FROM deleted
 WHERE has_dependents
 ON CONFLICT (lane, id) DO UPDATE

@@ -1,11 +1,11 @@
-"""Work that runs in the background: at an interval, and at once when it is woken."""
+"""The base of background services, which run at an interval, and at once when they are woken."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 
 class PeriodicService:
-    """The base of background services; `maintenance/services.py` runs them.
+    """A background service. A subclass implements `run_once`; `maintenance/services.py` calls it.
 
     A service that is woken during a run runs once more.
     """
@@ -18,7 +18,7 @@ class PeriodicService:
 
     @property
     def is_woken(self) -> bool:
-        """Whether it has been woken since its last run began."""
+        """Whether the service has been woken since its last run began."""
         return self._woken.is_set()
 
     def wake(self) -> None:
@@ -28,11 +28,11 @@ class PeriodicService:
         asyncio.get_running_loop().call_later(seconds, self.wake)
 
     async def wait(self, seconds: float) -> None:
-        """Waits until it is woken, at most `seconds`."""
+        """Waits until the service is woken, at most `seconds`."""
         if not self._woken.is_set():
             timer = asyncio.get_running_loop().call_later(seconds, self.wake)
             try:
-                await self._woken.wait()  # asyncio.timeout() would cost more than most services
+                await self._woken.wait()  # asyncio.timeout() would cost more than a run of most services
             finally:
                 timer.cancel()
         self._woken.clear()

@@ -1,5 +1,5 @@
 """Maintenance: the services of a broker that run without a request.
 
-services.py runs them. Each service is one `run_once`; two brokers may run the same one at once
-without harm, and the few for which one broker is enough are run by a leader.
+services.py runs them: it calls the `run_once` of each. Two brokers may run the same service at once
+without harm. The few services for which one broker is enough run in one, the leader.
 """

@@ -4,8 +4,8 @@ These are dead letters, deduplication keys, workers, poll history, old statistic
 lags. Queued jobs are never deleted. Finished jobs are dropped by partition (partitions.py). One
 broker at a time, the leader, runs the cleaner.
 
-Ages are measured by the retention clock, which follows a jump of the database clock only a day
-later: a wrong clock must not delete anything.
+Ages are measured by the retention clock, which follows a jump of the database's clock only a day
+later, because a wrong clock must not delete anything.
 """
 
 from datetime import datetime, timedelta
@@ -57,6 +57,7 @@ class Cleaner(PeriodicService):
         self._is_held_back = bool(seconds)
 
     async def _delete_keys(self, now: datetime) -> None:
+        """Deletes expired keys, except the unique keys of live jobs, which expire later instead."""
         while expired := await locks.expired_keys(self._infra.db, now, BATCH_SIZE):
             live = await self._live_ids({key.job_id for key in expired if key.job_id is not None})
             for lane in sorted({key.lane for key in expired}):
@@ -66,10 +67,8 @@ class Cleaner(PeriodicService):
                 await locks.delete_keys(self._infra.db, lane, sorted({key.digest for key in keys} - set(kept)), now)
 
     async def _live_ids(self, ids: set[UUID]) -> set[UUID]:
-        """Returns the jobs that still wait or run.
-
-        They keep their unique keys, however long that takes.
-        """
+        """Returns those of the jobs that still wait or run. A job keeps its unique key until then,
+        however long that takes."""
         lanes = group_by_lane(ids, lambda job_id: job_id)
         return {
             job_id for lane, lane_ids in lanes.items() for job_id in await jobs.live_ids(self._infra.db, lane, lane_ids)

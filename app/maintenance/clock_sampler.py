@@ -8,7 +8,7 @@ brokers that started at different times have seen different jumps.
     row -> row         the lag changed by another jump
     row -> no row      the lag ended: the clock jumped back, or a day has passed
 
-Between a jump and the next sample the function follows the jump: for about a second.
+Between a jump and the next sample, for about a second, the function follows the jump.
 """
 
 from datetime import timedelta
@@ -52,5 +52,6 @@ class ClockSampler(PeriodicService):
 
 
 def has_changed(stored: float, lag: float) -> bool:
-    """Whether the lag must be stored again. It varies by the accuracy of the samples."""
+    """Whether to store the lag again: it began, ended, or changed by TOLERANCE or more. Smaller
+    changes are inaccuracies of the samples."""
     return bool(stored) != bool(lag) or abs(lag - stored) >= TOLERANCE

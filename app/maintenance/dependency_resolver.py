@@ -3,9 +3,9 @@
     blocked -> ready | pending | scheduled   the last parent has completed, or may fail
     blocked -> cancelled                     a parent has failed (`dependency_failed`)
 
-The resolver runs off the path of the settlement, which only records the finished parent. Every step
-can be repeated: a parent that is removed from `waiting_for` again is not there, and a child that has
-left `blocked` matches no statement.
+A settlement only records the finished parent; the resolver does the rest later. Every step can be
+repeated: removing a parent from `waiting_for` again changes nothing, and a child that has left
+`blocked` matches no statement.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,9 @@ from app.log import log
 from app.periodic_service import PeriodicService
 from app.queues.cache import QueueCache
 
+# One by one, a broker resolved about 200 parents a second.
 PARENT_BATCH_SIZE = 1000
-CHILD_BATCH_SIZE = 1000  # one by one, a broker resolved about 200 parents a second
+CHILD_BATCH_SIZE = 1000
 
 
 class DependencyResolver(PeriodicService):
@@ -48,6 +49,7 @@ class DependencyResolver(PeriodicService):
             await for_each(lanes.items(), lambda item: self._resolve_parents(*item))
 
     async def _resolve_parents(self, lane: int, parents: Sequence[UUID]) -> None:
+        """Resolves all children of finished parents of one lane."""
         while dependents := await store.children_of(self._infra.db, lane, parents, CHILD_BATCH_SIZE):
             for failed in (False, True):
                 await self._resolve([row for row in dependents if row.failed is failed], failed=failed)
@@ -55,6 +57,8 @@ class DependencyResolver(PeriodicService):
         await store.delete_finished_parents(self._infra.db, lane, parents)
 
     async def _resolve(self, dependents: Sequence[DependentRow], *, failed: bool) -> None:
+        """Resolves the children, of any lane, of parents that have all completed or, with `failed`,
+        have all failed."""
         parents = sorted({row.parent_id for row in dependents})
         for lane, ids in group_by_lane({row.child_id for row in dependents}, lambda job_id: job_id).items():
             await self._queues.load([lane])

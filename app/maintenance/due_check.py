@@ -1,7 +1,7 @@
-"""One query that tells which maintenance services have work to do; the others are not run.
+"""Finds out with one query which maintenance services have work, and wakes only those.
 
-Mostly none has. Without this query each service scanned on its own: an idle broker sent 16 queries
-a second.
+Mostly none has work. When each service scanned on its own instead, an idle broker sent 16 queries a
+second.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from app.maintenance.start_deadline import StartDeadlineEnforcer
 from app.periodic_service import PeriodicService
 from app.schedules.enqueuer import PeriodicEnqueuer
 
-SAFETY_RUN_EVERY = 20  # checks; after as many each service runs anyway
+SAFETY_RUN_EVERY = 20  # checks; after this many each service runs even if the checks found no work
 
 
 class DueCheck(PeriodicService):
-    """Wakes the services that have work, by the names that the statement `overdue` returns."""
+    """Wakes the services that the statement `overdue` names."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DueCheck(PeriodicService):
 
     async def run_once(self) -> None:
         now = self._infra.now()
-        # Runs the services unprompted while the query waits for a lock, or for the database.
+        # While the query waits for a lock, or for the database, the services run at an interval.
         timer = RepeatingTimer(self._infra.settings.sweep_seconds, self._wake_all)
         try:
             due = await store.overdue(self._infra.db, self._lease_rescuer.scan_from, now)
@@ -68,6 +68,7 @@ class DueCheck(PeriodicService):
         self._set_alarms(due, now)
 
     def _set_alarms(self, due: Mapping[str, datetime | None], now: datetime) -> None:
+        """Tells the services that run at an exact time when their next work is due."""
         next_job, next_run = due.get("job scheduler"), due.get("periodic enqueuer")
         if next_job is not None and next_job > now:
             self._job_scheduler.set_alarm(next_job)

@@ -4,7 +4,7 @@
     scheduled -> pending   the job waits for an admission, see app/concurrency
 
 Every broker runs a scheduler; no leader is needed. The scheduler also sets a timer for the next due
-job, so that a short delay does not wait for the next scan.
+job, so that a job with a short delay does not wait for the next scan.
 """
 
 from collections.abc import Sequence
@@ -46,6 +46,7 @@ class JobScheduler(PeriodicService):
             self.set_alarm(next_due)
 
     async def _schedule(self, lane: int, ids: Sequence[UUID], now: datetime) -> int:
+        """Makes due jobs of one lane ready or pending. Returns how many."""
         await self._queues.load([lane])
         moved = await jobs.schedule_due(self._infra.db, lane, ids, now, self._queues.held_groups(lane))
         self._infra.metrics.promoted.inc(len(moved))
@@ -53,10 +54,8 @@ class JobScheduler(PeriodicService):
         return len(moved)
 
     def set_alarm(self, instant: datetime) -> None:
-        """Wakes the scheduler at `instant`.
-
-        Alarms further away than the scan interval are left to the next scan.
-        """
+        """Wakes the scheduler at `instant`. Sets no alarm that is further away than the scan
+        interval: the next scan sets it."""
         seconds = (instant - self._infra.now()).total_seconds()
         if seconds < self._infra.settings.sweep_seconds:
             self.wake_after(max(seconds, 0) + 0.001)

@@ -1,14 +1,14 @@
-"""Rescues jobs whose lease has expired.
+"""Ends expired leases, so that their jobs run again or become dead letters.
 
-Their worker has crashed, hangs, or has lost its connection.
+The worker of such a lease has crashed, hangs, or has lost its connection.
 
     running -> ready | pending   the job has attempts left
     running -> scheduled         the run reached its timeout; the job is retried after a back-off
     running -> dead              attempts exhausted, or too many crashed workers (`poison`)
     running -> cancelled         a cancellation had been requested
 
-Every broker runs a rescuer; no leader is needed. If two of them find the same lease, the lease
-token makes sure that only one update matches.
+Every broker runs a rescuer; no leader is needed. If two of them find the same lease, only one update
+matches its lease token.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -38,18 +38,16 @@ class LeaseRescuer(PeriodicService):
     def scan_from(self) -> datetime:
         """The lease expiry from which the next scan reads.
 
-        It skips the range that earlier runs have scanned, because the start of the index is full of
-        dead entries of jobs that were settled in time. Every 20th run is a full scan: a slow commit
-        can write a lease whose expiry has already been scanned past.
+        The scan skips what earlier runs have scanned, because the start of the index is full of
+        dead entries of jobs that were settled in time. Every 20th run is a full scan, because a
+        slow commit can write a lease whose expiry has been scanned already.
         """
         is_full_scan = self._runs % FULL_SCAN_EVERY == 0
         return _BEGINNING if is_full_scan else self._scanned_until - SCAN_OVERLAP
 
     def mark_scanned(self, until: datetime) -> None:
-        """Records that no lease that expired by `until` is left.
-
-        `DueCheck` calls this, too, when its query has found no expired lease.
-        """
+        """Records that no lease is left that expired by `until`. `DueCheck` calls this, too, when its
+        query has found no expired lease."""
         self._scanned_until = until
         self._runs += 1
 

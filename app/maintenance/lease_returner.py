@@ -2,9 +2,9 @@
 
     running -> ready   the lease ends at no cost, as if the job had not been delivered
 
-They are leases of a sync match whose poller never got the job, and of a claim that failed after its
-commit and could not be undone. The broker that stored the leases returns them. It tries each until
-it is found or has expired, because Postgres may still be committing it.
+Such a lease is of a sync match whose poller never got the job, or of a claim that failed after its
+commit and could not be undone. The broker that stored the lease returns its job. It tries again
+until it finds the lease or the lease has expired, because Postgres may still be committing it.
 """
 
 import time
@@ -18,6 +18,8 @@ from app.periodic_service import PeriodicService
 
 
 class _Abandoned(NamedTuple):
+    """A lease to end, and its expiry, of the monotonic clock."""
+
     lease_end: LeaseEnd
     until: float
 

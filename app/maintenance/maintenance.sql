@@ -1,8 +1,8 @@
 -- Statements of the maintenance services: leadership, clock lags, due check, partitions.
 
 -- name: lead
--- Acquires or renews the lease of a leader-only service. Succeeds if the lease is free or ours, or
--- if its holder has not renewed it in time.
+-- Acquires or renews the lease of a leader-only service. Returns no row if another broker holds the
+-- lease and has renewed it in time.
 INSERT INTO leaders (service, holder, held_until)
 VALUES (:service, :holder, now() + make_interval(secs => :seconds))
 ON CONFLICT (service) DO UPDATE
@@ -11,11 +11,12 @@ WHERE leaders.holder = excluded.holder OR leaders.held_until < now()
 RETURNING holder;
 
 -- name: step_down
+-- Ends all leases of a broker that stops.
 DELETE FROM leaders
 WHERE holder = :holder;
 
 -- name: write_clock_lag
--- The lag applies while the database's clock shows an instant between the two.
+-- The lag applies while the database's clock shows an instant from starts_at to ends_at.
 INSERT INTO clock_lags (clock, broker, seconds, starts_at, ends_at)
 VALUES (:clock, :broker, :seconds, :starts_at, :ends_at)
 ON CONFLICT (clock, broker) DO UPDATE
@@ -26,16 +27,16 @@ DELETE FROM clock_lags
 WHERE clock = :clock AND broker = :broker;
 
 -- name: delete_ended_clock_lags
--- Rows of brokers that no longer run.
+-- Brokers that no longer run have left these rows.
 DELETE FROM clock_lags
 WHERE ends_at < :before;
 
 -- name: overdue
--- The first row that each service would find, and when it is or was due (NULL: now).
+-- When the first row that each service would find is or was due (NULL: now).
 --
 -- Each part reads one index entry. Leases are read from the end of the last scan (:after), because
--- there are only dead index entries before it, and up to now, because there may be many behind it.
--- Few groups cool down at a time.
+-- there are only dead index entries before it, and up to now, because there may be many that have not
+-- expired. No index has the ends of cool-downs, but few groups cool down at a time.
 (SELECT 'job scheduler' AS service, run_at AS instant FROM jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1)
 UNION ALL
 (SELECT 'start deadlines', expires_at FROM jobs
@@ -56,13 +57,14 @@ UNION ALL
 SELECT create_finished_partition(:day, :archive);
 
 -- name: misplaced_days
--- Days of misplaced jobs: they finished while their partition did not exist, under other settings
--- or when none could be created. Mostly there are none.
+-- The days of the partitions that jobs in the default partition belong to. These jobs finished
+-- while their partition did not exist: under other settings, or when it could not be created. Mostly
+-- there are none.
 SELECT DISTINCT archive, (keep_until AT TIME ZONE 'UTC')::date AS day
 FROM finished_jobs_default;
 
 -- name: partitions
--- Partitions of a day; the default partition is not among them.
+-- The names of the daily partitions.
 SELECT child.relname AS name
 FROM pg_inherits
 JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
@@ -72,5 +74,5 @@ ORDER BY child.relname;
 -- name: retire_partition
 -- completed | cancelled -> deleted or archived
 --
--- The same transaction subtracts their number from the counts.
+-- The same transaction subtracts the jobs from the counts of the statistics.
 SELECT retire_finished_partition(:name, :archive);

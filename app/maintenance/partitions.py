@@ -3,7 +3,7 @@
     completed | cancelled -> deleted    the partition is dropped
     completed | cancelled -> archived   the partition is detached (`retention.mode: detach`)
 
-A partition holds the jobs that may be deleted on its day. One broker at a time, the leader, runs
+A partition contains the jobs whose retention ends on its day. One broker at a time, the leader, runs
 this. It is a service of its own because it may have to wait for a table lock, and no other service
 should.
 """
@@ -18,7 +18,7 @@ from app.queues.cache import QueueCache
 from app.slices import in_slices
 
 DAYS_AHEAD = 3
-_SETTINGS_LANE = 0  # belongs to no queue: its retention is the one of the settings
+_SETTINGS_LANE = 0  # belongs to no queue, so its retention is that of the settings
 
 
 class Partitions(PeriodicService):
@@ -32,10 +32,11 @@ class Partitions(PeriodicService):
         await self._retire(self._infra.retention_now())
 
     async def _create(self, now: datetime) -> None:
-        """Creates partitions for the days on which jobs that finish now may go, and a few more.
+        """Creates the partitions for jobs that finish today and on the next days, by the retention
+        of each queue.
 
-        It also creates those for jobs in the default partition, which is never dropped: the jobs
-        would be kept forever.
+        Also creates those for jobs in the default partition. It is never dropped, so they would be
+        kept forever.
         """
         await self._queues.load_all()
         lanes = in_slices([_SETTINGS_LANE, *await self._queues.lanes()])

@@ -2,7 +2,7 @@
 
     running -> ready | pending | ...   as if the worker had released the job
 
-The restored database does not know which responses workers got after that time.
+The restored database does not know what workers have claimed and settled after that time.
 """
 
 from app.db.infrastructure import Infrastructure
@@ -17,13 +17,12 @@ _BEGINNING = (-(2**31), FIRST_ID)  # before the first lane and job
 
 
 async def end_leases(infra: Infrastructure, lease_ender: LeaseEnder) -> int:
-    """Releases every lease. Returns how many.
+    """Releases every lease: the attempt is not counted, and the token becomes invalid. Returns how
+    many leases it released.
 
-    The attempt is given back, and the token is consumed.
-
-    - In the time that was lost, the job may have been settled or delivered to another worker. The
-      worker that holds the restored lease must not settle the job now.
-    - Tokens of expired leases are consumed, too: they could still settle late.
+    - Between the restored time and now, the job may have been settled or delivered to another
+      worker. The worker that has the restored lease must not settle the job.
+    - The tokens of expired leases become invalid, too, because they could still settle their jobs.
     - Safe to repeat, and safe beside running brokers.
     """
     after, ended = _BEGINNING, 0

@@ -1,6 +1,4 @@
-"""Runs periodic services.
-
-Each runs in a named task, at an interval or when woken, until the process ends.
+"""Runs periodic services, each in a task, at an interval and when it is woken.
 
 A service that is `leader_only` runs in one broker at a time. Leadership is a lease, a row in
 `leaders`:
@@ -28,7 +26,8 @@ from app.periodic_service import PeriodicService
 STOP_SECONDS = 5.0  # a task that ignores its cancellation must not keep the process alive
 LEAD_SECONDS = 10.0  # a leader that dies is replaced after this; leader-only services can wait that long
 
-_rng = random.Random()  # not the module's: property tests seed that one and notice other users
+# Not the generator of the module: property tests seed that one, and detect other users of it.
+_rng = random.Random()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,8 @@ class ServiceRunner:
             await background.service.wait(background.seconds * _rng.uniform(0.9, 1.1))
 
     async def _run_once(self, background: BackgroundService) -> None:
-        """Logs and counts a failure; the service runs again.
-
-        No failure ends a service, its own or another.
-        """
+        """Runs the service once, unless only the leader may and this broker is not the leader. A
+        failure is logged and counted. It ends neither this service nor another."""
         reset_written()
         try:
             if not background.leader_only or await self._leads(background):
@@ -89,10 +86,8 @@ class ServiceRunner:
             log.exception("service failed", service=background.name)
 
     async def _leads(self, background: BackgroundService) -> bool:
-        """Returns whether this broker leads. Renews the lease when half of it is over.
-
-        Renews earlier if the lease would not last until the next run.
-        """
+        """Returns whether this broker is the leader for the service. Acquires the lease, or renews
+        it when half of it is over, or earlier if it would not last until the next run."""
         seconds = max(LEAD_SECONDS, 2 * background.seconds)
         now = time.monotonic()
         if now < self._leads_until.get(background.name, 0.0):

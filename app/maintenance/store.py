@@ -34,7 +34,8 @@ async def delete_ended_clock_lags(db: Executor, before: datetime) -> None:
 
 
 async def overdue(db: Executor, after: datetime, now: datetime) -> dict[str, datetime | None]:
-    """Returns what is due first, by service. Leases that expired before `after` are skipped."""
+    """Returns the services that have work, and when its first row was or will be due (None: now).
+    Leases that expired before `after` are not read."""
     return {row["service"]: row["instant"] for row in await db.rows(*SQL.overdue(after=after, now=now))}
 
 
@@ -44,7 +45,8 @@ async def create_partition(db: Executor, day: date, *, archived: bool) -> bool:
 
 
 async def misplaced_days(db: Executor) -> list[tuple[bool, date]]:
-    """Returns (archived, day on which the jobs may go) of misplaced finished jobs."""
+    """Returns (archived, day) of the partitions that are missing for jobs in the default
+    partition."""
     return [(row["archive"], row["day"]) for row in await db.rows(*SQL.misplaced_days())]
 
 
